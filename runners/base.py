@@ -1,0 +1,111 @@
+"""The seam to the place where jobs run: what a job is, what may become of it, and what every Runner promises.
+
+Runners know jobs, never campaigns. The contract is written on `Runner` and holds for every implementation.
+
+    RunnerError              root; str() is fit for a user
+    +-- InvalidJob           the job can never run there (too many devices ...); the same spec fails again
+    +-- SubmitFailed         nothing was sent; trying again may help
+    +-- RunnerUnavailable    the runner did not answer; trying again may help; says nothing about jobs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+
+class RunnerError(Exception):
+    """Something went wrong between us and the runner; never the outcome of a job."""
+
+
+class InvalidJob(RunnerError):
+    """The runner can never run this job; do not try it again."""
+
+
+class SubmitFailed(RunnerError):
+    """The job was not sent; trying again may help."""
+
+
+class RunnerUnavailable(RunnerError):
+    """The runner did not answer; trying again may help, and nothing is known about the jobs."""
+
+
+class JobState(StrEnum):
+    """Where a job is, in the runner's eyes. What the job *measured* is another matter: see `runners.outcome`."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+
+    @property
+    def final(self) -> bool:
+        """True when the job will never change state again."""
+        return self not in (JobState.QUEUED, JobState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """A gang of nodes * devices_per_node processes of one command, started together and ended together.
+
+    name: unique for ever, the idempotency key; letters, digits, '-', '_' and '.' only. directory: the job's own folder,
+    where it starts, writes its result and logs. files: texts to put there first, by relative name. env: what the
+    job sees on top of the runner's own minimal environment. Each process gets RANK, WORLD_SIZE, LOCAL_RANK.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    directory: Path
+    nodes: int = 1
+    devices_per_node: int = 1
+    time_limit_s: float
+    files: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def processes(self) -> int:
+        return self.nodes * self.devices_per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """One look at a job. reason: a sentence for people where the state needs one. Times are seconds since the epoch."""
+
+    state: JobState
+    reason: str = ""
+    exit_code: int | None = None
+    started_at: float | None = None
+    finished_at: float | None = None
+
+
+class Runner(Protocol):
+    """Where jobs run. Implementations are usable from one thread at a time; `close` ends what they hold."""
+
+    def submit(self, spec: JobSpec) -> str:
+        """Send the job; return the runner's id of it.
+
+        Returned: it was sent, and everything after, failures included, arrives by `poll`. Raised: nothing was sent.
+        Submitting a name that is already there sends nothing and returns the id it has.
+        """
+
+    def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
+        """Look at these jobs, in one request where the runner can.
+
+        An id that the runner does not know comes back LOST. RunnerUnavailable: no answer, no job's state has changed
+        by it. May be repeated at any time.
+        """
+
+    def cancel(self, id: str) -> None:
+        """Ask for the job's end and return at once; the end arrives by `poll`. A final job stays as it is."""
+
+    def find(self, name: str) -> str | None:
+        """The id of the job of that name, in any state, or None when the runner never got it."""
+
+    def close(self) -> None:
+        """Give back what this object holds. Jobs that run go on running. May be repeated."""

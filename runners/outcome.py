@@ -1,0 +1,218 @@
+"""The outcome of a job: its verdict, its measurement, and the result file that carries both.
+
+The result file (`result.json`, version 1) is the truth: it is written once, by rename, by the job itself, and beats
+what a scheduler says. Keys: `version`, `verdict`, `reason`; for verdict "ok" a `measurement` with the fields of
+`Measurement`; for failures where they are known `failed_rank`, `phase` ("init", "forward", "backward", "optimizer")
+and `log_tail`. Unknown keys are ignored, so that a newer job can say more.
+
+    ResultError              root
+    +-- ResultMissing        there is no result file (yet); the job may have died before it wrote one
+    +-- ResultMalformed      there is one and it breaks the contract; reading again gives the same
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from runners.statistics import Interval, median_interval
+
+RESULT_FILE = "result.json"
+RESULT_VERSION = 1
+
+
+class ResultError(Exception):
+    """The result file cannot be used."""
+
+
+class ResultMissing(ResultError):
+    """No result file; the job may not have come so far."""
+
+
+class ResultMalformed(ResultError):
+    """A result file that breaks the contract; the message says where."""
+
+
+class Verdict(StrEnum):
+    """What became of a trial. A state says how far a trial is, a verdict how it ended."""
+
+    OK = "ok"
+    OOM = "oom"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+    PRUNED = "pruned"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    ILLEGAL = "illegal"
+
+    @property
+    def informative(self) -> bool:
+        """True when the plan itself made this verdict, so that a search may learn from it."""
+        return self in (Verdict.OK, Verdict.OOM, Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.PRUNED)
+
+    @property
+    def retryable(self) -> bool:
+        """True when the infrastructure made it, so that the same plan may be run again."""
+        return self is Verdict.LOST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What one job measured. Raw numbers only; medians and rates are derived, so they cannot disagree.
+
+    step_times_s: every timed optimizer step, in order. tokens_per_step: over all replicas. devices: ranks used.
+    model_flops_per_token: see ModelSpec.flops_per_token. warmup_times_s: the steps dropped before.
+    first_losses: of the first optimizer steps, to compare with another plan's. peak_memory_bytes: per rank.
+    """
+
+    step_times_s: tuple[float, ...]
+    tokens_per_step: int
+    devices: int
+    model_flops_per_token: float | None = None
+    warmup_times_s: tuple[float, ...] = ()
+    first_losses: tuple[float, ...] = ()
+    peak_memory_bytes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.step_times_s or min(self.step_times_s) <= 0:
+            raise ResultMalformed(
+                f"step_times_s: must be positive seconds, one or more, not {list(self.step_times_s)[:5]}"
+            )
+        if self.tokens_per_step <= 0 or self.devices <= 0:
+            raise ResultMalformed(
+                f"tokens_per_step({self.tokens_per_step}) and devices({self.devices}) must be positive"
+            )
+
+    @property
+    def step_time_s(self) -> float:
+        """Median of the timed steps."""
+        return median(self.step_times_s)
+
+    @property
+    def step_time_interval_s(self) -> Interval:
+        return median_interval(self.step_times_s)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens per second of the whole job."""
+        return self.tokens_per_step / self.step_time_s
+
+    @property
+    def tokens_per_s_per_device(self) -> float:
+        return self.tokens_per_s / self.devices
+
+    @property
+    def flops_per_s_per_device(self) -> float | None:
+        """Model FLOP/s that each device reached, None where the workload does not say the model's FLOPs."""
+        if self.model_flops_per_token is None:
+            return None
+        return self.model_flops_per_token * self.tokens_per_s_per_device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a job ended: a verdict, a measurement exactly when the verdict is OK, and what people need to see."""
+
+    verdict: Verdict
+    measurement: Measurement | None = None
+    reason: str = ""
+    failed_rank: int | None = None
+    phase: str | None = None
+    log_tail: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.measurement is not None) != (self.verdict is Verdict.OK):
+            raise ResultMalformed(f"verdict {self.verdict} and a measurement do not go together")
+
+
+def write_result(directory: Path, outcome: Outcome, extra: Mapping[str, Any] | None = None) -> Path:
+    """Write the result file by rename, so that a reader sees all of it or nothing; return its path.
+
+    `extra` adds keys of the workload's own (time by part, environment ...). Raises OSError (a full disk ...), and then
+    an earlier result file is untouched.
+    """
+    document = {"version": RESULT_VERSION, **_without_none(asdict(outcome)), **(extra or {})}
+    final = directory / RESULT_FILE
+    draft = directory / f".{RESULT_FILE}.{os.getpid()}"
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            json.dump(document, file, indent=1, allow_nan=False)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(final)
+    finally:
+        draft.unlink(missing_ok=True)
+    return final
+
+
+def read_result(directory: Path) -> Outcome:
+    """The outcome in `directory`'s result file. Raises ResultMissing or ResultMalformed."""
+    path = directory / RESULT_FILE
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ResultMissing(f"{path} does not exist") from None
+    except OSError as error:
+        raise ResultMissing(f"{path} cannot be read: {error.strerror}") from error
+    return parse_result(text)
+
+
+def parse_result(text: str) -> Outcome:
+    """The outcome that a result file's text carries. Raises ResultMalformed."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise ResultMalformed(f"not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise ResultMalformed(f"must be an object, not {type(document).__name__}")
+    version = document.get("version")
+    if version != RESULT_VERSION:
+        raise ResultMalformed(f"version: {version!r}, but this meshtune reads version {RESULT_VERSION}")
+    try:
+        verdict = Verdict(document["verdict"])
+    except KeyError:
+        raise ResultMalformed("verdict: missing") from None
+    except ValueError:
+        raise ResultMalformed(f"verdict: {document['verdict']!r} is none of {', '.join(Verdict)}") from None
+    raw = document.get("measurement")
+    rank = document.get("failed_rank")
+    return Outcome(
+        verdict=verdict,
+        measurement=None if raw is None else _parse_measurement(raw),
+        reason=str(document.get("reason", "")),
+        failed_rank=rank if isinstance(rank, int) else None,
+        phase=document.get("phase"),
+        log_tail=str(document.get("log_tail", "")),
+    )
+
+
+def _parse_measurement(raw: object) -> Measurement:
+    if not isinstance(raw, dict):
+        raise ResultMalformed(f"measurement: must be an object, not {type(raw).__name__}")
+    try:
+        flops = raw.get("model_flops_per_token")
+        return Measurement(
+            step_times_s=tuple(float(value) for value in raw["step_times_s"]),
+            tokens_per_step=int(raw["tokens_per_step"]),
+            devices=int(raw["devices"]),
+            model_flops_per_token=None if flops is None else float(flops),
+            warmup_times_s=tuple(float(value) for value in raw.get("warmup_times_s", ())),
+            first_losses=tuple(float(value) for value in raw.get("first_losses", ())),
+            peak_memory_bytes=tuple(int(value) for value in raw.get("peak_memory_bytes", ())),
+        )
+    except KeyError as error:
+        raise ResultMalformed(f"measurement.{error.args[0]}: missing") from None
+    except (TypeError, ValueError) as error:
+        raise ResultMalformed(f"measurement: {error}") from error
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
+    return value

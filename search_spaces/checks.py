@@ -1,0 +1,70 @@
+"""Collects every broken rule of a value before refusing it, so that a user corrects a document once.
+
+A problem is a path inside the value ("heads", "device.memory_bytes", "" for the whole) and a sentence with the
+numbers. `InvalidValue` is a ValueError, so Pydantic reports it at the edges; `problems` keeps the parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+# What every value that is read from a document carries as `__pydantic_config__`: a misspelt key is an error.
+CLOSED = {"extra": "forbid"}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One broken rule: `path` in dotted form, relative to the value that was checked."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+    def under(self, prefix: str) -> Problem:
+        """The same problem, seen from the document that holds the value at `prefix`."""
+        return Problem(".".join(part for part in (prefix, self.path) if part), self.message)
+
+
+class InvalidValue(ValueError):
+    """A value that breaks its own rules. Trying again with the same value fails again."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(str(problem) for problem in self.problems))
+
+
+class Checks:
+    """Gathers problems; `done()` raises them all at once."""
+
+    def __init__(self) -> None:
+        self._problems: list[Problem] = []
+
+    def require(self, holds: bool, path: str, message: str) -> bool:
+        if not holds:
+            self._problems.append(Problem(path, message))
+        return holds
+
+    def at_least(self, minimum: float, **values: float) -> bool:
+        """Require every named value to be >= `minimum`; True when all are."""
+        return all(
+            [
+                self.require(value >= minimum, name, f"must be at least {minimum}, not {value}")
+                for name, value in values.items()
+            ]
+        )
+
+    def done(self) -> None:
+        if self._problems:
+            raise InvalidValue(self._problems)
+
+
+def did_you_mean(word: str, known: Collection[str]) -> str:
+    """A hint for an unknown name: the closest known one, else the whole list."""
+    close = get_close_matches(word, known, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"known: {', '.join(sorted(known))}"

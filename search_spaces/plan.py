@@ -1,0 +1,110 @@
+"""A Plan is one way to lay a training job over the devices: the unit that is proposed, run and compared.
+
+A Plan checks only itself (positive degrees, known enums). Whether it is legal for a model on a cluster is the
+business of `search_spaces.space`, which can say why not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from search_spaces.checks import CLOSED, Checks
+
+
+class Recompute(StrEnum):
+    """Which activations the backward pass computes again instead of keeping (Korthikanti et al. 2022)."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
+class Schedule(StrEnum):
+    """The order of forward and backward micro-batches in a pipeline."""
+
+    GPIPE = "gpipe"
+    ONE_F_ONE_B = "1f1b"
+    INTERLEAVED = "interleaved"
+    ZERO_BUBBLE = "zero_bubble"
+
+    @property
+    def interleaves(self) -> bool:
+        """True when a pipeline rank holds more than one model chunk (vpp > 1)."""
+        return self in (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One parallelism setting.
+
+    tp, pp, dp, cp: tensor, pipeline, data and context parallel degrees; their product is the number of devices.
+    ep: expert parallel degree, taken out of dp. vpp: model chunks per pipeline rank. micro_batch_size: sequences
+    per forward pass and data-parallel replica. grad_accum_steps: micro-batches per optimizer step and replica
+    (in a pipeline: the micro-batches in flight). zero_stage: 0 nothing, 1 optimizer state, 2 and gradients,
+    3 and parameters are sharded over dp (Rajbhandari et al. 2020).
+    """
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    cp: int = 1
+    ep: int = 1
+    vpp: int = 1
+    micro_batch_size: int = 1
+    grad_accum_steps: int = 1
+    zero_stage: int = 0
+    recompute: Recompute = Recompute.NONE
+    schedule: Schedule = Schedule.ONE_F_ONE_B
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("recompute", "schedule"):
+                continue
+            if not checks.require(
+                isinstance(value, int) and not isinstance(value, bool), field.name, f"must be an integer, not {value!r}"
+            ):
+                continue
+            if field.name == "zero_stage":
+                checks.require(0 <= value <= 3, field.name, f"must be 0, 1, 2 or 3, not {value}")
+            else:
+                checks.at_least(1, **{field.name: value})
+        checks.done()
+        object.__setattr__(self, "recompute", Recompute(self.recompute))
+        object.__setattr__(self, "schedule", Schedule(self.schedule))
+
+    @property
+    def world_size(self) -> int:
+        """Devices (= ranks) that the plan occupies."""
+        return self.tp * self.pp * self.cp * self.dp
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sequences per optimizer step, over all replicas."""
+        return self.micro_batch_size * self.grad_accum_steps * self.dp
+
+    @property
+    def key(self) -> str:
+        """A short, canonical, reversible-by-eye name: equal plans have equal keys. Defaults are left out."""
+        parts = [f"tp{self.tp}", f"pp{self.pp}", f"dp{self.dp}"]
+        parts += [
+            f"{name}{value}" for name, value in (("cp", self.cp), ("ep", self.ep), ("vpp", self.vpp)) if value > 1
+        ]
+        parts += [f"mbs{self.micro_batch_size}", f"ga{self.grad_accum_steps}", f"zero{self.zero_stage}"]
+        if self.recompute is not Recompute.NONE:
+            parts.append(f"recompute-{self.recompute}")
+        if self.schedule is not Schedule.ONE_F_ONE_B:
+            parts.append(str(self.schedule))
+        return " ".join(parts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values, one per field; `Plan(**plan.as_dict()) == plan`."""
+        return {name: str(value) if isinstance(value, StrEnum) else value for name, value in asdict(self).items()}
+
+
+PLAN_FIELDS: tuple[str, ...] = tuple(field.name for field in fields(Plan))

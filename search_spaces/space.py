@@ -1,0 +1,223 @@
+"""The Space: every legal Plan of one model on one cluster, enumerated, and the reason why any other is illegal.
+
+The space is finite (10^2 to 10^6 combinations), so it is enumerated and filtered in one vectorised pass, never
+sampled. A Plan is legal when it lies within the bounds and keeps every rule of `search_spaces.constraints`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from search_spaces.checks import CLOSED, Checks
+from search_spaces.constraints import (
+    CONSTRAINTS,
+    RECOMPUTES,
+    SCHEDULES,
+    BoolColumn,
+    IntColumn,
+    Setting,
+    Violation,
+)
+from search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
+
+# 10^7 combinations are about 1 GB of columns and some seconds; more is a mistake in the bounds.
+MOST_COMBINATIONS = 10_000_000
+DEFAULT_MICRO_BATCHES = (1, 2, 4, 8, 16)
+DEFAULT_ACCUMULATIONS = (1, 2, 4, 8, 16, 32)
+
+
+class SpaceTooLarge(ValueError):
+    """The bounds span more combinations than are enumerated; narrow them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The values that each dimension may take. None: chosen from the model and the cluster (see `dimensions`).
+
+    dp has no bounds, it follows from the devices; grad_accum_steps follows from a fixed global batch and may only be
+    given where that is freed. tp_across_nodes: let tensor parallel groups leave the node.
+    """
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    tp: tuple[int, ...] | None = None
+    pp: tuple[int, ...] | None = None
+    cp: tuple[int, ...] = (1,)
+    ep: tuple[int, ...] = (1,)
+    vpp: tuple[int, ...] = (1,)
+    micro_batch_size: tuple[int, ...] | None = None
+    grad_accum_steps: tuple[int, ...] | None = None
+    zero_stage: tuple[int, ...] = (0, 1, 2, 3)
+    recompute: tuple[Recompute, ...] = (Recompute.NONE,)
+    schedule: tuple[Schedule, ...] = (Schedule.ONE_F_ONE_B,)
+    tp_across_nodes: bool = False
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        for field in fields(self):
+            values = getattr(self, field.name)
+            if not isinstance(values, tuple):
+                continue
+            checks.require(bool(values), field.name, "must name at least one value")
+            checks.require(len(set(values)) == len(values), field.name, f"names a value twice: {_listed(values)}")
+            if field.name in ("recompute", "schedule"):
+                continue
+            low, high = (0, 3) if field.name == "zero_stage" else (1, None)
+            for value in values:
+                fits = value >= low and (high is None or value <= high)
+                span = f"between {low} and {high}" if high is not None else f"at least {low}"
+                checks.require(fits, field.name, f"must be {span}, not {value}")
+        checks.done()
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many combinations the bounds span, how many are legal, and how many each rule rejects (they overlap)."""
+
+    combinations: int
+    legal: int
+    broken: Mapping[str, int]
+
+
+class Space(Sequence[Plan]):
+    """The legal Plans, in a fixed order: a read-only sequence, with the same plans as `columns` for arithmetic.
+
+    Plans are built when they are looked at; membership and `index_of` cost a hash look-up. Raises SpaceTooLarge.
+    """
+
+    def __init__(self, bounds: Bounds, setting: Setting) -> None:
+        self.bounds = bounds
+        self.setting = setting
+        self.dimensions = dimensions(bounds, setting)
+        combinations = prod(len(values) for values in self.dimensions.values())
+        if combinations > MOST_COMBINATIONS:
+            sizes = " * ".join(f"{name}({len(values)})" for name, values in self.dimensions.items())
+            raise SpaceTooLarge(
+                f"{sizes} = {combinations} combinations, more than the {MOST_COMBINATIONS} that are enumerated"
+            )
+        grid = _grid(self.dimensions, setting)
+        legal = np.ones(combinations, dtype=np.bool_)
+        broken: dict[str, int] = {}
+        for constraint in CONSTRAINTS:
+            kept = np.broadcast_to(constraint.holds(grid, setting), legal.shape)
+            broken[constraint.name] = int(combinations - np.count_nonzero(kept))
+            legal &= kept
+        self.columns: Mapping[str, IntColumn] = {name: column[legal] for name, column in grid.items()}
+        self.counts = Counts(combinations, int(np.count_nonzero(legal)), {n: c for n, c in broken.items() if c})
+        self._index: dict[Plan, int] | None = None
+
+    def __len__(self) -> int:
+        return self.counts.legal
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[position] for position in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"plan {index} of {len(self)}")
+        return _plan({name: int(column[index]) for name, column in self.columns.items()})
+
+    def __iter__(self) -> Iterator[Plan]:
+        names = list(self.columns)
+        for values in zip(*(self.columns[name].tolist() for name in names), strict=True):
+            yield _plan(dict(zip(names, values, strict=True)))
+
+    def __contains__(self, plan: object) -> bool:
+        return isinstance(plan, Plan) and not self.explain(plan)
+
+    def index_of(self, plan: Plan) -> int:
+        """The plan's position. Raises KeyError for a plan that is not in the space."""
+        if self._index is None:
+            self._index = {known: position for position, known in enumerate(self)}
+        return self._index[plan]
+
+    def explain(self, plan: Plan, *, ignore_bounds: bool = False) -> list[Violation]:
+        """Every rule that the plan breaks, with the numbers; empty for a legal plan.
+
+        ignore_bounds: only the rules count, for a setting that people already use outside of what they let us try.
+        """
+        found = [
+            Violation("bounds", f"{name}({getattr(plan, name)}) is not among {_listed(values)}", "the spec bounds it")
+            for name, values in self.dimensions.items()
+            if not ignore_bounds and getattr(plan, name) not in values
+        ]
+        row = {name: np.array([_code(name, getattr(plan, name))], dtype=np.int64) for name in PLAN_FIELDS}
+        for constraint in CONSTRAINTS:
+            kept: BoolColumn = np.broadcast_to(constraint.holds(row, self.setting), (1,))
+            if not kept[0]:
+                numbers = constraint.numbers(plan, self.setting)
+                found.append(Violation(constraint.name, numbers, constraint.reason))
+        return found
+
+    def complete(self, **given: Any) -> Plan:
+        """The Plan with these fields and, where they are left out, dp from the devices and grad_accum_steps from a
+        fixed global batch (rounded down to a whole number of at least 1: `explain` then says what does not fit).
+
+        Raises InvalidValue for values that no Plan may have, TypeError for a field that no Plan has.
+        """
+        checked = Plan(**given)
+        dp = given.get("dp", max(1, self.setting.cluster.devices // (checked.tp * checked.pp * checked.cp)))
+        batch = self.setting.global_batch_size
+        derived = max(1, batch // (checked.micro_batch_size * dp)) if batch else 1
+        return Plan(**{**given, "dp": dp, "grad_accum_steps": given.get("grad_accum_steps", derived)})
+
+
+def dimensions(bounds: Bounds, setting: Setting) -> dict[str, tuple[Any, ...]]:
+    """The values tried per dimension, with the defaults filled in: tp the divisors of a node's devices (of all where
+    it may cross nodes), pp the divisors of the devices, micro_batch_size the powers of two up to 16 (and up to the
+    global batch), grad_accum_steps, where it is free, the powers of two up to 32."""
+    devices, batch = setting.cluster.devices, setting.global_batch_size
+    tp_devices = devices if setting.tp_across_nodes else setting.cluster.devices_per_node
+    chosen: dict[str, tuple[Any, ...]] = {
+        "tp": bounds.tp or _divisors(tp_devices),
+        "pp": bounds.pp or tuple(pp for pp in _divisors(devices) if pp <= setting.model.layers),
+        "cp": bounds.cp,
+        "ep": bounds.ep,
+        "vpp": bounds.vpp,
+        "micro_batch_size": bounds.micro_batch_size
+        or tuple(size for size in DEFAULT_MICRO_BATCHES if batch is None or size <= batch),
+        "zero_stage": bounds.zero_stage,
+        "recompute": bounds.recompute,
+        "schedule": bounds.schedule,
+    }
+    if batch is None:
+        chosen["grad_accum_steps"] = bounds.grad_accum_steps or DEFAULT_ACCUMULATIONS
+    return chosen
+
+
+def _grid(dims: Mapping[str, tuple[Any, ...]], setting: Setting) -> dict[str, IntColumn]:
+    """All combinations as columns, the derived ones included. Where a derived value is no whole number it is rounded
+    down (to at least 1), and the rule that multiplies the degrees up again rejects the row."""
+    names = list(dims)
+    axes = [np.array([_code(name, value) for value in dims[name]], dtype=np.int64) for name in names]
+    columns = dict(zip(names, (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")), strict=True))
+    parallel = columns["tp"] * columns["pp"] * columns["cp"]
+    columns["dp"] = np.maximum(1, setting.cluster.devices // parallel)
+    if setting.global_batch_size is not None:
+        per_step = columns["micro_batch_size"] * columns["dp"]
+        columns["grad_accum_steps"] = np.maximum(1, setting.global_batch_size // per_step)
+    return {name: columns[name] for name in PLAN_FIELDS}
+
+
+def _code(name: str, value: Any) -> int:
+    if name == "recompute":
+        return RECOMPUTES.index(value)
+    if name == "schedule":
+        return SCHEDULES.index(value)
+    return int(value)
+
+
+def _plan(row: dict[str, int]) -> Plan:
+    return Plan(**{**row, "recompute": RECOMPUTES[row["recompute"]], "schedule": SCHEDULES[row["schedule"]]})  # type: ignore[arg-type]  # the enums replace their codes
+
+
+def _divisors(number: int) -> tuple[int, ...]:
+    return tuple(divisor for divisor in range(1, number + 1) if number % divisor == 0)
+
+
+def _listed(values: Sequence[object]) -> str:
+    return ", ".join(str(value) for value in values)

@@ -1,0 +1,140 @@
+"""CampaignSpec: what a user asks for, as values that check themselves. Reading documents is `tuner.documents`' work.
+
+Sections are independent values; what must hold between them (a legal space, a legal baseline, a peak for MFU) is
+checked in `tuner.documents`, with the path of each problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from runners.outcome import Measurement
+from search_spaces.checks import CLOSED, Checks
+from search_spaces.cluster import ClusterSpec
+from search_spaces.model import ModelSpec
+from search_spaces.plan import Plan
+from search_spaces.space import Bounds
+
+
+class Objective(StrEnum):
+    """What makes one plan better than another."""
+
+    TOKENS_PER_S_PER_DEVICE = "tokens_per_s_per_device"
+    STEP_TIME = "step_time"
+    TFLOPS_PER_DEVICE = "tflops_per_device"
+    MFU = "mfu"
+
+    @property
+    def unit(self) -> str:
+        return {"step_time": "s", "tflops_per_device": "TFLOP/s", "mfu": "%"}.get(str(self), "tokens/s/device")
+
+    @property
+    def smaller_is_better(self) -> bool:
+        return self is Objective.STEP_TIME
+
+    def of(self, measurement: Measurement, step_time_s: float, peak_flops: float | None) -> float:
+        """The objective in its unit if a step took `step_time_s`. peak_flops: FLOP/s of one device, for MFU only.
+
+        Raises ValueError where the measurement lacks what the objective needs.
+        """
+        if self is Objective.STEP_TIME:
+            return step_time_s
+        tokens_per_s = measurement.tokens_per_step / step_time_s / measurement.devices
+        if self is Objective.TOKENS_PER_S_PER_DEVICE:
+            return tokens_per_s
+        if measurement.model_flops_per_token is None:
+            raise ValueError(f"the objective {self} needs model_flops_per_token, which the job did not report")
+        flops = tokens_per_s * measurement.model_flops_per_token
+        if self is Objective.TFLOPS_PER_DEVICE:
+            return flops / 1e12
+        if peak_flops is None:
+            raise ValueError("the objective mfu needs the device's peak FLOP/s")
+        return 100.0 * flops / peak_flops
+
+    def score(self, measurement: Measurement, peak_flops: float | None) -> float:
+        """The objective at the median step time as a number to maximise."""
+        value = self.of(measurement, measurement.step_time_s, peak_flops)
+        return -value if self.smaller_is_better else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """One implementation by name, with its own options; the implementation checks those."""
+
+    kind: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What the campaign may use at the most; at least one limit. wall_time_s counts while the campaign is worked on
+    (not while it is paused or no service runs); device_hours counts devices times the time that jobs held them."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    trials: int | None = None
+    wall_time_s: float | None = None
+    device_hours: float | None = None
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        limits = {"trials": self.trials, "wall_time_s": self.wall_time_s, "device_hours": self.device_hours}
+        checks.require(
+            any(limit is not None for limit in limits.values()), "", f"set at least one limit of {', '.join(limits)}"
+        )
+        for name, limit in limits.items():
+            checks.require(limit is None or limit > 0, name, f"must be positive, not {limit}")
+        checks.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialLimits:
+    """Limits of one trial: time_limit_s for each attempt, attempts where the infrastructure loses jobs."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    time_limit_s: float = 300.0
+    attempts: int = 3
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.require(self.time_limit_s > 0, "time_limit_s", f"must be positive, not {self.time_limit_s}")
+        checks.at_least(1, attempts=self.attempts)
+        checks.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignSpec:
+    """One campaign, fully resolved: presets are expanded, defaults filled in, the baseline's derived fields too.
+
+    global_batch_size None: freed, so accumulation is searched as a dimension of its own. parallel: trials in flight
+    at the same time, each on all devices of the cluster description.
+    """
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    name: str
+    model: ModelSpec
+    cluster: ClusterSpec
+    workload: Backend
+    global_batch_size: int | None
+    space: Bounds
+    baseline: Plan | None
+    objective: Objective
+    search: Backend
+    runner: Backend
+    budget: Budget
+    trial: TrialLimits
+    parallel: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.require(bool(self.name.strip()) and len(self.name) <= 100, "name", "must have 1 to 100 characters")
+        if self.global_batch_size is not None:
+            checks.at_least(1, global_batch_size=self.global_batch_size)
+        checks.at_least(1, parallel=self.parallel)
+        checks.done()
