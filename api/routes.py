@@ -1,0 +1,173 @@
+"""The routes of REST /v1. They translate: each calls the service or the store once or twice and shows the answer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Depends, Path, Query, Request, Response, status
+
+from api.schema import SPEC_BODY, SPEC_EXAMPLE
+from api.views import (
+    CampaignPage,
+    CampaignView,
+    EventView,
+    SpaceView,
+    TrialPage,
+    TrialView,
+    campaign_view,
+    event_view,
+    space_view,
+    trial_view,
+)
+from runners.registry import create_workload
+from tuner.campaign import Campaign, CampaignState
+from tuner.documents import read_spec
+from tuner.driver import Driver
+from tuner.export import ranked_document, recommendation_document
+from tuner.recommend import rank, recommend
+from tuner.service import Service
+from tuner.work import build_space
+
+router = APIRouter(prefix="/v1")
+MOST_PER_PAGE = 500
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+def driver_of(request: Request) -> Driver:
+    driver: Driver = request.app.state.driver
+    return driver
+
+
+ServiceHandle = Annotated[Service, Depends(service_of)]
+DriverHandle = Annotated[Driver, Depends(driver_of)]
+# Ids hold no ':', so that `{id}:pause` is never taken for an id.
+CampaignId = Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]+$", max_length=100)]
+PageSize = Annotated[int, Query(ge=1, le=MOST_PER_PAGE, description="Most entries on this page.")]
+PageToken = Annotated[str | None, Query(description="`next_page_token` of the page before.", max_length=100)]
+SpecDocument = Annotated[dict[str, Any], Body(openapi_examples=SPEC_EXAMPLE)]
+
+
+@router.post("/campaigns", status_code=status.HTTP_201_CREATED, openapi_extra=SPEC_BODY, tags=["campaigns"])
+def create_campaign(document: SpecDocument, service: ServiceHandle, response: Response) -> CampaignView:
+    """Start a campaign. The body is a campaign spec; all its mistakes come back at once, with their paths."""
+    campaign = service.create(document)
+    response.headers["Location"] = f"/v1/campaigns/{campaign.id}"
+    return campaign_view(campaign, {}, "")
+
+
+@router.get("/campaigns", tags=["campaigns"])
+def list_campaigns(
+    service: ServiceHandle,
+    driver: DriverHandle,
+    page_size: PageSize = 50,
+    page_token: PageToken = None,
+    state: Annotated[list[CampaignState] | None, Query(description="Only campaigns in these states.")] = None,
+) -> CampaignPage:
+    """Campaigns, newest first."""
+    found = service.store.campaigns(limit=page_size + 1, before=page_token, states=state)
+    shown = found[:page_size]
+    counts = service.store.verdict_counts([campaign.id for campaign in shown])
+    return CampaignPage(
+        campaigns=[
+            campaign_view(campaign, counts.get(campaign.id, {}), driver.troubles.get(campaign.id, ""))
+            for campaign in shown
+        ],
+        next_page_token=shown[-1].id if len(found) > page_size else None,
+    )
+
+
+@router.get("/campaigns/{campaign_id}", tags=["campaigns"])
+def get_campaign(campaign_id: CampaignId, service: ServiceHandle, driver: DriverHandle) -> CampaignView:
+    """One campaign, with its trials counted by verdict."""
+    return _show(service.current(campaign_id), service, driver)
+
+
+@router.post("/campaigns/{campaign_id}:pause", tags=["campaigns"])
+def pause_campaign(campaign_id: CampaignId, service: ServiceHandle, driver: DriverHandle) -> CampaignView:
+    """Start no more trials; those that run are measured to their end."""
+    return _show(service.pause(campaign_id), service, driver)
+
+
+@router.post("/campaigns/{campaign_id}:resume", tags=["campaigns"])
+def resume_campaign(campaign_id: CampaignId, service: ServiceHandle, driver: DriverHandle) -> CampaignView:
+    """Go on with a paused campaign; one that runs stays as it is."""
+    return _show(service.resume(campaign_id), service, driver)
+
+
+@router.post("/campaigns/{campaign_id}:cancel", status_code=status.HTTP_202_ACCEPTED, tags=["campaigns"])
+def cancel_campaign(campaign_id: CampaignId, service: ServiceHandle, driver: DriverHandle) -> CampaignView:
+    """End the campaign and its running jobs; what was measured stays."""
+    return _show(service.cancel(campaign_id), service, driver)
+
+
+@router.get("/campaigns/{campaign_id}/trials", tags=["trials"])
+def list_trials(
+    campaign_id: CampaignId,
+    service: ServiceHandle,
+    page_size: PageSize = 100,
+    page_token: Annotated[int, Query(ge=-1, description="`next_page_token` of the page before.")] = -1,
+) -> TrialPage:
+    """Trials in the order of planning, complete with attempts and every step time."""
+    service.store.campaign(campaign_id)
+    found = service.store.trials(campaign_id, after=page_token, limit=page_size + 1)
+    shown = found[:page_size]
+    return TrialPage(
+        trials=[trial_view(trial) for trial in shown],
+        next_page_token=str(shown[-1].number) if len(found) > page_size else None,
+    )
+
+
+@router.get("/campaigns/{campaign_id}/trials/{number}", tags=["trials"])
+def get_trial(campaign_id: CampaignId, number: Annotated[int, Path(ge=0)], service: ServiceHandle) -> TrialView:
+    """One trial."""
+    return trial_view(service.store.trial(campaign_id, number))
+
+
+@router.get("/campaigns/{campaign_id}/best", tags=["trials"])
+def best_trials(
+    campaign_id: CampaignId, service: ServiceHandle, top: Annotated[int, Query(ge=1, le=MOST_PER_PAGE)] = 10
+) -> dict[str, Any]:
+    """The best settings measured, and the recommendation with its reason."""
+    campaign = service.store.campaign(campaign_id)
+    trials = service.store.trials(campaign_id)
+    return {
+        "campaign": campaign.id,
+        "recommendation": recommendation_document(campaign, recommend(campaign, trials)),
+        "best": [ranked_document(campaign, entry) for entry in rank(campaign, trials)[:top]],
+    }
+
+
+@router.get("/campaigns/{campaign_id}/space", tags=["spaces"])
+def campaign_space(campaign_id: CampaignId, service: ServiceHandle) -> SpaceView:
+    """The campaign's space: how many plans are legal, and what rejects the others."""
+    spec = service.store.campaign(campaign_id).spec
+    workload = create_workload(spec.workload.kind, spec.workload.options)
+    return space_view(build_space(spec.space, spec.model, spec.cluster, spec.global_batch_size, workload))
+
+
+@router.post("/spaces", openapi_extra=SPEC_BODY, tags=["spaces"])
+def count_space(document: SpecDocument, service: ServiceHandle) -> SpaceView:
+    """The space of a spec, without starting anything."""
+    _, space = read_spec(document, service.home)
+    return space_view(space)
+
+
+@router.get("/campaigns/{campaign_id}/events", tags=["campaigns"])
+def list_events(
+    campaign_id: CampaignId,
+    service: ServiceHandle,
+    after: Annotated[int, Query(ge=0, description="Only events with larger ids.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> list[EventView]:
+    """What happened, in order."""
+    service.store.campaign(campaign_id)
+    return [event_view(event) for event in service.store.events(campaign_id, after=after, limit=limit)]
+
+
+def _show(campaign: Campaign, service: Service, driver: Driver) -> CampaignView:
+    counts = service.store.verdict_counts([campaign.id]).get(campaign.id, {})
+    return campaign_view(campaign, counts, driver.troubles.get(campaign.id, ""))

@@ -1,0 +1,90 @@
+"""The OpenAPI description of a campaign spec as a document, which may name presets and leave out what has a default."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from runners.registry import RUNNERS, WORKLOADS
+from search_spaces.cluster import ClusterSpec
+from search_spaces.model import ModelSpec
+from search_spaces.plan import Plan
+from search_spaces.presets import cluster_presets, model_presets
+from search_spaces.space import Bounds
+from tuner.documents import FREE
+from tuner.search.registry import SEARCHES
+from tuner.spec import Budget, Objective, TrialLimits
+
+SPEC_EXAMPLE: dict[str, Any] = {
+    "demo": {
+        "summary": "A small GPT on four CPU processes",
+        "value": {
+            "name": "demo",
+            "model": "gpt-micro",
+            "cluster": "local-cpu",
+            "global_batch_size": 16,
+            "baseline": {"tp": 1, "pp": 1, "micro_batch_size": 1, "zero_stage": 0},
+            "budget": {"trials": 15},
+        },
+    }
+}
+
+
+def _inline(kind: Any, **changes: Any) -> dict[str, Any]:
+    """A value's JSON schema with its references resolved in place, so that it stands anywhere in a document."""
+    schema = TypeAdapter(kind).json_schema(mode="validation")
+    definitions = schema.pop("$defs", {})
+
+    def resolved(node: Any) -> Any:
+        if isinstance(node, dict):
+            if "$ref" in node:
+                return resolved(definitions[node["$ref"].rpartition("/")[2]])
+            return {key: resolved(value) for key, value in node.items()}
+        return [resolved(value) for value in node] if isinstance(node, list) else node
+
+    return {**resolved(schema), **changes}
+
+
+def _with_preset(kind: Any, presets: list[str]) -> dict[str, Any]:
+    whole = _inline(kind)
+    overrides = {**whole, "required": ["preset"], "properties": {**whole["properties"], "preset": {"enum": presets}}}
+    # A description is named after its section unless it says otherwise.
+    whole["required"] = [name for name in whole["required"] if name != "name"]
+    return {"anyOf": [{"enum": presets}, overrides, whole]}
+
+
+def _backend(known: list[str]) -> dict[str, Any]:
+    options = {"type": "object", "properties": {"kind": {"enum": known}}, "additionalProperties": True}
+    return {"anyOf": [{"enum": known}, options]}
+
+
+SPEC_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "title": "CampaignSpec",
+    "additionalProperties": False,
+    "required": ["model", "cluster", "global_batch_size"],
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 100},
+        "model": _with_preset(ModelSpec, sorted(model_presets())),
+        "cluster": _with_preset(ClusterSpec, sorted(cluster_presets())),
+        "workload": _backend(sorted(WORKLOADS)),
+        "global_batch_size": {"anyOf": [{"type": "integer", "minimum": 1}, {"const": FREE}]},
+        "space": _inline(Bounds),
+        "baseline": _inline(Plan),
+        "objective": _inline(Objective),
+        "search": _backend(sorted(SEARCHES)),
+        "runner": _backend(sorted(RUNNERS)),
+        "budget": _inline(Budget),
+        "trial": _inline(TrialLimits),
+        "parallel": {"type": "integer", "minimum": 1, "default": 1},
+        "seed": {"type": "integer", "default": 0},
+    },
+}
+
+SPEC_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": SPEC_SCHEMA, "examples": SPEC_EXAMPLE}},
+    }
+}

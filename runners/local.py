@@ -1,0 +1,122 @@
+"""The local runner: jobs as gangs of processes on this machine, in a slot table, kept by a server of their own.
+
+The service and the server (`runners.local_server`) share only files (`runners.spool`): jobs go on when the service
+dies and are found again by name. Not covered: several machines, pinning, device isolation.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from runners.base import InvalidJob, JobSpec, JobStatus, RunnerUnavailable, SubmitFailed
+from runners.local_server import take_lock
+from runners.processes import minimal_environment
+from runners.reading import read_value
+from runners.spool import Order, Spool
+from search_spaces.checks import CLOSED, Checks
+from search_spaces.cluster import ClusterSpec
+
+
+class LocalRunner:
+    """A Runner over the spool under `root`. slots: how many processes may run at once; a larger job is invalid."""
+
+    def __init__(self, root: Path, *, slots: int, idle_s: float = 30.0) -> None:
+        self._spool = Spool(root.resolve())
+        self._slots = slots
+        self._idle_s = idle_s
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def submit(self, spec: JobSpec) -> str:
+        if spec.processes > self._slots:
+            raise InvalidJob(f"{spec.name} needs {spec.processes} processes, but the runner has {self._slots} slots")
+        try:
+            self._spool.create()
+            spec.directory.mkdir(parents=True, exist_ok=True)
+            if not self._spool.has(spec.name):
+                for name, text in spec.files.items():
+                    (spec.directory / name).write_text(text, encoding="utf-8")
+            self._spool.add(Order(spec=spec, slots=self._slots))
+        except OSError as error:
+            raise SubmitFailed(f"{spec.name} cannot be written to {error.filename}: {error.strerror}") from error
+        # From here on the job is sent: a server that does not start now is started by a later poll.
+        self._ensure_server()
+        return spec.name
+
+    def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
+        try:
+            statuses = {id: self._spool.status(id) for id in ids}
+        except (OSError, ValueError) as error:
+            raise RunnerUnavailable(f"the spool {self._spool.root} cannot be read: {error}") from error
+        if any(not status.state.final for status in statuses.values()) and not self._ensure_server():
+            raise RunnerUnavailable(f"the local server does not start; see {self._spool.log}")
+        return statuses
+
+    def cancel(self, id: str) -> None:
+        try:
+            if self._spool.has(id):
+                self._spool.ask_cancel(id)
+        except OSError as error:
+            raise RunnerUnavailable(f"{id} cannot be cancelled: {error.strerror}") from error
+
+    def find(self, name: str) -> str | None:
+        return name if self._spool.has(name) else None
+
+    def close(self) -> None:
+        """Leaves running jobs to the server, which ends by itself when it has been idle for a while."""
+        if self._server is not None:
+            self._server.poll()
+
+    def _ensure_server(self) -> bool:
+        """True when a server lives or was started; False when the one just started has died."""
+        if self._server is not None and self._server.poll() is None:
+            return True
+        died = self._server is not None and self._server.returncode != 0
+        self._server = None
+        if died:
+            return False
+        if not self._spool.root.is_dir():
+            return True
+        lock = take_lock(self._spool)
+        if lock is None:
+            return True
+        os.close(lock)
+        with self._spool.log.open("ab") as log:
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", "runners.local_server", str(self._spool.root), "--idle-s", str(self._idle_s)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=minimal_environment(),
+                start_new_session=True,
+            )
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalOptions:
+    """slots: processes that may run at once, by default the cluster's devices. idle_s: how long the warm server waits
+    for another job before it ends."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    slots: int | None = None
+    idle_s: float = 30.0
+
+
+def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> LocalRunner:
+    """The local runner of a campaign. Raises InvalidValue when a job of the cluster's size could never start."""
+    chosen = read_value(LocalOptions, dict(options))
+    slots = cluster.devices if chosen.slots is None else chosen.slots
+    checks = Checks()
+    checks.require(
+        slots >= cluster.devices, "slots", f"slots({slots}) cannot hold the {cluster.devices} processes of one trial"
+    )
+    checks.require(chosen.idle_s > 0, "idle_s", f"must be positive, not {chosen.idle_s}")
+    checks.done()
+    return LocalRunner(root, slots=slots, idle_s=chosen.idle_s)

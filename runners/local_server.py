@@ -1,0 +1,247 @@
+"""The local server: a small batch scheduler for this machine that outlives the service which submits to it.
+
+`python -m runners.local_server ROOT` serves the spool under ROOT until nothing has been to do for a while. One
+process, one thread: it imports the training code once and forks every rank from itself (warm start), so it must never
+start a thread or touch a GPU. First come, first served; a job starts when its processes fit its slots. When it dies
+its ranks die with it; its successor reports their jobs LOST.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import importlib
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from runners.base import JobSpec, JobState, JobStatus
+from runners.processes import Entry, exit_text, kill_tree, reap_one, start_gang
+from runners.spool import Order, Spool
+
+# Modules worth importing once for all jobs: what `python -m KEY` runs is `main` of the module named beside it.
+WARM_MODULES: Mapping[str, str] = {"runners.trainer": "runners.trainer.main"}
+PERIOD_S = 0.02
+# After a rank's death its peers get this long to write down what they saw; then they are killed.
+GRACE_S = 0.5
+
+
+@dataclass(slots=True)
+class Gang:
+    """A job whose processes run. alive: rank by process id."""
+
+    order: Order
+    alive: dict[int, int]
+    started_at: float
+    deadline: float
+    first_death: tuple[int, int] | None = None
+    kill_at: float | None = None
+    ending: JobState | None = None
+
+
+@dataclass(slots=True)
+class Server:
+    """What the loop knows. queue: jobs to start, oldest first. unwritten: states that could not be written yet."""
+
+    spool: Spool
+    warm: dict[str, Entry | None] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)
+    queue: list[Order] = field(default_factory=list)
+    gangs: dict[str, Gang] = field(default_factory=dict)
+    unwritten: dict[str, JobStatus] = field(default_factory=dict)
+    jobs_changed_at: int = -1
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.queue or self.gangs or self.unwritten)
+
+    def recover(self, now: float) -> None:
+        """Take over a spool: what its dead server had running is lost."""
+        for name in self.spool.names():
+            status = self.spool.status(name)
+            if status.state is JobState.RUNNING:
+                reason = "the local server died and its processes with it"
+                self._report(
+                    name,
+                    JobStatus(state=JobState.LOST, reason=reason, started_at=status.started_at, finished_at=now),
+                )
+            if status.state is not JobState.QUEUED:
+                self.known.add(name)
+
+    def step(self, now: float) -> None:
+        """One turn: look for new jobs, end what must end, reap what ended, start what fits, write what is unwritten."""
+        self._look(now)
+        for name, gang in self.gangs.items():
+            self._judge(name, gang, now)
+        self._reap(now)
+        for name in [name for name, gang in self.gangs.items() if not gang.alive]:
+            self._close(name, self.gangs.pop(name), now)
+        self._start_queued(now)
+        for name, status in list(self.unwritten.items()):
+            self._report(name, status)
+
+    def stop(self, now: float) -> None:
+        """End everything at once: running jobs are lost, queued ones stay queued for the next server."""
+        for gang in self.gangs.values():
+            gang.ending = gang.ending or JobState.LOST
+            for pid in gang.alive:
+                kill_tree(pid)
+        end = now + 5.0
+        while any(gang.alive for gang in self.gangs.values()) and time.time() < end:
+            self._reap(time.time())
+            time.sleep(PERIOD_S)
+        for name, gang in self.gangs.items():
+            self._close(name, gang, time.time())
+        self.gangs.clear()
+
+    def _look(self, now: float) -> None:
+        changed_at = os.stat(self.spool.jobs).st_mtime_ns
+        # A time stamp is as coarse as the kernel's tick: two changes in one tick look like one until it is past.
+        if changed_at == self.jobs_changed_at and now - changed_at / 1e9 > 0.5:
+            return
+        self.jobs_changed_at = changed_at
+        for name in self.spool.names():
+            if name not in self.known:
+                self.known.add(name)
+                self.queue.append(self.spool.order(name))
+
+    def _judge(self, name: str, gang: Gang, now: float) -> None:
+        if gang.ending is None and self.spool.cancel_asked(name):
+            gang.ending, gang.kill_at = JobState.CANCELLED, now
+        if gang.ending is None and now >= gang.deadline:
+            gang.ending, gang.kill_at = JobState.TIMED_OUT, now
+        if gang.kill_at is not None and now >= gang.kill_at:
+            for pid in gang.alive:
+                kill_tree(pid)
+
+    def _reap(self, now: float) -> None:
+        while (ended := reap_one()) is not None:
+            pid, code = ended
+            for gang in self.gangs.values():
+                rank = gang.alive.pop(pid, None)
+                if rank is not None and code != 0 and gang.first_death is None:
+                    gang.first_death = (rank, code)
+                    gang.kill_at = gang.kill_at or now + GRACE_S
+
+    def _close(self, name: str, gang: Gang, now: float) -> None:
+        code: int | None = 0
+        if gang.ending is not None:
+            state, code = gang.ending, None
+            reason = {
+                JobState.CANCELLED: "cancelled",
+                JobState.TIMED_OUT: f"ran longer than its time limit of {gang.order.spec.time_limit_s:g} s",
+            }.get(state, "the local server was told to stop")
+        elif gang.first_death is not None:
+            state, reason, code = JobState.FAILED, exit_text(*gang.first_death), gang.first_death[1]
+        else:
+            state, reason = JobState.SUCCEEDED, ""
+        self._report(
+            name,
+            JobStatus(state=state, reason=reason, exit_code=code, started_at=gang.started_at, finished_at=now),
+        )
+
+    def _start_queued(self, now: float) -> None:
+        while self.queue:
+            order = self.queue[0]
+            name = order.spec.name
+            if self.spool.cancel_asked(name):
+                self._report(name, JobStatus(state=JobState.CANCELLED, reason="cancelled", finished_at=now))
+            elif sum(gang.order.spec.processes for gang in self.gangs.values()) + order.spec.processes > order.slots:
+                return
+            else:
+                self._start(order, now)
+            self.queue.pop(0)
+
+    def _start(self, order: Order, now: float) -> None:
+        spec = order.spec
+        # RUNNING is on disk before the first process is, so that a death in between is seen as one.
+        self._report(spec.name, JobStatus(state=JobState.RUNNING, started_at=now))
+        try:
+            pids = start_gang(spec, self._entry(spec))
+        except OSError as error:
+            reason = f"its processes could not be started: {error.strerror}"
+            self._report(spec.name, JobStatus(state=JobState.LOST, reason=reason, finished_at=now))
+            return
+        self.gangs[spec.name] = Gang(
+            order=order,
+            alive={pid: rank for rank, pid in enumerate(pids)},
+            started_at=now,
+            deadline=now + spec.time_limit_s,
+        )
+
+    def _entry(self, spec: JobSpec) -> Entry | None:
+        """What to run in a fork of this process instead of starting an interpreter, where that is possible."""
+        program, *arguments = spec.command
+        if program != sys.executable or len(arguments) < 2 or arguments[0] != "-m" or arguments[1] not in WARM_MODULES:
+            return None
+        if arguments[1] not in self.warm:
+            self.warm[arguments[1]] = import_warm(arguments[1])
+        return self.warm[arguments[1]]
+
+    def _report(self, name: str, status: JobStatus) -> None:
+        try:
+            self.spool.set_status(name, status)
+            self.unwritten.pop(name, None)
+        except OSError:
+            self.unwritten[name] = status
+
+
+def import_warm(module: str) -> Entry | None:
+    """The entry of a warm module, imported once; None when it cannot be: its jobs then start cold and say why."""
+    try:
+        entry: Entry = importlib.import_module(WARM_MODULES[module]).main
+    except Exception:
+        traceback.print_exc()
+        return None
+    return entry
+
+
+def take_lock(spool: Spool) -> int | None:
+    """The lock's file descriptor, or None when a server lives. A record lock: forked ranks do not inherit it."""
+    descriptor = os.open(spool.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="runners.local_server")
+    parser.add_argument("root", type=Path)
+    parser.add_argument("--idle-s", type=float, default=30.0)
+    options = parser.parse_args(arguments)
+    spool = Spool(options.root)
+    for _ in range(50):
+        if take_lock(spool) is not None:
+            break
+        time.sleep(PERIOD_S)
+    else:
+        return 0
+    stopping: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: stopping.append(number))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    server = Server(spool)
+    server.recover(time.time())
+    idle_since = time.monotonic()
+    while not stopping:
+        with suppress(OSError):
+            server.step(time.time())
+        if server.busy:
+            idle_since = time.monotonic()
+        elif time.monotonic() - idle_since > options.idle_s:
+            return 0
+        time.sleep(PERIOD_S)
+    server.stop(time.time())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""Starts and ends the processes of one gang on this machine, warm where it can.
+
+A warm process is a fork of this one, which has imported the module already; any other is fork and exec. Every process
+leads a session of its own, so that what it starts dies with it, and dies itself when its parent does (Linux
+PR_SET_PDEATHSIG), so that no gang outlives its server.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from runners.base import JobSpec
+
+# What `python -m MODULE` would run, as a function of the arguments after it.
+Entry = Callable[[list[str]], int]
+_PR_SET_PDEATHSIG = 1
+# What a job sees of its surroundings; everything else (tokens, passwords) stays with us.
+_INHERITED = (
+    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV"),
+    *("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "ROCM_PATH", "ROCR_VISIBLE_DEVICES"),
+)
+
+
+def minimal_environment() -> dict[str, str]:
+    """The part of our environment that jobs may see, with one compute thread per process."""
+    kept = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    return {**kept, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def start_gang(spec: JobSpec, entry: Entry | None) -> list[int]:
+    """Start every process of the job; return their ids in rank order. Raises OSError, and then none is left.
+
+    entry: what each process runs in a fork of this one; None: fork and exec the job's command.
+    """
+    pids: list[int] = []
+    try:
+        for rank in range(spec.processes):
+            pids.append(_start_rank(spec, rank, entry))
+    except OSError:
+        for pid in pids:
+            kill_tree(pid)
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+        raise
+    return pids
+
+
+def kill_tree(pid: int) -> None:
+    """Kill a process that `start_gang` started, and that is not reaped yet, with everything in its process group."""
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def reap_one() -> tuple[int, int] | None:
+    """(process id, exit code) of a child that ended, the rest of its process group killed; None when none has.
+
+    The group dies before the child is reaped: until then its number cannot be anybody else's.
+    """
+    try:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    if ended is None:
+        return None
+    kill_tree(ended.si_pid)
+    _, wait_status = os.waitpid(ended.si_pid, 0)
+    return ended.si_pid, os.waitstatus_to_exitcode(wait_status)
+
+
+def exit_text(rank: int, code: int) -> str:
+    """How a rank ended, for people. code: as from os.waitstatus_to_exitcode."""
+    if code < 0:
+        with suppress(ValueError):
+            return f"rank {rank} was killed by {signal.Signals(-code).name}"
+        return f"rank {rank} was killed by signal {-code}"
+    return f"rank {rank} exited with code {code}"
+
+
+def log_path(directory: Path, rank: int) -> Path:
+    """Where a rank's standard output and error go."""
+    return directory / f"rank-{rank}.log"
+
+
+def _start_rank(spec: JobSpec, rank: int, entry: Entry | None) -> int:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        _settle(spec, rank, parent)
+        if entry is None:
+            os.execvp(spec.command[0], spec.command)
+        code = entry(list(spec.command[3:]))
+    except SystemExit as exit_:
+        code = exit_.code if isinstance(exit_.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _settle(spec: JobSpec, rank: int, parent: int) -> None:
+    """Make the fresh child a rank: its session, death with its parent, folder, log, environment, default signals."""
+    os.setsid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    os.chdir(spec.directory)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    log = os.open(log_path(spec.directory, rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for target, source in ((0, nothing), (1, log), (2, log)):
+        os.dup2(source, target)
+    os.closerange(3, 256)
+    ranks = {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(spec.processes),
+        "LOCAL_RANK": str(rank % spec.devices_per_node),
+    }
+    environment = {**minimal_environment(), **spec.env, **ranks}
+    os.environ.clear()
+    os.environ.update(environment)

@@ -1,0 +1,148 @@
+"""A rank that fails says so in `failure-<rank>.json` before it tears anything down, and the first cause can be found.
+
+When one rank dies its peers fail as well, a moment later and with errors about connections: those are echoes. Imports
+no torch, so that whoever judges a dead job can read the files anywhere; torch's errors are known by name and text.
+A rank killed by a signal writes nothing: only its exit status tells.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from runners.outcome import Verdict
+
+REASON_LINES = 3
+TRACEBACK_LINES = 20
+
+# CPU allocator, CUDA allocator, C++ new, cudaMalloc behind a library's back.
+_OUT_OF_MEMORY_TEXTS = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "not enough memory",
+    "CUDA out of memory",
+    "std::bad_alloc",
+    "CUDA error: out of memory",
+)
+_OUT_OF_MEMORY_TYPES = ("MemoryError", "OutOfMemoryError")
+
+# What gloo, NCCL, the c10d store and the watchdog say when it is the other side that is gone.
+_ECHO_TEXTS = (
+    "Connection closed",
+    "Connection reset",
+    "Connection refused",
+    "Broken pipe",
+    "Timed out waiting",
+    "Wait timeout",
+    "Socket Timeout",
+    "Socket closed",
+    "Operation timed out",
+    "collective operation timeout",
+    "remote process exited",
+    "ncclRemoteError",
+    "NCCL communicator was aborted",
+    "failed to recv, got 0 bytes",
+)
+
+
+class Phase(StrEnum):
+    """What a rank was at."""
+
+    RENDEZVOUS = "rendezvous"
+    INIT = "init"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+
+
+@dataclass(slots=True)
+class Progress:
+    """The one mutable note of where this rank is; a failure copies it."""
+
+    phase: Phase = Phase.INIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFailure:
+    """Why one rank ended. at: seconds since the epoch. echo: it only noticed that a peer was gone."""
+
+    rank: int
+    at: float
+    verdict: Verdict
+    phase: Phase
+    reason: str
+    traceback: str = ""
+    echo: bool = False
+
+
+def describe(error: BaseException, *, rank: int, phase: Phase, at: float) -> RankFailure:
+    """The failure that `error` is. The chain of explicit causes is searched, its innermost error is the reason."""
+    chain = list(_causes(error))
+    out_of_memory = any(_is_out_of_memory(link) for link in chain)
+    root = next((link for link in chain if _is_out_of_memory(link)), chain[-1])
+    lines = str(root).strip().splitlines()[:REASON_LINES]
+    return RankFailure(
+        rank=rank,
+        at=at,
+        verdict=Verdict.OOM if out_of_memory else Verdict.CRASHED,
+        phase=phase,
+        reason=f"{type(root).__name__}: {' '.join(line.strip() for line in lines)}",
+        traceback="\n".join("".join(traceback.format_exception(error)).splitlines()[-TRACEBACK_LINES:]),
+        echo=not out_of_memory and any(text in str(link) for link in chain for text in _ECHO_TEXTS),
+    )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    # torch's pipeline stage wraps what a forward pass raised: "failed to run forward" from the cause.
+    link: BaseException | None = error
+    for _ in range(10):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    names = {base.__name__ for base in type(error).__mro__}
+    return bool(names.intersection(_OUT_OF_MEMORY_TYPES)) or any(text in str(error) for text in _OUT_OF_MEMORY_TEXTS)
+
+
+def write_failure(directory: Path, failure: RankFailure) -> Path:
+    """Write the rank's failure file by rename; return its path. Raises OSError (a full disk ...)."""
+    final = directory / f"failure-{failure.rank}.json"
+    draft = directory / f".{final.name}.{os.getpid()}"
+    draft.write_text(json.dumps(asdict(failure), indent=1) + "\n", encoding="utf-8")
+    draft.replace(final)
+    return final
+
+
+def read_failures(directory: Path) -> list[RankFailure]:
+    """The failures of all ranks in `directory`, earliest first. A file that breaks the contract is left out."""
+    failures = [_parse_failure(path) for path in directory.glob("failure-*.json")]
+    return sorted((failure for failure in failures if failure is not None), key=lambda failure: failure.at)
+
+
+def _parse_failure(path: Path) -> RankFailure | None:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        return RankFailure(
+            rank=int(raw["rank"]),
+            at=float(raw["at"]),
+            verdict=Verdict(raw["verdict"]),
+            phase=Phase(raw["phase"]),
+            reason=str(raw["reason"]),
+            traceback=str(raw.get("traceback", "")),
+            echo=bool(raw.get("echo", False)),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def first_cause(failures: Sequence[RankFailure]) -> RankFailure | None:
+    """The failure that the others follow from: the earliest that is no echo, else the earliest; None for none."""
+    ordered = sorted(failures, key=lambda failure: (failure.echo, failure.at))
+    return ordered[0] if ordered else None

@@ -1,0 +1,97 @@
+"""The trainer's job file (`job.json`, version 1): everything one profiling run needs, and nothing else.
+
+The torch workload writes it and the trainer reads it; a user may keep it and run it by hand. Imports no torch, so
+that the service can render it anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from search_spaces.checks import CLOSED, Checks
+from search_spaces.cluster import DeviceKind
+from search_spaces.model import ModelSpec
+from search_spaces.plan import Plan
+
+JOB_FILE = "job.json"
+JOB_VERSION = 1
+
+
+class JobMalformed(ValueError):
+    """The job file breaks the contract; the message names the field."""
+
+
+class Dtype(StrEnum):
+    """The number format of weights and activations."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """How long to measure: warmup_steps dropped, then steps until the 95 % interval of the median lies within
+    +- precision (relative), at least min_steps and at most max_steps of them. loss_steps: how many of the first
+    losses to report."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    warmup_steps: int = 2
+    min_steps: int = 6
+    max_steps: int = 30
+    precision: float = 0.03
+    loss_steps: int = 4
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.at_least(0, warmup_steps=self.warmup_steps, loss_steps=self.loss_steps)
+        checks.at_least(1, min_steps=self.min_steps)
+        checks.require(0 < self.precision < 1, "precision", f"must lie between 0 and 1, not {self.precision}")
+        checks.require(
+            self.max_steps >= self.min_steps,
+            "max_steps",
+            f"max_steps({self.max_steps}) is below min_steps({self.min_steps})",
+        )
+        checks.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One profiling run of `model` under `plan`. memory_limit_bytes: on CPU, the cap each rank sets on itself."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    name: str
+    model: ModelSpec
+    plan: Plan
+    device: DeviceKind = DeviceKind.CPU
+    dtype: Dtype = Dtype.FLOAT32
+    learning_rate: float = 1e-3
+    seed: int = 0
+    memory_limit_bytes: int | None = None
+    measuring: Measuring = field(default_factory=Measuring)
+
+
+def render_job(job: Job) -> str:
+    """The job file's text."""
+    return json.dumps({"version": JOB_VERSION, **asdict(job)}, indent=1) + "\n"
+
+
+def parse_job(text: str) -> Job:
+    """The job that a file's text describes. Raises JobMalformed."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise JobMalformed(f"not JSON: {error}") from error
+    if not isinstance(document, dict) or document.pop("version", None) != JOB_VERSION:
+        raise JobMalformed(f"must be an object with version {JOB_VERSION}")
+    try:
+        return TypeAdapter(Job).validate_python(document)
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in error.errors())
+        raise JobMalformed("; ".join(problems)) from error

@@ -1,0 +1,166 @@
+"""One rank of one profiling run, from its environment to its result file; or, by hand, all of them on this machine.
+
+Importing this module imports everything a rank needs and starts nothing: no threads, no CUDA, no process group. So a
+process that has imported it may fork ranks that start at once; it sets OPENBLAS_NUM_THREADS=1 before, because numpy's
+OpenBLAS would start threads on import. Exit status: 0 measured, 1 failed, 2 asked for wrongly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+
+from runners.outcome import Measurement, Outcome, Verdict, write_result
+from runners.trainer.failure import Phase, Progress, describe, write_failure
+from runners.trainer.gang import run_gang
+from runners.trainer.job import Job, JobMalformed, parse_job
+from runners.trainer.measure import Timings, slowest, time_steps
+from runners.trainer.memory import PeakMemory, capped
+from runners.trainer.mesh import build_mesh
+from runners.trainer.support import require_supported
+from runners.trainer.train import Trainer
+from search_spaces.checks import InvalidValue
+from search_spaces.cluster import DeviceKind
+
+RENDEZVOUS_FILE = "rendezvous"
+# How long one rank waits for another before it gives up; a dead peer is noticed much sooner.
+PEER_TIMEOUT = timedelta(minutes=5)
+
+
+def main(argv: list[str]) -> int:
+    """Run the job file named in `argv`; return the exit status. A rank that fails exits here, without teardown."""
+    parser = argparse.ArgumentParser(prog="python -m runners.trainer", description="Time one training job.")
+    parser.add_argument("job", type=Path, help="the job file")
+    parser.add_argument("--directory", type=Path, default=Path(), help="where the output goes (default: here)")
+    arguments = parser.parse_args(argv)
+    directory: Path = arguments.directory
+    rank = int(os.environ["RANK"]) if "RANK" in os.environ else None
+    try:
+        job = read_job(arguments.job)
+    except (OSError, JobMalformed, InvalidValue) as error:
+        if rank is not None:
+            write_failure(directory, describe(error, rank=rank, phase=Phase.INIT, at=time.time()))
+        sys.stderr.write(f"{arguments.job}: {error}\n")
+        return 2
+    if rank is None:
+        return run_gang(job, directory, lambda rank: run_rank(job, rank, directory))
+    return run_rank(job, rank, directory)
+
+
+def read_job(path: Path) -> Job:
+    """Raises OSError, JobMalformed, or InvalidValue for what the trainer does not support."""
+    job = parse_job(path.read_text(encoding="utf-8"))
+    require_supported(job)
+    world_size = int(os.environ.get("WORLD_SIZE", job.plan.world_size))
+    if world_size != job.plan.world_size:
+        raise JobMalformed(f"plan: {job.plan.key} needs {job.plan.world_size} ranks, but WORLD_SIZE is {world_size}")
+    return job
+
+
+def run_rank(job: Job, rank: int, directory: Path) -> int:
+    """Everything one rank does. Failing, it writes its failure file and ends the process."""
+    progress = Progress()
+    try:
+        start = time.perf_counter()
+        device = choose_device(job)
+        peak = PeakMemory(device)
+        progress.phase = Phase.RENDEZVOUS
+        meet(job, rank, directory)
+        progress.phase = Phase.INIT
+        mesh = build_mesh(job.plan, device.type)
+        with capped(job.memory_limit_bytes if device.type == "cpu" else None):
+            trainer = Trainer(job, mesh, device, progress)
+            build_s = slowest(time.perf_counter() - start, device)
+            timings = time_steps(job, trainer, device)
+        peaks = gather(peak.peak_bytes(), device)
+        if rank == 0:
+            report(job, timings, peaks, build_s, device, directory)
+        dist.barrier()
+    except BaseException as error:  # whatever it is, the peers and the user must hear of it
+        fail(error, rank, progress, directory)
+    dist.destroy_process_group()
+    return 0
+
+
+def choose_device(job: Job) -> torch.device:
+    """This rank's device, made the current one. A scheduler may show each rank its own device alone."""
+    if job.device is DeviceKind.CPU:
+        torch.set_num_threads(1)
+        return torch.device("cpu")
+    visible = torch.cuda.device_count()
+    if visible == 0:
+        raise RuntimeError("the job asks for cuda, but torch sees no such device")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % visible)
+    torch.cuda.set_device(device)
+    return device
+
+
+def meet(job: Job, rank: int, directory: Path) -> None:
+    """Meet the other ranks: at MASTER_ADDR where the runner names one, else over a file in the job's directory."""
+    backend = "gloo" if job.device is DeviceKind.CPU else "nccl"
+    world_size = job.plan.world_size
+    if "MASTER_ADDR" in os.environ:
+        dist.init_process_group(backend, "env://", rank=rank, world_size=world_size, timeout=PEER_TIMEOUT)
+        return
+    # Without an address all ranks are on this machine; gloo would ask the host's name, which may not resolve.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = dist.FileStore(str(directory / RENDEZVOUS_FILE), world_size)  # type: ignore[attr-defined]  # no __all__
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=PEER_TIMEOUT)
+
+
+def gather(value: int, device: torch.device) -> tuple[int, ...]:
+    """Every rank's number, in order of rank. Collective."""
+    own = torch.tensor([value], dtype=torch.int64, device=device)
+    every = torch.empty(dist.get_world_size(), dtype=torch.int64, device=device)
+    dist.all_gather_single(every, own)
+    return tuple(every.tolist())
+
+
+def report(
+    job: Job, timings: Timings, peaks: tuple[int, ...], build_s: float, device: torch.device, directory: Path
+) -> None:
+    """Write the result file."""
+    measurement = Measurement(
+        step_times_s=tuple(timings.step_times_s),
+        tokens_per_step=job.plan.global_batch_size * job.model.seq_len,
+        devices=job.plan.world_size,
+        model_flops_per_token=job.model.flops_per_token,
+        warmup_times_s=tuple(timings.warmup_times_s),
+        first_losses=tuple(timings.first_losses),
+        peak_memory_bytes=peaks,
+    )
+    on_cuda = device.type == "cuda"
+    extra = {
+        "plan": job.plan.as_dict(),
+        "build_s": build_s,
+        "versions": {"torch": torch.__version__, "python": platform.python_version()},
+        "device_name": torch.cuda.get_device_name(device) if on_cuda else platform.processor() or platform.machine(),
+    }
+    write_result(directory, Outcome(verdict=Verdict.OK, measurement=measurement), extra)
+
+
+def fail(error: BaseException, rank: int, progress: Progress, directory: Path) -> NoReturn:
+    """Say why, then end at once: destructors of a broken process group may wait for peers that are gone."""
+    failure = describe(error, rank=rank, phase=progress.phase, at=time.time())
+    tell: tuple[Callable[[], object], ...] = (
+        lambda: write_failure(directory, failure),
+        lambda: sys.stderr.write(f"rank {rank} failed in {failure.phase}: {failure.reason}\n{failure.traceback}\n"),
+        sys.stderr.flush,
+        sys.stdout.flush,
+    )
+    for say in tell:
+        try:
+            say()
+        except OSError:
+            continue
+    os._exit(1)

@@ -1,0 +1,112 @@
+"""Cuts the model into stages and runs micro-batches through them, forward and backward, in one of two ways.
+
+One stage: a plain loop. More: torch's GPipe or 1F1B schedule. Both add up the loss on the device and reduce
+gradients over the replicas as late as the ZeRO stage allows. One model chunk per rank: no interleaving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+from runners.trainer.failure import Phase, Progress
+from runners.trainer.mesh import Mesh
+from runners.trainer.model import Transformer
+from search_spaces.plan import Plan, Schedule
+
+LossFunction = Callable[[Tensor, Tensor], Tensor]
+
+
+class Passes(Protocol):
+    """All forward and backward passes of one optimizer step on one replica."""
+
+    def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Leave the gradients on the parameters; return the sum of the losses, 0 where this rank sees none."""
+
+
+def cut_layers(layers: int, stages: int, stage: int) -> range:
+    """The layers of one stage: stages differ by at most one layer."""
+    return range(stage * layers // stages, (stage + 1) * layers // stages)
+
+
+class AccumulatingLoop:
+    """One stage: micro-batch after micro-batch."""
+
+    def __init__(self, model: Transformer, plan: Plan, loss_function: LossFunction) -> None:
+        self._model, self._plan, self._loss_function = model, plan, loss_function
+
+    def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        total = torch.zeros((), device=tokens.device)
+        size = self._plan.micro_batch_size
+        pairs = list(zip(torch.split(tokens, size), torch.split(targets, size), strict=True))
+        for index, (some_tokens, some_targets) in enumerate(pairs):
+            self._prepare_replicas(is_last=index == len(pairs) - 1)
+            loss = self._loss_function(self._model(some_tokens), some_targets)
+            loss.backward()  # type: ignore[no-untyped-call]  # torch.Tensor.backward
+            total += loss.detach()
+        return total
+
+    def _prepare_replicas(self, *, is_last: bool) -> None:
+        if isinstance(self._model, FSDPModule):
+            stage = self._plan.zero_stage
+            # From stage 2 on gradients are kept sharded, so every micro-batch's are reduced (Rajbhandari et al. 2020).
+            self._model.set_requires_gradient_sync(is_last or stage >= 2)
+            self._model.set_is_last_backward(is_last)
+            # Stage 2 keeps its weights whole for all of the step.
+            self._model.set_reshard_after_backward(is_last or stage == 3)
+
+
+class Pipeline:
+    """More stages: torch's schedule.
+
+    Over FSDP2 it reduces gradients and reshards weights after the last micro-batch's backward pass only, so ZeRO 2 and
+    3 hold whole gradients of a stage until then: more memory than their names promise.
+    """
+
+    def __init__(self, model: Transformer, plan: Plan, mesh: Mesh, loss_function: LossFunction, device: torch.device):
+        stage = PipelineStage(model, mesh.stage, plan.pp, device, group=mesh.pp.get_group())
+        kind = {Schedule.GPIPE: ScheduleGPipe, Schedule.ONE_F_ONE_B: Schedule1F1B}[plan.schedule]
+        self._schedule = kind(stage, plan.grad_accum_steps, loss_fn=loss_function, scale_grads=False)
+        self._mesh = mesh
+
+    def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        losses: list[Tensor] = []
+        arguments = (tokens,) if self._mesh.is_first_stage else ()
+        targets_here = targets if self._mesh.is_last_stage else None
+        self._schedule.step(
+            *arguments,
+            target=targets_here,
+            losses=losses if self._mesh.is_last_stage else None,
+            return_outputs=False,  # else all micro-batches' logits are kept and copied
+        )
+        return (
+            torch.stack([loss.detach() for loss in losses]).sum() if losses else torch.zeros((), device=tokens.device)
+        )
+
+
+def note_passes(model: Transformer, loss_function: LossFunction, progress: Progress) -> LossFunction:
+    """Keep `progress` at what the rank computes, from within a schedule too; return the loss function that does.
+
+    Whatever lies between a forward pass (or its loss) and the next one counts as backward, waiting included.
+    """
+
+    def enter(*_: object) -> None:
+        progress.phase = Phase.FORWARD
+
+    def leave(*_: object) -> None:
+        progress.phase = Phase.BACKWARD
+
+    def noted_loss(logits: Tensor, targets: Tensor) -> Tensor:
+        progress.phase = Phase.FORWARD
+        loss = loss_function(logits, targets)
+        progress.phase = Phase.BACKWARD
+        return loss
+
+    model.register_forward_pre_hook(enter, prepend=True)
+    model.register_forward_hook(leave)
+    return noted_loss

@@ -1,0 +1,78 @@
+"""The seam to the training code: how a Plan becomes a job, and what its end means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from runners.base import JobSpec, JobState, JobStatus
+from runners.outcome import Outcome, ResultMalformed, ResultMissing, Verdict, read_result
+from search_spaces.cluster import ClusterSpec
+from search_spaces.constraints import Capabilities
+from search_spaces.model import ModelSpec
+from search_spaces.plan import Plan
+
+LOG_TAIL_BYTES = 4000
+
+
+class Workload(Protocol):
+    """Training code that can be profiled. Holds no state between calls."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Which plans it can run."""
+
+    @property
+    def dtype(self) -> str:
+        """The number format it computes in, by which a device's peak FLOP/s is looked up."""
+
+    def materialize(
+        self,
+        name: str,
+        model: ModelSpec,
+        plan: Plan,
+        cluster: ClusterSpec,
+        directory: Path,
+        *,
+        seed: int,
+        time_limit_s: float,
+    ) -> JobSpec:
+        """The job that measures `plan`, as pure text: nothing is written or started."""
+
+    def read(self, directory: Path, status: JobStatus) -> Outcome:
+        """What became of a job whose state is final, from what it left in `directory`. May be repeated."""
+
+
+def outcome_without_result(status: JobStatus, log_tail: str) -> Outcome:
+    """What a job's end means when it left no result file and no word of its own."""
+    verdict = {
+        JobState.TIMED_OUT: Verdict.TIMED_OUT,
+        JobState.CANCELLED: Verdict.CANCELLED,
+        JobState.LOST: Verdict.LOST,
+    }.get(status.state, Verdict.CRASHED)
+    reason = status.reason
+    if status.state is JobState.SUCCEEDED:
+        reason = "the job ended without an error, but wrote no result file"
+    return Outcome(verdict=verdict, reason=reason, log_tail=log_tail)
+
+
+def outcome_from_result(directory: Path, log_tail: str) -> Outcome | None:
+    """The outcome in the job's result file, None where there is none. A malformed file is a crash of the job."""
+    try:
+        return read_result(directory)
+    except ResultMissing:
+        return None
+    except ResultMalformed as error:
+        return Outcome(verdict=Verdict.CRASHED, reason=f"the result file is malformed: {error}", log_tail=log_tail)
+
+
+def read_tail(path: Path, most_bytes: int = LOG_TAIL_BYTES) -> str:
+    """The end of a log file, from the start of a line; empty when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - most_bytes))
+            text = file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+    return text if size <= most_bytes else text.partition("\n")[2]

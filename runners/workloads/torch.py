@@ -1,0 +1,108 @@
+"""The built-in workload: `runners.trainer`, a real training loop of a GPT on synthetic tokens, in PyTorch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from runners.base import JobSpec, JobState, JobStatus
+from runners.outcome import Outcome, Verdict
+from runners.processes import log_path
+from runners.reading import read_value
+from runners.trainer.failure import first_cause, read_failures
+from runners.trainer.job import JOB_FILE, Dtype, Job, Measuring, render_job
+from runners.workloads.base import outcome_from_result, outcome_without_result, read_tail
+from search_spaces.checks import CLOSED, Checks
+from search_spaces.cluster import ClusterSpec, DeviceKind
+from search_spaces.constraints import Capabilities
+from search_spaces.model import ModelSpec
+from search_spaces.plan import Plan, Schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchOptions:
+    """What a spec may set: the number format, the learning rate (of the few steps), and how to measure."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    dtype: Dtype = Dtype.FLOAT32
+    learning_rate: float = 1e-3
+    measuring: Measuring = field(default_factory=Measuring)
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.require(self.learning_rate > 0, "learning_rate", f"must be positive, not {self.learning_rate}")
+        checks.done()
+
+
+class TorchWorkload:
+    """Profiles the built-in trainer. Raises InvalidValue for wrong options."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = read_value(TorchOptions, dict(options))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            schedules=frozenset({Schedule.GPIPE, Schedule.ONE_F_ONE_B}),
+            zero_stages_with_pp=frozenset({0, 1, 2, 3}),
+            kv_replication=True,
+        )
+
+    @property
+    def dtype(self) -> str:
+        """The number format that the device's peak is looked up for."""
+        return str(self._options.dtype)
+
+    def materialize(
+        self,
+        name: str,
+        model: ModelSpec,
+        plan: Plan,
+        cluster: ClusterSpec,
+        directory: Path,
+        *,
+        seed: int,
+        time_limit_s: float,
+    ) -> JobSpec:
+        on_cpu = cluster.device.kind is DeviceKind.CPU
+        job = Job(
+            name=name,
+            model=model,
+            plan=plan,
+            device=cluster.device.kind,
+            dtype=self._options.dtype,
+            learning_rate=self._options.learning_rate,
+            seed=seed,
+            memory_limit_bytes=cluster.device.memory_bytes if on_cpu else None,
+            measuring=self._options.measuring,
+        )
+        return JobSpec(
+            name=name,
+            command=(sys.executable, "-m", "runners.trainer", JOB_FILE),
+            directory=directory,
+            nodes=cluster.nodes,
+            devices_per_node=cluster.devices_per_node,
+            time_limit_s=time_limit_s,
+            files={JOB_FILE: render_job(job)},
+        )
+
+    def read(self, directory: Path, status: JobStatus) -> Outcome:
+        cause = first_cause(read_failures(directory))
+        log_tail = read_tail(log_path(directory, cause.rank if cause else 0))
+        outcome = outcome_from_result(directory, log_tail)
+        if outcome is not None:
+            return outcome
+        # An end that was asked for, or that the infrastructure made, is not the plan's: what dying ranks say is echo.
+        if cause is None or status.state in (JobState.CANCELLED, JobState.LOST) or (cause.echo and status.reason):
+            return outcome_without_result(status, log_tail)
+        return Outcome(
+            verdict=Verdict(cause.verdict),
+            reason=cause.reason,
+            failed_rank=cause.rank,
+            phase=cause.phase,
+            log_tail=log_tail or cause.traceback,
+        )

@@ -1,0 +1,134 @@
+"""One warm process for the whole session: it has imported the trainer once and forks every job from there."""
+
+from __future__ import annotations
+
+import select
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from runners.outcome import Measurement, read_result
+from runners.trainer.job import Job, Measuring, render_job
+from search_spaces.model import ModelSpec
+from search_spaces.plan import Plan
+
+ROOT = Path(__file__).parents[2]
+JOB_LIMIT_S = 60
+
+# Each line is a directory with a job file; the answer is the exit status of the job run there by hand.
+WARM_PROCESS = """
+import os, sys
+from runners.trainer.main import main
+for line in sys.stdin:
+    directory = line.strip()
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(os.open(directory + "/output", os.O_WRONLY | os.O_CREAT), 1)
+        status = 99
+        try:
+            status = main([directory + "/job.json", "--directory", directory])
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A job that was run by hand: its exit status and where its files are."""
+
+    status: int
+    directory: Path
+
+    @property
+    def output(self) -> str:
+        return (self.directory / "output").read_text(encoding="utf-8")
+
+    @property
+    def measurement(self) -> Measurement:
+        measurement = read_result(self.directory).measurement
+        assert measurement is not None
+        return measurement
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        assert self.status == 0, self.output
+        return self.measurement.first_losses
+
+
+RunJob = Callable[[Job], Finished]
+
+
+@pytest.fixture(scope="session")
+def run_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunJob]:
+    """Runs a job by hand, all ranks on this machine, from the warm process."""
+    base = tmp_path_factory.mktemp("trainer")
+    numbers = count()
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", WARM_PROCESS],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def run(job: Job) -> Finished:
+        directory = base / str(next(numbers))
+        directory.mkdir()
+        (directory / "job.json").write_text(render_job(job), encoding="utf-8")
+        process.stdin.write(f"{directory}\n")
+        ready, _, _ = select.select([process.stdout], [], [], JOB_LIMIT_S)
+        assert ready, f"no answer in {JOB_LIMIT_S} s: {directory}"
+        return Finished(int(process.stdout.readline()), directory)
+
+    try:
+        yield run
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(timeout=JOB_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+GLOBAL_BATCH = 8
+MakeJob = Callable[..., Job]
+
+
+@pytest.fixture(scope="session")
+def make_job() -> MakeJob:
+    """A tiny job of 4 steps and a global batch of 8; `model` and `plan` change shapes and layout, the rest the job."""
+
+    def make(*, plan: dict[str, object] | None = None, model: dict[str, object] | None = None, **job: object) -> Job:
+        layout: dict[str, object] = {"micro_batch_size": 1} | (plan or {})
+        replicas = int(str(layout.get("dp", 1))) * int(str(layout["micro_batch_size"]))
+        layout.setdefault("grad_accum_steps", GLOBAL_BATCH // replicas)
+        shapes: dict[str, object] = {
+            "name": "tiny",
+            "layers": 2,
+            "hidden": 32,
+            "heads": 4,
+            "kv_heads": 2,
+            "ffn": 64,
+            "vocab": 128,
+            "seq_len": 16,
+        }
+        settings: dict[str, object] = {
+            "name": "test",
+            "learning_rate": 1e-2,
+            "measuring": Measuring(warmup_steps=0, min_steps=4, max_steps=4),
+        }
+        return Job(**settings | {"model": ModelSpec(**shapes | (model or {})), "plan": Plan(**layout)} | job)
+
+    return make

@@ -1,0 +1,107 @@
+"""Failures are told apart: out of memory, a crash, and the mere echo of a peer's death.
+
+Real processes fail in test_gang.py.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runners.outcome import Verdict
+from runners.trainer.failure import Phase, RankFailure, describe, first_cause, read_failures, write_failure
+
+ROOT = Path(__file__).parents[2]
+
+
+def failure(rank: int, at: float, *, echo: bool = False) -> RankFailure:
+    return RankFailure(
+        rank=rank, at=at, verdict=Verdict.CRASHED, phase=Phase.FORWARD, reason="ValueError: no", echo=echo
+    )
+
+
+class OutOfMemoryError(RuntimeError):
+    """Stands for torch's, which is known by its name."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OutOfMemoryError("Tried to allocate 2.00 GiB"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:128] err == 0. DefaultCPUAllocator: can't allocate memory: you"),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),
+        RuntimeError("CUDA out of memory. Tried to allocate"),
+        RuntimeError("std::bad_alloc"),
+    ],
+)
+def test_an_allocator_that_gives_up_means_out_of_memory(error):
+    found = describe(error, rank=3, phase=Phase.BACKWARD, at=1.5)
+    assert (found.verdict, found.echo, found.rank, found.phase, found.at) == (Verdict.OOM, False, 3, "backward", 1.5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[../third_party/gloo/gloo/transport/tcp/pair.cc:525] Read error [127.0.0.1]:1234: Connection reset by peer",
+        "Connection closed by peer [127.0.0.1]:28642",
+        "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE)",
+        "NCCL error: remote process exited or there was a network error",
+        "Timed out waiting 300000ms for recv operation to complete",
+    ],
+)
+def test_a_lost_connection_is_an_echo(text):
+    found = describe(RuntimeError(text), rank=0, phase=Phase.FORWARD, at=0.0)
+    assert (found.verdict, found.echo) == (Verdict.CRASHED, True)
+
+
+def test_any_other_error_is_a_crash_of_this_rank():
+    found = describe(ValueError("heads(3) is odd\nsecond line"), rank=0, phase=Phase.INIT, at=0.0)
+    assert (found.verdict, found.echo, found.reason) == (
+        Verdict.CRASHED,
+        False,
+        "ValueError: heads(3) is odd second line",
+    )
+
+
+def test_a_wrapped_error_is_known_by_its_cause():
+    try:
+        try:
+            raise MemoryError("the cause")
+        except MemoryError as cause:
+            raise RuntimeError("[Stage 1] failed to run forward") from cause
+    except RuntimeError as error:
+        found = describe(error, rank=0, phase=Phase.FORWARD, at=0.0)
+    assert (found.verdict, found.reason) == (Verdict.OOM, "MemoryError: the cause")
+    assert "failed to run forward" in found.traceback
+
+
+def test_a_failure_file_says_what_was_written(tmp_path):
+    written = failure(1, 2.0)
+    write_failure(tmp_path, written)
+    assert [path.name for path in tmp_path.iterdir()] == ["failure-1.json"]
+    assert read_failures(tmp_path) == [written]
+
+
+def test_a_broken_failure_file_is_left_out(tmp_path):
+    write_failure(tmp_path, failure(0, 2.0))
+    write_failure(tmp_path, failure(2, 1.0))
+    (tmp_path / "failure-1.json").write_text('{"rank": 1')
+    (tmp_path / "failure-3.json").write_text("[]")
+    assert [found.rank for found in read_failures(tmp_path)] == [2, 0]
+
+
+def test_the_first_cause_is_the_earliest_failure_that_is_no_echo():
+    failures = [failure(0, 1.0, echo=True), failure(1, 3.0), failure(2, 2.0)]
+    assert first_cause(failures) == failures[2]
+    assert first_cause(failures[:1]) == failures[0]
+    assert first_cause([]) is None
+
+
+@pytest.mark.slow
+def test_failures_can_be_read_where_there_is_no_torch():
+    code = "import sys; sys.modules['torch'] = None; import runners.trainer.failure, runners.trainer.support"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)

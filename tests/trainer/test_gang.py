@@ -1,0 +1,147 @@
+"""Run by hand, a job tells what it measured or which rank failed first, why and at what; and it leaves no process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runners.outcome import Verdict
+from runners.trainer.failure import Phase, first_cause, read_failures
+from runners.trainer.job import Measuring, render_job
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+MIB = 2**20
+
+
+def test_a_measured_job_says_how_fast_it_was(run_job, make_job):
+    measuring = Measuring(warmup_steps=1, min_steps=6, max_steps=7, loss_steps=3)
+    job = make_job(plan={"dp": 2, "zero_stage": 1}, measuring=measuring)
+    finished = run_job(job)
+    measured = finished.measurement
+    assert finished.status == 0
+    assert len(measured.warmup_times_s) == 1
+    assert 6 <= len(measured.step_times_s) <= 7
+    assert len(measured.first_losses) == 3
+    assert len(measured.peak_memory_bytes) == 2
+    assert min(measured.peak_memory_bytes) > 0
+    assert measured.tokens_per_step == 8 * 16
+    assert measured.model_flops_per_token == job.model.flops_per_token
+    assert "step " in finished.output
+    assert "tokens/s" not in finished.output
+
+
+def test_bfloat16_trains_as_float32_does_but_for_rounding(run_job, make_job):
+    exact = run_job(make_job(plan={"micro_batch_size": 8})).losses
+    for plan in (
+        {"micro_batch_size": 8},
+        {"dp": 2, "zero_stage": 1},
+        {"dp": 2, "zero_stage": 3},
+        {"tp": 2},
+        {"pp": 2, "dp": 2, "zero_stage": 3},
+    ):
+        rounded = run_job(make_job(plan={"micro_batch_size": 2} | plan, dtype="bfloat16")).losses
+        assert rounded != exact
+        assert max(abs(a - b) for a, b in zip(rounded, exact, strict=True)) < 2e-2, plan
+
+
+def test_a_rank_that_runs_out_of_memory_says_so(run_job, make_job):
+    # 8 sequences of 512 tokens: the first attention layers alone need more than the cap.
+    finished = run_job(
+        make_job(plan={"micro_batch_size": 8}, model={"seq_len": 512, "ffn": 2048}, memory_limit_bytes=48 * MIB)
+    )
+    cause = first_cause(read_failures(finished.directory))
+    assert finished.status == 1
+    assert cause is not None
+    assert (cause.verdict, cause.phase, cause.rank, cause.echo) == (Verdict.OOM, Phase.FORWARD, 0, False)
+    assert "failed (oom): rank 0 in forward: " in finished.output
+
+
+def test_weights_that_do_not_fit_fail_before_the_first_step(run_job, make_job):
+    finished = run_job(make_job(model={"vocab": 500_000}, memory_limit_bytes=32 * MIB))
+    cause = first_cause(read_failures(finished.directory))
+    assert cause is not None
+    assert (cause.verdict, cause.phase) == (Verdict.OOM, Phase.INIT)
+
+
+def test_the_rank_that_failed_first_is_told_from_its_echoes(run_job, make_job):
+    # Only the last stage makes logits: 4 * 64 * 40000 of them, 41 MB a copy.
+    shapes = {"vocab": 40_000, "seq_len": 64}
+    job = make_job(plan={"pp": 2, "micro_batch_size": 4}, model=shapes, memory_limit_bytes=110 * MIB)
+    finished = run_job(job)
+    failures = read_failures(finished.directory)
+    cause = first_cause(failures)
+    assert cause is not None
+    assert (cause.rank, cause.verdict) == (1, Verdict.OOM)
+    assert all(failure.echo for failure in failures if failure.rank != 1)
+
+
+def test_a_loss_that_is_no_number_fails_the_job(run_job, make_job):
+    finished = run_job(make_job(learning_rate=1e38))
+    cause = first_cause(read_failures(finished.directory))
+    assert finished.status == 1
+    assert cause is not None
+    assert cause.verdict is Verdict.CRASHED
+    assert "LossNotFinite: the loss of step" in cause.reason
+
+
+def test_an_unsupported_job_fails_at_once(run_job, make_job):
+    finished = run_job(make_job(plan={"cp": 2}))
+    assert finished.status == 2
+    assert not (finished.directory / "rank-0.log").exists()
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+@pytest.fixture
+def endless(make_job, tmp_path):
+    """A job of two ranks that would measure for hours, and its two ranks' process ids."""
+    measuring = Measuring(warmup_steps=0, min_steps=10**7, max_steps=10**7)
+    (tmp_path / "job.json").write_text(render_job(make_job(plan={"dp": 2}, measuring=measuring)), encoding="utf-8")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "runners.trainer", str(tmp_path / "job.json"), "--directory", str(tmp_path)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while len(children(process.pid)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(1.0)  # so that they have met and step
+        yield process, children(process.pid)
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def test_a_killed_rank_ends_the_gang_within_two_seconds(endless, tmp_path):
+    process, ranks = endless
+    os.kill(ranks[1], signal.SIGKILL)
+    start = time.monotonic()
+    output, _ = process.communicate(timeout=30)
+    assert time.monotonic() - start < 2
+    assert process.returncode == 1
+    assert "rank 1 was ended by SIGKILL" in output
+    assert all(failure.echo for failure in read_failures(tmp_path))
+    assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
+
+
+def test_a_terminated_gang_leaves_no_rank(endless):
+    process, ranks = endless
+    process.terminate()
+    process.wait(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)

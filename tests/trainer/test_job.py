@@ -1,0 +1,77 @@
+"""The job file survives a round trip, broken ones name the field, and unsupported ones are refused with numbers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from runners.trainer.job import JobMalformed, parse_job, render_job
+from runners.trainer.support import require_supported
+from search_spaces.checks import InvalidValue
+
+
+def test_a_job_file_says_what_was_written(make_job):
+    job = make_job(plan={"tp": 2, "zero_stage": 3}, model={"norm": "layernorm"}, memory_limit_bytes=5, seed=7)
+    assert parse_job(render_job(job)) == job
+
+
+def broken(job, *path_and_value):
+    document = json.loads(render_job(job))
+    *path, key, value = path_and_value
+    inner = document
+    for step in path:
+        inner = inner[step]
+    inner[key] = value
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("version", 2), "version 1"),
+        (("seed", "many"), "seed: "),
+        (("colour", "red"), "colour: "),
+        (("plan", "tp", 0), "plan: .*tp: must be at least 1, not 0"),
+        (("plan", "colour", 1), "plan.colour: "),
+        (("model", "heads", 5), "model: .*heads"),
+        (("dtype", "float8"), "dtype: "),
+        (("measuring", "max_steps", 1), r"max_steps\(1\) is below min_steps\(4\)"),
+    ],
+)
+def test_a_malformed_job_file_names_the_field(change, message, make_job):
+    with pytest.raises(JobMalformed, match=message):
+        parse_job(broken(make_job(), *change))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "null", '{"version": 1}'])
+def test_a_file_that_holds_no_job_is_refused(text):
+    with pytest.raises(JobMalformed):
+        parse_job(text)
+
+
+@pytest.mark.parametrize(
+    ("plan", "model", "message"),
+    [
+        ({"cp": 2}, {}, "plan.cp: the built-in trainer runs cp 1 only, not 2"),
+        ({"ep": 2}, {}, "plan.ep: "),
+        ({"vpp": 2, "schedule": "interleaved"}, {}, "plan.vpp: .*not 2; plan.schedule: .*not interleaved"),
+        ({"recompute": "full"}, {}, "plan.recompute: .*not full"),
+        ({}, {"experts": 4, "top_k": 2}, "model.experts: .*not 4 experts"),
+        ({"tp": 8}, {}, r"plan.tp: tp\(8\) does not divide heads\(4\)"),
+        ({"tp": 2}, {"seq_len": 15}, r"tp\(2\) does not divide seq_len\(15\)"),
+        ({"tp": 2}, {"heads": 6, "kv_heads": 3, "hidden": 48}, r"tp\(2\) and kv_heads\(3\)"),
+        ({"pp": 4}, {}, r"pp\(4\) is above layers\(2\)"),
+        ({"pp": 2, "grad_accum_steps": 1}, {}, r"1f1b needs grad_accum_steps\(1\) of at least pp\(2\)"),
+    ],
+)
+def test_what_the_trainer_cannot_run_is_refused_with_the_numbers(plan, model, message, make_job):
+    with pytest.raises(InvalidValue, match=message):
+        require_supported(make_job(plan=plan, model=model))
+
+
+@pytest.mark.parametrize(
+    "plan", [{"tp": 4, "pp": 2, "dp": 2, "zero_stage": 3}, {"pp": 2, "grad_accum_steps": 1, "schedule": "gpipe"}]
+)
+def test_what_the_trainer_can_run_is_let_through(plan, make_job):
+    require_supported(make_job(plan=plan))

@@ -1,0 +1,112 @@
+"""The model has the parameters its spec says, and its initial numbers depend on their names and the seed alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from runners.trainer.model import Transformer, rotate
+from runners.trainer.parallel import materialize
+from runners.trainer.pipeline import cut_layers
+from runners.trainer.train import synthetic_batch
+from search_spaces.model import Activation, ModelSpec, Norm, Position
+
+SHAPES = {"name": "m", "layers": 3, "hidden": 48, "heads": 6, "ffn": 80, "vocab": 101, "seq_len": 8}
+GPT2 = {
+    "norm": Norm.LAYERNORM,
+    "activation": Activation.GELU,
+    "position": Position.LEARNED,
+    "tied_head": True,
+}
+
+
+def build(spec: ModelSpec, *arguments, seed: int = 0, **stage) -> Transformer:
+    with torch.device("meta"):
+        model = Transformer(spec, *arguments, **stage)
+    materialize(model, torch.device("cpu"), seed)
+    return model
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"kv_heads": 2},
+        {"kv_heads": 1, "tied_head": True},
+        {"norm": Norm.LAYERNORM},
+        {"activation": Activation.GELU},
+        {"position": Position.LEARNED},
+        GPT2,
+    ],
+    ids=str,
+)
+def test_the_model_has_as_many_parameters_as_its_spec_says(change):
+    spec = ModelSpec(**SHAPES | change)
+    with torch.device("meta"):
+        model = Transformer(spec)
+    assert sum(parameter.numel() for parameter in model.parameters()) == spec.parameters
+
+
+@pytest.mark.parametrize("change", [{}, GPT2], ids=["llama", "gpt2"])
+def test_the_stages_together_equal_the_whole_model(change):
+    spec = ModelSpec(**SHAPES | change)
+    whole = build(spec).state_dict()
+    seen = set()
+    for stage in range(3):
+        part = build(spec, cut_layers(spec.layers, 3, stage), first=stage == 0, last=stage == 2)
+        for name, values in part.state_dict().items():
+            torch.testing.assert_close(values, whole[name], rtol=0, atol=0)
+            seen.add(name)
+    assert seen == set(whole)
+
+
+def test_another_seed_gives_other_numbers():
+    spec = ModelSpec(**SHAPES)
+    name = "layers.0.attention.query.weight"
+    assert not torch.equal(build(spec).get_parameter(name), build(spec, seed=1).get_parameter(name))
+
+
+def test_a_tied_head_stays_tied_after_materialization():
+    model = build(ModelSpec(**SHAPES | GPT2))
+    assert model.get_parameter("head.weight") is model.get_parameter("embedding.weight")
+    assert model.shared_with_another_stage() is None
+
+
+def test_only_the_outer_stages_share_a_tied_weight():
+    spec = ModelSpec(**SHAPES | GPT2)
+    outer = build(spec, [2], first=False, last=True)
+    assert outer.shared_with_another_stage() is outer.get_parameter("head.weight")
+    assert build(spec, [1], first=False, last=False).shared_with_another_stage() is None
+
+
+def test_rotation_keeps_lengths_and_depends_on_distance_alone():
+    query, key = torch.randn(2, 1, 1, 1, 16, generator=torch.Generator().manual_seed(0)).unbind(0)
+    queries, keys = rotate(query.expand(1, 1, 8, 16)), rotate(key.expand(1, 1, 8, 16))
+    torch.testing.assert_close(queries.norm(dim=-1), query.norm(dim=-1).expand(1, 1, 8))
+    scores = (queries @ keys.transpose(-1, -2))[0, 0]
+    torch.testing.assert_close(scores[3, 1], scores[7, 5])
+    assert not torch.isclose(scores[3, 1], scores[3, 2])
+
+
+def test_later_tokens_do_not_change_earlier_logits():
+    model = build(ModelSpec(**SHAPES))
+    tokens = torch.arange(8)[None]
+    changed = tokens.clone()
+    changed[0, 5] = 99
+    difference = (model(tokens) - model(changed)).abs().amax(-1)[0]
+    assert difference[:5].max() == 0
+    assert difference[5:].min() > 0
+
+
+@pytest.mark.parametrize(("layers", "stages"), [(4, 2), (7, 3), (5, 5), (1, 1)])
+def test_the_cut_is_balanced_and_leaves_no_layer_out(layers, stages):
+    cut = [cut_layers(layers, stages, stage) for stage in range(stages)]
+    assert [index for part in cut for index in part] == list(range(layers))
+    assert max(map(len, cut)) - min(map(len, cut)) <= 1
+
+
+def test_data_depends_on_seed_and_step_alone(make_job):
+    one, other = make_job(plan={"dp": 2}), make_job(plan={"micro_batch_size": 4})
+    assert torch.equal(synthetic_batch(one, 3), synthetic_batch(other, 3))
+    assert not torch.equal(synthetic_batch(one, 3), synthetic_batch(one, 4))
+    assert not torch.equal(synthetic_batch(one, 3), synthetic_batch(make_job(seed=1), 3))

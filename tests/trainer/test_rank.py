@@ -1,0 +1,89 @@
+"""A runner starts each rank as a process of its own, with RANK, WORLD_SIZE and LOCAL_RANK; that is what runs here."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runners.outcome import Verdict, read_result
+from runners.trainer.failure import Phase, read_failures
+from runners.trainer.job import render_job
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+
+
+def start_ranks(directory: Path, world_size: int, ranks: int, **env: str) -> list[subprocess.Popen[bytes]]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MASTER_", "GLOO_"))}
+    own = {"WORLD_SIZE": str(world_size), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | env
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "runners.trainer", "job.json"],
+            cwd=directory,
+            env=clean | own | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for rank in range(ranks)
+    ]
+
+
+def wait(processes: list[subprocess.Popen[bytes]]) -> list[int]:
+    try:
+        return [process.wait(timeout=60) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("meeting", ["file", "address"])
+def test_ranks_meet_and_leave_a_result_in_their_directory(meeting, tmp_path, make_job):
+    job = make_job(plan={"dp": 2})
+    (tmp_path / "job.json").write_text(render_job(job), encoding="utf-8")
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()} if meeting == "address" else {}
+    assert wait(start_ranks(tmp_path, 2, 2, **address)) == [0, 0]
+    outcome = read_result(tmp_path)
+    assert outcome.verdict is Verdict.OK
+    assert outcome.measurement is not None
+    assert outcome.measurement.devices == 2
+    assert (tmp_path / "rendezvous").exists() == (meeting == "file")
+
+
+def test_a_rank_that_is_asked_for_the_unsupported_leaves_a_failure(tmp_path, make_job):
+    (tmp_path / "job.json").write_text(render_job(make_job(plan={"ep": 2, "dp": 2})), encoding="utf-8")
+    assert wait(start_ranks(tmp_path, 2, 1)) == [2]
+    (failure,) = read_failures(tmp_path)
+    assert (failure.rank, failure.phase, failure.verdict) == (0, Phase.INIT, Verdict.CRASHED)
+    assert "plan.ep: the built-in trainer runs ep 1 only, not 2" in failure.reason
+
+
+def test_a_gang_of_the_wrong_size_is_refused(tmp_path, make_job):
+    (tmp_path / "job.json").write_text(render_job(make_job(plan={"dp": 2})), encoding="utf-8")
+    assert wait(start_ranks(tmp_path, 3, 1)) == [2]
+    (failure,) = read_failures(tmp_path)
+    assert "needs 2 ranks, but WORLD_SIZE is 3" in failure.reason
+
+
+def test_importing_the_trainer_starts_nothing():
+    code = """
+import runners.trainer.main, torch
+threads = next(line for line in open("/proc/self/status") if line.startswith("Threads:"))
+assert threads.split()[1] == "1", threads
+assert not torch.cuda.is_initialized()
+assert not torch.distributed.is_initialized()
+"""
+    env = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, check=True, timeout=60)

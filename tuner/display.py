@@ -1,0 +1,215 @@
+"""How campaigns look on a terminal: Rich tables and lines from values. Prints nothing and asks nobody."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from runners.outcome import Verdict
+from search_spaces.space import Space
+from tuner.campaign import Campaign
+from tuner.decide import device_seconds
+from tuner.recommend import Estimate, Ranked, Recommendation
+from tuner.trial import Trial, TrialState
+
+_COLOURS: Mapping[str, str] = {
+    Verdict.OK: "green",
+    Verdict.OOM: "magenta",
+    Verdict.CRASHED: "red",
+    Verdict.TIMED_OUT: "yellow",
+}
+
+
+def best_table(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> Table:
+    """The best settings with their throughput, its interval, memory and the gain over the baseline."""
+    spec = campaign.spec
+    table = Table(title=f"Best settings of {campaign.id}", title_justify="left")
+    for name in ("#", "trial", "setting"):
+        table.add_column(name, no_wrap=True)
+    for name in (spec.objective.unit, "95 % interval", "step", "memory/rank", "gain over baseline"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for entry in ranking[:top]:
+        mark = " (baseline)" if entry.gain is not None and entry.trial.origin == "baseline" else ""
+        table.add_row(
+            str(entry.rank),
+            str(entry.trial.number),
+            entry.trial.plan.key + mark,
+            number(entry.objective.value),
+            f"{number(entry.objective.low)} - {number(entry.objective.high)}",
+            seconds(entry.measurement.step_time_s),
+            "-" if entry.memory_bytes is None else gibibytes(entry.memory_bytes),
+            "-" if entry.gain is None else percent(entry.gain),
+            style="bold" if entry.rank == 1 else "",
+        )
+    return table
+
+
+def recommendation_text(recommendation: Recommendation) -> Text:
+    if recommendation.choice is None:
+        return Text(f"No recommendation: {recommendation.reason}.", style="yellow")
+    style = "bold green" if recommendation.better else ""
+    return Text(f"Use {recommendation.choice.trial.plan.key}: {recommendation.reason}.", style=style)
+
+
+def trials_table(trials: Sequence[Trial]) -> Table:
+    """Every trial with how it ended."""
+    table = Table(title="Trials", title_justify="left")
+    for name in ("trial", "setting", "chosen by", "state", "step", "tokens/s", "attempts", "reason"):
+        table.add_column(name, no_wrap=name != "reason")
+    for trial in trials:
+        measured = trial.measurement
+        table.add_row(
+            str(trial.number),
+            trial.plan.key,
+            str(trial.origin),
+            state_text(trial),
+            "-" if measured is None else seconds(measured.step_time_s),
+            "-" if measured is None else number(measured.tokens_per_s),
+            str(len(trial.attempts)),
+            _first_line("" if trial.outcome is None else trial.outcome.reason),
+        )
+    return table
+
+
+def campaigns_table(rows: Sequence[tuple[Campaign, Mapping[str, int]]]) -> Table:
+    """Campaigns with their progress. Each row: a campaign and its trials by verdict or state."""
+    table = Table(title="Campaigns", title_justify="left")
+    for name in ("campaign", "state", "created", "trials", "legal plans", "reason"):
+        table.add_column(name)
+    for campaign, counts in rows:
+        shares = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+        table.add_row(
+            campaign.id,
+            str(campaign.state),
+            datetime.fromtimestamp(campaign.created_at, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            shares or "none",
+            str(campaign.legal),
+            campaign.reason,
+        )
+    return table
+
+
+def space_table(space: Space) -> Table:
+    """How many combinations there are, how many are legal, and which rules reject the others."""
+    counts = space.counts
+    table = Table(title=f"{counts.legal} legal plans of {counts.combinations} combinations", title_justify="left")
+    table.add_column("rule")
+    table.add_column("rejects", justify="right")
+    for name, count in sorted(counts.broken.items(), key=lambda item: -item[1]):
+        table.add_row(name, str(count))
+    return table
+
+
+def dimensions_text(space: Space) -> str:
+    lines = [f"  {name}: {', '.join(map(str, values))}" for name, values in space.dimensions.items()]
+    return "Dimensions:\n" + "\n".join(lines)
+
+
+def header(campaign: Campaign) -> str:
+    spec = campaign.spec
+    return (
+        f"{campaign.id}: {spec.model.name} on {spec.cluster.devices} x {spec.cluster.device.name}, "
+        f"{campaign.legal} legal plans of {campaign.combinations} combinations, search {spec.search.kind}, "
+        f"runner {spec.runner.kind}"
+    )
+
+
+def progress(
+    campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Ranked], now: float, trouble: str
+) -> RenderableType:
+    """The live view: done, best so far, running now, failures by kind, time left."""
+    done = sum(trial.state.final for trial in trials)
+    total = campaign.spec.budget.trials or campaign.legal
+    bar = Table.grid(padding=(0, 1))
+    bar.add_row(
+        f"{done}/{total} trials",
+        ProgressBar(total=total, completed=done, width=40),
+        f"worked {seconds(campaign.elapsed_s)}",
+        f"left about {left(campaign, trials)}",
+        f"{device_seconds(campaign, trials, now) / 3600:.3f} device-hours",
+    )
+    lines: list[RenderableType] = [Text(header(campaign), style="bold"), bar]
+    if ranking:
+        best = ranking[0]
+        gain = "" if best.gain is None else f", {percent(best.gain)} against the baseline"
+        value = f"{number(best.objective.value)} {campaign.spec.objective.unit}"
+        lines.append(Text(f"best so far: {best.trial.plan.key}: {value}{gain}", style="green"))
+    running = [trial for trial in trials if not trial.state.final]
+    lines += [Text(f"{trial.state}: trial {trial.number}, {trial.plan.key}") for trial in running]
+    failures = failure_counts(trials)
+    if failures:
+        lines.append(Text("failures: " + ", ".join(f"{count} {kind}" for kind, count in failures.items()), style="red"))
+    if trouble:
+        lines.append(Text(f"waiting: {trouble}", style="yellow"))
+    return Group(*lines)
+
+
+def trial_line(trial: Trial) -> str:
+    """One finished trial, for a log."""
+    verdict = str(trial.verdict)
+    measured = trial.measurement
+    if measured is None:
+        reason = _first_line("" if trial.outcome is None else trial.outcome.reason)
+        return f"trial {trial.number}: {trial.plan.key}: {verdict}: {reason}"
+    return (
+        f"trial {trial.number}: {trial.plan.key}: {verdict}, step {seconds(measured.step_time_s)}, "
+        f"{number(measured.tokens_per_s)} tokens/s"
+    )
+
+
+def failure_counts(trials: Sequence[Trial]) -> dict[str, int]:
+    verdicts = [trial.verdict for trial in trials if trial.state.final]
+    return dict(Counter(str(verdict) for verdict in verdicts if verdict is not Verdict.OK))
+
+
+def left(campaign: Campaign, trials: Sequence[Trial]) -> str:
+    """The time that remains at the pace so far, or until the wall-time budget ends, whichever is sooner."""
+    budget = campaign.spec.budget
+    estimates: list[float] = []
+    spans = [
+        trial.last.finished_at - trial.attempts[0].planned_at for trial in trials if trial.last.finished_at is not None
+    ]
+    if spans:
+        remaining = (budget.trials or campaign.legal) - len(spans)
+        estimates.append(max(0, remaining) * sum(spans) / len(spans) / campaign.spec.parallel)
+    if budget.wall_time_s is not None:
+        estimates.append(max(0.0, budget.wall_time_s - campaign.elapsed_s))
+    return seconds(min(estimates)) if estimates else "?"
+
+
+def state_text(trial: Trial) -> Text:
+    name = str(trial.verdict) if trial.state is TrialState.DONE else str(trial.state)
+    return Text(name, style=_COLOURS.get(name, ""))
+
+
+def number(value: float) -> str:
+    """Four significant digits, thousands separated."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def seconds(value: float) -> str:
+    if value < 1:
+        return f"{1000 * value:.1f} ms"
+    if value < 120:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def gibibytes(value: int) -> str:
+    return f"{value / 2**30:.2f} GiB" if value >= 2**30 else f"{value / 2**20:.0f} MiB"
+
+
+def percent(gain: Estimate) -> str:
+    return f"{100 * gain.value:+.1f} % ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0][:100] if text.strip() else ""

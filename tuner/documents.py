@@ -1,0 +1,271 @@
+"""Reads campaign specs (YAML text or a JSON body) into a CampaignSpec, and tells every mistake at once.
+
+The document may name presets and leave out what has a default; the CampaignSpec that comes back is complete. Sections
+are read one by one, so that a mistake in one does not hide those in the next; what must hold between sections is
+checked for those that were read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import yaml
+
+from runners.reading import read_value
+from runners.registry import RUNNERS, WORKLOADS, UnknownBackend, create_runner, create_workload
+from runners.workloads.base import Workload
+from search_spaces.checks import InvalidValue, Problem, did_you_mean
+from search_spaces.cluster import ClusterSpec
+from search_spaces.model import ModelSpec
+from search_spaces.plan import PLAN_FIELDS, Plan
+from search_spaces.presets import cluster_presets, model_presets
+from search_spaces.space import Bounds, Space, SpaceTooLarge
+from tuner.paths import Home
+from tuner.search.base import SearchError
+from tuner.search.registry import SEARCHES, create_search
+from tuner.spec import Backend, Budget, CampaignSpec, Objective, TrialLimits
+from tuner.work import build_space
+
+FREE = "free"
+DEFAULT_SEARCH = "deephyper"
+DEFAULT_TRIALS = 20
+
+
+class InvalidSpec(ValueError):
+    """A campaign spec with mistakes; nothing was done. `problems` has all of them, each with its path."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, problems)))
+
+
+def parse_yaml(text: str) -> object:
+    """The document in a YAML text. Raises InvalidSpec with line and column; a key given twice is a mistake."""
+    try:
+        return yaml.load(text, Loader=_OneKeyOnce)  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise InvalidSpec([Problem(where, error.problem or "is not YAML")]) from None
+    except yaml.YAMLError as error:
+        raise InvalidSpec([Problem("", f"is not YAML: {error}")]) from None
+
+
+def read_spec(document: object, home: Home) -> tuple[CampaignSpec, Space]:
+    """The spec that a document describes, and its space. `home` lets backends check themselves; nothing is started.
+
+    Raises InvalidSpec with every problem of every section.
+    """
+    if not isinstance(document, Mapping):
+        raise InvalidSpec([Problem("", f"a spec is a mapping of keys, not {type(document).__name__}")])
+    reading = _Reading(document)
+    reading.keys()
+    reading.plain_values()
+    reading.sections()
+    space = _check_between(reading, home)
+    if reading.problems or space is None:
+        raise InvalidSpec(reading.problems)
+    return CampaignSpec(**reading.values), space
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A document being read: the values so far by CampaignSpec field, and the problems."""
+
+    document: Mapping[Any, Any]
+    values: dict[str, Any] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def keys(self) -> None:
+        known = [entry.name for entry in fields(CampaignSpec)]
+        for key in self.document:
+            if key not in known:
+                self.problems.append(Problem(str(key), f"is not a known key; {did_you_mean(str(key), known)}"))
+
+    def section(self, name: str, kind: type, raw: object) -> None:
+        """Read one section into `values`, or note its problems."""
+        try:
+            self.values[name] = read_value(kind, raw)
+        except InvalidValue as error:
+            self.problems += [problem.under(name) for problem in error.problems]
+
+    def plain_values(self) -> None:
+        """Names, numbers and choices that stand at the top of the document."""
+        raw = {key: self.document[key] for key in ("parallel", "seed", "objective") if key in self.document}
+        self.section("", _Plain, {**raw, "name": self.document.get("name", "campaign")})
+        plain = self.values.pop("", None)
+        if plain is not None:
+            self.values |= {entry.name: getattr(plain, entry.name) for entry in fields(plain)}
+        batch = self.document.get("global_batch_size")
+        if batch == FREE:
+            self.values["global_batch_size"] = None
+        elif isinstance(batch, int) and not isinstance(batch, bool) and batch >= 1:
+            self.values["global_batch_size"] = batch
+        else:
+            given = "is missing" if batch is None else f"must be at least 1, or {FREE!r}, not {batch!r}"
+            self.problems.append(Problem("global_batch_size", given))
+
+    def sections(self) -> None:
+        self._preset("model", ModelSpec, model_presets())
+        self._preset("cluster", ClusterSpec, cluster_presets())
+        self.section("space", Bounds, self.document.get("space", {}))
+        self.section("budget", Budget, self.document.get("budget", {"trials": DEFAULT_TRIALS}))
+        self.section("trial", TrialLimits, self.document.get("trial", {}))
+        self._backend("workload", "torch", WORKLOADS)
+        self._backend("search", DEFAULT_SEARCH, SEARCHES)
+        self._backend("runner", "local", RUNNERS)
+
+    def _preset(self, name: str, kind: type, presets: Mapping[str, Mapping[str, Any]]) -> None:
+        """A section that is a preset's name, a preset with overrides, or a whole description."""
+        raw = self.document.get(name)
+        if isinstance(raw, str):
+            raw = {"preset": raw}
+        if isinstance(raw, Mapping) and "preset" in raw:
+            chosen = raw["preset"]
+            if chosen not in presets:
+                hint = did_you_mean(str(chosen), presets)
+                self.problems.append(Problem(f"{name}.preset", f"no {name} preset is called {chosen!r}; {hint}"))
+                return
+            base = {key: value for key, value in presets[chosen].items() if key != "source"}
+            raw = _merged(base, {key: value for key, value in raw.items() if key != "preset"})
+        elif isinstance(raw, Mapping):
+            raw = {"name": name, **raw}
+        elif raw is None:
+            known = ", ".join(sorted(presets))
+            self.problems.append(Problem(name, f"is missing: give a preset ({known}) or a description"))
+            return
+        self.section(name, kind, raw)
+
+    def _backend(self, name: str, default: str, known: Mapping[str, str]) -> None:
+        """A section that names an implementation: `kind`, and its options beside it."""
+        raw = self.document.get(name, default)
+        if isinstance(raw, str):
+            raw = {"kind": raw}
+        if not isinstance(raw, Mapping):
+            self.problems.append(Problem(name, f"must be a name or a mapping with `kind`, not {raw!r}"))
+            return
+        kind = raw.get("kind", default)
+        if kind not in known:
+            hint = did_you_mean(str(kind), known)
+            self.problems.append(Problem(f"{name}.kind", f"no {name} is called {kind!r}; {hint}"))
+            return
+        self.values[name] = Backend(kind=kind, options={key: raw[key] for key in raw if key != "kind"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plain:
+    """The plain values at the top of a document."""
+
+    name: str
+    objective: Objective = Objective.TOKENS_PER_S_PER_DEVICE
+    parallel: int = 1
+    seed: int = 0
+
+
+def _check_between(reading: _Reading, home: Home) -> Space | None:
+    """Check what must hold between sections; return the space when it could be built."""
+    values, problems = reading.values, reading.problems
+    workload = _checked_backends(reading, home)
+    if not {"model", "cluster", "space", "global_batch_size"} <= values.keys() or workload is None:
+        return None
+    if values["global_batch_size"] is not None and values["space"].grad_accum_steps is not None:
+        problems.append(
+            Problem(
+                "space.grad_accum_steps", f"follows from the global batch; set global_batch_size: {FREE} to search it"
+            )
+        )
+    try:
+        space = build_space(values["space"], values["model"], values["cluster"], values["global_batch_size"], workload)
+    except SpaceTooLarge as error:
+        problems.append(Problem("space", str(error)))
+        return None
+    if len(space) == 0:
+        problems.append(Problem("space", _why_empty(space)))
+    _read_baseline(reading, space)
+    objective, device = values.get("objective"), values["cluster"].device
+    if objective is Objective.MFU and workload.dtype not in device.peak_flops:
+        known = ", ".join(sorted(device.peak_flops)) or "none"
+        problems.append(
+            Problem("objective", f"mfu needs cluster.device.peak_flops.{workload.dtype}; {device.name} has: {known}")
+        )
+    return space
+
+
+def _checked_backends(reading: _Reading, home: Home) -> Workload | None:
+    """Let each backend check its options; return the workload when it is usable."""
+    values, problems = reading.values, reading.problems
+    workload: Workload | None = None
+    try:
+        if "workload" in values:
+            workload = create_workload(values["workload"].kind, values["workload"].options)
+    except InvalidValue as error:
+        problems += [problem.under("workload") for problem in error.problems]
+    try:
+        if "runner" in values and "cluster" in values:
+            runner = values["runner"]
+            create_runner(runner.kind, home.runner(runner.kind), values["cluster"], runner.options).close()
+    except (InvalidValue, UnknownBackend) as error:
+        found = error.problems if isinstance(error, InvalidValue) else (Problem("", str(error)),)
+        problems += [problem.under("runner") for problem in found]
+    try:
+        if "search" in values:
+            create_search(values["search"].kind, seed=values.get("seed", 0), options=values["search"].options)
+    except SearchError as error:
+        problems.append(Problem("search", str(error)))
+    return workload
+
+
+def _read_baseline(reading: _Reading, space: Space) -> None:
+    """The plan that runs first: its dp and grad_accum_steps may be left out."""
+    raw = reading.document.get("baseline")
+    reading.values["baseline"] = None
+    if raw is None:
+        return
+    if not isinstance(raw, Mapping):
+        reading.problems.append(Problem("baseline", f"must be a mapping of plan fields, not {raw!r}"))
+        return
+    try:
+        given = read_value(Plan, raw)
+    except InvalidValue as error:
+        reading.problems.extend(problem.under("baseline") for problem in error.problems)
+        return
+    plan = space.complete(**{name: getattr(given, name) for name in PLAN_FIELDS if name in raw})
+    broken = space.explain(plan, ignore_bounds=True)
+    reading.problems.extend(Problem("baseline", violation.message) for violation in broken)
+    reading.values["baseline"] = plan
+
+
+def _why_empty(space: Space) -> str:
+    """Which rules leave no plan, those that reject most first."""
+    counts = space.counts
+    ranked = sorted(counts.broken.items(), key=lambda item: -item[1])[:4]
+    shares = "; ".join(f"{name} rejects {count}" for name, count in ranked)
+    example = next(iter(space.explain(space.complete())), None)
+    hint = f" For example, with everything at 1: {example.message}." if example else ""
+    return f"no legal plan among {counts.combinations} combinations: {shares}.{hint}"
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[Any, Any]) -> dict[str, Any]:
+    """`base` with the values of `over`, inside nested mappings too."""
+    merged = dict(base)
+    for key, value in over.items():
+        nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merged(merged[key], value) if nested else value
+    return merged
+
+
+class _OneKeyOnce(yaml.SafeLoader):
+    """YAML as the standard library of specs would have it: a key stands once in its mapping."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, str) and key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                )
+            seen.add(key) if isinstance(key, str) else None
+        return super().construct_mapping(node, deep)

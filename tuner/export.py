@@ -1,0 +1,82 @@
+"""Exports a measured setting: as JSON for programs, and as the files that run it again by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runners.registry import create_workload
+from tuner.campaign import Campaign
+from tuner.recommend import Estimate, Ranked, Recommendation, rank, recommend
+from tuner.service import Service
+from tuner.trial import Trial
+
+
+class NothingToExport(LookupError):
+    """The campaign has no such measured trial."""
+
+
+def choose(campaign: Campaign, trials: Sequence[Trial], selector: str) -> Ranked:
+    """The measured trial that "recommended", "best", "worst" or a trial's number names. Raises NothingToExport."""
+    ranking = rank(campaign, trials)
+    if not ranking:
+        raise NothingToExport(f"campaign {campaign.id} has no measured trial yet")
+    if selector == "recommended":
+        chosen = recommend(campaign, trials).choice
+        return chosen or ranking[0]
+    if selector in ("best", "worst"):
+        return ranking[0] if selector == "best" else ranking[-1]
+    for entry in ranking:
+        if str(entry.trial.number) == selector:
+            return entry
+    known = ", ".join(str(entry.trial.number) for entry in ranking)
+    raise NothingToExport(f"campaign {campaign.id} has no measured trial {selector!r}; measured: {known}")
+
+
+def ranked_document(campaign: Campaign, entry: Ranked) -> dict[str, Any]:
+    """One measured setting as plain JSON values."""
+    return {
+        "rank": entry.rank,
+        "trial": entry.trial.number,
+        "origin": str(entry.trial.origin),
+        "plan": entry.trial.plan.as_dict(),
+        "plan_key": entry.trial.plan.key,
+        "objective": {"name": str(campaign.spec.objective), **_estimate(entry.objective)},
+        "tokens_per_s": _estimate(entry.tokens_per_s),
+        "step_time_s": entry.measurement.step_time_s,
+        "timed_steps": len(entry.measurement.step_times_s),
+        "peak_memory_bytes": entry.memory_bytes,
+        "first_losses": list(entry.measurement.first_losses),
+        "gain_over_baseline": None if entry.gain is None else _estimate(entry.gain),
+    }
+
+
+def recommendation_document(campaign: Campaign, recommendation: Recommendation) -> dict[str, Any]:
+    choice = recommendation.choice
+    return {
+        "reason": recommendation.reason,
+        "better_than_baseline": recommendation.better,
+        "setting": None if choice is None else ranked_document(campaign, choice),
+    }
+
+
+def job_files(service: Service, campaign: Campaign, trial: Trial) -> Mapping[str, str]:
+    """The workload's own files that measure the trial's plan again, by name."""
+    workload = create_workload(campaign.spec.workload.kind, campaign.spec.workload.options)
+    return service.job(campaign, trial.plan, trial.last.job_name, workload).files
+
+
+def write_export(service: Service, campaign: Campaign, entry: Ranked, directory: Path) -> list[Path]:
+    """Write `setting.json` and the workload's files into `directory`; return their paths. Raises OSError."""
+    document = {"campaign": campaign.id, **ranked_document(campaign, entry)}
+    texts = {"setting.json": json.dumps(document, indent=1) + "\n", **job_files(service, campaign, entry.trial)}
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (directory / name).write_text(text, encoding="utf-8")
+    return [directory / name for name in texts]
+
+
+def _estimate(estimate: Estimate) -> dict[str, float]:
+    return {"value": estimate.value, "low": estimate.low, "high": estimate.high}

@@ -1,0 +1,303 @@
+"""The service: creates campaigns and drives them, one tick at a time. The face that the API and the CLI use.
+
+The store is the only memory: kill this process anywhere, start it again, and the campaigns go on. A tick looks at the
+jobs, lets `decide` say what follows, and acts; each act is safe to repeat (see `_submit`).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from runners.base import InvalidJob, JobSpec
+from runners.outcome import Outcome, Verdict
+from runners.workloads.base import Workload
+from search_spaces.plan import Plan
+from search_spaces.space import Space
+from tuner.campaign import Campaign, CampaignState
+from tuner.decide import (
+    Ask,
+    Cancel,
+    Close,
+    Finish,
+    Intent,
+    MarkRunning,
+    Observation,
+    PlanBaseline,
+    Retry,
+    Submit,
+    decide,
+)
+from tuner.documents import read_spec
+from tuner.paths import Home
+from tuner.recommend import peak_flops
+from tuner.search.base import Search, SearchError, Seen
+from tuner.spec import CampaignSpec
+from tuner.store import Store
+from tuner.trial import Origin, Trial, TrialState
+from tuner.work import Work, open_work
+
+# Time worked on a campaign is saved this often; a killed service forgets at most so much of it.
+SAVE_ELAPSED_S = 1.0
+
+
+class Service:
+    """All campaigns of one home and store. Methods may be called from several threads, `tick` and `release` from one.
+
+    clock: seconds since the epoch.
+    """
+
+    def __init__(self, store: Store, home: Home, clock: Callable[[], float] = time.time) -> None:
+        self.store = store
+        self.home = home
+        self._clock = clock
+        self._works: dict[str, Work] = {}
+
+    # What people ask for
+
+    def create(self, document: object) -> Campaign:
+        """A new campaign from a spec document, RUNNING from now on. Raises InvalidSpec; then nothing was written."""
+        spec, space = read_spec(document, self.home)
+        now = self._clock()
+        campaign = Campaign(
+            id=_new_id(spec.name),
+            spec=spec,
+            state=CampaignState.RUNNING,
+            created_at=now,
+            updated_at=now,
+            combinations=space.counts.combinations,
+            legal=space.counts.legal,
+        )
+        self.store.create_campaign(campaign)
+        return campaign
+
+    def pause(self, campaign_id: str) -> Campaign:
+        """Start no more trials; those that run are measured to their end. Raises NotFound, IllegalMove."""
+        return self.store.move_campaign(campaign_id, CampaignState.PAUSED, reason="paused", now=self._clock())
+
+    def resume(self, campaign_id: str) -> Campaign:
+        """Go on with a paused campaign; one that runs already stays as it is. Raises NotFound, IllegalMove."""
+        campaign = self.store.campaign(campaign_id)
+        if campaign.state is CampaignState.RUNNING:
+            return campaign
+        return self.store.move_campaign(campaign_id, CampaignState.RUNNING, reason="", now=self._clock())
+
+    def cancel(self, campaign_id: str) -> Campaign:
+        """End the campaign and its running jobs. Raises NotFound, IllegalMove."""
+        return self.store.move_campaign(campaign_id, CampaignState.CANCELLING, reason="cancelled", now=self._clock())
+
+    # The loop
+
+    def tick(self, campaign_id: str) -> bool:
+        """One step of one campaign; True when something was done, so that the next step is worth trying at once.
+
+        Raises CampaignBusy (another process drives it), StoreError, and RunnerError when the runner does not answer:
+        nothing is lost by it, call again later.
+        """
+        campaign = self.store.campaign(campaign_id)
+        if not campaign.state.active:
+            self.release(campaign_id)
+            return False
+        work = self._work(campaign)
+        campaign = self._count_time(campaign, work)
+        trials = self.store.trials(campaign_id)
+        intents = decide(campaign, trials, self._observe(campaign, trials, work), self._clock())
+        acted = False
+        for intent in intents:
+            acted |= self._act(intent, campaign, trials, work)
+        return acted
+
+    def current(self, campaign_id: str) -> Campaign:
+        """The campaign with the time worked on it until now, saved or not. Raises NotFound."""
+        campaign = self.store.campaign(campaign_id)
+        work = self._works.get(campaign_id)
+        return campaign if work is None else replace(campaign, elapsed_s=campaign.elapsed_s + work.unsaved_s)
+
+    def release(self, campaign_id: str) -> None:
+        """Let another process drive the campaign. Its running jobs go on and are found again."""
+        work = self._works.pop(campaign_id, None)
+        if work is not None:
+            try:
+                if work.unsaved_s:
+                    self.store.add_elapsed(campaign_id, work.unsaved_s, self._clock())
+            finally:
+                work.close()
+
+    def close(self) -> None:
+        """Release every campaign."""
+        for campaign_id in list(self._works):
+            self.release(campaign_id)
+
+    def job(self, campaign: Campaign, plan: Plan, name: str, workload: Workload) -> JobSpec:
+        """The job that measures `plan` for this campaign."""
+        return workload.materialize(
+            name,
+            campaign.spec.model,
+            plan,
+            campaign.spec.cluster,
+            self.home.job(campaign.id, name).resolve(),
+            seed=campaign.spec.seed,
+            time_limit_s=campaign.spec.trial.time_limit_s,
+        )
+
+    def _work(self, campaign: Campaign) -> Work:
+        if campaign.id not in self._works:
+            self._works[campaign.id] = open_work(campaign, self.home)
+        return self._works[campaign.id]
+
+    def _count_time(self, campaign: Campaign, work: Work) -> Campaign:
+        """The campaign with the time worked on it until now, which is saved now and then."""
+        now = self._clock()
+        if work.worked_at is not None and campaign.state is CampaignState.RUNNING:
+            work.unsaved_s += max(0.0, now - work.worked_at)
+        work.worked_at = now
+        if work.unsaved_s >= SAVE_ELAPSED_S:
+            self.store.add_elapsed(campaign.id, work.unsaved_s, now)
+            work.unsaved_s = 0.0
+        return self.current(campaign.id)
+
+    def _observe(self, campaign: Campaign, trials: Sequence[Trial], work: Work) -> Mapping[int, Observation]:
+        by_job = {
+            trial.last.job_id: trial
+            for trial in trials
+            if not trial.state.final and trial.last.job_id is not None and trial.state is not TrialState.PLANNED
+        }
+        if not by_job:
+            return {}
+        found: dict[int, Observation] = {}
+        for job_id, status in work.runner.poll(list(by_job)).items():
+            trial = by_job[job_id]
+            directory = self.home.job(campaign.id, trial.last.job_name)
+            outcome = work.workload.read(directory, status) if status.state.final else None
+            found[trial.number] = Observation(status, outcome)
+        return found
+
+    def _act(self, intent: Intent, campaign: Campaign, trials: Sequence[Trial], work: Work) -> bool:
+        """Do what was decided; False when there was nothing to do after all."""
+        now = self._clock()
+        match intent:
+            case Finish(number, outcome, started_at, finished_at):
+                self.store.finish(campaign.id, number, outcome, started_at=started_at, finished_at=finished_at, now=now)
+            case MarkRunning(number, started_at):
+                self.store.mark_running(campaign.id, number, started_at=started_at, now=now)
+            case Retry(number):
+                self.store.plan_attempt(campaign.id, number, now=now)
+            case Submit(number):
+                self._submit(campaign, trials[number], work)
+            case Cancel(number, reason):
+                return self._cancel(campaign, trials[number], reason, work)
+            case PlanBaseline():
+                assert campaign.spec.baseline is not None
+                self.store.plan_trials(campaign.id, [(campaign.spec.baseline, Origin.BASELINE)], now=now)
+            case Ask(n):
+                return self._ask(campaign, trials, n, work)
+            case Close(state, reason):
+                self.store.move_campaign(campaign.id, state, reason=reason, now=now)
+        return True
+
+    def _submit(self, campaign: Campaign, trial: Trial, work: Work) -> None:
+        """Send the planned attempt, exactly once: a crash after sending is healed by finding the job by its name."""
+        name = trial.last.job_name
+        try:
+            job_id = work.runner.find(name) or work.runner.submit(self.job(campaign, trial.plan, name, work.workload))
+        except InvalidJob as error:
+            now = self._clock()
+            outcome = Outcome(verdict=Verdict.ILLEGAL, reason=str(error))
+            self.store.finish(campaign.id, trial.number, outcome, started_at=None, finished_at=now, now=now)
+            return
+        self.store.mark_submitted(campaign.id, trial.number, job_id, now=self._clock())
+
+    def _cancel(self, campaign: Campaign, trial: Trial, reason: str, work: Work) -> bool:
+        """Ask once for the end of the attempt's job; an attempt that was never sent ends here."""
+        name = trial.last.job_name
+        job_id = trial.last.job_id or work.runner.find(name)
+        if job_id is None:
+            now = self._clock()
+            outcome = Outcome(verdict=Verdict.CANCELLED, reason=reason)
+            self.store.finish(campaign.id, trial.number, outcome, started_at=None, finished_at=now, now=now)
+            return True
+        if trial.state is TrialState.PLANNED:
+            self.store.mark_submitted(campaign.id, trial.number, job_id, now=self._clock())
+        if name in work.cancelled:
+            return False
+        work.runner.cancel(job_id)
+        work.cancelled.add(name)
+        return True
+
+    def _ask(self, campaign: Campaign, trials: Sequence[Trial], n: int, work: Work) -> bool:
+        """Plan what the search chooses. With nothing left to choose or to wait for, the campaign is over."""
+        if work.stuck_at == _finished(trials):
+            return False
+        try:
+            plans = propose(work.search, work.space, campaign.spec, trials, n)
+        except SearchError as error:
+            return self._search_failed(campaign, trials, str(error), work)
+        if plans:
+            now = self._clock()
+            self.store.plan_trials(campaign.id, [(plan, Origin.SEARCH) for plan in plans], now=now)
+            return True
+        if any(not trial.state.final for trial in trials):
+            return False
+        tried = sum(trial.plan in work.space for trial in trials)
+        reason = (
+            f"every one of the {len(work.space)} legal plans has been tried"
+            if tried == len(work.space)
+            else f"the search {campaign.spec.search.kind} proposes no further plan"
+        )
+        self.store.move_campaign(campaign.id, CampaignState.COMPLETED, reason=reason, now=self._clock())
+        return True
+
+    def _search_failed(self, campaign: Campaign, trials: Sequence[Trial], message: str, work: Work) -> bool:
+        """The same history fails again: wait for running trials, which change it; without any, the campaign failed."""
+        if any(not trial.state.final for trial in trials):
+            work.stuck_at = _finished(trials)
+            return False
+        reason = f"the search {campaign.spec.search.kind} failed: {message}"
+        self.store.move_campaign(campaign.id, CampaignState.FAILED, reason=reason, now=self._clock())
+        return True
+
+
+def history(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Seen]:
+    """The campaign as a search sees it, in the order of choosing."""
+    peak = peak_flops(spec)
+    return [
+        Seen(
+            plan=trial.plan,
+            verdict=trial.verdict,
+            score=None if trial.measurement is None else spec.objective.score(trial.measurement, peak),
+        )
+        for trial in trials
+    ]
+
+
+def propose(search: Search, space: Space, spec: CampaignSpec, trials: Sequence[Trial], n: int) -> list[Plan]:
+    """Up to n new plans from the search. Raises SearchError for one that is illegal or not new, and for a crash."""
+    seen = history(spec, trials)
+    try:
+        plans = search.ask(space, seen, n)
+    except SearchError:
+        raise
+    except Exception as error:  # a defect of a search library must not take the service down
+        raise SearchError(f"{type(error).__name__}: {error}") from error
+    known = {entry.plan for entry in seen}
+    for plan in plans:
+        broken = space.explain(plan)
+        if broken:
+            raise SearchError(f"it proposed the illegal plan {plan.key}: {broken[0]}")
+        if plan in known:
+            raise SearchError(f"it proposed the plan {plan.key} again")
+        known.add(plan)
+    return plans[:n]
+
+
+def _finished(trials: Sequence[Trial]) -> int:
+    return sum(trial.state.final for trial in trials)
+
+
+def _new_id(name: str) -> str:
+    """A readable id, safe in file names, URLs and schedulers: the name's letters and some random ones."""
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:30].strip("-") or "campaign"
+    return f"{slug}-{uuid.uuid4().hex[:6]}"

@@ -1,0 +1,91 @@
+"""What one service holds of one campaign while it works on it: its space, search, workload, runner and lock.
+
+All of it can be built again from the spec at any time; nothing here is truth.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from runners.base import Runner
+from runners.registry import create_runner, create_workload
+from runners.workloads.base import Workload
+from search_spaces.cluster import ClusterSpec
+from search_spaces.constraints import Setting
+from search_spaces.model import ModelSpec
+from search_spaces.space import Bounds, Space
+from tuner.campaign import Campaign
+from tuner.paths import Home
+from tuner.search.base import Search
+from tuner.search.registry import create_search
+
+
+class CampaignBusy(RuntimeError):
+    """Another living process works on the campaign; it must stop first."""
+
+
+def build_space(
+    bounds: Bounds, model: ModelSpec, cluster: ClusterSpec, global_batch_size: int | None, workload: Workload
+) -> Space:
+    """The plans that are legal for a model on a cluster with a workload. Raises SpaceTooLarge."""
+    setting = Setting(
+        model=model,
+        cluster=cluster,
+        global_batch_size=global_batch_size,
+        capabilities=workload.capabilities,
+        tp_across_nodes=bounds.tp_across_nodes,
+    )
+    return Space(bounds, setting)
+
+
+@dataclass(slots=True)
+class Work:
+    """One campaign in this process's hands. unsaved_s: time worked on it that the store does not know yet.
+    cancelled: jobs whose end was asked for already. stuck_at: how many trials had ended when the search failed."""
+
+    space: Space
+    search: Search
+    workload: Workload
+    runner: Runner
+    lock: int
+    worked_at: float | None = None
+    unsaved_s: float = 0.0
+    cancelled: set[str] = field(default_factory=set)
+    stuck_at: int | None = None
+
+    def close(self) -> None:
+        self.runner.close()
+        os.close(self.lock)
+
+
+def open_work(campaign: Campaign, home: Home) -> Work:
+    """Take the campaign into this process's hands. Raises CampaignBusy when another process has it."""
+    spec = campaign.spec
+    lock = _lock(home.campaign(campaign.id) / "lock", campaign.id)
+    try:
+        workload = create_workload(spec.workload.kind, spec.workload.options)
+        runner = create_runner(spec.runner.kind, home.runner(spec.runner.kind), spec.cluster, spec.runner.options)
+        search = create_search(spec.search.kind, seed=spec.seed, options=spec.search.options)
+        space = build_space(spec.space, spec.model, spec.cluster, spec.global_batch_size, workload)
+        return Work(space, search, workload, runner, lock)
+    except BaseException:
+        os.close(lock)
+        raise
+
+
+def _lock(path: Path, campaign_id: str) -> int:
+    """A lock that the kernel takes back when this process dies, however it dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise CampaignBusy(f"process {holder} is working on campaign {campaign_id}") from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    return descriptor
