@@ -1,0 +1,125 @@
+import pytest
+
+from tuner.campaign import CampaignState
+from tuner.store import AlreadyExists, IllegalMove, NotFound, Store
+from tuner.store.codec import decode_spec, encode_spec
+
+
+def test_a_spec_survives_json_exactly(make):
+    assert decode_spec(encode_spec(make.spec)) == make.spec
+    assert decode_spec(encode_spec(make.spec)).workload.options == make.spec.workload.options
+
+
+def test_a_spec_with_an_unknown_key_is_refused(make):
+    with pytest.raises(ValueError):
+        decode_spec({**encode_spec(make.spec), "typo": 1})
+
+
+def test_a_campaign_comes_back_as_it_was_given(store: Store, make):
+    campaign = make.campaign()
+    store.create_campaign(campaign)
+    assert store.campaign("c1") == campaign
+
+
+def test_everything_comes_back_after_opening_again(shared_url: str, make):
+    with Store.open(shared_url) as store:
+        make.running(store, trials=2)
+        store.finish("c1", 1, make.ok(), started_at=2.0, finished_at=3.0, now=4.0)
+        before = (store.campaign("c1"), store.trials("c1"), store.events(None))
+    with Store.open(shared_url) as store:
+        assert (store.campaign("c1"), store.trials("c1"), store.events(None)) == before
+
+
+def test_a_taken_id_is_refused_and_the_first_campaign_stays(store: Store, make):
+    store.create_campaign(make.campaign())
+    with pytest.raises(AlreadyExists, match="campaign c1 exists already"):
+        store.create_campaign(make.campaign(name="another"))
+    assert store.campaign("c1") == make.campaign()
+    assert [event.kind for event in store.events(None)] == ["campaign.created"]
+
+
+def test_unknown_campaigns_are_not_found(store: Store, make):
+    for call in (
+        lambda: store.campaign("c9"),
+        lambda: store.campaign("\0"),
+        lambda: store.campaign("\udcff"),
+        lambda: store.campaigns(limit=1, before="c9"),
+        lambda: store.move_campaign("c9", CampaignState.PAUSED, reason="", now=1.0),
+        lambda: store.add_elapsed("c9", 1.0, 1.0),
+        lambda: store.plan_trials("c9", make.plans(1), now=1.0),
+    ):
+        with pytest.raises(NotFound, match="no campaign"):
+            call()
+    assert store.events(None) == []
+    assert store.events("c9") == []
+    assert store.trials("c9") == []
+
+
+@pytest.mark.parametrize("to", CampaignState)
+@pytest.mark.parametrize("start", CampaignState)
+def test_a_campaign_moves_exactly_where_its_state_may(start: CampaignState, to: CampaignState, make):
+    paths = {
+        CampaignState.RUNNING: [],
+        CampaignState.CANCELLED: [CampaignState.CANCELLING, CampaignState.CANCELLED],
+    }
+    with Store.open("sqlite://") as store:
+        store.create_campaign(make.campaign())
+        for state in paths.get(start, [start]):
+            store.move_campaign("c1", state, reason="on the way", now=150.0)
+        before = (store.campaign("c1"), store.events(None))
+        if start.may_become(to):
+            moved = store.move_campaign("c1", to, reason="why", now=200.0)
+            assert (moved.state, moved.reason, moved.updated_at) == (to, "why", 200.0)
+            assert store.campaign("c1") == moved
+            last = store.events("c1")[-1]
+            assert (last.kind, last.at) == (f"campaign.{to}", 200.0)
+            assert last.data == {"state": str(to), "reason": "why"}
+        else:
+            with pytest.raises(IllegalMove, match=f"campaign c1 is {start} and cannot become {to}") as refused:
+                store.move_campaign("c1", to, reason="why", now=200.0)
+            assert (refused.value.thing, refused.value.state, refused.value.wanted) == ("campaign c1", start, to)
+            assert (store.campaign("c1"), store.events(None)) == before
+
+
+def test_moves_work_on_every_database(store: Store, make):
+    store.create_campaign(make.campaign())
+    assert store.move_campaign("c1", CampaignState.PAUSED, reason="lunch", now=2.0).state is CampaignState.PAUSED
+    with pytest.raises(IllegalMove):
+        store.move_campaign("c1", CampaignState.PAUSED, reason="again", now=3.0)
+    assert store.campaign("c1").reason == "lunch"
+
+
+def test_elapsed_time_adds_up_without_events(store: Store, make):
+    store.create_campaign(make.campaign())
+    store.add_elapsed("c1", 1.5, 110.0)
+    store.add_elapsed("c1", 2.25, 120.0)
+    assert (store.campaign("c1").elapsed_s, store.campaign("c1").updated_at) == (3.75, 120.0)
+    assert len(store.events(None)) == 1
+
+
+def test_pages_run_from_new_to_old_without_gap_or_repeat(store: Store, make):
+    # c3 and c4 are made in the same moment; the id decides.
+    for id, created_at in (("c2", 20.0), ("c1", 10.0), ("c4", 30.0), ("c3", 30.0), ("c5", 50.0)):
+        store.create_campaign(make.campaign(id, created_at=created_at))
+    seen: list[str] = []
+    while page := store.campaigns(limit=2, before=seen[-1] if seen else None):
+        seen += [campaign.id for campaign in page]
+        assert len(seen) <= 5
+    assert seen == ["c5", "c4", "c3", "c2", "c1"]
+
+
+def test_pages_keep_to_the_states_asked_for(store: Store, make):
+    for number in range(4):
+        store.create_campaign(make.campaign(f"c{number}", created_at=float(number)))
+    store.move_campaign("c1", CampaignState.PAUSED, reason="", now=9.0)
+    store.move_campaign("c3", CampaignState.FAILED, reason="", now=9.0)
+
+    def ids(*states: CampaignState) -> list[str]:
+        return [campaign.id for campaign in store.campaigns(limit=10, states=states)]
+
+    assert ids(CampaignState.RUNNING) == ["c2", "c0"]
+    assert ids(CampaignState.PAUSED, CampaignState.FAILED) == ["c3", "c1"]
+    assert ids() == []
+    # The page goes on after a campaign that has left the states since.
+    after = store.campaigns(limit=10, before="c1", states=[CampaignState.RUNNING])
+    assert [campaign.id for campaign in after] == ["c0"]

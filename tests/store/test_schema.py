@@ -1,0 +1,68 @@
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection, inspect, text
+
+from tuner.store import Store, StoreUnavailable, schema, tables
+
+
+def differences(connection: Connection) -> list[tuple]:
+    context = MigrationContext.configure(connection, opts={"version_table": schema.VERSION_TABLE})
+    return compare_metadata(context, tables.metadata)
+
+
+def test_the_migrations_make_exactly_the_tables(store: Store):
+    with store._database.reading() as connection:
+        assert differences(connection) == []
+
+
+def test_a_difference_would_be_seen(store: Store):
+    with store._database.writing() as connection:
+        connection.execute(text("ALTER TABLE steps ADD COLUMN surplus INTEGER"))
+    with store._database.reading() as connection:
+        [found] = differences(connection)
+    assert found[0] == "remove_column"
+
+
+def test_every_constraint_and_index_has_a_name_and_the_lookups_have_an_index(store: Store):
+    with store._database.reading() as connection:
+        found = inspect(connection)
+        columns = set()
+        for table in tables.metadata.tables:
+            # SQLite has no place for the name of a key that counts by AUTOINCREMENT.
+            if table != "events" or connection.dialect.name != "sqlite":
+                assert found.get_pk_constraint(table)["name"] == f"pk_{table}"
+            constraints = found.get_foreign_keys(table) + found.get_unique_constraints(table)
+            assert all(constraint["name"] for constraint in constraints)
+            keys = found.get_indexes(table) + found.get_unique_constraints(table)
+            columns |= {(table, *key["column_names"]) for key in keys}
+    assert {
+        ("events", "campaign_id", "id"),
+        ("trials", "campaign_id", "number"),
+        ("trials", "campaign_id", "plan_key"),
+        ("attempts", "trial_id", "number"),
+        ("attempts", "job_name"),
+        ("campaigns", "created_at", "id"),
+    } <= columns
+
+
+def test_a_database_of_a_newer_meshtune_is_refused_untouched(shared_url: str, make):
+    with Store.open(shared_url) as store:
+        make.running(store)
+        with store._database.writing() as connection:
+            connection.execute(text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'"))
+    with pytest.raises(StoreUnavailable, match=r"newer meshtune \(schema 9999, this one knows up to 0001\)") as caught:
+        Store.open(shared_url)
+    assert not caught.value.transient
+    assert str(caught.value).startswith("the ")
+
+
+def test_a_file_uses_write_ahead_logging_and_foreign_keys(file_url: str, tmp_path: Path):
+    with Store.open(file_url) as store, store._database.reading() as connection:
+        assert connection.scalar(text("PRAGMA journal_mode")) == "wal"
+        assert connection.scalar(text("PRAGMA foreign_keys")) == 1
+        assert connection.scalar(text("PRAGMA busy_timeout")) == 10_000
+        assert connection.scalar(text("PRAGMA synchronous")) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["store.db"]

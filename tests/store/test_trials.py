@@ -1,0 +1,338 @@
+import math
+from dataclasses import fields, replace
+
+import pytest
+from sqlalchemy import event, insert, select
+from sqlalchemy.engine import Engine
+
+from runners.outcome import Measurement, Outcome, Verdict
+from search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
+from tuner.campaign import CampaignState
+from tuner.store import AlreadyExists, IllegalMove, NotFound, Store, tables
+from tuner.store.rows import attempt_row, measurement_row, outcome_columns, step_rows, trial_row
+from tuner.trial import Attempt, Origin, Trial, TrialState, job_name
+
+EVERY_FIELD = Plan(
+    tp=2,
+    pp=3,
+    dp=5,
+    cp=7,
+    ep=11,
+    vpp=13,
+    micro_batch_size=17,
+    grad_accum_steps=19,
+    zero_stage=3,
+    recompute=Recompute.FULL,
+    schedule=Schedule.INTERLEAVED,
+)
+
+
+def everything(store: Store) -> tuple[object, ...]:
+    return (store.campaign("c1"), store.trials("c1"), store.events(None, limit=10_000))
+
+
+def test_trials_are_numbered_on_and_get_a_planned_first_attempt(store: Store, make):
+    store.create_campaign(make.campaign())
+    first = store.plan_trials("c1", [(EVERY_FIELD, Origin.BASELINE), *make.plans(2)], now=200.5)
+    second = store.plan_trials("c1", make.plans(1, first=9), now=300.0)
+    assert [trial.number for trial in first + second] == [0, 1, 2, 3]
+    assert first[0] == Trial(
+        campaign_id="c1",
+        number=0,
+        plan=EVERY_FIELD,
+        origin=Origin.BASELINE,
+        attempts=(Attempt(number=1, job_name="c1-t0000-a1", state=TrialState.PLANNED, planned_at=200.5),),
+    )
+    assert store.trials("c1") == first + second
+    assert store.trial("c1", 0).plan.schedule is Schedule.INTERLEAVED
+    assert [event.kind for event in store.events("c1")] == ["campaign.created"] + 4 * ["trial.planned"]
+    assert store.events("c1")[1].data == {
+        "number": 0,
+        "attempt": 1,
+        "state": "planned",
+        "plan": EVERY_FIELD.key,
+        "origin": "baseline",
+    }
+
+
+def test_every_field_of_a_plan_is_a_column_that_sql_can_ask_for(store: Store, make):
+    assert {field.name for field in fields(Plan)} <= set(tables.trials.columns.keys())
+    store.create_campaign(make.campaign())
+    store.plan_trials("c1", [(EVERY_FIELD, Origin.SEARCH)], now=1.0)
+    with store._database.reading() as connection:
+        row = connection.execute(select(*(tables.trials.c[name] for name in PLAN_FIELDS))).one()
+    assert dict(row._mapping) == EVERY_FIELD.as_dict()
+
+
+def test_no_plans_are_no_trials(store: Store, make):
+    store.create_campaign(make.campaign())
+    assert store.plan_trials("c1", [], now=1.0) == []
+    assert len(store.events(None)) == 1
+
+
+def test_a_plan_that_the_campaign_has_leaves_the_whole_list_out(store: Store, make):
+    make.running(store, trials=2)
+    before = everything(store)
+    with pytest.raises(AlreadyExists, match=r"campaign c1 has the plan tp2 .* already, as trial 1"):
+        store.plan_trials("c1", make.plans(4, first=5) + make.plans(1, first=2), now=2.0)
+    with pytest.raises(AlreadyExists, match="comes twice"):
+        store.plan_trials("c1", make.plans(4, first=5) + make.plans(1, first=7), now=2.0)
+    assert everything(store) == before
+    store.create_campaign(make.campaign("c2"))
+    assert [trial.number for trial in store.plan_trials("c2", make.plans(2), now=3.0)] == [0, 1]
+
+
+def test_only_a_running_campaign_takes_trials_and_attempts(store: Store, make):
+    make.running(store)
+    store.finish("c1", 0, make.failed(Verdict.LOST), started_at=None, finished_at=2.0, now=2.0)
+    store.move_campaign("c1", CampaignState.PAUSED, reason="", now=3.0)
+    before = everything(store)
+    with pytest.raises(IllegalMove, match="the campaign is paused, not running"):
+        store.plan_trials("c1", make.plans(1, first=5), now=4.0)
+    with pytest.raises(IllegalMove, match="the campaign is paused, not running"):
+        store.plan_attempt("c1", 0, now=4.0)
+    assert everything(store) == before
+
+
+def test_a_trial_goes_through_all_states_and_each_tells(store: Store, make):
+    make.running(store)
+    submitted = store.mark_submitted("c1", 0, "slurm:17", now=10.0)
+    assert (submitted.state, submitted.last.job_id, submitted.last.submitted_at) == (
+        TrialState.SUBMITTED,
+        "slurm:17",
+        10.0,
+    )
+    running = store.mark_running("c1", 0, started_at=11.5, now=12.0)
+    assert (running.state, running.last.started_at) == (TrialState.RUNNING, 11.5)
+    done = store.finish("c1", 0, make.ok(), started_at=None, finished_at=20.0, now=21.0)
+    assert done.last == replace(running.last, state=TrialState.DONE, finished_at=20.0, outcome=make.ok())
+    assert done.last.running_s == 8.5
+    assert store.trial("c1", 0) == done == store.trials("c1")[0]
+    told = store.events("c1")[2:]
+    assert [(event.kind, event.at) for event in told] == [
+        ("trial.submitted", 10.0),
+        ("trial.running", 12.0),
+        ("trial.done", 21.0),
+    ]
+    assert told[0].data == {"number": 0, "attempt": 1, "state": "submitted", "job_id": "slurm:17"}
+    measurement = make.ok().measurement
+    assert told[2].data == {
+        "number": 0,
+        "attempt": 1,
+        "state": "done",
+        "verdict": "ok",
+        "step_time_s": measurement.step_time_s,
+        "tokens_per_s_per_device": measurement.tokens_per_s_per_device,
+    }
+
+
+def test_the_start_that_the_finisher_knows_wins(store: Store, make):
+    make.running(store)
+    store.mark_running("c1", 0, started_at=11.0, now=12.0)
+    done = store.finish("c1", 0, make.ok(), started_at=10.75, finished_at=20.0, now=20.0)
+    assert done.last.started_at == 10.75
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_every_verdict_comes_back_with_what_people_need(store: Store, make, verdict: Verdict):
+    make.running(store)
+    outcome = make.outcome(verdict)
+    assert store.finish("c1", 0, outcome, started_at=None, finished_at=2.0, now=2.0).outcome == outcome
+    assert store.trial("c1", 0).outcome == outcome
+    told = store.events("c1")[-1].data
+    assert told["verdict"] == str(verdict)
+    assert ("step_time_s" in told) == (verdict is Verdict.OK)
+
+
+def test_exactly_the_steps_come_back(store: Store, make):
+    make.running(store, trials=3)
+    exact = Measurement(
+        step_times_s=(0.1 + 0.2, 1e-9, 5e300, 1 / 3, 0.1 + 0.2),
+        tokens_per_step=2**62,
+        devices=1,
+        warmup_times_s=(2 / 3, 0.1),
+        first_losses=(math.inf, -math.inf, 0.1 + 0.2),
+        peak_memory_bytes=(2**70, 0),
+    )
+    bare = Measurement(step_times_s=(1.0,), tokens_per_step=1, devices=1)
+    for number, measurement in ((2, exact), (0, bare)):
+        outcome = Outcome(verdict=Verdict.OK, measurement=measurement)
+        store.finish("c1", number, outcome, started_at=1.0, finished_at=2.0, now=3.0)
+    assert [trial.measurement for trial in store.trials("c1")] == [bare, None, exact]
+    with store._database.reading() as connection:
+        rows = connection.execute(
+            select(tables.steps.c.number, tables.steps.c.warmup, tables.steps.c.seconds)
+            .join(tables.attempts)
+            .where(tables.attempts.c.job_name == job_name("c1", 2, 1))
+            .order_by(tables.steps.c.number)
+        ).all()
+    seconds = (*exact.warmup_times_s, *exact.step_times_s)
+    assert [tuple(row) for row in rows] == [(n, n < 2, value) for n, value in enumerate(seconds)]
+
+
+def test_a_loss_that_is_no_number_is_kept(store: Store, make):
+    make.running(store)
+    measurement = replace(make.ok().measurement, first_losses=(2.5, math.nan))
+    outcome = Outcome(verdict=Verdict.OK, measurement=measurement)
+    store.finish("c1", 0, outcome, started_at=1.0, finished_at=2.0, now=3.0)
+    first, second = store.trial("c1", 0).measurement.first_losses
+    assert first == 2.5
+    assert math.isnan(second)
+
+
+def test_what_no_database_can_hold_of_a_log_is_replaced(store: Store, make):
+    make.running(store)
+    outcome = Outcome(verdict=Verdict.CRASHED, reason="rank\0 3", log_tail="ok \udcff\x00 \u2713 \U0001f600\r\n\x1b[0m")
+    store.finish("c1", 0, outcome, started_at=None, finished_at=2.0, now=3.0)
+    kept = store.trial("c1", 0).outcome
+    assert kept.reason == "rank\ufffd 3"
+    assert kept.log_tail.startswith("ok \ufffd")
+    assert kept.log_tail.endswith("\ufffd \u2713 \U0001f600\r\n\x1b[0m")
+
+
+@pytest.mark.parametrize("start", TrialState)
+@pytest.mark.parametrize("to", [TrialState.SUBMITTED, TrialState.RUNNING, TrialState.DONE])
+def test_a_trial_only_moves_forward(start: TrialState, to: TrialState, make):
+    def move(state: TrialState) -> Trial:
+        if state is TrialState.SUBMITTED:
+            return store.mark_submitted("c1", 0, "j1", now=5.0)
+        if state is TrialState.RUNNING:
+            return store.mark_running("c1", 0, started_at=5.0, now=5.0)
+        return store.finish("c1", 0, make.ok(), started_at=None, finished_at=6.0, now=6.0)
+
+    with Store.open("sqlite://") as store:
+        make.running(store)
+        if start is not TrialState.PLANNED:
+            move(start)
+        before = everything(store)
+        if start.may_become(to):
+            assert move(to).state is to
+        else:
+            with pytest.raises(IllegalMove, match=rf"trial 0 of campaign c1 \(attempt 1\) is {start} and cannot"):
+                move(to)
+            assert everything(store) == before
+
+
+def test_a_second_finish_changes_nothing(store: Store, make):
+    make.running(store)
+    store.finish("c1", 0, make.failed(Verdict.OOM), started_at=1.0, finished_at=2.0, now=2.0)
+    before = everything(store)
+    with pytest.raises(IllegalMove, match="is done and cannot become done"):
+        store.finish("c1", 0, make.ok(), started_at=1.0, finished_at=3.0, now=3.0)
+    assert everything(store) == before
+    with store._database.reading() as connection:
+        assert connection.execute(select(tables.steps)).all() == []
+
+
+def test_a_lost_attempt_is_followed_by_another(store: Store, make):
+    make.running(store, trials=2)
+    store.mark_submitted("c1", 1, "j1", now=3.0)
+    store.finish("c1", 1, make.failed(Verdict.LOST), started_at=4.0, finished_at=5.0, now=5.0)
+    again = store.plan_attempt("c1", 1, now=6.0)
+    assert [attempt.job_name for attempt in again.attempts] == ["c1-t0001-a1", "c1-t0001-a2"]
+    assert (again.state, again.verdict, again.last.job_id) == (TrialState.PLANNED, None, None)
+    assert again.attempts[0].outcome == make.failed(Verdict.LOST)
+    assert store.events("c1")[-1].kind == "trial.planned"
+    assert store.events("c1")[-1].data["attempt"] == 2
+    store.mark_submitted("c1", 1, "j2", now=7.0)
+    done = store.finish("c1", 1, make.ok(), started_at=8.0, finished_at=9.0, now=9.0)
+    assert [attempt.job_id for attempt in done.attempts] == ["j1", "j2"]
+    assert done.measurement == make.ok().measurement
+    assert store.trials("c1")[1] == done
+
+
+@pytest.mark.parametrize("verdict", [None, *(verdict for verdict in Verdict if not verdict.retryable)])
+def test_nothing_else_is_tried_again(verdict: Verdict | None, make):
+    with Store.open("sqlite://") as store:
+        make.running(store)
+        if verdict is not None:
+            store.finish("c1", 0, make.outcome(verdict), started_at=1.0, finished_at=2.0, now=2.0)
+        before = everything(store)
+        with pytest.raises(IllegalMove, match="only what the infrastructure lost is tried again"):
+            store.plan_attempt("c1", 0, now=3.0)
+        assert everything(store) == before
+
+
+def test_unknown_trials_are_not_found(store: Store, make):
+    make.running(store)
+    for call in (
+        lambda: store.trial("c1", 1),
+        lambda: store.trial("c9", 0),
+        lambda: store.plan_attempt("c1", 1, now=1.0),
+        lambda: store.mark_submitted("c1", 1, "j", now=1.0),
+        lambda: store.mark_running("c1", 1, started_at=1.0, now=1.0),
+        lambda: store.finish("c9", 0, make.ok(), started_at=1.0, finished_at=1.0, now=1.0),
+    ):
+        with pytest.raises(NotFound, match="has no trial"):
+            call()
+
+
+def test_trials_come_in_pages_by_number(store: Store, make):
+    make.running(store, trials=5)
+    make.running(store, "c2", trials=3)
+    store.finish("c1", 3, make.ok(), started_at=1.0, finished_at=2.0, now=2.0)
+    assert [trial.number for trial in store.trials("c1", limit=2)] == [0, 1]
+    page = store.trials("c1", after=1, limit=2)
+    assert [trial.number for trial in page] == [2, 3]
+    assert page[1].measurement == make.ok().measurement
+    assert [trial.number for trial in store.trials("c1", after=3)] == [4]
+    assert store.trials("c1", after=4) == []
+    assert store.trials("c1", limit=0) == []
+
+
+def test_verdicts_are_counted_by_last_attempt_and_unfinished_ones_by_state(store: Store, make):
+    make.running(store, trials=6)
+    make.running(store, "c2", trials=1)
+    store.create_campaign(make.campaign("c3"))
+    for number, verdict in ((0, Verdict.OK), (1, Verdict.OK), (2, Verdict.OOM), (3, Verdict.LOST)):
+        store.finish("c1", number, make.outcome(verdict), started_at=1.0, finished_at=2.0, now=2.0)
+    store.plan_attempt("c1", 3, now=3.0)
+    store.mark_submitted("c1", 4, "j", now=3.0)
+    assert store.verdict_counts(["c1", "c2", "c3", "c9"]) == {
+        "c1": {"ok": 2, "oom": 1, "planned": 2, "submitted": 1},
+        "c2": {"planned": 1},
+        "c3": {},
+        "c9": {},
+    }
+    assert store.verdict_counts([]) == {}
+
+
+def _fill(store: Store, make, first: int, number_of_trials: int, number_of_steps: int) -> None:
+    """Write finished trials straight into the tables; through `finish` it would take minutes on a slow disk."""
+    outcome = make.ok(steps=number_of_steps)
+    with store._database.writing() as connection:
+        for number in range(first, first + number_of_trials):
+            attempt = Attempt(number=1, job_name=job_name("c1", number, 1), state=TrialState.DONE, planned_at=1.0)
+            trial = Trial(
+                campaign_id="c1", number=number, plan=Plan(tp=number + 1), origin=Origin.SEARCH, attempts=(attempt,)
+            )
+            [trial_id] = connection.execute(insert(tables.trials), trial_row(trial)).inserted_primary_key
+            row = {**attempt_row(attempt, trial_id), **outcome_columns(outcome)}
+            [attempt_id] = connection.execute(insert(tables.attempts), row).inserted_primary_key
+            connection.execute(insert(tables.measurements), measurement_row(outcome.measurement, attempt_id))
+            connection.execute(insert(tables.steps), step_rows(outcome.measurement, attempt_id))
+
+
+def test_two_thousand_trials_take_as_many_queries_as_two(store: Store, make):
+    statements: list[str] = []
+
+    def count(_connection, _cursor, statement, *_rest) -> None:
+        statements.append(statement)
+
+    def load() -> tuple[list[Trial], int]:
+        statements.clear()
+        found = store.trials("c1")
+        return found, len(statements)
+
+    store.create_campaign(make.campaign())
+    event.listen(Engine, "before_cursor_execute", count)
+    try:
+        _fill(store, make, 0, 2, 20)
+        two, few = load()
+        _fill(store, make, 2, 1998, 20)
+        found, many = load()
+    finally:
+        event.remove(Engine, "before_cursor_execute", count)
+    assert (len(two), len(found)) == (2, 2000)
+    assert found[1999].measurement == make.ok(steps=20).measurement
+    assert few == many <= 4  # trials, attempts, steps; SQLite's BEGIN is a statement, too

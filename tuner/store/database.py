@@ -1,0 +1,150 @@
+"""One database, SQLite or PostgreSQL, with one writer at a time and any number of readers beside it.
+
+One writer over all threads and processes (a lock within the process, BEGIN IMMEDIATE or an advisory lock between
+them): what a transaction has read stays true until it commits, and events get their ids in the order of commits, so a
+reader that asks for "all after the last one" misses none. Readers see one snapshot for all their queries.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import StaticPool
+
+from tuner.store.border import converting
+from tuner.store.errors import StoreUnavailable
+
+# How long a writer waits for another process before the database counts as locked.
+LOCK_TIMEOUT_S = 10
+CONNECT_TIMEOUT_S = 10
+# Any number, the same for ever: it names our lock within one PostgreSQL database ("mesh" as bytes).
+WRITER_LOCK = 0x6D657368
+_FORMS = "use sqlite:///file.db or postgresql://user:password@host/database"
+# PostgreSQL knows no NaN in JSON, so no database gets one.
+_as_json = partial(json.dumps, allow_nan=False)
+
+
+class Database:
+    """Connections for reading and for writing. `name` is how messages call it; it holds no password."""
+
+    def __init__(self, url: str) -> None:
+        """Raises StoreUnavailable for a URL that names no database of ours. Connects on first use."""
+        parsed = _parse(url)
+        self.name = _name(parsed)
+        self._lock = threading.Lock()
+        self._read_guard: AbstractContextManager[Any] = nullcontext()
+        self._postgres = parsed.get_backend_name() == "postgresql"
+        self._engine = _postgres_engine(parsed) if self._postgres else _sqlite_engine(parsed)
+        self._readers: Engine = self._engine
+        if self._postgres:
+            self._readers = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        elif _in_memory(parsed):
+            # All threads share the one connection that holds the data.
+            self._read_guard = self._lock
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection whose queries all see the same snapshot. Raises StoreErrors only."""
+        with converting(self.name), self._read_guard, self._readers.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """The one transaction that writes now: committed at the end, rolled back where the body raises.
+
+        Raises StoreErrors only, StoreUnavailable(transient=True) where another process keeps the writer's place.
+        """
+        with (
+            converting(self.name),
+            self._lock,
+            self._engine.connect().execution_options(immediate=True) as connection,
+            connection.begin(),
+        ):
+            if self._postgres:
+                connection.execute(select(func.set_config("lock_timeout", f"{LOCK_TIMEOUT_S}s", True)))
+                connection.execute(select(func.pg_advisory_xact_lock(WRITER_LOCK)))
+            yield connection
+
+    def close(self) -> None:
+        """Close all connections; the database must not be used afterwards."""
+        self._engine.dispose()
+
+
+def _parse(url: str) -> URL:
+    # No message repeats the text, and no cause is chained: a misplaced character makes the password part of anything.
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise StoreUnavailable(f"the database URL cannot be read; {_FORMS}", transient=False) from None
+    if "@" in (parsed.host or ""):
+        raise StoreUnavailable(
+            "the database URL holds more than one @; write %40 for one that is part of the password", transient=False
+        )
+    if parsed.drivername in ("postgresql", "postgresql+psycopg"):
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
+        raise StoreUnavailable(f"no support for {parsed.drivername} databases; {_FORMS}", transient=False)
+    if parsed.host:
+        raise StoreUnavailable(
+            f"the database URL names the host {parsed.host}, but SQLite is a file; "
+            "write sqlite:///relative.db or sqlite:////absolute.db",
+            transient=False,
+        )
+    return parsed
+
+
+def _name(url: URL) -> str:
+    if url.get_backend_name() == "sqlite":
+        return f"the SQLite database {url.database or 'in memory'}"
+    port = f":{url.port}" if url.port else ""
+    place = f" on {url.host}{port}" if url.host else ""
+    return f"the PostgreSQL database {url.database or ''}{place}"
+
+
+def _postgres_engine(url: URL) -> Engine:
+    if "connect_timeout" not in url.query:
+        url = url.update_query_dict({"connect_timeout": str(CONNECT_TIMEOUT_S)})
+    # hide_parameters: error texts and logs get no rows. pre_ping: a restarted server costs nobody an error.
+    with converting(_name(url)):
+        return create_engine(url, hide_parameters=True, pool_pre_ping=True, json_serializer=_as_json)
+
+
+def _in_memory(url: URL) -> bool:
+    return url.database in (None, "", ":memory:")
+
+
+def _sqlite_engine(url: URL) -> Engine:
+    in_memory = _in_memory(url)
+    folder = Path(url.database or "").parent
+    if not in_memory and not (url.database or "").startswith("file:") and not folder.is_dir():
+        raise StoreUnavailable(f"{_name(url)} cannot be opened: there is no folder {folder}", transient=False)
+    if "timeout" not in url.query:
+        url = url.update_query_dict({"timeout": str(LOCK_TIMEOUT_S)})
+    pool: dict[str, Any] = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}} if in_memory else {}
+    with converting(_name(url)):
+        engine = create_engine(url, hide_parameters=True, json_serializer=_as_json, **pool)
+    event.listen(engine, "connect", _set_up_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _set_up_sqlite(connection: Any, _record: object) -> None:
+    # The driver would begin transactions by itself, deferred and not before DDL; _begin_sqlite does it.
+    connection.isolation_level = None
+    connection.execute("PRAGMA foreign_keys = ON")
+    # Readers go on while one writes. The default synchronous = FULL stays: a commit outlives a power cut.
+    connection.execute("PRAGMA journal_mode = WAL")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A deferred transaction that reads first cannot wait for a lock when it writes: it fails with SQLITE_BUSY at once.
+    immediate = connection.get_execution_options().get("immediate", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")

@@ -1,0 +1,121 @@
+"""Reading campaigns and trials: a constant number of queries, whatever the number of rows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, and_, func, select, tuple_
+
+from tuner.campaign import Campaign, CampaignState
+from tuner.store.errors import NotFound
+from tuner.store.rows import StepTimes, attempt_of, campaign_of, trial_of
+from tuner.store.tables import attempts, campaigns, measurements, steps, trials
+from tuner.trial import Attempt, Trial
+
+
+def campaign(connection: Connection, id: str) -> Campaign:
+    """Raises NotFound."""
+    return campaign_of(_campaign_row(connection, id))
+
+
+def campaign_state(connection: Connection, id: str) -> CampaignState:
+    """Raises NotFound."""
+    state = connection.scalar(select(campaigns.c.state).where(campaigns.c.id == id))
+    if state is None:
+        raise NotFound(f"there is no campaign {id}")
+    return CampaignState(state)
+
+
+def campaign_page(
+    connection: Connection, limit: int, before: str | None, states: Collection[CampaignState] | None
+) -> list[Campaign]:
+    """Newest first, after the campaign `before` in that order. Raises NotFound for an unknown `before`."""
+    page = select(campaigns).order_by(campaigns.c.created_at.desc(), campaigns.c.id.desc()).limit(limit)
+    if before is not None:
+        last = _campaign_row(connection, before)
+        page = page.where(tuple_(campaigns.c.created_at, campaigns.c.id) < tuple_(last.created_at, last.id))
+    if states is not None:
+        page = page.where(campaigns.c.state.in_([str(state) for state in states]))
+    return [campaign_of(row) for row in connection.execute(page)]
+
+
+def trial(connection: Connection, campaign_id: str, number: int) -> Trial:
+    """Raises NotFound."""
+    found = trial_range(connection, campaign_id, first=number, last=number)
+    if not found:
+        raise NotFound(f"campaign {campaign_id} has no trial {number}")
+    return found[0]
+
+
+def trial_range(
+    connection: Connection, campaign_id: str, *, first: int = 0, last: int | None = None, limit: int | None = None
+) -> list[Trial]:
+    """The trials with numbers from `first` to `last`, at most `limit`, in the order of their numbers."""
+    wanted = select(trials).where(trials.c.campaign_id == campaign_id, trials.c.number >= first)
+    if last is not None:
+        wanted = wanted.where(trials.c.number <= last)
+    rows = connection.execute(wanted.order_by(trials.c.number).limit(limit)).all()
+    if not rows:
+        return []
+    within = and_(trials.c.campaign_id == campaign_id, trials.c.number.between(rows[0].number, rows[-1].number))
+    times = _step_times(
+        connection,
+        select(steps.c.attempt_id, steps.c.warmup, steps.c.seconds)
+        .join(attempts, attempts.c.id == steps.c.attempt_id)
+        .join(trials, trials.c.id == attempts.c.trial_id)
+        .where(within)
+        .order_by(steps.c.attempt_id, steps.c.number),
+    )
+    by_trial: defaultdict[int, list[Attempt]] = defaultdict(list)
+    for row in connection.execute(
+        select(attempts, *_but_the_key(measurements))
+        .join(trials, trials.c.id == attempts.c.trial_id)
+        .outerjoin(measurements, measurements.c.attempt_id == attempts.c.id)
+        .where(within)
+        .order_by(attempts.c.trial_id, attempts.c.number)
+    ):
+        by_trial[row.trial_id].append(attempt_of(row, times.get(row.id)))
+    return [trial_of(row, by_trial[row.id]) for row in rows]
+
+
+def next_trial_number(connection: Connection, campaign_id: str) -> int:
+    highest = connection.scalar(select(func.max(trials.c.number)).where(trials.c.campaign_id == campaign_id))
+    return 0 if highest is None else highest + 1
+
+
+def verdict_counts(connection: Connection, campaign_ids: Collection[str]) -> Mapping[str, Mapping[str, int]]:
+    """By campaign: how many trials ended (by their last attempt) in each verdict, or are in each state."""
+    newer = attempts.alias()
+    ended = func.coalesce(attempts.c.verdict, attempts.c.state)
+    query = (
+        select(trials.c.campaign_id, ended, func.count())
+        .join(attempts, attempts.c.trial_id == trials.c.id)
+        .outerjoin(newer, and_(newer.c.trial_id == trials.c.id, newer.c.number > attempts.c.number))
+        .where(trials.c.campaign_id.in_(list(campaign_ids)), newer.c.id.is_(None))
+        .group_by(trials.c.campaign_id, ended)
+    )
+    counts: dict[str, dict[str, int]] = {id: {} for id in campaign_ids}
+    for campaign_id, key, count in connection.execute(query):
+        counts[campaign_id][key] = count
+    return counts
+
+
+def _campaign_row(connection: Connection, id: str) -> Row[Any]:
+    row = connection.execute(select(campaigns).where(campaigns.c.id == id)).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no campaign {id}")
+    return row
+
+
+def _step_times(connection: Connection, query: Select[Any]) -> Mapping[int, StepTimes]:
+    times: defaultdict[int, StepTimes] = defaultdict(StepTimes)
+    for attempt_id, warmup, seconds in connection.execute(query):
+        of_attempt = times[attempt_id]
+        (of_attempt.warmup if warmup else of_attempt.timed).append(seconds)
+    return times
+
+
+def _but_the_key(table: Any) -> list[Any]:
+    return [column for column in table.columns if not column.primary_key]

@@ -1,0 +1,167 @@
+"""Values from rows and rows from values: pure, no queries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+from sqlalchemy import Row
+
+from runners.outcome import Measurement, Outcome, Verdict
+from search_spaces.plan import PLAN_FIELDS, Plan
+from tuner.campaign import Campaign, CampaignState, Event
+from tuner.store.codec import decode_spec, encode_spec
+from tuner.store.errors import StoreError
+from tuner.trial import Attempt, Origin, Trial, TrialState
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """The steps of one attempt while they are gathered from their rows."""
+
+    warmup: list[float] = field(default_factory=list)
+    timed: list[float] = field(default_factory=list)
+
+
+def campaign_row(campaign: Campaign) -> dict[str, Any]:
+    return {
+        "id": campaign.id,
+        "name": campaign.spec.name,
+        "spec": encode_spec(campaign.spec),
+        "state": str(campaign.state),
+        "reason": campaign.reason,
+        "created_at": campaign.created_at,
+        "updated_at": campaign.updated_at,
+        "elapsed_s": campaign.elapsed_s,
+        "combinations": campaign.combinations,
+        "legal": campaign.legal,
+    }
+
+
+def campaign_of(row: Row[Any]) -> Campaign:
+    """Raises StoreError for a spec that today's rules do not read."""
+    try:
+        spec = decode_spec(row.spec)
+    except ValueError as error:
+        raise StoreError(f"campaign {row.id}: its stored spec is not one that this meshtune reads") from error
+    return Campaign(
+        id=row.id,
+        spec=spec,
+        state=CampaignState(row.state),
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        combinations=row.combinations,
+        legal=row.legal,
+        elapsed_s=row.elapsed_s,
+        reason=row.reason,
+    )
+
+
+def event_of(row: Row[Any]) -> Event:
+    return Event(id=row.id, campaign_id=row.campaign_id, at=row.at, kind=row.kind, data=row.data)
+
+
+def trial_row(trial: Trial) -> dict[str, Any]:
+    return {
+        "campaign_id": trial.campaign_id,
+        "number": trial.number,
+        "origin": str(trial.origin),
+        "plan_key": trial.plan.key,
+        **trial.plan.as_dict(),
+    }
+
+
+def attempt_row(attempt: Attempt, trial_id: int) -> dict[str, Any]:
+    """The row of an attempt that is just planned."""
+    return {
+        "trial_id": trial_id,
+        "number": attempt.number,
+        "job_name": attempt.job_name,
+        "state": str(attempt.state),
+        "planned_at": attempt.planned_at,
+        "reason": "",
+        "log_tail": "",
+    }
+
+
+def outcome_columns(outcome: Outcome) -> dict[str, Any]:
+    """What an attempt's row holds of its outcome; the measurement has rows of its own."""
+    return {
+        "verdict": str(outcome.verdict),
+        "reason": outcome.reason,
+        "phase": outcome.phase,
+        "failed_rank": outcome.failed_rank,
+        "log_tail": outcome.log_tail,
+    }
+
+
+def measurement_row(measurement: Measurement, attempt_id: int) -> dict[str, Any]:
+    return {
+        "attempt_id": attempt_id,
+        "tokens_per_step": measurement.tokens_per_step,
+        "devices": measurement.devices,
+        "model_flops_per_token": measurement.model_flops_per_token,
+        "median_step_time_s": measurement.step_time_s,
+        # A diverged loss is NaN or infinite, which JSON cannot say; float() reads their names.
+        "first_losses": [loss if isfinite(loss) else str(loss) for loss in measurement.first_losses],
+        "peak_memory_bytes": list(measurement.peak_memory_bytes),
+    }
+
+
+def step_rows(measurement: Measurement, attempt_id: int) -> list[dict[str, Any]]:
+    seconds = (*measurement.warmup_times_s, *measurement.step_times_s)
+    warmups = len(measurement.warmup_times_s)
+    return [
+        {"attempt_id": attempt_id, "number": number, "warmup": number < warmups, "seconds": value}
+        for number, value in enumerate(seconds)
+    ]
+
+
+def trial_of(row: Row[Any], attempts: Sequence[Attempt]) -> Trial:
+    columns: Any = row._mapping
+    return Trial(
+        campaign_id=row.campaign_id,
+        number=row.number,
+        plan=Plan(**{name: columns[name] for name in PLAN_FIELDS}),
+        origin=Origin(row.origin),
+        attempts=tuple(attempts),
+    )
+
+
+def attempt_of(row: Row[Any], times: StepTimes | None) -> Attempt:
+    """From a row of attempts joined with measurements; times: its steps, None for an attempt without."""
+    outcome = None
+    if row.verdict is not None:
+        outcome = Outcome(
+            verdict=Verdict(row.verdict),
+            measurement=None if times is None else _measurement_of(row, times),
+            reason=row.reason,
+            failed_rank=row.failed_rank,
+            phase=row.phase,
+            log_tail=row.log_tail,
+        )
+    return Attempt(
+        number=row.number,
+        job_name=row.job_name,
+        state=TrialState(row.state),
+        planned_at=row.planned_at,
+        job_id=row.job_id,
+        submitted_at=row.submitted_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        outcome=outcome,
+    )
+
+
+def _measurement_of(row: Row[Any], times: StepTimes) -> Measurement:
+    return Measurement(
+        step_times_s=tuple(times.timed),
+        tokens_per_step=row.tokens_per_step,
+        devices=row.devices,
+        model_flops_per_token=row.model_flops_per_token,
+        warmup_times_s=tuple(times.warmup),
+        first_losses=tuple(float(loss) for loss in row.first_losses),
+        peak_memory_bytes=tuple(row.peak_memory_bytes),
+    )

@@ -1,0 +1,65 @@
+"""A database is brought to the newest schema when it is opened; one from a newer meshtune is refused, untouched.
+
+To add a version, change `tables` and run, in the repository:
+`python -c "from tuner.store.schema import revise; revise('what changes')"`, then read what was written.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, column, create_engine, false, table, update
+
+from tuner.store.errors import StoreUnavailable
+
+# Of our own, so that a PostgreSQL database may be shared with another program that uses Alembic.
+VERSION_TABLE = "meshtune_version"
+version = table(VERSION_TABLE, column("version_num"))
+_MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+def upgrade(connection: Connection, database: str) -> None:
+    """Run the missing migrations within the connection's transaction.
+
+    Raises StoreUnavailable where the database has a version that this meshtune does not know.
+    """
+    config = _config(connection)
+    scripts = ScriptDirectory.from_config(config)
+    known = {script.revision for script in scripts.walk_revisions()}
+    found = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_heads()
+    if unknown := sorted(set(found) - known):
+        raise StoreUnavailable(
+            f"{database} was written by a newer meshtune (schema {', '.join(unknown)}, this one knows up to "
+            f"{scripts.get_current_head()}); install that version or use another database",
+            transient=False,
+        )
+    command.upgrade(config, "head")
+
+
+def revise(message: str) -> None:
+    """Write a new version into `migrations/versions`: the difference between its newest version and `tables`."""
+    engine = create_engine("sqlite://")
+    with engine.connect() as connection:
+        config = _config(connection)
+        command.upgrade(config, "head")
+        versions = list(ScriptDirectory.from_config(config).walk_revisions())
+        command.revision(config, message, autogenerate=True, rev_id=f"{len(versions) + 1:04d}")
+    engine.dispose()
+
+
+def probe(connection: Connection) -> None:
+    """Return when the schema is there and the database takes writes; write nothing."""
+    # Both databases refuse a statement that may write when they are read-only, though it would change no row.
+    connection.execute(update(version).values(version_num="").where(false()))
+
+
+def _config(connection: Connection) -> Config:
+    config = Config(attributes={"connection": connection})
+    # ConfigParser reads % as the start of an interpolation.
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("file_template", "v%%(rev)s_%%(slug)s")
+    return config

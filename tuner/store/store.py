@@ -1,0 +1,305 @@
+"""The Store keeps campaigns, trials, attempts and events; every write changes rows and tells it in one transaction.
+
+It is thread-safe, and several processes may use one database. Where a method says what it raises, nothing was
+written; StoreUnavailable may come from each. A state is compared and changed within one transaction, so of two
+writers that want the same move one gets IllegalMove. Times are epoch seconds, given by the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from sqlalchemy import Connection, insert, select, update
+
+from runners.outcome import Outcome
+from search_spaces.plan import Plan
+from tuner.campaign import Campaign, CampaignState, Event
+from tuner.store import queries, schema
+from tuner.store.database import Database
+from tuner.store.errors import AlreadyExists, IllegalMove, NotFound
+from tuner.store.rows import (
+    attempt_row,
+    campaign_row,
+    event_of,
+    measurement_row,
+    outcome_columns,
+    step_rows,
+    trial_row,
+)
+from tuner.store.tables import attempts, campaigns, events, measurements, steps, trials
+from tuner.trial import Attempt, Origin, Trial, TrialState, job_name
+
+
+class Store:
+    """The only writer of truth. Made by `Store.open`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @classmethod
+    def open(cls, url: str) -> Store:
+        """The store in the database at `url`, its schema brought up to date. An empty database becomes a store.
+
+        url: sqlite:///file.db, sqlite:// (in memory, for tests) or postgresql://user:password@host/database; what
+        the drivers read from a URL's query is passed on (`?timeout=60`: seconds to wait for another SQLite writer).
+        Raises StoreUnavailable: unreachable, read-only, no such folder, a bad URL, or written by a newer meshtune.
+        """
+        database = Database(url)
+        try:
+            with database.writing() as connection:
+                schema.upgrade(connection, database.name)
+                schema.probe(connection)
+        except BaseException:
+            database.close()
+            raise
+        return cls(database)
+
+    def close(self) -> None:
+        """Close all connections. A store that was closed must not be used; closing twice is nothing."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def check(self) -> None:
+        """Return when the database answers and takes writes, raise StoreUnavailable when not."""
+        with self._database.writing() as connection:
+            schema.probe(connection)
+
+    # Campaigns
+
+    def create_campaign(self, campaign: Campaign) -> None:
+        """Keep a new campaign. Raises AlreadyExists for an id that is taken."""
+        with self._database.writing() as connection:
+            if connection.scalar(select(campaigns.c.id).where(campaigns.c.id == campaign.id)) is not None:
+                raise AlreadyExists(f"campaign {campaign.id} exists already")
+            connection.execute(insert(campaigns), campaign_row(campaign))
+            data = {"name": campaign.spec.name, "state": str(campaign.state)}
+            _tell(connection, campaign.id, campaign.created_at, "campaign.created", data)
+
+    def campaign(self, id: str) -> Campaign:
+        """Raises NotFound."""
+        with self._database.reading() as connection:
+            return queries.campaign(connection, id)
+
+    def campaigns(
+        self, *, limit: int, before: str | None = None, states: Collection[CampaignState] | None = None
+    ) -> list[Campaign]:
+        """A page, newest first. before: the last campaign of the page before; NotFound when there is none such."""
+        with self._database.reading() as connection:
+            return queries.campaign_page(connection, limit, before, states)
+
+    def move_campaign(self, id: str, to: CampaignState, *, reason: str, now: float) -> Campaign:
+        """The campaign in its new state. Raises NotFound, or IllegalMove by `CampaignState.may_become`."""
+        with self._database.writing() as connection:
+            state = queries.campaign_state(connection, id)
+            if not state.may_become(to):
+                raise IllegalMove(f"campaign {id}", state, to)
+            values = {"state": str(to), "reason": reason, "updated_at": now}
+            connection.execute(update(campaigns).where(campaigns.c.id == id).values(values))
+            _tell(connection, id, now, f"campaign.{to}", {"state": str(to), "reason": reason})
+            return queries.campaign(connection, id)
+
+    def add_elapsed(self, id: str, seconds: float, now: float) -> None:
+        """Add to the time that the campaign was worked on; not worth an event. Raises NotFound."""
+        with self._database.writing() as connection:
+            values = {"elapsed_s": campaigns.c.elapsed_s + seconds, "updated_at": now}
+            if connection.execute(update(campaigns).where(campaigns.c.id == id).values(values)).rowcount == 0:
+                raise NotFound(f"there is no campaign {id}")
+
+    # Trials
+
+    def plan_trials(self, campaign_id: str, plans: Sequence[tuple[Plan, Origin]], *, now: float) -> list[Trial]:
+        """The new trials, numbered on from the last one, each with a PLANNED first attempt: all of them or none.
+
+        Raises NotFound, IllegalMove when the campaign is not RUNNING, AlreadyExists for a plan that it has already
+        or that comes twice.
+        """
+        with self._database.writing() as connection:
+            _require_running(connection, campaign_id, f"a new trial of campaign {campaign_id}", "new")
+            if not plans:
+                return []
+            _require_new(connection, campaign_id, [plan for plan, _ in plans])
+            first = queries.next_trial_number(connection, campaign_id)
+            planned = [
+                Trial(
+                    campaign_id=campaign_id,
+                    number=number,
+                    plan=plan,
+                    origin=origin,
+                    attempts=(_planned_attempt(campaign_id, number, 1, now),),
+                )
+                for number, (plan, origin) in enumerate(plans, start=first)
+            ]
+            ids = connection.scalars(
+                insert(trials).returning(trials.c.id, sort_by_parameter_order=True),
+                [trial_row(trial) for trial in planned],
+            ).all()
+            rows = [attempt_row(trial.last, id) for trial, id in zip(planned, ids, strict=True)]
+            connection.execute(insert(attempts), rows)
+            told = [_event_row(campaign_id, now, "trial.planned", _planned_data(trial)) for trial in planned]
+            connection.execute(insert(events), told)
+            return planned
+
+    def plan_attempt(self, campaign_id: str, number: int, *, now: float) -> Trial:
+        """The trial with one more attempt, PLANNED. Raises NotFound, or IllegalMove when the campaign is not RUNNING
+        or the last attempt is not DONE with a retryable verdict."""
+        with self._database.writing() as connection:
+            trial = queries.trial(connection, campaign_id, number)
+            thing = _thing(trial)
+            _require_running(connection, campaign_id, thing, trial.state)
+            if trial.verdict is None or not trial.verdict.retryable:
+                state = trial.state if trial.verdict is None else f"{trial.state} ({trial.verdict})"
+                why = "only what the infrastructure lost is tried again"
+                raise IllegalMove(thing, state, TrialState.PLANNED, why)
+            attempt = _planned_attempt(campaign_id, number, trial.last.number + 1, now)
+            lost = select(attempts.c.trial_id).where(attempts.c.job_name == trial.last.job_name)
+            connection.execute(insert(attempts), attempt_row(attempt, connection.scalars(lost).one()))
+            trial = queries.trial(connection, campaign_id, number)
+            _tell(connection, campaign_id, now, "trial.planned", _planned_data(trial))
+            return trial
+
+    def mark_submitted(self, campaign_id: str, number: int, job_id: str, *, now: float) -> Trial:
+        """The trial, its last attempt SUBMITTED as `job_id`. Raises NotFound, IllegalMove."""
+        with self._database.writing() as connection:
+            values = {"job_id": job_id, "submitted_at": now}
+            _advance(connection, campaign_id, number, TrialState.SUBMITTED, values)
+            trial = queries.trial(connection, campaign_id, number)
+            _tell(connection, campaign_id, now, "trial.submitted", {**_move_data(trial), "job_id": job_id})
+            return trial
+
+    def mark_running(self, campaign_id: str, number: int, *, started_at: float, now: float) -> Trial:
+        """The trial, its last attempt RUNNING since `started_at`. Raises NotFound, IllegalMove."""
+        with self._database.writing() as connection:
+            _advance(connection, campaign_id, number, TrialState.RUNNING, {"started_at": started_at})
+            trial = queries.trial(connection, campaign_id, number)
+            _tell(connection, campaign_id, now, "trial.running", _move_data(trial))
+            return trial
+
+    def finish(
+        self,
+        campaign_id: str,
+        number: int,
+        outcome: Outcome,
+        *,
+        started_at: float | None,
+        finished_at: float,
+        now: float,
+    ) -> Trial:
+        """The trial, its last attempt DONE with `outcome`, every step of its measurement kept.
+
+        started_at None: unknown to the caller; what `mark_running` said stays. Raises NotFound, and IllegalMove for an
+        attempt that is DONE already.
+        """
+        with self._database.writing() as connection:
+            values = {**outcome_columns(outcome), "finished_at": finished_at}
+            if started_at is not None:
+                values["started_at"] = started_at
+            attempt_id = _advance(connection, campaign_id, number, TrialState.DONE, values)
+            if outcome.measurement is not None:
+                connection.execute(insert(measurements), measurement_row(outcome.measurement, attempt_id))
+                connection.execute(insert(steps), step_rows(outcome.measurement, attempt_id))
+            trial = queries.trial(connection, campaign_id, number)
+            _tell(connection, campaign_id, now, "trial.done", _done_data(trial))
+            return trial
+
+    def trial(self, campaign_id: str, number: int) -> Trial:
+        """Raises NotFound."""
+        with self._database.reading() as connection:
+            return queries.trial(connection, campaign_id, number)
+
+    def trials(self, campaign_id: str, *, after: int = -1, limit: int | None = None) -> list[Trial]:
+        """The trials with numbers above `after`, complete, in the order of their numbers; none for no campaign."""
+        with self._database.reading() as connection:
+            return queries.trial_range(connection, campaign_id, first=after + 1, limit=limit)
+
+    def verdict_counts(self, campaign_ids: Collection[str]) -> Mapping[str, Mapping[str, int]]:
+        """For each of the campaigns: trials by the verdict of their last attempt, by its state while it has none."""
+        with self._database.reading() as connection:
+            return queries.verdict_counts(connection, campaign_ids)
+
+    # Events
+
+    def events(self, campaign_id: str | None, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """The first events with ids above `after`, of one campaign or (None) of all, in the order of commits.
+
+        No event ever appears with an id below one that was seen before.
+        """
+        query = select(events).where(events.c.id > after).order_by(events.c.id).limit(limit)
+        if campaign_id is not None:
+            query = query.where(events.c.campaign_id == campaign_id)
+        with self._database.reading() as connection:
+            return [event_of(row) for row in connection.execute(query)]
+
+
+def _tell(connection: Connection, campaign_id: str, now: float, kind: str, data: Mapping[str, object]) -> None:
+    connection.execute(insert(events), _event_row(campaign_id, now, kind, data))
+
+
+def _event_row(campaign_id: str, now: float, kind: str, data: Mapping[str, object]) -> dict[str, object]:
+    return {"campaign_id": campaign_id, "at": now, "kind": kind, "data": dict(data)}
+
+
+def _require_running(connection: Connection, campaign_id: str, thing: str, state: str) -> None:
+    campaign = queries.campaign_state(connection, campaign_id)
+    if campaign is not CampaignState.RUNNING:
+        raise IllegalMove(thing, state, TrialState.PLANNED, f"the campaign is {campaign}, not running")
+
+
+def _require_new(connection: Connection, campaign_id: str, plans: Sequence[Plan]) -> None:
+    query = select(trials.c.plan_key, trials.c.number).where(trials.c.campaign_id == campaign_id)
+    taken: dict[str, int] = {key: number for key, number in connection.execute(query)}
+    coming: set[str] = set()
+    for plan in plans:
+        if plan.key in taken:
+            raise AlreadyExists(f"campaign {campaign_id} has the plan {plan.key} already, as trial {taken[plan.key]}")
+        if plan.key in coming:
+            raise AlreadyExists(f"campaign {campaign_id}: the plan {plan.key} comes twice in one list")
+        coming.add(plan.key)
+
+
+def _advance(connection: Connection, campaign_id: str, number: int, to: TrialState, values: Mapping[str, Any]) -> int:
+    """Move the trial's last attempt on and return the id of its row. Raises NotFound, IllegalMove."""
+    trial = queries.trial(connection, campaign_id, number)
+    if not trial.state.may_become(to):
+        raise IllegalMove(_thing(trial), trial.state, to)
+    moved = (
+        update(attempts)
+        .where(attempts.c.job_name == trial.last.job_name)
+        .values(state=str(to), **values)
+        .returning(attempts.c.id)
+    )
+    attempt_id: int = connection.scalars(moved).one()
+    return attempt_id
+
+
+def _planned_attempt(campaign_id: str, trial_number: int, number: int, now: float) -> Attempt:
+    name = job_name(campaign_id, trial_number, number)
+    return Attempt(number=number, job_name=name, state=TrialState.PLANNED, planned_at=now)
+
+
+def _thing(trial: Trial) -> str:
+    return f"trial {trial.number} of campaign {trial.campaign_id} (attempt {trial.last.number})"
+
+
+def _move_data(trial: Trial) -> dict[str, object]:
+    return {"number": trial.number, "attempt": trial.last.number, "state": str(trial.state)}
+
+
+def _planned_data(trial: Trial) -> dict[str, object]:
+    return {**_move_data(trial), "plan": trial.plan.key, "origin": str(trial.origin)}
+
+
+def _done_data(trial: Trial) -> dict[str, object]:
+    data = {**_move_data(trial), "verdict": str(trial.verdict)}
+    if trial.measurement is not None:
+        data["step_time_s"] = trial.measurement.step_time_s
+        data["tokens_per_s_per_device"] = trial.measurement.tokens_per_s_per_device
+    return data

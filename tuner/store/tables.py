@@ -1,0 +1,160 @@
+"""The tables: one row per campaign, trial, attempt, measurement, step and event. Layouts are columns, open to SQL.
+
+Rows refer to each other by their ids; `(campaign_id, number)` and `job_name` are the names that the outside uses.
+The schema of a database is made by `migrations`; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Dialect,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.types import TypeDecorator
+
+
+class PlainText(TypeDecorator[str]):
+    """Text that every database takes: what none can hold becomes U+FFFD, in rows and in look-ups alike.
+
+    Logs of crashed jobs do hold such things: PostgreSQL refuses NUL, and both refuse the lone surrogates that
+    decoding with "surrogateescape" leaves.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        if value is None:
+            return None
+        return value.replace("\0", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
+)
+
+# SQLite counts only a column of the exact type INTEGER by itself.
+_Id = BigInteger().with_variant(Integer(), "sqlite")
+
+
+def _required(name: str, kind: Any) -> Column[Any]:
+    return Column(name, kind, nullable=False)
+
+
+# JSON, not JSONB: kept as written, so that a spec comes back exactly and escaped NULs are taken.
+campaigns = Table(
+    "campaigns",
+    metadata,
+    Column("id", PlainText, primary_key=True),
+    _required("name", PlainText),
+    _required("spec", JSON),
+    _required("state", PlainText),
+    _required("reason", PlainText),
+    _required("created_at", Double),
+    _required("updated_at", Double),
+    _required("elapsed_s", Double),
+    _required("combinations", BigInteger),
+    _required("legal", BigInteger),
+    Index(None, "created_at", "id"),
+)
+
+trials = Table(
+    "trials",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("campaign_id", PlainText, ForeignKey("campaigns.id"), nullable=False),
+    _required("number", Integer),
+    _required("origin", PlainText),
+    _required("plan_key", PlainText),
+    _required("tp", Integer),
+    _required("pp", Integer),
+    _required("dp", Integer),
+    _required("cp", Integer),
+    _required("ep", Integer),
+    _required("vpp", Integer),
+    _required("micro_batch_size", Integer),
+    _required("grad_accum_steps", Integer),
+    _required("zero_stage", Integer),
+    _required("recompute", PlainText),
+    _required("schedule", PlainText),
+    # The index of this constraint is the one for "the trials of a campaign", too.
+    UniqueConstraint("campaign_id", "number"),
+    UniqueConstraint("campaign_id", "plan_key"),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("trial_id", _Id, ForeignKey("trials.id"), nullable=False),
+    _required("number", Integer),
+    _required("job_name", PlainText),
+    Column("job_id", PlainText),
+    _required("state", PlainText),
+    Column("verdict", PlainText),
+    _required("reason", PlainText),
+    Column("phase", PlainText),
+    Column("failed_rank", Integer),
+    _required("log_tail", PlainText),
+    _required("planned_at", Double),
+    Column("submitted_at", Double),
+    Column("started_at", Double),
+    Column("finished_at", Double),
+    UniqueConstraint("trial_id", "number"),
+    UniqueConstraint("job_name"),
+)
+
+measurements = Table(
+    "measurements",
+    metadata,
+    Column("attempt_id", _Id, ForeignKey("attempts.id"), primary_key=True, autoincrement=False),
+    _required("tokens_per_step", BigInteger),
+    _required("devices", Integer),
+    Column("model_flops_per_token", Double),
+    # For people; values are read from the steps.
+    _required("median_step_time_s", Double),
+    _required("first_losses", JSON),
+    _required("peak_memory_bytes", JSON),
+)
+
+# number counts from 0 over all steps of the job, warm-up first.
+steps = Table(
+    "steps",
+    metadata,
+    Column("attempt_id", _Id, ForeignKey("attempts.id"), primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    _required("warmup", Boolean),
+    _required("seconds", Double),
+)
+
+# AUTOINCREMENT: an id is never given twice, so a reader may say "after the last one that I saw".
+events = Table(
+    "events",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("campaign_id", PlainText, ForeignKey("campaigns.id"), nullable=False),
+    _required("at", Double),
+    _required("kind", PlainText),
+    _required("data", JSON),
+    Index(None, "campaign_id", "id"),
+    sqlite_autoincrement=True,
+)
