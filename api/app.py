@@ -66,7 +66,7 @@ def create_app(service: Service) -> FastAPI:
 
 
 def from_environment() -> FastAPI:
-    """The application that `meshtune serve` runs: its home is MESHTUNE_HOME, its database MESHTUNE_DB or in the home."""
+    """What `meshtune serve` runs: the home is MESHTUNE_HOME, the database MESHTUNE_DB or in the home."""
     home = Home(Path(os.environ.get("MESHTUNE_HOME", ".meshtune")).absolute())
     home.root.mkdir(parents=True, exist_ok=True)
     store = Store.open(os.environ.get("MESHTUNE_DB") or home.database_url)

@@ -30,6 +30,8 @@ from tuner.work import build_space
 
 router = APIRouter(prefix="/v1")
 MOST_PER_PAGE = 500
+# What the database's integer columns hold.
+MOST_NUMBER = 2**31 - 1
 
 
 def service_of(request: Request) -> Service:
@@ -109,7 +111,7 @@ def list_trials(
     campaign_id: CampaignId,
     service: ServiceHandle,
     page_size: PageSize = 100,
-    page_token: Annotated[int, Query(ge=-1, description="`next_page_token` of the page before.")] = -1,
+    page_token: Annotated[int, Query(ge=-1, le=MOST_NUMBER, description="`next_page_token` of the page before.")] = -1,
 ) -> TrialPage:
     """Trials in the order of planning, complete with attempts and every step time."""
     service.store.campaign(campaign_id)
@@ -122,7 +124,9 @@ def list_trials(
 
 
 @router.get("/campaigns/{campaign_id}/trials/{number}", tags=["trials"])
-def get_trial(campaign_id: CampaignId, number: Annotated[int, Path(ge=0)], service: ServiceHandle) -> TrialView:
+def get_trial(
+    campaign_id: CampaignId, number: Annotated[int, Path(ge=0, le=MOST_NUMBER)], service: ServiceHandle
+) -> TrialView:
     """One trial."""
     return trial_view(service.store.trial(campaign_id, number))
 
@@ -160,7 +164,7 @@ def count_space(document: SpecDocument, service: ServiceHandle) -> SpaceView:
 def list_events(
     campaign_id: CampaignId,
     service: ServiceHandle,
-    after: Annotated[int, Query(ge=0, description="Only events with larger ids.")] = 0,
+    after: Annotated[int, Query(ge=0, le=2**63 - 1, description="Only events with larger ids.")] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> list[EventView]:
     """What happened, in order."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runners.base import JobSpec, JobState, JobStatus
-from runners.processes import Entry, exit_text, kill_tree, reap_one, start_gang
+from runners.processes import Entry, exit_text, first_death, kill_tree, reap_one, start_gang
 from runners.spool import Order, Spool
 
 # Modules worth importing once for all jobs: what `python -m KEY` runs is `main` of the module named beside it.
@@ -34,15 +34,17 @@ GRACE_S = 0.5
 
 @dataclass(slots=True)
 class Gang:
-    """A job whose processes run. alive: rank by process id."""
+    """A job whose processes run. alive: rank by process id. deaths: rank and exit code of those that ended by
+    themselves, before the gang was killed."""
 
     order: Order
     alive: dict[int, int]
     started_at: float
     deadline: float
-    first_death: tuple[int, int] | None = None
+    deaths: list[tuple[int, int]] = field(default_factory=list)
     kill_at: float | None = None
     ending: JobState | None = None
+    killed: bool = False
 
 
 @dataclass(slots=True)
@@ -117,6 +119,7 @@ class Server:
         if gang.ending is None and now >= gang.deadline:
             gang.ending, gang.kill_at = JobState.TIMED_OUT, now
         if gang.kill_at is not None and now >= gang.kill_at:
+            gang.killed = True
             for pid in gang.alive:
                 kill_tree(pid)
 
@@ -125,8 +128,10 @@ class Server:
             pid, code = ended
             for gang in self.gangs.values():
                 rank = gang.alive.pop(pid, None)
-                if rank is not None and code != 0 and gang.first_death is None:
-                    gang.first_death = (rank, code)
+                if rank is None or gang.killed:
+                    continue
+                gang.deaths.append((rank, code))
+                if code != 0:
                     gang.kill_at = gang.kill_at or now + GRACE_S
 
     def _close(self, name: str, gang: Gang, now: float) -> None:
@@ -137,8 +142,8 @@ class Server:
                 JobState.CANCELLED: "cancelled",
                 JobState.TIMED_OUT: f"ran longer than its time limit of {gang.order.spec.time_limit_s:g} s",
             }.get(state, "the local server was told to stop")
-        elif gang.first_death is not None:
-            state, reason, code = JobState.FAILED, exit_text(*gang.first_death), gang.first_death[1]
+        elif (death := first_death(gang.deaths)) is not None:
+            state, reason, code = JobState.FAILED, exit_text(*death), death[1]
         else:
             state, reason = JobState.SUCCEEDED, ""
         self._report(

@@ -17,6 +17,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -80,10 +81,13 @@ class Measurement:
     peak_memory_bytes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.step_times_s or min(self.step_times_s) <= 0:
-            raise ResultMalformed(
-                f"step_times_s: must be positive seconds, one or more, not {list(self.step_times_s)[:5]}"
-            )
+        if not self.step_times_s or not all(0 < seconds < inf for seconds in self.step_times_s):
+            shown = list(self.step_times_s)[:5]
+            raise ResultMalformed(f"step_times_s: must be positive seconds, one or more, not {shown}")
+        if not all(0 < seconds < inf for seconds in self.warmup_times_s):
+            raise ResultMalformed(f"warmup_times_s: must be positive seconds, not {list(self.warmup_times_s)[:5]}")
+        if self.model_flops_per_token is not None and not 0 < self.model_flops_per_token < inf:
+            raise ResultMalformed(f"model_flops_per_token: must be positive, not {self.model_flops_per_token}")
         if self.tokens_per_step <= 0 or self.devices <= 0:
             raise ResultMalformed(
                 f"tokens_per_step({self.tokens_per_step}) and devices({self.devices}) must be positive"

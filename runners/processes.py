@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,7 +31,13 @@ _INHERITED = (
 def minimal_environment() -> dict[str, str]:
     """The part of our environment that jobs may see, with one compute thread per process."""
     kept = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    return {**kept, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    return {
+        **kept,
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 def start_gang(spec: JobSpec, entry: Entry | None) -> list[int]:
@@ -74,6 +80,15 @@ def reap_one() -> tuple[int, int] | None:
     kill_tree(ended.si_pid)
     _, wait_status = os.waitpid(ended.si_pid, 0)
     return ended.si_pid, os.waitstatus_to_exitcode(wait_status)
+
+
+def first_death(deaths: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """The (rank, exit code) to blame, of those that failed before anybody killed their gang, in order of notice.
+
+    Several may be noticed at once: then one that a signal ended made the others fail, for it could not have known.
+    """
+    failed = [death for death in deaths if death[1] != 0]
+    return next((death for death in failed if death[1] < 0), failed[0] if failed else None)
 
 
 def exit_text(rank: int, code: int) -> str:

@@ -32,6 +32,7 @@ class DeviceSpec:
     memory_bandwidth_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", DeviceKind(self.kind))
         checks = Checks()
         checks.at_least(1, memory_bytes=self.memory_bytes)
         for dtype, rate in self.peak_flops.items():

@@ -60,6 +60,8 @@ class ModelSpec:
     top_k: int = 0
 
     def __post_init__(self) -> None:
+        for name, kind in (("norm", Norm), ("activation", Activation), ("position", Position)):
+            object.__setattr__(self, name, kind(getattr(self, name)))
         checks = Checks()
         positive = checks.at_least(
             1,

@@ -58,6 +58,8 @@ class Bounds:
     tp_across_nodes: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "recompute", tuple(Recompute(value) for value in self.recompute))
+        object.__setattr__(self, "schedule", tuple(Schedule(value) for value in self.schedule))
         checks = Checks()
         for field in fields(self):
             values = getattr(self, field.name)

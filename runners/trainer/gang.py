@@ -10,11 +10,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from types import FrameType
 
+from runners.base import JobSpec
 from runners.outcome import RESULT_FILE, Measurement, ResultError, read_result
+from runners.processes import exit_text, first_death, kill_tree, reap_one, start_gang
 from runners.trainer.failure import first_cause, read_failures
 from runners.trainer.job import Job
 
@@ -25,21 +28,26 @@ GRACE_S = 0.5  # for the peers of a dead rank to say what they saw
 def run_gang(job: Job, directory: Path, run_rank: Callable[[int], int]) -> int:
     """Fork one process per rank, wait for all, print a summary; return 0 when the job measured something, else 1."""
     directory.mkdir(parents=True, exist_ok=True)
-    for stale in (RESULT_FILE, "rendezvous", "failure-*.json"):
+    for stale in (RESULT_FILE, "rendezvous", "failure-*.json", "rank-*.log"):
         for path in directory.glob(stale):
             path.unlink()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    ranks: dict[int, int] = {}
+    spec = JobSpec(
+        name=job.name,
+        command=(),
+        directory=directory.resolve(),
+        devices_per_node=job.plan.world_size,
+        time_limit_s=inf,
+    )
+    alive: dict[int, int] = {}
+    deaths: list[tuple[int, int]] = []
     with _terminated_as_exception():
         try:
-            for rank in range(job.plan.world_size):
-                ranks[_fork_rank(rank, job.plan.world_size, directory, run_rank)] = rank
-            dead = _wait(set(ranks))
+            pids = start_gang(spec, lambda _: run_rank(int(os.environ["RANK"])))
+            alive |= {pid: rank for rank, pid in enumerate(pids)}
+            deaths = _wait(alive)
         finally:
-            _kill(set(ranks))
-    statuses = {ranks[pid]: status for pid, status in dead.items()}
-    summary, exit_status = summarize(directory, statuses)
+            _end(alive)
+    summary, exit_status = summarize(directory, first_death(deaths))
     sys.stdout.write(f"{job.name}: {job.plan.key}\n{summary}\n")
     return exit_status
 
@@ -56,56 +64,37 @@ def _terminated_as_exception() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _fork_rank(rank: int, world_size: int, directory: Path, run_rank: Callable[[int], int]) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    status = 1
-    try:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        log = os.open(directory / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank))
-        status = run_rank(rank)
-    finally:
-        # Never return into the parent's stack.
-        os._exit(status)
+def _wait(alive: dict[int, int]) -> list[tuple[int, int]]:
+    """Wait until all ranks have ended, or one has failed and its peers had their say; forget those that ended.
 
-
-def _wait(pids: set[int]) -> dict[int, int]:
-    """The exit status of every process (negative: the signal that ended it); the rest is killed once one fails.
-
-    Processes that were killed here are left out: they are no cause of anything.
+    Returns rank and exit code (negative: the signal that ended it) of those, in the order of notice.
     """
-    dead: dict[int, int] = {}
-    deadline = float("inf")
-    while pids - dead.keys() and time.monotonic() < deadline:
-        for pid in pids - dead.keys():
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                dead[pid] = os.waitstatus_to_exitcode(status)
-                if dead[pid] != 0:
-                    deadline = min(deadline, time.monotonic() + GRACE_S)
+    deaths: list[tuple[int, int]] = []
+    deadline = inf
+    while alive and time.monotonic() < deadline:
+        while (ended := reap_one()) is not None:
+            rank = alive.pop(ended[0], None)
+            if rank is not None:
+                deaths.append((rank, ended[1]))
+                deadline = min(deadline, time.monotonic() + GRACE_S) if ended[1] else deadline
         time.sleep(POLL_S)
-    return dead
+    return deaths
 
 
-def _kill(pids: set[int]) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError, ChildProcessError):
-            if os.waitpid(pid, os.WNOHANG)[0] == 0:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
+def _end(alive: dict[int, int]) -> None:
+    """Kill and reap the ranks that are left."""
+    for pid in alive:
+        kill_tree(pid)
+    for pid in alive:
+        os.waitpid(pid, 0)
 
 
-def summarize(directory: Path, statuses: dict[int, int]) -> tuple[str, int]:
-    """What a person wants to read, and the exit status."""
+def summarize(directory: Path, death: tuple[int, int] | None) -> tuple[str, int]:
+    """What a person wants to read, and the exit status. death: the rank to blame and its exit code."""
     failures = read_failures(directory)
     cause = first_cause(failures)
-    killed = next(((rank, -status) for rank, status in statuses.items() if status < 0), None)
-    if killed is not None and (cause is None or cause.echo):
-        return f"failed: rank {killed[0]} was ended by {signal.Signals(killed[1]).name}", 1
+    if death is not None and (cause is None or cause.echo):
+        return f"failed: {exit_text(*death)}", 1
     if cause is not None:
         return f"failed ({cause.verdict}): rank {cause.rank} in {cause.phase}: {cause.reason}", 1
     try:

@@ -7,13 +7,12 @@ that the service can render it anywhere.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from pydantic import TypeAdapter, ValidationError
-
-from search_spaces.checks import CLOSED, Checks
+from runners.reading import plain, read_value
+from search_spaces.checks import CLOSED, Checks, InvalidValue
 from search_spaces.cluster import DeviceKind
 from search_spaces.model import ModelSpec
 from search_spaces.plan import Plan
@@ -36,14 +35,15 @@ class Dtype(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring:
     """How long to measure: warmup_steps dropped, then steps until the 95 % interval of the median lies within
-    +- precision (relative), at least min_steps and at most max_steps of them. loss_steps: how many of the first
-    losses to report."""
+    +- precision (relative), at least min_steps and at most max_steps of them; after max_seconds of timed steps
+    min_steps are enough. loss_steps: how many of the first losses to report."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
     warmup_steps: int = 2
     min_steps: int = 6
     max_steps: int = 30
+    max_seconds: float = 60.0
     precision: float = 0.03
     loss_steps: int = 4
 
@@ -51,6 +51,7 @@ class Measuring:
         checks = Checks()
         checks.at_least(0, warmup_steps=self.warmup_steps, loss_steps=self.loss_steps)
         checks.at_least(1, min_steps=self.min_steps)
+        checks.require(self.max_seconds > 0, "max_seconds", f"must be positive, not {self.max_seconds}")
         checks.require(0 < self.precision < 1, "precision", f"must lie between 0 and 1, not {self.precision}")
         checks.require(
             self.max_steps >= self.min_steps,
@@ -76,10 +77,14 @@ class Job:
     memory_limit_bytes: int | None = None
     measuring: Measuring = field(default_factory=Measuring)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "device", DeviceKind(self.device))
+        object.__setattr__(self, "dtype", Dtype(self.dtype))
+
 
 def render_job(job: Job) -> str:
     """The job file's text."""
-    return json.dumps({"version": JOB_VERSION, **asdict(job)}, indent=1) + "\n"
+    return json.dumps({"version": JOB_VERSION, **plain(job)}, indent=1) + "\n"
 
 
 def parse_job(text: str) -> Job:
@@ -91,7 +96,6 @@ def parse_job(text: str) -> Job:
     if not isinstance(document, dict) or document.pop("version", None) != JOB_VERSION:
         raise JobMalformed(f"must be an object with version {JOB_VERSION}")
     try:
-        return TypeAdapter(Job).validate_python(document)
-    except ValidationError as error:
-        problems = (f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in error.errors())
-        raise JobMalformed("; ".join(problems)) from error
+        return read_value(Job, document)
+    except InvalidValue as error:
+        raise JobMalformed(str(error)) from error

@@ -50,7 +50,9 @@ def _is_enough(timings: Timings, measuring: Measuring) -> bool:
     samples = timings.step_times_s
     if len(samples) < measuring.min_steps:
         return False
-    return len(samples) >= measuring.max_steps or is_tight(samples, measuring.precision)
+    if len(samples) >= measuring.max_steps or sum(samples) >= measuring.max_seconds:
+        return True
+    return is_tight(samples, measuring.precision)
 
 
 def _agreed(enough: bool, device: torch.device) -> bool:

@@ -134,7 +134,7 @@ def test_a_killed_rank_ends_the_gang_within_two_seconds(endless, tmp_path):
     output, _ = process.communicate(timeout=30)
     assert time.monotonic() - start < 2
     assert process.returncode == 1
-    assert "rank 1 was ended by SIGKILL" in output
+    assert "rank 1 was killed by SIGKILL" in output
     assert all(failure.echo for failure in read_failures(tmp_path))
     assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
 
