@@ -1,0 +1,43 @@
+"""A search's options are a frozen dataclass; this reads one from a document, and checks that its library is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from importlib.util import find_spec
+from typing import Any, TypeVar, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from search_spaces.checks import did_you_mean
+from tuner.search.base import SearchMisconfigured
+
+T = TypeVar("T")
+
+
+def parse_options(search: str, kind: type[T], given: Mapping[str, Any]) -> T:
+    """`given` as a `kind`; each value must have its field's type, nothing is converted. Raises SearchMisconfigured."""
+    types = get_type_hints(kind, include_extras=True)
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # every kind of options is a dataclass
+    for name, value in given.items():
+        if name not in known:
+            hint = did_you_mean(str(name), known) if known else "it takes no options"
+            raise SearchMisconfigured(f"search {search}: unknown option {name!r} ({value!r}); {_listed(known, hint)}")
+        try:
+            TypeAdapter(types[name]).validate_python(value, strict=True)
+        except ValidationError as error:
+            message = error.errors()[0]["msg"]
+            raise SearchMisconfigured(
+                f"search {search}: option {name!r} is {value!r}: {message}; known options: {', '.join(known)}"
+            ) from None
+    return kind(**given)
+
+
+def require_library(search: str, library: str) -> None:
+    """Check that `library` is installed, without importing it (DeepHyper takes 3 s). Raises SearchMisconfigured."""
+    if find_spec(library) is None:
+        raise SearchMisconfigured(f"search {search} needs {library}, which is not installed: pip install {library}")
+
+
+def _listed(known: list[str], hint: str) -> str:
+    return f"{hint} (known options: {', '.join(known)})" if known else hint
