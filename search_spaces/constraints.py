@@ -7,70 +7,40 @@ must divide), and identity (of two plans that run the same, one is kept, so that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
-from search_spaces.cluster import ClusterSpec
+from search_spaces.cluster import DeviceKind
 from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan, Recompute, Schedule
+from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from search_spaces.setting import (
+    CONTEXTS,
+    RECOMPUTES,
+    SCHEDULES,
+    BoolColumn,
+    Capabilities,
+    Columns,
+    Constraint,
+    IntColumn,
+    Setting,
+    Violation,
+    codes,
+)
 
-IntColumn = npt.NDArray[np.int64]
-BoolColumn = npt.NDArray[np.bool_]
-# One column per field of Plan, all of one length. Enumerations stand as the index of their member.
-Columns = Mapping[str, IntColumn]
-
-RECOMPUTES: tuple[Recompute, ...] = tuple(Recompute)
-SCHEDULES: tuple[Schedule, ...] = tuple(Schedule)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capabilities:
-    """What the training code of a workload can run. The default is plain data, tensor and pipeline parallelism."""
-
-    schedules: frozenset[Schedule] = frozenset({Schedule.ONE_F_ONE_B})
-    recompute: frozenset[Recompute] = frozenset({Recompute.NONE})
-    zero_stages: frozenset[int] = frozenset({0, 1, 2, 3})
-    zero_stages_with_pp: frozenset[int] = frozenset({0, 1})
-    context_parallel: bool = False
-    expert_parallel: bool = False
-    kv_replication: bool = False
-    experts: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What a Plan is judged against. global_batch_size None: any."""
-
-    model: ModelSpec
-    cluster: ClusterSpec
-    global_batch_size: int | None
-    capabilities: Capabilities = field(default_factory=Capabilities)
-    tp_across_nodes: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Constraint:
-    """One rule. holds: on columns, True where kept. numbers: the broken rule on one Plan, with its numbers."""
-
-    name: str
-    reason: str
-    holds: Callable[[Columns, Setting], BoolColumn]
-    numbers: Callable[[Plan, Setting], str]
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One rule that one Plan breaks."""
-
-    constraint: str
-    message: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.message} ({self.constraint}: {self.reason})"
+__all__ = [
+    "CONSTRAINTS",
+    "CONTEXTS",
+    "RECOMPUTES",
+    "SCHEDULES",
+    "BoolColumn",
+    "Capabilities",
+    "Columns",
+    "Constraint",
+    "IntColumn",
+    "Setting",
+    "Violation",
+]
 
 
 def _divides(name: str, field_name: str, reason: str, size: Callable[[ModelSpec], int], label: str) -> Constraint:
@@ -123,12 +93,34 @@ def _listed(values: frozenset[int]) -> str:
     return ", ".join(map(str, sorted(values))) or "none"
 
 
-def _codes(members: tuple[object, ...], able: frozenset[object]) -> list[int]:
-    return [index for index, member in enumerate(members) if member in able]
+def _rounds(c: Columns, s: Setting) -> BoolColumn:
+    even: BoolColumn = c["grad_accum_steps"] % np.maximum(1, c["grad_accum_steps"] // c["pp"]) == 0
+    return even | ~np.isin(c["schedule"], _IN_ROUNDS)
 
 
-_INTERLEAVING = _codes(SCHEDULES, frozenset(s for s in SCHEDULES if s.interleaves))
+def _sequence(c: Columns, s: Setting) -> BoolColumn:
+    cuts = c["cp"] * np.where(c["sequence_parallel"] == 1, c["tp"], 1)
+    even: BoolColumn = s.model.seq_len % cuts == 0
+    return even
+
+
+def _sequence_numbers(p: Plan, s: Setting) -> str:
+    parts = f"cp({p.cp}) * tp({p.tp}) = {p.cp * p.tp}" if p.sequence_parallel else f"cp({p.cp})"
+    return f"{parts} does not divide seq_len({s.model.seq_len})"
+
+
+def _ulysses(heads: Callable[[ModelSpec], int]) -> Callable[[Columns, Setting], BoolColumn]:
+    """The rule that each context rank gets whole heads out of those that tensor parallelism leaves."""
+    return lambda c, s: (c["context"] != _ULYSSES) | (heads(s.model) % (c["tp"] * c["cp"]) == 0)
+
+
+_INTERLEAVING = codes(SCHEDULES, frozenset(s for s in SCHEDULES if s.interleaves))
+_SPLIT_BACKWARD = codes(SCHEDULES, frozenset(s for s in SCHEDULES if s.splits_backward))
+_IN_ROUNDS = codes(SCHEDULES, frozenset({Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE}))
 _PLAIN_SCHEDULE = SCHEDULES.index(Schedule.ONE_F_ONE_B)
+_ZBV = SCHEDULES.index(Schedule.ZBV)
+_NO_RECOMPUTE = RECOMPUTES.index(Recompute.NONE)
+_ALL_GATHER, _ULYSSES, _RING = (CONTEXTS.index(kind) for kind in ContextParallel)
 
 CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
@@ -167,8 +159,8 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         "sequence",
         "context and sequence parallelism cut the sequence evenly",
-        lambda c, s: s.model.seq_len % (c["cp"] * c["tp"]) == 0,
-        lambda p, s: f"cp({p.cp}) * tp({p.tp}) = {p.cp * p.tp} does not divide seq_len({s.model.seq_len})",
+        _sequence,
+        _sequence_numbers,
     ),
     Constraint(
         "pp-layers",
@@ -206,9 +198,12 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         "trainer-cp",
-        "the trainer must support context parallelism",
-        lambda c, s: (c["cp"] == 1) | s.capabilities.context_parallel,
-        lambda p, s: f"cp({p.cp}): the trainer has no context parallelism",
+        "the trainer must support that context parallelism",
+        lambda c, s: (c["cp"] == 1) | np.isin(c["context"], codes(CONTEXTS, frozenset(s.capabilities.contexts))),
+        lambda p, s: (
+            f"cp({p.cp}) with context({p.context}): the trainer supports "
+            f"{', '.join(sorted(s.capabilities.contexts)) or 'no context parallelism'}"
+        ),
     ),
     Constraint(
         "trainer-ep",
@@ -225,13 +220,25 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         "trainer-recompute",
         "the trainer must support that recomputation",
-        lambda c, s: np.isin(c["recompute"], _codes(RECOMPUTES, frozenset(s.capabilities.recompute))),
+        lambda c, s: np.isin(c["recompute"], codes(RECOMPUTES, frozenset(s.capabilities.recompute))),
         lambda p, s: f"recompute({p.recompute}): the trainer supports {', '.join(sorted(s.capabilities.recompute))}",
+    ),
+    Constraint(
+        "trainer-recompute-interval",
+        "the trainer must be able to recompute some of the layers only",
+        lambda c, s: (c["recompute_interval"] == 1) | s.capabilities.recompute_intervals,
+        lambda p, s: f"recompute_interval({p.recompute_interval}): the trainer recomputes every layer or none",
+    ),
+    Constraint(
+        "trainer-sequence-parallel",
+        "the trainer must be able to run tensor parallelism without sequence parallelism",
+        lambda c, s: (c["sequence_parallel"] == 1) | s.capabilities.choice_of_sequence_parallel,
+        lambda p, s: "sequence_parallel(False): the trainer always splits the sequence over tp",
     ),
     Constraint(
         "trainer-schedule",
         "the trainer must support that pipeline schedule",
-        lambda c, s: (c["pp"] == 1) | np.isin(c["schedule"], _codes(SCHEDULES, frozenset(s.capabilities.schedules))),
+        lambda c, s: (c["pp"] == 1) | np.isin(c["schedule"], codes(SCHEDULES, frozenset(s.capabilities.schedules))),
         lambda p, s: f"schedule({p.schedule}): the trainer supports {', '.join(sorted(s.capabilities.schedules))}",
     ),
     Constraint(
@@ -239,6 +246,60 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         "several model chunks per pipeline rank need an interleaving schedule, and such a schedule needs several",
         lambda c, s: (c["vpp"] > 1) == np.isin(c["schedule"], _INTERLEAVING),
         lambda p, s: f"vpp({p.vpp}) does not go with schedule({p.schedule})",
+    ),
+    Constraint(
+        "zbv-vpp",
+        "zbv folds the pipeline once: its ranks hold two chunks each (Qi et al. 2023, section 6)",
+        lambda c, s: (c["schedule"] != _ZBV) | (c["vpp"] == 2),
+        lambda p, s: f"vpp({p.vpp}) with schedule(zbv), which needs vpp(2)",
+    ),
+    Constraint(
+        "interleaved-rounds",
+        "interleaved schedules run rounds of at least pp micro-batches, all of one size (torch refuses other numbers)",
+        _rounds,
+        lambda p, s: (
+            f"grad_accum_steps({p.grad_accum_steps}) is no multiple of its {max(1, p.grad_accum_steps // p.pp)} "
+            f"rounds of at least pp({p.pp})"
+        ),
+    ),
+    Constraint(
+        "split-backward-zero3",
+        "with weights resharded after each pass, torch's split backward passes train wrongly without an error",
+        lambda c, s: ~np.isin(c["schedule"], _SPLIT_BACKWARD) | (c["zero_stage"] < 3),
+        lambda p, s: f"zero_stage({p.zero_stage}) with schedule({p.schedule})",
+    ),
+    Constraint(
+        "ulysses-heads",
+        "ulysses gives each context rank whole attention heads, out of those that tensor parallelism leaves",
+        _ulysses(lambda m: m.heads),
+        lambda p, s: f"tp({p.tp}) * cp({p.cp}) = {p.tp * p.cp} does not divide heads({s.model.heads})",
+    ),
+    Constraint(
+        "ulysses-kv-heads",
+        "ulysses gives each context rank whole key/value heads, out of those that tensor parallelism leaves",
+        _ulysses(lambda m: m.kv_heads),
+        lambda p, s: f"tp({p.tp}) * cp({p.cp}) = {p.tp * p.cp} does not divide kv_heads({s.model.kv_heads})",
+    ),
+    Constraint(
+        "ring-cuda",
+        "torch has ring attention for its CUDA kernels alone",
+        lambda c, s: (c["context"] != _RING) | (s.cluster.device.kind is DeviceKind.CUDA),
+        lambda p, s: f"context(ring) on {s.cluster.device.kind} devices",
+    ),
+    Constraint(
+        "ring-sequence",
+        "in a ring each rank holds one slice from the front and one from the back, so that causal work is even",
+        lambda c, s: (c["context"] != _RING) | (s.model.seq_len % (2 * c["cp"]) == 0),
+        lambda p, s: f"2 * cp({p.cp}) does not divide seq_len({s.model.seq_len})",
+    ),
+    Constraint(
+        "recompute-interval",
+        "every chunk of the pipeline holds a layer that is recomputed, else the ranks would differ",
+        lambda c, s: c["recompute_interval"] <= np.maximum(1, s.model.layers // (c["pp"] * c["vpp"])),
+        lambda p, s: (
+            f"recompute_interval({p.recompute_interval}) is above the layers of a chunk, "
+            f"layers({s.model.layers}) / (pp({p.pp}) * vpp({p.vpp}))"
+        ),
     ),
     Constraint(
         "schedule-needs-pp",
@@ -251,5 +312,23 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         "with one data-parallel replica there is nothing to shard over; only ZeRO stage 0 is kept",
         lambda c, s: (c["dp"] * c["cp"] > 1) | (c["zero_stage"] == 0),
         lambda p, s: f"zero_stage({p.zero_stage}) with dp(1) is the same setting as stage 0",
+    ),
+    Constraint(
+        "sequence-parallel-needs-tp",
+        "without tensor parallelism the sequence is not split either way; only sequence_parallel true is kept",
+        lambda c, s: (c["tp"] > 1) | (c["sequence_parallel"] == 1),
+        lambda p, s: "sequence_parallel(False) with tp(1) is the same setting as true",
+    ),
+    Constraint(
+        "interval-needs-recompute",
+        "without recomputation its interval means nothing; only 1 is kept",
+        lambda c, s: (c["recompute"] != _NO_RECOMPUTE) | (c["recompute_interval"] == 1),
+        lambda p, s: f"recompute_interval({p.recompute_interval}) with recompute(none) is the same setting as 1",
+    ),
+    Constraint(
+        "context-needs-cp",
+        "without context parallelism all kinds of it are the same; only all_gather is kept",
+        lambda c, s: (c["cp"] > 1) | (c["context"] == _ALL_GATHER),
+        lambda p, s: f"context({p.context}) with cp(1) is the same setting as all_gather",
     ),
 )

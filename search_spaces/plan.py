@@ -22,17 +22,38 @@ class Recompute(StrEnum):
 
 
 class Schedule(StrEnum):
-    """The order of forward and backward micro-batches in a pipeline."""
+    """The order of forward and backward micro-batches in a pipeline.
+
+    interleaved: Narayanan et al. 2021; zero_bubble (ZB1P) and zbv (ZB-V): Qi et al. 2023.
+    """
 
     GPIPE = "gpipe"
     ONE_F_ONE_B = "1f1b"
     INTERLEAVED = "interleaved"
     ZERO_BUBBLE = "zero_bubble"
+    ZBV = "zbv"
 
     @property
     def interleaves(self) -> bool:
         """True when a pipeline rank holds more than one model chunk (vpp > 1)."""
-        return self in (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE)
+        return self in (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE, Schedule.ZBV)
+
+    @property
+    def splits_backward(self) -> bool:
+        """True when gradients of inputs and of weights are computed in passes of their own."""
+        return self in (Schedule.ZERO_BUBBLE, Schedule.ZBV)
+
+
+class ContextParallel(StrEnum):
+    """How attention sees the whole sequence when each rank holds a slice of it.
+
+    all_gather: of keys and values (Dubey et al. 2024); ulysses: all-to-all, heads for sequence (Jacobs et al. 2023);
+    ring: keys and values pass from rank to rank (Liu et al. 2023).
+    """
+
+    ALL_GATHER = "all_gather"
+    ULYSSES = "ulysses"
+    RING = "ring"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +64,9 @@ class Plan:
     ep: expert parallel degree, taken out of dp. vpp: model chunks per pipeline rank. micro_batch_size: sequences
     per forward pass and data-parallel replica. grad_accum_steps: micro-batches per optimizer step and replica
     (in a pipeline: the micro-batches in flight). zero_stage: 0 nothing, 1 optimizer state, 2 and gradients,
-    3 and parameters are sharded over dp (Rajbhandari et al. 2020).
+    3 and parameters are sharded over dp and cp (Rajbhandari et al. 2020). sequence_parallel: with tp, activations
+    between the blocks are split along the sequence. recompute_interval: every so many-th layer recomputes. context:
+    with cp, how attention sees the whole sequence.
     """
 
     __pydantic_config__: ClassVar[Any] = CLOSED
@@ -59,12 +82,18 @@ class Plan:
     zero_stage: int = 0
     recompute: Recompute = Recompute.NONE
     schedule: Schedule = Schedule.ONE_F_ONE_B
+    sequence_parallel: bool = True
+    recompute_interval: int = 1
+    context: ContextParallel = ContextParallel.ALL_GATHER
 
     def __post_init__(self) -> None:
         checks = Checks()
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name in ("recompute", "schedule"):
+            if field.name in ("recompute", "schedule", "context"):
+                continue
+            if field.name == "sequence_parallel":
+                checks.require(isinstance(value, bool), field.name, f"must be true or false, not {value!r}")
                 continue
             if not checks.require(
                 isinstance(value, int) and not isinstance(value, bool), field.name, f"must be an integer, not {value!r}"
@@ -77,6 +106,7 @@ class Plan:
         checks.done()
         object.__setattr__(self, "recompute", Recompute(self.recompute))
         object.__setattr__(self, "schedule", Schedule(self.schedule))
+        object.__setattr__(self, "context", ContextParallel(self.context))
 
     @property
     def world_size(self) -> int:
@@ -100,6 +130,12 @@ class Plan:
             parts.append(f"recompute-{self.recompute}")
         if self.schedule is not Schedule.ONE_F_ONE_B:
             parts.append(str(self.schedule))
+        if not self.sequence_parallel:
+            parts.append("nosp")
+        if self.recompute_interval > 1:
+            parts.append(f"every{self.recompute_interval}")
+        if self.context is not ContextParallel.ALL_GATHER:
+            parts.append(str(self.context))
         return " ".join(parts)
 
     def as_dict(self) -> dict[str, Any]:

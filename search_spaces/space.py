@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from math import prod
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ import numpy as np
 from search_spaces.checks import CLOSED, Checks
 from search_spaces.constraints import (
     CONSTRAINTS,
+    CONTEXTS,
     RECOMPUTES,
     SCHEDULES,
     BoolColumn,
@@ -23,12 +25,14 @@ from search_spaces.constraints import (
     Setting,
     Violation,
 )
-from search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
+from search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 
 # 10^7 combinations are about 1 GB of columns and some seconds; more is a mistake in the bounds.
 MOST_COMBINATIONS = 10_000_000
 DEFAULT_MICRO_BATCHES = (1, 2, 4, 8, 16)
 DEFAULT_ACCUMULATIONS = (1, 2, 4, 8, 16, 32)
+# The fields whose values stand in columns as the index of their member.
+MEMBERS: Mapping[str, tuple[StrEnum, ...]] = {"recompute": RECOMPUTES, "schedule": SCHEDULES, "context": CONTEXTS}
 
 
 class SpaceTooLarge(ValueError):
@@ -55,11 +59,15 @@ class Bounds:
     zero_stage: tuple[int, ...] = (0, 1, 2, 3)
     recompute: tuple[Recompute, ...] = (Recompute.NONE,)
     schedule: tuple[Schedule, ...] = (Schedule.ONE_F_ONE_B,)
+    sequence_parallel: tuple[bool, ...] = (True,)
+    recompute_interval: tuple[int, ...] = (1,)
+    context: tuple[ContextParallel, ...] = (ContextParallel.ALL_GATHER,)
     tp_across_nodes: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "recompute", tuple(Recompute(value) for value in self.recompute))
         object.__setattr__(self, "schedule", tuple(Schedule(value) for value in self.schedule))
+        object.__setattr__(self, "context", tuple(ContextParallel(value) for value in self.context))
         checks = Checks()
         for field in fields(self):
             values = getattr(self, field.name)
@@ -67,7 +75,7 @@ class Bounds:
                 continue
             checks.require(bool(values), field.name, "must name at least one value")
             checks.require(len(set(values)) == len(values), field.name, f"names a value twice: {_listed(values)}")
-            if field.name in ("recompute", "schedule"):
+            if field.name in MEMBERS or field.name == "sequence_parallel":
                 continue
             low, high = (0, 3) if field.name == "zero_stage" else (1, None)
             for value in values:
@@ -185,6 +193,9 @@ def dimensions(bounds: Bounds, setting: Setting) -> dict[str, tuple[Any, ...]]:
         "zero_stage": bounds.zero_stage,
         "recompute": bounds.recompute,
         "schedule": bounds.schedule,
+        "sequence_parallel": bounds.sequence_parallel,
+        "recompute_interval": bounds.recompute_interval,
+        "context": bounds.context,
     }
     if batch is None:
         chosen["grad_accum_steps"] = bounds.grad_accum_steps or DEFAULT_ACCUMULATIONS
@@ -206,15 +217,12 @@ def _grid(dims: Mapping[str, tuple[Any, ...]], setting: Setting) -> dict[str, In
 
 
 def _code(name: str, value: Any) -> int:
-    if name == "recompute":
-        return RECOMPUTES.index(value)
-    if name == "schedule":
-        return SCHEDULES.index(value)
-    return int(value)
+    return MEMBERS[name].index(value) if name in MEMBERS else int(value)
 
 
 def _plan(row: dict[str, int]) -> Plan:
-    return Plan(**{**row, "recompute": RECOMPUTES[row["recompute"]], "schedule": SCHEDULES[row["schedule"]]})  # type: ignore[arg-type]  # the enums replace their codes
+    values: dict[str, Any] = {name: MEMBERS[name][value] if name in MEMBERS else value for name, value in row.items()}
+    return Plan(**values | {"sequence_parallel": bool(row["sequence_parallel"])})
 
 
 def _divisors(number: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from runners.outcome import Verdict
 from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from search_spaces.constraints import Capabilities, Setting
 from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan, Recompute, Schedule
+from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from search_spaces.space import Bounds, Space
 from tuner.search.base import Search, Seen
 
@@ -23,7 +23,7 @@ ABLE = Capabilities(
     recompute=frozenset(Recompute),
     schedules=frozenset({Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.GPIPE}),
     zero_stages_with_pp=frozenset({0, 1}),
-    context_parallel=True,
+    contexts=frozenset(ContextParallel),
 )
 
 

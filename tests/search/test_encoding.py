@@ -33,7 +33,15 @@ def test_degrees_are_log2_stages_numbers_and_the_rest_categories(space: Space) -
 def test_derived_and_constant_fields_are_left_out(space: Space) -> None:
     encoding = Encoding.of(space)
     assert set(encoding.choices) == {"tp", "pp", "micro_batch_size", "zero_stage", "schedule"}
-    assert encoding.fixed == {"cp": 0.0, "ep": 0.0, "vpp": 0.0, "recompute": "none"}
+    assert encoding.fixed == {
+        "cp": 0.0,
+        "ep": 0.0,
+        "vpp": 0.0,
+        "recompute": "none",
+        "sequence_parallel": 1.0,
+        "recompute_interval": 0.0,
+        "context": "all_gather",
+    }
 
 
 def test_accumulation_is_searched_where_the_batch_is_free(make: MakeSpace) -> None:

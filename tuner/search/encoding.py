@@ -1,7 +1,8 @@
 """The numbers and names that a surrogate sees for a plan: one feature per searched dimension, and the way back.
 
 Searched is a dimension of the space that takes more than one value over the legal plans. Degrees and sizes are log2
-(cost is made of products and ratios of them), the ZeRO stage is an ordinal, recompute and schedule are categories.
+(cost is made of products and ratios of them), the ZeRO stage is an ordinal, sequence parallelism is 0 or 1, and
+recompute, schedule and context are categories.
 Derived fields (dp; grad_accum_steps under a fixed global batch) follow from the others and would only repeat them.
 """
 
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from search_spaces.constraints import RECOMPUTES, SCHEDULES
+from search_spaces.constraints import CONTEXTS, RECOMPUTES, SCHEDULES
 from search_spaces.plan import Plan
 from search_spaces.space import Space
 
@@ -26,6 +27,7 @@ Features = dict[str, Feature]
 CATEGORIES: Mapping[str, tuple[str, ...]] = {
     "recompute": tuple(map(str, RECOMPUTES)),
     "schedule": tuple(map(str, SCHEDULES)),
+    "context": tuple(map(str, CONTEXTS)),
 }
 
 
@@ -122,7 +124,7 @@ def _strides(choices: Mapping[str, tuple[Feature, ...]]) -> IntArray:
 def _feature(name: str, value: Any) -> Feature:
     if name in CATEGORIES:
         return str(value)
-    return float(value) if name == "zero_stage" else float(np.log2(value))
+    return float(value) if name in ("zero_stage", "sequence_parallel") else float(np.log2(value))
 
 
 def _feature_of_code(name: str, code: int) -> Feature:
