@@ -30,6 +30,14 @@ class Dtype(StrEnum):
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+class Router(StrEnum):
+    """Who sends tokens to experts: the model, or a fixed rule that gives every expert the same number of them."""
+
+    LEARNED = "learned"
+    BALANCED = "balanced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +82,14 @@ class Job:
     dtype: Dtype = Dtype.FLOAT32
     learning_rate: float = 1e-3
     seed: int = 0
+    router: Router = Router.LEARNED
     memory_limit_bytes: int | None = None
     measuring: Measuring = field(default_factory=Measuring)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", DeviceKind(self.device))
         object.__setattr__(self, "dtype", Dtype(self.dtype))
+        object.__setattr__(self, "router", Router(self.router))
 
 
 def render_job(job: Job) -> str:

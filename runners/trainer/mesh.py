@@ -1,8 +1,9 @@
-"""Every rank finds its place in one mesh (pp, dp, tp), tp innermost.
+"""Every rank finds its place in one mesh (pp, edp, ep, cp, tp), tp innermost; dp is edp and ep together.
 
 Ranks of one node are consecutive, so tensor parallelism, which talks most, stays inside a node, and pipeline stages,
-which talk least, lie farthest apart (Narayanan et al. 2021, section 3). Context and expert parallelism would be new
-axes next to dp here; they do not exist yet.
+which talk least, lie farthest apart (Narayanan et al. 2021, section 3). Dense parameters have a replica on every rank
+of dp x cp. The experts are spread over ep, so one expert's parameters have a replica on every rank of edp x cp alone
+(Singh et al. 2023, DeepSpeed-TED; the dense and the sparse view of one mesh).
 """
 
 from __future__ import annotations
@@ -14,46 +15,63 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from search_spaces.plan import Plan
 
+AXES = ("pp", "edp", "ep", "cp", "tp")
+
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """The three axes as this rank sees them, and where it stands on each."""
+    """The axes as this rank sees them. replicas, expert_replicas: who holds the same dense or expert parameters."""
 
     pp: DeviceMesh
     dp: DeviceMesh
+    ep: DeviceMesh
+    cp: DeviceMesh
     tp: DeviceMesh
+    replicas: DeviceMesh
+    expert_replicas: DeviceMesh
 
     @property
-    def stage(self) -> int:
+    def pipeline_rank(self) -> int:
         return self.pp.get_local_rank()
 
     @property
     def replica(self) -> int:
+        """Which part of the global batch is this rank's; the ranks of one cp group share it."""
         return self.dp.get_local_rank()
-
-    @property
-    def is_first_stage(self) -> bool:
-        return self.stage == 0
-
-    @property
-    def is_last_stage(self) -> bool:
-        return self.stage == self.pp.size() - 1
 
 
 def build_mesh(plan: Plan, device_type: str) -> Mesh:
     """Collective: every rank of the job calls it, with the same plan."""
-    whole = init_device_mesh(device_type, (plan.pp, plan.dp, plan.tp), mesh_dim_names=("pp", "dp", "tp"))
-    return Mesh(whole["pp"], whole["dp"], whole["tp"])
+    shape = (plan.pp, plan.dp // plan.ep, plan.ep, plan.cp, plan.tp)
+    whole = init_device_mesh(device_type, shape, mesh_dim_names=AXES)
+    return Mesh(
+        pp=whole["pp"],
+        dp=_join(whole, "edp", "ep"),
+        ep=whole["ep"],
+        cp=whole["cp"],
+        tp=whole["tp"],
+        replicas=_join(whole, "edp", "ep", "cp"),
+        expert_replicas=_join(whole, "edp", "cp"),
+    )
+
+
+def _join(whole: DeviceMesh, *axes: str) -> DeviceMesh:
+    """One axis out of several; those of size 1 add nothing, not even a process group."""
+    wide = [axis for axis in axes if whole[axis].size() > 1]
+    if len(wide) < 2:
+        return whole[wide[0] if wide else axes[0]]
+    joined: DeviceMesh = whole[tuple(wide)]._flatten("_".join(wide))
+    return joined
 
 
 def build_tie_group(plan: Plan, mesh: Mesh) -> dist.ProcessGroup | None:
-    """The group of the first and the last stage's ranks that hold the same part of a tied weight.
+    """The group of the first and the last pipeline ranks that hold the same part of a tied weight.
 
-    Collective. None on the stages between, which hold no copy.
+    Collective. None on the ranks between, which hold no copy.
     """
     if plan.pp == 2:
         return mesh.pp.get_group()
-    per_stage = plan.dp * plan.tp
+    per_stage = plan.world_size // plan.pp
     pairs = [[rank, (plan.pp - 1) * per_stage + rank] for rank in range(per_stage)]
     own = None
     for pair in pairs:

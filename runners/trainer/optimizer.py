@@ -1,7 +1,7 @@
 """AdamW in two forms behind one seam: on one flat buffer (ZeRO 0 and 1), and on FSDP2's parameters.
 
-The flat form keeps gradients, and with bfloat16 weights the master weights, in float32. It does not overlap its
-communication with the backward pass. No gradient clipping, no learning rate schedule.
+Both keep master weights and reduce gradients in float32, whatever the model computes in. The flat form does not
+overlap its communication with the backward pass. No gradient clipping, no learning rate schedule, no loss scaling.
 """
 
 from __future__ import annotations
@@ -34,7 +34,12 @@ class ShardedAdamW:
     """AdamW on parameters that FSDP2 keeps: gradients arrive reduced, cut as the parameters are."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], learning_rate: float) -> None:
-        self._adamw = torch.optim.AdamW(parameters, lr=learning_rate, fused=True)
+        # One fused update takes parameters of one mesh only: dense ones and experts, cut over tp or not, lie on others.
+        groups: dict[object, list[nn.Parameter]] = {}
+        for parameter in parameters:
+            mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+            groups.setdefault(mesh, []).append(parameter)
+        self._adamw = torch.optim.AdamW([{"params": group} for group in groups.values()], lr=learning_rate, fused=True)
 
     def clear(self) -> None:
         self._adamw.zero_grad()
@@ -46,6 +51,27 @@ class ShardedAdamW:
 
     def step(self) -> None:
         self._adamw.step()
+
+
+class Both:
+    """One optimizer for the dense parameters and one for the experts, whose replicas are other ranks.
+
+    The experts' states are sharded over dp / ep x cp and the rest over dp x cp (Singh et al. 2023, DeepSpeed-TED).
+    """
+
+    def __init__(self, dense: FlatAdamW, experts: FlatAdamW) -> None:
+        self._dense, self._experts = dense, experts
+
+    def clear(self) -> None:
+        self._dense.clear()
+        self._experts.clear()
+
+    def gradient(self, parameter: nn.Parameter) -> Tensor:
+        return (self._dense if parameter in self._dense else self._experts).gradient(parameter)
+
+    def step(self) -> None:
+        self._dense.step()
+        self._experts.step()
 
 
 class FlatAdamW:
@@ -75,6 +101,9 @@ class FlatAdamW:
         # In float32 the master copy is the weights themselves.
         self._master = nn.Parameter(self._own.float())
         self._adamw = torch.optim.AdamW([self._master], lr=learning_rate, fused=True)
+
+    def __contains__(self, parameter: nn.Parameter) -> bool:
+        return parameter in self._spans
 
     def clear(self) -> None:
         self._gradients.zero_()

@@ -1,4 +1,4 @@
-"""Shards a stage over its tensor-parallel group and its replicas, then gives every shard its part of the whole.
+"""Shards a chunk of the model over its replicas, then gives every shard its part of the whole.
 
 Order matters: build on the meta device, tensor parallelism, replicas, storage, numbers; so no rank ever holds more
 than its own shards and one whole parameter. Which ZeRO stage takes which road is decided in `choose_sharding`.
@@ -11,24 +11,15 @@ from enum import StrEnum
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed._composable.replicate_with_fsdp import replicate  # FSDP2's twin; the public one is DDP's
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    PrepareModuleInput,
-    RowwiseParallel,
-    SequenceParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor import DTensor
 
 from runners.trainer.job import Job
+from runners.trainer.mesh import Mesh
 from runners.trainer.model import Transformer, initial_values
 from search_spaces.cluster import DeviceKind
-from search_spaces.model import Activation
 
 
 class Sharding(StrEnum):
@@ -46,81 +37,28 @@ def choose_sharding(job: Job) -> Sharding:
     layers of 128, 77 against 100 ms at 4 layers of 64 (2 ranks, gloo, a busy 2-core machine). On CUDA replicate()
     overlaps its all-reduces with the backward pass, which the flat optimizer does not.
     """
-    if job.plan.dp == 1 or job.plan.zero_stage == 1:
+    if job.plan.dp * job.plan.cp == 1 or job.plan.zero_stage == 1:
         return Sharding.FLAT
     if job.plan.zero_stage == 0:
         return Sharding.FLAT if job.device is DeviceKind.CPU else Sharding.REPLICATE
     return Sharding.FULLY_SHARD
 
 
-class SharedProjection(nn.Module):
-    """A key or value projection of fewer heads than tensor-parallel ranks: each rank computes the one head it needs.
+def shard_replicas(model: Transformer, mesh: Mesh, job: Job, sharding: Sharding) -> None:
+    """Wrap every layer, then the rest, with FSDP2; its experts first, over the replicas that are theirs.
 
-    The weight stays whole on every rank. The ranks' gradients concern different parts of the layer's output, so they
-    are partial sums, for the weight as well as for the input.
+    Every reduction becomes a sum: the loss is already divided.
     """
-
-    def __init__(self, linear: nn.Linear, mesh: DeviceMesh, kv_heads: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(distribute_tensor(linear.weight, mesh, [Replicate()]))
-        head_dim = linear.out_features // kv_heads
-        head = mesh.get_local_rank() * kv_heads // mesh.size()
-        self._rows = slice(head * head_dim, (head + 1) * head_dim)
-
-    def forward(self, x: DTensor) -> Tensor:
-        if not isinstance(self.weight, DTensor):
-            raise TypeError(f"the weight must be a DTensor, not {type(self.weight).__name__}")
-        weight = self.weight.to_local(grad_placements=[Partial()])[self._rows]
-        return nn.functional.linear(x.to_local(grad_placements=[Partial()]), weight)
-
-
-def shard_tensors(model: Transformer, mesh: DeviceMesh) -> None:
-    """Megatron-style tensor parallelism with sequence parallelism (Korthikanti et al. 2022) over `mesh`.
-
-    Between the blocks, and between the stages, activations are local tensors split along the sequence; logits are
-    local tensors split along the vocabulary.
-    """
-    tokens, sequence, whole = Replicate(), Shard(1), Replicate()
-    styles: dict[str, ParallelStyle] = {}
-    if model.embedding is not None:
-        styles["embedding"] = RowwiseParallel(input_layouts=tokens, output_layouts=sequence)
-    if model.position is not None:
-        # The places carry no batch axis, so the sequence is axis 0.
-        styles["position"] = RowwiseParallel(input_layouts=tokens, output_layouts=Shard(0))
-    if model.head is not None:
-        styles["norm"] = SequenceParallel()
-        styles["head"] = ColwiseParallel(input_layouts=sequence, output_layouts=Shard(-1))
-    grouped = model.spec.kv_heads < mesh.size()
-    gated = model.spec.activation is Activation.SWIGLU
-    for index, layer in model.layers.items():
-        prefix = f"layers.{index}"
-        for block, enter, leave in (
-            ("attention", ("query",) if grouped else ("query", "key", "value"), "output"),
-            ("feed_forward", ("up", "gate") if gated else ("up",), "down"),
-        ):
-            styles[f"{prefix}.{block}_norm"] = SequenceParallel()
-            styles[f"{prefix}.{block}"] = PrepareModuleInput(input_layouts=(sequence,), desired_input_layouts=(whole,))
-            styles |= {f"{prefix}.{block}.{name}": ColwiseParallel() for name in enter}
-            styles[f"{prefix}.{block}.{leave}"] = RowwiseParallel(output_layouts=sequence)
-        if grouped:
-            attention = layer.get_submodule("attention")
-            for name in ("key", "value"):
-                setattr(attention, name, SharedProjection(getattr(attention, name), mesh, model.spec.kv_heads))
-    parallelize_module(model, mesh, styles)
-    model.tie()
-
-
-def shard_replicas(model: Transformer, mesh: DeviceMesh, job: Job, sharding: Sharding) -> None:
-    """Wrap every layer, then the rest, with FSDP2. Every reduction becomes a sum: the loss is already divided."""
     mixed = MixedPrecisionPolicy(param_dtype=getattr(torch, job.dtype), reduce_dtype=torch.float32)
-    wrap: Callable[[nn.Module], object] = partial(
-        fully_shard, mesh=mesh, mp_policy=mixed, reshard_after_forward=job.plan.zero_stage == 3
-    )
+    wrap: Callable[..., object] = partial(fully_shard, mp_policy=mixed, reshard_after_forward=job.plan.zero_stage == 3)
     if sharding is Sharding.REPLICATE:
-        wrap = partial(replicate, mesh=mesh, mp_policy=mixed)
-    for layer in model.layers.values():
-        wrap(layer)
-    wrap(model)
+        wrap = partial(replicate, mp_policy=mixed)
+    if job.plan.ep > 1:
+        for mixture in model.mixtures():
+            wrap(mixture.experts, mesh=mesh.expert_replicas)
+    for layer in model.layer_list():
+        wrap(layer, mesh=mesh.replicas)
+    wrap(model, mesh=mesh.replicas)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             # gloo has no PREMUL_SUM, which a divide factor alone would ask for.
@@ -141,15 +79,13 @@ def materialize(model: Transformer, device: torch.device, seed: int) -> None:
 def own_part(whole: Tensor, parameter: Tensor) -> Tensor:
     """This rank's part of `whole`, cut as `parameter` is.
 
-    FSDP2 cuts what tensor parallelism left, so tp goes first although dp is the outer axis of the mesh.
+    FSDP2 cuts what tensor parallelism left, so tp goes first although it is the inner axis of the mesh.
     """
     if not isinstance(parameter, DTensor):
         return whole
     mesh = parameter.device_mesh
     names = mesh.mesh_dim_names or ()
-    for axis in ("tp", "dp"):
-        if axis not in names:
-            continue
+    for axis in sorted(names, key=lambda name: name != "tp"):
         placement = parameter.placements[names.index(axis)]
         if placement.is_replicate():
             continue

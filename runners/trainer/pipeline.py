@@ -1,18 +1,25 @@
-"""Cuts the model into stages and runs micro-batches through them, forward and backward, in one of two ways.
+"""Cuts the model into chunks and runs micro-batches through them, forward and backward, in one of two ways.
 
-One stage: a plain loop. More: torch's GPipe or 1F1B schedule. Both add up the loss on the device and reduce
-gradients over the replicas as late as the ZeRO stage allows. One model chunk per rank: no interleaving.
+One pipeline rank: a plain loop. More: one of torch's schedules, with one chunk per rank or several. Both add up the
+loss on the device and reduce gradients over the replicas as late as the ZeRO stage allows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
+)
 
 from runners.trainer.failure import Phase, Progress
 from runners.trainer.mesh import Mesh
@@ -32,6 +39,22 @@ class Passes(Protocol):
 def cut_layers(layers: int, stages: int, stage: int) -> range:
     """The layers of one stage: stages differ by at most one layer."""
     return range(stage * layers // stages, (stage + 1) * layers // stages)
+
+
+def stages_of(plan: Plan, rank: int) -> tuple[int, ...]:
+    """The stages that a pipeline rank holds: every pp-th, or in a V one on the way down and one on the way up."""
+    if plan.schedule is Schedule.ZBV and plan.pp > 1:
+        return rank, 2 * plan.pp - 1 - rank
+    return tuple(rank + turn * plan.pp for turn in range(plan.vpp))
+
+
+_SCHEDULES: dict[Schedule, Callable[..., Any]] = {
+    Schedule.GPIPE: ScheduleGPipe,
+    Schedule.ONE_F_ONE_B: Schedule1F1B,
+    Schedule.INTERLEAVED: ScheduleInterleaved1F1B,
+    Schedule.ZERO_BUBBLE: ScheduleInterleavedZeroBubble,
+    Schedule.ZBV: ScheduleZBVZeroBubble,
+}
 
 
 class AccumulatingLoop:
@@ -68,20 +91,30 @@ class Pipeline:
     3 hold whole gradients of a stage until then: more memory than their names promise.
     """
 
-    def __init__(self, model: Transformer, plan: Plan, mesh: Mesh, loss_function: LossFunction, device: torch.device):
-        stage = PipelineStage(model, mesh.stage, plan.pp, device, group=mesh.pp.get_group())
-        kind = {Schedule.GPIPE: ScheduleGPipe, Schedule.ONE_F_ONE_B: Schedule1F1B}[plan.schedule]
-        self._schedule = kind(stage, plan.grad_accum_steps, loss_fn=loss_function, scale_grads=False)
-        self._mesh = mesh
+    def __init__(
+        self, models: Sequence[Transformer], plan: Plan, mesh: Mesh, loss_function: LossFunction, device: torch.device
+    ) -> None:
+        held = stages_of(plan, mesh.pipeline_rank)
+        count, group = plan.pp * plan.vpp, mesh.pp.get_group()
+        stages = [
+            PipelineStage(model, stage, count, device, group=group) for model, stage in zip(models, held, strict=True)
+        ]
+        self._schedule = _SCHEDULES[plan.schedule](
+            stages if plan.schedule.interleaves else stages[0],
+            plan.grad_accum_steps,
+            loss_fn=loss_function,
+            scale_grads=False,
+        )
+        self._is_first, self._is_last = 0 in held, count - 1 in held
 
     def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
         losses: list[Tensor] = []
-        arguments = (tokens,) if self._mesh.is_first_stage else ()
-        targets_here = targets if self._mesh.is_last_stage else None
+        arguments = (tokens,) if self._is_first else ()
+        targets_here = targets if self._is_last else None
         self._schedule.step(
             *arguments,
             target=targets_here,
-            losses=losses if self._mesh.is_last_stage else None,
+            losses=losses if self._is_last else None,
             return_outputs=False,  # else all micro-batches' logits are kept and copied
         )
         return (
@@ -89,7 +122,7 @@ class Pipeline:
         )
 
 
-def note_passes(model: Transformer, loss_function: LossFunction, progress: Progress) -> LossFunction:
+def note_passes(models: Sequence[Transformer], loss_function: LossFunction, progress: Progress) -> LossFunction:
     """Keep `progress` at what the rank computes, from within a schedule too; return the loss function that does.
 
     Whatever lies between a forward pass (or its loss) and the next one counts as backward, waiting included.
@@ -107,6 +140,7 @@ def note_passes(model: Transformer, loss_function: LossFunction, progress: Progr
         progress.phase = Phase.BACKWARD
         return loss
 
-    model.register_forward_pre_hook(enter, prepend=True)
-    model.register_forward_hook(leave)
+    for model in models:
+        model.register_forward_pre_hook(enter, prepend=True)
+        model.register_forward_hook(leave)
     return noted_loss

@@ -6,22 +6,36 @@ every reduction after that is a sum. Synthetic data: speed is measured here, not
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 
+from runners.trainer.attention import place_tensor
+from runners.trainer.context import places_of, spread_attention
 from runners.trainer.failure import Phase, Progress
 from runners.trainer.job import Job
 from runners.trainer.mesh import Mesh, build_tie_group
 from runners.trainer.model import Transformer, stream
-from runners.trainer.optimizer import FlatAdamW, Optimizer, ShardedAdamW
-from runners.trainer.parallel import Sharding, choose_sharding, local, materialize, shard_replicas, shard_tensors
-from runners.trainer.pipeline import AccumulatingLoop, LossFunction, Passes, Pipeline, cut_layers, note_passes
+from runners.trainer.optimizer import Both, FlatAdamW, Optimizer, ShardedAdamW
+from runners.trainer.parallel import Sharding, choose_sharding, local, materialize, shard_replicas
+from runners.trainer.pipeline import (
+    AccumulatingLoop,
+    LossFunction,
+    Passes,
+    Pipeline,
+    cut_layers,
+    note_passes,
+    stages_of,
+)
+from runners.trainer.recompute import recompute_layers
+from runners.trainer.tensor import shard_tensors
+from search_spaces.plan import Schedule
 
 
 def synthetic_batch(job: Job, step: int) -> Tensor:
@@ -31,28 +45,56 @@ def synthetic_batch(job: Job, step: int) -> Tensor:
     return torch.randint(0, job.model.vocab, shape, generator=generator)
 
 
-def build_model(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding) -> Transformer:
-    """This rank's shards of its stage, with their initial numbers."""
+def build_models(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding) -> list[Transformer]:
+    """This rank's shards of its chunks of the model, with their initial numbers."""
+    stages = stages_of(job.plan, mesh.pipeline_rank)
+    return [build_chunk(job, mesh, device, sharding, stage) for stage in stages]
+
+
+def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, stage: int) -> Transformer:
+    """One stage's layers, cut in every way the plan asks for."""
     plan, spec = job.plan, job.model
-    layers = cut_layers(spec.layers, plan.pp, mesh.stage)
+    stages = plan.pp * plan.vpp
     with torch.device("meta"):
-        model = Transformer(spec, layers, first=mesh.is_first_stage, last=mesh.is_last_stage)
+        model = Transformer(
+            spec,
+            cut_layers(spec.layers, stages, stage),
+            first=stage == 0,
+            last=stage == stages - 1,
+            places=places_of(plan, mesh.cp.get_local_rank(), spec.seq_len),
+            experts=cut_layers(spec.experts, plan.ep, mesh.ep.get_local_rank()),
+            router=job.router,
+        )
     if sharding is Sharding.FLAT:
         model = model.to(getattr(torch, job.dtype))
     if plan.tp > 1:
-        shard_tensors(model, mesh.tp)
+        shard_tensors(model, mesh.tp, sequence_parallel=plan.sequence_parallel)
+    if plan.cp > 1:
+        spread_attention(model, mesh.cp, plan.context)
+    if plan.ep > 1:
+        for mixture in model.mixtures():
+            mixture.peers = mesh.ep.get_group()
+    recompute_layers(model, plan.recompute, plan.recompute_interval)
     if sharding is not Sharding.FLAT:
-        shard_replicas(model, mesh.dp, job, sharding)
+        shard_replicas(model, mesh, job, sharding)
     materialize(model, device, job.seed)
     return model
 
 
-def build_optimizer(job: Job, mesh: Mesh, model: Transformer, sharding: Sharding) -> Optimizer:
-    parameters = list(model.parameters())
-    if sharding is Sharding.FLAT:
-        shard = job.plan.zero_stage >= 1
-        return FlatAdamW(parameters, job.learning_rate, mesh.dp.get_group(), shard=shard)
-    return ShardedAdamW(parameters, job.learning_rate)
+def build_optimizer(job: Job, mesh: Mesh, models: Sequence[Transformer], sharding: Sharding) -> Optimizer:
+    parameters = [parameter for model in models for parameter in model.parameters()]
+    if sharding is not Sharding.FLAT:
+        return ShardedAdamW(parameters, job.learning_rate)
+    shard = job.plan.zero_stage >= 1
+    if job.plan.ep == 1:
+        return FlatAdamW(parameters, job.learning_rate, mesh.replicas.get_group(), shard=shard)
+    experts = [p for model in models for mixture in model.mixtures() for p in mixture.experts.parameters()]
+    known = set(experts)
+    dense = [parameter for parameter in parameters if parameter not in known]
+    return Both(
+        FlatAdamW(dense, job.learning_rate, mesh.replicas.get_group(), shard=shard),
+        FlatAdamW(experts, job.learning_rate, mesh.expert_replicas.get_group(), shard=shard),
+    )
 
 
 def build_loss(job: Job, mesh: Mesh) -> LossFunction:
@@ -78,25 +120,26 @@ class Trainer:
     ) -> None:
         sharding = choose_sharding(job) if sharding is None else sharding
         self._job, self._mesh, self._device, self._progress = job, mesh, device, progress
-        model = build_model(job, mesh, device, sharding)
-        self._optimizer = build_optimizer(job, mesh, model, sharding)
-        loss = note_passes(model, build_loss(job, mesh), progress)
+        models = build_models(job, mesh, device, sharding)
+        self._optimizer = build_optimizer(job, mesh, models, sharding)
+        loss = note_passes(models, build_loss(job, mesh), progress)
         self._passes: Passes = (
-            Pipeline(model, job.plan, mesh, loss, device)
+            Pipeline(models, job.plan, mesh, loss, device)
             if job.plan.pp > 1
-            else AccumulatingLoop(model, job.plan, loss)
+            else AccumulatingLoop(models[0], job.plan, loss)
         )
-        self._tied: tuple[nn.Parameter, dist.ProcessGroup] | None = None
-        if job.plan.pp > 1 and job.model.tied_head:
-            group, weight = build_tie_group(job.plan, mesh), model.shared_with_another_stage()
-            if group is not None and weight is not None:
-                self._tied = weight, group
+        self._places = models[0].places
+        self._tied = [weight for model in models if (weight := model.shared_with_another_stage()) is not None]
+        # In a V both copies are on one rank; else they are on the first and the last.
+        ties_ranks = job.plan.pp > 1 and job.model.tied_head and job.plan.schedule is not Schedule.ZBV
+        self._tie_group = build_tie_group(job.plan, mesh) if ties_ranks else None
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """This replica's tokens and targets of one step."""
+        """This replica's tokens and targets of one step, at the places that this rank holds."""
         whole = synthetic_batch(self._job, step)
         own = whole.chunk(self._job.plan.dp)[self._mesh.replica].to(self._device)
-        return own[:, :-1].contiguous(), own[:, 1:].contiguous()
+        places = place_tensor(self._places, self._device)
+        return own[:, places], own[:, places + 1]
 
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """One optimizer step; returns this rank's share of the loss, still on the device."""
@@ -106,16 +149,25 @@ class Trainer:
         with sharded_loss:
             loss = self._passes.run(tokens, targets)
         self._progress.phase = Phase.OPTIMIZER
-        if self._tied is not None:
-            weight, group = self._tied
-            # Both copies get the sum and stay equal. Before the replicas' sum or after it is the same, up to rounding.
-            dist.all_reduce(self._optimizer.gradient(weight), group=group)
+        self._sum_tied()
         self._optimizer.step()
         return loss
+
+    def _sum_tied(self) -> None:
+        """Both copies of a tied weight get the sum of their gradients and stay equal.
+
+        Before the replicas' sum or after it is the same, up to rounding.
+        """
+        gradients = [self._optimizer.gradient(weight) for weight in self._tied]
+        if len(gradients) == 2:
+            gradients[0].add_(gradients[1])
+            gradients[1].copy_(gradients[0])
+        elif gradients and self._tie_group is not None:
+            dist.all_reduce(gradients[0], group=self._tie_group)
 
     def global_loss(self, loss: Tensor) -> float:
         """The mean loss over the global batch, from the shares of all ranks. Collective."""
         total = loss.double()
-        for axis in (self._mesh.dp, self._mesh.pp):
+        for axis in (self._mesh.replicas, self._mesh.pp):
             dist.all_reduce(total, group=axis.get_group())
         return float(total.item())

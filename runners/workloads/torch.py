@@ -13,23 +13,25 @@ from runners.outcome import Outcome, Verdict
 from runners.processes import log_path
 from runners.reading import read_value
 from runners.trainer.failure import first_cause, read_failures
-from runners.trainer.job import JOB_FILE, Dtype, Job, Measuring, render_job
+from runners.trainer.job import JOB_FILE, Dtype, Job, Measuring, Router, render_job
 from runners.workloads.base import outcome_from_result, outcome_without_result, read_tail
 from search_spaces.checks import CLOSED, Checks
 from search_spaces.cluster import ClusterSpec, DeviceKind
 from search_spaces.constraints import Capabilities
 from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan, Schedule
+from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchOptions:
-    """What a spec may set: the number format, the learning rate (of the few steps), and how to measure."""
+    """What a spec may set: the number format, the learning rate (of the few steps), who routes tokens to experts (see
+    Router: balanced makes the load of all experts equal), and how to measure."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
     dtype: Dtype = Dtype.FLOAT32
     learning_rate: float = 1e-3
+    router: Router = Router.LEARNED
     measuring: Measuring = field(default_factory=Measuring)
 
     def __post_init__(self) -> None:
@@ -47,8 +49,14 @@ class TorchWorkload:
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            schedules=frozenset({Schedule.GPIPE, Schedule.ONE_F_ONE_B}),
+            schedules=frozenset(Schedule),
+            recompute=frozenset(Recompute),
+            recompute_intervals=True,
             zero_stages_with_pp=frozenset({0, 1, 2, 3}),
+            contexts=frozenset(ContextParallel),
+            choice_of_sequence_parallel=True,
+            expert_parallel=True,
+            experts=True,
             kv_replication=True,
         )
 
@@ -77,6 +85,7 @@ class TorchWorkload:
             dtype=self._options.dtype,
             learning_rate=self._options.learning_rate,
             seed=seed,
+            router=self._options.router,
             memory_limit_bytes=cluster.device.memory_bytes if on_cpu else None,
             measuring=self._options.measuring,
         )

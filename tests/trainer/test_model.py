@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from runners.trainer.model import Transformer, rotate
+from runners.trainer.attention import rotate
+from runners.trainer.model import Transformer
 from runners.trainer.parallel import materialize
 from runners.trainer.pipeline import cut_layers
 from runners.trainer.train import synthetic_batch
@@ -81,7 +82,7 @@ def test_only_the_outer_stages_share_a_tied_weight():
 
 def test_rotation_keeps_lengths_and_depends_on_distance_alone():
     query, key = torch.randn(2, 1, 1, 1, 16, generator=torch.Generator().manual_seed(0)).unbind(0)
-    queries, keys = rotate(query.expand(1, 1, 8, 16)), rotate(key.expand(1, 1, 8, 16))
+    queries, keys = (rotate(x.expand(1, 1, 8, 16), (range(8),)) for x in (query, key))
     torch.testing.assert_close(queries.norm(dim=-1), query.norm(dim=-1).expand(1, 1, 8))
     scores = (queries @ keys.transpose(-1, -2))[0, 0]
     torch.testing.assert_close(scores[3, 1], scores[7, 5])

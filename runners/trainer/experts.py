@@ -1,0 +1,120 @@
+"""The feed-forward block, and a mixture of them: a router sends every token to its top_k experts and back.
+
+No token is dropped and there is no capacity factor: an expert computes whatever it is sent. No auxiliary loss for
+balance either: what is measured is the speed of the first steps. The experts of a rank are computed one after the
+other, without a grouped kernel, so many small experts are undersold on GPUs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from runners.trainer.attention import Places, place_tensor
+from runners.trainer.exchange import exchange, exchange_numbers
+from runners.trainer.job import Router
+from search_spaces.model import Activation, ModelSpec
+
+
+class FeedForward(nn.Module):
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.up = nn.Linear(spec.hidden, spec.ffn, bias=False)
+        gated = spec.activation is Activation.SWIGLU
+        self.gate = nn.Linear(spec.hidden, spec.ffn, bias=False) if gated else None
+        self.down = nn.Linear(spec.ffn, spec.hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = F.gelu(self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x)
+        out: Tensor = self.down(inner)
+        return out
+
+
+class Experts(nn.ModuleDict):
+    """The experts of this rank by their number in the model; a module of its own, so that it has its own replicas."""
+
+    def __init__(self, spec: ModelSpec, numbers: range) -> None:
+        super().__init__({str(number): FeedForward(spec) for number in numbers})
+
+    def forward(self, tokens: Tensor, counts: list[int]) -> Tensor:
+        """tokens: those of the first expert, then those of the second, and so on, `counts` of them each."""
+        parts = zip(self.values(), torch.split(tokens, counts), strict=True)
+        return torch.cat([expert(part) for expert, part in parts])
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """How many copies of tokens go where. sent: to each rank of ep; received: from each; own: for each expert here.
+
+    arrival: where each received copy belongs in the order by expert.
+    """
+
+    sent: list[int]
+    received: list[int]
+    own: list[int]
+    arrival: Tensor
+
+
+class Mixture(nn.Module):
+    """A mixture of experts, of which this rank holds `numbers` and the other ranks of `peers` the rest.
+
+    The balanced router sends the token at place p to the experts p * top_k, p * top_k + 1, ... modulo their number,
+    whatever the weights: all experts get equally many tokens, and the choice does not depend on the layout. It still
+    weighs their answers by the learned probabilities, so it computes and differentiates as the learned one does.
+    """
+
+    def __init__(self, spec: ModelSpec, numbers: range, places: Places, kind: Router) -> None:
+        super().__init__()
+        self.router = nn.Linear(spec.hidden, spec.experts, bias=False)
+        self.experts = Experts(spec, numbers)
+        self.peers: dist.ProcessGroup | None = None
+        self._count, self._top_k = spec.experts, spec.top_k
+        self._places, self._kind = places, kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(0, 1)
+        weights, choices = self._route(tokens, sequences=x.shape[0])
+        order = choices.flatten().argsort(stable=True)
+        counts = choices.flatten().bincount(minlength=self._count)
+        copies = tokens[order // self._top_k]
+        if self.peers is None:
+            answers = self.experts(copies, counts.tolist())
+        else:
+            answers = self._ask_peers(copies, counts, self.peers)
+        weighted = answers * weights.flatten()[order, None].type_as(answers)
+        return torch.zeros_like(tokens).index_add(0, order // self._top_k, weighted).view_as(x)
+
+    def _route(self, tokens: Tensor, sequences: int) -> tuple[Tensor, Tensor]:
+        # In float32 whatever the weights are, and not renormalised over the chosen, so that top_k 1 trains the router
+        # as well (Fedus et al. 2021, sections 2.1 and 2.4).
+        probabilities = self.router(tokens).float().softmax(-1)
+        if self._kind is Router.LEARNED:
+            weights, choices = probabilities.topk(self._top_k, -1)
+            return weights, choices
+        first = place_tensor(self._places, tokens.device) * self._top_k
+        nth = torch.arange(self._top_k, device=tokens.device)
+        choices = ((first[:, None] + nth) % self._count).repeat(sequences, 1)
+        return probabilities.gather(-1, choices), choices
+
+    def _ask_peers(self, copies: Tensor, counts: Tensor, peers: dist.ProcessGroup) -> Tensor:
+        """Send every copy to the rank that has its expert; return the answers in the order of the copies."""
+        traffic = self._plan_traffic(counts, peers)
+        arrived = exchange(copies, peers, receive=traffic.received, send=traffic.sent)
+        by_expert = self.experts(arrived[traffic.arrival], traffic.own)
+        by_sender = torch.zeros_like(by_expert).index_copy(0, traffic.arrival, by_expert)
+        return exchange(by_sender, peers, receive=traffic.sent, send=traffic.received)
+
+    @torch.no_grad()
+    def _plan_traffic(self, counts: Tensor, peers: dist.ProcessGroup) -> Traffic:
+        ranks, own = peers.size(), len(self.experts)
+        theirs = exchange_numbers(counts, peers)
+        # From each rank the copies come sorted by expert; here they are wanted sorted by expert over all ranks.
+        expert_of = torch.arange(own, device=counts.device).repeat(ranks).repeat_interleave(theirs)
+        sizes = torch.stack([counts.view(ranks, own), theirs.view(ranks, own)]).tolist()  # one wait for the device
+        sent, received = ([sum(row) for row in table] for table in sizes)
+        mine = [sum(column) for column in zip(*sizes[1], strict=True)]
+        return Traffic(sent, received, mine, expert_of.argsort(stable=True))
