@@ -119,7 +119,7 @@ _SPLIT_BACKWARD = codes(SCHEDULES, frozenset(s for s in SCHEDULES if s.splits_ba
 _IN_ROUNDS = codes(SCHEDULES, frozenset({Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE}))
 _PLAIN_SCHEDULE = SCHEDULES.index(Schedule.ONE_F_ONE_B)
 _ZBV = SCHEDULES.index(Schedule.ZBV)
-_NO_RECOMPUTE = RECOMPUTES.index(Recompute.NONE)
+_NO_RECOMPUTE, _SELECTIVE = RECOMPUTES.index(Recompute.NONE), RECOMPUTES.index(Recompute.SELECTIVE)
 _ALL_GATHER, _ULYSSES, _RING = (CONTEXTS.index(kind) for kind in ContextParallel)
 
 CONSTRAINTS: tuple[Constraint, ...] = (
@@ -267,6 +267,12 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         "with weights resharded after each pass, torch's split backward passes train wrongly without an error",
         lambda c, s: ~np.isin(c["schedule"], _SPLIT_BACKWARD) | (c["zero_stage"] < 3),
         lambda p, s: f"zero_stage({p.zero_stage}) with schedule({p.schedule})",
+    ),
+    Constraint(
+        "split-backward-selective",
+        "torch's selective recomputation allows one backward pass, and these schedules run it in two (torch refuses)",
+        lambda c, s: ~np.isin(c["schedule"], _SPLIT_BACKWARD) | (c["recompute"] != _SELECTIVE),
+        lambda p, s: f"recompute({p.recompute}) with schedule({p.schedule})",
     ),
     Constraint(
         "ulysses-heads",

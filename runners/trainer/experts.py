@@ -7,6 +7,7 @@ other, without a grouped kernel, so many small experts are undersold on GPUs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,9 @@ from runners.trainer.attention import Places, place_tensor
 from runners.trainer.exchange import exchange, exchange_numbers
 from runners.trainer.job import Router
 from search_spaces.model import Activation, ModelSpec
+
+# Calls a function with its arguments and keeps less of its activations than autograd would.
+Recompute = Callable[..., Tensor]
 
 
 class FeedForward(nn.Module):
@@ -39,9 +43,13 @@ class Experts(nn.ModuleDict):
 
     def __init__(self, spec: ModelSpec, numbers: range) -> None:
         super().__init__({str(number): FeedForward(spec) for number in numbers})
+        self.recompute: Recompute | None = None
 
     def forward(self, tokens: Tensor, counts: list[int]) -> Tensor:
         """tokens: those of the first expert, then those of the second, and so on, `counts` of them each."""
+        return self._run(tokens, counts) if self.recompute is None else self.recompute(self._run, tokens, counts)
+
+    def _run(self, tokens: Tensor, counts: list[int]) -> Tensor:
         parts = zip(self.values(), torch.split(tokens, counts), strict=True)
         return torch.cat([expert(part) for expert, part in parts])
 

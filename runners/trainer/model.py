@@ -7,14 +7,14 @@ model. Plain modules: nothing here knows of meshes. No dropout.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from zlib import crc32
 
 import torch
 from torch import Tensor, nn
 
 from runners.trainer.attention import Attention, Places, place_tensor
-from runners.trainer.experts import FeedForward, Mixture
+from runners.trainer.experts import FeedForward, Mixture, Recompute
 from runners.trainer.job import Router
 from search_spaces.model import ModelSpec, Norm, Position
 
@@ -29,12 +29,16 @@ def build_norm(spec: ModelSpec) -> nn.Module:
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward block, each with its norm and residual. recompute: how to run it without keeping all
-    its activations; it is called inside of whatever wraps the layer, so a recomputation finds the weights in place."""
+    """Attention and feed-forward block, each with its norm and residual.
+
+    recompute, recompute_attention: how to run all of it, or its first half, without keeping all activations. Called
+    inside of whatever wraps the layer, so that a recomputation finds the weights in place.
+    """
 
     def __init__(self, spec: ModelSpec, places: Places, experts: range, router: Router) -> None:
         super().__init__()
-        self.recompute: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor] | None = None
+        self.recompute: Recompute | None = None
+        self.recompute_attention: Recompute | None = None
         self.attention_norm = build_norm(spec)
         self.attention = Attention(spec, places)
         self.feed_forward_norm = build_norm(spec)
@@ -44,8 +48,12 @@ class Layer(nn.Module):
         return self._blocks(x) if self.recompute is None else self.recompute(self._blocks, x)
 
     def _blocks(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x))
+        x = self._attend(x) if self.recompute_attention is None else self.recompute_attention(self._attend, x)
         out: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
+        return out
+
+    def _attend(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.attention(self.attention_norm(x))
         return out
 
 

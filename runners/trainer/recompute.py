@@ -1,7 +1,8 @@
 """Which activations of a layer the backward pass computes again (Chen et al. 2016; Korthikanti et al. 2022).
 
 full: the layer's input is kept, all else is computed again. selective: what is dear to compute or to communicate is
-kept, what is cheap (norms, activation functions, rotations, casts) is computed again.
+kept, what is cheap (norms, activation functions, rotations, casts) is computed again; of a mixture of experts that is
+inside of the experts. Split backward passes run full recomputation twice, and selective not at all (see support).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from runners.trainer.experts import Mixture
 from runners.trainer.model import Transformer
 from search_spaces.plan import Recompute
 
@@ -43,7 +45,13 @@ def recompute_layers(model: Transformer, kind: Recompute, interval: int) -> None
     if kind is Recompute.SELECTIVE:
         run = partial(run, context_fn=partial(create_selective_checkpoint_contexts, _policy))
     for index, layer in zip(model.layers, model.layer_list(), strict=True):
-        if int(index) % interval == 0:
+        if int(index) % interval:
+            continue
+        if kind is Recompute.SELECTIVE and isinstance(layer.feed_forward, Mixture):
+            # FSDP2 may wrap the experts on their own; what it does there must not be recorded (it differs next time).
+            layer.recompute_attention = run
+            layer.feed_forward.experts.recompute = run
+        else:
             layer.recompute = run
 
 

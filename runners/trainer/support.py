@@ -9,7 +9,7 @@ from __future__ import annotations
 from runners.trainer.job import Dtype, Job, Router
 from search_spaces.checks import Checks
 from search_spaces.cluster import DeviceKind
-from search_spaces.plan import ContextParallel, Schedule
+from search_spaces.plan import ContextParallel, Recompute, Schedule
 
 
 def require_supported(job: Job) -> None:
@@ -38,6 +38,11 @@ def _check_features(job: Job, checks: Checks) -> None:
         "plan.zero_stage",
         f"zero_stage({plan.zero_stage}) with schedule({plan.schedule}) would train wrongly without an error: "
         "split backward passes meet resharded weights",
+    )
+    checks.require(
+        plan.recompute is not Recompute.SELECTIVE or not plan.schedule.splits_backward,
+        "plan.recompute",
+        f"selective with schedule({plan.schedule}): torch allows one backward pass of what is recomputed selectively",
     )
     checks.require(
         plan.schedule.interleaves == (plan.vpp > 1) and (plan.pp > 1 or plan.vpp == 1),

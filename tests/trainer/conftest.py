@@ -102,6 +102,33 @@ def run_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunJob]:
         process.stdout.close()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--matrix-table", type=Path, help="where the correctness matrix writes its table")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the cases of the matrix that are not marked slow as well, unless the matrix is asked for."""
+    if "matrix" in config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("matrix") and not item.get_closest_marker("slow")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(scope="session")
+def note_case(pytestconfig: pytest.Config) -> Iterator[Callable[[str, float, float], None]]:
+    """Notes one case's name, largest difference and seconds; the table is written when all have run."""
+    rows: list[tuple[str, float, float]] = []
+    yield lambda *row: rows.append(row)
+    path: Path | None = pytestconfig.getoption("--matrix-table", default=None)
+    if path is None or not rows:
+        return
+    lines = [f"| {name} | {difference:.1e} | {seconds:.1f} |" for name, difference, seconds in rows]
+    largest, total = max(row[1] for row in rows), sum(row[2] for row in rows)
+    lines.append(f"| {len(rows)} cases | {largest:.1e} | {total:.0f} |")
+    path.write_text("\n".join(("| case | max diff | seconds |", "|---|---|---|", *lines, "")), encoding="utf-8")
+
+
 GLOBAL_BATCH = 8
 MakeJob = Callable[..., Job]
 

@@ -1,0 +1,255 @@
+"""Every axis and their products, up to 8 ranks, train as one process does: the correctness matrix.
+
+Each case takes four AdamW steps, on other data each step, and its losses are compared with those of one process that
+computes the same global batch as one micro-batch. `make test-matrix` runs all cases and writes a table; a plain test
+run takes every third or so, which together touch every axis. Speed and memory are not looked at; no CUDA, no ring.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+TOLERANCE = 1e-4
+
+LLAMA: dict[str, object] = {}
+GPT: dict[str, object] = {
+    "kv_heads": 4,
+    "norm": "layernorm",
+    "activation": "gelu",
+    "position": "learned",
+    "tied_head": True,
+}
+DEEP: dict[str, object] = {"layers": 4}
+MIXTURE: dict[str, object] = {"experts": 4, "top_k": 2}
+MODELS: dict[str, dict[str, object]] = {
+    "llama": LLAMA,
+    "gpt": GPT,
+    "llama4": LLAMA | DEEP,
+    "gpt4": GPT | DEEP,
+    "llama8": {"layers": 8},
+    "llama-one-kv": {"kv_heads": 1},
+    "llama-odd-vocab": {"vocab": 127},
+    "llama-tied4": {"tied_head": True} | DEEP,
+    "llama-moe": LLAMA | MIXTURE,
+    "gpt-moe": GPT | MIXTURE,
+    "llama-moe4": LLAMA | MIXTURE | DEEP,
+    "gpt-moe4": GPT | MIXTURE | DEEP,
+    "llama-moe-top1": {"experts": 4, "top_k": 1},
+    "llama-moe8": {"experts": 8, "top_k": 2},
+}
+FIELDS = {"zero": "zero_stage", "mbs": "micro_batch_size", "ga": "grad_accum_steps", "every": "recompute_interval"}
+WORDS = {
+    "gpipe": ("schedule", "gpipe"),
+    "1f1b": ("schedule", "1f1b"),
+    "interleaved": ("schedule", "interleaved"),
+    "zero-bubble": ("schedule", "zero_bubble"),
+    "zbv": ("schedule", "zbv"),
+    "full": ("recompute", "full"),
+    "selective": ("recompute", "selective"),
+    "ulysses": ("context", "ulysses"),
+    "nosp": ("sequence_parallel", False),
+    "balanced": ("router", "balanced"),
+}
+
+# "* " marks those of a plain test run. Tensor parallelism is slow over gloo, so those cases use few micro-batches.
+CASES = """
+* llama dp2 zero0
+* llama dp2 zero1
+* llama dp2 zero2
+* llama dp2 zero3
+  llama dp4 zero3
+  llama dp4 zero1 mbs2
+  llama-odd-vocab dp2 zero2 mbs2
+  gpt dp2 zero3 mbs4
+  gpt dp8 zero2
+  llama tp2 mbs8
+* llama tp2 nosp mbs8
+  llama tp2 mbs4
+  llama tp4 mbs8
+  llama-one-kv tp2 nosp mbs8
+* llama-one-kv tp4 mbs8
+  llama-odd-vocab tp2 nosp mbs8
+  gpt tp2 mbs8
+* gpt tp2 nosp mbs4
+  gpt tp4 nosp mbs8
+  llama tp2 dp2 zero0 mbs4
+  llama tp2 dp2 zero1 mbs4
+  llama tp2 dp2 zero2 mbs4
+* llama tp2 dp2 zero3 mbs4
+  llama tp2 dp2 zero3 nosp mbs4
+  gpt tp2 dp2 zero1 nosp mbs4
+  gpt tp2 dp2 zero2 nosp mbs4
+  llama-one-kv tp2 dp2 zero3 nosp mbs4
+  llama pp2 gpipe
+  llama pp2 1f1b
+  llama4 pp4 1f1b
+  gpt4 pp4 gpipe
+* llama4 pp2 vpp2 interleaved
+  llama8 pp2 vpp4 interleaved
+  llama8 pp4 vpp2 interleaved
+  llama4 pp2 vpp2 interleaved mbs2 ga4
+  llama4 pp2 vpp2 zero-bubble
+  llama8 pp2 vpp4 zero-bubble
+* llama4 pp2 vpp2 zbv
+  llama8 pp4 vpp2 zbv
+  llama4 pp2 vpp2 zbv mbs4 ga2
+* gpt4 pp2 vpp2 zbv
+  gpt4 pp2 vpp2 interleaved
+* gpt4 pp2 vpp2 zero-bubble
+  llama-tied4 pp4 gpipe
+* llama pp2 dp2 zero0
+  llama pp2 dp2 zero1
+  llama pp2 dp2 zero2
+  llama pp2 dp2 zero3
+  llama pp2 dp2 zero3 gpipe
+  llama4 pp2 dp2 zero0 vpp2 interleaved
+  llama4 pp2 dp2 zero1 vpp2 interleaved
+  llama4 pp2 dp2 zero2 vpp2 interleaved
+* llama4 pp2 dp2 zero3 vpp2 interleaved
+  llama4 pp2 dp2 zero0 vpp2 zero-bubble
+  llama4 pp2 dp2 zero1 vpp2 zero-bubble
+  llama4 pp2 dp2 zero2 vpp2 zero-bubble
+  llama4 pp2 dp2 zero0 vpp2 zbv
+  llama4 pp2 dp2 zero1 vpp2 zbv
+  llama4 pp2 dp2 zero2 vpp2 zbv
+* gpt4 pp2 dp2 zero2 vpp2 zbv
+  gpt4 pp2 dp2 zero3 vpp2 interleaved
+  llama tp2 pp2 mbs4
+  llama tp2 pp2 nosp mbs4
+  llama4 tp2 pp2 vpp2 interleaved mbs4
+  llama4 tp2 pp2 vpp2 zbv mbs4
+  llama4 tp2 pp2 vpp2 zero-bubble nosp mbs4
+  llama tp2 pp2 dp2 zero0 mbs2
+  llama tp2 pp2 dp2 zero1 mbs2
+  gpt tp2 pp2 dp2 zero2 nosp mbs2
+* gpt tp2 pp2 dp2 zero3 mbs2
+  llama4 tp2 pp2 dp2 zero3 vpp2 interleaved full mbs2
+  llama4 tp2 pp2 dp2 zero2 vpp2 zbv mbs2
+* llama full mbs2
+  llama selective mbs2
+  llama4 full every2 mbs2
+  gpt4 selective every3 mbs2
+  llama dp2 zero3 full
+* llama dp2 zero2 selective
+  llama4 dp2 zero3 selective every2
+  llama pp2 1f1b full
+  llama4 pp2 vpp2 interleaved selective
+* llama4 pp2 vpp2 zbv full
+  llama4 pp2 vpp2 zbv full every2
+  llama4 pp2 vpp2 zero-bubble full
+  llama4 pp2 dp2 zero2 vpp2 zbv full
+  llama tp2 full mbs8
+* llama tp2 selective mbs8
+  gpt tp2 nosp selective mbs8
+  llama tp2 dp2 zero3 full mbs4
+  gpt tp2 dp2 zero1 selective mbs4
+  llama cp2 mbs4
+* gpt cp2 mbs4
+  llama cp2 ulysses mbs4
+* gpt cp2 ulysses mbs4
+  gpt cp4 mbs4
+  gpt cp4 ulysses mbs4
+  llama cp2 zero1 mbs4
+  llama cp2 zero2 mbs4
+  llama cp2 zero3 mbs4
+* llama cp2 dp2 zero3 mbs2
+  llama cp2 dp2 zero1 ulysses mbs2
+  llama cp2 dp2 zero0 mbs2
+  llama cp2 tp2 mbs8
+  gpt cp2 tp2 ulysses mbs8
+* gpt cp2 tp2 nosp mbs8
+  llama cp2 pp2 mbs2
+  llama4 cp2 pp2 vpp2 zbv ulysses mbs2
+  llama4 cp2 pp2 dp2 zero2 vpp2 interleaved
+  llama cp2 mbs4 selective
+  gpt cp2 mbs4 ulysses full
+  llama cp2 tp2 pp2 mbs4
+* llama cp2 tp2 dp2 zero3 full mbs4
+  gpt cp2 tp2 dp2 zero1 ulysses selective mbs4
+* llama-moe mbs4
+  gpt-moe mbs4 balanced
+  llama-moe-top1 dp2 ep2 zero0
+  llama-moe dp2 zero2
+* llama-moe dp2 ep2 zero0
+  llama-moe dp2 ep2 zero1
+  gpt-moe dp2 ep2 zero2
+* gpt-moe dp2 ep2 zero3
+  llama-moe8 dp4 ep2 zero1
+  llama-moe8 dp4 ep2 zero3
+  llama-moe dp4 ep4 zero2
+  llama-moe8 dp8 ep4 zero1
+* llama-moe dp2 ep2 zero2 selective balanced mbs2
+  llama-moe4 dp2 ep2 pp2 zero2 vpp2 interleaved selective every2
+  llama-moe tp2 nosp selective mbs8
+  llama-moe dp2 ep2 zero1 balanced mbs2
+  llama-moe dp2 ep2 zero3 balanced mbs2
+  llama-moe tp2 mbs8
+  gpt-moe tp2 nosp mbs8
+  llama-moe dp2 ep2 cp2 zero3 mbs2
+* llama-moe dp2 ep2 cp2 zero1 ulysses balanced mbs2
+* gpt-moe dp2 ep2 tp2 zero1 mbs4
+  llama-moe dp2 ep2 tp2 zero3 mbs4
+  llama-moe dp2 ep2 tp2 zero2 nosp mbs4
+  llama-moe4 dp2 ep2 pp2 zero1
+  llama-moe4 dp2 ep2 pp2 zero3
+  llama-moe4 dp2 ep2 pp2 zero1 vpp2 zbv
+  gpt-moe4 dp2 ep2 pp2 zero2 vpp2 zero-bubble
+* gpt-moe4 dp2 ep2 pp2 zero3 vpp2 interleaved
+  llama-moe4 pp2 vpp2 zbv full
+  llama-moe dp2 ep2 zero3 full
+  llama-moe dp2 ep2 zero1 selective
+  gpt-moe dp2 ep2 zero2 selective balanced
+  llama-moe dp2 ep2 tp2 pp2 zero1 mbs2
+  llama-moe4 dp2 ep2 tp2 pp2 zero3 vpp2 interleaved full mbs2
+  llama-moe dp2 ep2 tp2 cp2 zero2 mbs4
+  llama-moe4 dp2 ep2 cp2 pp2 zero2 vpp2 zbv full every2
+""".strip("\n").splitlines()
+
+
+def parse(case: str) -> tuple[str, dict[str, object], str]:
+    """The model's name, the plan's fields and the router of one line."""
+    model, *words = case[2:].split()
+    plan: dict[str, object] = {}
+    for word in words:
+        name = word.rstrip("0123456789")
+        field, value = WORDS[word] if word in WORDS else (FIELDS.get(name, name), int(word[len(name) :]))
+        plan[field] = value
+    return model, plan, str(plan.pop("router", "learned"))
+
+
+def as_parameter(case: str) -> object:
+    marks = [pytest.mark.matrix, *([pytest.mark.slow] if case.startswith("*") else [])]
+    return pytest.param(case, id=case[2:], marks=marks)
+
+
+@pytest.fixture(scope="session")
+def reference(run_job, make_job):
+    """The losses of one process and one micro-batch, for a model and a router; each is run once."""
+    known: dict[tuple[str, str], tuple[float, ...]] = {}
+
+    def losses(model: str, router: str) -> tuple[float, ...]:
+        if (model, router) not in known:
+            job = make_job(model=MODELS[model], plan={"micro_batch_size": 8}, router=router)
+            known[model, router] = run_job(job).losses
+        return known[model, router]
+
+    return losses
+
+
+@pytest.mark.parametrize("case", [as_parameter(case) for case in CASES])
+def test_a_layout_does_not_change_the_losses(case, reference, run_job, make_job, note_case):
+    model, plan, router = parse(case)
+    expected = reference(model, router)
+    start = time.monotonic()
+    losses = run_job(make_job(model=MODELS[model], plan=plan, router=router)).losses
+    difference = max(abs(a - b) for a, b in zip(losses, expected, strict=True))
+    note_case(case[2:], difference, time.monotonic() - start)
+    assert len(losses) == 4
+    assert difference < TOLERANCE
+
+
+def test_the_matrix_is_large_and_names_every_case_once():
+    assert len(CASES) == len(set(case[2:] for case in CASES)) >= 90
+    assert len(CASES) / 4 < sum(case.startswith("*") for case in CASES) < len(CASES) / 2
