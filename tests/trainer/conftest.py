@@ -20,7 +20,8 @@ from search_spaces.plan import Plan
 ROOT = Path(__file__).parents[2]
 JOB_LIMIT_S = 60
 
-# Each line is a directory with a job file; the answer is the exit status of the job run there by hand.
+# Each line is a directory with a job file; the answer is the exit status of the job run there by hand. A file
+# sabotage.py beside it runs first, in the process of that job alone.
 WARM_PROCESS = """
 import os, sys
 from runners.trainer.main import main
@@ -31,6 +32,8 @@ for line in sys.stdin:
         os.dup2(os.open(directory + "/output", os.O_WRONLY | os.O_CREAT), 1)
         status = 99
         try:
+            if os.path.exists(directory + "/sabotage.py"):
+                exec(open(directory + "/sabotage.py").read())
             status = main([directory + "/job.json", "--directory", directory])
         finally:
             sys.stdout.flush()
@@ -62,12 +65,13 @@ class Finished:
         return self.measurement.first_losses
 
 
-RunJob = Callable[[Job], Finished]
+RunJob = Callable[..., Finished]
 
 
 @pytest.fixture(scope="session")
 def run_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunJob]:
-    """Runs a job by hand, all ranks on this machine, from the warm process."""
+    """Runs a job by hand, all ranks on this machine, from the warm process; `sabotage` is code that breaks the trainer
+    before, to see whether anybody notices."""
     base = tmp_path_factory.mktemp("trainer")
     numbers = count()
     process = subprocess.Popen(
@@ -81,9 +85,11 @@ def run_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunJob]:
     assert process.stdin is not None
     assert process.stdout is not None
 
-    def run(job: Job) -> Finished:
+    def run(job: Job, sabotage: str = "") -> Finished:
         directory = base / str(next(numbers))
         directory.mkdir()
+        if sabotage:
+            (directory / "sabotage.py").write_text(sabotage, encoding="utf-8")
         (directory / "job.json").write_text(render_job(job), encoding="utf-8")
         process.stdin.write(f"{directory}\n")
         ready, _, _ = select.select([process.stdout], [], [], JOB_LIMIT_S)

@@ -53,21 +53,42 @@ def test_a_file_that_holds_no_job_is_refused(text):
 @pytest.mark.parametrize(
     ("plan", "model", "message"),
     [
-        ({"cp": 2}, {}, "plan.cp: the built-in trainer runs cp 1 only, not 2"),
-        ({"ep": 2}, {}, "plan.ep: "),
-        ({"vpp": 2, "schedule": "interleaved"}, {}, "plan.vpp: .*not 2; plan.schedule: .*not interleaved"),
-        ({"recompute": "full"}, {}, "plan.recompute: .*not full"),
-        ({}, {"experts": 4, "top_k": 2}, "model.experts: .*not 4 experts"),
+        ({"cp": 3}, {}, r"plan.cp: cp\(3\) does not cut seq_len\(16\) into 3"),
+        ({"cp": 2, "context": "ring"}, {}, "plan.context: ring attention runs on cuda only"),
+        ({"cp": 4, "context": "ulysses"}, {}, r"plan.cp: .*= 4 does not divide kv_heads\(2\)"),
+        ({"dp": 2, "ep": 2}, {}, "plan.ep: the model has no experts"),
+        ({"dp": 2, "ep": 2}, {"experts": 3, "top_k": 1}, r"ep\(2\) does not divide experts\(3\)"),
+        ({"dp": 2, "ep": 4}, {"experts": 4, "top_k": 1}, r"ep\(4\) does not divide dp\(2\)"),
+        ({"vpp": 2, "schedule": "interleaved"}, {}, r"plan.vpp: vpp\(2\) does not go with .* pp\(1\)"),
+        ({"pp": 2, "vpp": 1, "schedule": "zbv"}, {}, r"plan.vpp: .*zbv needs vpp\(2\)"),
+        ({"pp": 2, "vpp": 2, "schedule": "zbv", "zero_stage": 3}, {"layers": 4}, "plan.zero_stage: .*wrongly"),
+        ({"pp": 2, "vpp": 2, "schedule": "zbv", "recompute": "selective"}, {"layers": 4}, "plan.recompute: "),
+        (
+            {"pp": 2, "vpp": 2, "schedule": "interleaved", "grad_accum_steps": 5},
+            {"layers": 4},
+            r"grad_accum_steps\(5\) to be a multiple of its 2 rounds",
+        ),
         ({"tp": 8}, {}, r"plan.tp: tp\(8\) does not divide heads\(4\)"),
-        ({"tp": 2}, {"seq_len": 15}, r"tp\(2\) does not divide seq_len\(15\)"),
+        ({"tp": 2}, {"seq_len": 15}, r"tp\(2\) does not divide seq_len\(15\) / cp\(1\)"),
         ({"tp": 2}, {"heads": 6, "kv_heads": 3, "hidden": 48}, r"tp\(2\) and kv_heads\(3\)"),
-        ({"pp": 4}, {}, r"pp\(4\) is above layers\(2\)"),
+        ({"pp": 4}, {}, r"pp\(4\) \* vpp\(1\) is above layers\(2\)"),
         ({"pp": 2, "grad_accum_steps": 1}, {}, r"1f1b needs grad_accum_steps\(1\) of at least pp\(2\)"),
     ],
 )
 def test_what_the_trainer_cannot_run_is_refused_with_the_numbers(plan, model, message, make_job):
     with pytest.raises(InvalidValue, match=message):
         require_supported(make_job(plan=plan, model=model))
+
+
+def test_float16_is_refused_on_cpu_by_name(make_job):
+    with pytest.raises(InvalidValue, match="dtype: float16 runs on cuda only"):
+        require_supported(make_job(dtype="float16"))
+    require_supported(make_job(dtype="float16", device="cuda"))
+
+
+def test_a_balanced_router_needs_tokens_that_divide_evenly(make_job):
+    with pytest.raises(InvalidValue, match=r"router: experts\(3\) do not share .* = 32 tokens evenly"):
+        require_supported(make_job(model={"experts": 3, "top_k": 2}, router="balanced"))
 
 
 @pytest.mark.parametrize(

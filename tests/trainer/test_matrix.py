@@ -55,6 +55,9 @@ WORDS = {
 
 # "* " marks those of a plain test run. Tensor parallelism is slow over gloo, so those cases use few micro-batches.
 CASES = """
+* llama mbs4
+  llama mbs2
+  gpt mbs4
 * llama dp2 zero0
 * llama dp2 zero1
 * llama dp2 zero2
@@ -79,6 +82,9 @@ CASES = """
   llama tp2 dp2 zero2 mbs4
 * llama tp2 dp2 zero3 mbs4
   llama tp2 dp2 zero3 nosp mbs4
+  llama-one-kv tp2 mbs8
+  llama-one-kv tp2 dp2 zero3 mbs4
+  llama-odd-vocab tp2 mbs8
   gpt tp2 dp2 zero1 nosp mbs4
   gpt tp2 dp2 zero2 nosp mbs4
   llama-one-kv tp2 dp2 zero3 nosp mbs4
@@ -104,6 +110,9 @@ CASES = """
   llama pp2 dp2 zero2
   llama pp2 dp2 zero3
   llama pp2 dp2 zero3 gpipe
+  gpt pp2 dp2 zero1
+* gpt pp2 dp2 zero3
+  gpt tp2 pp2 mbs4
   llama4 pp2 dp2 zero0 vpp2 interleaved
   llama4 pp2 dp2 zero1 vpp2 interleaved
   llama4 pp2 dp2 zero2 vpp2 interleaved

@@ -63,11 +63,11 @@ def test_ranks_meet_and_leave_a_result_in_their_directory(meeting, tmp_path, mak
 
 
 def test_a_rank_that_is_asked_for_the_unsupported_leaves_a_failure(tmp_path, make_job):
-    (tmp_path / "job.json").write_text(render_job(make_job(plan={"ep": 2, "dp": 2})), encoding="utf-8")
+    (tmp_path / "job.json").write_text(render_job(make_job(plan={"cp": 2, "context": "ring"})), encoding="utf-8")
     assert wait(start_ranks(tmp_path, 2, 1)) == [2]
     (failure,) = read_failures(tmp_path)
     assert (failure.rank, failure.phase, failure.verdict) == (0, Phase.INIT, Verdict.CRASHED)
-    assert "plan.ep: the built-in trainer runs ep 1 only, not 2" in failure.reason
+    assert "plan.context: ring attention runs on cuda only" in failure.reason
 
 
 def test_a_gang_of_the_wrong_size_is_refused(tmp_path, make_job):
