@@ -108,7 +108,7 @@ MakeJob = Callable[..., Job]
 
 @pytest.fixture(scope="session")
 def make_job() -> MakeJob:
-    """A tiny job of 4 steps and a global batch of 8; `model` and `plan` change shapes and layout, the rest the job."""
+    """A tiny job of 4 steps, 2 of them timed, and a global batch of 8; `model` and `plan` change shapes and layout."""
 
     def make(*, plan: dict[str, object] | None = None, model: dict[str, object] | None = None, **job: object) -> Job:
         layout: dict[str, object] = {"micro_batch_size": 1} | (plan or {})
@@ -127,7 +127,7 @@ def make_job() -> MakeJob:
         settings: dict[str, object] = {
             "name": "test",
             "learning_rate": 1e-2,
-            "measuring": Measuring(warmup_steps=0, min_steps=4, max_steps=4),
+            "measuring": Measuring(max_warmup_steps=0, min_steps=2, max_steps=2, profile_steps=0),
         }
         return Job(**settings | {"model": ModelSpec(**shapes | (model or {})), "plan": Plan(**layout)} | job)
 

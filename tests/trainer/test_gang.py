@@ -22,15 +22,16 @@ MIB = 2**20
 
 
 def test_a_measured_job_says_how_fast_it_was(run_job, make_job):
-    measuring = Measuring(warmup_steps=1, min_steps=6, max_steps=7, loss_steps=3)
+    measuring = Measuring(max_warmup_steps=1, min_steps=6, max_steps=7, profile_steps=3, loss_steps=3)
     job = make_job(plan={"dp": 2, "zero_stage": 1}, measuring=measuring)
     finished = run_job(job)
     measured = finished.measurement
     assert finished.status == 0
-    assert len(measured.warmup_times_s) == 1
+    assert len(measured.warmup_times_s) <= 1
     assert 6 <= len(measured.step_times_s) <= 7
     assert len(measured.first_losses) == 3
     assert len(measured.peak_memory_bytes) == 2
+    assert len(measured.peak_held_bytes) == 2
     assert min(measured.peak_memory_bytes) > 0
     assert measured.tokens_per_step == 8 * 16
     assert measured.model_flops_per_token == job.model.flops_per_token
@@ -108,7 +109,7 @@ def children(pid: int) -> list[int]:
 @pytest.fixture
 def endless(make_job, tmp_path):
     """A job of two ranks that would measure for hours, and its two ranks' process ids."""
-    measuring = Measuring(warmup_steps=0, min_steps=10**7, max_steps=10**7)
+    measuring = Measuring(max_warmup_steps=0, min_steps=10**7, max_steps=10**7)
     (tmp_path / "job.json").write_text(render_job(make_job(plan={"dp": 2}, measuring=measuring)), encoding="utf-8")
     process = subprocess.Popen(
         [sys.executable, "-m", "runners.trainer", str(tmp_path / "job.json"), "--directory", str(tmp_path)],
