@@ -1,7 +1,7 @@
 """A run may stop early once it is surely slower than the best one known, however often that was asked.
 
-Looking after every step at a 95 % interval would stop a plan that is equally fast in far more than 5 % of runs. This
-is a sequential sign test instead: of a plan whose median is at most the incumbent's, each step is slower than the
+Looking after every step at a 95 % interval would stop an equally fast plan in more than 5 % of runs, the more the longer
+they are. This is a sequential sign test instead: of a plan whose median is at most the incumbent's, each step is slower than the
 incumbent with probability p <= 1/2; the likelihood of all p > 1/2 alike against p = 1/2 is then a supermartingale,
 which ever reaches 1 / error with probability `error` at most (Ville 1939; Robbins 1970). Exact for independent steps of
 any distribution. Not covered: noise that lasts for many steps, and differences between runs; leave room for them.
@@ -14,7 +14,8 @@ from math import comb
 
 from runners.statistics import FEWEST_SAMPLES, median_interval
 
-ERROR = 0.05
+# Half of the 5 % that may go wrong; the other half is for warm-up steps that slipped through.
+ERROR = 0.025
 
 
 def evidence_of_slower(slower: int, steps: int) -> float:
@@ -26,7 +27,7 @@ def evidence_of_slower(slower: int, steps: int) -> float:
 
 
 def is_surely_slower(samples: Sequence[float], incumbent_s: float) -> bool:
-    """True when these step times are slower than the incumbent's: wrong in at most 5 % of runs, all looks together.
+    """True when these step times are slower than the incumbent's: wrong in at most `ERROR` of runs, all looks together.
 
     Also asks that the 95 % interval of the median lies wholly above, so that people see why.
     """
