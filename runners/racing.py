@@ -1,10 +1,11 @@
 """A run may stop early once it is surely slower than the best one known, however often that was asked.
 
-Looking after every step at a 95 % interval would stop an equally fast plan in more than 5 % of runs, the more the longer
-they are. This is a sequential sign test instead: of a plan whose median is at most the incumbent's, each step is slower than the
-incumbent with probability p <= 1/2; the likelihood of all p > 1/2 alike against p = 1/2 is then a supermartingale,
-which ever reaches 1 / error with probability `error` at most (Ville 1939; Robbins 1970). Exact for independent steps of
-any distribution. Not covered: noise that lasts for many steps, and differences between runs; leave room for them.
+Looking after every step at a 95 % interval would stop an equally fast plan in more than 5 % of runs, the more the
+longer they are. This is a sequential sign test instead: of a plan whose median is at most the incumbent's, each step is
+slower than the incumbent with probability p <= 1/2; the likelihood of all p > 1/2 alike against p = 1/2 is then a
+supermartingale, which ever reaches 1 / error with probability `error` at most (Ville 1939; Robbins 1970). Exact for
+independent steps of any distribution. Not covered: noise that lasts for many steps, and differences between runs;
+whoever names the incumbent leaves room for them.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -100,6 +101,54 @@ def run_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunJob]:
             process.kill()
             process.wait()
         process.stdout.close()
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A job that runs by hand in a process of its own, and its ranks' process ids."""
+
+    process: subprocess.Popen[str]
+    ranks: list[int]
+    directory: Path
+
+
+StartJob = Callable[[Job], Running]
+
+
+@pytest.fixture
+def start_job(tmp_path: Path) -> Iterator[StartJob]:
+    """Starts a job by hand and returns once its ranks take steps."""
+    started: list[Running] = []
+
+    def start(job: Job) -> Running:
+        (tmp_path / "job.json").write_text(render_job(job), encoding="utf-8")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "runners.trainer", str(tmp_path / "job.json"), "--directory", str(tmp_path)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(Running(process, [], tmp_path))
+        deadline = time.monotonic() + JOB_LIMIT_S
+        while len(children(process.pid)) < job.plan.world_size and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1.0)  # so that they have met and step
+        started[-1].ranks.extend(children(process.pid))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for running in started:
+            running.process.terminate()
+            running.process.communicate(timeout=30)
 
 
 GLOBAL_BATCH = 8
