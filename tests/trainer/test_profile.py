@@ -69,11 +69,12 @@ def test_a_pipeline_idles_at_least_as_long_as_theory_says(run_job, make_job):
 
 def test_a_rank_that_is_slowed_down_is_named(start_job, make_job):
     measuring = Measuring(max_warmup_steps=0, max_steps=10**6, max_seconds=2.5, precision=1e-9)
-    running = start_job(make_job(plan={"dp": 2, "micro_batch_size": 4}, model=SHAPES, measuring=measuring))
+    shapes = {"layers": 4, "hidden": 128, "ffn": 256, "seq_len": 64}  # a step longer than a pulse
+    running = start_job(make_job(plan={"dp": 2}, model=shapes, measuring=measuring))
     deadline = time.monotonic() + 60
-    # Stopped four fifths of the time.
+    # Stopped two thirds of the time.
     while running.process.poll() is None and time.monotonic() < deadline:
-        for number, pause_s in ((signal.SIGSTOP, 0.016), (signal.SIGCONT, 0.004)):
+        for number, pause_s in ((signal.SIGSTOP, 0.02), (signal.SIGCONT, 0.01)):
             try:
                 os.kill(running.ranks[1], number)
             except ProcessLookupError:
