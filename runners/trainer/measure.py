@@ -46,7 +46,8 @@ class Next(IntEnum):
 @dataclass(slots=True)
 class Timings:
     """What the steps took, warm-up apart, and the first losses. Equal on all ranks. settled: warm-up came to its end
-    by itself. pruned: given up as slower than the incumbent."""
+    by itself. pruned: given up as slower than the incumbent. first_s, last_s: when the first step began and the last
+    one ended, since the epoch."""
 
     warmup_times_s: list[float] = field(default_factory=list)
     step_times_s: list[float] = field(default_factory=list)
@@ -54,6 +55,8 @@ class Timings:
     settled: bool = True
     pruned: bool = False
     profile: Profile | None = None
+    first_s: float = 0.0
+    last_s: float = 0.0
 
 
 class Steps:
@@ -64,6 +67,7 @@ class Steps:
         self._trainer, self._device, self._progress = trainer, device, progress
         self.taken = 0
         self.losses: list[float] = []
+        self.started_at = time.time()
 
     def take(self) -> float:
         """One step; how long the slowest rank took. Collective. Raises LossNotFinite."""
@@ -91,6 +95,7 @@ def measure(
     if count and not timings.pruned:
         wanted = range(steps.taken, steps.taken + count)
         timings.profile = profile_steps(wanted, trainer, mesh, device, progress)
+    timings.first_s, timings.last_s = steps.started_at, time.time()
     return timings
 
 

@@ -40,6 +40,7 @@ def report(
         "summary": summary(measurement),
         "plan": job.plan.as_dict(),
         "build_s": build_s,
+        "steps_at": {"first_s": timings.first_s, "last_s": timings.last_s},
         "versions": {"torch": torch.__version__, "python": platform.python_version()},
         "device_name": torch.cuda.get_device_name(device) if on_cuda else platform.processor() or platform.machine(),
     }
