@@ -2,8 +2,9 @@
 
 The result file (`result.json`, version 1) is the truth: it is written once, by rename, by the job itself, and beats
 what a scheduler says. Keys: `version`, `verdict`, `reason`; for verdict "ok" a `measurement` with the fields of
-`Measurement`; for failures where they are known `failed_rank`, `phase` ("init", "forward", "backward", "optimizer")
-and `log_tail`. Unknown keys are ignored, so that a newer job can say more.
+`Measurement`; for "pruned" a `partial` one, the same fields over too few steps to be a measurement; for failures where
+they are known `failed_rank`, `phase` ("init", "forward", "backward", "optimizer") and `log_tail`. Unknown keys are
+ignored, so that a newer job can say more.
 
     ResultError              root
     +-- ResultMissing        there is no result file (yet); the job may have died before it wrote one
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from math import inf
@@ -22,6 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from runners.profile import Profile
 from runners.statistics import Interval, median_interval
 
 RESULT_FILE = "result.json"
@@ -69,16 +71,21 @@ class Measurement:
 
     step_times_s: every timed optimizer step, in order. tokens_per_step: over all replicas. devices: ranks used.
     model_flops_per_token: see ModelSpec.flops_per_token. warmup_times_s: the steps dropped before.
-    first_losses: of the first optimizer steps, to compare with another plan's. peak_memory_bytes: per rank.
+    peak_flops_per_device: what the device could do in the job's number format. first_losses: of the first optimizer
+    steps, to compare with another plan's. Per rank: peak_memory_bytes of tensors, and peak_held_bytes of the process
+    (CUDA: reserved by the allocator; CPU: growth of resident memory). profile: where the time of a step went.
     """
 
     step_times_s: tuple[float, ...]
     tokens_per_step: int
     devices: int
     model_flops_per_token: float | None = None
+    peak_flops_per_device: float | None = None
     warmup_times_s: tuple[float, ...] = ()
     first_losses: tuple[float, ...] = ()
     peak_memory_bytes: tuple[int, ...] = ()
+    peak_held_bytes: tuple[int, ...] = ()
+    profile: Profile | None = None
 
     def __post_init__(self) -> None:
         if not self.step_times_s or not all(0 < seconds < inf for seconds in self.step_times_s):
@@ -86,8 +93,10 @@ class Measurement:
             raise ResultMalformed(f"step_times_s: must be positive seconds, one or more, not {shown}")
         if not all(0 < seconds < inf for seconds in self.warmup_times_s):
             raise ResultMalformed(f"warmup_times_s: must be positive seconds, not {list(self.warmup_times_s)[:5]}")
-        if self.model_flops_per_token is not None and not 0 < self.model_flops_per_token < inf:
-            raise ResultMalformed(f"model_flops_per_token: must be positive, not {self.model_flops_per_token}")
+        for name in ("model_flops_per_token", "peak_flops_per_device"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < inf:
+                raise ResultMalformed(f"{name}: must be positive, not {value}")
         if self.tokens_per_step <= 0 or self.devices <= 0:
             raise ResultMalformed(
                 f"tokens_per_step({self.tokens_per_step}) and devices({self.devices}) must be positive"
@@ -118,13 +127,23 @@ class Measurement:
             return None
         return self.model_flops_per_token * self.tokens_per_s_per_device
 
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOP/s over the device's peak (PaLM, appendix B), None where either is unknown."""
+        flops, peak = self.flops_per_s_per_device, self.peak_flops_per_device
+        return None if flops is None or peak is None else flops / peak
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a job ended: a verdict, a measurement exactly when the verdict is OK, and what people need to see."""
+    """How a job ended: a verdict, a measurement exactly when the verdict is OK, and what people need to see.
+
+    partial: the steps that a PRUNED job took before it gave up; they prove that it is slower, and measure nothing.
+    """
 
     verdict: Verdict
     measurement: Measurement | None = None
+    partial: Measurement | None = None
     reason: str = ""
     failed_rank: int | None = None
     phase: str | None = None
@@ -133,6 +152,8 @@ class Outcome:
     def __post_init__(self) -> None:
         if (self.measurement is not None) != (self.verdict is Verdict.OK):
             raise ResultMalformed(f"verdict {self.verdict} and a measurement do not go together")
+        if self.partial is not None and self.verdict is not Verdict.PRUNED:
+            raise ResultMalformed(f"verdict {self.verdict} and a partial measurement do not go together")
 
 
 def write_result(directory: Path, outcome: Outcome, extra: Mapping[str, Any] | None = None) -> Path:
@@ -184,11 +205,12 @@ def parse_result(text: str) -> Outcome:
         raise ResultMalformed("verdict: missing") from None
     except ValueError:
         raise ResultMalformed(f"verdict: {document['verdict']!r} is none of {', '.join(Verdict)}") from None
-    raw = document.get("measurement")
+    raw, partial = document.get("measurement"), document.get("partial")
     rank = document.get("failed_rank")
     return Outcome(
         verdict=verdict,
-        measurement=None if raw is None else _parse_measurement(raw),
+        measurement=None if raw is None else parse_measurement(raw),
+        partial=None if partial is None else parse_measurement(partial),
         reason=str(document.get("reason", "")),
         failed_rank=rank if isinstance(rank, int) else None,
         phase=document.get("phase"),
@@ -196,24 +218,47 @@ def parse_result(text: str) -> Outcome:
     )
 
 
-def _parse_measurement(raw: object) -> Measurement:
+def parse_measurement(raw: object) -> Measurement:
+    """The measurement in plain JSON values. Raises ResultMalformed."""
     if not isinstance(raw, dict):
         raise ResultMalformed(f"measurement: must be an object, not {type(raw).__name__}")
     try:
-        flops = raw.get("model_flops_per_token")
+        profile = raw.get("profile")
         return Measurement(
-            step_times_s=tuple(float(value) for value in raw["step_times_s"]),
+            step_times_s=_numbers(raw["step_times_s"]),
             tokens_per_step=int(raw["tokens_per_step"]),
             devices=int(raw["devices"]),
-            model_flops_per_token=None if flops is None else float(flops),
-            warmup_times_s=tuple(float(value) for value in raw.get("warmup_times_s", ())),
-            first_losses=tuple(float(value) for value in raw.get("first_losses", ())),
+            model_flops_per_token=_number_or_none(raw.get("model_flops_per_token")),
+            peak_flops_per_device=_number_or_none(raw.get("peak_flops_per_device")),
+            warmup_times_s=_numbers(raw.get("warmup_times_s", ())),
+            first_losses=_numbers(raw.get("first_losses", ())),
             peak_memory_bytes=tuple(int(value) for value in raw.get("peak_memory_bytes", ())),
+            peak_held_bytes=tuple(int(value) for value in raw.get("peak_held_bytes", ())),
+            profile=None if profile is None else parse_profile(profile),
         )
     except KeyError as error:
         raise ResultMalformed(f"measurement.{error.args[0]}: missing") from None
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, AttributeError) as error:
         raise ResultMalformed(f"measurement: {error}") from error
+
+
+def parse_profile(raw: Mapping[str, Any]) -> Profile:
+    """The profile in plain JSON values. Raises KeyError, TypeError, ValueError or AttributeError."""
+    return Profile(
+        step_time_s=float(raw["step_time_s"]),
+        parts_s=tuple({str(part): float(value) for part, value in rank.items()} for rank in raw["parts_s"]),
+        waiting_s=tuple({str(part): float(value) for part, value in rank.items()} for rank in raw["waiting_s"]),
+        own_times_s=tuple(_numbers(times) for times in raw["own_times_s"]),
+        stages=tuple(int(stage) for stage in raw["stages"]),
+    )
+
+
+def _numbers(values: Iterable[Any]) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)
+
+
+def _number_or_none(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def _without_none(value: Any) -> Any:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -59,11 +60,30 @@ class Phase(StrEnum):
     OPTIMIZER = "optimizer"
 
 
-@dataclass(slots=True)
 class Progress:
-    """The one mutable note of where this rank is; a failure copies it."""
+    """The one mutable note of where this rank is and when it last got on; a failure copies it.
 
-    phase: Phase = Phase.INIT
+    on_phase: told of every change of phase while it is set.
+    """
+
+    def __init__(self) -> None:
+        self.on_phase: Callable[[Phase], None] | None = None
+        self.moved_at = time.monotonic()
+        self._phase = Phase.INIT
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @phase.setter
+    def phase(self, phase: Phase) -> None:
+        self._phase = phase
+        if self.on_phase is not None:
+            self.on_phase(phase)
+
+    def beat(self) -> None:
+        """The rank got on: it met its peers, is built, or finished a step."""
+        self.moved_at = time.monotonic()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +160,12 @@ def _parse_failure(path: Path) -> RankFailure | None:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def silent_ranks(failures: Sequence[RankFailure], world_size: int) -> list[int]:
+    """The ranks without a failure file. Where all others stood still, these are whom they waited for."""
+    heard = {failure.rank for failure in failures}
+    return [rank for rank in range(world_size) if rank not in heard]
 
 
 def first_cause(failures: Sequence[RankFailure]) -> RankFailure | None:

@@ -16,8 +16,9 @@ from pathlib import Path
 from types import FrameType
 
 from runners.base import JobSpec
-from runners.outcome import RESULT_FILE, Measurement, ResultError, read_result
+from runners.outcome import RESULT_FILE, Measurement, ResultError, Verdict, read_result
 from runners.processes import exit_text, first_death, kill_tree, reap_one, start_gang
+from runners.profile import Part, Profile
 from runners.trainer.failure import first_cause, read_failures
 from runners.trainer.job import Job
 
@@ -26,7 +27,8 @@ GRACE_S = 0.5  # for the peers of a dead rank to say what they saw
 
 
 def run_gang(job: Job, directory: Path, run_rank: Callable[[int], int]) -> int:
-    """Fork one process per rank, wait for all, print a summary; return 0 when the job measured something, else 1."""
+    """Fork one process per rank, wait for all, print a summary; return 0 when the job measured something (or was
+    pruned, as asked), else 1."""
     directory.mkdir(parents=True, exist_ok=True)
     for stale in (RESULT_FILE, "rendezvous", "failure-*.json", "rank-*.log"):
         for path in directory.glob(stale):
@@ -98,10 +100,15 @@ def summarize(directory: Path, death: tuple[int, int] | None) -> tuple[str, int]
     if cause is not None:
         return f"failed ({cause.verdict}): rank {cause.rank} in {cause.phase}: {cause.reason}", 1
     try:
-        measurement = read_result(directory).measurement
+        outcome = read_result(directory)
     except ResultError as error:
         return f"failed: {error}", 1
-    return ("failed: no measurement", 1) if measurement is None else (describe_measurement(measurement), 0)
+    if outcome.verdict is Verdict.PRUNED:
+        return f"pruned: {outcome.reason}", 0
+    if outcome.measurement is None:
+        return "failed: no measurement", 1
+    lines = [describe_measurement(outcome.measurement), f"note    {outcome.reason}" if outcome.reason else ""]
+    return "\n".join(line for line in lines if line), 0
 
 
 def describe_measurement(measurement: Measurement) -> str:
@@ -112,7 +119,16 @@ def describe_measurement(measurement: Measurement) -> str:
             f"step    {measurement.step_time_s * 1e3:.1f} ms, median of {len(measurement.step_times_s)}"
             f" ({interval.coverage:.0%} interval {interval.low * 1e3:.1f} to {interval.high * 1e3:.1f} ms)",
             f"tokens  {measurement.tokens_per_s:.0f}/s, {measurement.tokens_per_s_per_device:.0f}/s per device",
-            f"memory  {max(measurement.peak_memory_bytes, default=0) / 2**20:.1f} MiB at the fullest rank",
+            f"memory  {max(measurement.peak_memory_bytes, default=0) / 2**20:.1f} MiB of tensors at the fullest rank, "
+            f"{max(measurement.peak_held_bytes, default=0) / 2**20:.1f} MiB held",
             f"losses  {losses}",
+            *([] if measurement.profile is None else [describe_profile(measurement.profile)]),
         )
     )
+
+
+def describe_profile(profile: Profile) -> str:
+    """The parts as shares of the step, averaged over the ranks; parts that nobody spent time on are left out."""
+    ranks = len(profile.parts_s)
+    shares = {part: sum(parts[part] for parts in profile.parts_s) / ranks / profile.step_time_s for part in Part}
+    return "parts   " + ", ".join(f"{part} {share:.1%}" for part, share in shares.items() if share > 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from typing import Any, ClassVar
 
 from runners.reading import plain, read_value
@@ -42,23 +43,30 @@ class Router(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring:
-    """How long to measure: warmup_steps dropped, then steps until the 95 % interval of the median lies within
-    +- precision (relative), at least min_steps and at most max_steps of them; after max_seconds of timed steps
-    min_steps are enough. loss_steps: how many of the first losses to report."""
+    """How long to measure. Warm-up is dropped: the steps until step times settle, at most max_warmup_steps of them.
+    Then steps are timed until the 95 % interval of their median lies within +- precision (relative), at least
+    min_steps and at most max_steps of them; after max_seconds of timed steps min_steps are enough. profile_steps: how
+    many steps are taken apart afterwards. loss_steps: how many of the first losses to report. stall_s: a rank that
+    finishes no step for so long gives up."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
-    warmup_steps: int = 2
+    max_warmup_steps: int = 10
     min_steps: int = 6
     max_steps: int = 30
     max_seconds: float = 60.0
     precision: float = 0.03
+    profile_steps: int = 5
     loss_steps: int = 4
+    stall_s: float = 120.0
 
     def __post_init__(self) -> None:
         checks = Checks()
-        checks.at_least(0, warmup_steps=self.warmup_steps, loss_steps=self.loss_steps)
+        checks.at_least(
+            0, max_warmup_steps=self.max_warmup_steps, profile_steps=self.profile_steps, loss_steps=self.loss_steps
+        )
         checks.at_least(1, min_steps=self.min_steps)
+        checks.require(self.stall_s > 0, "stall_s", f"must be positive, not {self.stall_s}")
         checks.require(self.max_seconds > 0, "max_seconds", f"must be positive, not {self.max_seconds}")
         checks.require(0 < self.precision < 1, "precision", f"must lie between 0 and 1, not {self.precision}")
         checks.require(
@@ -71,7 +79,12 @@ class Measuring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One profiling run of `model` under `plan`. memory_limit_bytes: on CPU, the cap each rank sets on itself."""
+    """One profiling run of `model` under `plan`.
+
+    memory_limit_bytes: on CPU, the cap each rank sets on itself. peak_flops: FLOP/s of one device in `dtype`, where
+    known, for MFU. incumbent_step_time_s: the run stops as PRUNED once it is surely slower than this; best the upper
+    end of the incumbent's interval, scaled to this plan's tokens per step.
+    """
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
@@ -84,9 +97,16 @@ class Job:
     seed: int = 0
     router: Router = Router.LEARNED
     memory_limit_bytes: int | None = None
+    peak_flops: float | None = None
+    incumbent_step_time_s: float | None = None
     measuring: Measuring = field(default_factory=Measuring)
 
     def __post_init__(self) -> None:
+        checks = Checks()
+        for name in ("peak_flops", "incumbent_step_time_s"):
+            value = getattr(self, name)
+            checks.require(value is None or 0 < value < inf, name, f"must be positive, not {value}")
+        checks.done()
         object.__setattr__(self, "device", DeviceKind(self.device))
         object.__setattr__(self, "dtype", Dtype(self.dtype))
         object.__setattr__(self, "router", Router(self.router))

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
@@ -20,15 +20,16 @@ from typing import NoReturn
 import torch
 import torch.distributed as dist
 
-from runners.outcome import Measurement, Outcome, Verdict, write_result
 from runners.trainer.failure import Phase, Progress, describe, write_failure
 from runners.trainer.gang import run_gang
 from runners.trainer.job import Job, JobMalformed, parse_job
-from runners.trainer.measure import Timings, slowest, time_steps
+from runners.trainer.measure import measure, slowest
 from runners.trainer.memory import PeakMemory, capped
 from runners.trainer.mesh import build_mesh
+from runners.trainer.report import report
 from runners.trainer.support import require_supported
 from runners.trainer.train import Trainer
+from runners.trainer.watchdog import start_watchdog
 from search_spaces.checks import InvalidValue
 from search_spaces.cluster import DeviceKind
 
@@ -70,6 +71,7 @@ def read_job(path: Path) -> Job:
 def run_rank(job: Job, rank: int, directory: Path) -> int:
     """Everything one rank does. Failing, it writes its failure file and ends the process."""
     progress = Progress()
+    start_watchdog(progress, job.measuring.stall_s, rank, directory)
     try:
         start = time.perf_counter()
         device = choose_device(job)
@@ -77,12 +79,15 @@ def run_rank(job: Job, rank: int, directory: Path) -> int:
         progress.phase = Phase.RENDEZVOUS
         meet(job, rank, directory)
         progress.phase = Phase.INIT
+        progress.beat()
         mesh = build_mesh(job.plan, device.type)
         with capped(job.memory_limit_bytes if device.type == "cpu" else None):
-            trainer = Trainer(job, mesh, device, progress)
+            with peak.live or nullcontext():
+                trainer = Trainer(job, mesh, device, progress)
             build_s = slowest(time.perf_counter() - start, device)
-            timings = time_steps(job, trainer, device)
-        peaks = gather(peak.peak_bytes(), device)
+            progress.beat()
+            timings = measure(job, trainer, mesh, device, peak.live, progress)
+        peaks = gather((peak.tensor_bytes(), peak.held_bytes()), device)
         if rank == 0:
             report(job, timings, peaks, build_s, device, directory)
         dist.barrier()
@@ -118,35 +123,13 @@ def meet(job: Job, rank: int, directory: Path) -> None:
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=PEER_TIMEOUT)
 
 
-def gather(value: int, device: torch.device) -> tuple[int, ...]:
-    """Every rank's number, in order of rank. Collective."""
-    own = torch.tensor([value], dtype=torch.int64, device=device)
-    every = torch.empty(dist.get_world_size(), dtype=torch.int64, device=device)
+def gather(values: Sequence[int], device: torch.device) -> list[list[int]]:
+    """Every rank's numbers, in order of rank. Collective."""
+    own = torch.tensor(values, dtype=torch.int64, device=device)
+    every = torch.empty(dist.get_world_size() * len(values), dtype=torch.int64, device=device)
     dist.all_gather_single(every, own)
-    return tuple(every.tolist())
-
-
-def report(
-    job: Job, timings: Timings, peaks: tuple[int, ...], build_s: float, device: torch.device, directory: Path
-) -> None:
-    """Write the result file."""
-    measurement = Measurement(
-        step_times_s=tuple(timings.step_times_s),
-        tokens_per_step=job.plan.global_batch_size * job.model.seq_len,
-        devices=job.plan.world_size,
-        model_flops_per_token=job.model.flops_per_token,
-        warmup_times_s=tuple(timings.warmup_times_s),
-        first_losses=tuple(timings.first_losses),
-        peak_memory_bytes=peaks,
-    )
-    on_cuda = device.type == "cuda"
-    extra = {
-        "plan": job.plan.as_dict(),
-        "build_s": build_s,
-        "versions": {"torch": torch.__version__, "python": platform.python_version()},
-        "device_name": torch.cuda.get_device_name(device) if on_cuda else platform.processor() or platform.machine(),
-    }
-    write_result(directory, Outcome(verdict=Verdict.OK, measurement=measurement), extra)
+    numbers: list[list[int]] = every.view(-1, len(values)).tolist()
+    return numbers
 
 
 def fail(error: BaseException, rank: int, progress: Progress, directory: Path) -> NoReturn:

@@ -1,7 +1,8 @@
 """What one rank's memory peaks at, and the cap that a CPU rank sets on itself.
 
-On CUDA the peak is the allocator's: live tensors. On CPU it is resident memory above what was there at the start,
-so it includes the allocator's slack and gloo's buffers; it is not comparable with the CUDA number. Linux only.
+Two numbers. Tensors: on CUDA what the allocator gave out, on CPU the live tensors of a step (`trainer.livetensors`).
+Held: on CUDA what the allocator reserved, on CPU resident memory above what was there at the start, which includes
+the allocator's slack, gloo's buffers and libraries' pages; it is far from the first number. CPU: Linux only.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
+
+from runners.trainer.livetensors import LiveTensors
 
 STATUS = Path("/proc/self/status")
 CLEAR = Path("/proc/self/clear_refs")
@@ -27,10 +30,11 @@ def status_bytes(key: str) -> int:
 
 
 class PeakMemory:
-    """The peak since this object was made."""
+    """The peaks since this object was made. live: to be entered while tensors are made; None where CUDA counts."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self.live = LiveTensors() if device.type == "cpu" else None
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
             return
@@ -38,9 +42,14 @@ class PeakMemory:
             CLEAR.write_text("5", encoding="ascii")  # proc(5): resets the peak resident set size
         self._at_start = status_bytes("VmRSS")
 
-    def peak_bytes(self) -> int:
-        if self._device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self._device)
+    def tensor_bytes(self) -> int:
+        """The most that tensors took. On CPU: in the steps during which `live` was entered."""
+        return torch.cuda.max_memory_allocated(self._device) if self.live is None else self.live.peak_bytes
+
+    def held_bytes(self) -> int:
+        """The most that this process took for them."""
+        if self.live is None:
+            return torch.cuda.max_memory_reserved(self._device)
         return max(0, status_bytes("VmHWM") - self._at_start)
 
 

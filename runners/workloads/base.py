@@ -36,8 +36,12 @@ class Workload(Protocol):
         *,
         seed: int,
         time_limit_s: float,
+        incumbent_step_time_s: float | None = None,
     ) -> JobSpec:
-        """The job that measures `plan`, as pure text: nothing is written or started."""
+        """The job that measures `plan`, as pure text: nothing is written or started.
+
+        incumbent_step_time_s: it may end as PRUNED once it is surely slower than this.
+        """
 
     def read(self, directory: Path, status: JobStatus) -> Outcome:
         """What became of a job whose state is final, from what it left in `directory`. May be repeated."""

@@ -12,8 +12,8 @@ from runners.base import JobSpec, JobState, JobStatus
 from runners.outcome import Outcome, Verdict
 from runners.processes import log_path
 from runners.reading import read_value
-from runners.trainer.failure import first_cause, read_failures
-from runners.trainer.job import JOB_FILE, Dtype, Job, Measuring, Router, render_job
+from runners.trainer.failure import first_cause, read_failures, silent_ranks
+from runners.trainer.job import JOB_FILE, Dtype, Job, JobMalformed, Measuring, Router, parse_job, render_job
 from runners.workloads.base import outcome_from_result, outcome_without_result, read_tail
 from search_spaces.checks import CLOSED, Checks
 from search_spaces.cluster import ClusterSpec, DeviceKind
@@ -75,6 +75,7 @@ class TorchWorkload:
         *,
         seed: int,
         time_limit_s: float,
+        incumbent_step_time_s: float | None = None,
     ) -> JobSpec:
         on_cpu = cluster.device.kind is DeviceKind.CPU
         job = Job(
@@ -87,6 +88,8 @@ class TorchWorkload:
             seed=seed,
             router=self._options.router,
             memory_limit_bytes=cluster.device.memory_bytes if on_cpu else None,
+            peak_flops=cluster.device.peak_flops.get(self.dtype),
+            incumbent_step_time_s=incumbent_step_time_s,
             measuring=self._options.measuring,
         )
         return JobSpec(
@@ -100,7 +103,8 @@ class TorchWorkload:
         )
 
     def read(self, directory: Path, status: JobStatus) -> Outcome:
-        cause = first_cause(read_failures(directory))
+        failures = read_failures(directory)
+        cause = first_cause(failures)
         log_tail = read_tail(log_path(directory, cause.rank if cause else 0))
         outcome = outcome_from_result(directory, log_tail)
         if outcome is not None:
@@ -108,10 +112,20 @@ class TorchWorkload:
         # An end that was asked for, or that the infrastructure made, is not the plan's: what dying ranks say is echo.
         if cause is None or status.state in (JobState.CANCELLED, JobState.LOST) or (cause.echo and status.reason):
             return outcome_without_result(status, log_tail)
+        stuck = silent_ranks(failures, _world_size(directory)) if cause.verdict is Verdict.TIMED_OUT else []
+        silence = f"; not a word from rank {', '.join(map(str, stuck))}" if stuck else ""
         return Outcome(
-            verdict=Verdict(cause.verdict),
-            reason=cause.reason,
-            failed_rank=cause.rank,
+            verdict=cause.verdict,
+            reason=cause.reason + silence,
+            failed_rank=stuck[0] if len(stuck) == 1 else cause.rank,
             phase=cause.phase,
             log_tail=log_tail or cause.traceback,
         )
+
+
+def _world_size(directory: Path) -> int:
+    """The number of ranks that the job file asked for, 0 where it cannot be read."""
+    try:
+        return parse_job((directory / JOB_FILE).read_text(encoding="utf-8")).plan.world_size
+    except (OSError, JobMalformed):
+        return 0

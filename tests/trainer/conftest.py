@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -135,13 +136,61 @@ def note_case(pytestconfig: pytest.Config) -> Iterator[Callable[[str, float, flo
     path.write_text("\n".join(("| case | max diff | seconds |", "|---|---|---|", *lines, "")), encoding="utf-8")
 
 
+def children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A job that runs by hand in a process of its own, and its ranks' process ids."""
+
+    process: subprocess.Popen[str]
+    ranks: list[int]
+    directory: Path
+
+
+StartJob = Callable[[Job], Running]
+
+
+@pytest.fixture
+def start_job(tmp_path: Path) -> Iterator[StartJob]:
+    """Starts a job by hand and returns once its ranks take steps."""
+    started: list[Running] = []
+
+    def start(job: Job) -> Running:
+        (tmp_path / "job.json").write_text(render_job(job), encoding="utf-8")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "runners.trainer", str(tmp_path / "job.json"), "--directory", str(tmp_path)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(Running(process, [], tmp_path))
+        deadline = time.monotonic() + JOB_LIMIT_S
+        while len(children(process.pid)) < job.plan.world_size and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1.0)  # so that they have met and step
+        started[-1].ranks.extend(children(process.pid))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for running in started:
+            running.process.terminate()
+            running.process.communicate(timeout=30)
+
+
 GLOBAL_BATCH = 8
 MakeJob = Callable[..., Job]
 
 
 @pytest.fixture(scope="session")
 def make_job() -> MakeJob:
-    """A tiny job of 4 steps and a global batch of 8; `model` and `plan` change shapes and layout, the rest the job."""
+    """A tiny job of 4 steps, 2 of them timed, and a global batch of 8; `model` and `plan` change shapes and layout."""
 
     def make(*, plan: dict[str, object] | None = None, model: dict[str, object] | None = None, **job: object) -> Job:
         layout: dict[str, object] = {"micro_batch_size": 1} | (plan or {})
@@ -160,7 +209,7 @@ def make_job() -> MakeJob:
         settings: dict[str, object] = {
             "name": "test",
             "learning_rate": 1e-2,
-            "measuring": Measuring(warmup_steps=0, min_steps=4, max_steps=4),
+            "measuring": Measuring(max_warmup_steps=0, min_steps=2, max_steps=2, profile_steps=0),
         }
         return Job(**settings | {"model": ModelSpec(**shapes | (model or {})), "plan": Plan(**layout)} | job)
 

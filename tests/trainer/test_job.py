@@ -36,7 +36,9 @@ def broken(job, *path_and_value):
         (("plan", "colour", 1), "plan.colour: "),
         (("model", "heads", 5), "model.heads: .*"),
         (("dtype", "float8"), "dtype: "),
-        (("measuring", "max_steps", 1), r"max_steps\(1\) is below min_steps\(4\)"),
+        (("incumbent_step_time_s", 0), "incumbent_step_time_s: must be positive, not 0"),
+        (("measuring", "stall_s", 0), "measuring.stall_s: must be positive, not 0"),
+        (("measuring", "max_steps", 1), r"max_steps\(1\) is below min_steps\(2\)"),
     ],
 )
 def test_a_malformed_job_file_names_the_field(change, message, make_job):

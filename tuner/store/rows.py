@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any
 
-from sqlalchemy import Row
+from sqlalchemy import Row, null
 
-from runners.outcome import Measurement, Outcome, Verdict
+from runners.outcome import Measurement, Outcome, Verdict, parse_measurement, parse_profile
 from search_spaces.plan import PLAN_FIELDS, Plan
 from tuner.campaign import Campaign, CampaignState, Event
 from tuner.store.codec import decode_spec, encode_spec
@@ -94,6 +94,7 @@ def outcome_columns(outcome: Outcome) -> dict[str, Any]:
         "phase": outcome.phase,
         "failed_rank": outcome.failed_rank,
         "log_tail": outcome.log_tail,
+        "partial": null() if outcome.partial is None else _partial_document(outcome.partial),
     }
 
 
@@ -103,11 +104,22 @@ def measurement_row(measurement: Measurement, attempt_id: int) -> dict[str, Any]
         "tokens_per_step": measurement.tokens_per_step,
         "devices": measurement.devices,
         "model_flops_per_token": measurement.model_flops_per_token,
+        "peak_flops_per_device": measurement.peak_flops_per_device,
         "median_step_time_s": measurement.step_time_s,
         # A diverged loss is NaN or infinite, which JSON cannot say; float() reads their names.
-        "first_losses": [loss if isfinite(loss) else str(loss) for loss in measurement.first_losses],
+        "first_losses": _losses(measurement),
         "peak_memory_bytes": list(measurement.peak_memory_bytes),
+        "peak_held_bytes": list(measurement.peak_held_bytes),
+        "profile": null() if measurement.profile is None else asdict(measurement.profile),
     }
+
+
+def _losses(measurement: Measurement) -> list[float | str]:
+    return [loss if isfinite(loss) else str(loss) for loss in measurement.first_losses]
+
+
+def _partial_document(partial: Measurement) -> dict[str, Any]:
+    return {**asdict(partial), "first_losses": _losses(partial)}
 
 
 def step_rows(measurement: Measurement, attempt_id: int) -> list[dict[str, Any]]:
@@ -137,6 +149,7 @@ def attempt_of(row: Row[Any], times: StepTimes | None) -> Attempt:
         outcome = Outcome(
             verdict=Verdict(row.verdict),
             measurement=None if times is None else _measurement_of(row, times),
+            partial=None if row.partial is None else parse_measurement(row.partial),
             reason=row.reason,
             failed_rank=row.failed_rank,
             phase=row.phase,
@@ -161,7 +174,10 @@ def _measurement_of(row: Row[Any], times: StepTimes) -> Measurement:
         tokens_per_step=row.tokens_per_step,
         devices=row.devices,
         model_flops_per_token=row.model_flops_per_token,
+        peak_flops_per_device=row.peak_flops_per_device,
         warmup_times_s=tuple(times.warmup),
         first_losses=tuple(float(loss) for loss in row.first_losses),
         peak_memory_bytes=tuple(row.peak_memory_bytes),
+        peak_held_bytes=tuple(row.peak_held_bytes),
+        profile=None if row.profile is None else parse_profile(row.profile),
     )

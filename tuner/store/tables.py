@@ -115,6 +115,8 @@ attempts = Table(
     Column("phase", PlainText),
     Column("failed_rank", Integer),
     _required("log_tail", PlainText),
+    # What a pruned job had measured before it gave up. Not in `measurements`: it is none.
+    Column("partial", JSON),
     _required("planned_at", Double),
     Column("submitted_at", Double),
     Column("started_at", Double),
@@ -130,10 +132,13 @@ measurements = Table(
     _required("tokens_per_step", BigInteger),
     _required("devices", Integer),
     Column("model_flops_per_token", Double),
+    Column("peak_flops_per_device", Double),
     # For people; values are read from the steps.
     _required("median_step_time_s", Double),
     _required("first_losses", JSON),
     _required("peak_memory_bytes", JSON),
+    _required("peak_held_bytes", JSON),
+    Column("profile", JSON),
 )
 
 # number counts from 0 over all steps of the job, warm-up first.

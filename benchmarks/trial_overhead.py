@@ -1,0 +1,107 @@
+"""What one trial costs beside its steps: warm forks of the local runner against a cold torchrun, side by side.
+
+`python benchmarks/trial_overhead.py [repetitions]`. 4 CPU ranks, dp4 with ZeRO 1. Overhead: from the order to the
+first step (of any kind), and from the last step to the moment that whoever waits has the result. Both kinds are run
+alternately, so that a busy machine is busy for both; medians and their ratio are printed. The warm runner has run one
+job before. Steps themselves (counted, warm-up, timed, profiled) are in neither number: they are the trial.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from runners.base import JobSpec
+from runners.local import LocalRunner
+from runners.outcome import RESULT_FILE
+from runners.trainer.job import JOB_FILE, Job, Measuring, render_job
+from search_spaces.model import ModelSpec
+from search_spaces.plan import Plan
+
+RANKS = 4
+POLL_S = 0.02
+LIMIT_S = 120.0
+IDLE_S = 30.0  # longer than a cold trial takes: the server must not end meanwhile
+JOB = Job(
+    name="overhead",
+    model=ModelSpec(name="tiny", layers=2, hidden=64, heads=4, ffn=128, vocab=256, seq_len=32),
+    plan=Plan(dp=RANKS, micro_batch_size=1, grad_accum_steps=2, zero_stage=1),
+    measuring=Measuring(max_warmup_steps=0, min_steps=6, max_steps=6, profile_steps=0),
+)
+# Seconds from the order to the first step, and from the last step to the result in hand.
+Overhead = tuple[float, float]
+
+
+def warm(runner: LocalRunner, directory: Path) -> Overhead:
+    name = directory.name
+    spec = JobSpec(
+        name=name,
+        command=(sys.executable, "-m", "runners.trainer", JOB_FILE),
+        directory=directory,
+        devices_per_node=RANKS,
+        time_limit_s=LIMIT_S,
+        files={JOB_FILE: render_job(replace(JOB, name=name))},
+    )
+    ordered_at = time.time()
+    runner.submit(spec)
+    while not runner.poll([name])[name].state.final:
+        if time.time() - ordered_at > LIMIT_S:
+            raise TimeoutError(f"{name} is not done after {LIMIT_S:g} s: see {directory}")
+        time.sleep(POLL_S)
+    return _overhead(directory, ordered_at)
+
+
+def cold(directory: Path) -> Overhead:
+    directory.mkdir()
+    (directory / JOB_FILE).write_text(render_job(replace(JOB, name=directory.name)), encoding="utf-8")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS), "--standalone"]
+    root = str(Path(__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    ordered_at = time.time()
+    with (directory / "log").open("wb") as log:
+        subprocess.run(
+            [*command, "-m", "runners.trainer", JOB_FILE],
+            cwd=directory,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            timeout=LIMIT_S,
+            check=True,
+        )
+    return _overhead(directory, ordered_at)
+
+
+def _overhead(directory: Path, ordered_at: float) -> Overhead:
+    known_at = time.time()
+    steps = json.loads((directory / RESULT_FILE).read_text(encoding="utf-8"))["steps_at"]
+    return steps["first_s"] - ordered_at, known_at - steps["last_s"]
+
+
+def main(repetitions: int) -> None:
+    with tempfile.TemporaryDirectory() as base:
+        runner = LocalRunner(Path(base) / "spool", slots=RANKS, idle_s=IDLE_S)
+        kinds: dict[str, Callable[[Path], Overhead]] = {"warm": lambda path: warm(runner, path), "cold": cold}
+        warm(runner, Path(base) / "first")
+        found: dict[str, list[Overhead]] = {name: [] for name in kinds}
+        for repetition in range(repetitions):
+            for name, run in kinds.items():
+                found[name].append(run(Path(base) / f"{name}-{repetition}"))
+        runner.close()
+    sums = {name: median(sum(pair) for pair in pairs) for name, pairs in found.items()}
+    print(f"{'overhead of a trial':<22}{'before':>9}{'after':>9}{'both':>9}   (s, medians of {repetitions})")  # noqa: T201
+    for name, pairs in found.items():
+        before, after = (median(pair[index] for pair in pairs) for index in (0, 1))
+        print(f"{name:<22}{before:>9.2f}{after:>9.2f}{sums[name]:>9.2f}")  # noqa: T201
+    print(f"cold / warm: {sums['cold'] / sums['warm']:.1f}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)

@@ -1,0 +1,99 @@
+"""Where the time of a step went, rank by rank, and whether one rank holds the others up.
+
+The parts of a rank are exclusive and complete: they add up to the step. They come from steps that were run for this
+alone, after the timed ones. What each part includes is said at `Part`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import ceil
+from statistics import median
+
+# A rank is named from here on: what people would act on, and beyond what placement on a socket explains.
+LEAST_RATIO = 1.2
+# Fewer steps say nothing about noise: 3 against 3 are in order by chance in 1 of 20.
+FEWEST_TIMES = 3
+
+
+class Part(StrEnum):
+    """What a rank was at. Of overlapping work only what the rank waited for is seen (on CUDA: see trainer.stopwatch).
+
+    COMPUTE: forward and backward passes, and whatever is in no other part. TP, DP, CP, EP: collectives over that axis,
+    waiting for peers included: a slow peer is not the network's fault, so `Profile.waiting_s` says how much of it was
+    waiting for the last peer to arrive. SEND_RECEIVE: moving tensors between stages, once both sides are there.
+    BUBBLE: idle: waiting for the neighbouring stage to be there, and after the rank's own end for the slowest rank.
+    OPTIMIZER: the update without its collectives, which are DP's.
+    """
+
+    COMPUTE = "compute"
+    TP = "tp"
+    DP = "dp"
+    CP = "cp"
+    EP = "ep"
+    SEND_RECEIVE = "send_receive"
+    BUBBLE = "bubble"
+    OPTIMIZER = "optimizer"
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """The rank that computes slower than its peers, by this ratio."""
+
+    rank: int
+    ratio: float
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} takes {self.ratio:.2f} times as long as its peers for the same work"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """One value per rank, in order of rank; the parts are those of the profiled step of median length.
+
+    step_time_s: that step, until the slowest rank ended. parts_s: seconds by part. waiting_s: of the collectives'
+    parts, seconds until the last peer arrived. own_times_s: of every profiled step, the rank's own work (compute
+    and optimizer). stages: the rank's pipeline stage; ranks of one stage do the same work.
+    """
+
+    step_time_s: float
+    parts_s: tuple[Mapping[str, float], ...]
+    waiting_s: tuple[Mapping[str, float], ...]
+    own_times_s: tuple[tuple[float, ...], ...]
+    stages: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.parts_s), len(self.waiting_s), len(self.own_times_s), len(self.stages)}
+        if len(lengths) != 1 or lengths == {0}:
+            raise ValueError(f"profile: one value per rank is needed, but the lengths are {sorted(lengths)}")
+
+    @property
+    def own_time_s(self) -> tuple[float, ...]:
+        """Each rank's median own time."""
+        return tuple(median(times) for times in self.own_times_s)
+
+    @property
+    def straggler(self) -> Straggler | None:
+        return find_straggler(self.own_times_s, self.stages)
+
+
+def find_straggler(own_times_s: Sequence[Sequence[float]], stages: Sequence[int]) -> Straggler | None:
+    """The slowest rank, if its median own time is clearly above that of the other ranks of its stage.
+
+    Clearly: 1.2 times their median, and even its fastest step slower than three quarters of theirs: no assumption
+    about noise, and one hiccup names nobody. By chance, of 2 equal ranks and 5 steps, in 1 of 21 profiles, before the
+    ratio is looked at; a rank that is alone in its stage has nobody to be compared with.
+    """
+    found = None
+    for rank, own in enumerate(own_times_s):
+        others = [other for other in range(len(stages)) if other != rank and stages[other] == stages[rank]]
+        if not others or len(own) < FEWEST_TIMES:
+            continue
+        ratio = median(own) / median(median(own_times_s[other]) for other in others)
+        theirs = sorted(value for other in others for value in own_times_s[other])
+        clear = min(own) > theirs[ceil(0.75 * len(theirs)) - 1]
+        if clear and ratio >= LEAST_RATIO and (found is None or ratio > found.ratio):
+            found = Straggler(rank, ratio)
+    return found

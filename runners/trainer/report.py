@@ -1,0 +1,83 @@
+"""What rank 0 writes down at the end: the measurement, and beside it what people would compute from it."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from runners.outcome import Measurement, Outcome, Verdict, write_result
+from runners.trainer.job import Job
+from runners.trainer.measure import Timings
+
+
+def report(
+    job: Job,
+    timings: Timings,
+    peaks: Sequence[Sequence[int]],
+    build_s: float,
+    device: torch.device,
+    directory: Path,
+) -> None:
+    """Write the result file. peaks: per rank, bytes of tensors and bytes held."""
+    measurement = Measurement(
+        step_times_s=tuple(timings.step_times_s),
+        tokens_per_step=job.plan.global_batch_size * job.model.seq_len,
+        devices=job.plan.world_size,
+        model_flops_per_token=job.model.flops_per_token,
+        peak_flops_per_device=job.peak_flops,
+        warmup_times_s=tuple(timings.warmup_times_s),
+        first_losses=tuple(timings.first_losses),
+        peak_memory_bytes=tuple(tensors for tensors, _ in peaks),
+        peak_held_bytes=tuple(held for _, held in peaks),
+        profile=timings.profile,
+    )
+    on_cuda = device.type == "cuda"
+    extra = {
+        "summary": summary(measurement),
+        "plan": job.plan.as_dict(),
+        "build_s": build_s,
+        "steps_at": {"first_s": timings.first_s, "last_s": timings.last_s},
+        "versions": {"torch": torch.__version__, "python": platform.python_version()},
+        "device_name": torch.cuda.get_device_name(device) if on_cuda else platform.processor() or platform.machine(),
+    }
+    write_result(directory, conclude(job, timings, measurement), extra)
+
+
+def conclude(job: Job, timings: Timings, measurement: Measurement) -> Outcome:
+    """The verdict, and a sentence for whatever people should know about the numbers."""
+    interval = measurement.step_time_interval_s
+    if timings.pruned:
+        reason = (
+            f"given up after {len(measurement.step_times_s)} steps: a step takes {interval.low:.4g} to "
+            f"{interval.high:.4g} s, surely more than the incumbent's {job.incumbent_step_time_s:.4g} s"
+        )
+        return Outcome(verdict=Verdict.PRUNED, partial=measurement, reason=reason)
+    notes = []
+    if not timings.settled:
+        notes.append(f"step times were still moving after {len(measurement.warmup_times_s)} warm-up steps")
+    if measurement.profile is not None and measurement.profile.straggler is not None:
+        notes.append(str(measurement.profile.straggler))
+    return Outcome(verdict=Verdict.OK, measurement=measurement, reason="; ".join(notes))
+
+
+def summary(measurement: Measurement) -> dict[str, Any]:
+    """Derived numbers, for whoever reads the file by eye; programs derive them from the measurement."""
+    interval, profile = measurement.step_time_interval_s, measurement.profile
+    flops = measurement.flops_per_s_per_device
+    straggler = None if profile is None else profile.straggler
+    derived = {
+        "step_time_s": measurement.step_time_s,
+        "step_time_interval_s": [interval.low, interval.high],
+        "step_time_interval_coverage": interval.coverage,
+        "tokens_per_s": measurement.tokens_per_s,
+        "tokens_per_s_per_device": measurement.tokens_per_s_per_device,
+        "tflops_per_device": None if flops is None else flops / 1e12,
+        "mfu": measurement.mfu,
+        "own_time_s": None if profile is None else profile.own_time_s,
+        "straggler": None if straggler is None else {"rank": straggler.rank, "ratio": straggler.ratio},
+    }
+    return {key: value for key, value in derived.items() if value is not None}

@@ -1,0 +1,62 @@
+"""Spans become parts: exclusive, complete, and waiting for a peer told from moving data."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from runners.profile import Part
+from runners.trainer.failure import Phase
+from runners.trainer.parts import last_arrivals, sum_parts
+from runners.trainer.stopwatch import Call, Span, Stopwatch
+
+REDUCE = ((0, 1), "", 0)
+TENSOR = ((0, 1), "0>1", 0)
+
+
+def ticking(*times: float) -> Stopwatch:
+    return Stopwatch(torch.device("cpu"), now=iter(times).__next__)
+
+
+def test_every_moment_belongs_to_one_span():
+    watch = ticking(0.0, 1.0, 1.5, 4.0, 5.0, 7.0)
+    watch.start()
+    with watch.blocked(Call(REDUCE, Part.DP)), watch.blocked(Call(TENSOR, Part.SEND_RECEIVE)):
+        pass
+    watch.enter_phase(Phase.OPTIMIZER)
+    watch.enter_phase(Phase.FORWARD)
+    watch.stop()
+    assert [(span.end_s - span.start_s, getattr(span.what, "part", span.what)) for span in watch.spans] == [
+        (1.0, Part.COMPUTE),
+        (0.5, Part.DP),
+        (2.5, Part.COMPUTE),
+        (1.0, Part.OPTIMIZER),
+        (2.0, Part.COMPUTE),
+    ]
+    assert watch.arrivals == {REDUCE: 1.0}
+
+
+def test_a_call_is_waiting_until_its_last_member_has_arrived():
+    spans = [
+        Span(0.0, 1.0, Part.COMPUTE),
+        Span(1.0, 3.0, Call(REDUCE, Part.DP)),
+        Span(3.0, 7.0, Call(TENSOR, Part.SEND_RECEIVE)),
+        Span(7.0, 8.0, Part.OPTIMIZER),
+    ]
+    last = last_arrivals([{REDUCE: 1.0, TENSOR: 0.0}, {REDUCE: 2.5, TENSOR: 6.0}])
+    parts, waiting = sum_parts(spans, last)
+    assert {part: seconds for part, seconds in parts.items() if seconds} == {
+        "compute": 1.0,
+        "dp": 2.0,
+        "bubble": 3.0,
+        "send_receive": 1.0,
+        "optimizer": 1.0,
+    }
+    assert waiting == {"dp": 1.5}
+    assert sum(parts.values()) == pytest.approx(8.0)
+
+
+def test_a_peer_that_comes_after_the_call_has_returned_counts_no_more_than_the_call():
+    # An eager send is done before the receiver asks for it.
+    parts, _ = sum_parts([Span(1.0, 1.5, Call(TENSOR, Part.SEND_RECEIVE))], {TENSOR: 9.0})
+    assert (parts["bubble"], parts["send_receive"]) == (0.5, 0.0)

@@ -1,0 +1,108 @@
+"""Where the time goes is told by part, rank by rank; whether the parts are the right ones shows in what must be zero.
+
+Machines are shared, so shares are compared with wide bounds; docs/log.md has figures.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from runners.outcome import Verdict, read_result
+from runners.profile import Part
+from runners.trainer.job import Measuring
+
+pytestmark = pytest.mark.slow
+
+MEASURING = Measuring(max_warmup_steps=1, min_steps=3, max_steps=3, profile_steps=3)
+# Large enough that a step is work, not talk.
+SHAPES = {"hidden": 64, "ffn": 128, "seq_len": 32}
+
+OWN = {Part.COMPUTE, Part.OPTIMIZER}
+CASES = [
+    pytest.param({"micro_batch_size": 4}, set(), id="one process"),
+    pytest.param({"dp": 2, "zero_stage": 0}, {Part.DP}, id="dp2 zero0"),
+    pytest.param({"dp": 2, "zero_stage": 1}, {Part.DP}, id="dp2 zero1"),
+    pytest.param({"dp": 2, "zero_stage": 2}, {Part.DP}, id="dp2 zero2"),
+    pytest.param({"dp": 2, "zero_stage": 3}, {Part.DP}, id="dp2 zero3"),
+    pytest.param({"tp": 2, "micro_batch_size": 8}, {Part.TP}, id="tp2"),
+    pytest.param({"pp": 2}, {Part.SEND_RECEIVE}, id="pp2 1f1b"),
+    pytest.param({"pp": 2, "schedule": "gpipe"}, {Part.SEND_RECEIVE}, id="pp2 gpipe"),
+    pytest.param({"pp": 2, "dp": 2, "zero_stage": 3}, {Part.DP, Part.SEND_RECEIVE}, id="pp2 dp2 zero3"),
+    pytest.param({"tp": 2, "pp": 2, "micro_batch_size": 4}, {Part.TP, Part.SEND_RECEIVE}, id="tp2 pp2"),
+    pytest.param({"tp": 2, "dp": 2, "micro_batch_size": 4, "zero_stage": 1}, {Part.TP, Part.DP}, id="tp2 dp2 zero1"),
+]
+
+
+@pytest.mark.parametrize(("plan", "axes"), CASES)
+def test_the_parts_are_those_of_the_layout_and_add_up_to_the_step(plan, axes, run_job, make_job):
+    finished = run_job(make_job(plan=plan, model=SHAPES, measuring=MEASURING))
+    profile = finished.measurement.profile
+    assert profile is not None
+    assert len(profile.parts_s) == finished.measurement.devices
+    for parts, waiting in zip(profile.parts_s, profile.waiting_s, strict=True):
+        assert sum(parts.values()) == pytest.approx(profile.step_time_s, rel=0.1)
+        assert {part for part, seconds in parts.items() if seconds > 0} - {Part.BUBBLE} == OWN | axes
+        assert set(waiting) == axes - {Part.SEND_RECEIVE}
+        assert all(0 <= waited <= parts[part] for part, waited in waiting.items())
+    assert [len(times) for times in profile.own_times_s] == [3] * finished.measurement.devices
+    assert profile.stages == tuple(
+        rank * plan.get("pp", 1) // len(profile.stages) for rank in range(len(profile.stages))
+    )
+
+
+def test_a_tied_weight_of_a_pipeline_is_summed_between_stages(run_job, make_job):
+    model = SHAPES | {"tied_head": True, "layers": 4}
+    profile = run_job(make_job(plan={"pp": 4}, model=model, measuring=MEASURING)).measurement.profile
+    assert all(parts[Part.DP] == 0 < parts[Part.SEND_RECEIVE] for parts in profile.parts_s)
+
+
+def test_a_pipeline_idles_at_least_as_long_as_theory_says(run_job, make_job):
+    profile = run_job(make_job(plan={"pp": 2}, model=SHAPES, measuring=MEASURING)).measurement.profile
+    idle = sum(parts[Part.BUBBLE] for parts in profile.parts_s) / 2 / profile.step_time_s
+    stages, micro_batches = 2, 8
+    assert idle > 0.5 * (stages - 1) / (micro_batches + stages - 1)
+
+
+def test_a_rank_that_is_slowed_down_is_named(start_job, make_job):
+    measuring = Measuring(max_warmup_steps=0, max_steps=10**6, max_seconds=2.5, precision=1e-9)
+    shapes = {"layers": 4, "hidden": 128, "ffn": 256, "seq_len": 64}  # a step longer than a pulse
+    running = start_job(make_job(plan={"dp": 2}, model=shapes, measuring=measuring))
+    deadline = time.monotonic() + 60
+    # Stopped two thirds of the time.
+    while running.process.poll() is None and time.monotonic() < deadline:
+        for number, pause_s in ((signal.SIGSTOP, 0.02), (signal.SIGCONT, 0.01)):
+            try:
+                os.kill(running.ranks[1], number)
+            except ProcessLookupError:
+                break
+            time.sleep(pause_s)
+    output, _ = running.process.communicate(timeout=30)
+    outcome = read_result(running.directory)
+    found = outcome.measurement.profile.straggler
+    assert found is not None, output
+    assert found.rank == 1
+    assert found.ratio > 1.5
+    assert "rank 1 takes" in outcome.reason
+    assert outcome.reason in output
+
+
+def test_a_job_that_is_slower_than_the_incumbent_stops_early_and_measures_nothing(run_job, make_job):
+    measuring = Measuring(max_warmup_steps=0, min_steps=200, max_steps=200)
+    finished = run_job(make_job(plan={"dp": 2}, measuring=measuring, incumbent_step_time_s=1e-4))
+    outcome = read_result(finished.directory)
+    assert finished.status == 0
+    assert outcome.verdict is Verdict.PRUNED
+    assert outcome.measurement is None
+    assert len(outcome.partial.step_times_s) == 8
+    assert outcome.partial.profile is None
+    assert outcome.reason.startswith("given up after 8 steps: a step takes ")
+    assert outcome.reason in finished.output
+
+
+def test_a_job_that_is_faster_than_the_incumbent_goes_on(run_job, make_job):
+    finished = run_job(make_job(plan={"dp": 2}, incumbent_step_time_s=1e4))
+    assert finished.measurement.step_time_s < 1e4
