@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from math import inf
@@ -22,7 +22,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from runners.reading import read_value
 from runners.statistics import Interval, median_interval
+from search_spaces.checks import Checks, InvalidValue
 
 RESULT_FILE = "result.json"
 RESULT_VERSION = 1
@@ -81,17 +83,21 @@ class Measurement:
     peak_memory_bytes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.step_times_s or not all(0 < seconds < inf for seconds in self.step_times_s):
-            shown = list(self.step_times_s)[:5]
-            raise ResultMalformed(f"step_times_s: must be positive seconds, one or more, not {shown}")
-        if not all(0 < seconds < inf for seconds in self.warmup_times_s):
-            raise ResultMalformed(f"warmup_times_s: must be positive seconds, not {list(self.warmup_times_s)[:5]}")
-        if self.model_flops_per_token is not None and not 0 < self.model_flops_per_token < inf:
-            raise ResultMalformed(f"model_flops_per_token: must be positive, not {self.model_flops_per_token}")
-        if self.tokens_per_step <= 0 or self.devices <= 0:
-            raise ResultMalformed(
-                f"tokens_per_step({self.tokens_per_step}) and devices({self.devices}) must be positive"
-            )
+        checks = Checks()
+        checks.require(bool(self.step_times_s), "step_times_s", "must name at least one step")
+        for name in ("step_times_s", "warmup_times_s"):
+            wrong = [seconds for seconds in getattr(self, name) if not 0 < seconds < inf]
+            checks.require(not wrong, name, f"must be positive seconds, not {_some(wrong)}")
+        wrong = [loss for loss in self.first_losses if not -inf < loss < inf]
+        checks.require(not wrong, "first_losses", f"must be finite, not {_some(wrong)}")
+        wrong = [peak for peak in self.peak_memory_bytes if peak < 0]
+        checks.require(not wrong, "peak_memory_bytes", f"must be at least 0, not {_some(wrong)}")
+        flops = self.model_flops_per_token
+        checks.require(
+            flops is None or 0 < flops < inf, "model_flops_per_token", f"must be positive and finite, not {flops}"
+        )
+        checks.at_least(1, tokens_per_step=self.tokens_per_step, devices=self.devices)
+        checks.done()
 
     @property
     def step_time_s(self) -> float:
@@ -131,17 +137,26 @@ class Outcome:
     log_tail: str = ""
 
     def __post_init__(self) -> None:
-        if (self.measurement is not None) != (self.verdict is Verdict.OK):
-            raise ResultMalformed(f"verdict {self.verdict} and a measurement do not go together")
+        checks = Checks()
+        measured, ok = self.measurement is not None, self.verdict is Verdict.OK
+        checks.require(measured or not ok, "measurement", "is missing, but the verdict is ok")
+        checks.require(ok or not measured, "measurement", f"does not go with the verdict {self.verdict}")
+        if self.failed_rank is not None:
+            checks.at_least(0, failed_rank=self.failed_rank)
+        checks.done()
+        for name in ("reason", "phase", "log_tail"):
+            if (text := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _storable(text))
 
 
 def write_result(directory: Path, outcome: Outcome, extra: Mapping[str, Any] | None = None) -> Path:
     """Write the result file by rename, so that a reader sees all of it or nothing; return its path.
 
-    `extra` adds keys of the workload's own (time by part, environment ...). Raises OSError (a full disk ...), and then
-    an earlier result file is untouched.
+    `extra` adds keys of the workload's own (time by part, environment ...). Raises OSError (a full disk ...) or
+    ValueError (an `extra` with a number that is not finite), and then an earlier result file is untouched.
     """
-    document = {"version": RESULT_VERSION, **_without_none(asdict(outcome)), **(extra or {})}
+    # What the contract names comes last: no key of `extra` replaces it.
+    document = {**(extra or {}), "version": RESULT_VERSION, **_without_none(asdict(outcome))}
     final = directory / RESULT_FILE
     draft = directory / f".{RESULT_FILE}.{os.getpid()}"
     try:
@@ -164,6 +179,8 @@ def read_result(directory: Path) -> Outcome:
         raise ResultMissing(f"{path} does not exist") from None
     except OSError as error:
         raise ResultMissing(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ResultMalformed(f"not UTF-8: {error}") from error
     return parse_result(text)
 
 
@@ -171,7 +188,7 @@ def parse_result(text: str) -> Outcome:
     """The outcome that a result file's text carries. Raises ResultMalformed."""
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ResultMalformed(f"not JSON: {error}") from error
     if not isinstance(document, dict):
         raise ResultMalformed(f"must be an object, not {type(document).__name__}")
@@ -179,41 +196,18 @@ def parse_result(text: str) -> Outcome:
     if version != RESULT_VERSION:
         raise ResultMalformed(f"version: {version!r}, but this meshtune reads version {RESULT_VERSION}")
     try:
-        verdict = Verdict(document["verdict"])
-    except KeyError:
-        raise ResultMalformed("verdict: missing") from None
-    except ValueError:
-        raise ResultMalformed(f"verdict: {document['verdict']!r} is none of {', '.join(Verdict)}") from None
-    raw = document.get("measurement")
-    rank = document.get("failed_rank")
-    return Outcome(
-        verdict=verdict,
-        measurement=None if raw is None else _parse_measurement(raw),
-        reason=str(document.get("reason", "")),
-        failed_rank=rank if isinstance(rank, int) else None,
-        phase=document.get("phase"),
-        log_tail=str(document.get("log_tail", "")),
-    )
+        return read_value(Outcome, document)
+    except InvalidValue as error:
+        raise ResultMalformed(str(error)) from None
 
 
-def _parse_measurement(raw: object) -> Measurement:
-    if not isinstance(raw, dict):
-        raise ResultMalformed(f"measurement: must be an object, not {type(raw).__name__}")
-    try:
-        flops = raw.get("model_flops_per_token")
-        return Measurement(
-            step_times_s=tuple(float(value) for value in raw["step_times_s"]),
-            tokens_per_step=int(raw["tokens_per_step"]),
-            devices=int(raw["devices"]),
-            model_flops_per_token=None if flops is None else float(flops),
-            warmup_times_s=tuple(float(value) for value in raw.get("warmup_times_s", ())),
-            first_losses=tuple(float(value) for value in raw.get("first_losses", ())),
-            peak_memory_bytes=tuple(int(value) for value in raw.get("peak_memory_bytes", ())),
-        )
-    except KeyError as error:
-        raise ResultMalformed(f"measurement.{error.args[0]}: missing") from None
-    except (TypeError, ValueError) as error:
-        raise ResultMalformed(f"measurement: {error}") from error
+def _storable(text: str) -> str:
+    """The text without what databases refuse, for jobs print what they like: NUL and halves of surrogate pairs."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", errors="replace").decode("utf-8")
+
+
+def _some(values: Sequence[object]) -> str:
+    return ", ".join(str(value) for value in values[:5])
 
 
 def _without_none(value: Any) -> Any:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from search_spaces.checks import Checks
 from search_spaces.cluster import ClusterSpec
 from search_spaces.model import ModelSpec
 from search_spaces.plan import Plan, Recompute, Schedule
@@ -49,6 +50,12 @@ class Setting:
     global_batch_size: int | None
     capabilities: Capabilities = field(default_factory=Capabilities)
     tp_across_nodes: bool = False
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        if self.global_batch_size is not None:
+            checks.whole(1, global_batch_size=self.global_batch_size)
+        checks.done()
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +255,8 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         "zero-needs-dp",
-        "with one data-parallel replica there is nothing to shard over; only ZeRO stage 0 is kept",
+        "with one data- and context-parallel rank there is nothing to shard over; only ZeRO stage 0 is kept",
         lambda c, s: (c["dp"] * c["cp"] > 1) | (c["zero_stage"] == 0),
-        lambda p, s: f"zero_stage({p.zero_stage}) with dp(1) is the same setting as stage 0",
+        lambda p, s: f"zero_stage({p.zero_stage}) with dp({p.dp}) * cp({p.cp}) = 1 is the same setting as stage 0",
     ),
 )

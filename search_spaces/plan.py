@@ -35,6 +35,9 @@ class Schedule(StrEnum):
         return self in (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE)
 
 
+_ENUMS: dict[str, type[Recompute] | type[Schedule]] = {"recompute": Recompute, "schedule": Schedule}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One parallelism setting.
@@ -64,19 +67,14 @@ class Plan:
         checks = Checks()
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name in ("recompute", "schedule"):
-                continue
-            if not checks.require(
-                isinstance(value, int) and not isinstance(value, bool), field.name, f"must be an integer, not {value!r}"
-            ):
-                continue
-            if field.name == "zero_stage":
-                checks.require(0 <= value <= 3, field.name, f"must be 0, 1, 2 or 3, not {value}")
+            if (kind := _ENUMS.get(field.name)) is not None:
+                object.__setattr__(self, field.name, checks.member(kind, field.name, value))
+            elif field.name == "zero_stage":
+                if checks.whole(0, zero_stage=value):
+                    checks.require(value <= 3, field.name, f"must be 0, 1, 2 or 3, not {value}")
             else:
-                checks.at_least(1, **{field.name: value})
+                checks.whole(1, **{field.name: value})
         checks.done()
-        object.__setattr__(self, "recompute", Recompute(self.recompute))
-        object.__setattr__(self, "schedule", Schedule(self.schedule))
 
     @property
     def world_size(self) -> int:
