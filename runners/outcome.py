@@ -17,7 +17,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -88,8 +88,6 @@ class Measurement:
         for name in ("step_times_s", "warmup_times_s"):
             wrong = [seconds for seconds in getattr(self, name) if not 0 < seconds < inf]
             checks.require(not wrong, name, f"must be positive seconds, not {_some(wrong)}")
-        wrong = [loss for loss in self.first_losses if not -inf < loss < inf]
-        checks.require(not wrong, "first_losses", f"must be finite, not {_some(wrong)}")
         wrong = [peak for peak in self.peak_memory_bytes if peak < 0]
         checks.require(not wrong, "peak_memory_bytes", f"must be at least 0, not {_some(wrong)}")
         flops = self.model_flops_per_token
@@ -144,9 +142,6 @@ class Outcome:
         if self.failed_rank is not None:
             checks.at_least(0, failed_rank=self.failed_rank)
         checks.done()
-        for name in ("reason", "phase", "log_tail"):
-            if (text := getattr(self, name)) is not None:
-                object.__setattr__(self, name, _storable(text))
 
 
 def write_result(directory: Path, outcome: Outcome, extra: Mapping[str, Any] | None = None) -> Path:
@@ -196,14 +191,14 @@ def parse_result(text: str) -> Outcome:
     if version != RESULT_VERSION:
         raise ResultMalformed(f"version: {version!r}, but this meshtune reads version {RESULT_VERSION}")
     try:
-        return read_value(Outcome, document)
+        outcome = read_value(Outcome, document)
     except InvalidValue as error:
         raise ResultMalformed(str(error)) from None
-
-
-def _storable(text: str) -> str:
-    """The text without what databases refuse, for jobs print what they like: NUL and halves of surrogate pairs."""
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", errors="replace").decode("utf-8")
+    # Python's JSON reads NaN and Infinity; `write_result` writes neither.
+    wrong = [loss for loss in outcome.measurement.first_losses if not isfinite(loss)] if outcome.measurement else []
+    if wrong:
+        raise ResultMalformed(f"measurement.first_losses: must be finite, not {_some(wrong)}")
+    return outcome
 
 
 def _some(values: Sequence[object]) -> str:

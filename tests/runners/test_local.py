@@ -111,29 +111,20 @@ def test_two_runners_share_one_server_and_its_slots(local):
 
 def test_two_spools_with_equal_names_do_not_meet(local):
     other = local.open(root=local.folder / "spool" / "nested")
+    away = "setsid sh -c 'touch away; exec sleep 300'"
+    script = f"{away} & while [ ! -e away ]; do sleep 0.01; done; touch started; {FOREVER}"
     for runner, work in ((local.runner, "one"), (other, "two")):
-        spec = local.spec(
-            "same", f"setsid sleep 300 & touch started; {FOREVER}", directory=local.folder / "work" / work
-        )
-        runner.submit(spec)
+        runner.submit(local.spec("same", script, directory=local.folder / "work" / work))
+    for work in ("one", "two"):
         local.wait_file(work, "started")
-    before = len(local.left())
     local.runner.cancel("same")
     local.wait("same")
-    assert len(local.left()) == before // 2
+    local.wait_for(lambda: len(local.left()) == 2, 2)  # the other job's rank, and what left its session
+    time.sleep(0.1)
+    assert len(local.left()) == 2
     assert other.poll(["same"])["same"].state is JobState.RUNNING
     other.cancel("same")
     local.wait_for(lambda: other.poll(["same"])["same"].state.final)
-    nested = str(local.folder / "spool" / "nested").encode()
-    for pid in [int(name) for name in os.listdir("/proc") if name.isdecimal()]:
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                words = file.read().split(b"\0")
-        except OSError:
-            continue
-        if nested in words and b"runners.local_server" in words:
-            os.kill(pid, signal.SIGTERM)
-            local.wait_for(lambda pid=pid: not local.alive(pid))
 
 
 def test_a_server_that_cannot_start_is_told_with_its_log(local, monkeypatch):

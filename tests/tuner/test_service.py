@@ -406,9 +406,10 @@ def test_a_job_that_was_sent_but_not_yet_recorded_is_cancelled_too(lab, make, mo
 
     lab.machine.script = lambda name: make.Behaviour(run_s=10.0)
     id = lab.create()
-    with monkeypatch.context() as patch, pytest.raises(make.Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(lab.store, "mark_submitted", die)
-        lab.run(id)
+        with pytest.raises(make.Killed):
+            lab.run(id)
     lab.kill()
     lab.open()
     assert lab.trials(id)[0].state is TrialState.PLANNED
