@@ -21,7 +21,7 @@ from runners.processes import minimal_environment
 from runners.reading import read_value
 from runners.spool import Order, Spool, require_fit, write_whole
 from search_spaces.checks import CLOSED, Checks
-from search_spaces.cluster import ClusterSpec
+from search_spaces.cluster import ClusterSpec, DeviceKind
 
 # Servers outlive the runners that started them; kept here, they are reaped when they have ended.
 _left_running: list[subprocess.Popen[bytes]] = []
@@ -133,6 +133,13 @@ def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Loca
     chosen = read_value(LocalOptions, dict(options))
     slots = cluster.devices if chosen.slots is None else chosen.slots
     checks = Checks()
+    # CPU processes may play several nodes; the devices of several nodes are not in one machine.
+    checks.require(
+        cluster.nodes == 1 or cluster.device.kind is DeviceKind.CPU,
+        "",
+        f"the local runner has this machine's devices only, but the cluster has {cluster.nodes} nodes of "
+        f"{cluster.devices_per_node} {cluster.device.name}",
+    )
     checks.require(
         slots >= cluster.devices, "slots", f"slots({slots}) cannot hold the {cluster.devices} processes of one trial"
     )

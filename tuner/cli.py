@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,7 +41,6 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Find the fastest way to lay one training job over one cluster.",
 )
 SpecFile = Annotated[Path, typer.Argument(help="Campaign spec, YAML.", show_default=False)]
 CampaignId = Annotated[str, typer.Argument(help="Campaign id, or `last` for the newest.", show_default=False)]
@@ -52,6 +52,21 @@ DatabaseOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 DEFAULT_HOME = Path(".meshtune")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        console.print(version("meshtune"))
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Find the fastest way to lay one training job over one cluster."""
 
 
 class Refused(Exception):
@@ -84,11 +99,14 @@ def _service(home: Path, db: str, *, create: bool = False) -> Iterator[Service]:
             service.close()
 
 
-def _read(spec: Path, home: Path) -> tuple[object, Space]:
-    """The document in a spec's file, and its space. Creates nothing. Raises Refused with every mistake, OSError."""
+def _read(spec: Path, home: Path | None) -> tuple[object, Space]:
+    """The document in a spec's file, and its space. Creates nothing. Raises Refused with every mistake, OSError.
+
+    home None: the spec is only looked at, so that its runner need not be able to run it here.
+    """
     try:
         document = parse_yaml(spec.read_text(encoding="utf-8"))
-        return document, read_spec(document, Home(home.absolute()))[1]
+        return document, read_spec(document, None if home is None else Home(home.absolute()))[1]
     except UnicodeDecodeError:
         raise Refused(f"{spec}: is not a text file in UTF-8") from None
     except InvalidSpec as error:
@@ -254,10 +272,9 @@ def spaces(
     spec: SpecFile,
     why: Annotated[str, typer.Option(help="Explain one plan, such as tp=4,pp=2,zero_stage=1.")] = "",
     plans: Annotated[bool, typer.Option("--list", help="List every legal plan.")] = False,
-    home: HomeOption = DEFAULT_HOME,
 ) -> None:
     """Show the space of a spec: how many plans are legal, what rejects the others, why a plan is not legal."""
-    _, space = _read(spec, home)
+    _, space = _read(spec, None)
     if why:
         plan = space.complete(**_plan_fields(why))
         broken = space.explain(plan)
@@ -287,7 +304,7 @@ def serve(
         os.environ["MESHTUNE_DB"] = db
     with _service(home, db, create=True):
         pass  # a database that cannot be used is told here, in one message
-    uvicorn.run("api.app:from_environment", factory=True, host=host, port=port, timeout_graceful_shutdown=2)
+    uvicorn.run("api.app:from_environment", factory=True, host=host, port=port, timeout_graceful_shutdown=1)
 
 
 def _work_on(service: Service, campaign: Campaign) -> None:

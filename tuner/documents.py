@@ -56,9 +56,10 @@ def parse_yaml(text: str) -> object:
         raise InvalidSpec([Problem("", f"is not YAML: {told}")]) from None
 
 
-def read_spec(document: object, home: Home) -> tuple[CampaignSpec, Space]:
-    """The spec that a document describes, and its space. `home` lets backends check themselves; nothing is started.
+def read_spec(document: object, home: Home | None) -> tuple[CampaignSpec, Space]:
+    """The spec that a document describes, and its space. Nothing is started.
 
+    home: lets the runner check that it can run the trials there; None: only the space is wanted, here nothing runs.
     A key with nothing after it counts as left out. Raises InvalidSpec with every problem of every section.
     """
     if not isinstance(document, Mapping):
@@ -188,7 +189,7 @@ class _Plain:
         check_plain(self.name, self.parallel, self.seed).done()
 
 
-def _check_between(reading: _Reading, home: Home) -> Space | None:
+def _check_between(reading: _Reading, home: Home | None) -> Space | None:
     """Check what must hold between sections; return the space when it could be built."""
     values, problems = reading.values, reading.problems
     workload = _checked_backends(reading, home)
@@ -229,7 +230,7 @@ def _check_objective(
     return []
 
 
-def _checked_backends(reading: _Reading, home: Home) -> Workload | None:
+def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
     """Let each backend check its options; return the workload when it is usable."""
     values, problems = reading.values, reading.problems
     workload: Workload | None = None
@@ -239,7 +240,7 @@ def _checked_backends(reading: _Reading, home: Home) -> Workload | None:
     except InvalidValue as error:
         problems += [problem.under("workload") for problem in error.problems]
     try:
-        if "runner" in values and "cluster" in values:
+        if home is not None and "runner" in values and "cluster" in values:
             runner = values["runner"]
             create_runner(runner.kind, home.runner(runner.kind), values["cluster"], runner.options).close()
     except (InvalidValue, UnknownBackend) as error:
