@@ -22,8 +22,8 @@ MINIMAL = {"model": "gpt-micro", "cluster": "local-cpu", "global_batch_size": 8}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "demo.yaml"
 GPU = {
     "name": "node",
-    "nodes": 2,
-    "devices_per_node": 8,
+    "nodes": 1,
+    "devices_per_node": 16,
     "device": {"name": "X", "kind": "cuda", "memory_bytes": 80_000_000_000, "peak_flops": {"bfloat16": 1e15}},
     "network_link": {"latency_s": 5e-6, "bandwidth_bytes_per_s": 5e10},
 }
@@ -85,7 +85,7 @@ def test_the_example_in_the_repository_is_a_spec(home):
 
 def test_a_preset_may_be_overridden_inside_nested_sections_too(home):
     over = {"cluster": {"preset": "dgx-h100", "nodes": 4, "device": {"memory_bytes": 10**11}}}
-    spec, _ = read_spec({**MINIMAL, **over, "global_batch_size": 64}, home)
+    spec, _ = read_spec({**MINIMAL, **over, "global_batch_size": 64}, None)
     assert (spec.cluster.nodes, spec.cluster.devices_per_node) == (4, 8)
     assert (spec.cluster.device.memory_bytes, spec.cluster.device.name) == (10**11, "H100-SXM-80GB")
     assert spec.cluster.device.peak_flops["bfloat16"] == 989.4e12
@@ -101,6 +101,15 @@ def test_every_key_can_be_given(home):
     assert spec.runner.options == {"slots": 16}
     assert (spec.parallel, spec.seed, spec.objective) == (2, 3, Objective.MFU)
     assert space.dimensions["tp"] == (1, 2)
+
+
+def test_the_devices_of_several_nodes_are_no_business_of_the_local_runner(home):
+    over = {"cluster": {"preset": "dgx-h100", "nodes": 4}, "global_batch_size": 64}
+    only_problem(home, "runner", **over)
+    _, space = read_spec({**MINIMAL, **over}, None)
+    assert space.setting.cluster.devices == 32
+    processes = {"cluster": {"preset": "local-cpu", "nodes": 2}, "global_batch_size": 64}
+    assert read_spec({**MINIMAL, **processes}, home)[0].cluster.nodes == 2
 
 
 def test_a_description_without_a_name_is_called_by_its_section(home):
