@@ -1,10 +1,17 @@
-"""The only table from our errors to HTTP: problem+json (RFC 9457). 422 is for malformed requests alone."""
+"""The only table from our errors to HTTP: problem+json (RFC 9457). 422 is for malformed requests alone.
+
+Types, below /problems/: `invalid-spec` (well-formed, but no campaign can be made of it) and `malformed-body` carry
+`errors` whose pointers (RFC 6901) lead into the body; `malformed-request` has pointers /path/name and /query/name;
+the others are in PROBLEMS. What HTTP alone says (an unknown route, a wrong method) is about:blank.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -12,16 +19,43 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from runners.base import RunnerError
-from search_spaces.checks import InvalidValue
 from tuner.documents import InvalidSpec
 from tuner.store import AlreadyExists, IllegalMove, NotFound, StoreError, StoreUnavailable
 
 PROBLEM_JSON = "application/problem+json"
+# What the client may wait before it tries a 503 again.
+RETRY_AFTER = {"Retry-After": "5"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """What is wrong at one place of the request. pointer: "" is the whole body."""
+
+    pointer: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """An error as RFC 9457 has it. errors: every mistake of the request, where that is the trouble."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    errors: tuple[Mistake, ...] = ()
+
+
+class Malformed(ValueError):
+    """The body is no document; trying again with the same body fails again. The message goes on after "the body"."""
+
 
 # error -> (status, type, title). The first match in order of specificity wins.
 PROBLEMS: Mapping[type[Exception], tuple[HTTPStatus, str, str]] = {
     InvalidSpec: (HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-spec", "The campaign spec has mistakes"),
-    InvalidValue: (HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-value", "A value is not allowed"),
+    Malformed: (HTTPStatus.UNPROCESSABLE_ENTITY, "malformed-body", "The body is malformed"),
+    RequestValidationError: (HTTPStatus.UNPROCESSABLE_ENTITY, "malformed-request", "The request is malformed"),
     NotFound: (HTTPStatus.NOT_FOUND, "not-found", "There is no such object"),
     AlreadyExists: (HTTPStatus.CONFLICT, "already-exists", "The object exists already"),
     IllegalMove: (HTTPStatus.CONFLICT, "illegal-move", "Its present state does not allow this"),
@@ -35,54 +69,64 @@ def install(app: FastAPI) -> None:
     """Answer every error of ours, and of the framework, as a problem document."""
     for kind in PROBLEMS:
         app.add_exception_handler(kind, _ours)
-    app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _defect)
 
 
-def problem(
-    request: Request,
-    status: int,
-    type_: str,
-    title: str,
-    detail: str,
-    errors: Sequence[Mapping[str, str]] = (),
-    headers: Mapping[str, str] | None = None,
-) -> JSONResponse:
-    """The problem document. errors: what is wrong where, as JSON pointers into the request."""
-    body: dict[str, Any] = {
-        "type": f"/problems/{type_}",
-        "title": title,
-        "status": status,
-        "detail": detail,
-        "instance": request.url.path,
-    }
-    if errors:
-        body["errors"] = list(errors)
-    return JSONResponse(body, status_code=status, media_type=PROBLEM_JSON, headers=dict(headers or {}))
+def pointer(path: Iterable[object]) -> str:
+    """The JSON pointer (RFC 6901) along these keys and indices."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
 async def _ours(request: Request, error: Exception) -> JSONResponse:
     status, type_, title = next(PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS)
-    found = error.problems if isinstance(error, InvalidSpec | InvalidValue) else ()
-    errors = [{"pointer": "/" + entry.path.replace(".", "/"), "detail": entry.message} for entry in found]
-    detail = f"{len(errors)} found" if errors else str(error)
-    headers = {"Retry-After": "5"} if status is HTTPStatus.SERVICE_UNAVAILABLE else None
-    return problem(request, status, type_, title, detail, errors, headers)
-
-
-async def _malformed(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
-    errors = [
-        {"pointer": "/" + "/".join(str(part) for part in entry["loc"]), "detail": entry["msg"]}
-        for entry in error.errors()
-    ]
-    title = "The request is malformed"
-    return problem(request, 422, "malformed-request", title, f"{len(errors)} found", errors)
+    mistakes = _mistakes(error)
+    detail = str(error)
+    if mistakes:
+        first = f"{mistakes[0].pointer or 'the body'}: {mistakes[0].detail}"
+        detail = first if len(mistakes) == 1 else f"{len(mistakes)} mistakes; the first: {first}"
+    headers = RETRY_AFTER if status is HTTPStatus.SERVICE_UNAVAILABLE else {}
+    return _answer(request, status, f"/problems/{type_}", title, detail, mistakes, headers)
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     phrase = HTTPStatus(error.status_code).phrase
-    return problem(
-        request, error.status_code, phrase.lower().replace(" ", "-"), phrase, str(error.detail), headers=error.headers
-    )
+    detail = error.detail if error.detail != phrase else f"{phrase}: {request.method} {request.url.path}"
+    return _answer(request, error.status_code, "about:blank", phrase, detail, headers=error.headers)
+
+
+async def _defect(request: Request, error: Exception) -> JSONResponse:
+    """The framework raises the error again after this answer, and the server logs it."""
+    status = HTTPStatus.INTERNAL_SERVER_ERROR
+    detail = f"a defect of meshtune ({type(error).__name__}); the server's log has the traceback"
+    return _answer(request, status, "about:blank", status.phrase, detail)
+
+
+def _mistakes(error: Exception) -> tuple[Mistake, ...]:
+    if isinstance(error, Malformed):
+        return (Mistake("", str(error)),)
+    if isinstance(error, InvalidSpec):
+        return tuple(
+            Mistake(pointer(entry.path.split(".") if entry.path else ()), entry.message) for entry in error.problems
+        )
+    if isinstance(error, RequestValidationError):
+        return tuple(Mistake(pointer(entry["loc"]), entry["msg"]) for entry in error.errors())
+    return ()
+
+
+def _answer(
+    request: Request,
+    status: int,
+    type_: str,
+    title: str,
+    detail: str,
+    errors: tuple[Mistake, ...] = (),
+    headers: Mapping[str, str] | None = None,
+) -> JSONResponse:
+    instance = quote(request.url.path, safe="/:@!$&'()*+,;=~")
+    shown = Problem(type=type_, title=title, status=status, detail=detail, instance=instance, errors=errors)
+    content: dict[str, Any] = asdict(shown)
+    if not errors:
+        del content["errors"]
+    return JSONResponse(content, status_code=status, media_type=PROBLEM_JSON, headers=dict(headers or {}))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Path, Query, Request, Response, status
+from fastapi import APIRouter, Depends, Path, Query, Request, Response, status
 
-from api.schema import SPEC_BODY, SPEC_EXAMPLE
+from api.body import json_document
+from api.schema import SPEC_BODY, problems
 from api.views import (
+    BestView,
     CampaignPage,
     CampaignView,
     EventView,
     SpaceView,
     TrialPage,
     TrialView,
+    best_view,
     campaign_view,
     event_view,
     space_view,
@@ -23,12 +27,11 @@ from runners.registry import create_workload
 from tuner.campaign import Campaign, CampaignState
 from tuner.documents import read_spec
 from tuner.driver import Driver
-from tuner.export import ranked_document, recommendation_document
 from tuner.recommend import rank, recommend
 from tuner.service import Service
 from tuner.work import build_space
 
-router = APIRouter(prefix="/v1")
+router = APIRouter(prefix="/v1", responses=problems(422, 503))
 MOST_PER_PAGE = 500
 # What the database's integer columns hold.
 MOST_NUMBER = 2**31 - 1
@@ -47,21 +50,37 @@ def driver_of(request: Request) -> Driver:
 ServiceHandle = Annotated[Service, Depends(service_of)]
 DriverHandle = Annotated[Driver, Depends(driver_of)]
 # Ids hold no ':', so that `{id}:pause` is never taken for an id.
-CampaignId = Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]+$", max_length=100)]
+ID_PATTERN = r"^[A-Za-z0-9._-]+$"
+CampaignId = Annotated[str, Path(pattern=ID_PATTERN, max_length=100)]
 PageSize = Annotated[int, Query(ge=1, le=MOST_PER_PAGE, description="Most entries on this page.")]
-PageToken = Annotated[str | None, Query(description="`next_page_token` of the page before.", max_length=100)]
-SpecDocument = Annotated[dict[str, Any], Body(openapi_examples=SPEC_EXAMPLE)]
+PageToken = Annotated[
+    str | None, Query(description="`next_page_token` of the page before.", pattern=ID_PATTERN, max_length=100)
+]
+SpecDocument = Annotated[object, Depends(json_document)]
+
+# A space holds up to 10^7 combinations, about 1 GB while it is enumerated: requests take turns.
+_ONE_SPACE = threading.Lock()
+CREATED: dict[int | str, dict[str, Any]] = {
+    201: {"headers": {"Location": {"description": "Path of the new campaign.", "schema": {"type": "string"}}}}
+}
 
 
-@router.post("/campaigns", status_code=status.HTTP_201_CREATED, openapi_extra=SPEC_BODY, tags=["campaigns"])
+@router.post(
+    "/campaigns",
+    status_code=status.HTTP_201_CREATED,
+    openapi_extra=SPEC_BODY,
+    responses={**CREATED, **problems(409, 413, 415)},
+    tags=["campaigns"],
+)
 def create_campaign(document: SpecDocument, service: ServiceHandle, response: Response) -> CampaignView:
     """Start a campaign. The body is a campaign spec; all its mistakes come back at once, with their paths."""
-    campaign = service.create(document)
+    with _ONE_SPACE:
+        campaign = service.create(document)
     response.headers["Location"] = f"/v1/campaigns/{campaign.id}"
     return campaign_view(campaign, {}, "")
 
 
-@router.get("/campaigns", tags=["campaigns"])
+@router.get("/campaigns", responses=problems(404), tags=["campaigns"])
 def list_campaigns(
     service: ServiceHandle,
     driver: DriverHandle,
@@ -82,31 +101,36 @@ def list_campaigns(
     )
 
 
-@router.get("/campaigns/{campaign_id}", tags=["campaigns"])
+@router.get("/campaigns/{campaign_id}", responses=problems(404), tags=["campaigns"])
 def get_campaign(campaign_id: CampaignId, service: ServiceHandle, driver: DriverHandle) -> CampaignView:
     """One campaign, with its trials counted by verdict."""
     return _show(service.current(campaign_id), service, driver)
 
 
-@router.post("/campaigns/{campaign_id}:pause", tags=["campaigns"])
+@router.post("/campaigns/{campaign_id}:pause", responses=problems(404, 409), tags=["campaigns"])
 def pause_campaign(campaign_id: CampaignId, service: ServiceHandle, driver: DriverHandle) -> CampaignView:
     """Start no more trials; those that run are measured to their end."""
     return _show(service.pause(campaign_id), service, driver)
 
 
-@router.post("/campaigns/{campaign_id}:resume", tags=["campaigns"])
+@router.post("/campaigns/{campaign_id}:resume", responses=problems(404, 409), tags=["campaigns"])
 def resume_campaign(campaign_id: CampaignId, service: ServiceHandle, driver: DriverHandle) -> CampaignView:
     """Go on with a paused campaign; one that runs stays as it is."""
     return _show(service.resume(campaign_id), service, driver)
 
 
-@router.post("/campaigns/{campaign_id}:cancel", status_code=status.HTTP_202_ACCEPTED, tags=["campaigns"])
+@router.post(
+    "/campaigns/{campaign_id}:cancel",
+    status_code=status.HTTP_202_ACCEPTED,
+    responses=problems(404, 409),
+    tags=["campaigns"],
+)
 def cancel_campaign(campaign_id: CampaignId, service: ServiceHandle, driver: DriverHandle) -> CampaignView:
     """End the campaign and its running jobs; what was measured stays."""
     return _show(service.cancel(campaign_id), service, driver)
 
 
-@router.get("/campaigns/{campaign_id}/trials", tags=["trials"])
+@router.get("/campaigns/{campaign_id}/trials", responses=problems(404), tags=["trials"])
 def list_trials(
     campaign_id: CampaignId,
     service: ServiceHandle,
@@ -123,7 +147,7 @@ def list_trials(
     )
 
 
-@router.get("/campaigns/{campaign_id}/trials/{number}", tags=["trials"])
+@router.get("/campaigns/{campaign_id}/trials/{number}", responses=problems(404), tags=["trials"])
 def get_trial(
     campaign_id: CampaignId, number: Annotated[int, Path(ge=0, le=MOST_NUMBER)], service: ServiceHandle
 ) -> TrialView:
@@ -131,36 +155,33 @@ def get_trial(
     return trial_view(service.store.trial(campaign_id, number))
 
 
-@router.get("/campaigns/{campaign_id}/best", tags=["trials"])
+@router.get("/campaigns/{campaign_id}/best", responses=problems(404), tags=["trials"])
 def best_trials(
     campaign_id: CampaignId, service: ServiceHandle, top: Annotated[int, Query(ge=1, le=MOST_PER_PAGE)] = 10
-) -> dict[str, Any]:
+) -> BestView:
     """The best settings measured, and the recommendation with its reason."""
     campaign = service.store.campaign(campaign_id)
     trials = service.store.trials(campaign_id)
-    return {
-        "campaign": campaign.id,
-        "recommendation": recommendation_document(campaign, recommend(campaign, trials)),
-        "best": [ranked_document(campaign, entry) for entry in rank(campaign, trials)[:top]],
-    }
+    return best_view(campaign, recommend(campaign, trials), rank(campaign, trials)[:top])
 
 
-@router.get("/campaigns/{campaign_id}/space", tags=["spaces"])
+@router.get("/campaigns/{campaign_id}/space", responses=problems(404), tags=["spaces"])
 def campaign_space(campaign_id: CampaignId, service: ServiceHandle) -> SpaceView:
     """The campaign's space: how many plans are legal, and what rejects the others."""
     spec = service.store.campaign(campaign_id).spec
     workload = create_workload(spec.workload.kind, spec.workload.options)
-    return space_view(build_space(spec.space, spec.model, spec.cluster, spec.global_batch_size, workload))
+    with _ONE_SPACE:
+        return space_view(build_space(spec.space, spec.model, spec.cluster, spec.global_batch_size, workload))
 
 
-@router.post("/spaces", openapi_extra=SPEC_BODY, tags=["spaces"])
+@router.post("/spaces", openapi_extra=SPEC_BODY, responses=problems(413, 415), tags=["spaces"])
 def count_space(document: SpecDocument, service: ServiceHandle) -> SpaceView:
     """The space of a spec, without starting anything."""
-    _, space = read_spec(document, service.home)
-    return space_view(space)
+    with _ONE_SPACE:
+        return space_view(read_spec(document, None)[1])
 
 
-@router.get("/campaigns/{campaign_id}/events", tags=["campaigns"])
+@router.get("/campaigns/{campaign_id}/events", responses=problems(404), tags=["campaigns"])
 def list_events(
     campaign_id: CampaignId,
     service: ServiceHandle,

@@ -1,11 +1,16 @@
-"""The OpenAPI description of a campaign spec as a document, which may name presets and leave out what has a default."""
+"""The OpenAPI description: a campaign spec as a document, which may name presets and leave out what has a default,
+and the problem documents. What the routes return is described by their views.
+"""
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
+from fastapi import FastAPI
 from pydantic import TypeAdapter
 
+from api.errors import PROBLEM_JSON, Problem
 from runners.registry import RUNNERS, WORKLOADS
 from search_spaces.cluster import ClusterSpec
 from search_spaces.model import ModelSpec
@@ -46,9 +51,17 @@ def _inline(kind: Any, **changes: Any) -> dict[str, Any]:
     return {**resolved(schema), **changes}
 
 
+def _optional(node: Any) -> Any:
+    """The schema with nothing required, at any depth: what is left out comes from the preset."""
+    if isinstance(node, dict):
+        return {key: _optional(value) for key, value in node.items() if key != "required"}
+    return [_optional(value) for value in node] if isinstance(node, list) else node
+
+
 def _with_preset(kind: Any, presets: list[str]) -> dict[str, Any]:
     whole = _inline(kind)
-    overrides = {**whole, "required": ["preset"], "properties": {**whole["properties"], "preset": {"enum": presets}}}
+    overrides = _optional(whole)
+    overrides |= {"required": ["preset"], "properties": {**overrides["properties"], "preset": {"enum": presets}}}
     # A description is named after its section unless it says otherwise.
     whole["required"] = [name for name in whole["required"] if name != "name"]
     return {"anyOf": [{"enum": presets}, overrides, whole]}
@@ -78,13 +91,43 @@ SPEC_SCHEMA: dict[str, Any] = {
         "budget": _inline(Budget),
         "trial": _inline(TrialLimits),
         "parallel": {"type": "integer", "minimum": 1, "default": 1},
-        "seed": {"type": "integer", "default": 0},
+        "seed": {"type": "integer", "minimum": 0, "default": 0},
     },
 }
 
+SPEC_REFERENCE = {"$ref": "#/components/schemas/CampaignSpec"}
 SPEC_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "content": {"application/json": {"schema": SPEC_SCHEMA, "examples": SPEC_EXAMPLE}},
+        "content": {"application/json": {"schema": SPEC_REFERENCE, "examples": SPEC_EXAMPLE}},
     }
 }
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """What a route documents of the errors that it answers with these statuses."""
+    content = {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    retry = {"Retry-After": {"description": "Seconds to wait before the next try.", "schema": {"type": "integer"}}}
+    return {
+        status: {
+            "description": HTTPStatus(status).phrase,
+            "content": content,
+            **({"headers": retry} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}),
+        }
+        for status in statuses
+    }
+
+
+def install(app: FastAPI) -> None:
+    """Add the schemas that no route's types name: the spec as a document, and problems."""
+    generated = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = generated()
+            schemas = document["components"]["schemas"]
+            schemas |= {"CampaignSpec": SPEC_SCHEMA, "Problem": _inline(Problem)}
+            schemas["CampaignView"]["properties"]["spec"] = SPEC_REFERENCE
+        return generated()
+
+    app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI documents it ("Extending OpenAPI")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from runners.outcome import Measurement, Verdict
 from runners.reading import plain
+from search_spaces.plan import Plan
 from search_spaces.space import Space
 from tuner.campaign import Campaign, CampaignState, Event
+from tuner.documents import FREE
+from tuner.recommend import Estimate, Ranked, Recommendation
+from tuner.spec import CampaignSpec, Objective
 from tuner.trial import Attempt, Origin, Trial, TrialState
 
 
@@ -77,7 +81,7 @@ class TrialView:
     origin: Origin
     state: TrialState
     verdict: Verdict | None
-    plan: Mapping[str, Any]
+    plan: Plan
     plan_key: str
     measurement: MeasurementView | None
     attempts: list[AttemptView]
@@ -87,6 +91,52 @@ class TrialView:
 class TrialPage:
     trials: list[TrialView]
     next_page_token: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectiveView:
+    """A measured objective in its unit, with the ends of its 95 % interval."""
+
+    name: Objective
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedView:
+    """One measured setting. gain_over_baseline: a ratio of speeds minus 1 (0.25: 25 % faster), with at least 90 %."""
+
+    rank: int
+    trial: int
+    origin: Origin
+    plan: Plan
+    plan_key: str
+    objective: ObjectiveView
+    tokens_per_s: Estimate
+    step_time_s: float
+    timed_steps: int
+    peak_memory_bytes: int | None
+    first_losses: tuple[float, ...]
+    gain_over_baseline: Estimate | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecommendationView:
+    """The setting to use, None before anything was measured."""
+
+    reason: str
+    better_than_baseline: bool
+    setting: RankedView | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestView:
+    """The same as `meshtune best --json`."""
+
+    campaign: str
+    recommendation: RecommendationView
+    best: list[RankedView]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +177,21 @@ def campaign_view(campaign: Campaign, trials: Mapping[str, int], trouble: str) -
         legal=campaign.legal,
         trials=dict(trials),
         trouble=trouble,
-        spec=plain(campaign.spec),
+        spec=spec_document(campaign.spec),
     )
+
+
+def spec_document(spec: CampaignSpec) -> dict[str, Any]:
+    """The spec as a document that `read_spec` reads back to an equal one, so that a campaign can be posted again."""
+    document: dict[str, Any] = plain(spec)
+    for name in ("workload", "search", "runner"):
+        backend = document[name]
+        document[name] = {"kind": backend["kind"], **backend["options"]}
+    if spec.global_batch_size is None:
+        document["global_batch_size"] = FREE
+    if spec.baseline is None:
+        del document["baseline"]
+    return document
 
 
 def trial_view(trial: Trial) -> TrialView:
@@ -137,7 +200,7 @@ def trial_view(trial: Trial) -> TrialView:
         origin=trial.origin,
         state=trial.state,
         verdict=trial.verdict,
-        plan=trial.plan.as_dict(),
+        plan=trial.plan,
         plan_key=trial.plan.key,
         measurement=None if trial.measurement is None else _measurement_view(trial.measurement),
         attempts=[_attempt_view(attempt) for attempt in trial.attempts],
@@ -153,9 +216,40 @@ def space_view(space: Space) -> SpaceView:
     )
 
 
+def best_view(campaign: Campaign, recommendation: Recommendation, best: Sequence[Ranked]) -> BestView:
+    objective, choice = campaign.spec.objective, recommendation.choice
+    return BestView(
+        campaign=campaign.id,
+        recommendation=RecommendationView(
+            reason=recommendation.reason,
+            better_than_baseline=recommendation.better,
+            setting=None if choice is None else _ranked_view(objective, choice),
+        ),
+        best=[_ranked_view(objective, entry) for entry in best],
+    )
+
+
 def event_view(event: Event) -> EventView:
     return EventView(
         id=event.id, campaign_id=event.campaign_id, at=_time(event.at), kind=event.kind, data=dict(event.data)
+    )
+
+
+def _ranked_view(objective: Objective, entry: Ranked) -> RankedView:
+    reached = entry.objective
+    return RankedView(
+        rank=entry.rank,
+        trial=entry.trial.number,
+        origin=entry.trial.origin,
+        plan=entry.trial.plan,
+        plan_key=entry.trial.plan.key,
+        objective=ObjectiveView(name=objective, value=reached.value, low=reached.low, high=reached.high),
+        tokens_per_s=entry.tokens_per_s,
+        step_time_s=entry.measurement.step_time_s,
+        timed_steps=len(entry.measurement.step_times_s),
+        peak_memory_bytes=entry.memory_bytes,
+        first_losses=entry.measurement.first_losses,
+        gain_over_baseline=entry.gain,
     )
 
 

@@ -10,7 +10,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,9 +19,12 @@ from runners.base import InvalidJob, JobSpec, JobStatus, RunnerUnavailable, Subm
 from runners.local_server import take_lock
 from runners.processes import minimal_environment
 from runners.reading import read_value
-from runners.spool import Order, Spool
+from runners.spool import Order, Spool, require_fit, write_whole
 from search_spaces.checks import CLOSED, Checks
-from search_spaces.cluster import ClusterSpec
+from search_spaces.cluster import ClusterSpec, DeviceKind
+
+# Servers outlive the runners that started them; kept here, they are reaped when they have ended.
+_left_running: list[subprocess.Popen[bytes]] = []
 
 
 class LocalRunner:
@@ -33,28 +37,42 @@ class LocalRunner:
         self._server: subprocess.Popen[bytes] | None = None
 
     def submit(self, spec: JobSpec) -> str:
-        if spec.processes > self._slots:
-            raise InvalidJob(f"{spec.name} needs {spec.processes} processes, but the runner has {self._slots} slots")
+        self._refuse_invalid(spec)
         try:
             self._spool.create()
-            spec.directory.mkdir(parents=True, exist_ok=True)
             if not self._spool.has(spec.name):
+                directory = spec.directory.resolve()
+                directory.mkdir(parents=True, exist_ok=True)
                 for name, text in spec.files.items():
-                    (spec.directory / name).write_text(text, encoding="utf-8")
-            self._spool.add(Order(spec=spec, slots=self._slots))
+                    write_whole(directory / name, text)
+                self._spool.add(Order(spec=replace(spec, directory=directory), slots=self._slots))
         except OSError as error:
-            raise SubmitFailed(f"{spec.name} cannot be written to {error.filename}: {error.strerror}") from error
+            raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
         # From here on the job is sent: a server that does not start now is started by a later poll.
-        self._ensure_server()
+        with suppress(OSError):
+            self._ensure_server()
         return spec.name
+
+    def _refuse_invalid(self, spec: JobSpec) -> None:
+        require_fit(spec.name)
+        if not 1 <= spec.processes <= self._slots:
+            raise InvalidJob(f"{spec.name} needs {spec.processes} processes, but the runner has {self._slots} slots")
+        if not spec.command:
+            raise InvalidJob(f"{spec.name} has an empty command")
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
         try:
             statuses = {id: self._spool.status(id) for id in ids}
         except (OSError, ValueError) as error:
             raise RunnerUnavailable(f"the spool {self._spool.root} cannot be read: {error}") from error
-        if any(not status.state.final for status in statuses.values()) and not self._ensure_server():
-            raise RunnerUnavailable(f"the local server does not start; see {self._spool.log}")
+        if all(status.state.final for status in statuses.values()):
+            return statuses
+        try:
+            lives = self._ensure_server()
+        except OSError as error:
+            raise RunnerUnavailable(f"the local server cannot be started: {error}") from error
+        if not lives:
+            raise RunnerUnavailable(f"the local server has died; see {self._spool.log}")
         return statuses
 
     def cancel(self, id: str) -> None:
@@ -70,16 +88,17 @@ class LocalRunner:
     def close(self) -> None:
         """Leaves running jobs to the server, which ends by itself when it has been idle for a while."""
         if self._server is not None:
-            self._server.poll()
+            _left_running.append(self._server)
+            self._server = None
+        _left_running[:] = [server for server in _left_running if server.poll() is None]
 
     def _ensure_server(self) -> bool:
-        """True when a server lives or was started; False when the one just started has died."""
+        """See that a server lives; False when ours had died, so that people hear of one that dies again and again.
+        Raises OSError."""
         if self._server is not None and self._server.poll() is None:
             return True
         died = self._server is not None and self._server.returncode != 0
         self._server = None
-        if died:
-            return False
         if not self._spool.root.is_dir():
             return True
         lock = take_lock(self._spool)
@@ -95,7 +114,7 @@ class LocalRunner:
                 env=minimal_environment(),
                 start_new_session=True,
             )
-        return True
+        return not died
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +133,13 @@ def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Loca
     chosen = read_value(LocalOptions, dict(options))
     slots = cluster.devices if chosen.slots is None else chosen.slots
     checks = Checks()
+    # CPU processes may play several nodes; the devices of several nodes are not in one machine.
+    checks.require(
+        cluster.nodes == 1 or cluster.device.kind is DeviceKind.CPU,
+        "",
+        f"the local runner has this machine's devices only, but the cluster has {cluster.nodes} nodes of "
+        f"{cluster.devices_per_node} {cluster.device.name}",
+    )
     checks.require(
         slots >= cluster.devices, "slots", f"slots({slots}) cannot hold the {cluster.devices} processes of one trial"
     )

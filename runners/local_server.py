@@ -3,7 +3,7 @@
 `python -m runners.local_server ROOT` serves the spool under ROOT until nothing has been to do for a while. One
 process, one thread: it imports the training code once and forks every rank from itself (warm start), so it must never
 start a thread or touch a GPU. First come, first served; a job starts when its processes fit its slots. When it dies
-its ranks die with it; its successor reports their jobs LOST.
+its ranks die with it; its successor kills what they left and reports their jobs LOST.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from runners.base import JobSpec, JobState, JobStatus
-from runners.processes import Entry, exit_text, first_death, kill_tree, reap_one, start_gang
+from runners.processes import JOB_MARK, Entry, exit_text, first_death, kill_marked, kill_tree, reap_one, start_gang
 from runners.spool import Order, Spool
 
 # Modules worth importing once for all jobs: what `python -m KEY` runs is `main` of the module named beside it.
@@ -68,6 +68,7 @@ class Server:
         for name in self.spool.names():
             status = self.spool.status(name)
             if status.state is JobState.RUNNING:
+                kill_marked(self._mark(name))
                 reason = "the local server died and its processes with it"
                 self._report(
                     name,
@@ -78,7 +79,8 @@ class Server:
 
     def step(self, now: float) -> None:
         """One turn: look for new jobs, end what must end, reap what ended, start what fits, write what is unwritten."""
-        self._look(now)
+        with suppress(OSError):  # the next turn looks again; what runs is watched over meanwhile
+            self._look(now)
         for name, gang in self.gangs.items():
             self._judge(name, gang, now)
         self._reap(now)
@@ -107,11 +109,16 @@ class Server:
         # A time stamp is as coarse as the kernel's tick: two changes in one tick look like one until it is past.
         if changed_at == self.jobs_changed_at and now - changed_at / 1e9 > 0.5:
             return
-        self.jobs_changed_at = changed_at
         for name in self.spool.names():
-            if name not in self.known:
-                self.known.add(name)
+            if name in self.known:
+                continue
+            try:
                 self.queue.append(self.spool.order(name))
+            except (ValueError, TypeError, KeyError) as error:
+                reason = f"its order in the spool cannot be understood: {error}"
+                self._report(name, JobStatus(state=JobState.LOST, reason=reason, finished_at=now))
+            self.known.add(name)
+        self.jobs_changed_at = changed_at
 
     def _judge(self, name: str, gang: Gang, now: float) -> None:
         if gang.ending is None and self.spool.cancel_asked(name):
@@ -135,6 +142,7 @@ class Server:
                     gang.kill_at = gang.kill_at or now + GRACE_S
 
     def _close(self, name: str, gang: Gang, now: float) -> None:
+        kill_marked(self._mark(name))
         code: int | None = 0
         if gang.ending is not None:
             state, code = gang.ending, None
@@ -152,21 +160,31 @@ class Server:
         )
 
     def _start_queued(self, now: float) -> None:
-        while self.queue:
-            order = self.queue[0]
+        for order in list(self.queue):
             name = order.spec.name
             if self.spool.cancel_asked(name):
+                self.queue.remove(order)
                 self._report(name, JobStatus(state=JobState.CANCELLED, reason="cancelled", finished_at=now))
-            elif sum(gang.order.spec.processes for gang in self.gangs.values()) + order.spec.processes > order.slots:
+            elif not self.spool.has(name):
+                self.queue.remove(order)
+        while self.queue:
+            order = self.queue[0]
+            taken = sum(gang.order.spec.processes for gang in self.gangs.values())
+            if taken + order.spec.processes > order.slots or not self._write_running(order, now):
                 return
-            else:
-                self._start(order, now)
             self.queue.pop(0)
+            self._start(order, now)
+
+    def _write_running(self, order: Order, now: float) -> bool:
+        """RUNNING is on disk before the first process is, so that a death in between starts no second gang."""
+        try:
+            self.spool.set_status(order.spec.name, JobStatus(state=JobState.RUNNING, started_at=now))
+        except OSError:
+            return False
+        return True
 
     def _start(self, order: Order, now: float) -> None:
-        spec = order.spec
-        # RUNNING is on disk before the first process is, so that a death in between is seen as one.
-        self._report(spec.name, JobStatus(state=JobState.RUNNING, started_at=now))
+        spec = replace(order.spec, env={**order.spec.env, JOB_MARK: self._mark(order.spec.name)})
         try:
             pids = start_gang(spec, self._entry(spec))
         except OSError as error:
@@ -193,8 +211,14 @@ class Server:
         try:
             self.spool.set_status(name, status)
             self.unwritten.pop(name, None)
+        except FileNotFoundError:  # somebody removed the job from the spool, so nobody reads of it any more
+            self.unwritten.pop(name, None)
         except OSError:
             self.unwritten[name] = status
+
+    def _mark(self, name: str) -> str:
+        """What every process of the job carries in its environment: unique among all spools of this machine."""
+        return str(self.spool.jobs / name)
 
 
 def import_warm(module: str) -> Entry | None:
@@ -208,13 +232,17 @@ def import_warm(module: str) -> Entry | None:
 
 
 def take_lock(spool: Spool) -> int | None:
-    """The lock's file descriptor, or None when a server lives. A record lock: forked ranks do not inherit it."""
+    """The lock's file descriptor, or None when a server lives. A record lock: forked ranks do not inherit it.
+    Raises OSError where there can be no lock."""
     descriptor = os.open(spool.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except (BlockingIOError, PermissionError):
         os.close(descriptor)
         return None
+    except OSError:
+        os.close(descriptor)
+        raise
     return descriptor
 
 
@@ -223,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("root", type=Path)
     parser.add_argument("--idle-s", type=float, default=30.0)
     options = parser.parse_args(arguments)
-    spool = Spool(options.root)
+    spool = Spool(options.root.resolve())
     for _ in range(50):
         if take_lock(spool) is not None:
             break

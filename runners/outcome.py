@@ -15,16 +15,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from runners.profile import Profile
+from runners.reading import read_value
 from runners.statistics import Interval, median_interval
+from search_spaces.checks import Checks, InvalidValue
 
 RESULT_FILE = "result.json"
 RESULT_VERSION = 1
@@ -88,19 +90,19 @@ class Measurement:
     profile: Profile | None = None
 
     def __post_init__(self) -> None:
-        if not self.step_times_s or not all(0 < seconds < inf for seconds in self.step_times_s):
-            shown = list(self.step_times_s)[:5]
-            raise ResultMalformed(f"step_times_s: must be positive seconds, one or more, not {shown}")
-        if not all(0 < seconds < inf for seconds in self.warmup_times_s):
-            raise ResultMalformed(f"warmup_times_s: must be positive seconds, not {list(self.warmup_times_s)[:5]}")
+        checks = Checks()
+        checks.require(bool(self.step_times_s), "step_times_s", "must name at least one step")
+        for name in ("step_times_s", "warmup_times_s"):
+            wrong = [seconds for seconds in getattr(self, name) if not 0 < seconds < inf]
+            checks.require(not wrong, name, f"must be positive seconds, not {_some(wrong)}")
+        for name in ("peak_memory_bytes", "peak_held_bytes"):
+            wrong = [peak for peak in getattr(self, name) if peak < 0]
+            checks.require(not wrong, name, f"must be at least 0, not {_some(wrong)}")
         for name in ("model_flops_per_token", "peak_flops_per_device"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < inf:
-                raise ResultMalformed(f"{name}: must be positive, not {value}")
-        if self.tokens_per_step <= 0 or self.devices <= 0:
-            raise ResultMalformed(
-                f"tokens_per_step({self.tokens_per_step}) and devices({self.devices}) must be positive"
-            )
+            flops = getattr(self, name)
+            checks.require(flops is None or 0 < flops < inf, name, f"must be positive and finite, not {flops}")
+        checks.at_least(1, tokens_per_step=self.tokens_per_step, devices=self.devices)
+        checks.done()
 
     @property
     def step_time_s(self) -> float:
@@ -150,19 +152,25 @@ class Outcome:
     log_tail: str = ""
 
     def __post_init__(self) -> None:
-        if (self.measurement is not None) != (self.verdict is Verdict.OK):
-            raise ResultMalformed(f"verdict {self.verdict} and a measurement do not go together")
-        if self.partial is not None and self.verdict is not Verdict.PRUNED:
-            raise ResultMalformed(f"verdict {self.verdict} and a partial measurement do not go together")
+        checks = Checks()
+        measured, ok = self.measurement is not None, self.verdict is Verdict.OK
+        checks.require(measured or not ok, "measurement", "is missing, but the verdict is ok")
+        checks.require(ok or not measured, "measurement", f"does not go with the verdict {self.verdict}")
+        pruned = self.verdict is Verdict.PRUNED
+        checks.require(self.partial is None or pruned, "partial", f"does not go with the verdict {self.verdict}")
+        if self.failed_rank is not None:
+            checks.at_least(0, failed_rank=self.failed_rank)
+        checks.done()
 
 
 def write_result(directory: Path, outcome: Outcome, extra: Mapping[str, Any] | None = None) -> Path:
     """Write the result file by rename, so that a reader sees all of it or nothing; return its path.
 
-    `extra` adds keys of the workload's own (time by part, environment ...). Raises OSError (a full disk ...), and then
-    an earlier result file is untouched.
+    `extra` adds keys of the workload's own (time by part, environment ...). Raises OSError (a full disk ...) or
+    ValueError (an `extra` with a number that is not finite), and then an earlier result file is untouched.
     """
-    document = {"version": RESULT_VERSION, **_without_none(asdict(outcome)), **(extra or {})}
+    # What the contract names comes last: no key of `extra` replaces it.
+    document = {**(extra or {}), "version": RESULT_VERSION, **_without_none(asdict(outcome))}
     final = directory / RESULT_FILE
     draft = directory / f".{RESULT_FILE}.{os.getpid()}"
     try:
@@ -185,6 +193,8 @@ def read_result(directory: Path) -> Outcome:
         raise ResultMissing(f"{path} does not exist") from None
     except OSError as error:
         raise ResultMissing(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ResultMalformed(f"not UTF-8: {error}") from error
     return parse_result(text)
 
 
@@ -192,7 +202,7 @@ def parse_result(text: str) -> Outcome:
     """The outcome that a result file's text carries. Raises ResultMalformed."""
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ResultMalformed(f"not JSON: {error}") from error
     if not isinstance(document, dict):
         raise ResultMalformed(f"must be an object, not {type(document).__name__}")
@@ -200,65 +210,18 @@ def parse_result(text: str) -> Outcome:
     if version != RESULT_VERSION:
         raise ResultMalformed(f"version: {version!r}, but this meshtune reads version {RESULT_VERSION}")
     try:
-        verdict = Verdict(document["verdict"])
-    except KeyError:
-        raise ResultMalformed("verdict: missing") from None
-    except ValueError:
-        raise ResultMalformed(f"verdict: {document['verdict']!r} is none of {', '.join(Verdict)}") from None
-    raw, partial = document.get("measurement"), document.get("partial")
-    rank = document.get("failed_rank")
-    return Outcome(
-        verdict=verdict,
-        measurement=None if raw is None else parse_measurement(raw),
-        partial=None if partial is None else parse_measurement(partial),
-        reason=str(document.get("reason", "")),
-        failed_rank=rank if isinstance(rank, int) else None,
-        phase=document.get("phase"),
-        log_tail=str(document.get("log_tail", "")),
-    )
+        outcome = read_value(Outcome, document)
+    except InvalidValue as error:
+        raise ResultMalformed(str(error)) from None
+    # Python's JSON reads NaN and Infinity; `write_result` writes neither.
+    wrong = [loss for loss in outcome.measurement.first_losses if not isfinite(loss)] if outcome.measurement else []
+    if wrong:
+        raise ResultMalformed(f"measurement.first_losses: must be finite, not {_some(wrong)}")
+    return outcome
 
 
-def parse_measurement(raw: object) -> Measurement:
-    """The measurement in plain JSON values. Raises ResultMalformed."""
-    if not isinstance(raw, dict):
-        raise ResultMalformed(f"measurement: must be an object, not {type(raw).__name__}")
-    try:
-        profile = raw.get("profile")
-        return Measurement(
-            step_times_s=_numbers(raw["step_times_s"]),
-            tokens_per_step=int(raw["tokens_per_step"]),
-            devices=int(raw["devices"]),
-            model_flops_per_token=_number_or_none(raw.get("model_flops_per_token")),
-            peak_flops_per_device=_number_or_none(raw.get("peak_flops_per_device")),
-            warmup_times_s=_numbers(raw.get("warmup_times_s", ())),
-            first_losses=_numbers(raw.get("first_losses", ())),
-            peak_memory_bytes=tuple(int(value) for value in raw.get("peak_memory_bytes", ())),
-            peak_held_bytes=tuple(int(value) for value in raw.get("peak_held_bytes", ())),
-            profile=None if profile is None else parse_profile(profile),
-        )
-    except KeyError as error:
-        raise ResultMalformed(f"measurement.{error.args[0]}: missing") from None
-    except (TypeError, ValueError, AttributeError) as error:
-        raise ResultMalformed(f"measurement: {error}") from error
-
-
-def parse_profile(raw: Mapping[str, Any]) -> Profile:
-    """The profile in plain JSON values. Raises KeyError, TypeError, ValueError or AttributeError."""
-    return Profile(
-        step_time_s=float(raw["step_time_s"]),
-        parts_s=tuple({str(part): float(value) for part, value in rank.items()} for rank in raw["parts_s"]),
-        waiting_s=tuple({str(part): float(value) for part, value in rank.items()} for rank in raw["waiting_s"]),
-        own_times_s=tuple(_numbers(times) for times in raw["own_times_s"]),
-        stages=tuple(int(stage) for stage in raw["stages"]),
-    )
-
-
-def _numbers(values: Iterable[Any]) -> tuple[float, ...]:
-    return tuple(float(value) for value in values)
-
-
-def _number_or_none(value: Any) -> float | None:
-    return None if value is None else float(value)
+def _some(values: Sequence[object]) -> str:
+    return ", ".join(str(value) for value in values[:5])
 
 
 def _without_none(value: Any) -> Any:

@@ -2,7 +2,8 @@
 
 A warm process is a fork of this one, which has imported the module already; any other is fork and exec. Every process
 leads a session of its own, so that what it starts dies with it, and dies itself when its parent does (Linux
-PR_SET_PDEATHSIG), so that no gang outlives its server.
+PR_SET_PDEATHSIG), so that no gang outlives its server. What left the session, or outlived a killed server, is known by
+a mark in its environment; not found is what a warm process forks, without exec, out of its session.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from runners.base import JobSpec
 # What `python -m MODULE` would run, as a function of the arguments after it.
 Entry = Callable[[list[str]], int]
 _PR_SET_PDEATHSIG = 1
+# Names the job in the environment of its ranks, which every program they start inherits.
+JOB_MARK = "MESHTUNE_JOB"
+# A process that forks faster than it is found escapes one look at all processes, but not many.
+_MARK_LOOKS = 20
 # What a job sees of its surroundings; everything else (tokens, passwords) stays with us.
 _INHERITED = (
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV"),
@@ -64,6 +69,29 @@ def kill_tree(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+
+
+def kill_marked(mark: str) -> None:
+    """Kill every process whose environment carries this mark, and what they start meanwhile."""
+    for _ in range(_MARK_LOOKS):
+        found = [pid for pid in _processes() if _is_marked(pid, mark)]
+        if not found:
+            return
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid()]
+
+
+def _is_marked(pid: int, mark: str) -> bool:
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:  # gone, or somebody else's
+        return False
+    return f"{JOB_MARK}={mark}".encode() in environment.split(b"\0")
 
 
 def reap_one() -> tuple[int, int] | None:
@@ -119,7 +147,7 @@ def _start_rank(spec: JobSpec, rank: int, entry: Entry | None) -> int:
             os.execvp(spec.command[0], spec.command)
         code = entry(list(spec.command[3:]))
     except SystemExit as exit_:
-        code = exit_.code if isinstance(exit_.code, int) else 1
+        code = _exit_code(exit_)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -127,6 +155,16 @@ def _start_rank(spec: JobSpec, rank: int, entry: Entry | None) -> int:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def _exit_code(exit_: SystemExit) -> int:
+    """What the interpreter would make of it."""
+    if exit_.code is None:
+        return 0
+    if isinstance(exit_.code, int):
+        return exit_.code
+    sys.stderr.write(f"{exit_.code}\n")
+    return 1
 
 
 def _settle(spec: JobSpec, rank: int, parent: int) -> None:

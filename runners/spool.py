@@ -15,6 +15,8 @@ import json
 import os
 import re
 import shutil
+import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -47,19 +49,20 @@ class Spool:
     def add(self, order: Order) -> bool:
         """Put a job in; False when one of that name is there already. Raises InvalidJob for a name unfit for a file."""
         name = order.spec.name
-        if not _NAME.fullmatch(name):
-            raise InvalidJob(f"job name {name!r}: letters, digits, '.', '_' and '-' only, 200 characters at most")
-        if (self.jobs / name).exists():
+        require_fit(name)
+        if self.has(name):
             return False
         draft = self.root / f"draft-{name}-{os.getpid()}"
         shutil.rmtree(draft, ignore_errors=True)
         try:
             draft.mkdir()
             (draft / "spec.json").write_text(json.dumps(_encode(order)), encoding="utf-8")
+            # The file system's own clock ticks every few milliseconds, too coarse for the order of submission.
+            os.utime(draft / "spec.json", ns=(time.time_ns(),) * 2)
             try:
                 draft.rename(self.jobs / name)
             except OSError:
-                if (self.jobs / name).exists():
+                if self.has(name):
                     return False
                 raise
         finally:
@@ -68,12 +71,14 @@ class Spool:
 
     def names(self) -> list[str]:
         """Every job, in the order of submission."""
-        return sorted(
-            os.listdir(self.jobs), key=lambda name: ((self.jobs / name / "spec.json").stat().st_mtime_ns, name)
-        )
+        submitted_at: dict[str, int] = {}
+        for name in os.listdir(self.jobs):
+            with suppress(FileNotFoundError, NotADirectoryError):  # what somebody else put there is no job
+                submitted_at[name] = (self.jobs / name / "spec.json").stat().st_mtime_ns
+        return sorted(submitted_at, key=lambda name: (submitted_at[name], name))
 
     def has(self, name: str) -> bool:
-        return (self.jobs / name).is_dir()
+        return _NAME.fullmatch(name) is not None and (self.jobs / name).is_dir()
 
     def order(self, name: str) -> Order:
         document = json.loads((self.jobs / name / "spec.json").read_text(encoding="utf-8"))
@@ -83,25 +88,41 @@ class Spool:
 
     def status(self, name: str) -> JobStatus:
         """The job's state; LOST for one that is not in the spool."""
+        if not self.has(name):
+            return JobStatus(state=JobState.LOST, reason="the local runner does not know this job")
         try:
             document = json.loads((self.jobs / name / "status.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
-            if self.has(name):
-                return JobStatus(state=JobState.QUEUED)
-            return JobStatus(state=JobState.LOST, reason="the local runner does not know this job")
+            return JobStatus(state=JobState.QUEUED)
         return JobStatus(**{**document, "state": JobState(document["state"])})
 
     def set_status(self, name: str, status: JobStatus) -> None:
-        final = self.jobs / name / "status.json"
-        draft = self.jobs / name / ".status.json"
-        draft.write_text(json.dumps(asdict(status)), encoding="utf-8")
-        draft.replace(final)
+        write_whole(self.jobs / name / "status.json", json.dumps(asdict(status)))
 
     def ask_cancel(self, name: str) -> None:
         (self.jobs / name / "cancel").touch()
 
     def cancel_asked(self, name: str) -> bool:
         return (self.jobs / name / "cancel").exists()
+
+
+def require_fit(name: str) -> None:
+    """Raises InvalidJob for a job name that is unfit for a file."""
+    if not _NAME.fullmatch(name):
+        raise InvalidJob(
+            f"job name {name!r}: letters, digits, '.', '_' and '-' only, the first a letter or digit, "
+            "200 characters at most"
+        )
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file by rename, so that a reader sees all of it or what was there before. Raises OSError."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _encode(order: Order) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb
 from statistics import median
 
 CONFIDENCE = 0.95
@@ -35,13 +34,16 @@ def median_interval(samples: Sequence[float]) -> Interval:
         raise ValueError("no samples, so no interval")
     ordered = sorted(samples)
     n = len(ordered)
-    outside = 0.0  # P(fewer than rank + 1 samples lie below the median), grown rank by rank
-    rank, coverage = 0, max(0.0, 1.0 - 2.0 / 2**n)
+    # Of the 2^n ways in which the samples fall on the two sides of the median, `outside` have at most `candidate` below
+    # it: exact integers, since 2^-n is no float from 1075 samples on.
+    outside, ways = 0, 1
+    rank, coverage = 0, max(0.0, 1.0 - 2 / 2**n)
     for candidate in range((n - 1) // 2 + 1):
-        outside += comb(n, candidate) / 2**n
-        if 1.0 - 2.0 * outside < CONFIDENCE:
+        outside += ways
+        if 1.0 - 2 * outside / 2**n < CONFIDENCE:
             break
-        rank, coverage = candidate, 1.0 - 2.0 * outside
+        rank, coverage = candidate, 1.0 - 2 * outside / 2**n
+        ways = ways * (n - candidate) // (candidate + 1)
     return Interval(ordered[rank], ordered[n - 1 - rank], coverage)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from typing import Any, ClassVar
 
-from search_spaces.checks import CLOSED, Checks
+from search_spaces.checks import CLOSED, MOST_WHOLE, Checks
 
 
 class DeviceKind(StrEnum):
@@ -32,16 +33,16 @@ class DeviceSpec:
     memory_bandwidth_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "kind", DeviceKind(self.kind))
         checks = Checks()
+        object.__setattr__(self, "kind", checks.member(DeviceKind, "kind", self.kind))
         checks.at_least(1, memory_bytes=self.memory_bytes)
         for dtype, rate in self.peak_flops.items():
-            checks.require(rate > 0, f"peak_flops.{dtype}", f"must be positive, not {rate}")
+            checks.require(0 < rate < inf, f"peak_flops.{dtype}", f"must be positive and finite, not {rate}")
         if self.memory_bandwidth_bytes_per_s is not None:
             checks.require(
-                self.memory_bandwidth_bytes_per_s > 0,
+                0 < self.memory_bandwidth_bytes_per_s < inf,
                 "memory_bandwidth_bytes_per_s",
-                f"must be positive, not {self.memory_bandwidth_bytes_per_s}",
+                f"must be positive and finite, not {self.memory_bandwidth_bytes_per_s}",
             )
         checks.done()
 
@@ -57,11 +58,11 @@ class LinkSpec:
 
     def __post_init__(self) -> None:
         checks = Checks()
-        checks.at_least(0, latency_s=self.latency_s)
+        checks.require(0 <= self.latency_s < inf, "latency_s", f"must be finite, at least 0, not {self.latency_s}")
         checks.require(
-            self.bandwidth_bytes_per_s > 0,
+            0 < self.bandwidth_bytes_per_s < inf,
             "bandwidth_bytes_per_s",
-            f"must be positive, not {self.bandwidth_bytes_per_s}",
+            f"must be positive and finite, not {self.bandwidth_bytes_per_s}",
         )
         checks.done()
 
@@ -81,7 +82,9 @@ class ClusterSpec:
 
     def __post_init__(self) -> None:
         checks = Checks()
-        checks.at_least(1, nodes=self.nodes, devices_per_node=self.devices_per_node)
+        if checks.whole(1, nodes=self.nodes, devices_per_node=self.devices_per_node):
+            sizes = f"nodes({self.nodes}) * devices_per_node({self.devices_per_node}) = {self.devices}"
+            checks.require(self.devices <= MOST_WHOLE, "nodes", f"{sizes} must be at most {MOST_WHOLE}")
         checks.done()
 
     @property

@@ -60,10 +60,10 @@ class ModelSpec:
     top_k: int = 0
 
     def __post_init__(self) -> None:
-        for name, kind in (("norm", Norm), ("activation", Activation), ("position", Position)):
-            object.__setattr__(self, name, kind(getattr(self, name)))
         checks = Checks()
-        positive = checks.at_least(
+        for name, kind in (("norm", Norm), ("activation", Activation), ("position", Position)):
+            object.__setattr__(self, name, checks.member(kind, name, getattr(self, name)))
+        positive = checks.whole(
             1,
             layers=self.layers,
             hidden=self.hidden,
@@ -72,7 +72,7 @@ class ModelSpec:
             vocab=self.vocab,
             seq_len=self.seq_len,
         )
-        positive &= checks.at_least(0, kv_heads=self.kv_heads, experts=self.experts, top_k=self.top_k)
+        positive &= checks.whole(0, kv_heads=self.kv_heads, experts=self.experts, top_k=self.top_k)
         if positive:
             object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
             checks.require(

@@ -56,6 +56,9 @@ class ContextParallel(StrEnum):
     RING = "ring"
 
 
+_ENUMS: dict[str, type[StrEnum]] = {"recompute": Recompute, "schedule": Schedule, "context": ContextParallel}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One parallelism setting.
@@ -90,23 +93,16 @@ class Plan:
         checks = Checks()
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name in ("recompute", "schedule", "context"):
-                continue
-            if field.name == "sequence_parallel":
+            if (kind := _ENUMS.get(field.name)) is not None:
+                object.__setattr__(self, field.name, checks.member(kind, field.name, value))
+            elif field.name == "sequence_parallel":
                 checks.require(isinstance(value, bool), field.name, f"must be true or false, not {value!r}")
-                continue
-            if not checks.require(
-                isinstance(value, int) and not isinstance(value, bool), field.name, f"must be an integer, not {value!r}"
-            ):
-                continue
-            if field.name == "zero_stage":
-                checks.require(0 <= value <= 3, field.name, f"must be 0, 1, 2 or 3, not {value}")
+            elif field.name == "zero_stage":
+                if checks.whole(0, zero_stage=value):
+                    checks.require(value <= 3, field.name, f"must be 0, 1, 2 or 3, not {value}")
             else:
-                checks.at_least(1, **{field.name: value})
+                checks.whole(1, **{field.name: value})
         checks.done()
-        object.__setattr__(self, "recompute", Recompute(self.recompute))
-        object.__setattr__(self, "schedule", Schedule(self.schedule))
-        object.__setattr__(self, "context", ContextParallel(self.context))
 
     @property
     def world_size(self) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from search_spaces.checks import Checks
 from search_spaces.cluster import ClusterSpec
 from search_spaces.model import ModelSpec
 from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
@@ -50,6 +51,12 @@ class Setting:
     global_batch_size: int | None
     capabilities: Capabilities = field(default_factory=Capabilities)
     tp_across_nodes: bool = False
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        if self.global_batch_size is not None:
+            checks.whole(1, global_batch_size=self.global_batch_size)
+        checks.done()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from math import prod
+from math import isqrt, prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,6 +29,8 @@ from search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Sc
 
 # 10^7 combinations are about 1 GB of columns and some seconds; more is a mistake in the bounds.
 MOST_COMBINATIONS = 10_000_000
+# Of one value of a dimension; products of three (tp * pp * cp) fit numpy's int64.
+MOST_VALUE = 1_000_000
 DEFAULT_MICRO_BATCHES = (1, 2, 4, 8, 16)
 DEFAULT_ACCUMULATIONS = (1, 2, 4, 8, 16, 32)
 # The fields whose values stand in columns as the index of their member.
@@ -65,10 +67,14 @@ class Bounds:
     tp_across_nodes: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "recompute", tuple(Recompute(value) for value in self.recompute))
-        object.__setattr__(self, "schedule", tuple(Schedule(value) for value in self.schedule))
-        object.__setattr__(self, "context", tuple(ContextParallel(value) for value in self.context))
         checks = Checks()
+        recompute = tuple(checks.member(Recompute, "recompute", value) for value in self.recompute)
+        schedule = tuple(checks.member(Schedule, "schedule", value) for value in self.schedule)
+        context = tuple(checks.member(ContextParallel, "context", value) for value in self.context)
+        checks.done()
+        object.__setattr__(self, "recompute", recompute)
+        object.__setattr__(self, "schedule", schedule)
+        object.__setattr__(self, "context", context)
         for field in fields(self):
             values = getattr(self, field.name)
             if not isinstance(values, tuple):
@@ -77,11 +83,9 @@ class Bounds:
             checks.require(len(set(values)) == len(values), field.name, f"names a value twice: {_listed(values)}")
             if field.name in MEMBERS or field.name == "sequence_parallel":
                 continue
-            low, high = (0, 3) if field.name == "zero_stage" else (1, None)
+            low, high = (0, 3) if field.name == "zero_stage" else (1, MOST_VALUE)
             for value in values:
-                fits = value >= low and (high is None or value <= high)
-                span = f"between {low} and {high}" if high is not None else f"at least {low}"
-                checks.require(fits, field.name, f"must be {span}, not {value}")
+                checks.require(low <= value <= high, field.name, f"must be between {low} and {high}, not {value}")
         checks.done()
 
 
@@ -97,7 +101,7 @@ class Counts:
 class Space(Sequence[Plan]):
     """The legal Plans, in a fixed order: a read-only sequence, with the same plans as `columns` for arithmetic.
 
-    Plans are built when they are looked at; membership and `index_of` cost a hash look-up. Raises SpaceTooLarge.
+    Plans are built when they are looked at; membership and `index_of` cost a binary search. Raises SpaceTooLarge.
     """
 
     def __init__(self, bounds: Bounds, setting: Setting) -> None:
@@ -119,7 +123,7 @@ class Space(Sequence[Plan]):
             legal &= kept
         self.columns: Mapping[str, IntColumn] = {name: column[legal] for name, column in grid.items()}
         self.counts = Counts(combinations, int(np.count_nonzero(legal)), {n: c for n, c in broken.items() if c})
-        self._index: dict[Plan, int] | None = None
+        self._positions = np.flatnonzero(legal)  # of each plan among all combinations; ascending
 
     def __len__(self) -> int:
         return self.counts.legal
@@ -137,13 +141,25 @@ class Space(Sequence[Plan]):
             yield _plan(dict(zip(names, values, strict=True)))
 
     def __contains__(self, plan: object) -> bool:
-        return isinstance(plan, Plan) and not self.explain(plan)
+        return isinstance(plan, Plan) and self._find(plan) is not None
 
     def index_of(self, plan: Plan) -> int:
         """The plan's position. Raises KeyError for a plan that is not in the space."""
-        if self._index is None:
-            self._index = {known: position for position, known in enumerate(self)}
-        return self._index[plan]
+        index = self._find(plan)
+        if index is None:
+            raise KeyError(plan)
+        return index
+
+    def _find(self, plan: Plan) -> int | None:
+        place = 0
+        for name, values in self.dimensions.items():
+            value = getattr(plan, name)
+            if value not in values:
+                return None
+            place = place * len(values) + values.index(value)
+        index = int(np.searchsorted(self._positions, place))
+        # What is derived (dp, grad_accum_steps) is no part of the place: it is compared.
+        return index if index < len(self) and self[index] == plan else None
 
     def explain(self, plan: Plan, *, ignore_bounds: bool = False) -> list[Violation]:
         """Every rule that the plan breaks, with the numbers; empty for a legal plan.
@@ -155,7 +171,8 @@ class Space(Sequence[Plan]):
             for name, values in self.dimensions.items()
             if not ignore_bounds and getattr(plan, name) not in values
         ]
-        row = {name: np.array([_code(name, getattr(plan, name))], dtype=np.int64) for name in PLAN_FIELDS}
+        # Python's integers: a plan that people come up with may multiply up to more than int64 holds.
+        row = {name: np.array([_code(name, getattr(plan, name))], dtype=object) for name in PLAN_FIELDS}
         for constraint in CONSTRAINTS:
             kept: BoolColumn = np.broadcast_to(constraint.holds(row, self.setting), (1,))
             if not kept[0]:
@@ -226,7 +243,8 @@ def _plan(row: dict[str, int]) -> Plan:
 
 
 def _divisors(number: int) -> tuple[int, ...]:
-    return tuple(divisor for divisor in range(1, number + 1) if number % divisor == 0)
+    small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
+    return tuple(sorted({*small, *(number // divisor for divisor in small)}))
 
 
 def _listed(values: Sequence[object]) -> str:

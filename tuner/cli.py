@@ -9,21 +9,22 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.live import Live
 
 from runners.base import RunnerError
-from search_spaces.checks import InvalidValue, Problem
-from search_spaces.plan import PLAN_FIELDS
+from runners.reading import read_value
+from runners.registry import UnknownBackend
+from search_spaces.checks import InvalidValue, did_you_mean
+from search_spaces.plan import Plan
+from search_spaces.space import Space
 from tuner import display
-from tuner.campaign import Campaign
+from tuner.campaign import Campaign, CampaignState
 from tuner.documents import InvalidSpec, parse_yaml, read_spec
 from tuner.driver import Driver, drive_one
 from tuner.export import NothingToExport, choose, ranked_document, recommendation_document, write_export
@@ -32,18 +33,15 @@ from tuner.recommend import rank, recommend
 from tuner.remeasure import remeasure
 from tuner.search.base import SearchError
 from tuner.service import Service
-from tuner.store import Store, StoreError
+from tuner.store import NotFound, Store, StoreError
+from tuner.terminal import console, errors, follow, print_best
 from tuner.work import CampaignBusy
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Find the fastest way to lay one training job over one cluster.",
 )
-console = Console()
-errors = Console(stderr=True, highlight=False)
-
 SpecFile = Annotated[Path, typer.Argument(help="Campaign spec, YAML.", show_default=False)]
 CampaignId = Annotated[str, typer.Argument(help="Campaign id, or `last` for the newest.", show_default=False)]
 HomeOption = Annotated[
@@ -54,17 +52,46 @@ DatabaseOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 DEFAULT_HOME = Path(".meshtune")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        console.print(version("meshtune"))
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Find the fastest way to lay one training job over one cluster."""
+
+
+class Refused(Exception):
+    """What was asked for makes no sense as things are; nothing was done."""
+
+
 # What a user can mend; anything else is a defect of ours and keeps its traceback.
-USER_ERRORS = (InvalidSpec, InvalidValue, StoreError, RunnerError, SearchError, CampaignBusy, NothingToExport, OSError)
+USER_ERRORS = (
+    *(Refused, InvalidValue, StoreError, RunnerError, SearchError, UnknownBackend),
+    *(CampaignBusy, NothingToExport, OSError),
+)
 
 
 @contextmanager
-def _service(home: Path, db: str) -> Iterator[Service]:
-    """The service over a home folder and its database, which are created where they are missing."""
+def _service(home: Path, db: str, *, create: bool = False) -> Iterator[Service]:
+    """The service over a home folder and its database. create: where they are missing, make them."""
     place = Home(home.absolute())
+    url = db or place.database_url
+    scheme, _, file = url.partition(":///")
+    if not create and scheme == "sqlite" and not file.startswith("file:") and not Path(file.split("?")[0]).exists():
+        where = f"--db {db}" if db else f"--home {home}"
+        raise Refused(f"{where}: there is no database yet; `meshtune run SPEC` creates it")
     if not db:
         place.root.mkdir(parents=True, exist_ok=True)
-    with Store.open(db or place.database_url) as store:
+    with Store.open(url) as store:
         service = Service(store, place)
         try:
             yield service
@@ -72,29 +99,41 @@ def _service(home: Path, db: str) -> Iterator[Service]:
             service.close()
 
 
-def _read_document(spec: Path) -> object:
+def _read(spec: Path, home: Path | None) -> tuple[object, Space]:
+    """The document in a spec's file, and its space. Creates nothing. Raises Refused with every mistake, OSError.
+
+    home None: the spec is only looked at, so that its runner need not be able to run it here.
+    """
     try:
-        text = spec.read_text(encoding="utf-8")
+        document = parse_yaml(spec.read_text(encoding="utf-8"))
+        return document, read_spec(document, None if home is None else Home(home.absolute()))[1]
     except UnicodeDecodeError:
-        raise InvalidSpec([Problem("", "is not a text file in UTF-8")]) from None
-    return parse_yaml(text)
+        raise Refused(f"{spec}: is not a text file in UTF-8") from None
+    except InvalidSpec as error:
+        count = len(error.problems)
+        lines = "\n".join(f"  {problem}" for problem in error.problems)
+        raise Refused(f"{spec}: the spec has {count} mistake{'s' if count > 1 else ''}:\n{lines}") from None
 
 
 def _campaign(service: Service, campaign_id: str) -> Campaign:
     if campaign_id == "last":
         newest = service.store.campaigns(limit=1)
         if not newest:
-            raise NothingToExport("there is no campaign yet; start one with `meshtune run spec.yaml`")
+            raise Refused("there is no campaign yet; start one with `meshtune run SPEC`")
         return newest[0]
-    return service.store.campaign(campaign_id)
+    try:
+        return service.store.campaign(campaign_id)
+    except NotFound:
+        known = [campaign.id for campaign in service.store.campaigns(limit=20)]
+        hint = did_you_mean(campaign_id, known) if known else "there is none yet"
+        raise Refused(f"there is no campaign {campaign_id}; {hint}") from None
 
 
 @app.command()
 def run(spec: SpecFile, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
     """Create a campaign from a spec and work on it until it is done. Ctrl-C leaves it to `meshtune resume`."""
-    document = _read_document(spec)
-    read_spec(document, Home(home.absolute()))  # before anything is created, so that a mistake leaves nothing behind
-    with _service(home, db) as service:
+    document, _ = _read(spec, home)  # before anything is created, so that a mistake leaves nothing behind
+    with _service(home, db, create=True) as service:
         _work_on(service, service.create(document))
 
 
@@ -103,21 +142,31 @@ def resume(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOp
     """Go on with a campaign that was interrupted or paused."""
     with _service(home, db) as service:
         known = _campaign(service, campaign)
-        _work_on(service, service.resume(known.id) if known.state.resting else known)
+        if known.state.final:
+            raise Refused(f"{known.id} is {known.state} ({known.reason}): there is nothing to resume")
+        try:
+            _work_on(service, service.resume(known.id) if known.state.resting else known)
+        except CampaignBusy as busy:
+            if not known.state.resting:
+                raise
+            console.print(f"{known.id} goes on: {busy}")
 
 
 @app.command()
 def pause(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
     """Start no more trials; running ones are measured to their end."""
     with _service(home, db) as service:
-        console.print(f"{service.pause(_campaign(service, campaign).id).id} is paused")
+        known = service.pause(_campaign(service, campaign).id)
+        console.print(f"{known.id} is paused; `meshtune resume {known.id}` goes on")
 
 
 @app.command()
 def cancel(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
     """End a campaign and its running jobs; what was measured stays."""
     with _service(home, db) as service:
-        known = service.cancel(_campaign(service, campaign).id)
+        known = _campaign(service, campaign)
+        if known.state is not CampaignState.CANCELLING:  # else an earlier cancel was interrupted: finish it
+            service.cancel(known.id)
         try:
             drive_one(Driver(service), service, known.id, lambda: None)
         except CampaignBusy as busy:
@@ -142,7 +191,8 @@ def show(
         chosen = _campaign(service, campaign)
         trials = service.store.trials(chosen.id)
         console.print(display.header(chosen))
-        console.print(f"state: {chosen.state}{': ' + chosen.reason if chosen.reason else ''}")
+        why = f" ({chosen.reason})" if chosen.reason not in ("", str(chosen.state)) else ""
+        console.print(f"{chosen.state}{why}, worked on for {display.seconds(chosen.elapsed_s)}")
         console.print(display.trials_table(trials))
 
 
@@ -167,7 +217,7 @@ def best(
                 }
             )
         else:
-            _print_best(chosen, service, top)
+            print_best(chosen, service, top)
 
 
 @app.command()
@@ -199,7 +249,8 @@ def rerun(
     with _service(home, db) as service:
         chosen = _campaign(service, campaign)
         recorded = service.store.trials(chosen.id)
-        entries = [choose(chosen, recorded, selector) for selector in trials or ["best", "worst"]]
+        named = {entry.rank: entry for name in trials or ["best", "worst"] if (entry := choose(chosen, recorded, name))}
+        entries = list(named.values())
         again: list[tuple[float, float]] = []
         for trial, outcome in remeasure(service, chosen, [entry.trial for entry in entries]):
             before = trial.measurement
@@ -221,22 +272,21 @@ def spaces(
     spec: SpecFile,
     why: Annotated[str, typer.Option(help="Explain one plan, such as tp=4,pp=2,zero_stage=1.")] = "",
     plans: Annotated[bool, typer.Option("--list", help="List every legal plan.")] = False,
-    home: HomeOption = DEFAULT_HOME,
 ) -> None:
     """Show the space of a spec: how many plans are legal, what rejects the others, why a plan is not legal."""
-    _, space = read_spec(_read_document(spec), Home(home.absolute()))
+    _, space = _read(spec, None)
     if why:
         plan = space.complete(**_plan_fields(why))
         broken = space.explain(plan)
-        console.print(f"{plan.key}: {'illegal' if broken else 'legal'}", highlight=False)
+        console.print(f"{plan.key}: {'illegal' if broken else 'legal'}", soft_wrap=True)
         for violation in broken:
-            console.print(f"  {violation.constraint}: {violation.message}; {violation.reason}", highlight=False)
+            console.print(f"  {violation.constraint}: {violation.message}; {violation.reason}", soft_wrap=True)
         return
-    console.print(display.dimensions_text(space), highlight=False)
+    console.print(display.space_text(space), soft_wrap=True)
     console.print(display.space_table(space))
     if plans:
         for plan in space:
-            console.print(plan.key, highlight=False)
+            console.print(plan.key, soft_wrap=True)
 
 
 @app.command()
@@ -252,85 +302,33 @@ def serve(
     os.environ["MESHTUNE_HOME"] = str(home.absolute())
     if db:
         os.environ["MESHTUNE_DB"] = db
-    with _service(home, db):
+    with _service(home, db, create=True):
         pass  # a database that cannot be used is told here, in one message
-    uvicorn.run("api.app:from_environment", factory=True, host=host, port=port, timeout_graceful_shutdown=2)
+    uvicorn.run("api.app:from_environment", factory=True, host=host, port=port, timeout_graceful_shutdown=1)
 
 
 def _work_on(service: Service, campaign: Campaign) -> None:
     """Drive a campaign with live progress, and print its result."""
-    driver = Driver(service)
     try:
-        if console.is_terminal:
-            _drive_live(driver, service, campaign.id)
-        else:
-            _drive_logged(driver, service, campaign)
+        follow(service, campaign)
     except KeyboardInterrupt:
         console.print(
             f"\nInterrupted. Running trials go on by themselves and are collected by `meshtune resume {campaign.id}`; "
-            f"`meshtune cancel {campaign.id}` ends them."
+            f"`meshtune cancel {campaign.id}` ends them.",
+            soft_wrap=True,
         )
         raise typer.Exit(130) from None
     ended = service.store.campaign(campaign.id)
-    console.print(f"{ended.id} is {ended.state}: {ended.reason}")
-    ranking = rank(ended, service.store.trials(ended.id))
-    _print_best(ended, service, 10)
-    if not ranking and ended.state.final:
+    console.print(f"{ended.id} is {ended.state}: {ended.reason}", soft_wrap=True)
+    if not print_best(ended, service, 10) and ended.state.final:
         raise typer.Exit(1)
-
-
-def _drive_live(driver: Driver, service: Service, campaign_id: str) -> None:
-    with Live(console=console, refresh_per_second=4, transient=True) as live:
-
-        def watch() -> None:
-            campaign = service.current(campaign_id)
-            trials = service.store.trials(campaign_id)
-            trouble = driver.troubles.get(campaign_id, "")
-            live.update(display.progress(campaign, trials, rank(campaign, trials), time.time(), trouble))
-
-        drive_one(driver, service, campaign_id, watch)
-
-
-def _drive_logged(driver: Driver, service: Service, campaign: Campaign) -> None:
-    console.print(display.header(campaign), soft_wrap=True, highlight=False)
-    told: set[int] = {trial.number for trial in service.store.trials(campaign.id) if trial.state.final}
-    trouble_told = ""
-
-    def watch() -> None:
-        nonlocal trouble_told
-        for trial in service.store.trials(campaign.id):
-            if trial.state.final and trial.number not in told:
-                told.add(trial.number)
-                console.print(display.trial_line(trial), soft_wrap=True, highlight=False)
-        trouble = driver.troubles.get(campaign.id, "")
-        if trouble and trouble != trouble_told:
-            errors.print(f"waiting: {trouble}", style="yellow")
-        trouble_told = trouble
-
-    drive_one(driver, service, campaign.id, watch)
-
-
-def _print_best(campaign: Campaign, service: Service, top: int) -> None:
-    trials = service.store.trials(campaign.id)
-    ranking = rank(campaign, trials)
-    wide = Console(width=max(console.width, 140)) if not console.is_terminal else console
-    if ranking:
-        wide.print(display.best_table(campaign, ranking, top))
-    failures = display.failure_counts(trials)
-    if failures:
-        console.print("failures: " + ", ".join(f"{count} {kind}" for kind, count in failures.items()))
-    console.print(display.recommendation_text(recommend(campaign, trials)))
 
 
 def _plan_fields(text: str) -> dict[str, Any]:
     """Plan fields from `name=value,name=value`. Raises InvalidValue."""
-    given: dict[str, Any] = {}
-    for part in text.replace(",", " ").split():
-        name, _, value = part.partition("=")
-        if name not in PLAN_FIELDS:
-            raise InvalidValue([Problem(name, f"is not a field of a plan; known: {', '.join(PLAN_FIELDS)}")])
-        given[name] = int(value) if value.lstrip("-").isdigit() else value
-    return given
+    given = dict(part.partition("=")[::2] for part in text.replace(",", " ").split())
+    plan = read_value(Plan, given)
+    return {name: getattr(plan, name) for name in given}
 
 
 def _print_json(document: object) -> None:
@@ -338,10 +336,6 @@ def _print_json(document: object) -> None:
 
 
 def _message(error: Exception) -> str:
-    if isinstance(error, InvalidSpec):
-        lines = "\n".join(f"  {problem}" for problem in error.problems)
-        count = len(error.problems)
-        return f"the spec has {count} mistake{'s' if count > 1 else ''}:\n{lines}"
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
     return str(error)
@@ -352,7 +346,7 @@ def main() -> None:
     try:
         app()
     except USER_ERRORS as error:
-        errors.print(f"meshtune: {_message(error)}", style="red", markup=False, soft_wrap=True)
+        errors.print(f"meshtune: {_message(error)}", style="red", soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

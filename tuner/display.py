@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -15,8 +16,8 @@ from runners.outcome import Verdict
 from search_spaces.space import Space
 from tuner.campaign import Campaign
 from tuner.decide import device_seconds
-from tuner.recommend import Estimate, Ranked, Recommendation
-from tuner.trial import Trial, TrialState
+from tuner.recommend import Ranked, Recommendation
+from tuner.trial import Origin, Trial, TrialState
 
 _COLOURS: Mapping[str, str] = {
     Verdict.OK: "green",
@@ -29,22 +30,21 @@ _COLOURS: Mapping[str, str] = {
 def best_table(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> Table:
     """The best settings with their throughput, its interval, memory and the gain over the baseline."""
     spec = campaign.spec
-    table = Table(title=f"Best settings of {campaign.id}", title_justify="left")
+    table = _table(f"Best settings of {campaign.id}")
     for name in ("#", "trial", "setting"):
-        table.add_column(name, no_wrap=True)
-    for name in (spec.objective.unit, "95 % interval", "step", "memory/rank", "gain over baseline"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, overflow="fold")
+    for name in (spec.objective.unit, "95 % interval", "step", "memory per rank", "gain over baseline"):
+        table.add_column(name, justify="right", overflow="fold")
     for entry in ranking[:top]:
-        mark = " (baseline)" if entry.gain is not None and entry.trial.origin == "baseline" else ""
         table.add_row(
             str(entry.rank),
             str(entry.trial.number),
-            entry.trial.plan.key + mark,
+            entry.trial.plan.key,
             number(entry.objective.value),
             f"{number(entry.objective.low)} - {number(entry.objective.high)}",
             seconds(entry.measurement.step_time_s),
             "-" if entry.memory_bytes is None else gibibytes(entry.memory_bytes),
-            "-" if entry.gain is None else percent(entry.gain),
+            _gain(entry),
             style="bold" if entry.rank == 1 else "",
         )
     return table
@@ -59,9 +59,9 @@ def recommendation_text(recommendation: Recommendation) -> Text:
 
 def trials_table(trials: Sequence[Trial]) -> Table:
     """Every trial with how it ended."""
-    table = Table(title="Trials", title_justify="left")
+    table = _table("Trials")
     for name in ("trial", "setting", "chosen by", "state", "step", "tokens/s", "attempts", "reason"):
-        table.add_column(name, no_wrap=name != "reason")
+        table.add_column(name, overflow="fold")
     for trial in trials:
         measured = trial.measurement
         table.add_row(
@@ -79,9 +79,9 @@ def trials_table(trials: Sequence[Trial]) -> Table:
 
 def campaigns_table(rows: Sequence[tuple[Campaign, Mapping[str, int]]]) -> Table:
     """Campaigns with their progress. Each row: a campaign and its trials by verdict or state."""
-    table = Table(title="Campaigns", title_justify="left")
+    table = _table("Campaigns")
     for name in ("campaign", "state", "created", "trials", "legal plans", "reason"):
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for campaign, counts in rows:
         shares = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
         table.add_row(
@@ -96,19 +96,19 @@ def campaigns_table(rows: Sequence[tuple[Campaign, Mapping[str, int]]]) -> Table
 
 
 def space_table(space: Space) -> Table:
-    """How many combinations there are, how many are legal, and which rules reject the others."""
-    counts = space.counts
-    table = Table(title=f"{counts.legal} legal plans of {counts.combinations} combinations", title_justify="left")
+    """Which rules reject how many combinations; one may be rejected by several."""
+    table = _table("")
     table.add_column("rule")
     table.add_column("rejects", justify="right")
-    for name, count in sorted(counts.broken.items(), key=lambda item: -item[1]):
+    for name, count in sorted(space.counts.broken.items(), key=lambda item: -item[1]):
         table.add_row(name, str(count))
     return table
 
 
-def dimensions_text(space: Space) -> str:
+def space_text(space: Space) -> str:
+    """How many combinations there are, how many are legal, and of what they are made."""
     lines = [f"  {name}: {', '.join(map(str, values))}" for name, values in space.dimensions.items()]
-    return "Dimensions:\n" + "\n".join(lines)
+    return "\n".join([f"{space.counts.legal} legal plans of {space.counts.combinations} combinations of", *lines])
 
 
 def header(campaign: Campaign) -> str:
@@ -125,7 +125,7 @@ def progress(
 ) -> RenderableType:
     """The live view: done, best so far, running now, failures by kind, time left."""
     done = sum(trial.state.final for trial in trials)
-    total = campaign.spec.budget.trials or campaign.legal
+    total = _planned_total(campaign)
     bar = Table.grid(padding=(0, 1))
     bar.add_row(
         f"{done}/{total} trials",
@@ -137,7 +137,8 @@ def progress(
     lines: list[RenderableType] = [Text(header(campaign), style="bold"), bar]
     if ranking:
         best = ranking[0]
-        gain = "" if best.gain is None else f", {percent(best.gain)} against the baseline"
+        gain = "" if best.gain is None else f", {_gain(best)} against the baseline"
+        gain = ", the baseline" if best.trial.origin is Origin.BASELINE else gain
         value = f"{number(best.objective.value)} {campaign.spec.objective.unit}"
         lines.append(Text(f"best so far: {best.trial.plan.key}: {value}{gain}", style="green"))
     running = [trial for trial in trials if not trial.state.final]
@@ -176,11 +177,17 @@ def left(campaign: Campaign, trials: Sequence[Trial]) -> str:
         trial.last.finished_at - trial.attempts[0].planned_at for trial in trials if trial.last.finished_at is not None
     ]
     if spans:
-        remaining = (budget.trials or campaign.legal) - len(spans)
+        remaining = _planned_total(campaign) - len(spans)
         estimates.append(max(0, remaining) * sum(spans) / len(spans) / campaign.spec.parallel)
     if budget.wall_time_s is not None:
         estimates.append(max(0.0, budget.wall_time_s - campaign.elapsed_s))
-    return seconds(min(estimates)) if estimates else "?"
+    return seconds(max(1, round(min(estimates)))) if estimates else "?"
+
+
+def _planned_total(campaign: Campaign) -> int:
+    """Trials at the most: the budget's, or the whole space and a baseline that may lie outside of it."""
+    there = campaign.legal + (campaign.spec.baseline is not None)
+    return min(campaign.spec.budget.trials or there, there)
 
 
 def state_text(trial: Trial) -> Text:
@@ -207,8 +214,17 @@ def gibibytes(value: int) -> str:
     return f"{value / 2**30:.2f} GiB" if value >= 2**30 else f"{value / 2**20:.0f} MiB"
 
 
-def percent(gain: Estimate) -> str:
-    return f"{100 * gain.value:+.1f} % ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
+def _gain(entry: Ranked) -> str:
+    if entry.gain is None:
+        return "-"
+    if entry.trial.origin is Origin.BASELINE:
+        return "baseline"
+    return f"{100 * entry.gain.value:+.1f} % ({100 * entry.gain.low:+.1f} to {100 * entry.gain.high:+.1f})"
+
+
+def _table(title: str) -> Table:
+    """Without lines between the columns, which would take a fifth of a narrow terminal."""
+    return Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
 
 
 def _first_line(text: str) -> str:

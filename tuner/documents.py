@@ -7,7 +7,7 @@ checked for those that were read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -23,9 +23,10 @@ from search_spaces.plan import PLAN_FIELDS, Plan
 from search_spaces.presets import cluster_presets, model_presets
 from search_spaces.space import Bounds, Space, SpaceTooLarge
 from tuner.paths import Home
+from tuner.plain import find_foreign
 from tuner.search.base import SearchError
 from tuner.search.registry import SEARCHES, create_search
-from tuner.spec import Backend, Budget, CampaignSpec, Objective, TrialLimits
+from tuner.spec import Backend, Budget, CampaignSpec, Objective, TrialLimits, check_plain
 from tuner.work import build_space
 
 FREE = "free"
@@ -49,18 +50,26 @@ def parse_yaml(text: str) -> object:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise InvalidSpec([Problem(where, error.problem or "is not YAML")]) from None
-    except yaml.YAMLError as error:
-        raise InvalidSpec([Problem("", f"is not YAML: {error}")]) from None
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        # The others are what SafeLoader's constructors let through: 2024-99-99, `!!bool x`, 3000 open brackets.
+        told = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InvalidSpec([Problem("", f"is not YAML: {told}")]) from None
 
 
-def read_spec(document: object, home: Home) -> tuple[CampaignSpec, Space]:
-    """The spec that a document describes, and its space. `home` lets backends check themselves; nothing is started.
+def read_spec(document: object, home: Home | None) -> tuple[CampaignSpec, Space]:
+    """The spec that a document describes, and its space. Nothing is started.
 
-    Raises InvalidSpec with every problem of every section.
+    home: lets the runner check that it can run the trials there; None: only the space is wanted, here nothing runs.
+    A key with nothing after it counts as left out. Raises InvalidSpec with every problem of every section.
     """
     if not isinstance(document, Mapping):
-        raise InvalidSpec([Problem("", f"a spec is a mapping of keys, not {type(document).__name__}")])
-    reading = _Reading(document)
+        given = "nothing" if document is None else f"a {type(document).__name__}"
+        raise InvalidSpec([Problem("", f"a spec is a mapping of keys, not {given}")])
+    foreign = find_foreign(document)
+    refused = {problem.path.partition(".")[0] for problem in foreign}
+    if "" in refused:
+        raise InvalidSpec(foreign)
+    reading = _Reading({key: value for key, value in document.items() if value is not None}, refused, problems=foreign)
     reading.keys()
     reading.plain_values()
     reading.sections()
@@ -72,9 +81,11 @@ def read_spec(document: object, home: Home) -> tuple[CampaignSpec, Space]:
 
 @dataclass(slots=True)
 class _Reading:
-    """A document being read: the values so far by CampaignSpec field, and the problems."""
+    """A document being read: the values so far by CampaignSpec field, and the problems. refused: the keys whose values
+    are not plain, which is among the problems already; they are not read."""
 
-    document: Mapping[Any, Any]
+    document: Mapping[str, Any]
+    refused: Collection[str]
     values: dict[str, Any] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
@@ -82,10 +93,12 @@ class _Reading:
         known = [entry.name for entry in fields(CampaignSpec)]
         for key in self.document:
             if key not in known:
-                self.problems.append(Problem(str(key), f"is not a known key; {did_you_mean(str(key), known)}"))
+                self.problems.append(Problem(key, f"is not a known key; {did_you_mean(key, known)}"))
 
     def section(self, name: str, kind: type, raw: object) -> None:
         """Read one section into `values`, or note its problems."""
+        if name in self.refused:
+            return
         try:
             self.values[name] = read_value(kind, raw)
         except InvalidValue as error:
@@ -93,11 +106,13 @@ class _Reading:
 
     def plain_values(self) -> None:
         """Names, numbers and choices that stand at the top of the document."""
-        raw = {key: self.document[key] for key in ("parallel", "seed", "objective") if key in self.document}
-        self.section("", _Plain, {**raw, "name": self.document.get("name", "campaign")})
+        names = {entry.name for entry in fields(_Plain)} - set(self.refused)
+        self.section("", _Plain, {name: self.document[name] for name in names if name in self.document})
         plain = self.values.pop("", None)
         if plain is not None:
             self.values |= {entry.name: getattr(plain, entry.name) for entry in fields(plain)}
+        if "global_batch_size" in self.refused:
+            return
         batch = self.document.get("global_batch_size")
         if batch == FREE:
             self.values["global_batch_size"] = None
@@ -116,15 +131,20 @@ class _Reading:
         self._backend("workload", "torch", WORKLOADS)
         self._backend("search", DEFAULT_SEARCH, SEARCHES)
         self._backend("runner", "local", RUNNERS)
+        self.values["baseline"] = None
+        if "baseline" in self.document:
+            self.section("baseline", Plan, self.document["baseline"])
 
     def _preset(self, name: str, kind: type, presets: Mapping[str, Mapping[str, Any]]) -> None:
         """A section that is a preset's name, a preset with overrides, or a whole description."""
+        if name in self.refused:
+            return
         raw = self.document.get(name)
         if isinstance(raw, str):
             raw = {"preset": raw}
         if isinstance(raw, Mapping) and "preset" in raw:
             chosen = raw["preset"]
-            if chosen not in presets:
+            if not isinstance(chosen, str) or chosen not in presets:
                 hint = did_you_mean(str(chosen), presets)
                 self.problems.append(Problem(f"{name}.preset", f"no {name} preset is called {chosen!r}; {hint}"))
                 return
@@ -140,6 +160,8 @@ class _Reading:
 
     def _backend(self, name: str, default: str, known: Mapping[str, str]) -> None:
         """A section that names an implementation: `kind`, and its options beside it."""
+        if name in self.refused:
+            return
         raw = self.document.get(name, default)
         if isinstance(raw, str):
             raw = {"kind": raw}
@@ -147,7 +169,7 @@ class _Reading:
             self.problems.append(Problem(name, f"must be a name or a mapping with `kind`, not {raw!r}"))
             return
         kind = raw.get("kind", default)
-        if kind not in known:
+        if not isinstance(kind, str) or kind not in known:
             hint = did_you_mean(str(kind), known)
             self.problems.append(Problem(f"{name}.kind", f"no {name} is called {kind!r}; {hint}"))
             return
@@ -158,42 +180,57 @@ class _Reading:
 class _Plain:
     """The plain values at the top of a document."""
 
-    name: str
+    name: str = "campaign"
     objective: Objective = Objective.TOKENS_PER_S_PER_DEVICE
     parallel: int = 1
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        check_plain(self.name, self.parallel, self.seed).done()
 
-def _check_between(reading: _Reading, home: Home) -> Space | None:
+
+def _check_between(reading: _Reading, home: Home | None) -> Space | None:
     """Check what must hold between sections; return the space when it could be built."""
     values, problems = reading.values, reading.problems
     workload = _checked_backends(reading, home)
     if not {"model", "cluster", "space", "global_batch_size"} <= values.keys() or workload is None:
         return None
-    if values["global_batch_size"] is not None and values["space"].grad_accum_steps is not None:
+    batch, bounds, cluster = values["global_batch_size"], values["space"], values["cluster"]
+    if batch is not None and bounds.grad_accum_steps is not None:
         problems.append(
             Problem(
                 "space.grad_accum_steps", f"follows from the global batch; set global_batch_size: {FREE} to search it"
             )
         )
+    problems += _check_objective(values.get("objective"), batch, cluster, workload)
     try:
-        space = build_space(values["space"], values["model"], values["cluster"], values["global_batch_size"], workload)
+        space = build_space(bounds, values["model"], cluster, batch, workload)
+    except InvalidValue as error:
+        problems += error.problems
+        return None
     except SpaceTooLarge as error:
         problems.append(Problem("space", str(error)))
         return None
     if len(space) == 0:
         problems.append(Problem("space", _why_empty(space)))
-    _read_baseline(reading, space)
-    objective, device = values.get("objective"), values["cluster"].device
-    if objective is Objective.MFU and workload.dtype not in device.peak_flops:
-        known = ", ".join(sorted(device.peak_flops)) or "none"
-        problems.append(
-            Problem("objective", f"mfu needs cluster.device.peak_flops.{workload.dtype}; {device.name} has: {known}")
-        )
+    _complete_baseline(reading, space)
     return space
 
 
-def _checked_backends(reading: _Reading, home: Home) -> Workload | None:
+def _check_objective(
+    objective: Objective | None, batch: int | None, cluster: ClusterSpec, workload: Workload
+) -> list[Problem]:
+    device = cluster.device
+    if objective is Objective.MFU and workload.dtype not in device.peak_flops:
+        known = ", ".join(sorted(device.peak_flops)) or "none"
+        needed = f"mfu needs cluster.device.peak_flops.{workload.dtype}; {device.name} has: {known}"
+        return [Problem("objective", needed)]
+    if objective is Objective.STEP_TIME and batch is None:
+        return [Problem("objective", f"step_time with global_batch_size: {FREE} would choose the smallest batch")]
+    return []
+
+
+def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
     """Let each backend check its options; return the workload when it is usable."""
     values, problems = reading.values, reading.problems
     workload: Workload | None = None
@@ -203,7 +240,7 @@ def _checked_backends(reading: _Reading, home: Home) -> Workload | None:
     except InvalidValue as error:
         problems += [problem.under("workload") for problem in error.problems]
     try:
-        if "runner" in values and "cluster" in values:
+        if home is not None and "runner" in values and "cluster" in values:
             runner = values["runner"]
             create_runner(runner.kind, home.runner(runner.kind), values["cluster"], runner.options).close()
     except (InvalidValue, UnknownBackend) as error:
@@ -217,21 +254,13 @@ def _checked_backends(reading: _Reading, home: Home) -> Workload | None:
     return workload
 
 
-def _read_baseline(reading: _Reading, space: Space) -> None:
-    """The plan that runs first: its dp and grad_accum_steps may be left out."""
-    raw = reading.document.get("baseline")
-    reading.values["baseline"] = None
-    if raw is None:
+def _complete_baseline(reading: _Reading, space: Space) -> None:
+    """Fill in the dp and grad_accum_steps that the document leaves out, and check the whole plan."""
+    given = reading.values.get("baseline")
+    if given is None:
         return
-    if not isinstance(raw, Mapping):
-        reading.problems.append(Problem("baseline", f"must be a mapping of plan fields, not {raw!r}"))
-        return
-    try:
-        given = read_value(Plan, raw)
-    except InvalidValue as error:
-        reading.problems.extend(problem.under("baseline") for problem in error.problems)
-        return
-    plan = space.complete(**{name: getattr(given, name) for name in PLAN_FIELDS if name in raw})
+    named = {name: getattr(given, name) for name in PLAN_FIELDS if name in reading.document["baseline"]}
+    plan = space.complete(**named)
     broken = space.explain(plan, ignore_bounds=True)
     reading.problems.extend(Problem("baseline", violation.message) for violation in broken)
     reading.values["baseline"] = plan
@@ -242,9 +271,9 @@ def _why_empty(space: Space) -> str:
     counts = space.counts
     ranked = sorted(counts.broken.items(), key=lambda item: -item[1])[:4]
     shares = "; ".join(f"{name} rejects {count}" for name, count in ranked)
-    example = next(iter(space.explain(space.complete())), None)
-    hint = f" For example, with everything at 1: {example.message}." if example else ""
-    return f"no legal plan among {counts.combinations} combinations: {shares}.{hint}"
+    first = space.complete(**{name: values[0] for name, values in space.dimensions.items()})
+    example = next((f"; the first, {first.key}: {broken.message}" for broken in space.explain(first)), "")
+    return f"no legal plan among {counts.combinations} combinations: {shares}{example}"
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[Any, Any]) -> dict[str, Any]:
@@ -260,12 +289,12 @@ class _OneKeyOnce(yaml.SafeLoader):
     """YAML as the standard library of specs would have it: a key stands once in its mapping."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
+        seen: set[str] = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, str) and key in seen:
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key!r} stands twice", key_node.start_mark
                 )
-            seen.add(key) if isinstance(key, str) else None
+            seen |= {key} if isinstance(key, str) else set()
         return super().construct_mapping(node, deep)

@@ -5,18 +5,21 @@ Trouble is remembered for people to see, and tried again with growing pauses. Wh
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
 
 from runners.base import RunnerError
 from tuner.service import Service
-from tuner.store import NotFound, StoreUnavailable
+from tuner.store import NotFound, StoreError, StoreUnavailable
+from tuner.trial import TrialState
 from tuner.work import CampaignBusy
 
 # Between two looks at jobs that did nothing new.
 PERIOD_S = 0.1
 LONGEST_PAUSE_S = 30.0
+_log = logging.getLogger(__name__)
 
 
 class Driver:
@@ -60,18 +63,27 @@ class Driver:
 def drive_one(driver: Driver, service: Service, campaign_id: str, watch: Callable[[], None]) -> None:
     """Tick one campaign until it rests (done, or paused with nothing running), calling `watch` after every tick."""
     while True:
-        acted = driver.step(campaign_id)
-        watch()
-        if acted:
-            continue
-        campaign = service.store.campaign(campaign_id)
-        if not campaign.state.active:
-            service.release(campaign_id)
-            return
-        if campaign.state.resting and all(trial.state.final for trial in service.store.trials(campaign_id)):
-            service.release(campaign_id)
-            return
-        time.sleep(PERIOD_S)
+        try:
+            acted = driver.step(campaign_id)
+            watch()
+            if not acted and _rests(service, campaign_id):
+                service.release(campaign_id)
+                return
+        except StoreUnavailable as error:
+            if not error.transient:
+                raise
+            acted = driver.trouble(campaign_id, str(error))
+        if not acted:
+            time.sleep(PERIOD_S)
+
+
+def _rests(service: Service, campaign_id: str) -> bool:
+    """Done, or paused with nothing out: what was planned before the pause waits for its end."""
+    campaign = service.store.campaign(campaign_id)
+    out = (TrialState.SUBMITTED, TrialState.RUNNING)
+    return not campaign.state.active or (
+        campaign.state.resting and not any(trial.state in out for trial in service.store.trials(campaign_id))
+    )
 
 
 def drive_all(driver: Driver, service: Service, active: Callable[[], Iterable[str]], stop: threading.Event) -> None:
@@ -80,7 +92,7 @@ def drive_all(driver: Driver, service: Service, active: Callable[[], Iterable[st
         acted = False
         try:
             campaign_ids = list(active())
-        except StoreUnavailable as error:
+        except StoreError as error:
             driver.troubles["*"] = str(error)
             stop.wait(1.0)
             continue
@@ -92,6 +104,9 @@ def drive_all(driver: Driver, service: Service, active: Callable[[], Iterable[st
                 service.release(campaign_id)
             except (CampaignBusy, StoreUnavailable) as error:
                 driver.trouble(campaign_id, str(error))
+            except Exception as error:  # a defect, or a backend that is gone: the other campaigns go on
+                _log.exception("campaign %s", campaign_id)
+                driver.trouble(campaign_id, f"{type(error).__name__}: {error}")
         if not acted:
             stop.wait(PERIOD_S)
     service.close()

@@ -59,7 +59,7 @@ def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
     """Every trial with a measurement, the best first; equal ones in the order of their numbers."""
     spec, peak = campaign.spec, peak_flops(campaign.spec)
     measured = [(trial, trial.measurement) for trial in trials if trial.measurement is not None]
-    measured.sort(key=lambda pair: (-spec.objective.score(pair[1], peak), pair[0].number))
+    measured.sort(key=lambda pair: (-spec.objective.score(pair[1], spec.model, peak), pair[0].number))
     base = next((measurement for trial, measurement in measured if trial.origin is Origin.BASELINE), None)
     return [
         Ranked(
@@ -87,19 +87,24 @@ def recommend(campaign: Campaign, trials: Sequence[Trial]) -> Recommendation:
         return Recommendation(best, False, "the fastest setting measured; the baseline itself has no measurement")
     if best.trial.origin is Origin.BASELINE:
         return Recommendation(best, False, "no setting was measured faster than the baseline")
-    span = f"{100 * best.gain.value:+.1f} % ({100 * best.gain.low:+.1f} to {100 * best.gain.high:+.1f} %)"
-    if best.gain.low > 0:
-        return Recommendation(best, True, f"{span} faster than the baseline")
+    # Not always the first: a noisy measurement may rank above a sure one.
+    sure = next((entry for entry in ranking if entry.gain is not None and entry.gain.low > 0), None)
+    if sure is not None and sure.gain is not None:
+        return Recommendation(sure, True, f"{_span(sure.gain)} faster than the baseline")
     baseline = next(entry for entry in ranking if entry.trial.origin is Origin.BASELINE)
-    return Recommendation(
-        baseline, False, f"keep the baseline: the fastest other setting, {span}, is not faster beyond the noise"
-    )
+    reason = f"the fastest other setting, {best.trial.plan.key}, is {_span(best.gain)} faster: not beyond the noise"
+    return Recommendation(baseline, False, f"keep the baseline; {reason}")
+
+
+def _span(gain: Estimate) -> str:
+    return f"{100 * gain.value:+.1f} % ({100 * gain.low:+.1f} to {100 * gain.high:+.1f} %)"
 
 
 def _objective(spec: CampaignSpec, measurement: Measurement, peak: float | None) -> Estimate:
     interval = measurement.step_time_interval_s
-    ends = sorted(spec.objective.of(measurement, step, peak) for step in (interval.low, interval.high))
-    return Estimate(spec.objective.of(measurement, measurement.step_time_s, peak), ends[0], ends[1])
+    ends = sorted(spec.objective.of(measurement, step, spec.model, peak) for step in (interval.low, interval.high))
+    value = spec.objective.of(measurement, measurement.step_time_s, spec.model, peak)
+    return Estimate(value, ends[0], ends[1])
 
 
 def _per_step(measurement: Measurement, amount: float) -> Estimate:

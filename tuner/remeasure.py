@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
-from runners.base import RunnerUnavailable
+from runners.base import JobStatus, Runner, RunnerUnavailable
 from runners.outcome import Outcome
 from runners.registry import create_runner, create_workload
 from tuner.campaign import Campaign
@@ -17,7 +18,8 @@ from tuner.trial import Trial
 def remeasure(service: Service, campaign: Campaign, trials: Sequence[Trial]) -> Iterator[tuple[Trial, Outcome]]:
     """Run each trial's plan again, one after the other; yield each with its new outcome.
 
-    Raises RunnerError when a job cannot be sent, or its runner does not answer for twice the trial's time limit.
+    A job that is still there when this is left, by whatever way, is cancelled. Raises RunnerError when a job cannot be
+    sent, or its end is not heard of within twice the trial's time limit.
     """
     spec = campaign.spec
     workload = create_workload(spec.workload.kind, spec.workload.options)
@@ -26,12 +28,28 @@ def remeasure(service: Service, campaign: Campaign, trials: Sequence[Trial]) -> 
         for trial in trials:
             name = f"{campaign.id}-t{trial.number:04d}-again-{uuid.uuid4().hex[:6]}"
             job_id = runner.submit(service.job(campaign, trial.plan, name, workload))
-            give_up = time.monotonic() + 2 * spec.trial.time_limit_s + 60.0
-            while not (status := runner.poll([job_id])[job_id]).state.final:
-                if time.monotonic() > give_up:
-                    runner.cancel(job_id)
-                    raise RunnerUnavailable(f"{name} is still {status.state} long after its time limit")
-                time.sleep(0.05)
+            status = _await_end(runner, job_id, 2 * spec.trial.time_limit_s + 60.0)
             yield trial, workload.read(service.home.job(campaign.id, name), status)
     finally:
         runner.close()
+
+
+def _await_end(runner: Runner, job_id: str, patience_s: float) -> JobStatus:
+    """The job's final status. Left in any other way, the job is cancelled."""
+    give_up = time.monotonic() + patience_s
+    trouble = "it still runs"
+    try:
+        while time.monotonic() < give_up:
+            try:
+                status = runner.poll([job_id])[job_id]
+            except RunnerUnavailable as error:
+                trouble = str(error)
+            else:
+                if status.state.final:
+                    return status
+            time.sleep(0.05)
+        raise RunnerUnavailable(f"{job_id} has not ended within {patience_s:g} s: {trouble}")
+    except BaseException:
+        with suppress(RunnerUnavailable):
+            runner.cancel(job_id)
+        raise

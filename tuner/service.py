@@ -36,7 +36,7 @@ from tuner.paths import Home
 from tuner.recommend import peak_flops
 from tuner.search.base import Search, SearchError, Seen
 from tuner.spec import CampaignSpec
-from tuner.store import Store
+from tuner.store import IllegalMove, Store
 from tuner.trial import Origin, Trial, TrialState
 from tuner.work import Work, open_work
 
@@ -106,8 +106,13 @@ class Service:
         trials = self.store.trials(campaign_id)
         intents = decide(campaign, trials, self._observe(campaign, trials, work), self._clock())
         acted = False
-        for intent in intents:
-            acted |= self._act(intent, campaign, trials, work)
+        try:
+            for intent in intents:
+                acted |= self._act(intent, campaign, trials, work)
+        except IllegalMove:
+            # Somebody paused or cancelled the campaign since it was read: decide again on what it is now.
+            if self.store.campaign(campaign_id).state is campaign.state:
+                raise
         return acted
 
     def current(self, campaign_id: str) -> Campaign:
@@ -195,8 +200,13 @@ class Service:
             case Ask(n):
                 return self._ask(campaign, trials, n, work)
             case Close(state, reason):
-                self.store.move_campaign(campaign.id, state, reason=reason, now=now)
+                self._end(campaign, state, reason)
         return True
+
+    def _end(self, campaign: Campaign, state: CampaignState, reason: str) -> None:
+        """Move the campaign to its final state and give back what was held for it: nobody ticks it again."""
+        self.store.move_campaign(campaign.id, state, reason=reason, now=self._clock())
+        self.release(campaign.id)
 
     def _submit(self, campaign: Campaign, trial: Trial, work: Work) -> None:
         """Send the planned attempt, exactly once: a crash after sending is healed by finding the job by its name."""
@@ -228,7 +238,10 @@ class Service:
         return True
 
     def _ask(self, campaign: Campaign, trials: Sequence[Trial], n: int, work: Work) -> bool:
-        """Plan what the search chooses. With nothing left to choose or to wait for, the campaign is over."""
+        """Plan what the search chooses. With nothing left to choose or to wait for, the campaign is over.
+
+        A search that has nothing to say is asked again when a trial has ended: till then it would say the same.
+        """
         if work.stuck_at == _finished(trials):
             return False
         try:
@@ -240,6 +253,7 @@ class Service:
             self.store.plan_trials(campaign.id, [(plan, Origin.SEARCH) for plan in plans], now=now)
             return True
         if any(not trial.state.final for trial in trials):
+            work.stuck_at = _finished(trials)
             return False
         tried = sum(trial.plan in work.space for trial in trials)
         reason = (
@@ -247,7 +261,7 @@ class Service:
             if tried == len(work.space)
             else f"the search {campaign.spec.search.kind} proposes no further plan"
         )
-        self.store.move_campaign(campaign.id, CampaignState.COMPLETED, reason=reason, now=self._clock())
+        self._end(campaign, CampaignState.COMPLETED, reason)
         return True
 
     def _search_failed(self, campaign: Campaign, trials: Sequence[Trial], message: str, work: Work) -> bool:
@@ -256,7 +270,7 @@ class Service:
             work.stuck_at = _finished(trials)
             return False
         reason = f"the search {campaign.spec.search.kind} failed: {message}"
-        self.store.move_campaign(campaign.id, CampaignState.FAILED, reason=reason, now=self._clock())
+        self._end(campaign, CampaignState.FAILED, reason)
         return True
 
 
@@ -267,7 +281,7 @@ def history(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Seen]:
         Seen(
             plan=trial.plan,
             verdict=trial.verdict,
-            score=None if trial.measurement is None else spec.objective.score(trial.measurement, peak),
+            score=None if trial.measurement is None else spec.objective.score(trial.measurement, spec.model, peak),
         )
         for trial in trials
     ]
@@ -277,7 +291,7 @@ def propose(search: Search, space: Space, spec: CampaignSpec, trials: Sequence[T
     """Up to n new plans from the search. Raises SearchError for one that is illegal or not new, and for a crash."""
     seen = history(spec, trials)
     try:
-        plans = search.ask(space, seen, n)
+        plans = list(search.ask(space, seen, n))[:n]
     except SearchError:
         raise
     except Exception as error:  # a defect of a search library must not take the service down
@@ -290,7 +304,7 @@ def propose(search: Search, space: Space, spec: CampaignSpec, trials: Sequence[T
         if plan in known:
             raise SearchError(f"it proposed the plan {plan.key} again")
         known.add(plan)
-    return plans[:n]
+    return plans
 
 
 def _finished(trials: Sequence[Trial]) -> int:

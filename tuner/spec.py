@@ -35,28 +35,27 @@ class Objective(StrEnum):
     def smaller_is_better(self) -> bool:
         return self is Objective.STEP_TIME
 
-    def of(self, measurement: Measurement, step_time_s: float, peak_flops: float | None) -> float:
+    def of(self, measurement: Measurement, step_time_s: float, model: ModelSpec, peak_flops: float | None) -> float:
         """The objective in its unit if a step took `step_time_s`. peak_flops: FLOP/s of one device, for MFU only.
 
-        Raises ValueError where the measurement lacks what the objective needs.
+        The model's FLOPs are the job's own number, or by its shapes where the job reports none. Raises ValueError for
+        MFU without a peak.
         """
         if self is Objective.STEP_TIME:
             return step_time_s
         tokens_per_s = measurement.tokens_per_step / step_time_s / measurement.devices
         if self is Objective.TOKENS_PER_S_PER_DEVICE:
             return tokens_per_s
-        if measurement.model_flops_per_token is None:
-            raise ValueError(f"the objective {self} needs model_flops_per_token, which the job did not report")
-        flops = tokens_per_s * measurement.model_flops_per_token
+        flops = tokens_per_s * (measurement.model_flops_per_token or model.flops_per_token)
         if self is Objective.TFLOPS_PER_DEVICE:
             return flops / 1e12
         if peak_flops is None:
             raise ValueError("the objective mfu needs the device's peak FLOP/s")
         return 100.0 * flops / peak_flops
 
-    def score(self, measurement: Measurement, peak_flops: float | None) -> float:
+    def score(self, measurement: Measurement, model: ModelSpec, peak_flops: float | None) -> float:
         """The objective at the median step time as a number to maximise."""
-        value = self.of(measurement, measurement.step_time_s, peak_flops)
+        value = self.of(measurement, measurement.step_time_s, model, peak_flops)
         return -value if self.smaller_is_better else value
 
 
@@ -132,9 +131,16 @@ class CampaignSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        checks = Checks()
-        checks.require(bool(self.name.strip()) and len(self.name) <= 100, "name", "must have 1 to 100 characters")
+        checks = check_plain(self.name, self.parallel, self.seed)
         if self.global_batch_size is not None:
             checks.at_least(1, global_batch_size=self.global_batch_size)
-        checks.at_least(1, parallel=self.parallel)
         checks.done()
+
+
+def check_plain(name: str, parallel: int, seed: int) -> Checks:
+    """What holds for the plain values of a spec, whatever its sections say."""
+    checks = Checks()
+    checks.require(bool(name.strip()) and len(name) <= 100, "name", f"must have 1 to 100 characters, not {len(name)}")
+    checks.at_least(1, parallel=parallel)
+    checks.at_least(0, seed=seed)
+    return checks

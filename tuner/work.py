@@ -44,7 +44,8 @@ def build_space(
 @dataclass(slots=True)
 class Work:
     """One campaign in this process's hands. unsaved_s: time worked on it that the store does not know yet.
-    cancelled: jobs whose end was asked for already. stuck_at: how many trials had ended when the search failed."""
+    cancelled: jobs whose end was asked for already. stuck_at: how many trials had ended when the search had nothing to
+    propose."""
 
     space: Space
     search: Search

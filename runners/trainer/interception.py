@@ -24,16 +24,18 @@ from torch.utils._pytree import tree_leaves
 from runners.profile import Part
 from runners.trainer.stopwatch import Call, Key, Stopwatch
 
-# By the ranks of a group: the part that its communication belongs to.
-PartOf = Callable[[tuple[int, ...]], Part]
+# By the ranks of a group, and whether activations travel (else parameters and gradients): the part it belongs to.
+# One group may serve both: with dp 1 the ranks of cp share keys and values, and are each other's replicas.
+PartOf = Callable[[tuple[int, ...], bool], Part]
 
 _COLLECTIVES = (
     *("allreduce", "allreduce_coalesced", "broadcast", "reduce", "scatter", "gather", "barrier"),
     *("allgather", "_allgather_base", "all_gather_single", "allgather_coalesced", "all_gather_single_coalesced"),
     *("allgather_into_tensor_coalesced", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single"),
     *("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"),
-    *("alltoall", "alltoall_base", "all_to_all_single"),
 )
+# Tokens on their way to experts, or heads for sequence: the model's own, through whichever door they go.
+_EXCHANGES = ("alltoall", "alltoall_base", "all_to_all_single")
 _NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 _OPERATORS = (
     *("all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "broadcast", "broadcast_"),
@@ -59,6 +61,8 @@ class Interception:
         with ExitStack() as stack:
             for name in _COLLECTIVES:
                 _replace(stack, ProcessGroup, name, self._collective)
+            for name in _EXCHANGES:
+                _replace(stack, ProcessGroup, name, self._exchange)
             _replace(stack, ProcessGroup, "send", self._send)
             _replace(stack, ProcessGroup, "recv", self._receive)
             _replace(stack, Work, "wait", self._wait)
@@ -70,15 +74,22 @@ class Interception:
         self._works.clear()
         self._tensors.clear()
 
-    def _call(self, group: ProcessGroup, direction: str = "", part: Part | None = None) -> Call:
+    def _call(
+        self, group: ProcessGroup, direction: str = "", part: Part | None = None, *, activations: bool = False
+    ) -> Call:
         ranks = tuple(dist.get_process_group_ranks(group))
         number = self._counts[ranks, direction]
         self._counts[ranks, direction] += 1
         key: Key = ranks, direction, number
-        return Call(key, self._part_of(ranks) if part is None else part)
+        return Call(key, self._part_of(ranks, activations) if part is None else part)
 
     def _collective(self, inner: Callable[..., Any]) -> Callable[..., Any]:
         return lambda group, *args, **kwargs: self._issue(self._call(group), inner, group, *args, **kwargs)
+
+    def _exchange(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda group, *args, **kwargs: self._issue(
+            self._call(group, activations=True), inner, group, *args, **kwargs
+        )
 
     def _send(self, inner: Callable[..., Any]) -> Callable[..., Any]:
         def send(group: ProcessGroup, tensors: Any, target: int, *rest: Any, **kwargs: Any) -> Any:
@@ -114,7 +125,8 @@ class Interception:
         def operate(*args: Any, **kwargs: Any) -> Any:
             # The schema's group_name is the last text among the arguments.
             name = [value for value in (*args, *kwargs.values()) if isinstance(value, str)][-1]
-            call = self._call(c10d._resolve_process_group(name))  # type: ignore[attr-defined,arg-type]  # no __all__
+            group = c10d._resolve_process_group(name)  # type: ignore[attr-defined,arg-type]  # no __all__
+            call = self._call(group, activations=True)
             with self._stopwatch.blocked(call):
                 out = inner(*args, **kwargs)
             for tensor in tree_leaves(out):

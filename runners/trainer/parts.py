@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
@@ -27,7 +26,7 @@ from runners.trainer.train import Trainer
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 CLOCK_BARRIERS = 9
-_PARTS_BY_AXIS = {"pp": Part.SEND_RECEIVE, "dp": Part.DP, "tp": Part.TP, "cp": Part.CP, "ep": Part.EP}
+_PARTS_BY_AXIS = {"tp": Part.TP, "cp": Part.CP, "ep": Part.EP}
 
 Seconds = dict[str, float]
 Value = TypeVar("Value")
@@ -43,7 +42,7 @@ def profile_steps(steps: range, trainer: Trainer, mesh: Mesh, device: torch.devi
     by_length = sorted(range(len(seen)), key=lambda index: seen[index][0])
     step_time_s, parts, waiting = seen[by_length[len(by_length) // 2]]
     own = [parts[Part.COMPUTE] + parts[Part.OPTIMIZER] for _, parts, _ in seen]
-    every = _gather((parts, waiting, own, mesh.stage))
+    every = _gather((parts, waiting, own, mesh.pipeline_rank))
     return Profile(
         step_time_s=step_time_s,
         parts_s=tuple(parts for parts, _, _, _ in every),
@@ -108,22 +107,23 @@ def sum_parts(spans: Sequence[Span], last: Mapping[Key, float]) -> tuple[Seconds
 
 
 def part_by_axis(mesh: Mesh) -> PartOf:
-    """Which part a group's communication is, by the mesh axis whose group it is.
+    """Which part a group's communication is: of activations by the axis that splits them, else DP among replicas."""
+    axes = {_ranks(getattr(mesh, name)): part for name, part in _PARTS_BY_AXIS.items()}
+    replicas = {_ranks(axis) for axis in (mesh.replicas, mesh.expert_replicas, mesh.dp)}
+    stages = set(_ranks(mesh.pp))
 
-    A group of no axis counts as DP where it holds one stage (axes joined for sharding), else as between stages (ties).
-    """
-    axes = {field.name: getattr(mesh, field.name) for field in fields(mesh)}
-    known: dict[tuple[int, ...], Part] = {}
-    for name, axis in axes.items():
-        if isinstance(axis, DeviceMesh) and axis.ndim == 1 and axis.size() > 1 and name in _PARTS_BY_AXIS:
-            known[tuple(dist.get_process_group_ranks(axis.get_group()))] = _PARTS_BY_AXIS[name]
-    stages = set(dist.get_process_group_ranks(mesh.pp.get_group()))
-
-    def part_of(ranks: tuple[int, ...]) -> Part:
-        between = len(ranks) > 1 and stages.issuperset(ranks)
-        return known.get(ranks, Part.SEND_RECEIVE if between else Part.DP)
+    def part_of(ranks: tuple[int, ...], activations: bool) -> Part:
+        if ranks in axes and (activations or ranks not in replicas):
+            return axes[ranks]
+        # A group of no axis that lies across the stages is the one of a tied weight.
+        between = len(ranks) > 1 and stages.issuperset(ranks) and ranks not in replicas
+        return Part.SEND_RECEIVE if between else Part.DP
 
     return part_of
+
+
+def _ranks(axis: DeviceMesh) -> tuple[int, ...]:
+    return tuple(dist.get_process_group_ranks(axis.get_group()))
 
 
 def clock_offset_s() -> float:

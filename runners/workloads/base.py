@@ -71,7 +71,7 @@ def outcome_from_result(directory: Path, log_tail: str) -> Outcome | None:
 
 
 def read_tail(path: Path, most_bytes: int = LOG_TAIL_BYTES) -> str:
-    """The end of a log file, from the start of a line; empty when it cannot be read."""
+    """The end of a log file, from the start of a line where one starts in it; empty when it cannot be read."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -79,4 +79,4 @@ def read_tail(path: Path, most_bytes: int = LOG_TAIL_BYTES) -> str:
             text = file.read().decode("utf-8", errors="replace")
     except OSError:
         return ""
-    return text if size <= most_bytes else text.partition("\n")[2]
+    return text if size <= most_bytes else text.partition("\n")[2] or text

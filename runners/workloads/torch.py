@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,7 +37,8 @@ class TorchOptions:
 
     def __post_init__(self) -> None:
         checks = Checks()
-        checks.require(self.learning_rate > 0, "learning_rate", f"must be positive, not {self.learning_rate}")
+        rate = self.learning_rate
+        checks.require(0 < rate < inf, "learning_rate", f"must be positive and finite, not {rate}")
         checks.done()
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 from sqlalchemy import Row, null
 
-from runners.outcome import Measurement, Outcome, Verdict, parse_measurement, parse_profile
+from runners.outcome import Measurement, Outcome, Verdict
+from runners.profile import Profile
+from runners.reading import read_value
 from search_spaces.plan import PLAN_FIELDS, Plan
 from tuner.campaign import Campaign, CampaignState, Event
 from tuner.store.codec import decode_spec, encode_spec
@@ -149,7 +151,7 @@ def attempt_of(row: Row[Any], times: StepTimes | None) -> Attempt:
         outcome = Outcome(
             verdict=Verdict(row.verdict),
             measurement=None if times is None else _measurement_of(row, times),
-            partial=None if row.partial is None else parse_measurement(row.partial),
+            partial=None if row.partial is None else read_value(Measurement, row.partial),
             reason=row.reason,
             failed_rank=row.failed_rank,
             phase=row.phase,
@@ -179,5 +181,5 @@ def _measurement_of(row: Row[Any], times: StepTimes) -> Measurement:
         first_losses=tuple(float(loss) for loss in row.first_losses),
         peak_memory_bytes=tuple(row.peak_memory_bytes),
         peak_held_bytes=tuple(row.peak_held_bytes),
-        profile=None if row.profile is None else parse_profile(row.profile),
+        profile=None if row.profile is None else read_value(Profile, row.profile),
     )

@@ -1,0 +1,161 @@
+"""The application over a store in memory and a runner whose jobs end at once: everything real but the training."""
+
+import json
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from api.app import create_app
+from runners.base import JobSpec, JobState, JobStatus
+from runners.outcome import Measurement, Outcome, Verdict, write_result
+from runners.registry import RUNNERS
+from tuner.driver import Driver, drive_one
+from tuner.paths import Home
+from tuner.service import Service
+from tuner.store import Store
+
+PROBLEM_KEYS = {"type", "title", "status", "detail", "instance"}
+SPEC: Mapping[str, Any] = {
+    "name": "demo",
+    "model": "gpt-micro",
+    "cluster": "local-cpu",
+    "global_batch_size": 16,
+    "baseline": {"tp": 1, "pp": 1, "micro_batch_size": 1, "zero_stage": 0},
+    "search": "random",
+    "runner": "instant",
+    "budget": {"trials": 5},
+}
+
+
+@dataclass
+class InstantRunner:
+    """Jobs that end when they are submitted, or, while `hold` is set, when they are cancelled. Shared by all roots."""
+
+    hold: bool = False
+    jobs: dict[str, JobStatus] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def submit(self, spec: JobSpec) -> str:
+        with self.lock:
+            if spec.name not in self.jobs:
+                self.jobs[spec.name] = self._start(spec)
+        return spec.name
+
+    def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
+        return {id: self.jobs.get(id, JobStatus(state=JobState.LOST)) for id in ids}
+
+    def cancel(self, id: str) -> None:
+        with self.lock:
+            if id in self.jobs and not self.jobs[id].state.final:
+                self.jobs[id] = JobStatus(state=JobState.CANCELLED, started_at=time.time(), finished_at=time.time())
+
+    def find(self, name: str) -> str | None:
+        return name if name in self.jobs else None
+
+    def close(self) -> None:
+        pass
+
+    def _start(self, spec: JobSpec) -> JobStatus:
+        if self.hold:
+            return JobStatus(state=JobState.RUNNING, started_at=time.time())
+        spec.directory.mkdir(parents=True)
+        write_result(spec.directory, _outcome(json.loads(spec.files["job.json"])["plan"], spec.processes))
+        return JobStatus(state=JobState.SUCCEEDED, exit_code=0, started_at=time.time(), finished_at=time.time())
+
+
+def _outcome(plan: Mapping[str, Any], devices: int) -> Outcome:
+    """Larger micro-batches and less tensor parallelism are faster; no plan with tp 4 fits."""
+    if plan["tp"] == 4:
+        return Outcome(verdict=Verdict.OOM, reason="rank 0 is out of memory", failed_rank=0, phase="forward")
+    step_s = 0.1 * plan["tp"] + 0.4 / plan["micro_batch_size"]
+    measurement = Measurement(
+        step_times_s=tuple(step_s * (1 + 0.001 * number) for number in range(8)),
+        tokens_per_step=2048,
+        devices=devices,
+        model_flops_per_token=1e6,
+        warmup_times_s=(1.0,),
+        first_losses=(7.6, 7.5),
+        peak_memory_bytes=(10**6,) * devices,
+    )
+    return Outcome(verdict=Verdict.OK, measurement=measurement)
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch) -> InstantRunner:
+    """Registered as `instant`."""
+    made = InstantRunner()
+    module = types.ModuleType("instant_runner")
+    module.create = lambda root, cluster, options: made
+    monkeypatch.setitem(sys.modules, "instant_runner", module)
+    monkeypatch.setitem(RUNNERS, "instant", "instant_runner:create")
+    return made
+
+
+@pytest.fixture
+def service(tmp_path: Path, runner: InstantRunner) -> Iterator[Service]:
+    with Store.open("sqlite://") as store:
+        service = Service(store, Home(tmp_path))
+        yield service
+        service.close()
+
+
+@pytest.fixture
+def app(service: Service) -> FastAPI:
+    return create_app(service)
+
+
+@pytest.fixture
+def client(app: FastAPI) -> TestClient:
+    """Without the thread that drives: a defect of ours is raised, and campaigns move by `drive` alone."""
+    return TestClient(app)
+
+
+@pytest.fixture
+def spec() -> dict[str, Any]:
+    return json.loads(json.dumps(SPEC))
+
+
+@pytest.fixture
+def create(client: TestClient, spec: dict[str, Any]) -> Callable[..., str]:
+    """Post the spec with these changes, and return the campaign's id."""
+
+    def post(**changes: Any) -> str:
+        response = client.post("/v1/campaigns", json=spec | changes)
+        assert response.status_code == 201, response.text
+        return response.json()["id"]
+
+    return post
+
+
+@pytest.fixture
+def drive(service: Service) -> Callable[[str], None]:
+    """Work on a campaign until it rests."""
+    return lambda id: drive_one(Driver(service), service, id, lambda: None)
+
+
+@pytest.fixture
+def problem() -> Callable[..., dict[str, Any]]:
+    """The problem document of a response, checked for what every one must have."""
+
+    def read(response: Any, status: int, type_: str) -> dict[str, Any]:
+        assert response.status_code == status, response.text
+        assert response.headers["content-type"] == "application/problem+json"
+        document = response.json()
+        assert PROBLEM_KEYS <= document.keys() <= PROBLEM_KEYS | {"errors"}
+        assert document["status"] == status
+        assert document["type"] == type_
+        assert document["title"]
+        assert document["detail"]
+        assert document["instance"] == response.request.url.raw_path.decode().partition("?")[0]
+        return document
+
+    return read

@@ -1,0 +1,235 @@
+"""Every route answers what the store holds, moves campaigns, and refuses illegal moves."""
+
+import pytest
+
+from tuner.documents import read_spec
+from tuner.export import ranked_document, recommendation_document
+from tuner.recommend import rank, recommend
+
+
+def test_a_created_campaign_is_at_its_location(client, spec):
+    response = client.post("/v1/campaigns", json=spec)
+    assert response.status_code == 201
+    created = response.json()
+    assert response.headers["location"] == f"/v1/campaigns/{created['id']}"
+    assert created["id"].startswith("demo-")
+    assert created["state"] == "running"
+    assert created["legal"] == 52
+    assert client.get(response.headers["location"]).json() == created
+
+
+def test_times_are_rfc_3339_in_utc(client, create):
+    assert client.get(f"/v1/campaigns/{create()}").json()["created_at"].endswith("Z")
+
+
+def test_campaigns_are_listed_newest_first_page_by_page(client, create):
+    ids = [create() for _ in range(5)]
+    seen, token, pages = [], None, 0
+    while pages == 0 or token:
+        page = client.get("/v1/campaigns", params={"page_size": 2, **({"page_token": token} if token else {})}).json()
+        seen += [campaign["id"] for campaign in page["campaigns"]]
+        token, pages = page["next_page_token"], pages + 1
+    assert sorted(seen) == sorted(ids)
+    assert pages == 3
+    times = [client.get(f"/v1/campaigns/{id}").json()["created_at"] for id in seen]
+    assert times == sorted(times, reverse=True)
+
+
+def test_an_exactly_full_page_is_the_last(client, create):
+    create(), create()
+    assert client.get("/v1/campaigns", params={"page_size": 2}).json()["next_page_token"] is None
+
+
+def test_no_campaigns_are_an_empty_page(client):
+    assert client.get("/v1/campaigns").json() == {"campaigns": [], "next_page_token": None}
+
+
+def test_campaigns_are_filtered_by_states(client, create):
+    running, paused, cancelling = create(), create(), create()
+    client.post(f"/v1/campaigns/{paused}:pause")
+    client.post(f"/v1/campaigns/{cancelling}:cancel")
+
+    def ids(*states: str) -> set[str]:
+        found = client.get("/v1/campaigns", params={"state": list(states)}).json()
+        return {campaign["id"] for campaign in found["campaigns"]}
+
+    assert ids("running") == {running}
+    assert ids("paused", "cancelling") == {paused, cancelling}
+    assert ids("failed") == set()
+
+
+def test_a_finished_campaign_shows_its_trials_by_verdict(client, create, drive):
+    id = create(budget={"trials": 40})
+    drive(id)
+    campaign = client.get(f"/v1/campaigns/{id}").json()
+    assert campaign["state"] == "completed"
+    assert campaign["reason"]
+    assert set(campaign["trials"]) == {"ok", "oom"}
+    assert sum(campaign["trials"].values()) == 40
+    listed = client.get("/v1/campaigns").json()["campaigns"][0]
+    assert listed["trials"] == campaign["trials"]
+
+
+def test_trials_come_in_order_page_by_page(client, create, drive):
+    id = create()
+    drive(id)
+    first = client.get(f"/v1/campaigns/{id}/trials", params={"page_size": 3}).json()
+    assert [trial["number"] for trial in first["trials"]] == [0, 1, 2]
+    assert isinstance(first["next_page_token"], str)
+    rest = client.get(f"/v1/campaigns/{id}/trials", params={"page_token": first["next_page_token"]}).json()
+    assert [trial["number"] for trial in rest["trials"]] == [3, 4]
+    assert rest["next_page_token"] is None
+
+
+def test_a_trial_shows_its_plan_its_measurement_and_its_attempts(client, create, drive):
+    id = create()
+    drive(id)
+    trial = client.get(f"/v1/campaigns/{id}/trials/0").json()
+    assert trial == client.get(f"/v1/campaigns/{id}/trials").json()["trials"][0]
+    assert trial["origin"] == "baseline"
+    assert trial["state"] == "done"
+    assert trial["verdict"] == "ok"
+    assert trial["plan"]["dp"] == 4
+    assert trial["plan"]["schedule"] == "1f1b"
+    measured = trial["measurement"]
+    assert len(measured["step_times_s"]) == 8
+    assert measured["step_time_low_s"] <= measured["step_time_s"] <= measured["step_time_high_s"]
+    assert measured["tokens_per_s_per_device"] == pytest.approx(2048 / measured["step_time_s"] / 4)
+    (attempt,) = trial["attempts"]
+    assert attempt["job_id"] == attempt["job_name"] == f"{id}-t0000-a1"
+    assert attempt["verdict"] == "ok"
+
+
+def test_a_failed_trial_says_why_and_has_no_measurement(client, create, drive):
+    id = create(space={"tp": [4], "pp": [1]}, budget={"trials": 3})
+    drive(id)
+    trial = client.get(f"/v1/campaigns/{id}/trials/1").json()
+    assert trial["verdict"] == "oom"
+    assert trial["measurement"] is None
+    assert trial["attempts"][0]["reason"] == "rank 0 is out of memory"
+    assert trial["attempts"][0]["failed_rank"] == 0
+    assert trial["attempts"][0]["phase"] == "forward"
+
+
+def test_the_best_settings_are_those_of_the_command_line(client, create, drive, service):
+    id = create(budget={"trials": 12})
+    drive(id)
+    best = client.get(f"/v1/campaigns/{id}/best", params={"top": 3}).json()
+    campaign, trials = service.store.campaign(id), service.store.trials(id)
+    assert best == {
+        "campaign": id,
+        "recommendation": recommendation_document(campaign, recommend(campaign, trials)),
+        "best": [ranked_document(campaign, entry) for entry in rank(campaign, trials)[:3]],
+    }
+    assert [entry["rank"] for entry in best["best"]] == [1, 2, 3]
+    assert best["recommendation"]["better_than_baseline"] is True
+
+
+def test_without_a_measurement_there_is_no_best_setting(client, create):
+    best = client.get(f"/v1/campaigns/{create()}/best").json()
+    assert best["best"] == []
+    assert best["recommendation"]["setting"] is None
+
+
+def test_a_paused_campaign_goes_on_after_resume(client, create, drive):
+    id = create()
+    paused = client.post(f"/v1/campaigns/{id}:pause")
+    assert (paused.status_code, paused.json()["state"]) == (200, "paused")
+    drive(id)
+    assert client.get(f"/v1/campaigns/{id}/trials").json()["trials"] == []
+    resumed = client.post(f"/v1/campaigns/{id}:resume")
+    assert (resumed.status_code, resumed.json()["state"]) == (200, "running")
+    drive(id)
+    assert client.get(f"/v1/campaigns/{id}").json()["state"] == "completed"
+
+
+def test_to_resume_a_running_campaign_changes_nothing(client, create):
+    id = create()
+    before = client.get(f"/v1/campaigns/{id}").json()
+    assert client.post(f"/v1/campaigns/{id}:resume").json() == before
+
+
+def test_a_cancelled_campaign_keeps_what_was_measured(client, create, drive, service):
+    id = create(budget={"trials": 30})
+    while not service.store.trials(id) or not service.store.trials(id)[0].state.final:
+        service.tick(id)
+    cancelling = client.post(f"/v1/campaigns/{id}:cancel")
+    assert (cancelling.status_code, cancelling.json()["state"]) == (202, "cancelling")
+    drive(id)
+    assert client.get(f"/v1/campaigns/{id}").json()["state"] == "cancelled"
+    assert client.get(f"/v1/campaigns/{id}/trials/0").json()["verdict"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("before", "move"),
+    [
+        (["pause"], "pause"),
+        (["cancel"], "pause"),
+        (["cancel"], "resume"),
+        (["cancel"], "cancel"),
+        (["drive"], "pause"),
+        (["drive"], "resume"),
+        (["drive"], "cancel"),
+    ],
+)
+def test_an_illegal_move_is_a_conflict_that_names_both_states(client, create, drive, problem, before, move):
+    id = create()
+    for step in before:
+        drive(id) if step == "drive" else client.post(f"/v1/campaigns/{id}:{step}")
+    state = client.get(f"/v1/campaigns/{id}").json()["state"]
+    refused = problem(client.post(f"/v1/campaigns/{id}:{move}"), 409, "/problems/illegal-move")
+    assert state in refused["detail"]
+    assert client.get(f"/v1/campaigns/{id}").json()["state"] == state
+
+
+def test_the_space_says_what_rejects_the_others(client, create, spec):
+    space = client.get(f"/v1/campaigns/{create()}/space").json()
+    assert space["combinations"] == 180
+    assert space["legal"] == 52
+    assert space["rejected"]["devices"] > 0
+    assert space["dimensions"]["tp"] == [1, 2, 4]
+    assert client.post("/v1/spaces", json=spec).json() == space
+
+
+def test_counting_a_space_starts_nothing(client, spec):
+    assert client.post("/v1/spaces", json=spec).status_code == 200
+    assert client.get("/v1/campaigns").json()["campaigns"] == []
+
+
+def test_events_are_told_in_order_and_from_any_point(client, create, drive):
+    id = create()
+    create()
+    drive(id)
+    events = client.get(f"/v1/campaigns/{id}/events").json()
+    assert [event["kind"] for event in events][:3] == ["campaign.created", "trial.planned", "trial.submitted"]
+    assert events[-1]["kind"] == "campaign.completed"
+    assert {event["campaign_id"] for event in events} == {id}
+    ids = [event["id"] for event in events]
+    assert ids == sorted(set(ids))
+    later = client.get(f"/v1/campaigns/{id}/events", params={"after": ids[2], "limit": 2}).json()
+    assert later == events[3:5]
+    assert client.get(f"/v1/campaigns/{id}/events", params={"after": 2**63 - 1}).json() == []
+
+
+ROUND_TRIPS = {
+    "the test's spec": {},
+    "a freed global batch": {"global_batch_size": "free"},
+    "no baseline": {"baseline": None},
+    "backends with options": {
+        "workload": {"kind": "torch", "dtype": "bfloat16", "measuring": {"min_steps": 3}},
+        "runner": {"kind": "local", "slots": 9},
+        "search": "grid",
+    },
+    "a preset with overrides": {"cluster": {"preset": "local-cpu", "device": {"memory_bytes": 10**9}}},
+    "an objective and limits": {"objective": "step_time", "budget": {"wall_time_s": 5}, "trial": {"attempts": 1}},
+}
+
+
+@pytest.mark.parametrize("changes", ROUND_TRIPS.values(), ids=ROUND_TRIPS)
+def test_the_spec_that_a_campaign_shows_can_be_posted_again(client, spec, service, changes):
+    given = spec | changes
+    shown = client.post("/v1/campaigns", json=given).json()["spec"]
+    again = client.post("/v1/campaigns", json=shown)
+    assert again.status_code == 201, again.text
+    assert again.json()["spec"] == shown
+    assert read_spec(shown, service.home)[0] == read_spec(given, service.home)[0]

@@ -1,0 +1,187 @@
+"""The application drives its campaigns while it runs, lets go of them when it stops, and says when it cannot."""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from api.app import create_app, from_environment
+from tuner.paths import Home
+from tuner.service import Service
+from tuner.store import Store
+
+LIMIT_S = 20.0
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def drivers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "driver"]
+
+
+@pytest.fixture
+def running(app) -> TestClient:
+    with TestClient(app) as client:
+        yield client
+
+
+def state(client: TestClient, id: str) -> str:
+    return client.get(f"/v1/campaigns/{id}").json()["state"]
+
+
+def test_a_posted_campaign_is_driven_to_its_end(running, spec):
+    id = running.post("/v1/campaigns", json=spec).json()["id"]
+    wait_for(lambda: state(running, id) == "completed")
+    trials = running.get(f"/v1/campaigns/{id}/trials").json()["trials"]
+    assert len(trials) == 5
+    assert trials[0]["origin"] == "baseline"
+    assert running.get(f"/v1/campaigns/{id}/best").json()["recommendation"]["setting"] is not None
+
+
+def test_several_campaigns_are_driven_side_by_side(running, spec):
+    ids = [running.post("/v1/campaigns", json=spec | {"seed": seed}).json()["id"] for seed in range(4)]
+    wait_for(lambda: all(state(running, id) == "completed" for id in ids))
+
+
+def test_a_campaign_of_an_earlier_service_goes_on(client, create, app):
+    id = create()
+    with TestClient(app) as running:
+        wait_for(lambda: state(running, id) == "completed")
+
+
+def test_a_running_job_ends_by_cancel(running, spec, runner):
+    runner.hold = True
+    id = running.post("/v1/campaigns", json=spec).json()["id"]
+    wait_for(lambda: running.get(f"/v1/campaigns/{id}").json()["trials"].get("running") == 1)
+    assert running.post(f"/v1/campaigns/{id}:cancel").status_code == 202
+    wait_for(lambda: state(running, id) == "cancelled")
+    assert running.get(f"/v1/campaigns/{id}").json()["trials"] == {"cancelled": 1}
+
+
+def test_pausing_and_resuming_at_any_moment_stops_no_driver(running, spec):
+    id = running.post("/v1/campaigns", json=spec | {"budget": {"trials": 30}}).json()["id"]
+    deadline = time.monotonic() + LIMIT_S
+    while state(running, id) != "completed" and time.monotonic() < deadline:
+        for move in ("pause", "resume"):
+            assert running.post(f"/v1/campaigns/{id}:{move}").status_code in (200, 409)
+        time.sleep(0.005)
+        assert running.get("/readyz").status_code == 200
+    wait_for(lambda: state(running, id) == "completed")
+    assert running.get(f"/v1/campaigns/{id}").json()["reason"]
+
+
+def test_two_services_over_one_home_share_the_work_and_say_so(tmp_path, runner, spec):
+    runner.hold = True
+    url = f"sqlite:///{tmp_path}/store.db"
+    first, second = Store.open(url), Store.open(url)
+    with first, second, TestClient(create_app(Service(first, Home(tmp_path)))) as one:
+        id = one.post("/v1/campaigns", json=spec).json()["id"]
+        wait_for(lambda: one.get(f"/v1/campaigns/{id}").json()["trials"].get("running") == 1)
+        with TestClient(create_app(Service(second, Home(tmp_path)))) as two:
+            wait_for(lambda: "working on campaign" in two.get(f"/v1/campaigns/{id}").json()["trouble"])
+            assert two.get("/readyz").status_code == 200
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_stopping_is_prompt_and_leaves_no_thread(app, spec, runner, held):
+    runner.hold = held
+    with TestClient(app) as client:
+        client.post("/v1/campaigns", json=spec)
+        time.sleep(0.2)
+        assert len(drivers()) == 1
+        before = time.monotonic()
+    assert time.monotonic() - before < 2.0
+    assert drivers() == []
+
+
+def test_an_application_can_be_started_again(app, spec):
+    for _ in range(2):
+        with TestClient(app) as client:
+            id = client.post("/v1/campaigns", json=spec).json()["id"]
+            wait_for(lambda id=id, client=client: state(client, id) == "completed")
+
+
+def test_a_stopped_service_lets_another_one_drive(app, client, spec, runner, service):
+    runner.hold = True
+    with TestClient(app) as running:
+        id = running.post("/v1/campaigns", json=spec).json()["id"]
+        wait_for(lambda: running.get(f"/v1/campaigns/{id}").json()["trials"].get("running") == 1)
+    other = Service(service.store, service.home)
+    try:
+        other.tick(id)
+    finally:
+        other.close()
+
+
+def test_the_service_is_alive_while_all_its_threads_are_busy(app, service, monkeypatch):
+    go_on = threading.Event()
+    check = service.store.check
+    monkeypatch.setattr(service.store, "check", lambda: go_on.wait(LIMIT_S) and check())
+    with TestClient(app) as client, ThreadPoolExecutor(60) as people:
+        waiting = [people.submit(client.get, "/readyz") for _ in range(60)]
+        try:
+            assert client.get("/healthz").status_code == 200
+            assert not any(answer.done() for answer in waiting)
+        finally:
+            go_on.set()
+        assert {answer.result().status_code for answer in waiting} == {200}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_service_whose_driver_died_is_not_ready(app, service, monkeypatch, problem):
+    def broken(**_: object) -> None:
+        raise SystemError("a defect")
+
+    monkeypatch.setattr(service.store, "campaigns", broken)
+    with TestClient(app) as client:
+        wait_for(lambda: not app.state.thread.is_alive())
+        response = client.get("/readyz")
+        assert "has died" in problem(response, 503, "about:blank")["detail"]
+        assert response.headers["retry-after"]
+        assert client.get("/healthz").status_code == 200
+
+
+def test_the_application_of_the_environment_opens_its_home_and_closes_its_store(tmp_path, monkeypatch, spec, runner):
+    home = tmp_path / "deep" / "home"
+    monkeypatch.setenv("MESHTUNE_HOME", str(home))
+    monkeypatch.delenv("MESHTUNE_DB", raising=False)
+    app = from_environment()
+    with TestClient(app) as client:
+        id = client.post("/v1/campaigns", json=spec).json()["id"]
+        wait_for(lambda: state(client, id) == "completed")
+    assert open_files(home / "meshtune.db") == 0
+    with Store.open(Home(home).database_url) as store:
+        assert store.campaign(id).state == "completed"
+
+
+def test_the_application_of_the_environment_uses_the_database_that_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("MESHTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("MESHTUNE_DB", f"sqlite:///{tmp_path}/named.db")
+    with TestClient(from_environment()) as client:
+        assert client.get("/readyz").status_code == 200
+    with sqlite3.connect(tmp_path / "named.db") as connection:
+        assert connection.execute("SELECT count(*) FROM campaigns").fetchone() == (0,)
+    connection.close()
+    assert not (tmp_path / "home" / "meshtune.db").exists()
+
+
+def test_a_service_that_was_given_keeps_its_store_open(app, service):
+    with TestClient(app) as client:
+        assert client.get("/readyz").status_code == 200
+    service.store.check()
+
+
+def open_files(path: Path) -> int:
+    """How many descriptors this process holds of a file."""
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return sum(str(path) == str(link.readlink()) for link in links if link.exists())

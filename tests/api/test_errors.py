@@ -1,0 +1,279 @@
+"""Every error is a problem document (RFC 9457) that says what is wrong, where."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from api.app import create_app
+from api.errors import PROBLEMS
+from runners.base import InvalidJob
+from tuner.paths import Home
+from tuner.service import Service
+from tuner.store import Store
+
+ABOUT = "about:blank"
+OF_ONE_CAMPAIGN = ["", "/trials", "/trials/0", "/best", "/space", "/events"]
+JSON = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize("below", OF_ONE_CAMPAIGN)
+def test_an_unknown_campaign_is_not_found(client, problem, below):
+    document = problem(client.get(f"/v1/campaigns/nothing-123456{below}"), 404, "/problems/not-found")
+    assert "nothing-123456" in document["detail"]
+
+
+@pytest.mark.parametrize("move", ["pause", "resume", "cancel"])
+def test_an_unknown_campaign_cannot_be_moved(client, problem, move):
+    problem(client.post(f"/v1/campaigns/nothing-123456:{move}"), 404, "/problems/not-found")
+
+
+def test_an_unknown_trial_is_not_found(client, create, problem):
+    document = problem(client.get(f"/v1/campaigns/{create()}/trials/7"), 404, "/problems/not-found")
+    assert "trial 7" in document["detail"]
+
+
+def test_an_unknown_page_is_not_found(client, create, problem):
+    create()
+    problem(client.get("/v1/campaigns", params={"page_token": "gone"}), 404, "/problems/not-found")
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/v2/campaigns", "/v1/campaigns/a/b/c", "/v1/campaigns/a%2Fb"])
+def test_an_unknown_route_is_a_problem_without_a_type(client, problem, path):
+    response = client.get(path)
+    assert response.headers["content-type"] == "application/problem+json"
+    assert (response.status_code, response.json()["type"]) == (404, ABOUT)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [("DELETE", "/v1/campaigns/demo-1", "GET"), ("PUT", "/v1/spaces", "POST"), ("POST", "/v1/campaigns/a:b", "GET")],
+)
+def test_a_method_that_is_not_allowed_says_which_is(client, problem, method, path, allowed):
+    response = client.request(method, path)
+    problem(response, 405, ABOUT)
+    assert response.headers["allow"] == allowed
+
+
+BAD_PARAMETERS = {
+    "/v1/campaigns?page_size=0": "/query/page_size",
+    "/v1/campaigns?page_size=501": "/query/page_size",
+    "/v1/campaigns?page_size=999999999999999999999999": "/query/page_size",
+    "/v1/campaigns?page_size=ten": "/query/page_size",
+    "/v1/campaigns?page_size=": "/query/page_size",
+    "/v1/campaigns?page_token=%00": "/query/page_token",
+    "/v1/campaigns?page_token=": "/query/page_token",
+    "/v1/campaigns?state=asleep": "/query/state/0",
+    "/v1/campaigns/a%20b": "/path/campaign_id",
+    "/v1/campaigns/%00": "/path/campaign_id",
+    "/v1/campaigns/%F0%9F%98%80": "/path/campaign_id",
+    "/v1/campaigns/demo:pause": "/path/campaign_id",
+    "/v1/campaigns/" + "x" * 101: "/path/campaign_id",
+    "/v1/campaigns/demo-1/trials/-1": "/path/number",
+    "/v1/campaigns/demo-1/trials/2147483648": "/path/number",
+    "/v1/campaigns/demo-1/trials/" + "9" * 5000: "/path/number",
+    "/v1/campaigns/demo-1/trials/NaN": "/path/number",
+    "/v1/campaigns/demo-1/trials?page_token=2147483648": "/query/page_token",
+    "/v1/campaigns/demo-1/best?top=0": "/query/top",
+    "/v1/campaigns/demo-1/events?after=9223372036854775808": "/query/after",
+    "/v1/campaigns/demo-1/events?limit=1001": "/query/limit",
+}
+
+
+@pytest.mark.parametrize("url", BAD_PARAMETERS)
+def test_a_bad_parameter_is_pointed_at(client, problem, url):
+    document = problem(client.get(url), 422, "/problems/malformed-request")
+    assert [mistake["pointer"] for mistake in document["errors"]] == [BAD_PARAMETERS[url]]
+
+
+def test_every_bad_parameter_is_told(client, problem):
+    document = problem(client.get("/v1/campaigns?page_size=0&state=x"), 422, "/problems/malformed-request")
+    assert len(document["errors"]) == 2
+    assert document["detail"].startswith("2 mistakes")
+
+
+NO_JSON = {
+    "nothing": (b"", "is empty"),
+    "half an object": (b'{"name": ', "line 1, column"),
+    "not UTF-8": (b'{"name": "\xff"}', "byte 10 is 0xff"),
+    "UTF-16": ('{"name": "x"}'.encode("utf-16"), "byte 0 is 0xff"),
+    "a key twice": (b'{"name": "a", "model": {"layers": 1, "layers": 2}}', "'layers' twice"),
+    "endless digits": (b'{"seed": ' + b"9" * 5000 + b"}", "digits"),
+    "endless depth": (b"[" * 100_000, "too deep"),
+    "YAML": (b"name: demo", "line 1, column 1"),
+    "form data": (b"name=demo", "line 1, column 1"),
+}
+
+
+@pytest.mark.parametrize("route", ["/v1/campaigns", "/v1/spaces"])
+@pytest.mark.parametrize(("content", "said"), NO_JSON.values(), ids=NO_JSON)
+def test_a_body_that_is_no_json_is_malformed(client, problem, route, content, said):
+    document = problem(client.post(route, content=content, headers=JSON), 422, "/problems/malformed-body")
+    assert [mistake["pointer"] for mistake in document["errors"]] == [""]
+    assert said in document["detail"]
+
+
+@pytest.mark.parametrize("route", ["/v1/campaigns", "/v1/spaces"])
+@pytest.mark.parametrize("body", [[], None, 1, "demo", True, [{}]], ids=str)
+def test_a_body_that_is_no_object_is_no_spec(client, problem, route, body):
+    response = client.post(route, content=json.dumps(body), headers=JSON)
+    document = problem(response, 422, "/problems/invalid-spec")
+    assert [mistake["pointer"] for mistake in document["errors"]] == [""]
+
+
+NO_VALUES = {
+    "NaN": (b"NaN", "/seed"),
+    "Infinity": (b"Infinity", "/seed"),
+    "a number beyond doubles": (b"1e999", "/seed"),
+    "an integer beyond doubles": (b"10000000000000000000000000000000", "/seed"),
+    "half a surrogate pair": (b'"\\ud800"', "/seed"),
+    "a NUL": (b'"\\u0000"', "/seed"),
+    "a deep list": (b"[" * 900 + b"]" * 900, "/seed" + "/0" * 20),
+}
+
+
+@pytest.mark.parametrize(("value", "pointer"), NO_VALUES.values(), ids=NO_VALUES)
+def test_a_value_that_cannot_be_kept_is_a_mistake_of_the_spec(client, spec, problem, value, pointer):
+    content = json.dumps(spec)[:-1].encode() + b', "seed": ' + value + b"}"
+    document = problem(client.post("/v1/campaigns", content=content, headers=JSON), 422, "/problems/invalid-spec")
+    assert document["errors"][0]["pointer"].startswith(pointer)
+
+
+def test_all_mistakes_of_a_spec_come_at_once_with_pointers(client, spec, problem):
+    wrong = spec | {
+        "surprise": 1,
+        "model": {"preset": "gpt-nano"},
+        "cluster": {"preset": "local-cpu", "device": {"memory_bytes": "much"}},
+        "global_batch_size": 0,
+        "budget": {"trials": -1},
+        "workload": {"kind": "torch", "measuring": {"min_steps": 0}},
+        "space": {"tp": [0]},
+        "seed": "x",
+    }
+    document = problem(client.post("/v1/campaigns", json=wrong), 422, "/problems/invalid-spec")
+    pointers = {mistake["pointer"] for mistake in document["errors"]}
+    assert pointers >= {
+        "/surprise",
+        "/model/preset",
+        "/cluster/device/memory_bytes",
+        "/global_batch_size",
+        "/budget/trials",
+        "/workload/measuring/min_steps",
+        "/space/tp",
+        "/seed",
+    }
+    assert all(mistake["detail"] for mistake in document["errors"])
+    assert client.get("/v1/campaigns").json()["campaigns"] == []
+
+
+UNHASHABLE = {
+    "/model/preset": {"model": {"preset": ["gpt-micro"]}},
+    "/cluster/preset": {"cluster": {"preset": {}}},
+    "/search/kind": {"search": {"kind": ["random"]}},
+    "/runner/kind": {"runner": {"kind": {}}},
+    "/workload/kind": {"workload": {"kind": None}},
+}
+
+
+@pytest.mark.parametrize("pointer", UNHASHABLE)
+def test_a_name_that_is_no_text_is_a_mistake_of_the_spec(client, spec, problem, pointer):
+    response = client.post("/v1/campaigns", json=spec | UNHASHABLE[pointer])
+    document = problem(response, 422, "/problems/invalid-spec")
+    assert pointer in {mistake["pointer"] for mistake in document["errors"]}
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "application/yaml"])
+def test_only_json_is_read(client, spec, problem, kind):
+    headers = {} if kind is None else {"content-type": kind}
+    problem(client.post("/v1/campaigns", content=json.dumps(spec), headers=headers), 415, ABOUT)
+
+
+def test_json_with_a_charset_is_json(client, spec):
+    headers = {"content-type": "Application/JSON; charset=utf-8"}
+    assert client.post("/v1/campaigns", content=json.dumps(spec), headers=headers).status_code == 201
+
+
+def test_a_huge_body_is_not_read(client, problem):
+    problem(client.post("/v1/campaigns", content=b" " * 1_000_001, headers=JSON), 413, ABOUT)
+
+
+def test_pointers_escape_what_pointers_are_made_of(client, spec, problem):
+    document = problem(client.post("/v1/campaigns", json=spec | {"a/b~c": 1}), 422, "/problems/invalid-spec")
+    assert document["errors"][0]["pointer"] == "/a~1b~0c"
+
+
+@pytest.fixture
+def on_file(tmp_path: Path, runner) -> tuple[TestClient, Path]:
+    """The application over a database file, which waits no time for locks."""
+    path = tmp_path / "store.db"
+    with Store.open(f"sqlite:///{path}?timeout=0.05") as store:
+        yield TestClient(create_app(Service(store, Home(tmp_path)))), path
+
+
+def test_a_locked_database_makes_writing_unavailable_and_reading_goes_on(on_file, spec, problem):
+    client, path = on_file
+    id = client.post("/v1/campaigns", json=spec).json()["id"]
+    other = sqlite3.connect(path, isolation_level=None)
+    try:
+        other.execute("BEGIN IMMEDIATE")
+        for response in (
+            client.get("/readyz"),
+            client.post("/v1/campaigns", json=spec),
+            client.post(f"/v1/campaigns/{id}:pause"),
+        ):
+            assert "locked" in problem(response, 503, "/problems/store-unavailable")["detail"]
+            assert int(response.headers["retry-after"]) > 0
+        assert client.get(f"/v1/campaigns/{id}").status_code == 200
+        assert client.get("/healthz").status_code == 200
+    finally:
+        other.close()
+    assert client.get("/readyz").status_code == 200
+
+
+def test_a_broken_database_makes_the_service_unready_but_alive(on_file, problem):
+    client, path = on_file
+    for file in path.parent.glob("store.db*"):
+        file.write_bytes(b"no database" * 1000)
+    response = client.get("/readyz")
+    problem(response, 503, "/problems/store-unavailable")
+    assert response.headers["retry-after"]
+    problem(client.get("/v1/campaigns"), 503, "/problems/store-unavailable")
+    assert client.get("/healthz").json()["status"] == "ok"
+
+
+def test_a_closed_and_deleted_database_is_unavailable(tmp_path, runner, problem):
+    (tmp_path / "gone").mkdir()
+    store = Store.open(f"sqlite:///{tmp_path}/gone/store.db")
+    client = TestClient(create_app(Service(store, Home(tmp_path))))
+    store.close()
+    for file in (tmp_path / "gone").iterdir():
+        file.unlink()
+    (tmp_path / "gone").rmdir()
+    problem(client.get("/readyz"), 503, "/problems/store-unavailable")
+
+
+def test_a_defect_of_ours_is_a_problem_without_secrets(app, service, problem):
+    def broken() -> None:
+        raise RuntimeError("postgresql://user:secret@host")
+
+    app.get("/broken")(broken)
+    response = TestClient(app, raise_server_exceptions=False).get("/broken")
+    document = problem(response, 500, ABOUT)
+    assert "secret" not in json.dumps(document)
+
+
+def test_a_more_special_error_answers_as_its_kind(app, problem):
+    def invalid() -> None:
+        raise InvalidJob("too many devices")
+
+    app.get("/invalid")(invalid)
+    problem(TestClient(app).get("/invalid"), 503, "/problems/runner-unavailable")
+
+
+def test_no_two_problem_types_share_a_name_and_titles_differ():
+    types = [type_ for _, type_, _ in PROBLEMS.values()]
+    titles = [title for _, _, title in PROBLEMS.values()]
+    assert len(set(types)) == len(types)
+    assert len(set(titles)) == len(titles)

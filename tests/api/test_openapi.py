@@ -1,0 +1,190 @@
+"""The OpenAPI document is complete: clients can be generated from it, and it promises what the routes do."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from api.schema import SPEC_EXAMPLE, SPEC_SCHEMA
+from runners.registry import RUNNERS
+from tuner.spec import CampaignSpec
+
+REPOSITORY = Path(__file__).parents[2]
+EXAMPLES = sorted((REPOSITORY / "examples").glob("*.yaml"))
+OPERATIONS = {
+    "create_campaign": ("post", "/v1/campaigns"),
+    "list_campaigns": ("get", "/v1/campaigns"),
+    "get_campaign": ("get", "/v1/campaigns/{campaign_id}"),
+    "pause_campaign": ("post", "/v1/campaigns/{campaign_id}:pause"),
+    "resume_campaign": ("post", "/v1/campaigns/{campaign_id}:resume"),
+    "cancel_campaign": ("post", "/v1/campaigns/{campaign_id}:cancel"),
+    "list_trials": ("get", "/v1/campaigns/{campaign_id}/trials"),
+    "get_trial": ("get", "/v1/campaigns/{campaign_id}/trials/{number}"),
+    "best_trials": ("get", "/v1/campaigns/{campaign_id}/best"),
+    "campaign_space": ("get", "/v1/campaigns/{campaign_id}/space"),
+    "count_space": ("post", "/v1/spaces"),
+    "list_events": ("get", "/v1/campaigns/{campaign_id}/events"),
+    "live": ("get", "/healthz"),
+    "ready": ("get", "/readyz"),
+}
+
+
+@pytest.fixture
+def document(app) -> dict[str, Any]:
+    return app.openapi()
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield method, path, operation
+
+
+def resolver(document: dict[str, Any], schema: dict[str, Any]) -> jsonschema.Draft202012Validator:
+    """A validator for a schema of the document, whose references point into the document."""
+    return jsonschema.Draft202012Validator({**schema, "components": document["components"]})
+
+
+def test_the_served_document_is_the_built_one(client, document):
+    served = client.get("/openapi.json").json()
+    assert served == document
+    assert served["openapi"].startswith("3.1")
+
+
+def test_operation_ids_are_these_and_change_for_no_reason(document):
+    assert {operation["operationId"]: (method, path) for method, path, operation in operations(document)} == OPERATIONS
+
+
+def test_every_route_says_what_it_is_for(document):
+    for method, path, operation in operations(document):
+        assert operation["summary"], (method, path)
+        assert operation["description"], (method, path)
+        assert operation["tags"], (method, path)
+
+
+def test_every_reference_leads_somewhere(document):
+    def references(node: Any) -> Iterator[str]:
+        if isinstance(node, dict):
+            if isinstance(node.get("$ref"), str):
+                yield node["$ref"]
+            for value in node.values():
+                yield from references(value)
+        elif isinstance(node, list):
+            for value in node:
+                yield from references(value)
+
+    known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    used = set(references(document))
+    assert used <= known
+    assert "#/components/schemas/Problem" in used
+    assert "#/components/schemas/CampaignSpec" in used
+
+
+def test_every_schema_is_a_json_schema(document):
+    for schema in document["components"]["schemas"].values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def test_every_parameter_of_a_path_is_declared(document):
+    for method, path, operation in operations(document):
+        declared = {entry["name"] for entry in operation.get("parameters", []) if entry["in"] == "path"}
+        assert declared == set(re.findall(r"{(\w+)}", path)), (method, path)
+
+
+def test_every_answer_is_a_named_model(document):
+    for method, path, operation in operations(document):
+        for status, response in operation["responses"].items():
+            assert response["description"], (method, path, status)
+            ((kind, content),) = response["content"].items()
+            schema = content["schema"].get("items", content["schema"])
+            assert schema.keys() == {"$ref"}, (method, path, status)
+            assert (kind == "application/problem+json") == (int(status) >= 400)
+            assert (schema["$ref"] == "#/components/schemas/Problem") == (int(status) >= 400)
+
+
+def test_the_errors_of_every_route_are_documented(document):
+    for method, path, operation in operations(document):
+        statuses = set(operation["responses"])
+        if path.startswith("/v1"):
+            assert {"422", "503"} <= statuses, (method, path)
+        if "{campaign_id}" in path:
+            assert "404" in statuses, (method, path)
+        if method == "post" and path != "/v1/spaces":
+            assert "409" in statuses, (method, path)
+        if "requestBody" in operation:
+            assert {"413", "415"} <= statuses, (method, path)
+
+
+def test_a_problem_document_keeps_its_schema(client, document):
+    schema = resolver(document, document["components"]["schemas"]["Problem"])
+    for response in (client.get("/v1/campaigns/x"), client.get("/v1/campaigns?page_size=0"), client.get("/nowhere")):
+        schema.validate(response.json())
+
+
+def test_what_is_answered_keeps_its_schema(client, create, drive, document, monkeypatch):
+    monkeypatch.setitem(RUNNERS, "local", RUNNERS["instant"])  # the schema names the registered runners only
+    id = create(budget={"trials": 8}, runner="local")
+    drive(id)
+    for method, path, operation in operations(document):
+        if method != "get":
+            continue
+        response = client.get(path.replace("{campaign_id}", id).replace("{number}", "0"))
+        assert response.status_code == 200, path
+        resolver(document, operation["responses"]["200"]["content"]["application/json"]["schema"]).validate(
+            response.json()
+        )
+
+
+def test_the_schema_of_a_spec_has_the_keys_of_a_spec():
+    assert set(SPEC_SCHEMA["properties"]) == {field.name for field in fields(CampaignSpec)}
+
+
+def test_the_example_of_the_body_keeps_the_schema_and_is_accepted(client, document):
+    body = document["paths"]["/v1/campaigns"]["post"]["requestBody"]
+    assert body["required"] is True
+    assert document["paths"]["/v1/spaces"]["post"]["requestBody"] == body
+    for example in body["content"]["application/json"]["examples"].values():
+        resolver(document, body["content"]["application/json"]["schema"]).validate(example["value"])
+        assert client.post("/v1/spaces", json=example["value"]).status_code == 200
+        assert client.post("/v1/campaigns", json=example["value"]).status_code == 201
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_of_the_repository_keeps_the_schema_and_is_accepted(client, path):
+    example = yaml.safe_load(path.read_text())
+    jsonschema.validate(example, SPEC_SCHEMA, jsonschema.Draft202012Validator)
+    response = client.post("/v1/spaces", json=example)
+    assert response.status_code == 200, response.text
+
+
+SAME_VERDICT = {
+    "a preset with parts of a device": ({"cluster": {"preset": "local-cpu", "device": {"memory_bytes": 10**9}}}, True),
+    "a preset with one layer": ({"model": {"preset": "gpt-micro", "layers": 1}}, True),
+    "an unknown key": ({"modell": "gpt-micro"}, False),
+    "an unknown key in a preset": ({"model": {"preset": "gpt-micro", "layer": 1}}, False),
+    "an unknown preset": ({"model": "gpt-nano"}, False),
+    "a freed batch": ({"global_batch_size": "free"}, True),
+    "an empty batch": ({"global_batch_size": 0}, False),
+    "an unknown search": ({"search": "magic"}, False),
+    "a search with its kind": ({"search": {"kind": "grid"}}, True),
+    "a negative seed": ({"seed": -1}, False),
+    "no plan in parallel": ({"parallel": 0}, False),
+    "bounds": ({"space": {"tp": [1, 2], "recompute": ["none"]}}, True),
+    "bounds that are no list": ({"space": {"tp": 1}}, False),
+    "an unknown field of a plan": ({"baseline": {"ddp": 2}}, False),
+    "an objective": ({"objective": "step_time"}, True),
+    "an unknown objective": ({"objective": "price"}, False),
+    "an unknown limit": ({"budget": {"dollars": 5}}, False),
+}
+
+
+@pytest.mark.parametrize(("changes", "good"), SAME_VERDICT.values(), ids=SAME_VERDICT)
+def test_the_schema_and_the_route_agree(client, changes, good):
+    spec = SPEC_EXAMPLE["demo"]["value"] | changes
+    assert jsonschema.Draft202012Validator(SPEC_SCHEMA).is_valid(spec) is good
+    assert client.post("/v1/spaces", json=spec).status_code == (200 if good else 422)

@@ -1,0 +1,285 @@
+"""What every runner promises, tried on each: a new one joins LABORATORIES in conftest.py and passes these."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from runners.base import InvalidJob, JobState, SubmitFailed
+
+# Long enough to outlive any test: what must end it is the runner.
+FOREVER = "exec sleep 300"
+
+
+def test_a_job_that_ends_well_has_succeeded(lab):
+    before = time.time()
+    id = lab.submit("good", "echo hello")
+    status = lab.wait(id)
+    assert (status.state, status.exit_code, status.reason) == (JobState.SUCCEEDED, 0, "")
+    assert before - 1 < status.started_at <= status.finished_at < time.time() + 1
+    assert lab.status(id) == status
+
+
+def test_a_running_job_says_so_and_since_when(lab):
+    id = lab.submit("long", f"touch started; {FOREVER}")
+    lab.wait_file("long", "started")
+    status = lab.status(id)
+    assert (status.state, status.exit_code, status.finished_at) == (JobState.RUNNING, None, None)
+    assert abs(time.time() - status.started_at) < 5
+    lab.runner.cancel(id)
+    lab.wait(id)
+
+
+def test_a_job_that_fails_says_which_rank_and_how(lab):
+    status = lab.wait(lab.submit("bad", "[ $RANK = 2 ] && exit 7; exec sleep 300", processes=3))
+    assert (status.state, status.exit_code, status.reason) == (JobState.FAILED, 7, "rank 2 exited with code 7")
+
+
+def test_a_command_that_does_not_exist_fails(lab):
+    status = lab.wait(lab.submit("none", "", command=("/no/such/program",)))
+    assert status.state is JobState.FAILED
+
+
+def test_a_killed_rank_ends_its_gang_within_two_seconds_and_is_blamed(lab):
+    # The others notice and fail as well, as ranks do that lose a peer; one of them ends well.
+    script = """
+        if [ $RANK = 1 ]; then touch ready; sleep 0.3; kill -9 $$; fi
+        if [ $RANK = 3 ]; then exit 0; fi
+        trap 'exit 5' TERM; sleep 300 & wait"""
+    id = lab.submit("killed", script, processes=4)
+    lab.wait_file("killed", "ready")
+    start = time.monotonic()
+    status = lab.wait(id)
+    assert time.monotonic() - start < 2
+    assert (status.state, status.exit_code, status.reason) == (JobState.FAILED, -9, "rank 1 was killed by SIGKILL")
+    lab.wait_nothing_left()
+
+
+def test_ranks_get_a_moment_to_say_what_they_saw_of_a_dead_peer(lab):
+    script = "[ $RANK = 0 ] && exit 1; sleep 0.2; echo seen > note; exec sleep 300"
+    lab.wait(lab.submit("grace", script, processes=2))
+    assert (lab.folder / "work" / "grace" / "note").read_text() == "seen\n"
+
+
+def test_the_time_limit_ends_a_job(lab):
+    status = lab.wait(lab.submit("slow", FOREVER, processes=2, time_limit_s=0.5))
+    assert (status.state, status.exit_code) == (JobState.TIMED_OUT, None)
+    assert status.reason == "ran longer than its time limit of 0.5 s"
+    assert 0.5 <= status.finished_at - status.started_at < 2
+    lab.wait_nothing_left()
+
+
+def test_a_running_job_can_be_cancelled(lab):
+    id = lab.submit("long", f"trap '' TERM INT HUP; touch started; sleep 300; {FOREVER}", processes=2)
+    lab.wait_file("long", "started")
+    lab.runner.cancel(id)
+    lab.runner.cancel(id)
+    status = lab.wait(id, limit_s=3)
+    assert (status.state, status.reason) == (JobState.CANCELLED, "cancelled")
+    lab.wait_nothing_left()
+
+
+def test_queued_jobs_can_be_cancelled_wherever_they_stand(lab):
+    first = lab.submit("first", FOREVER, processes=lab.slots)
+    second, third, fourth = (lab.submit(name, "touch ran", processes=3) for name in ("second", "third", "fourth"))
+    lab.wait(first, JobState.RUNNING)
+    lab.runner.cancel(third)
+    assert lab.wait(third, limit_s=3).state is JobState.CANCELLED
+    assert lab.status(third).started_at is None
+    assert lab.status(second).state is JobState.QUEUED
+    lab.runner.cancel(second)
+    assert lab.wait(second, limit_s=3).state is JobState.CANCELLED
+    lab.runner.cancel(first)
+    assert lab.wait(fourth).state is JobState.SUCCEEDED
+    assert not (lab.folder / "work" / "third" / "ran").exists()
+
+
+def test_a_job_cancelled_at_once_ends_cancelled(lab):
+    id = lab.submit("short", FOREVER)
+    lab.runner.cancel(id)
+    assert lab.wait(id, limit_s=5).state is JobState.CANCELLED
+
+
+def test_a_final_job_stays_as_it_is(lab):
+    for name, script in (("good", "true"), ("bad", "false")):
+        before = lab.wait(lab.submit(name, script))
+        lab.runner.cancel(name)
+        time.sleep(0.2)
+        assert lab.status(name) == before
+    lab.runner.cancel("never-submitted")
+
+
+def test_a_name_runs_once_however_often_it_is_submitted(lab):
+    spec = lab.spec("once", "echo ran >> count; sleep 0.3", files={"input": "text"})
+    ids = {lab.runner.submit(spec) for _ in range(3)}
+    lab.wait(next(iter(ids)), JobState.RUNNING)
+    ids.add(lab.runner.submit(spec))
+    (id,) = ids
+    done = lab.wait(id)
+    assert lab.runner.submit(lab.spec("once", "exit 1", files={"input": "other"})) == id
+    time.sleep(0.2)
+    assert lab.status(id) == done
+    assert (spec.directory / "count").read_text() == "ran\n"
+    assert (spec.directory / "input").read_text() == "text"
+
+
+def test_a_job_is_found_by_its_name_in_every_state(lab):
+    assert lab.runner.find("job") is None
+    blocker = lab.submit("blocker", FOREVER, processes=lab.slots)
+    id = lab.submit("job", "true")
+    assert lab.runner.find("job") == id
+    lab.runner.cancel(blocker)
+    lab.wait(id)
+    assert lab.runner.find("job") == id
+    assert lab.runner.find("blocker") == blocker
+
+
+@pytest.mark.parametrize("name", ["jo", "job ", "", ".", "..", "../job", "a/b", "x" * 300, "nul\0"])
+def test_what_was_never_submitted_is_lost_and_not_found(name, lab):
+    lab.submit("job", "true")
+    assert lab.runner.find(name) is None
+    status = lab.status(name)
+    assert status.state is JobState.LOST
+    assert status.reason
+
+
+def test_many_jobs_are_polled_at_once(lab):
+    ids = [lab.submit(f"job{number}", f"exit {number}") for number in range(5)]
+    for id in ids:
+        lab.wait(id)
+    statuses = lab.runner.poll([*ids, "unknown"])
+    assert [statuses[id].exit_code for id in ids] == [0, 1, 2, 3, 4]
+    assert statuses["unknown"].state is JobState.LOST
+    assert lab.runner.poll([]) == {}
+
+
+def test_every_process_knows_its_rank(lab):
+    script = 'echo "$RANK $WORLD_SIZE $LOCAL_RANK" > rank-$RANK.txt'
+    spec = lab.spec("ranks", script, nodes=2, processes=2, env={"RANK": "9", "WORLD_SIZE": "9"})
+    lab.wait(lab.runner.submit(spec))
+    said = [(spec.directory / f"rank-{rank}.txt").read_text().split() for rank in range(4)]
+    assert said == [["0", "4", "0"], ["1", "4", "1"], ["2", "4", "0"], ["3", "4", "1"]]
+
+
+def test_a_job_sees_its_own_environment_and_not_the_services(lab, monkeypatch):
+    for name in ("MESHTUNE_SECRET", "AWS_SECRET_ACCESS_KEY", "DATABASE_URL"):
+        monkeypatch.setenv(name, "hush")
+    lab.wait(lab.submit("env", "env > env.txt; env | tr '\\n' ' '", env={"GREETING": "two words = one"}))
+    directory = lab.folder / "work" / "env"
+    seen = dict(line.split("=", 1) for line in (directory / "env.txt").read_text().splitlines())
+    assert seen["GREETING"] == "two words = one"
+    assert seen["PATH"] == os.environ["PATH"]
+    assert "hush" not in "".join(seen.values())
+    assert not any(b"hush" in path.read_bytes() for path in lab.folder.rglob("*") if path.is_file())
+
+
+def test_the_files_are_there_when_the_job_starts(lab):
+    spec = lab.spec("files", "cp input.json seen; pwd > where", files={"input.json": '{"\u00e9": 1}\n', "empty": ""})
+    assert lab.wait(lab.runner.submit(spec)).state is JobState.SUCCEEDED
+    assert (spec.directory / "seen").read_text(encoding="utf-8") == '{"\u00e9": 1}\n'
+    assert (spec.directory / "empty").read_text() == ""
+    assert Path((spec.directory / "where").read_text().strip()) == spec.directory.resolve()
+
+
+def test_a_relative_directory_is_the_submitters(lab, monkeypatch):
+    lab.wait(lab.submit("warm-up", "true"))
+    (lab.folder / "elsewhere").mkdir()
+    monkeypatch.chdir(lab.folder / "elsewhere")
+    assert lab.wait(lab.submit("relative", "touch here", directory=Path("job"))).state is JobState.SUCCEEDED
+    assert (lab.folder / "elsewhere" / "job" / "here").exists()
+
+
+def intervals(lab, names) -> list[tuple[int, int]]:
+    """When each process of the jobs ran, in nanoseconds."""
+    return [
+        tuple(int(stamp) for stamp in path.read_text().split())
+        for name in names
+        for path in (lab.folder / "work" / name).glob("times-*")
+    ]
+
+
+def test_never_more_processes_run_than_there_are_slots(lab):
+    script = "date +%s%N > times-$RANK; sleep 0.3; date +%s%N >> times-$RANK"
+    sizes = {"a": 2, "b": 2, "c": 2, "d": 1, "e": 2}
+    for name, processes in sizes.items():
+        lab.submit(name, script, processes=processes)
+    for name in sizes:
+        assert lab.wait(name).state is JobState.SUCCEEDED
+    ran = intervals(lab, sizes)
+    assert len(ran) == 9
+    together = [sum(start <= moment < end for start, end in ran) for moment, _ in ran]
+    assert max(together) == lab.slots
+
+
+def test_first_come_first_served(lab):
+    blocker = lab.submit("blocker", FOREVER, processes=lab.slots)
+    # Neither the names nor the sizes are in the order of submission.
+    names = [f"job{number}" for number in (9, 3, 7, 1, 8, 10, 2, 5)]
+    for position, name in enumerate(names):
+        lab.submit(name, "true", processes=lab.slots if position % 2 else 3)
+    lab.runner.cancel(blocker)
+    started = [lab.wait(name).started_at for name in names]
+    assert started == sorted(started)
+    assert len(set(started)) == len(started)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("big", {"processes": 5}, "big needs 5 processes, but the runner has 4 slots"),
+        ("nodes", {"processes": 2, "nodes": 3}, "nodes needs 6 processes"),
+        ("nothing", {"processes": 0}, "nothing needs 0 processes"),
+        ("silent", {"command": ()}, "silent has an empty command"),
+        ("a/b", {}, "job name 'a/b'"),
+        ("..", {}, "job name '..'"),
+        (".hidden", {}, "job name '.hidden'"),
+        ("", {}, "job name ''"),
+        ("a b", {}, "job name 'a b'"),
+        ("x" * 201, {}, "200 characters at most"),
+        ("line\n", {}, "job name"),
+    ],
+)
+def test_what_can_never_run_is_refused_and_leaves_nothing(name, changes, message, lab):
+    with pytest.raises(InvalidJob, match=message):
+        lab.runner.submit(lab.spec(name, "true", directory=lab.folder / "work" / "refused", **changes))
+    assert lab.runner.find(name) is None
+    assert not (lab.folder / "work").exists()
+
+
+def test_a_job_that_cannot_be_written_was_not_sent(lab):
+    (lab.folder / "work").write_text("a file where a folder should be")
+    with pytest.raises(SubmitFailed, match=r"^job cannot be written: .*work"):
+        lab.submit("job", "true")
+    assert lab.runner.find("job") is None
+    (lab.folder / "work").unlink()
+    assert lab.wait(lab.submit("job", "true")).state is JobState.SUCCEEDED
+
+
+def test_a_restarted_service_finds_its_jobs(lab):
+    id = lab.submit("long", "touch started; while [ ! -e go ]; do sleep 0.05; done; exit 4")
+    lab.wait_file("long", "started")
+    lab.runner.close()
+    lab.runner.close()
+    lab.runner = lab.open()
+    assert lab.runner.find("long") == id
+    assert lab.status(id).state is JobState.RUNNING
+    (lab.folder / "work" / "long" / "go").touch()
+    assert lab.wait(id).exit_code == 4
+
+
+@pytest.mark.parametrize("session", ["", "setsid"])
+@pytest.mark.parametrize("end", ["true", "exit 3", "kill -9 $$", FOREVER])
+def test_what_ranks_start_ends_with_the_gang(session, end, lab):
+    child = f"{session} sh -c 'sleep 300 & touch child-$RANK; sleep 300'"
+    script = f"{child} & while [ ! -e child-$RANK ]; do sleep 0.01; done; touch started-$RANK; {end}"
+    id = lab.submit("parent", script, processes=2)
+    for rank in (0, 1):
+        lab.wait_file("parent", f"started-{rank}")
+    if end == FOREVER:
+        assert len(lab.left()) >= 6
+        lab.runner.cancel(id)
+    assert lab.wait(id).state is not JobState.LOST
+    lab.wait_nothing_left(0.5)

@@ -1,0 +1,123 @@
+"""A rank ends as its program ends, the rank to blame is the one that failed first, and marks find a job's processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runners.processes import JOB_MARK, exit_text, first_death, kill_marked, log_path
+
+# Starts one gang and tells its ranks' exit codes: in a process of its own, since pytest catches what forks print.
+HOST = """
+import os, sys
+from pathlib import Path
+from runners.base import JobSpec
+from runners.processes import start_gang
+directory, command, processes, source = Path(sys.argv[1]), tuple(sys.argv[2].split()), int(sys.argv[3]), sys.argv[4]
+namespace = {}
+exec(source, namespace)
+spec = JobSpec(
+    name="job", command=command, directory=directory, devices_per_node=processes, time_limit_s=1, env={"X": "1"}
+)
+for pid in start_gang(spec, namespace.get("entry")):
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def gang(directory: Path, source: str, *, processes: int = 1, command: str = "python -m x a b") -> list[int]:
+    """The exit codes of a gang that runs the function `entry` in `source`, or else the command."""
+    arguments = [directory, command, str(processes), source]
+    done = subprocess.run(
+        [sys.executable, "-c", HOST, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=30,
+        check=True,
+        env={**os.environ, "MESHTUNE_SECRET": "hush"},
+    )
+    return [int(code) for code in done.stdout.split()]
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "log"),
+    [
+        ("return 0", 0, ""),
+        ("return 3", 3, ""),
+        ("sys.exit()", 0, ""),
+        ("sys.exit(4)", 4, ""),
+        ("sys.exit('no job')", 1, "no job\n"),
+        ("raise ValueError('as it happens')", 1, "ValueError: as it happens\n"),
+    ],
+)
+def test_a_forked_rank_ends_as_its_program_would(body, code, log, tmp_path):
+    assert gang(tmp_path, f"import sys\ndef entry(arguments): {body}") == [code]
+    said = log_path(tmp_path, 0).read_text()
+    assert said.endswith(log)
+    assert bool(said) == bool(log)
+
+
+def test_a_forked_rank_gets_the_arguments_and_the_environment_of_its_rank(tmp_path):
+    source = """
+import os
+def entry(arguments):
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "X", "MESHTUNE_SECRET")
+    print(arguments, *(os.environ.get(name) for name in names), os.getcwd(), os.getsid(0) == os.getpid())
+    return 0
+"""
+    assert gang(tmp_path, source, processes=2) == [0, 0]
+    for rank in (0, 1):
+        assert log_path(tmp_path, rank).read_text() == f"['a', 'b'] {rank} 2 {rank} 1 None {tmp_path} True\n"
+
+
+def test_a_command_that_does_not_exist_says_so_in_the_log(tmp_path):
+    assert gang(tmp_path, "", command="/no/such/program") == [1]
+    assert "FileNotFoundError: [Errno 2] No such file or directory" in log_path(tmp_path, 0).read_text()
+
+
+@pytest.mark.parametrize(
+    ("deaths", "blamed"),
+    [
+        ([], None),
+        ([(0, 0), (1, 0)], None),
+        ([(2, 0), (1, 3), (0, 5)], (1, 3)),
+        ([(1, 3), (0, -9), (2, -11)], (0, -9)),
+    ],
+)
+def test_the_rank_to_blame_failed_first_or_was_killed(deaths, blamed):
+    assert first_death(deaths) == blamed
+
+
+def test_an_end_is_told_in_words():
+    assert exit_text(3, 1) == "rank 3 exited with code 1"
+    assert exit_text(0, -9) == "rank 0 was killed by SIGKILL"
+    assert exit_text(0, -63) == "rank 0 was killed by signal 63"
+
+
+def test_a_mark_finds_all_of_one_job_and_nothing_else():
+    def start(mark: str, command: str) -> subprocess.Popen:
+        return subprocess.Popen(["sh", "-c", command], env={**os.environ, JOB_MARK: mark}, start_new_session=True)
+
+    # A process that forks on and on, each child in a session of its own, and neighbours with names alike.
+    chain = "f() { setsid sleep 300 & sleep 0.001; }; while :; do f; done"
+    wanted = [start("/spool/jobs/a", "sleep 300"), start("/spool/jobs/a", chain)]
+    others = [start(mark, "exec sleep 300") for mark in ("/spool/jobs/a1", "/spool/jobs/", "x/spool/jobs/a")]
+    try:
+        time.sleep(0.1)
+        kill_marked("/spool/jobs/a")
+        assert [process.wait(5) for process in wanted] == [-9, -9]
+        assert [process.poll() for process in others] == [None] * 3
+        for folder in Path("/proc").iterdir():
+            try:
+                marks = (folder / "environ").read_bytes().split(b"\0") if folder.name.isdecimal() else []
+            except OSError:
+                continue
+            assert f"{JOB_MARK}=/spool/jobs/a".encode() not in marks
+    finally:
+        for process in (*wanted, *others):
+            process.kill()
+            process.wait()

@@ -1,0 +1,160 @@
+"""A wrong document hears of every mistake at once, each with its path and in words for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runners.reading import plain, read_value
+from search_spaces.checks import CLOSED, Checks, InvalidValue, did_you_mean
+from search_spaces.model import ModelSpec
+
+
+class Colour(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wheel:
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    inches: float
+    spokes: int = 32
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.require(self.inches > 0, "inches", f"must be positive, not {self.inches}")
+        checks.require(self.spokes % 2 == 0, "", f"spokes({self.spokes}) must be even")
+        checks.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bicycle:
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    name: str
+    front: Wheel
+    rear: Wheel | None = None
+    colour: Colour = Colour.RED
+    gears: tuple[int, ...] = (1,)
+    extras: Mapping[str, float] = field(default_factory=dict)
+    electric: bool = False
+
+
+GOOD = {"name": "Rosinante", "front": {"inches": 28}}
+
+
+def test_a_good_document_becomes_a_value():
+    document = GOOD | {"rear": {"inches": 26.5, "spokes": 36}, "colour": "blue", "gears": [1, 2]}
+    assert read_value(Bicycle, document) == Bicycle(
+        name="Rosinante",
+        front=Wheel(inches=28),
+        rear=Wheel(inches=26.5, spokes=36),
+        colour=Colour.BLUE,
+        gears=(1, 2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "problems"),
+    [
+        ({"front": ...}, ["front: is missing"]),
+        ({"front": {}}, ["front.inches: is missing"]),
+        ({"colr": "red"}, ["colr: is not a known key; did you mean 'colour'?"]),
+        ({"zzz": 1}, ["zzz: is not a known key; known: colour, electric, extras, front, gears, name, rear"]),
+        ({"front": {"inches": 1, "spoke": 3}}, ["front.spoke: is not a known key; did you mean 'spokes'?"]),
+        ({"rear": {"inches": 1, "x": 3}}, ["rear.x: is not a known key; known: inches, spokes"]),
+        ({"name": 3}, ["name: must be string, not 3"]),
+        ({"front": 28}, ["front: must be a mapping of keys, not 28"]),
+        ({"front": [28]}, ["front: must be a mapping of keys, not [28]"]),
+        (
+            {"rear": {"inches": "big"}},
+            ["rear.inches: must be a valid number, unable to parse string as a number, not 'big'"],
+        ),
+        ({"gears": [1, 2.5]}, ["gears.1: must be a valid integer, got a number with a fractional part, not 2.5"]),
+        ({"gears": 3}, ["gears: must be tuple, not 3"]),
+        ({"colour": "green"}, ["colour: must be 'red' or 'blue', not 'green'"]),
+        ({"extras": [1]}, ["extras: must be a mapping of keys, not [1]"]),
+        ({"extras": {"bell": None}}, ["extras.bell: must be number, not None"]),
+        (
+            {"front": {"inches": -1, "spokes": 7}},
+            ["front.inches: must be positive, not -1.0", "front: spokes(7) must be even"],
+        ),
+        ({"rear": {"inches": 1, "spokes": 7}}, ["rear: spokes(7) must be even"]),
+        ({"name": ["a" * 100]}, [f"name: must be string, not ['{'a' * 55}..."]),
+        (
+            {"name": ..., "colr": 1, "front": {"inches": 0}, "gears": ["a"]},
+            [
+                "front.inches: must be positive, not 0.0",
+                "gears.0: must be a valid integer, unable to parse string as an integer, not 'a'",
+                "colr: is not a known key; did you mean 'colour'?",
+                "name: is missing",
+            ],
+        ),
+    ],
+)
+def test_every_mistake_is_told_with_its_path(changes, problems):
+    document = {key: value for key, value in (GOOD | changes).items() if value is not ...}
+    with pytest.raises(InvalidValue) as caught:
+        read_value(Bicycle, document)
+    assert sorted(str(problem) for problem in caught.value.problems) == sorted(problems)
+
+
+@pytest.mark.parametrize("document", [None, 3, [], "text", [["name", "x"]]])
+def test_what_is_no_mapping_is_refused(document):
+    with pytest.raises(InvalidValue) as caught:
+        read_value(Bicycle, document)
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.message) == ("", f"must be a mapping of keys, not {document!r}")
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["red", 28]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | st.integers(), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = st.sampled_from(["name", "front", "rear", "colour", "gears", "extras", "electric", "inches", "spokes"])
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.dictionaries(KEYS, anything | st.dictionaries(KEYS, anything, max_size=3)) | anything)
+def test_any_document_is_a_value_or_invalid_with_words(document):
+    try:
+        value: object = read_value(Bicycle, document)
+    except InvalidValue as error:
+        value = error
+    assert isinstance(value, Bicycle) or all(problem.message for problem in value.problems)
+
+
+SIZES = st.integers(-1, 10) | st.integers()
+NAMES = ("layers", "hidden", "heads", "ffn", "vocab", "seq_len", "kv_heads", "experts", "top_k")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.fixed_dictionaries({name: SIZES for name in NAMES}))
+def test_a_model_of_any_sizes_is_a_value_or_invalid(sizes):
+    try:
+        model = read_value(ModelSpec, {"name": "m", **sizes})
+    except InvalidValue:
+        return
+    assert model.parameters > 0
+    assert read_value(ModelSpec, json.loads(json.dumps(plain(model)))) == model
+
+
+def test_the_plain_form_is_json_and_comes_back():
+    value = read_value(Bicycle, GOOD | {"colour": "blue", "rear": {"inches": 0.1}, "extras": {"bell": 1.5}})
+    assert read_value(Bicycle, json.loads(json.dumps(plain(value)))) == value
+    assert type(plain(value)["colour"]) is str
+
+
+def test_a_hint_is_the_closest_name_or_all_of_them():
+    assert did_you_mean("hiden", ["hidden", "heads"]) == "did you mean 'hidden'?"
+    assert did_you_mean("xyz", ["b", "a"]) == "known: a, b"

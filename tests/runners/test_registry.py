@@ -1,0 +1,51 @@
+"""Every name in the registries leads to something that keeps its seam, and a wrong name is told the right one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from runners.registry import RUNNERS, WORKLOADS, UnknownBackend, create_runner, create_workload
+from search_spaces.checks import InvalidValue
+from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from search_spaces.constraints import Capabilities
+
+CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, memory_bytes=2**30)
+CLUSTER = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=CPU)
+
+
+@pytest.mark.parametrize("kind", RUNNERS)
+def test_every_runner_has_the_five_verbs_and_starts_nothing(kind, tmp_path):
+    runner = create_runner(kind, tmp_path / "root", CLUSTER, {})
+    assert all(callable(getattr(runner, verb)) for verb in ("submit", "poll", "cancel", "find", "close"))
+    runner.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", WORKLOADS)
+def test_every_workload_says_what_it_can(kind):
+    workload = create_workload(kind, {})
+    assert isinstance(workload.capabilities, Capabilities)
+    assert workload.dtype
+
+
+def test_a_wrong_name_is_told_the_right_one(tmp_path):
+    with pytest.raises(UnknownBackend, match=r"^no runner is called 'locl'; did you mean 'local'\?$"):
+        create_runner("locl", tmp_path, CLUSTER, {})
+    with pytest.raises(UnknownBackend, match=r"^no workload is called 'jax'; known: .*torch"):
+        create_workload("jax", {})
+
+
+def test_wrong_options_are_told_through_the_registry(tmp_path):
+    with pytest.raises(InvalidValue, match=r"^slots: "):
+        create_runner("local", tmp_path, CLUSTER, {"slots": 1})
+
+
+def test_the_torch_workload_can_be_created_where_there_is_no_torch():
+    code = """import sys; sys.modules['torch'] = None
+from runners.registry import create_workload
+print(create_workload('torch', {}).dtype)"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("float32\n", "")

@@ -1,0 +1,137 @@
+"""A job gets into the spool whole and once, whoever else puts jobs there, and the spool knows the order."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runners.base import InvalidJob, JobSpec, JobState, JobStatus
+from runners.spool import Order, Spool, write_whole
+
+
+def order(name: str, **changes) -> Order:
+    fields = {"name": name, "command": ("true",), "directory": Path("/work"), "time_limit_s": 1.5}
+    return Order(spec=JobSpec(**fields | changes), slots=4)
+
+
+@pytest.fixture
+def spool(tmp_path):
+    spool = Spool(tmp_path)
+    spool.create()
+    return spool
+
+
+def test_an_order_comes_back_as_it_was_but_for_its_files(spool):
+    given = order("job", command=("a", "b c"), env={"X": "1"}, nodes=2, devices_per_node=3, files={"big": "text"})
+    assert spool.add(given)
+    found = spool.order("job")
+    assert found.slots == 4
+    assert found.spec == order("job", command=("a", "b c"), env={"X": "1"}, nodes=2, devices_per_node=3).spec
+
+
+def test_adding_a_name_twice_changes_nothing(spool):
+    assert spool.add(order("job", command=("first",)))
+    assert not spool.add(order("job", command=("second",)))
+    assert spool.order("job").spec.command == ("first",)
+    assert [path.name for path in spool.root.iterdir()] == ["jobs"]
+
+
+def test_names_come_in_the_order_of_submission(spool):
+    names = [f"job{number * 7 % 31}" for number in range(31)]
+    for name in names:
+        spool.add(order(name))
+    assert spool.names() == names
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "/a", "../a", ".a", "-a", "_a", "a b", "a\n", "\u00e4", "a\0", "x" * 201]
+)
+def test_a_name_unfit_for_a_file_is_refused(name, spool):
+    with pytest.raises(InvalidJob, match=r"^job name "):
+        spool.add(order(name))
+    assert spool.names() == []
+    assert not spool.has(name)
+    assert spool.status(name).state is JobState.LOST
+
+
+@pytest.mark.parametrize("name", ["a", "0", "A-b_c.d", "x" * 200])
+def test_a_name_fit_for_a_file_is_taken(name, spool):
+    assert spool.add(order(name))
+    assert spool.names() == [name]
+
+
+ADDER = """
+import sys
+from pathlib import Path
+from runners.base import JobSpec
+from runners.spool import Order, Spool
+root, me = Path(sys.argv[1]), sys.argv[2]
+spool = Spool(root)
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(100):
+    spec = JobSpec(name=f"job{number}", command=(me,), directory=root, time_limit_s=1)
+    if spool.add(Order(spec=spec, slots=1)):
+        print(number)
+"""
+
+
+def test_of_several_processes_exactly_one_puts_a_job_in(spool):
+    adders = [
+        subprocess.Popen(
+            [sys.executable, "-c", ADDER, spool.root, str(number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(4)
+    ]
+    try:
+        for adder in adders:
+            assert adder.stdout.readline() == "ready\n"
+        for adder in adders:
+            adder.stdin.write("go\n")
+            adder.stdin.flush()
+        won = [adder.communicate(timeout=30)[0].split() for adder in adders]
+        assert [adder.returncode for adder in adders] == [0] * 4
+    finally:
+        for adder in adders:
+            adder.kill()
+            adder.wait()
+    assert sorted(int(number) for numbers in won for number in numbers) == list(range(100))
+    assert sum(bool(numbers) for numbers in won) > 1, "one adder was done before the others began: nothing was tried"
+    for me, numbers in enumerate(won):
+        assert all(spool.order(f"job{number}").spec.command == (str(me),) for number in numbers)
+    assert [path.name for path in spool.root.iterdir()] == ["jobs"]
+
+
+def test_a_status_is_queued_then_what_was_last_set(spool):
+    assert spool.status("job").state is JobState.LOST
+    spool.add(order("job"))
+    assert spool.status("job") == JobStatus(state=JobState.QUEUED)
+    for status in (
+        JobStatus(state=JobState.RUNNING, started_at=1.25),
+        JobStatus(state=JobState.FAILED, reason="rank 0 \u00e9", exit_code=-9, started_at=1.25, finished_at=2.5),
+    ):
+        spool.set_status("job", status)
+        assert spool.status("job") == status
+
+
+def test_a_cancel_is_remembered(spool):
+    spool.add(order("job"))
+    assert not spool.cancel_asked("job")
+    spool.ask_cancel("job")
+    spool.ask_cancel("job")
+    assert spool.cancel_asked("job")
+
+
+def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path):
+    path = tmp_path / "file"
+    write_whole(path, "first")
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(path, "second \ud800")
+    assert path.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,70 @@
+"""Through the local runner, a real torch job measures, starts warm the second time, and tells how it was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from runners.base import JobState
+from runners.outcome import Verdict
+from runners.workloads.torch import TorchWorkload
+from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from search_spaces.model import ModelSpec
+from search_spaces.plan import Plan
+
+pytestmark = pytest.mark.slow
+
+MODEL = ModelSpec(name="tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=64, vocab=128, seq_len=16)
+PLAN = Plan(dp=2, micro_batch_size=2, grad_accum_steps=2, zero_stage=1)
+DEVICE = DeviceSpec(name="cpu", kind=DeviceKind.CPU, memory_bytes=2 * 2**30)
+CLUSTER = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=DEVICE)
+
+
+def submit(lab, name: str, **measuring) -> TorchWorkload:
+    workload = TorchWorkload({"measuring": {"warmup_steps": 1, "min_steps": 3, "max_steps": 4} | measuring})
+    directory = lab.folder / "work" / name
+    lab.runner.submit(workload.materialize(name, MODEL, PLAN, CLUSTER, directory, seed=0, time_limit_s=120))
+    return workload
+
+
+def test_the_second_job_starts_warm_and_both_measure(local):
+    took = []
+    for name in ("cold", "warm"):
+        submitted_at = time.time()
+        workload = submit(local, name)
+        status = local.wait(name, limit_s=90)
+        outcome = workload.read(local.folder / "work" / name, status)
+        assert (status.state, outcome.verdict) == (JobState.SUCCEEDED, Verdict.OK), outcome
+        assert outcome.measurement.tokens_per_step == PLAN.global_batch_size * MODEL.seq_len
+        assert len(outcome.measurement.peak_memory_bytes) == 2
+        took.append(status.finished_at - submitted_at)
+    cold, warm = took
+    # Importing torch is most of the cold one, and the warm one has no second of it.
+    assert warm < cold / 2
+
+
+def children(pid: int) -> list[int]:
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(child) for child in file.read().split()]
+
+
+def test_a_killed_rank_is_a_crash_with_a_reason_and_a_log(local):
+    workload = submit(local, "endless", min_steps=10**7, max_steps=10**7, max_seconds=10**6)
+    directory = local.folder / "work" / "endless"
+    # The server is warm only once; both ranks step when they have met.
+    local.wait_for(lambda: local.servers() and len(children(local.servers()[0])) == 2, 60)
+    local.wait_for((directory / "rendezvous").exists, 60)
+    time.sleep(1.5)
+    ranks = children(local.wait_server())
+    start = time.monotonic()
+    os.kill(ranks[1], signal.SIGKILL)
+    status = local.wait("endless")
+    assert time.monotonic() - start < 2
+    outcome = workload.read(directory, status)
+    assert (outcome.verdict, outcome.measurement) == (Verdict.CRASHED, None)
+    assert outcome.reason == "rank 1 was killed by SIGKILL"
+    assert "rank 0 failed in " in outcome.log_tail
+    assert not any(local.alive(rank) for rank in ranks)

@@ -1,0 +1,249 @@
+"""The torch workload renders a job as text, and tells from what a job left what became of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from runners.base import JobState, JobStatus
+from runners.outcome import RESULT_FILE, Measurement, Outcome, Verdict, write_result
+from runners.processes import log_path
+from runners.trainer.failure import Phase, RankFailure, write_failure
+from runners.trainer.job import Dtype, Job, Measuring, parse_job
+from runners.workloads.base import LOG_TAIL_BYTES, read_tail
+from runners.workloads.torch import TorchWorkload
+from search_spaces.checks import InvalidValue
+from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from search_spaces.model import ModelSpec
+from search_spaces.plan import Plan
+
+MODEL = ModelSpec(name="tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=64, vocab=128, seq_len=16)
+PLAN = Plan(tp=2, dp=2, micro_batch_size=2, grad_accum_steps=2, zero_stage=1)
+MEASURED = Measurement(step_times_s=(0.5,), tokens_per_step=16, devices=2)
+
+
+def cluster(kind: DeviceKind = DeviceKind.CPU) -> ClusterSpec:
+    device = DeviceSpec(name="d", kind=kind, memory_bytes=2**30)
+    return ClusterSpec(name="c", nodes=2, devices_per_node=2, device=device)
+
+
+def materialize(directory, kind=DeviceKind.CPU, **options):
+    workload = TorchWorkload(options)
+    return workload.materialize("c1-t1-a1", MODEL, PLAN, cluster(kind), directory, seed=7, time_limit_s=90.5)
+
+
+GOLDEN = {
+    "version": 1,
+    "name": "c1-t1-a1",
+    "model": {
+        "name": "tiny",
+        "layers": 2,
+        "hidden": 32,
+        "heads": 4,
+        "ffn": 64,
+        "vocab": 128,
+        "seq_len": 16,
+        "kv_heads": 2,
+        "norm": "rmsnorm",
+        "activation": "swiglu",
+        "position": "rope",
+        "tied_head": False,
+        "experts": 0,
+        "top_k": 0,
+    },
+    "plan": {
+        "tp": 2,
+        "pp": 1,
+        "dp": 2,
+        "cp": 1,
+        "ep": 1,
+        "vpp": 1,
+        "micro_batch_size": 2,
+        "grad_accum_steps": 2,
+        "zero_stage": 1,
+        "recompute": "none",
+        "schedule": "1f1b",
+    },
+    "device": "cpu",
+    "dtype": "bfloat16",
+    "learning_rate": 0.01,
+    "seed": 7,
+    "memory_limit_bytes": 2**30,
+    "measuring": {
+        "warmup_steps": 1,
+        "min_steps": 3,
+        "max_steps": 30,
+        "max_seconds": 60.0,
+        "precision": 0.03,
+        "loss_steps": 4,
+    },
+}
+
+
+def test_a_job_is_rendered_as_text_and_nothing_is_written(tmp_path):
+    options = {"dtype": "bfloat16", "learning_rate": 0.01, "measuring": {"warmup_steps": 1, "min_steps": 3}}
+    spec = materialize(tmp_path / "job", **options)
+    assert spec.name == "c1-t1-a1"
+    assert spec.command == (sys.executable, "-m", "runners.trainer", "job.json")
+    assert (spec.nodes, spec.devices_per_node, spec.processes, spec.time_limit_s) == (2, 2, 4, 90.5)
+    assert (spec.directory, dict(spec.env)) == (tmp_path / "job", {})
+    assert list(spec.files) == ["job.json"]
+    assert json.loads(spec.files["job.json"]) == GOLDEN
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_job_file_is_read_back_as_it_was_meant(tmp_path):
+    assert parse_job(materialize(tmp_path).files["job.json"]) == Job(
+        name="c1-t1-a1", model=MODEL, plan=PLAN, seed=7, memory_limit_bytes=2**30, measuring=Measuring()
+    )
+
+
+def test_on_a_gpu_the_device_itself_limits_memory(tmp_path):
+    job = parse_job(materialize(tmp_path, DeviceKind.CUDA).files["job.json"])
+    assert (job.device, job.memory_limit_bytes) == (DeviceKind.CUDA, None)
+
+
+def test_options_have_defaults_and_the_dtype_is_told():
+    assert TorchWorkload({}).dtype == "float32"
+    assert TorchWorkload({"dtype": Dtype.BFLOAT16}).dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("options", "problems"),
+    [
+        (
+            {"dtyp": "float32", "learning_rate": "fast", "measuring": {"min_step": 3, "max_steps": 2.5}},
+            {
+                "dtyp: is not a known key; did you mean 'dtype'?",
+                "learning_rate: must be a valid number, unable to parse string as a number, not 'fast'",
+                "measuring.min_step: is not a known key; did you mean 'min_steps'?",
+                "measuring.max_steps: must be a valid integer, got a number with a fractional part, not 2.5",
+            },
+        ),
+        (
+            {"dtype": "float8", "measuring": {"min_steps": 0, "precision": 2, "warmup_steps": -1}},
+            {
+                "dtype: must be 'float32' or 'bfloat16', not 'float8'",
+                "measuring.min_steps: must be at least 1, not 0",
+                "measuring.precision: must lie between 0 and 1, not 2.0",
+                "measuring.warmup_steps: must be at least 0, not -1",
+            },
+        ),
+        ({"learning_rate": 0}, {"learning_rate: must be positive and finite, not 0.0"}),
+        ({"learning_rate": float("inf")}, {"learning_rate: must be positive and finite, not inf"}),
+    ],
+)
+def test_every_wrong_option_is_told_at_once(options, problems):
+    with pytest.raises(InvalidValue) as caught:
+        TorchWorkload(options)
+    assert {str(problem) for problem in caught.value.problems} == problems
+
+
+def read(directory, state: JobState, reason: str = "") -> Outcome:
+    return TorchWorkload({}).read(directory, JobStatus(state=state, reason=reason))
+
+
+def failure(rank: int, at: float, verdict: Verdict = Verdict.CRASHED, *, echo: bool = False) -> RankFailure:
+    return RankFailure(
+        rank=rank,
+        at=at,
+        verdict=verdict,
+        phase=Phase.BACKWARD,
+        reason=f"ValueError: {rank}",
+        traceback="trace",
+        echo=echo,
+    )
+
+
+FINAL = [state for state in JobState if state.final]
+
+
+@pytest.mark.parametrize("state", FINAL)
+def test_the_result_file_beats_whatever_the_runner_says(state, tmp_path):
+    write_result(tmp_path, Outcome(verdict=Verdict.OK, measurement=MEASURED))
+    write_failure(tmp_path, failure(0, 1.0))
+    assert read(tmp_path, state, "the runner's word") == Outcome(verdict=Verdict.OK, measurement=MEASURED)
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict", "reason"),
+    [
+        (JobState.SUCCEEDED, Verdict.CRASHED, "the job ended without an error, but wrote no result file"),
+        (JobState.FAILED, Verdict.CRASHED, "the runner's word"),
+        (JobState.TIMED_OUT, Verdict.TIMED_OUT, "the runner's word"),
+        (JobState.CANCELLED, Verdict.CANCELLED, "the runner's word"),
+        (JobState.LOST, Verdict.LOST, "the runner's word"),
+    ],
+)
+def test_without_a_result_the_runner_is_believed(state, verdict, reason, tmp_path):
+    log_path(tmp_path, 0).write_text("the log\n")
+    assert read(tmp_path, state, "the runner's word") == Outcome(verdict=verdict, reason=reason, log_tail="the log\n")
+    assert read(tmp_path / "gone", state, "the runner's word") == Outcome(verdict=verdict, reason=reason)
+
+
+def test_every_final_state_has_a_verdict(tmp_path):
+    assert {read(tmp_path, state).verdict for state in FINAL} == {
+        *(Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.CANCELLED, Verdict.LOST)
+    }
+
+
+def test_the_rank_that_failed_first_tells_why_with_its_own_log(tmp_path):
+    for found in (failure(2, 3.0), failure(1, 2.0, Verdict.OOM), failure(0, 1.0, echo=True)):
+        write_failure(tmp_path, found)
+    for rank in (0, 1, 2):
+        log_path(tmp_path, rank).write_text(f"log of {rank}\n")
+    expected = Outcome(
+        verdict=Verdict.OOM, reason="ValueError: 1", failed_rank=1, phase="backward", log_tail="log of 1\n"
+    )
+    assert read(tmp_path, JobState.FAILED, "rank 1 exited with code 1") == expected
+    log_path(tmp_path, 1).unlink()
+    assert read(tmp_path, JobState.FAILED, "rank 1 exited with code 1").log_tail == "trace"
+
+
+@pytest.mark.parametrize("state", [JobState.CANCELLED, JobState.LOST])
+def test_an_end_that_was_not_the_plans_is_not_blamed_on_a_rank(state, tmp_path):
+    write_failure(tmp_path, failure(0, 1.0, Verdict.OOM))
+    outcome = read(tmp_path, state, "somebody else's doing")
+    assert (str(outcome.verdict), outcome.reason) == (str(state), "somebody else's doing")
+
+
+def test_a_rank_killed_by_a_signal_is_blamed_and_not_its_echoes(tmp_path):
+    write_failure(tmp_path, failure(0, 1.0, echo=True))
+    log_path(tmp_path, 0).write_text("connection lost\n")
+    outcome = read(tmp_path, JobState.FAILED, "rank 1 was killed by SIGKILL")
+    assert (outcome.verdict, outcome.reason) == (Verdict.CRASHED, "rank 1 was killed by SIGKILL")
+    assert outcome.log_tail == "connection lost\n"
+    # A runner that cannot say more leaves the echo as the best there is.
+    assert read(tmp_path, JobState.FAILED).reason == "ValueError: 0"
+
+
+@pytest.mark.parametrize("state", FINAL)
+def test_a_malformed_result_is_a_crash_that_says_where(state, tmp_path):
+    (tmp_path / RESULT_FILE).write_text('{"version": 1, "verdict": "ok", "measurement": {"devices": 1}}')
+    log_path(tmp_path, 0).write_text("the log\n")
+    outcome = read(tmp_path, state, "the runner's word")
+    assert outcome.verdict is Verdict.CRASHED
+    assert outcome.reason.startswith("the result file is malformed: measurement.step_times_s: is missing; ")
+    assert outcome.log_tail == "the log\n"
+
+
+def test_a_log_is_told_from_the_start_of_a_line(tmp_path):
+    log = tmp_path / "log"
+    assert read_tail(log) == ""
+    log.write_text("all of it\nand more")
+    assert read_tail(log) == "all of it\nand more"
+    log.write_text("".join(f"line {number}\n" for number in range(10_000)))
+    tail = read_tail(log)
+    assert LOG_TAIL_BYTES - 20 < len(tail) <= LOG_TAIL_BYTES
+    assert tail.startswith("line ")
+    assert tail.endswith("line 9999\n")
+    log.write_bytes(b"\xff\xfe" * 5000 + b"\nlast \xc3")
+    assert read_tail(log) == "last \ufffd"
+
+
+def test_a_log_of_one_endless_line_is_told_too(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("step 1\r" * 5000)
+    assert read_tail(log) == ("step 1\r" * 5000)[-LOG_TAIL_BYTES:]

@@ -1,0 +1,141 @@
+"""Every constraint rejects a plan that breaks it, alone where that can be, and names its numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from search_spaces.constraints import CONSTRAINTS, Capabilities
+from search_spaces.plan import Plan
+from search_spaces.space import Bounds, Space
+
+PLAIN = Capabilities()
+# constraint, what the setting changes, the plan (dp and accumulation completed), the message's numbers, and what else
+# must break with it.
+BROKEN = [
+    ("devices", {}, {"tp": 2, "dp": 2}, "tp(2) * pp(1) * cp(1) * dp(2) = 4, but the cluster has 8 devices", set()),
+    (
+        "global-batch",
+        {},
+        {"micro_batch_size": 2, "grad_accum_steps": 3},
+        "micro_batch_size(2) * grad_accum_steps(3) * dp(8) = 48, but the global batch is 32",
+        set(),
+    ),
+    ("tp-in-node", {"nodes": 2}, {"tp": 16}, "tp(16) does not divide the 8 devices of a node", {"tp-heads"}),
+    (
+        "tp-in-node",
+        {"nodes": 2, "heads": 16},
+        {"tp": 16},
+        "tp(16) does not divide the 8 devices of a node",
+        set(),
+    ),
+    ("tp-heads", {"heads": 4, "kv_heads": 4}, {"tp": 8}, "tp(8) does not divide heads(4)", set()),
+    ("tp-kv-heads", {"kv_heads": 2, "able": PLAIN}, {"tp": 4}, "tp(4) does not divide kv_heads(2)", set()),
+    (
+        "tp-kv-heads",
+        {"hidden": 768, "heads": 24, "kv_heads": 12},
+        {"tp": 8},
+        "tp(8) does not divide kv_heads(12), nor the other way round",
+        set(),
+    ),
+    ("tp-ffn", {"ffn": 2052}, {"tp": 8}, "tp(8) does not divide ffn(2052)", set()),
+    ("tp-vocab", {"vocab": 1001}, {"tp": 2}, "tp(2) does not divide vocab(1001)", set()),
+    ("sequence", {"seq_len": 258}, {"cp": 2, "tp": 2}, "cp(2) * tp(2) = 4 does not divide seq_len(258)", set()),
+    (
+        "pp-layers",
+        {},
+        {"pp": 4, "vpp": 4, "schedule": "interleaved"},
+        "pp(4) * vpp(4) = 16 does not divide layers(8)",
+        set(),
+    ),
+    (
+        "pp-micro-batches",
+        {},
+        {"pp": 2, "micro_batch_size": 8},
+        "grad_accum_steps(1) micro-batches are fewer than pp(2) stages",
+        set(),
+    ),
+    ("ep-dp", {"experts": 12, "top_k": 1}, {"ep": 6}, "ep(6) does not divide dp(8)", set()),
+    ("ep-experts", {"experts": 6, "top_k": 1}, {"ep": 4}, "ep(4) does not divide experts(6)", set()),
+    ("ep-experts", {}, {"ep": 2}, "ep(2), but the model has no experts", set()),
+    (
+        "zero",
+        {"able": PLAIN},
+        {"pp": 2, "zero_stage": 2},
+        "zero_stage(2) with pp(2): the trainer runs stages 0, 1 there",
+        set(),
+    ),
+    (
+        "zero",
+        {"able": Capabilities(zero_stages=frozenset())},
+        {},
+        "zero_stage(0) with pp(1): the trainer runs stages none there",
+        set(),
+    ),
+    ("trainer-cp", {"able": PLAIN}, {"cp": 2}, "cp(2): the trainer has no context parallelism", set()),
+    (
+        "trainer-ep",
+        {"able": Capabilities(experts=True), "experts": 2, "top_k": 1},
+        {"ep": 2},
+        "ep(2): the trainer has no expert parallelism",
+        set(),
+    ),
+    ("trainer-experts", {"able": PLAIN, "experts": 2, "top_k": 1}, {}, "experts(2): the trainer runs dense", set()),
+    (
+        "trainer-recompute",
+        {"able": PLAIN},
+        {"recompute": "full"},
+        "recompute(full): the trainer supports none",
+        set(),
+    ),
+    (
+        "trainer-schedule",
+        {"able": PLAIN},
+        {"pp": 2, "schedule": "gpipe"},
+        "schedule(gpipe): the trainer supports 1f1b",
+        set(),
+    ),
+    ("vpp-schedule", {}, {"pp": 2, "vpp": 2}, "vpp(2) does not go with schedule(1f1b)", set()),
+    (
+        "vpp-schedule",
+        {},
+        {"pp": 2, "schedule": "zero_bubble"},
+        "vpp(1) does not go with schedule(zero_bubble)",
+        set(),
+    ),
+    ("schedule-needs-pp", {}, {"schedule": "gpipe"}, "schedule(gpipe) with pp(1) is the same setting as 1f1b", set()),
+    (
+        "zero-needs-dp",
+        {},
+        {"tp": 8, "zero_stage": 1},
+        "zero_stage(1) with dp(1) * cp(1) = 1 is the same setting as stage 0",
+        set(),
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "setting", "fields", "message", "others"), BROKEN)
+def test_each_constraint_rejects_a_plan_that_breaks_it(name, setting, fields, message, others, make_setting):
+    space = Space(Bounds(), make_setting(**setting))
+    broken = {
+        violation.constraint: violation for violation in space.explain(space.complete(**fields), ignore_bounds=True)
+    }
+    assert set(broken) == {name} | others
+    assert message in broken[name].message
+    (constraint,) = [constraint for constraint in CONSTRAINTS if constraint.name == name]
+    assert str(broken[name]) == f"{broken[name].message} ({name}: {constraint.reason})"
+
+
+def test_no_constraint_goes_untested():
+    names = [constraint.name for constraint in CONSTRAINTS]
+    assert len(set(names)) == len(names)
+    assert {entry[0] for entry in BROKEN} == set(names)
+
+
+def test_a_plan_that_breaks_many_rules_hears_of_each(make_setting):
+    space = Space(Bounds(), make_setting(able=PLAIN))
+    plan = Plan(tp=3, pp=3, cp=2, ep=2, vpp=2, zero_stage=3, recompute="full", schedule="gpipe")
+    assert {violation.constraint for violation in space.explain(plan, ignore_bounds=True)} == {
+        *("devices", "global-batch", "tp-in-node", "tp-heads", "tp-kv-heads", "tp-ffn", "tp-vocab", "sequence"),
+        *("pp-layers", "pp-micro-batches", "ep-dp", "ep-experts", "zero", "trainer-cp", "trainer-ep"),
+        *("trainer-recompute", "trainer-schedule", "vpp-schedule"),
+    }

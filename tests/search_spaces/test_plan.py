@@ -1,0 +1,106 @@
+"""A Plan that breaks its own rules cannot be built, and its sizes, key and plain form follow from its fields."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search_spaces.checks import InvalidValue
+from search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
+from search_spaces.space import Bounds, Space
+
+degrees = st.integers(1, 64)
+plans = st.builds(
+    Plan,
+    **{name: degrees for name in PLAN_FIELDS if name not in ("zero_stage", "recompute", "schedule")},
+    zero_stage=st.integers(0, 3),
+    recompute=st.sampled_from(Recompute),
+    schedule=st.sampled_from(Schedule),
+)
+
+
+@pytest.mark.parametrize("name", [name for name in PLAN_FIELDS if name not in ("zero_stage", "recompute", "schedule")])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (0, "must be at least 1, not 0"),
+        (-4, "must be at least 1, not -4"),
+        (2**31, "must be at most 2147483647, not 2147483648"),
+        (1.0, "must be an integer, not 1.0"),
+        (True, "must be an integer, not True"),
+        ("2", "must be an integer, not '2'"),
+    ],
+)
+def test_a_degree_that_is_no_positive_integer_is_refused(name, value, message):
+    with pytest.raises(InvalidValue, match=f"^{name}: {message}$"):
+        Plan(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("value", "message"), [(4, "must be 0, 1, 2 or 3, not 4"), (-1, "must be at least 0, not -1"), (None, "not None")]
+)
+def test_a_zero_stage_that_does_not_exist_is_refused(value, message):
+    with pytest.raises(InvalidValue, match=f"^zero_stage: .*{message}$"):
+        Plan(zero_stage=value)
+
+
+def test_every_mistake_is_told_at_once_with_its_path():
+    with pytest.raises(InvalidValue) as caught:
+        Plan(tp=0, micro_batch_size=-1, zero_stage=9, recompute="some", schedule="never")
+    assert [problem.path for problem in caught.value.problems] == [
+        *("tp", "micro_batch_size", "zero_stage", "recompute", "schedule")
+    ]
+    assert "schedule: must be one of gpipe, 1f1b, interleaved, zero_bubble, not 'never'" in str(caught.value)
+
+
+def test_names_become_members():
+    plan = Plan(recompute="full", schedule="gpipe")
+    assert plan.recompute is Recompute.FULL
+    assert plan.schedule is Schedule.GPIPE
+
+
+def test_the_sizes_follow_from_the_degrees():
+    plan = Plan(tp=2, pp=3, dp=5, cp=7, ep=5, vpp=11, micro_batch_size=13, grad_accum_steps=17)
+    assert plan.world_size == 2 * 3 * 5 * 7
+    assert plan.global_batch_size == 13 * 17 * 5
+
+
+def test_the_key_is_canonical_and_leaves_defaults_out():
+    assert Plan().key == "tp1 pp1 dp1 mbs1 ga1 zero0"
+    assert Plan(tp=8, dp=2, micro_batch_size=4, recompute="full", vpp=2, schedule="interleaved", ep=2, cp=4).key == (
+        "tp8 pp1 dp2 cp4 ep2 vpp2 mbs4 ga1 zero0 recompute-full interleaved"
+    )
+
+
+@given(plans, plans)
+def test_plans_are_equal_exactly_when_their_keys_are(one, other):
+    assert (one == other) == (one.key == other.key)
+    assert Plan(**one.as_dict()).key == one.key
+
+
+@given(plans, st.sampled_from(PLAN_FIELDS), st.integers(1, 64), st.sampled_from(Recompute), st.sampled_from(Schedule))
+def test_changing_one_field_changes_the_key(plan, name, number, recompute, schedule):
+    value = {"recompute": recompute, "schedule": schedule, "zero_stage": number % 4}.get(name, number)
+    changed = Plan(**plan.as_dict() | {name: value})
+    assert (changed.key == plan.key) == (getattr(plan, name) == value)
+
+
+def test_the_keys_of_a_whole_space_are_unique(make_setting):
+    bounds = Bounds(
+        cp=(1, 2), ep=(1, 2), vpp=(1, 2, 4), recompute=tuple(Recompute), schedule=tuple(Schedule), tp_across_nodes=True
+    )
+    space = Space(bounds, make_setting(nodes=2, batch=None, experts=4, top_k=2))
+    keys = {plan.key for plan in space}
+    assert len(space) > 10_000
+    assert len(keys) == len(space)
+
+
+@given(plans)
+def test_the_plain_form_survives_json(plan):
+    plain = plan.as_dict()
+    assert list(plain) == list(PLAN_FIELDS)
+    assert {type(value) for value in plain.values()} == {int, str}
+    assert Plan(**json.loads(json.dumps(plain))) == plan

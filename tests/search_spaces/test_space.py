@@ -1,0 +1,351 @@
+"""A Space holds exactly the plans that a plain filter, written here once more, lets through."""
+
+from __future__ import annotations
+
+import time
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from search_spaces.checks import InvalidValue
+from search_spaces.constraints import CONSTRAINTS, Capabilities
+from search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
+from search_spaces.space import MOST_COMBINATIONS, Bounds, Space, SpaceTooLarge
+
+ALL = {"recompute": tuple(Recompute), "schedule": tuple(Schedule)}
+
+
+def legal(p: Plan, s) -> bool:
+    """The rules in the order in which a person would say them, one plan at a time."""
+    model, cluster, able = s.model, s.cluster, s.capabilities
+    if p.tp * p.pp * p.cp * p.dp != cluster.nodes * cluster.devices_per_node:
+        return False
+    if s.global_batch_size is not None and p.micro_batch_size * p.grad_accum_steps * p.dp != s.global_batch_size:
+        return False
+    if not s.tp_across_nodes and cluster.devices_per_node % p.tp:
+        return False
+    if model.heads % p.tp or model.ffn % p.tp or model.vocab % p.tp or model.seq_len % (p.tp * p.cp):
+        return False
+    if model.kv_heads % p.tp and not (able.kv_replication and p.tp % model.kv_heads == 0):
+        return False
+    if model.layers % (p.pp * p.vpp) or p.grad_accum_steps < p.pp:
+        return False
+    if p.dp % p.ep or (p.ep > 1 and (model.experts == 0 or model.experts % p.ep)):
+        return False
+    if p.zero_stage not in (able.zero_stages if p.pp == 1 else able.zero_stages_with_pp):
+        return False
+    if (p.cp > 1 and not able.context_parallel) or (p.ep > 1 and not able.expert_parallel):
+        return False
+    if (model.experts and not able.experts) or p.recompute not in able.recompute:
+        return False
+    if p.dp == p.cp == 1 and p.zero_stage:
+        return False
+    if p.pp == 1:
+        return p.schedule is Schedule.ONE_F_ONE_B and p.vpp == 1
+    interleaves = p.schedule in (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE)
+    return p.schedule in able.schedules and interleaves == (p.vpp > 1)
+
+
+def divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def every_plan(bounds: Bounds, s) -> list[Plan]:
+    """The legal plans of the bounds, found one by one; what bounds leave open is tried in full."""
+    devices, batch = s.cluster.devices, s.global_batch_size
+    found = []
+    for tp, pp, cp, ep, vpp, size, zero, recompute, schedule in product(
+        bounds.tp or range(1, devices + 1),
+        bounds.pp or range(1, devices + 1),
+        bounds.cp,
+        bounds.ep,
+        bounds.vpp,
+        bounds.micro_batch_size or [size for size in (1, 2, 4, 8, 16) if batch is None or size <= batch],
+        bounds.zero_stage,
+        bounds.recompute,
+        bounds.schedule,
+    ):
+        for dp in divisors(devices):
+            if tp * pp * cp * dp != devices:
+                continue
+            steps = bounds.grad_accum_steps or (1, 2, 4, 8, 16, 32)
+            for accumulation in steps if batch is None else range(1, batch + 1):
+                if batch is not None and size * accumulation * dp != batch:
+                    continue
+                plan = Plan(
+                    tp=tp,
+                    pp=pp,
+                    dp=dp,
+                    cp=cp,
+                    ep=ep,
+                    vpp=vpp,
+                    micro_batch_size=size,
+                    grad_accum_steps=accumulation,
+                    zero_stage=zero,
+                    recompute=recompute,
+                    schedule=schedule,
+                )
+                if legal(plan, s):
+                    found.append(plan)
+    return found
+
+
+PLAIN = Capabilities()
+CASES = {
+    "one node": (Bounds(), {}),
+    "a plain trainer": (Bounds(cp=(1, 2), **ALL), {"able": PLAIN}),
+    "a plain trainer and experts": (Bounds(ep=(1, 2)), {"able": PLAIN, "experts": 4, "top_k": 2}),
+    "grouped queries, copied": (Bounds(), {"kv_heads": 2, "devices_per_node": 8}),
+    "grouped queries, not copied": (Bounds(), {"kv_heads": 2, "able": PLAIN}),
+    "three key heads": (Bounds(), {"hidden": 768, "heads": 12, "kv_heads": 3, "devices_per_node": 6, "batch": 24}),
+    "two nodes": (Bounds(), {"nodes": 2, "batch": 48}),
+    "two nodes, tp across": (Bounds(tp_across_nodes=True), {"nodes": 2, "tp_across_nodes": True, "heads": 16}),
+    "three nodes of six": (Bounds(cp=(1, 2, 3)), {"nodes": 3, "devices_per_node": 6, "batch": 36, "layers": 12}),
+    "a free batch": (Bounds(), {"batch": None}),
+    "a free batch, bounded": (Bounds(grad_accum_steps=(1, 3, 8)), {"batch": None}),
+    "experts": (Bounds(ep=(1, 2, 3, 4, 8)), {"experts": 8, "top_k": 2, "nodes": 2}),
+    "interleaved": (Bounds(vpp=(1, 2, 3, 4), **ALL), {"layers": 12, "batch": 64}),
+    "everything": (Bounds(cp=(1, 2, 4), ep=(1, 2), vpp=(1, 2), **ALL), {"experts": 6, "top_k": 1, "kv_heads": 4}),
+    "odd bounds": (Bounds(tp=(8, 3, 1), pp=(2, 1), micro_batch_size=(5, 3, 1), zero_stage=(3, 0)), {"batch": 30}),
+    "an odd batch": (Bounds(), {"batch": 7}),
+    "three devices": (Bounds(), {"devices_per_node": 3, "batch": 12, "layers": 9, "hidden": 576, "heads": 9}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_enumeration_equals_a_plain_filter(name, make_setting):
+    bounds, changes = CASES[name]
+    setting = make_setting(**changes)
+    space, expected = Space(bounds, setting), every_plan(bounds, setting)
+    plans = list(space)
+    assert len(plans) == len(set(plans)) == len(space) == space.counts.legal
+    assert set(plans) == set(expected)
+    assert len({plan.key for plan in plans}) == len(plans)
+    if name != "a plain trainer and experts":
+        assert plans
+        assert len(plans) < space.counts.combinations
+
+
+def test_a_space_is_a_read_only_sequence(make_setting):
+    space = Space(Bounds(), make_setting(nodes=2))
+    plans = list(space)
+    assert [space[index] for index in range(len(space))] == plans
+    assert space[-1] == plans[-1]
+    assert space[-len(space)] == plans[0]
+    assert space[2:9:3] == plans[2:9:3]
+    assert space[::-1] == plans[::-1]
+    assert space[len(space) :] == []
+    assert list(reversed(space)) == plans[::-1]
+    for index in (len(space), -len(space) - 1):
+        with pytest.raises(IndexError, match=f"plan {index} of {len(space)}"):
+            space[index]
+
+
+def test_columns_and_plans_say_the_same(make_setting):
+    space = Space(Bounds(cp=(1, 2), **ALL), make_setting(batch=None))
+    world = space.columns["tp"] * space.columns["pp"] * space.columns["cp"] * space.columns["dp"]
+    assert set(world.tolist()) == {8}
+    assert list(space.columns) == list(PLAN_FIELDS)
+    for name in ("dp", "grad_accum_steps", "zero_stage"):
+        assert space.columns[name].tolist() == [getattr(plan, name) for plan in space]
+
+
+@pytest.mark.parametrize("batch", [48, None])
+def test_every_plan_is_found_at_its_position(batch, make_setting):
+    space = Space(Bounds(cp=(2, 1), **ALL), make_setting(nodes=2, batch=batch))
+    assert [space.index_of(plan) for plan in space] == list(range(len(space)))
+
+
+def test_a_plan_outside_has_no_position(make_setting):
+    space = Space(Bounds(), make_setting())
+    for plan in (
+        Plan(tp=3),
+        Plan(dp=8, micro_batch_size=2, grad_accum_steps=3),
+        Plan(dp=4, grad_accum_steps=8),
+        Plan(dp=8, micro_batch_size=4, grad_accum_steps=1, recompute="full"),
+    ):
+        assert plan not in space
+        with pytest.raises(KeyError, match=plan.key.split()[0][:2]):
+            space.index_of(plan)
+    assert "tp8" not in space
+
+
+small = st.sampled_from((1, 2, 3, 4, 8))
+any_plan = st.builds(
+    Plan,
+    **{name: small for name in PLAN_FIELDS if name not in ("zero_stage", "recompute", "schedule")},
+    zero_stage=st.integers(0, 3),
+    recompute=st.sampled_from(Recompute),
+    schedule=st.sampled_from(Schedule),
+)
+
+
+@pytest.fixture(scope="module")
+def spaces(make_setting):
+    """Spaces of each kind, with their members looked up by a plain set."""
+    built = [
+        Space(Bounds(), make_setting(batch=32)),
+        Space(Bounds(cp=(1, 2), ep=(1, 2), vpp=(1, 2), **ALL), make_setting(batch=None, experts=2, top_k=1)),
+        Space(Bounds(vpp=(1, 2), **ALL), make_setting(nodes=2, batch=16, kv_heads=2)),
+        Space(Bounds(), make_setting(able=PLAIN, batch=32)),
+    ]
+    return [(space, set(space)) for space in built]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_explain_is_empty_exactly_for_members(spaces, data):
+    space, members = data.draw(st.sampled_from(spaces))
+    drawn = data.draw(any_plan)
+    # A random plan is hardly ever legal: half of the time, a legal one with two fields of the random one.
+    if data.draw(st.booleans()):
+        start = space[data.draw(st.integers(0, len(space) - 1))].as_dict()
+        changed = data.draw(st.lists(st.sampled_from(PLAN_FIELDS), max_size=2))
+        drawn = Plan(**start | {name: drawn.as_dict()[name] for name in changed})
+    broken = space.explain(drawn)
+    assert (not broken) == (drawn in members) == (drawn in space)
+    within = all(getattr(drawn, name) in values for name, values in space.dimensions.items())
+    assert ("bounds" in {violation.constraint for violation in broken}) == (not within)
+    without_bounds = space.explain(drawn, ignore_bounds=True)
+    assert without_bounds == [violation for violation in broken if violation.constraint != "bounds"]
+    assert (not without_bounds) == legal(drawn, space.setting)
+
+
+def test_bounds_are_named_with_what_they_allow(make_setting):
+    space = Space(Bounds(tp=(1, 2), recompute=("none", "full")), make_setting())
+    plan = Plan(tp=4, dp=2, micro_batch_size=4, grad_accum_steps=4, recompute="selective")
+    first, second = space.explain(plan)
+    assert str(first) == "tp(4) is not among 1, 2 (bounds: the spec bounds it)"
+    assert second.message == "recompute(selective) is not among none, full"
+    assert space.explain(plan, ignore_bounds=True) == []
+
+
+def test_numbers_beyond_any_machine_word_are_explained(make_setting):
+    space = Space(Bounds(), make_setting())
+    # 5 * 5581 * 8681 * 49477 * 384773 = 2^62 + 1, and 8 * (2^62 + 1) is 8 in 64 bits.
+    for plan in (Plan(tp=5 * 5581 * 8681, pp=49477, cp=384773, dp=8), Plan(tp=2**30, pp=2**30, cp=2**4)):
+        assert plan not in space
+        (devices,) = [broken for broken in space.explain(plan) if broken.constraint == "devices"]
+        assert f"= {plan.world_size}, but the cluster has 8 devices" in devices.message
+
+
+def test_the_defaults_follow_from_model_and_cluster(make_setting):
+    space = Space(Bounds(), make_setting(nodes=3, devices_per_node=4, layers=6, batch=6))
+    assert space.dimensions["tp"] == (1, 2, 4)
+    assert space.dimensions["pp"] == (1, 2, 3, 4, 6)
+    assert space.dimensions["micro_batch_size"] == (1, 2, 4)
+    assert "grad_accum_steps" not in space.dimensions
+    free = Space(Bounds(), make_setting(nodes=3, devices_per_node=4, tp_across_nodes=True, batch=None))
+    assert free.dimensions["tp"] == (1, 2, 3, 4, 6, 12)
+    assert free.dimensions["micro_batch_size"] == (1, 2, 4, 8, 16)
+    assert free.dimensions["grad_accum_steps"] == (1, 2, 4, 8, 16, 32)
+
+
+def test_what_is_left_out_is_completed(make_setting):
+    space = Space(Bounds(), make_setting(nodes=2, batch=96))
+    plan = space.complete(tp=2, pp=4, micro_batch_size=3)
+    assert (plan.dp, plan.grad_accum_steps) == (2, 16)
+    assert space.explain(plan, ignore_bounds=True) == []
+    assert space.complete(tp=2, dp=3, grad_accum_steps=5) == Plan(tp=2, dp=3, grad_accum_steps=5)
+    assert space.complete(recompute="full").recompute is Recompute.FULL
+    assert Space(Bounds(), make_setting(batch=None)).complete(tp=8).grad_accum_steps == 1
+
+
+def test_what_does_not_fit_is_rounded_down_and_explained(make_setting):
+    space = Space(Bounds(), make_setting(nodes=2, batch=100))
+    plan = space.complete(tp=3, micro_batch_size=7)
+    assert (plan.dp, plan.grad_accum_steps) == (5, 2)
+    assert {"devices", "global-batch"} < {broken.constraint for broken in space.explain(plan)}
+    assert space.complete(tp=64, micro_batch_size=999).grad_accum_steps == 1
+
+
+def test_a_plan_that_cannot_be_is_not_completed(make_setting):
+    space = Space(Bounds(), make_setting())
+    with pytest.raises(InvalidValue, match=r"^tp: must be at least 1, not 0; recompute: must be one of"):
+        space.complete(tp=0, recompute="some")
+    with pytest.raises(TypeError, match="colour"):
+        space.complete(colour=1)
+
+
+def test_a_space_may_be_empty(make_setting):
+    space = Space(Bounds(), make_setting(devices_per_node=3, layers=7, batch=32))
+    assert (len(space), list(space), space[:]) == (0, [], [])
+    assert space.counts.combinations > 0
+    with pytest.raises(KeyError):
+        space.index_of(Plan(dp=3))
+    with pytest.raises(IndexError):
+        space[0]
+    assert "= 32, but" not in str(space.explain(space.complete())[0])
+    assert {broken.constraint for broken in space.explain(space.complete())} == {"global-batch"}
+
+
+def test_the_counts_say_how_many_each_rule_rejects(make_setting):
+    setting = make_setting(batch=12)
+    space = Space(Bounds(tp=(1, 2), pp=(1, 3), micro_batch_size=(1,), zero_stage=(0,)), setting)
+    # 8 devices: pp 3 never multiplies up nor divides 8 layers; dp 8 and 12 sequences do not go together
+    assert space.counts.combinations == 4
+    assert space.counts.legal == 1
+    assert space.counts.broken["devices"] == space.counts.broken["pp-layers"] == 2
+    assert set(space.counts.broken) <= {constraint.name for constraint in CONSTRAINTS}
+    assert 0 not in space.counts.broken.values()
+
+
+def test_a_million_combinations_take_seconds(make_setting):
+    bounds = Bounds(
+        cp=(1, 2, 4, 8),
+        micro_batch_size=tuple(range(1, 33)),
+        grad_accum_steps=tuple(range(1, 65)),
+        vpp=(1, 2),
+        schedule=("1f1b", "interleaved"),
+    )
+    start = time.process_time()
+    space = Space(bounds, make_setting(nodes=8, batch=None))
+    assert space.counts.combinations > 10**6
+    assert len(space) > 10**5
+    assert time.process_time() - start < 5
+    start = time.process_time()
+    middle = len(space) // 2
+    assert space.index_of(space[middle]) == middle
+    assert time.process_time() - start < 0.1
+
+
+def test_too_many_combinations_are_refused_with_their_numbers(make_setting):
+    bounds = Bounds(micro_batch_size=tuple(range(1, 5001)), grad_accum_steps=tuple(range(1, 5001)))
+    with pytest.raises(SpaceTooLarge, match=rf"tp\(4\) \* .*grad_accum_steps\(5000\) = .*{MOST_COMBINATIONS}"):
+        Space(bounds, make_setting(batch=None))
+
+
+def test_a_cluster_beyond_measure_is_enumerated_at_once(make_setting):
+    start = time.process_time()
+    space = Space(Bounds(), make_setting(nodes=2**31 - 1, devices_per_node=1, batch=2**31 - 1))
+    assert len(space) == 4
+    assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        ({"tp": ()}, "^tp: must name at least one value$"),
+        ({"cp": (1, 2, 1)}, "^cp: names a value twice: 1, 2, 1$"),
+        ({"pp": (0, 1)}, "^pp: must be between 1 and 1000000, not 0$"),
+        (
+            {"micro_batch_size": (2**62, 1)},
+            "^micro_batch_size: must be between 1 and 1000000, not 4611686018427387904$",
+        ),
+        ({"zero_stage": (1, 4, -1)}, "^zero_stage: must be between 0 and 3, not 4; zero_stage: .*not -1$"),
+        ({"recompute": ("some", "full")}, "^recompute: must be one of none, selective, full, not 'some'$"),
+        ({"schedule": ("x",), "recompute": ("y",)}, "^recompute: .*; schedule: .*not 'x'$"),
+        ({"recompute": ("full", Recompute.FULL)}, "^recompute: names a value twice: full, full$"),
+    ],
+)
+def test_wrong_bounds_are_refused_by_name(bounds, message):
+    with pytest.raises(InvalidValue, match=message):
+        Bounds(**bounds)
+
+
+@pytest.mark.parametrize("batch", [0, -1, 2**31, 1.5])
+def test_a_batch_that_cannot_be_is_refused(batch, make_setting):
+    with pytest.raises(InvalidValue, match=f"^global_batch_size: .*not {batch}$"):
+        make_setting(batch=batch)

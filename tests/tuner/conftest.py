@@ -1,0 +1,404 @@
+"""A lab without devices: a runner, a workload and a search that do as they are told, on a clock that tests turn.
+
+They are real implementations of the seams, registered under the name "fake": a `Machine` holds the jobs and outlives
+services, as a cluster does; a job writes a true result file, and the service reads it as it reads any.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runners import registry
+from runners.base import InvalidJob, JobSpec, JobState, JobStatus
+from runners.outcome import Measurement, Outcome, Verdict, write_result
+from runners.workloads.base import outcome_from_result, outcome_without_result
+from search_spaces.checks import InvalidValue, Problem
+from search_spaces.constraints import Capabilities
+from search_spaces.plan import Plan
+from tuner.campaign import Campaign, CampaignState
+from tuner.documents import read_spec
+from tuner.paths import Home
+from tuner.search import registry as searches
+from tuner.search.baseline import GridSearch
+from tuner.service import Service
+from tuner.spec import CampaignSpec
+from tuner.store import Store
+from tuner.trial import Attempt, Origin, Trial, TrialState, job_name
+
+STEPS = 6
+ENDS = {"ok": JobState.SUCCEEDED, "oom": JobState.FAILED, "crashed": JobState.FAILED, "lost": JobState.LOST}
+ENDS |= {"timed_out": JobState.TIMED_OUT}
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What a job will do: wait, run, end. kind: a key of ENDS. cancellable False: it ends when it likes."""
+
+    kind: str = "ok"
+    queue_s: float = 0.0
+    run_s: float = 1.0
+    cancellable: bool = True
+
+
+@dataclass
+class FakeJob:
+    spec: JobSpec
+    behaviour: Behaviour
+    submitted_at: float
+    cancelled_at: float | None = None
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(**json.loads(self.spec.files["plan.json"]))
+
+    def status(self, now: float) -> JobStatus:
+        starts = self.submitted_at + self.behaviour.queue_s
+        ends = starts + self.behaviour.run_s
+        stop = self.cancelled_at if self.behaviour.cancellable else None
+        if stop is not None and stop < ends:
+            began = starts if starts < stop else None
+            return JobStatus(state=JobState.CANCELLED, reason="cancelled", started_at=began, finished_at=stop)
+        if now < starts:
+            return JobStatus(state=JobState.QUEUED)
+        if now < ends:
+            return JobStatus(state=JobState.RUNNING, started_at=starts)
+        state = ENDS[self.behaviour.kind]
+        return JobStatus(state=state, reason=f"it was told: {state}", started_at=starts, finished_at=ends)
+
+
+@dataclass
+class Machine:
+    """The jobs and what they do. script: by job name. step_s: seconds of one step, by plan. troubles: what the next
+    calls of the runner raise, one each. largest: jobs of more processes are invalid. sent: how often each job started.
+    """
+
+    clock: Callable[[], float]
+    script: Callable[[str], Behaviour] = lambda name: Behaviour()
+    step_s: Callable[[Plan], float] = lambda plan: 1.0 / plan.dp + 0.1 * plan.zero_stage + 0.01 * plan.micro_batch_size
+    troubles: deque[Exception] = field(default_factory=deque)
+    largest: int = 10**6
+    flops: float | None = None
+    jobs: dict[str, FakeJob] = field(default_factory=dict)
+    sent: Counter[str] = field(default_factory=Counter)
+    cancels: list[str] = field(default_factory=list)
+    most_at_once: int = 0
+
+    def answer(self) -> None:
+        if self.troubles:
+            raise self.troubles.popleft()
+
+    def end(self, job: FakeJob) -> None:
+        """What the job leaves in its folder."""
+        directory = job.spec.directory
+        if (directory / "result.json").exists():
+            return
+        if job.behaviour.kind == "ok":
+            step_s = self.step_s(job.plan)
+            measurement = Measurement(
+                step_times_s=tuple(step_s * (1 + 0.001 * index) for index in range(STEPS)),
+                tokens_per_step=1024,
+                devices=job.spec.processes,
+                model_flops_per_token=self.flops,
+                peak_memory_bytes=(2**30,) * job.spec.processes,
+            )
+            write_result(directory, Outcome(verdict=Verdict.OK, measurement=measurement))
+        elif job.behaviour.kind == "oom":
+            write_result(directory, Outcome(verdict=Verdict.OOM, reason="CUDA out of memory", failed_rank=1))
+
+
+class FakeRunner:
+    """A Runner over a machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def submit(self, spec: JobSpec) -> str:
+        machine = self._machine
+        machine.answer()
+        if spec.processes > machine.largest:
+            raise InvalidJob(f"{spec.name} needs {spec.processes} processes, but there are {machine.largest}")
+        if spec.name not in machine.jobs:
+            spec.directory.mkdir(parents=True)
+            machine.jobs[spec.name] = FakeJob(spec, machine.script(spec.name), machine.clock())
+            machine.sent[spec.name] += 1
+            alive = sum(not job.status(machine.clock()).state.final for job in machine.jobs.values())
+            machine.most_at_once = max(machine.most_at_once, alive)
+        return f"id-{spec.name}"
+
+    def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
+        machine = self._machine
+        machine.answer()
+        found: dict[str, JobStatus] = {}
+        for id in ids:
+            job = machine.jobs.get(id.removeprefix("id-"))
+            found[id] = JobStatus(state=JobState.LOST) if job is None else job.status(machine.clock())
+            if job is not None and found[id].state.final and found[id].state is ENDS[job.behaviour.kind]:
+                machine.end(job)
+        return found
+
+    def cancel(self, id: str) -> None:
+        self._machine.answer()
+        self._machine.cancels.append(id)
+        job = self._machine.jobs[id.removeprefix("id-")]
+        job.cancelled_at = job.cancelled_at or self._machine.clock()
+
+    def find(self, name: str) -> str | None:
+        self._machine.answer()
+        return f"id-{name}" if name in self._machine.jobs else None
+
+    def close(self) -> None:
+        pass
+
+
+class FakeWorkload:
+    """A Workload whose jobs are for the fake runner. Takes no options."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        if options:
+            raise InvalidValue([Problem(next(iter(options)), "is not a known key; it takes none")])
+
+    capabilities = Capabilities(kv_replication=True)
+    dtype = "float32"
+
+    def materialize(self, name, model, plan, cluster, directory, *, seed, time_limit_s) -> JobSpec:
+        return JobSpec(
+            name=name,
+            command=("true",),
+            directory=directory,
+            nodes=cluster.nodes,
+            devices_per_node=cluster.devices_per_node,
+            time_limit_s=time_limit_s,
+            files={"plan.json": json.dumps(plan.as_dict())},
+        )
+
+    def read(self, directory: Path, status: JobStatus) -> Outcome:
+        return outcome_from_result(directory, "the log") or outcome_without_result(status, "the log")
+
+
+@dataclass
+class FakeSearch:
+    """The grid, unless `say` is set: what the search answers, or raises. asked: the n of every call."""
+
+    say: Callable[..., Any] | None = None
+    asked: list[int] = field(default_factory=list)
+
+    def ask(self, space, seen, n):
+        self.asked.append(n)
+        return GridSearch().ask(space, seen, n) if self.say is None else self.say(space, seen, n)
+
+
+class Killed(BaseException):
+    """The process died here."""
+
+
+WRITES = "create_campaign move_campaign add_elapsed plan_trials plan_attempt mark_submitted mark_running finish"
+ACTS = frozenset(f"{WRITES} submit poll cancel find".split())
+
+
+@dataclass
+class Mortal:
+    """The same object, until a common counter of acts comes to `dies_at`: then the process dies, before or after it."""
+
+    target: Any
+    counter: list[int]
+    dies_at: int
+    after: bool
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.target, name)
+        if name not in ACTS:
+            return method
+
+        def act(*args: Any, **kwargs: Any) -> Any:
+            self.counter[0] += 1
+            if self.counter[0] == self.dies_at and not self.after:
+                raise Killed
+            answer = method(*args, **kwargs)
+            if self.counter[0] == self.dies_at:
+                raise Killed
+            return answer
+
+        return act
+
+
+LAB: list[Lab] = []
+
+
+def create_runner(root: Path, cluster: object, options: Mapping[str, Any]) -> Any:
+    return LAB[-1].wrap(FakeRunner(LAB[-1].machine))
+
+
+def create_search(seed: int, options: Mapping[str, Any]) -> FakeSearch:
+    return LAB[-1].search
+
+
+@dataclass
+class Lab:
+    """One home, store, machine and search; services come and go."""
+
+    home: Home
+    store: Store
+    now: float = 1000.0
+    search: FakeSearch = field(default_factory=FakeSearch)
+    wrap: Callable[[Any], Any] = lambda thing: thing
+    services: list[Service] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.machine = Machine(clock=lambda: self.now)
+        self.service = self.open()
+
+    def open(self) -> Service:
+        """A fresh service, as after a restart."""
+        self.service = Service(self.wrap(self.store), self.home, clock=lambda: self.now)
+        self.services.append(self.service)
+        return self.service
+
+    def kill(self) -> None:
+        """What the kernel does when the service's process dies: its locks go, nothing is written."""
+        for work in self.service._works.values():
+            os.close(work.lock)
+        self.service._works.clear()
+
+    def document(self, **over: Any) -> dict[str, Any]:
+        """A spec on the fakes: 4 devices, a space of 10 plans."""
+        return {
+            "name": "lab",
+            "model": "gpt-micro",
+            "cluster": "local-cpu",
+            "global_batch_size": 8,
+            "space": {"zero_stage": [0, 1], "micro_batch_size": [1, 2], "pp": [1], "tp": [1, 2, 4]},
+            "workload": "fake",
+            "runner": "fake",
+            "search": "fake",
+            "budget": {"trials": 4},
+            **over,
+        }
+
+    def create(self, **over: Any) -> str:
+        return self.service.create(self.document(**over)).id
+
+    def spec(self, **over: Any) -> CampaignSpec:
+        return read_spec(self.document(**over), self.home)[0]
+
+    def tick(self, id: str, seconds: float = 0.0) -> bool:
+        self.now += seconds
+        return self.service.tick(id)
+
+    def run(self, id: str, *, until: Callable[[], bool] | None = None, step_s: float = 0.5, ticks: int = 400) -> None:
+        """Tick until the campaign is over, or `until` holds; time goes on whenever nothing is to do."""
+        for _ in range(ticks):
+            if until() if until else self.campaign(id).state.final:
+                return
+            if not self.service.tick(id):
+                self.now += step_s
+        raise AssertionError(f"not over after {ticks} ticks: {self.campaign(id)}, {self.trials(id)}")
+
+    def campaign(self, id: str) -> Campaign:
+        return self.store.campaign(id)
+
+    def trials(self, id: str) -> list[Trial]:
+        return self.store.trials(id)
+
+    def verdicts(self, id: str) -> list[str | None]:
+        return [None if trial.verdict is None else str(trial.verdict) for trial in self.trials(id)]
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name "fake" at every seam."""
+    monkeypatch.setitem(registry.RUNNERS, "fake", f"{__name__}:create_runner")
+    monkeypatch.setitem(registry.WORKLOADS, "fake", f"{__name__}:FakeWorkload")
+    known = {**searches.SEARCHES, "fake": f"{__name__}:create_search"}
+    monkeypatch.setattr("tuner.search.registry.SEARCHES", known)
+    monkeypatch.setattr("tuner.documents.SEARCHES", known)
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The lab's database: in memory, unless a test asks for a file by the parameter "file"."""
+    return f"sqlite:///{tmp_path}/lab.db" if getattr(request, "param", "") == "file" else "sqlite://"
+
+
+@pytest.fixture
+def lab(url: str, fakes: None, tmp_path: Path) -> Iterator[Lab]:
+    with Store.open(url) as store:
+        lab = Lab(Home(tmp_path / "home"), store)
+        LAB.append(lab)
+        yield lab
+        LAB.remove(lab)
+        lab.wrap = lambda thing: thing
+        for service in lab.services:
+            with suppress(Killed):
+                service.close()
+
+
+class Make:
+    """Values, and the classes of this file that tests need."""
+
+    Behaviour, Killed, Mortal, FakeRunner = Behaviour, Killed, Mortal, FakeRunner
+
+    def measurement(self, step_s: float, *, spread: float = 0.001, devices: int = 4, **more: Any) -> Measurement:
+        """STEPS steps around step_s, evenly from -spread to +spread."""
+        shares = [-1 + 2 * index / (STEPS - 1) for index in range(STEPS)]
+        steps = tuple(step_s * (1 + spread * share) for share in shares)
+        return Measurement(step_times_s=steps, tokens_per_step=1024, devices=devices, **more)
+
+    def campaign(self, spec: CampaignSpec, state: CampaignState = CampaignState.RUNNING, **more: Any) -> Campaign:
+        given = {"created_at": 0.0, "updated_at": 0.0, "combinations": 100, "legal": 10, **more}
+        return Campaign(id="c", spec=spec, state=state, **given)
+
+    def trial(
+        self,
+        number: int,
+        outcome: Outcome | Measurement | Verdict | None = None,
+        *,
+        state: TrialState | None = None,
+        origin: Origin = Origin.SEARCH,
+        plan: Plan | None = None,
+        attempt: int = 1,
+        started_at: float | None = None,
+        finished_at: float | None = None,
+    ) -> Trial:
+        """A trial in `state`, or DONE with an outcome, after `attempt` - 1 lost attempts."""
+        if isinstance(outcome, Measurement):
+            outcome = Outcome(verdict=Verdict.OK, measurement=outcome)
+        if isinstance(outcome, Verdict):
+            outcome = Outcome(verdict=outcome, reason=f"it was {outcome}")
+        lost = Outcome(verdict=Verdict.LOST, reason="node down")
+        states = [(TrialState.DONE, lost)] * (attempt - 1)
+        states.append((state or (TrialState.PLANNED if outcome is None else TrialState.DONE), outcome))
+        attempts = tuple(
+            Attempt(
+                number=n,
+                job_name=job_name("c", number, n),
+                state=at,
+                planned_at=0.0,
+                job_id=None if at is TrialState.PLANNED else f"id-{number}-{n}",
+                started_at=started_at,
+                finished_at=finished_at,
+                outcome=ended,
+            )
+            for n, (at, ended) in enumerate(states, start=1)
+        )
+        chosen = plan or Plan(dp=4, micro_batch_size=1 + number % 2, grad_accum_steps=1 + number)
+        return Trial(campaign_id="c", number=number, plan=chosen, origin=origin, attempts=attempts)
+
+
+@pytest.fixture(scope="session")
+def make() -> Make:
+    return Make()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """A home that does not exist, and that reading specs must not create."""
+    return Home(tmp_path / "nowhere" / "home")

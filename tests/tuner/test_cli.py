@@ -1,0 +1,314 @@
+"""The command line as a new user meets it: one clear message for a mistake, and files and words that can be used."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from runners.trainer.job import parse_job
+from search_spaces.plan import Plan
+from tuner.paths import Home
+from tuner.store import Store
+
+ROOT = Path(__file__).parents[2]
+SPEC = {
+    "name": "tiny",
+    "model": {"layers": 2, "hidden": 32, "heads": 2, "ffn": 64, "vocab": 128, "seq_len": 16},
+    "cluster": {"preset": "local-cpu", "devices_per_node": 2},
+    "global_batch_size": 8,
+    "space": {"micro_batch_size": [1, 2, 4]},
+    "workload": {"kind": "torch", "measuring": {"warmup_steps": 1, "min_steps": 6, "max_steps": 6}},
+    "baseline": {"tp": 1},
+    "search": "random",
+    "runner": {"kind": "local", "idle_s": 2},
+    "budget": {"trials": 4},
+}
+
+
+@dataclass
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+Meshtune = Callable[..., Result]
+
+
+def run_meshtune(folder: Path, *arguments: str | Path, limit_s: float = 60, **env: str) -> Result:
+    done = subprocess.run(
+        [sys.executable, "-m", "tuner.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        timeout=limit_s,
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def meshtune(tmp_path: Path) -> Meshtune:
+    """The command, run in an empty folder."""
+    return lambda *arguments, **env: run_meshtune(tmp_path, *arguments, **env)
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Callable[..., Path]:
+    def write(text: str | None = None, **over: object) -> Path:
+        path = tmp_path / "spec.yaml"
+        path.write_text(yaml.safe_dump({**SPEC, **over}) if text is None else text)
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one campaign that is done; tests only look at it, or add what is their own."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "spec.yaml").write_text(yaml.safe_dump(SPEC))
+    result = run_meshtune(folder, "run", "spec.yaml", limit_s=120)
+    (folder / "out").write_text(result.out)
+    assert (result.code, result.err) == (0, "")
+    return folder
+
+
+def check_refused(result: Result, *words: str) -> None:
+    """One message, on stderr, by exit code 2."""
+    assert result.code == 2, result
+    assert result.out == ""
+    assert "Traceback" not in result.err
+    assert result.err.startswith("meshtune: ")
+    for word in words:
+        assert word in result.err
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("over", "words"),
+    [
+        ({"model": "gpt-mikro"}, ["model.preset: no model preset is called 'gpt-mikro'; did you mean 'gpt-micro'?"]),
+        (
+            {"cluster": {"preset": "local-cpu", "devices_per_node": 3}},
+            ["grad_accum_steps(2) * dp(3) = 6, but the global batch is 8"],
+        ),
+        ({"global_batch_size": 7, "baseline": {"dp": 2}}, ["dp(2) = 6, but the global batch is 7"]),
+        ({"model": {**SPEC["model"], "heads": 3}}, ["model.heads: heads(3) does not divide hidden(32)"]),
+        ({"space": {"tp": [2], "pp": [2]}}, ["no legal plan among", "devices rejects", "4, but the cluster has 2"]),
+        ({"budget": {"trials": -3}}, ["budget.trials: must be positive, not -3"]),
+        ({"serach": "random"}, ["serach: is not a known key; did you mean 'search'?"]),
+        ({"seed": -1, "name": "", "parallel": 0}, ["3 mistakes", "seed: ", "name: ", "parallel: "]),
+    ],
+)
+def test_a_mistake_in_a_spec_is_one_message_and_leaves_nothing_behind(meshtune, spec, tmp_path, over, words):
+    result = meshtune("run", spec(**over))
+    check_refused(result, "spec.yaml: the spec has", *words)
+    assert os.listdir(tmp_path) == ["spec.yaml"]
+
+
+def test_a_file_that_is_no_yaml_is_refused_with_its_line(meshtune, spec):
+    check_refused(meshtune("run", spec("model: gpt-micro\n  cluster: x")), "line 2, column 10: mapping values")
+    check_refused(meshtune("spaces", spec("")), "a spec is a mapping of keys, not nothing")
+
+
+def test_files_that_cannot_be_read_are_named(meshtune, tmp_path):
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    check_refused(meshtune("run", "nowhere.yaml"), "nowhere.yaml: No such file or directory")
+    check_refused(meshtune("run", "."), "Is a directory")
+    check_refused(meshtune("run", "binary"), "binary", "is not a text file in UTF-8")
+    assert os.listdir(tmp_path) == ["binary"]
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        (["--db", "sqlite:////nowhere/x.db"], ["there is no folder /nowhere"]),
+        (["--db", "mysql://x/y"], ["no support for mysql"]),
+        (["--db", "nonsense"], ["the database URL cannot be read"]),
+        (["--home", "/proc/meshtune"], ["/proc/meshtune", "No such file or directory"]),
+        (["--home", "spec.yaml"], ["spec.yaml: File exists"]),
+    ],
+)
+def test_a_place_that_cannot_be_used_is_told_before_anything_runs(meshtune, spec, tmp_path, place, words):
+    check_refused(meshtune("run", spec(), *place), *words)
+    assert os.listdir(tmp_path) == ["spec.yaml"]
+
+
+def test_a_read_only_database_is_told_and_gets_no_row(meshtune, spec, tmp_path):
+    Store.open(f"sqlite:///{tmp_path}/x.db").close()
+    before = (tmp_path / "x.db").read_bytes()
+    check_refused(meshtune("run", spec(), "--db", f"sqlite:///file:{tmp_path}/x.db?mode=ro&uri=true"), "is read-only")
+    assert (tmp_path / "x.db").read_bytes() == before
+
+
+@pytest.mark.parametrize("command", [["show"], ["resume", "last"], ["export", "x", "-o", "out"]])
+def test_asking_where_nothing_is_creates_nothing(meshtune, tmp_path, command):
+    check_refused(meshtune(*command), "--home .meshtune: there is no database yet; `meshtune run SPEC` creates it")
+    check_refused(meshtune(*command, "--db", "sqlite:///typo.db"), "--db sqlite:///typo.db: there is no database yet")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_an_unknown_campaign_is_answered_with_the_known_ones(finished, tmp_path):
+    id = campaign_of(finished).id
+    for command in ("show", "resume", "rerun"):
+        check_refused(run_meshtune(finished, command, "nobody"), f"there is no campaign nobody; known: {id}")
+    check_refused(run_meshtune(finished, "show", id[:-1]), f"did you mean '{id}'?")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["resume", "pause", "cancel"])
+def test_a_finished_campaign_takes_no_orders(finished, command):
+    check_refused(run_meshtune(finished, command, "last"), campaign_of(finished).id, "is completed")
+    assert campaign_of(finished).state == "completed"
+
+
+@pytest.mark.slow
+def test_a_trial_that_does_not_exist_is_answered_with_those_that_do(finished, tmp_path):
+    check_refused(
+        run_meshtune(finished, "export", "last", "-o", tmp_path / "out", "--trial", "9"),
+        "no measured trial '9'; measured:",
+    )
+    check_refused(run_meshtune(finished, "rerun", "last", "9"), "no measured trial '9'")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("why", "words"),
+    [
+        ("warp=9", "warp: is not a known key"),
+        ("tp=x", "tp: must be"),
+        ("tp=--5", "tp: "),
+        ("tp=\u00b2", "tp: "),
+        ("tp=0", "tp: must be at least 1, not 0"),
+        ("recompute=some", "recompute: must be"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_told_by_field(meshtune, spec, why, words):
+    check_refused(meshtune("spaces", spec(), "--why", why), words)
+
+
+def test_a_command_without_arguments_shows_how_it_is_used(meshtune):
+    assert "run" in meshtune().out + meshtune().err
+    assert meshtune("run").code == 2
+    assert meshtune("--help").code == 0
+
+
+# What works
+
+
+def test_spaces_count_and_list_and_explain(meshtune, spec, tmp_path):
+    counted = meshtune("spaces", spec())
+    assert counted.code == 0
+    assert "18 legal plans of 48 combinations" in counted.out
+    assert "zero-needs-dp" in counted.out
+    listed = meshtune("spaces", spec(), "--list").out
+    assert len([line for line in listed.splitlines() if line.startswith("tp")]) == 18
+    legal = meshtune("spaces", spec(), "--why", "tp=2").out
+    assert legal == "tp2 pp1 dp1 mbs1 ga8 zero0: legal\n"
+    illegal = meshtune("spaces", spec(), "--why", "tp=2, zero_stage=1").out
+    assert "illegal\n  zero-needs-dp: zero_stage(1) with dp(1)" in illegal
+    assert os.listdir(tmp_path) == ["spec.yaml"]
+
+
+def campaign_of(folder: Path):
+    with Store.open(Home(folder / ".meshtune").database_url) as store:
+        return store.campaigns(limit=1)[0]
+
+
+@pytest.mark.slow
+def test_a_run_without_a_terminal_tells_each_trial_and_the_result_in_whole_lines(finished):
+    out = (finished / "out").read_text()
+    assert out.count(": ok, step ") == 4
+    assert "is completed: the budget of 4 trials is spent" in out
+    assert "gain over baseline" in out
+    assert "\u2026" not in out
+    assert "\x1b" not in out
+    assert "Use tp" in out.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_show_tells_all_campaigns_or_one(finished):
+    everything = run_meshtune(finished, "show").out
+    id = campaign_of(finished).id
+    assert id in everything
+    assert "4 ok" in everything
+    one = run_meshtune(finished, "show", id).out
+    assert "completed (the budget of 4 trials is spent)" in one
+    assert one.count(" ok ") == 4
+    assert "baseline" in one
+
+
+@pytest.mark.slow
+def test_best_for_people_and_for_programs_say_the_same(finished):
+    document = json.loads(run_meshtune(finished, "best", "last", "--json", "--top", "2").out)
+    assert document["campaign"] == campaign_of(finished).id
+    assert [entry["rank"] for entry in document["best"]] == [1, 2]
+    assert set(document["recommendation"]) == {"reason", "better_than_baseline", "setting"}
+    shown = run_meshtune(finished, "best", "last").out
+    assert document["best"][0]["plan_key"] in shown
+    assert document["recommendation"]["reason"] in shown
+
+
+@pytest.mark.slow
+def test_an_exported_setting_can_be_read_and_run_by_hand(finished, tmp_path):
+    result = run_meshtune(finished, "export", "last", "-o", tmp_path / "out", "--trial", "best")
+    assert result.out.splitlines() == [f"wrote {tmp_path}/out/setting.json", f"wrote {tmp_path}/out/job.json"]
+    setting = json.loads((tmp_path / "out" / "setting.json").read_text())
+    job = parse_job((tmp_path / "out" / "job.json").read_text())
+    assert job.plan == Plan(**setting["plan"])
+    assert (job.model.hidden, job.plan.global_batch_size) == (32, 8)
+    taken = run_meshtune(finished, "export", "last", "-o", tmp_path / "out" / "job.json")
+    check_refused(taken, "job.json: File exists")
+
+
+@pytest.mark.slow
+def test_rerun_measures_again_and_stores_nothing(finished):
+    result = run_meshtune(finished, "rerun", "last", limit_s=120)
+    assert result.out.count("recorded") == 2
+    assert result.out.splitlines()[-1] in ("the order holds", "the order does not hold")
+    assert result.code == (0 if result.out.endswith("the order holds\n") else 1)
+    with Store.open(Home(finished / ".meshtune").database_url) as store:
+        assert len(store.trials(campaign_of(finished).id)) == 4
+    same = run_meshtune(finished, "rerun", "last", "0", "0")
+    assert same.out.count("recorded") == 1
+
+
+@pytest.mark.slow
+def test_pausing_resuming_and_cancelling_by_command(meshtune, spec, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tuner.cli", "run", spec(budget={"trials": 12}), "--home", tmp_path / "h"],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        for line in process.stdout:
+            if line.startswith("trial 1"):
+                break
+        busy = meshtune("resume", "last", "--home", "h")
+        check_refused(busy, f"process {process.pid} is working on campaign tiny-")
+        paused = meshtune("pause", "last", "--home", "h")
+        assert (paused.code, "is paused; `meshtune resume tiny-" in paused.out) == (0, True)
+        rest = process.communicate(timeout=60)[0]
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0
+    assert "is paused: paused" in rest
+    check_refused(meshtune("pause", "last", "--home", "h"), "is paused and cannot become paused")
+    cancelled = meshtune("cancel", "last", "--home", "h")
+    assert (cancelled.code, cancelled.out.endswith(" is cancelled\n")) == (0, True)
+    check_refused(meshtune("resume", "last", "--home", "h"), "is cancelled", "there is nothing to resume")

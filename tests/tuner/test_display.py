@@ -1,0 +1,154 @@
+"""What people see: every state of a campaign renders, says what it should, and no text is taken for markup."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from runners.outcome import Outcome, Verdict
+from tuner import display
+from tuner.campaign import CampaignState
+from tuner.documents import read_spec
+from tuner.recommend import rank, recommend
+from tuner.trial import Origin, TrialState
+
+
+def shown(thing, width=160):
+    out = io.StringIO()
+    Console(file=out, width=width, markup=False, emoji=False, highlight=False).print(thing)
+    return out.getvalue()
+
+
+@pytest.fixture
+def every_trial(make):
+    """A trial in every state and with every verdict."""
+    trials = [make.trial(0, make.measurement(2.0), origin=Origin.BASELINE, finished_at=9.0)]
+    trials.append(make.trial(1, make.measurement(0.001, peak_memory_bytes=(3 * 2**30,)), finished_at=9.0, attempt=3))
+    for verdict in Verdict:
+        if verdict is not Verdict.OK:
+            trials.append(make.trial(len(trials), verdict, finished_at=9.0))
+    for state in (TrialState.PLANNED, TrialState.SUBMITTED, TrialState.RUNNING):
+        trials.append(make.trial(len(trials), state=state, started_at=5.0))
+    return trials
+
+
+@pytest.mark.parametrize("state", CampaignState)
+@pytest.mark.parametrize("trouble", ["", "the runner: [/no] answer"])
+def test_progress_of_a_campaign_in_any_state(lab, make, every_trial, state, trouble):
+    campaign = make.campaign(lab.spec(baseline={"tp": 1}, budget={"trials": 20}), state, elapsed_s=75.0, legal=30)
+    text = shown(display.progress(campaign, every_trial, rank(campaign, every_trial), 10.0, trouble))
+    assert "9/20 trials" in text
+    assert "best so far: tp1 pp1 dp4 mbs2" in text
+    assert "worked 75.0 s" in text
+    assert "failures: 1 oom, 1 crashed, 1 timed_out, 1 pruned, 1 cancelled, 1 lost, 1 illegal" in text
+    assert "running: trial 11" in text
+    assert trouble in text
+
+
+def test_progress_of_a_campaign_that_has_not_begun(lab, make):
+    text = shown(display.progress(make.campaign(lab.spec()), [], [], 0.0, ""))
+    assert "0/4 trials" in text
+    assert "left about ?" in text
+    assert "best so far" not in text
+
+
+def test_progress_never_promises_more_trials_than_there_are_plans(lab, make):
+    campaign = make.campaign(lab.spec(budget={"trials": 50}), legal=10)
+    assert "0/10 trials" in shown(display.progress(campaign, [], [], 0.0, ""))
+    campaign = make.campaign(lab.spec(budget={"trials": 50}, baseline={"zero_stage": 3}), legal=10)
+    assert "0/11 trials" in shown(display.progress(campaign, [], [], 0.0, ""))
+
+
+def test_the_time_left_follows_the_pace_and_the_wall_time_budget(lab, make):
+    trials = [make.trial(number, make.measurement(1.0), finished_at=30.0) for number in range(2)]
+    campaign = make.campaign(lab.spec(budget={"trials": 8}, parallel=2))
+    assert display.left(campaign, trials) == "90.0 s"
+    campaign = make.campaign(lab.spec(budget={"trials": 8, "wall_time_s": 50}), elapsed_s=40.0)
+    assert display.left(campaign, trials) == "10.0 s"
+
+
+def test_the_table_of_the_best_shows_the_measure_its_interval_memory_and_gain(lab, make, every_trial):
+    campaign = make.campaign(lab.spec(baseline={"tp": 1}))
+    text = shown(display.best_table(campaign, rank(campaign, every_trial), 10))
+    assert "tokens/s/device" in text
+    assert "     baseline" in text
+    assert "3.00 GiB" in text
+    assert "1.0 ms" in text
+    assert "+199900.0 %" in text
+    assert len([line for line in text.splitlines() if "tp1" in line]) == 2
+    assert "     baseline" not in shown(display.best_table(campaign, rank(campaign, every_trial), 1))
+
+
+@pytest.mark.parametrize("width", [40, 80, 100])
+def test_narrow_tables_wrap_and_cut_nothing_off(lab, make, every_trial, width):
+    campaign = make.campaign(lab.spec(baseline={"tp": 1}))
+    for table in (
+        display.best_table(campaign, rank(campaign, every_trial), 10),
+        display.trials_table(every_trial),
+        display.campaigns_table([(campaign, {"ok": 3})]),
+    ):
+        # Wrapped or not, every character of the wide table is there.
+        wide, narrow = ("".join(shown(table, w).split()).replace("\u2500", "") for w in (400, width))
+        assert width < 80 or sorted(narrow) == sorted(wide)
+        assert all(len(line) <= width for line in shown(table, width).splitlines())
+
+
+def test_the_table_of_trials_shows_every_state_and_reason(every_trial):
+    text = shown(display.trials_table(every_trial))
+    for word in (*Verdict, TrialState.PLANNED, TrialState.SUBMITTED, TrialState.RUNNING, Origin.BASELINE):
+        assert f" {word} " in text
+    assert "it was oom" in text
+
+
+def test_reasons_that_look_like_markup_are_shown_as_they_are(make):
+    outcome = Outcome(verdict=Verdict.CRASHED, reason="[rank0]: no such file [/tmp/x] :bomb:\nmore")
+    trial = make.trial(0, outcome)
+    assert "[rank0]: no such file [/tmp/x] :bomb:" in shown(display.trials_table([trial]))
+    assert display.trial_line(trial).endswith(": crashed: [rank0]: no such file [/tmp/x] :bomb:")
+
+
+def test_the_table_of_campaigns_shows_how_far_they_are(lab, make):
+    campaign = make.campaign(lab.spec(), CampaignState.FAILED, reason="the search failed")
+    text = shown(display.campaigns_table([(campaign, {"running": 1, "ok": 3}), (campaign, {})]))
+    assert "3 ok, 1 running" in text
+    assert "the search failed" in text
+    assert "none" in text
+    assert "1970-01-01 00:00 UTC" in text
+
+
+def test_the_space_is_told_by_rule(lab):
+    _, space = read_spec(lab.document(), lab.home)
+    assert "zero-needs-dp        2" in shown(display.space_table(space))
+    assert display.space_text(space).startswith("10 legal plans of 12 combinations of\n  tp: 1, 2, 4\n")
+
+
+def test_recommendations_are_sentences(lab, make, every_trial):
+    campaign = make.campaign(lab.spec(baseline={"tp": 1}))
+    text = display.recommendation_text(recommend(campaign, every_trial)).plain
+    assert text.startswith("Use tp1 pp1 dp4 mbs2 ga2 zero0: +199900.0 %")
+    assert text.endswith("faster than the baseline.")
+    assert display.recommendation_text(recommend(campaign, ())).plain == ("No recommendation: no setting was measured.")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0005, "0.5 ms"),
+        (0.25, "250.0 ms"),
+        (1, "1.0 s"),
+        (119.94, "119.9 s"),
+        (121, "2 min 01 s"),
+        (7260, "2 h 01 min"),
+    ],
+)
+def test_seconds_are_said_as_people_do(value, text):
+    assert display.seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1234.6, "1,235"), (12.3456, "12.35"), (0.00012344, "0.0001234"), (0, "0")]
+)
+def test_numbers_have_four_digits(value, text):
+    assert display.number(value) == text

@@ -1,0 +1,175 @@
+"""The driver waits out what passes, tells it, and lets no campaign's trouble stop another's."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from runners.base import RunnerUnavailable
+from tuner import driver as module
+from tuner.campaign import CampaignState
+from tuner.driver import Driver, drive_all, drive_one
+from tuner.store import StoreError, StoreUnavailable
+from tuner.trial import TrialState
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, lab):
+    """Pauses as in life, but short; and the lab's clock runs a hundred times as fast as the wall's."""
+    monkeypatch.setattr(module, "PERIOD_S", 0.002)
+    monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.01)
+    begun = time.monotonic()
+    monkeypatch.setattr(lab.service, "_clock", lambda: 1000.0 + 100 * (time.monotonic() - begun))
+    lab.machine.clock = lab.service._clock
+
+
+def drive(lab, id, watch=lambda: None):
+    driver = Driver(lab.service)
+    thread = threading.Thread(target=drive_one, args=(driver, lab.service, id, watch), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive(), "drive_one did not come back"
+    return driver
+
+
+def test_a_campaign_is_driven_to_its_end_and_watched(lab):
+    id = lab.create()
+    looks = []
+    drive(lab, id, lambda: looks.append(len(lab.trials(id))))
+    assert lab.verdicts(id) == ["ok"] * 4
+    assert looks == sorted(looks)
+    assert looks[-1] == 4
+
+
+def test_a_silent_runner_is_waited_for_and_the_trouble_is_told(lab):
+    id = lab.create()
+    lab.machine.troubles.extend([RunnerUnavailable("no answer")] * 5)
+    told = []
+    driver = Driver(lab.service)
+    drive_one(driver, lab.service, id, lambda: told.append(driver.troubles.get(id, "")))
+    assert "the runner: no answer" in told
+    assert driver.troubles == {}
+    assert lab.verdicts(id) == ["ok"] * 4
+
+
+def test_a_database_that_is_locked_for_a_while_is_waited_for(lab, monkeypatch):
+    id = lab.create()
+    read, calls = lab.store.trials, [0]
+
+    def trials(*args, **kwargs):
+        calls[0] += 1
+        if calls[0] % 3 == 0 and calls[0] < 20:
+            raise StoreUnavailable("it is locked", transient=True)
+        return read(*args, **kwargs)
+
+    monkeypatch.setattr(lab.store, "trials", trials)
+    drive(lab, id, lambda: lab.store.trials(id))
+    assert lab.verdicts(id) == ["ok"] * 4
+
+
+def test_a_database_that_stays_unusable_is_told(lab, monkeypatch):
+    id = lab.create()
+
+    def refuse(*args, **kwargs):
+        raise StoreUnavailable("it is read-only", transient=False)
+
+    monkeypatch.setattr(lab.store, "plan_trials", refuse)
+    with pytest.raises(StoreUnavailable, match="read-only"):
+        drive_one(Driver(lab.service), lab.service, id, lambda: None)
+
+
+def test_pauses_grow_up_to_a_limit(lab, monkeypatch):
+    monkeypatch.setattr(module, "LONGEST_PAUSE_S", 30.0)
+    driver, now = Driver(lab.service), time.monotonic()
+    waits = []
+    for _ in range(8):
+        driver.trouble("c", "x")
+        waits.append(driver._not_before["c"] - now)
+    assert waits == pytest.approx([1, 2, 4, 8, 16, 30, 30, 30], abs=0.2)
+
+
+def test_a_pause_ends_the_drive_when_the_running_trials_have_ended(lab, make):
+    lab.machine.script = lambda name: make.Behaviour(run_s=20.0)
+    id = lab.create(parallel=2)
+
+    def watch():
+        if len(lab.trials(id)) == 2 and lab.campaign(id).state is CampaignState.RUNNING:
+            lab.service.pause(id)
+
+    drive(lab, id, watch)
+    assert lab.campaign(id).state is CampaignState.PAUSED
+    assert not lab.service._works
+
+
+def test_a_trial_that_was_planned_but_not_sent_before_a_pause_does_not_hold_the_drive(lab):
+    id = lab.create()
+    lab.service.tick(id)
+    lab.service.pause(id)
+    assert lab.trials(id)[0].state is TrialState.PLANNED
+    drive(lab, id)
+    assert not lab.machine.sent
+    lab.service.resume(id)
+    drive(lab, id)
+    assert lab.verdicts(id) == ["ok"] * 4
+
+
+def drive_them_all(lab, until, active=None):
+    driver, stop = Driver(lab.service), threading.Event()
+
+    def ids():
+        states = [state for state in CampaignState if state.active]
+        return [campaign.id for campaign in lab.store.campaigns(limit=99, states=states)]
+
+    thread = threading.Thread(target=drive_all, args=(driver, lab.service, active or ids, stop), daemon=True)
+    thread.start()
+    end = time.monotonic() + 20
+    while time.monotonic() < end and not until(driver):
+        time.sleep(0.01)
+    alive = thread.is_alive()
+    stop.set()
+    thread.join(10)
+    assert alive, "drive_all ended by itself"
+    assert until(driver)
+    return driver
+
+
+@pytest.mark.parametrize("defect", [RuntimeError("a defect"), StoreError("refused"), ValueError("gone")])
+def test_one_campaigns_defect_never_stops_the_others(lab, monkeypatch, defect):
+    bad, good = lab.create(), lab.create()
+    tick = lab.service.tick
+
+    def ticking(id):
+        if id == bad:
+            raise defect
+        return tick(id)
+
+    monkeypatch.setattr(lab.service, "tick", ticking)
+    driver = drive_them_all(lab, lambda driver: lab.campaign(good).state.final)
+    assert str(defect) in driver.troubles[bad]
+    assert good not in driver.troubles
+
+
+def test_a_list_of_campaigns_that_cannot_be_read_is_read_again(lab):
+    id = lab.create()
+    calls = [0]
+
+    def active():
+        calls[0] += 1
+        if calls[0] == 1:
+            raise StoreError("campaign old: its stored spec is not one that this meshtune reads")
+        return [id]
+
+    drive_them_all(lab, lambda driver: lab.campaign(id).state.final, active)
+
+
+def test_ended_campaigns_hold_no_locks(lab):
+    ids = [lab.create(budget={"trials": 1}) for _ in range(3)]
+    seen = []
+    drive_them_all(
+        lab,
+        lambda driver: (
+            all(lab.campaign(id).state.final for id in ids) and (seen.append(len(lab.service._works)) or seen[-1] == 0)
+        ),
+    )

@@ -1,0 +1,220 @@
+"""The real thing: `meshtune run` on the local runner, killed at random moments, and what is left at the end.
+
+How often a job started is told by the job itself: a `sitecustomize` on the path of every interpreter notes each time
+that a rank 0 opens its job file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import re
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tuner.campaign import Campaign, CampaignState
+from tuner.paths import Home
+from tuner.store import Store
+from tuner.trial import Trial, TrialState
+
+pytestmark = pytest.mark.slow
+
+KILLS = 20
+COUNT_STARTS = """
+import os, sys
+def note(event, arguments):
+    if event == "open" and os.environ.get("RANK") == "0" and str(arguments[0]).endswith("job.json"):
+        log = os.open("starts", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.write(log, b"%d\\n" % os.getpid())
+        os.close(log)
+sys.addaudithook(note)
+"""
+SPEC = {
+    "name": "tiny",
+    "model": {"layers": 2, "hidden": 32, "heads": 2, "ffn": 64, "vocab": 128, "seq_len": 16},
+    "cluster": {"preset": "local-cpu", "devices_per_node": 2},
+    "global_batch_size": 8,
+    "space": {"micro_batch_size": [1, 2, 4]},
+    "baseline": {"tp": 1},
+    "search": "random",
+    "runner": {"kind": "local", "idle_s": 20},
+}
+
+
+class Site:
+    """A home in an empty folder, and the commands that work in it."""
+
+    def __init__(self, folder: Path, trials: int, steps: int) -> None:
+        self.folder, self.home = folder, Home(folder / "home")
+        (folder / "path").mkdir()
+        (folder / "path" / "sitecustomize.py").write_text(COUNT_STARTS)
+        measuring = {"warmup_steps": 1, "min_steps": steps, "max_steps": steps}
+        spec = {**SPEC, "budget": {"trials": trials}, "workload": {"kind": "torch", "measuring": measuring}}
+        (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tuner.cli", *arguments, "--home", str(self.home.root)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": f"{self.folder / 'path'}:{Path(__file__).parents[2]}"},
+            start_new_session=True,
+        )
+
+    def campaigns(self) -> list[Campaign]:
+        if not (self.home.root / "meshtune.db").exists():
+            return []
+        with Store.open(self.home.database_url) as store:
+            return store.campaigns(limit=9)
+
+    def trials(self) -> list[Trial]:
+        """Of the one campaign that there is."""
+        with Store.open(self.home.database_url) as store:
+            return [trial for campaign in store.campaigns(limit=9) for trial in store.trials(campaign.id)]
+
+    def traces(self) -> int:
+        """How much the jobs of the campaign have left on disk; grows with every deed."""
+        return len(list(self.home.root.glob("campaigns/*/*/*")))
+
+    def starts(self, job: str) -> list[str]:
+        """The process ids of every rank 0 that the job ever had."""
+        noted = self.home.job(self.campaigns()[0].id, job) / "starts"
+        return noted.read_text().split() if noted.exists() else []
+
+    def server_pid(self) -> int | None:
+        """The process that holds the local server's lock."""
+        lock = self.home.runner("local") / "server.lock"
+        if not lock.exists():
+            return None
+        question = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        with lock.open("rb+") as file:
+            kind, _, _, _, pid = struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, question))
+        return None if kind == fcntl.F_UNLCK else pid
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Callable[[int, int], Site]]:
+    """A site for so many trials of so many steps; its server is told to stop at the end."""
+    made: list[Site] = []
+
+    def make(trials: int, steps: int) -> Site:
+        made.append(Site(tmp_path, trials, steps))
+        return made[-1]
+
+    yield make
+    for site in made:
+        pid = site.server_pid()
+        if pid is not None:
+            os.kill(pid, signal.SIGTERM)
+
+
+def await_(holds: Callable[[], bool], limit_s: float, what: str) -> None:
+    end = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < end, f"not within {limit_s} s: {what}"
+        time.sleep(0.02)
+
+
+def finish(process: subprocess.Popen[str], limit_s: float = 60) -> str:
+    try:
+        return process.communicate(timeout=limit_s)[0]
+    finally:
+        process.kill()
+
+
+def test_a_campaign_survives_twenty_kills_and_starts_each_job_once(site):
+    site = site(15, 60)
+    moments = random.Random(20)
+    kills, told = 0, ""
+    while kills < KILLS:
+        known = site.campaigns()
+        if known and known[0].state.final:
+            break
+        process = site.start("resume", "last") if known else site.start("run", "spec.yaml")
+        # Every second one dies while it starts; the others live until their first deed, and a little longer.
+        before = site.traces()
+        if kills % 2:
+            await_(lambda: site.traces() > before or process.poll() is not None, 30, "the service does something")  # noqa: B023
+        time.sleep(moments.uniform(0.0, 0.4))
+        if process.poll() is None:
+            kills += 1
+        process.kill()
+        told = finish(process)
+    assert kills == KILLS, f"the campaign was over after {kills} kills: make its trials longer\n{told}"
+    assert len(site.campaigns()) == 1
+    done_before = sum(trial.state.final for trial in site.trials())
+    last = site.start("resume", "last")
+    told = finish(last, 90)
+    assert last.returncode == 0, told
+    (campaign,) = site.campaigns()
+    assert (campaign.state, campaign.reason) == (CampaignState.COMPLETED, "the budget of 15 trials is spent")
+    trials = site.trials()
+    assert [trial.number for trial in trials] == list(range(15))
+    assert len({trial.plan for trial in trials}) == 15
+    assert [(str(trial.state), str(trial.verdict), len(trial.attempts)) for trial in trials] == [("done", "ok", 1)] * 15
+    assert {trial.last.job_name: len(site.starts(trial.last.job_name)) for trial in trials} == {
+        trial.last.job_name: 1 for trial in trials
+    }
+    with Store.open(site.home.database_url) as store:
+        ends = [event.data["number"] for event in store.events(campaign.id) if event.kind == "trial.done"]
+    assert sorted(ends) == list(range(15))
+    assert len(list((site.home.runner("local") / "jobs").iterdir())) == 15
+    assert done_before >= 2  # the kills fell into a campaign at work, not only into its first moments
+
+
+def test_a_trial_whose_server_is_killed_is_tried_again_and_measured(site):
+    site = site(4, 150)
+    process = site.start("run", "spec.yaml")
+
+    def in_the_middle_of_trial_1() -> bool:
+        if not site.campaigns():
+            return False
+        trials = site.trials()
+        return len(trials) == 2 and trials[1].state is TrialState.RUNNING
+
+    try:
+        await_(in_the_middle_of_trial_1, 60, "trial 1 runs")
+        os.kill(site.server_pid(), signal.SIGKILL)
+        await_(lambda: len(site.trials()[1].attempts) == 2, 30, "trial 1 is tried again")
+        await_(lambda: site.trials()[1].state.final, 30, "trial 1 ends")
+    finally:
+        process.send_signal(signal.SIGINT)
+        told = finish(process)
+    assert process.returncode == 130, told
+    trial = site.trials()[1]
+    assert [str(attempt.outcome.verdict) for attempt in trial.attempts] == ["lost", "ok"]
+    assert "the local server died" in trial.attempts[0].outcome.reason
+    assert [len(site.starts(attempt.job_name)) for attempt in trial.attempts] == [1, 1]
+    cancel = site.start("cancel", "last")
+    assert "is cancelled" in finish(cancel)
+    assert cancel.returncode == 0
+
+
+def test_ctrl_c_leaves_a_campaign_that_resume_completes(site):
+    site = site(6, 30)
+    process = site.start("run", "spec.yaml")
+    await_(lambda: bool(site.campaigns()) and any(t.state.final for t in site.trials()), 60, "a trial ends")
+    process.send_signal(signal.SIGINT)
+    told = finish(process)
+    assert process.returncode == 130, told
+    (campaign,) = site.campaigns()
+    assert f"`meshtune resume {campaign.id}`" in told
+    assert "Traceback" not in told
+    assert campaign.state is CampaignState.RUNNING
+    again = site.start("resume", campaign.id)
+    told = finish(again)
+    assert again.returncode == 0, told
+    assert re.search(r"Use tp\d", told)
+    assert [str(trial.verdict) for trial in site.trials()] == ["ok"] * 6
+    assert all(len(site.starts(trial.last.job_name)) == 1 for trial in site.trials())

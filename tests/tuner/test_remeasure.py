@@ -1,0 +1,70 @@
+"""Measuring again: fresh jobs, nothing stored, no job left behind."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from runners.base import RunnerUnavailable, SubmitFailed
+from runners.outcome import Verdict
+from tuner.export import choose, write_export
+from tuner.remeasure import remeasure
+
+
+@pytest.fixture
+def done(lab, make):
+    """A finished campaign, whose jobs measured again end at once."""
+    lab.machine.script = lambda name: make.Behaviour(run_s=0.0 if "-again-" in name else 1.0)
+    id = lab.create(budget={"trials": 2})
+    lab.run(id)
+    return lab.campaign(id)
+
+
+def test_each_trial_is_measured_by_a_fresh_job_and_nothing_is_stored(lab, done):
+    before = lab.store.events(done.id)
+    again = list(remeasure(lab.service, done, lab.trials(done.id)))
+    assert [(trial.number, outcome.verdict) for trial, outcome in again] == [(0, Verdict.OK), (1, Verdict.OK)]
+    assert len([name for name in lab.machine.sent if "-again-" in name]) == 2
+    assert lab.store.events(done.id) == before
+
+
+def test_a_runner_that_is_silent_for_a_while_is_waited_for(lab, done):
+    silent = iter([RunnerUnavailable("no answer")] * 3)
+
+    def answer():
+        if any("-again-" in name for name in lab.machine.jobs):
+            for error in silent:
+                raise error
+
+    lab.machine.answer = answer
+    again = remeasure(lab.service, done, lab.trials(done.id)[:1])
+    assert [outcome.verdict for _, outcome in again] == [Verdict.OK]
+    assert next(silent, None) is None
+
+
+def test_a_job_that_is_not_waited_for_is_cancelled(lab, done, make, monkeypatch):
+    lab.machine.script = lambda name: make.Behaviour(run_s=1000.0)
+
+    def interrupt(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tuner.remeasure.time.sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        list(remeasure(lab.service, done, lab.trials(done.id)))
+    assert len(lab.machine.cancels) == 1
+
+
+def test_a_job_that_cannot_be_sent_is_told(lab, done):
+    lab.machine.troubles.append(SubmitFailed("disk full"))
+    with pytest.raises(SubmitFailed, match="disk full"):
+        list(remeasure(lab.service, done, lab.trials(done.id)))
+
+
+def test_an_export_writes_the_setting_and_the_files_of_its_job(lab, done, tmp_path):
+    entry = choose(done, lab.trials(done.id), "best")
+    paths = write_export(lab.service, done, entry, tmp_path / "a" / "b")
+    assert [path.name for path in paths] == ["setting.json", "plan.json"]
+    setting, plan = (json.loads(path.read_text()) for path in paths)
+    assert setting["plan"] == plan == entry.trial.plan.as_dict()
+    assert setting["campaign"] == done.id

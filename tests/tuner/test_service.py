@@ -1,0 +1,553 @@
+"""Whole campaigns on the fake runner: what they measure, when they end, and what they outlive."""
+
+from __future__ import annotations
+
+import multiprocessing
+
+import pytest
+
+from runners.base import RunnerUnavailable, SubmitFailed
+from runners.outcome import Verdict
+from tuner.campaign import CampaignState
+from tuner.documents import InvalidSpec
+from tuner.paths import Home
+from tuner.service import Service
+from tuner.store import IllegalMove, NotFound, Store
+from tuner.trial import Origin, TrialState
+from tuner.work import CampaignBusy
+
+BASELINE = {"tp": 1, "micro_batch_size": 1}
+
+
+def told(lab, id):
+    return [event.kind for event in lab.store.events(id)]
+
+
+def test_a_campaign_runs_its_budget_of_trials_and_completes(lab):
+    id = lab.create()
+    lab.run(id)
+    assert lab.verdicts(id) == ["ok"] * 4
+    assert [trial.number for trial in lab.trials(id)] == [0, 1, 2, 3]
+    assert lab.campaign(id).state is CampaignState.COMPLETED
+    assert lab.campaign(id).reason == "the budget of 4 trials is spent"
+    assert lab.machine.most_at_once == 1
+
+
+def test_the_baseline_runs_first_and_alone(lab):
+    id = lab.create(baseline=BASELINE, parallel=1)
+    lab.run(id)
+    first, *others = lab.trials(id)
+    assert (first.origin, first.plan.key) == (Origin.BASELINE, "tp1 pp1 dp4 mbs1 ga2 zero0")
+    assert {trial.origin for trial in others} == {Origin.SEARCH}
+    assert len(lab.trials(id)) == 4
+
+
+def test_parallel_trials_fill_the_room_and_never_more(lab, make):
+    lab.machine.script = lambda name: make.Behaviour(run_s=5.0)
+    id = lab.create(parallel=3, budget={"trials": 7})
+    lab.run(id)
+    assert lab.machine.most_at_once == 3
+    assert lab.verdicts(id) == ["ok"] * 7
+
+
+def test_what_a_job_measured_is_what_is_stored(lab):
+    id = lab.create(budget={"trials": 1})
+    lab.run(id)
+    (trial,) = lab.trials(id)
+    assert trial.measurement.step_times_s[0] == lab.machine.step_s(trial.plan)
+    assert (trial.last.started_at, trial.last.finished_at) == (1000.0, 1001.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict", "reason"),
+    [
+        ("oom", Verdict.OOM, "CUDA out of memory"),
+        ("crashed", Verdict.CRASHED, "it was told: failed"),
+        ("timed_out", Verdict.TIMED_OUT, "it was told: timed_out"),
+    ],
+)
+def test_a_trial_that_fails_by_its_own_fault_is_not_tried_again(lab, make, kind, verdict, reason):
+    lab.machine.script = lambda name: make.Behaviour(kind)
+    id = lab.create(budget={"trials": 2})
+    lab.run(id)
+    assert [trial.verdict for trial in lab.trials(id)] == [verdict] * 2
+    assert [len(trial.attempts) for trial in lab.trials(id)] == [1, 1]
+    assert lab.trials(id)[0].outcome.reason == reason
+
+
+def test_a_lost_job_is_tried_again_as_a_new_attempt(lab, make):
+    lab.machine.script = lambda name: make.Behaviour("lost" if name.endswith("-a1") else "ok")
+    id = lab.create(budget={"trials": 2})
+    lab.run(id)
+    assert lab.verdicts(id) == ["ok", "ok"]
+    assert [[str(a.outcome.verdict) for a in trial.attempts] for trial in lab.trials(id)] == [["lost", "ok"]] * 2
+    assert [job.spec.directory.name for job in lab.machine.jobs.values()] == list(lab.machine.jobs)
+
+
+def test_a_job_that_is_always_lost_ends_after_the_attempts_that_the_spec_allows(lab, make):
+    lab.machine.script = lambda name: make.Behaviour("lost")
+    id = lab.create(budget={"trials": 2}, trial={"attempts": 2})
+    lab.run(id)
+    assert [len(trial.attempts) for trial in lab.trials(id)] == [2, 2]
+    assert lab.verdicts(id) == ["lost", "lost"]
+
+
+def test_a_job_that_the_runner_can_never_run_is_illegal_and_the_campaign_goes_on(lab):
+    lab.machine.largest = 3
+    id = lab.create(budget={"trials": 2})
+    lab.run(id)
+    assert lab.verdicts(id) == ["illegal", "illegal"]
+    assert "needs 4 processes, but there are 3" in lab.trials(id)[0].outcome.reason
+    assert not lab.machine.sent
+
+
+def test_a_job_that_outlives_its_time_limit_is_cancelled_once(lab, make):
+    lab.machine.script = lambda name: make.Behaviour(run_s=10_000.0)
+    id = lab.create(budget={"trials": 1}, trial={"time_limit_s": 100.0})
+    lab.run(id, step_s=20.0)
+    assert lab.verdicts(id) == ["cancelled"]
+    assert len(lab.machine.cancels) == 1
+    assert 160 < lab.trials(id)[0].last.running_s < 200
+
+
+def test_a_job_may_wait_in_the_queue_longer_than_its_time_limit(lab, make):
+    lab.machine.script = lambda name: make.Behaviour(queue_s=5000.0)
+    id = lab.create(budget={"trials": 1}, trial={"time_limit_s": 100.0})
+    lab.run(id, step_s=20.0)
+    assert lab.verdicts(id) == ["ok"]
+
+
+# What the runner does to us
+
+
+@pytest.mark.parametrize("error", [RunnerUnavailable("no answer"), SubmitFailed("disk full")])
+def test_bursts_of_trouble_with_the_runner_lose_nothing_and_double_nothing(lab, error):
+    id = lab.create(baseline=BASELINE, parallel=2)
+    for _ in range(300):
+        if lab.campaign(id).state.final:
+            break
+        lab.machine.troubles.extend([error] * (3 if int(lab.now) % 2 else 0))
+        try:
+            acted = lab.service.tick(id)
+        except type(error):
+            acted = False
+        lab.now += 0 if acted else 0.5
+    lab.machine.troubles.clear()
+    lab.run(id)
+    assert lab.verdicts(id) == ["ok"] * 4
+    assert set(lab.machine.sent.values()) == {1}
+    assert [len(trial.attempts) for trial in lab.trials(id)] == [1] * 4
+
+
+def test_a_runner_that_forgot_a_job_costs_an_attempt_not_the_trial(lab, make):
+    lab.machine.script = lambda name: make.Behaviour(run_s=50.0)
+    id = lab.create(budget={"trials": 1})
+    lab.run(id, until=lambda: lab.trials(id) and lab.trials(id)[0].state is TrialState.RUNNING)
+    lab.machine.jobs.clear()
+    lab.run(id)
+    (trial,) = lab.trials(id)
+    assert [str(attempt.outcome.verdict) for attempt in trial.attempts] == ["lost", "ok"]
+
+
+# What the search does to us
+
+
+def refuse(space, seen, n):
+    raise ValueError("singular matrix")
+
+
+def test_a_search_that_fails_ends_the_campaign_as_failed_with_its_words(lab):
+    lab.search.say = refuse
+    id = lab.create()
+    lab.run(id)
+    assert lab.campaign(id).state is CampaignState.FAILED
+    assert lab.campaign(id).reason == "the search fake failed: ValueError: singular matrix"
+
+
+def test_a_search_that_fails_while_trials_run_is_asked_again_when_one_has_ended(lab, make):
+    lab.machine.script = lambda name: make.Behaviour(run_s=10.0)
+
+    def say(space, seen, n):
+        if any(one.verdict is None for one in seen):
+            raise ValueError("pending trials confuse me")
+        return [plan for plan in space if plan not in {one.plan for one in seen}][:1]
+
+    lab.search.say = say
+    id = lab.create(parallel=2, budget={"trials": 3})
+    lab.run(id)
+    assert lab.verdicts(id) == ["ok"] * 3
+    assert lab.campaign(id).state is CampaignState.COMPLETED
+    # Once alone, once beside the running trial, for each of the trials: not at every tick.
+    assert len(lab.search.asked) <= 6
+
+
+def test_a_search_with_nothing_to_say_is_not_asked_at_every_tick(lab, make):
+    lab.machine.script = lambda name: make.Behaviour(run_s=50.0)
+    lab.search.say = lambda space, seen, n: [] if seen else [space[0]]
+    id = lab.create(parallel=2, budget={"trials": 5})
+    lab.run(id)
+    assert lab.search.asked == [2, 1, 2]
+    assert lab.campaign(id).reason == "the search fake proposes no further plan"
+
+
+@pytest.mark.parametrize(
+    ("say", "reason"),
+    [
+        (lambda space, seen, n: [space.complete(tp=3)], "it proposed the illegal plan tp3"),
+        (lambda space, seen, n: [space.complete(tp=2, zero_stage=3)], "zero_stage(3) is not among 0, 1"),
+        (lambda space, seen, n: [space[0]] * 2, "it proposed the plan tp1 pp1 dp4 mbs1 ga2 zero0 again"),
+        (lambda space, seen, n: None, "TypeError"),
+    ],
+)
+def test_a_search_that_proposes_nonsense_is_named_and_nothing_of_it_runs(lab, say, reason):
+    lab.search.say = say
+    id = lab.create(parallel=2)
+    lab.run(id)
+    assert lab.campaign(id).state is CampaignState.FAILED
+    assert reason in lab.campaign(id).reason
+    assert lab.trials(id) == []
+
+
+def test_a_search_that_repeats_what_was_tried_fails(lab):
+    lab.search.say = lambda space, seen, n: [space[0]]
+    id = lab.create(budget={"trials": 3})
+    lab.run(id)
+    assert lab.verdicts(id) == ["ok"]
+    assert "again" in lab.campaign(id).reason
+
+
+def test_of_more_plans_than_asked_for_the_first_are_taken(lab):
+    lab.search.say = lambda space, seen, n: [plan for plan in space if plan not in {s.plan for s in seen}]
+    id = lab.create(budget={"trials": 3}, parallel=2)
+    lab.run(id)
+    assert lab.verdicts(id) == ["ok"] * 3
+
+
+def test_the_search_sees_the_history_in_the_order_of_choosing_with_scores(lab, make):
+    kinds = ["ok", "oom", "lost", "ok"]
+    lab.machine.script = lambda name: make.Behaviour(kinds[int(name.split("-t")[1][:4])])
+    seen_last = []
+
+    def say(space, seen, n):
+        seen_last[:] = seen
+        return [plan for plan in space if plan not in {s.plan for s in seen}][:n]
+
+    lab.search.say = say
+    id = lab.create(budget={"trials": 5}, trial={"attempts": 1})
+    kinds.append("ok")
+    lab.run(id)
+    assert [(s.plan, str(s.verdict)) for s in seen_last] == [
+        (trial.plan, kind) for trial, kind in zip(lab.trials(id), kinds[:4], strict=False)
+    ]
+    assert [s.score is not None for s in seen_last] == [True, False, False, True]
+    assert seen_last[0].score == pytest.approx(1024 / 4 / lab.trials(id)[0].measurement.step_time_s)
+
+
+def test_an_exhausted_space_completes_the_campaign_and_says_so(lab):
+    id = lab.create(budget={"trials": 100}, parallel=3)
+    legal = lab.campaign(id).legal
+    lab.run(id)
+    assert len(lab.trials(id)) == legal == 10
+    assert lab.campaign(id).reason == "every one of the 10 legal plans has been tried"
+
+
+def test_a_baseline_outside_of_the_space_does_not_count_as_one_of_its_plans(lab):
+    id = lab.create(budget={"trials": 100}, baseline={"tp": 1, "zero_stage": 3})
+    lab.run(id)
+    assert len(lab.trials(id)) == 11
+    assert lab.campaign(id).reason == "every one of the 10 legal plans has been tried"
+
+
+def test_an_objective_of_flops_works_for_a_workload_that_reports_none(lab):
+    id = lab.create(objective="tflops_per_device", budget={"trials": 3})
+    lab.run(id)
+    assert lab.verdicts(id) == ["ok"] * 3
+
+
+# Budgets
+
+
+def test_a_wall_time_budget_ends_the_campaign_and_its_running_jobs(lab, make):
+    lab.machine.script = lambda name: make.Behaviour(run_s=40.0)
+    id = lab.create(budget={"wall_time_s": 100.0}, parallel=2)
+    lab.run(id, step_s=1.0)
+    assert lab.campaign(id).reason == "the wall-time budget of 100 s is spent"
+    assert lab.campaign(id).state is CampaignState.COMPLETED
+    assert lab.verdicts(id) == ["ok"] * 4 + ["cancelled"] * 2
+    assert lab.trials(id)[-1].outcome.reason == "cancelled"
+    assert all(job.status(lab.now).state.final for job in lab.machine.jobs.values())
+    assert 1100 <= lab.now < 1105
+
+
+def test_device_hours_count_devices_times_the_time_that_jobs_hold_them(lab, make):
+    lab.machine.script = lambda name: make.Behaviour(queue_s=500.0, run_s=360.0)
+    id = lab.create(budget={"device_hours": 1.0}, parallel=1)
+    lab.run(id, step_s=10.0)
+    # 4 devices * 900 s = 1 h: two whole trials of 360 s, and 180 s of the third; waiting costs nothing.
+    assert lab.verdicts(id) == ["ok", "ok", "cancelled"]
+    assert lab.campaign(id).reason == "the budget of 1 device-hours is spent"
+    assert sum(trial.last.running_s for trial in lab.trials(id)) == pytest.approx(900, abs=25)
+
+
+def test_the_first_of_several_budgets_ends_the_campaign(lab, make):
+    lab.machine.script = lambda name: make.Behaviour(run_s=40.0)
+    id = lab.create(budget={"wall_time_s": 1000.0, "trials": 2})
+    lab.run(id)
+    assert lab.campaign(id).reason == "the budget of 2 trials is spent"
+
+
+def test_only_time_that_a_service_works_on_a_running_campaign_counts(lab, make):
+    lab.machine.script = lambda name: make.Behaviour(run_s=1000.0)
+    id = lab.create(budget={"wall_time_s": 10_000.0})
+    lab.tick(id)
+    lab.tick(id, 10.0)
+    lab.service.close()  # until here 10 s
+    lab.now += 500.0
+    lab.open()
+    lab.tick(id)
+    lab.tick(id, 7.0)  # 17 s
+    lab.service.pause(id)
+    lab.tick(id, 3.0)  # in the pause by now
+    lab.tick(id, 300.0)
+    lab.service.resume(id)
+    lab.tick(id, 100.0)
+    assert lab.service.current(id).elapsed_s == pytest.approx(117.0)
+    lab.tick(id, 0.25)
+    assert lab.service.current(id).elapsed_s == pytest.approx(117.25)
+    assert lab.campaign(id).elapsed_s == pytest.approx(117.0)  # saved about once a second
+    lab.service.release(id)
+    assert lab.campaign(id).elapsed_s == pytest.approx(117.25)
+
+
+def test_a_clock_that_is_set_back_takes_no_time_away(lab):
+    id = lab.create()
+    lab.tick(id)
+    lab.tick(id, 5.0)
+    lab.tick(id, -3600.0)
+    assert lab.service.current(id).elapsed_s == pytest.approx(5.0)
+
+
+# Pause, resume, cancel
+
+
+def running(lab, make, trials=2):
+    """A campaign with so many trials running."""
+    lab.machine.script = lambda name: make.Behaviour(run_s=10.0)
+    id = lab.create(parallel=trials, budget={"trials": 6})
+    lab.run(id, until=lambda: [t.state for t in lab.trials(id)] == [TrialState.RUNNING] * trials)
+    return id
+
+
+def test_a_pause_lets_running_trials_finish_and_starts_no_more(lab, make):
+    id = running(lab, make)
+    lab.service.pause(id)
+    lab.run(id, until=lambda: all(t.state.final for t in lab.trials(id)))
+    for _ in range(5):
+        assert not lab.tick(id, 1.0)
+    assert lab.verdicts(id) == ["ok", "ok"]
+    assert lab.campaign(id).state is CampaignState.PAUSED
+    lab.service.resume(id)
+    lab.run(id)
+    assert lab.verdicts(id) == ["ok"] * 6
+
+
+def test_a_lost_trial_is_tried_again_after_the_pause_only(lab, make):
+    lab.machine.script = lambda name: make.Behaviour("lost" if name.endswith("-a1") else "ok", run_s=10.0)
+    id = lab.create(budget={"trials": 1})
+    lab.run(id, until=lambda: lab.trials(id) and lab.trials(id)[0].state is TrialState.RUNNING)
+    lab.service.pause(id)
+    for _ in range(20):
+        lab.tick(id, 1.0)
+    assert lab.verdicts(id) == ["lost"]
+    lab.service.resume(id)
+    lab.run(id)
+    assert lab.verdicts(id) == ["ok"]
+
+
+def test_resuming_a_running_campaign_changes_nothing(lab):
+    id = lab.create()
+    assert lab.service.resume(id).state is CampaignState.RUNNING
+    assert told(lab, id) == ["campaign.created"]
+
+
+def test_a_cancelled_campaign_ends_its_running_jobs_and_keeps_what_was_measured(lab, make):
+    id = running(lab, make)
+    lab.run(id, until=lambda: "ok" in lab.verdicts(id))
+    lab.service.cancel(id)
+    lab.run(id)
+    assert lab.campaign(id).state is CampaignState.CANCELLED
+    assert lab.campaign(id).reason == "cancelled"
+    assert "ok" in lab.verdicts(id)
+    assert None not in lab.verdicts(id)
+    assert all(job.status(lab.now).state.final for job in lab.machine.jobs.values())
+
+
+def test_a_campaign_cancelled_before_anything_ran_is_over_at_once(lab):
+    id = lab.create()
+    lab.service.cancel(id)
+    assert lab.tick(id)
+    assert lab.campaign(id).state is CampaignState.CANCELLED
+    assert not lab.machine.sent
+
+
+def test_a_planned_trial_of_a_cancelled_campaign_is_withdrawn_without_being_sent(lab):
+    id = lab.create()
+    lab.run(id, until=lambda: len(lab.trials(id)) == 1)
+    assert lab.trials(id)[0].state is TrialState.PLANNED
+    lab.service.cancel(id)
+    lab.run(id)
+    assert lab.verdicts(id) == ["cancelled"]
+    assert not lab.machine.sent
+
+
+def test_a_job_that_was_sent_but_not_yet_recorded_is_cancelled_too(lab, make, monkeypatch):
+    def die(*args, **kwargs):
+        raise make.Killed
+
+    lab.machine.script = lambda name: make.Behaviour(run_s=10.0)
+    id = lab.create()
+    with monkeypatch.context() as patch:
+        patch.setattr(lab.store, "mark_submitted", die)
+        with pytest.raises(make.Killed):
+            lab.run(id)
+    lab.kill()
+    lab.open()
+    assert lab.trials(id)[0].state is TrialState.PLANNED
+    lab.service.cancel(id)
+    lab.run(id)
+    assert lab.verdicts(id) == ["cancelled"]
+    assert [job.status(lab.now).state.final for job in lab.machine.jobs.values()] == [True]
+
+
+def test_a_paused_campaign_may_be_cancelled(lab, make):
+    id = running(lab, make)
+    lab.service.pause(id)
+    lab.service.cancel(id)
+    lab.run(id)
+    assert lab.verdicts(id) == ["cancelled", "cancelled"]
+
+
+def test_a_job_that_cannot_be_cancelled_is_asked_once_and_waited_for(lab, make):
+    lab.machine.script = lambda name: make.Behaviour(run_s=30.0, cancellable=False)
+    id = lab.create(budget={"trials": 1})
+    lab.run(id, until=lambda: lab.trials(id) and lab.trials(id)[0].state is TrialState.RUNNING)
+    lab.service.cancel(id)
+    lab.run(id)
+    assert lab.verdicts(id) == ["ok"]  # it was measured after all, and that is kept
+    assert len(lab.machine.cancels) == 1
+    assert lab.campaign(id).state is CampaignState.CANCELLED
+
+
+@pytest.mark.parametrize("end", ["completed", "cancelled", "failed"])
+def test_a_campaign_that_is_over_takes_no_more_orders(lab, end):
+    lab.search.say = refuse if end == "failed" else None
+    id = lab.create(budget={"trials": 1})
+    if end == "cancelled":
+        lab.service.cancel(id)
+    lab.run(id)
+    assert str(lab.campaign(id).state) == end
+    for order in (lab.service.pause, lab.service.resume, lab.service.cancel):
+        with pytest.raises(IllegalMove, match=end):
+            order(id)
+    assert lab.tick(id) is False
+
+
+def test_a_cancelling_campaign_cannot_be_paused_or_resumed(lab, make):
+    id = running(lab, make)
+    lab.service.cancel(id)
+    for order in (lab.service.pause, lab.service.resume, lab.service.cancel):
+        with pytest.raises(IllegalMove):
+            order(id)
+
+
+def test_orders_for_an_unknown_campaign_name_it(lab):
+    for order in (lab.service.pause, lab.service.resume, lab.service.cancel, lab.service.tick, lab.service.current):
+        with pytest.raises(NotFound, match="nobody"):
+            order("nobody")
+
+
+@pytest.mark.parametrize("order", ["pause", "cancel"])
+def test_an_order_that_comes_in_the_middle_of_a_tick_is_obeyed_by_the_next(lab, order):
+    """The search takes its time; meanwhile somebody pauses the campaign, whose new trials the store then refuses."""
+
+    def say(space, seen, n):
+        getattr(lab.service, order)(id)
+        return [space[0]]
+
+    lab.search.say = say
+    id = lab.create()
+    assert lab.tick(id) is False
+    assert lab.trials(id) == []
+    lab.tick(id)
+    assert lab.campaign(id).state is (CampaignState.PAUSED if order == "pause" else CampaignState.CANCELLED)
+
+
+def test_a_move_that_nobody_made_impossible_is_told_and_not_repeated_for_ever(lab, monkeypatch):
+    id = lab.create()
+
+    def refused(*args, **kwargs):
+        raise IllegalMove("trial 0", "done", "planned")
+
+    monkeypatch.setattr(lab.store, "plan_trials", refused)
+    with pytest.raises(IllegalMove):
+        lab.tick(id)
+
+
+# One driver at a time
+
+
+def drive_elsewhere(url, home, id, answer):
+    with Store.open(url) as store:
+        service = Service(store, Home(home))
+        try:
+            service.tick(id)
+            answer.put("ticked")
+        except CampaignBusy as busy:
+            answer.put(str(busy))
+        service.close()
+
+
+@pytest.mark.parametrize("url", ["file"], indirect=True)
+def test_a_second_process_cannot_drive_the_same_campaign_until_the_first_lets_go(lab, url):
+    id = lab.create()
+    lab.tick(id)
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+
+    def ask() -> str:
+        process = context.Process(target=drive_elsewhere, args=(url, lab.home.root, id, answers))
+        process.start()
+        process.join(20)
+        return answers.get(timeout=5)
+
+    assert "is working on campaign " + id in ask()
+    lab.service.release(id)
+    assert ask() == "ticked"
+
+
+def test_a_campaign_that_is_over_is_let_go_of(lab):
+    id = lab.create(budget={"trials": 1})
+    lab.run(id)
+    assert not lab.service._works
+
+
+# Creating
+
+
+def test_a_wrong_spec_creates_nothing(lab):
+    with pytest.raises(InvalidSpec):
+        lab.create(global_batch_size=7, space={"tp": [1], "pp": [1]})
+    assert lab.store.campaigns(limit=10) == []
+    assert not lab.home.root.exists()
+
+
+def test_ids_are_readable_safe_and_different_for_equal_names(lab):
+    ids = [lab.create(name="Llama 8B: zu gro\u00df/../?") for _ in range(3)]
+    assert len(set(ids)) == 3
+    assert all(id.startswith("llama-8b-zu-gro-") for id in ids)
+    assert lab.create(name="\u00df").startswith("campaign-")
+
+
+def test_creating_tells_the_size_of_the_space(lab):
+    campaign = lab.campaign(lab.create())
+    assert (campaign.legal, campaign.combinations) == (10, 12)

@@ -1,0 +1,83 @@
+"""What the command line prints: two consoles, a campaign followed while it is driven, and its result."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from rich.console import Console
+from rich.live import Live
+
+from tuner import display
+from tuner.campaign import Campaign
+from tuner.driver import Driver, drive_one
+from tuner.recommend import rank, recommend
+from tuner.service import Service
+
+# Nobody's log or reason is markup, and a file or a pipe has no width to cut tables at.
+PIPE_WIDTH = 240
+
+
+def _console(*, stderr: bool) -> Console:
+    width = None if (sys.stderr if stderr else sys.stdout).isatty() else PIPE_WIDTH
+    return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
+
+
+console = _console(stderr=False)
+errors = _console(stderr=True)
+
+
+def follow(service: Service, campaign: Campaign) -> None:
+    """Drive a campaign until it rests: with live progress on a terminal, else with a line for each trial."""
+    driver = Driver(service)
+    if console.is_terminal:
+        _follow_live(driver, service, campaign.id)
+    else:
+        _follow_logged(driver, service, campaign)
+
+
+def print_best(campaign: Campaign, service: Service, top: int) -> bool:
+    """Print the table and the recommendation; False when nothing was measured."""
+    trials = service.store.trials(campaign.id)
+    ranking = rank(campaign, trials)
+    if ranking:
+        console.print(display.best_table(campaign, ranking, top))
+    failures = display.failure_counts(trials)
+    if failures:
+        console.print("failures: " + ", ".join(f"{count} {kind}" for kind, count in failures.items()))
+    console.print(display.recommendation_text(recommend(campaign, trials)), soft_wrap=True)
+    return bool(ranking)
+
+
+def _follow_live(driver: Driver, service: Service, campaign_id: str) -> None:
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+
+        def watch() -> None:
+            campaign = service.current(campaign_id)
+            trials = service.store.trials(campaign_id)
+            trouble = driver.troubles.get(campaign_id, "")
+            live.update(display.progress(campaign, trials, rank(campaign, trials), time.time(), trouble))
+
+        drive_one(driver, service, campaign_id, watch)
+
+
+def _follow_logged(driver: Driver, service: Service, campaign: Campaign) -> None:
+    begun = False
+    told: set[int] = {trial.number for trial in service.store.trials(campaign.id) if trial.state.final}
+    trouble_told = ""
+
+    def watch() -> None:
+        nonlocal begun, trouble_told
+        if not begun:
+            console.print(display.header(campaign), soft_wrap=True)
+        begun = True
+        for trial in service.store.trials(campaign.id):
+            if trial.state.final and trial.number not in told:
+                told.add(trial.number)
+                console.print(display.trial_line(trial), soft_wrap=True)
+        trouble = driver.troubles.get(campaign.id, "")
+        if trouble and trouble != trouble_told:
+            errors.print(f"waiting: {trouble}", style="yellow")
+        trouble_told = trouble
+
+    drive_one(driver, service, campaign.id, watch)
