@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-fast check format install clean
+.PHONY: demo test test-fast test-matrix check format install clean
 
 demo: $(INSTALLED)
 	$(BIN)/meshtune run examples/demo.yaml
@@ -16,6 +16,12 @@ test: $(INSTALLED)
 # Without real training processes, servers and databases: for the inner loop.
 test-fast: $(INSTALLED)
 	$(BIN)/pytest -m "not slow and not postgres"
+
+# Every case of the trainer's correctness matrix (a plain test run takes a part), and its table: make test-matrix TABLE=...
+TABLE ?= matrix.md
+test-matrix: $(INSTALLED)
+	$(BIN)/pytest -q -m matrix tests/trainer/test_matrix.py --matrix-table $(TABLE)
+	tail -n 1 $(TABLE)
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .
