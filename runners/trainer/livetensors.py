@@ -36,8 +36,9 @@ class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as are
             return NotImplemented  # it takes itself apart first; its local tensors and temporaries come by then
         out = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(out):
-            if isinstance(leaf, Tensor) and leaf.device.type == "cpu":
-                self._see(leaf.untyped_storage())
+            # The storage is asked: DTensor plans with fake tensors, which claim to be on the CPU and hold nothing.
+            if isinstance(leaf, Tensor) and (storage := leaf.untyped_storage()).device.type == "cpu":
+                self._see(storage)
         return out
 
     def __enter__(self) -> LiveTensors:

@@ -1,0 +1,117 @@
+"""Live tensors are counted to the byte, sub-classes and resized storages included, and watching leaves no trace."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from runners.trainer.job import render_job
+from runners.trainer.livetensors import LiveTensors
+from runners.trainer.measure import COUNTED_STEPS
+
+KIB = 1024
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_tensor_counts_until_it_is_gone_and_views_count_once():
+    with LiveTensors() as live:
+        one = torch.zeros(KIB, dtype=torch.uint8)
+        other = torch.zeros(2 * KIB, dtype=torch.uint8)
+        view = one[10:]
+        assert (live.bytes, live.peak_bytes) == (3 * KIB, 3 * KIB)
+        del one, other
+        assert (live.bytes, live.peak_bytes) == (KIB, 3 * KIB)
+        del view
+    assert (live.bytes, live.peak_bytes) == (0, 3 * KIB)
+
+
+def test_temporaries_of_the_backward_pass_count():
+    weight = torch.zeros(64, 64, requires_grad=True)
+    with LiveTensors() as live:
+        (weight.exp() * 2).sum().backward()
+    # exp, its product, the sum, two gradients on the way and the one that stays: at least the last in any case.
+    assert live.bytes >= 64 * 64 * 4
+    assert live.peak_bytes >= 3 * 64 * 64 * 4
+
+
+def test_a_resized_storage_counts_with_its_size():
+    with LiveTensors() as live:
+        tensor = torch.zeros(KIB, dtype=torch.uint8)
+        tensor.untyped_storage().resize_(0)
+        assert live.bytes == 0
+        tensor.untyped_storage().resize_(4 * KIB)
+        assert (live.bytes, live.peak_bytes) == (4 * KIB, 4 * KIB)
+
+
+def test_tensors_without_memory_do_not_count():
+    with LiveTensors() as live, torch.device("meta"):
+        kept = torch.zeros(KIB)
+    with live, FakeTensorMode():
+        planned = torch.zeros(KIB)
+    assert (live.peak_bytes, kept.device.type, planned.device.type) == (0, "meta", "cpu")
+
+
+def test_nothing_is_left_of_it_afterwards():
+    before = torch.UntypedStorage.resize_
+    with LiveTensors():
+        assert torch.UntypedStorage.resize_ is not before
+    assert torch.UntypedStorage.resize_ is before
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
+def test_entering_again_goes_on_counting():
+    live = LiveTensors()
+    with live:
+        kept = torch.zeros(KIB, dtype=torch.uint8)
+    with live:
+        more = torch.zeros(KIB, dtype=torch.uint8)
+        assert live.bytes == 2 * KIB
+    del kept, more
+
+
+@pytest.mark.slow
+def test_weights_gradients_and_the_optimizers_state_are_all_counted(run_job, make_job):
+    job = make_job(plan={"micro_batch_size": 1}, model={"vocab": 40_000, "seq_len": 4})
+    (peak,) = run_job(job).measurement.peak_memory_bytes
+    states = 16 * job.model.parameters  # fp32 weights, gradients and two moments
+    assert states < peak < 1.6 * states
+
+
+# In one process of its own, because it looks at what happens to every operator of a timed step.
+UNTOUCHED = """
+import torch
+from pathlib import Path
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+import runners.trainer.main as main
+from runners.trainer.train import Trainer
+inner, seen = Trainer.step, []
+def step(self, tokens, targets):
+    seen.append((_get_current_dispatch_mode() is not None, torch.UntypedStorage.resize_ is not resize))
+    return inner(self, tokens, targets)
+resize, Trainer.step = torch.UntypedStorage.resize_, step
+job = main.read_job(Path("job.json"))
+assert main.run_rank(job, 0, Path()) == 0
+print(seen)
+"""
+
+
+@pytest.mark.slow
+def test_no_timed_step_is_watched(tmp_path, make_job):
+    (tmp_path / "job.json").write_text(render_job(make_job()), encoding="utf-8")
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", UNTOUCHED],
+        cwd=tmp_path,
+        env=env,
+        check=True,
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+    assert eval(done.stdout) == [(True, True)] * COUNTED_STEPS + [(False, False)] * 2
