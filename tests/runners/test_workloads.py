@@ -65,25 +65,33 @@ GOLDEN = {
         "zero_stage": 1,
         "recompute": "none",
         "schedule": "1f1b",
+        "sequence_parallel": True,
+        "recompute_interval": 1,
+        "context": "all_gather",
     },
     "device": "cpu",
     "dtype": "bfloat16",
     "learning_rate": 0.01,
     "seed": 7,
+    "router": "learned",
     "memory_limit_bytes": 2**30,
+    "peak_flops": None,
+    "incumbent_step_time_s": None,
     "measuring": {
-        "warmup_steps": 1,
+        "max_warmup_steps": 1,
         "min_steps": 3,
         "max_steps": 30,
         "max_seconds": 60.0,
         "precision": 0.03,
+        "profile_steps": 5,
         "loss_steps": 4,
+        "stall_s": 120.0,
     },
 }
 
 
 def test_a_job_is_rendered_as_text_and_nothing_is_written(tmp_path):
-    options = {"dtype": "bfloat16", "learning_rate": 0.01, "measuring": {"warmup_steps": 1, "min_steps": 3}}
+    options = {"dtype": "bfloat16", "learning_rate": 0.01, "measuring": {"max_warmup_steps": 1, "min_steps": 3}}
     spec = materialize(tmp_path / "job", **options)
     assert spec.name == "c1-t1-a1"
     assert spec.command == (sys.executable, "-m", "runners.trainer", "job.json")
@@ -123,12 +131,12 @@ def test_options_have_defaults_and_the_dtype_is_told():
             },
         ),
         (
-            {"dtype": "float8", "measuring": {"min_steps": 0, "precision": 2, "warmup_steps": -1}},
+            {"dtype": "float8", "measuring": {"min_steps": 0, "precision": 2, "max_warmup_steps": -1}},
             {
-                "dtype: must be 'float32' or 'bfloat16', not 'float8'",
+                "dtype: must be 'float32', 'bfloat16' or 'float16', not 'float8'",
                 "measuring.min_steps: must be at least 1, not 0",
                 "measuring.precision: must lie between 0 and 1, not 2.0",
-                "measuring.warmup_steps: must be at least 0, not -1",
+                "measuring.max_warmup_steps: must be at least 0, not -1",
             },
         ),
         ({"learning_rate": 0}, {"learning_rate: must be positive and finite, not 0.0"}),

@@ -9,14 +9,16 @@ import pytest
 from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from search_spaces.constraints import Capabilities, Setting
 from search_spaces.model import ModelSpec
-from search_spaces.plan import Recompute, Schedule
+from search_spaces.plan import ContextParallel, Recompute, Schedule
 
 SHAPES = {"name": "toy", "layers": 8, "hidden": 512, "heads": 8, "ffn": 2048, "vocab": 1024, "seq_len": 256}
 EVERYTHING = Capabilities(
     schedules=frozenset(Schedule),
     recompute=frozenset(Recompute),
     zero_stages_with_pp=frozenset({0, 1, 2, 3}),
-    context_parallel=True,
+    contexts=frozenset(ContextParallel),
+    recompute_intervals=True,
+    choice_of_sequence_parallel=True,
     expert_parallel=True,
     kv_replication=True,
     experts=True,
@@ -46,9 +48,10 @@ def make_setting(make_model: MakeModel) -> MakeSetting:
         batch: int | None = 32,
         able: Capabilities = EVERYTHING,
         tp_across_nodes: bool = False,
+        kind: str = "cuda",
         **shapes: object,
     ) -> Setting:
-        device = DeviceSpec(name="toy", kind=DeviceKind.CUDA, memory_bytes=2**30)
+        device = DeviceSpec(name="toy", kind=DeviceKind(kind), memory_bytes=2**30)
         return Setting(
             model=make_model(**shapes),
             cluster=ClusterSpec(name="toy", nodes=nodes, devices_per_node=devices_per_node, device=device),

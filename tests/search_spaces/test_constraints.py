@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from search_spaces.constraints import CONSTRAINTS, Capabilities
-from search_spaces.plan import Plan
+from search_spaces.plan import Plan, Recompute
 from search_spaces.space import Bounds, Space
 
 PLAIN = Capabilities()
@@ -71,7 +71,99 @@ BROKEN = [
         "zero_stage(0) with pp(1): the trainer runs stages none there",
         set(),
     ),
-    ("trainer-cp", {"able": PLAIN}, {"cp": 2}, "cp(2): the trainer has no context parallelism", set()),
+    (
+        "trainer-cp",
+        {"able": PLAIN},
+        {"cp": 2},
+        "cp(2) with context(all_gather): the trainer supports no context parallelism",
+        set(),
+    ),
+    (
+        "trainer-recompute-interval",
+        {"able": Capabilities(recompute=frozenset({Recompute.FULL}))},
+        {"recompute": "full", "recompute_interval": 2},
+        "recompute_interval(2): the trainer recomputes every layer or none",
+        set(),
+    ),
+    (
+        "trainer-sequence-parallel",
+        {"able": PLAIN},
+        {"tp": 2, "sequence_parallel": False},
+        "sequence_parallel(False): the trainer always splits the sequence over tp",
+        set(),
+    ),
+    ("zbv-vpp", {}, {"pp": 2, "vpp": 4, "schedule": "zbv"}, "vpp(4)", set()),
+    (
+        "interleaved-rounds",
+        {"batch": 40},
+        {"pp": 2, "vpp": 2, "schedule": "interleaved", "micro_batch_size": 2},
+        "grad_accum_steps(5) is no multiple of its 2 rounds of at least pp(2)",
+        set(),
+    ),
+    (
+        "split-backward-zero3",
+        {},
+        {"pp": 2, "vpp": 2, "schedule": "zbv", "zero_stage": 3},
+        "zero_stage(3) with schedule(zbv)",
+        set(),
+    ),
+    (
+        "split-backward-selective",
+        {},
+        {"pp": 2, "vpp": 2, "schedule": "zbv", "recompute": "selective"},
+        "recompute(selective) with schedule(zbv)",
+        set(),
+    ),
+    (
+        "ulysses-heads",
+        {"hidden": 384, "heads": 6, "kv_heads": 6},
+        {"cp": 4, "context": "ulysses"},
+        "tp(1) * cp(4) = 4 does not divide heads(6)",
+        {"ulysses-kv-heads"},
+    ),
+    (
+        "ulysses-kv-heads",
+        {"kv_heads": 2},
+        {"cp": 4, "context": "ulysses"},
+        "tp(1) * cp(4) = 4 does not divide kv_heads(2)",
+        set(),
+    ),
+    ("ring-cuda", {"kind": "cpu"}, {"cp": 2, "context": "ring"}, "context(ring) on cpu devices", set()),
+    (
+        "ring-sequence",
+        {"seq_len": 258},
+        {"cp": 2, "context": "ring"},
+        "2 * cp(2) does not divide seq_len(258)",
+        set(),
+    ),
+    (
+        "recompute-interval",
+        {},
+        {"pp": 4, "recompute": "full", "recompute_interval": 3},
+        "recompute_interval(3) is above the layers of a chunk, layers(8) / (pp(4) * vpp(1))",
+        set(),
+    ),
+    (
+        "sequence-parallel-needs-tp",
+        {},
+        {"sequence_parallel": False},
+        "sequence_parallel(False) with tp(1) is the same setting as true",
+        set(),
+    ),
+    (
+        "interval-needs-recompute",
+        {},
+        {"recompute_interval": 2},
+        "recompute_interval(2) with recompute(none) is the same setting as 1",
+        set(),
+    ),
+    (
+        "context-needs-cp",
+        {},
+        {"context": "ulysses"},
+        "context(ulysses) with cp(1) is the same setting as all_gather",
+        set(),
+    ),
     (
         "trainer-ep",
         {"able": Capabilities(experts=True), "experts": 2, "top_k": 1},

@@ -9,20 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.checks import InvalidValue
-from search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
+from search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 from search_spaces.space import Bounds, Space
 
-degrees = st.integers(1, 64)
-plans = st.builds(
-    Plan,
-    **{name: degrees for name in PLAN_FIELDS if name not in ("zero_stage", "recompute", "schedule")},
-    zero_stage=st.integers(0, 3),
-    recompute=st.sampled_from(Recompute),
-    schedule=st.sampled_from(Schedule),
-)
+VALUES = {
+    "zero_stage": st.integers(0, 3),
+    "recompute": st.sampled_from(Recompute),
+    "schedule": st.sampled_from(Schedule),
+    "sequence_parallel": st.booleans(),
+    "context": st.sampled_from(ContextParallel),
+}
+DEGREES = [name for name in PLAN_FIELDS if name not in VALUES]
+plans = st.builds(Plan, **VALUES, **{name: st.integers(1, 64) for name in DEGREES})
 
 
-@pytest.mark.parametrize("name", [name for name in PLAN_FIELDS if name not in ("zero_stage", "recompute", "schedule")])
+@pytest.mark.parametrize("name", DEGREES)
 @pytest.mark.parametrize(
     ("value", "message"),
     [
@@ -49,11 +50,11 @@ def test_a_zero_stage_that_does_not_exist_is_refused(value, message):
 
 def test_every_mistake_is_told_at_once_with_its_path():
     with pytest.raises(InvalidValue) as caught:
-        Plan(tp=0, micro_batch_size=-1, zero_stage=9, recompute="some", schedule="never")
+        Plan(tp=0, micro_batch_size=-1, zero_stage=9, recompute="some", schedule="never", sequence_parallel=1)
     assert [problem.path for problem in caught.value.problems] == [
-        *("tp", "micro_batch_size", "zero_stage", "recompute", "schedule")
+        *("tp", "micro_batch_size", "zero_stage", "recompute", "schedule", "sequence_parallel")
     ]
-    assert "schedule: must be one of gpipe, 1f1b, interleaved, zero_bubble, not 'never'" in str(caught.value)
+    assert "schedule: must be one of gpipe, 1f1b, interleaved, zero_bubble, zbv, not 'never'" in str(caught.value)
 
 
 def test_names_become_members():
@@ -81,9 +82,10 @@ def test_plans_are_equal_exactly_when_their_keys_are(one, other):
     assert Plan(**one.as_dict()).key == one.key
 
 
-@given(plans, st.sampled_from(PLAN_FIELDS), st.integers(1, 64), st.sampled_from(Recompute), st.sampled_from(Schedule))
-def test_changing_one_field_changes_the_key(plan, name, number, recompute, schedule):
-    value = {"recompute": recompute, "schedule": schedule, "zero_stage": number % 4}.get(name, number)
+@given(plans, st.data())
+def test_changing_one_field_changes_the_key(plan, data):
+    name = data.draw(st.sampled_from(PLAN_FIELDS))
+    value = data.draw(VALUES.get(name, st.integers(1, 64)))
     changed = Plan(**plan.as_dict() | {name: value})
     assert (changed.key == plan.key) == (getattr(plan, name) == value)
 
@@ -102,5 +104,5 @@ def test_the_keys_of_a_whole_space_are_unique(make_setting):
 def test_the_plain_form_survives_json(plan):
     plain = plan.as_dict()
     assert list(plain) == list(PLAN_FIELDS)
-    assert {type(value) for value in plain.values()} == {int, str}
+    assert {type(value) for value in plain.values()} == {int, str, bool}
     assert Plan(**json.loads(json.dumps(plain))) == plan

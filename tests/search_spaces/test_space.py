@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from search_spaces.checks import InvalidValue
 from search_spaces.constraints import CONSTRAINTS, Capabilities
-from search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
+from search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 from search_spaces.space import MOST_COMBINATIONS, Bounds, Space, SpaceTooLarge
 
 ALL = {"recompute": tuple(Recompute), "schedule": tuple(Schedule)}
@@ -26,7 +26,8 @@ def legal(p: Plan, s) -> bool:
         return False
     if not s.tp_across_nodes and cluster.devices_per_node % p.tp:
         return False
-    if model.heads % p.tp or model.ffn % p.tp or model.vocab % p.tp or model.seq_len % (p.tp * p.cp):
+    slices = p.tp * p.cp if p.sequence_parallel else p.cp
+    if model.heads % p.tp or model.ffn % p.tp or model.vocab % p.tp or model.seq_len % slices:
         return False
     if model.kv_heads % p.tp and not (able.kv_replication and p.tp % model.kv_heads == 0):
         return False
@@ -36,7 +37,11 @@ def legal(p: Plan, s) -> bool:
         return False
     if p.zero_stage not in (able.zero_stages if p.pp == 1 else able.zero_stages_with_pp):
         return False
-    if (p.cp > 1 and not able.context_parallel) or (p.ep > 1 and not able.expert_parallel):
+    if p.ep > 1 and not able.expert_parallel:
+        return False
+    if not (legal_context(p, s) and legal_recompute(p, s)):
+        return False
+    if not p.sequence_parallel and (p.tp == 1 or not able.choice_of_sequence_parallel):
         return False
     if (model.experts and not able.experts) or p.recompute not in able.recompute:
         return False
@@ -44,8 +49,32 @@ def legal(p: Plan, s) -> bool:
         return False
     if p.pp == 1:
         return p.schedule is Schedule.ONE_F_ONE_B and p.vpp == 1
-    interleaves = p.schedule in (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE)
+    if p.schedule in (Schedule.ZERO_BUBBLE, Schedule.ZBV) and (p.zero_stage == 3 or p.recompute == "selective"):
+        return False
+    if p.schedule is Schedule.ZBV and p.vpp != 2:
+        return False
+    rounds = max(1, p.grad_accum_steps // p.pp)
+    if p.schedule in (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE) and p.grad_accum_steps % rounds:
+        return False
+    interleaves = p.schedule in (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE, Schedule.ZBV)
     return p.schedule in able.schedules and interleaves == (p.vpp > 1)
+
+
+def legal_context(p: Plan, s) -> bool:
+    if p.cp == 1:
+        return p.context is ContextParallel.ALL_GATHER
+    if p.context is ContextParallel.ULYSSES and (s.model.heads % (p.tp * p.cp) or s.model.kv_heads % (p.tp * p.cp)):
+        return False
+    if p.context is ContextParallel.RING and (s.cluster.device.kind != "cuda" or s.model.seq_len % (2 * p.cp)):
+        return False
+    return p.context in s.capabilities.contexts
+
+
+def legal_recompute(p: Plan, s) -> bool:
+    if p.recompute_interval == 1:
+        return True
+    chunk = s.model.layers // (p.pp * p.vpp)
+    return p.recompute != "none" and s.capabilities.recompute_intervals and p.recompute_interval <= chunk
 
 
 def divisors(number: int) -> list[int]:
@@ -56,7 +85,7 @@ def every_plan(bounds: Bounds, s) -> list[Plan]:
     """The legal plans of the bounds, found one by one; what bounds leave open is tried in full."""
     devices, batch = s.cluster.devices, s.global_batch_size
     found = []
-    for tp, pp, cp, ep, vpp, size, zero, recompute, schedule in product(
+    for tp, pp, cp, ep, vpp, size, zero, recompute, schedule, interval, context, sequence_parallel in product(
         bounds.tp or range(1, devices + 1),
         bounds.pp or range(1, devices + 1),
         bounds.cp,
@@ -66,6 +95,9 @@ def every_plan(bounds: Bounds, s) -> list[Plan]:
         bounds.zero_stage,
         bounds.recompute,
         bounds.schedule,
+        bounds.recompute_interval,
+        bounds.context,
+        bounds.sequence_parallel,
     ):
         for dp in divisors(devices):
             if tp * pp * cp * dp != devices:
@@ -86,6 +118,9 @@ def every_plan(bounds: Bounds, s) -> list[Plan]:
                     zero_stage=zero,
                     recompute=recompute,
                     schedule=schedule,
+                    recompute_interval=interval,
+                    context=context,
+                    sequence_parallel=sequence_parallel,
                 )
                 if legal(plan, s):
                     found.append(plan)
@@ -108,6 +143,11 @@ CASES = {
     "experts": (Bounds(ep=(1, 2, 3, 4, 8)), {"experts": 8, "top_k": 2, "nodes": 2}),
     "interleaved": (Bounds(vpp=(1, 2, 3, 4), **ALL), {"layers": 12, "batch": 64}),
     "everything": (Bounds(cp=(1, 2, 4), ep=(1, 2), vpp=(1, 2), **ALL), {"experts": 6, "top_k": 1, "kv_heads": 4}),
+    "kinds of context parallelism": (
+        Bounds(cp=(1, 2, 4), context=tuple(ContextParallel), sequence_parallel=(True, False)),
+        {"kv_heads": 4, "seq_len": 264},
+    ),
+    "some layers recomputed": (Bounds(recompute=tuple(Recompute), recompute_interval=(1, 2, 3, 9)), {}),
     "odd bounds": (Bounds(tp=(8, 3, 1), pp=(2, 1), micro_batch_size=(5, 3, 1), zero_stage=(3, 0)), {"batch": 30}),
     "an odd batch": (Bounds(), {"batch": 7}),
     "three devices": (Bounds(), {"devices_per_node": 3, "batch": 12, "layers": 9, "hidden": 576, "heads": 9}),
@@ -173,13 +213,14 @@ def test_a_plan_outside_has_no_position(make_setting):
 
 
 small = st.sampled_from((1, 2, 3, 4, 8))
-any_plan = st.builds(
-    Plan,
-    **{name: small for name in PLAN_FIELDS if name not in ("zero_stage", "recompute", "schedule")},
-    zero_stage=st.integers(0, 3),
-    recompute=st.sampled_from(Recompute),
-    schedule=st.sampled_from(Schedule),
-)
+OTHERS = {
+    "zero_stage": st.integers(0, 3),
+    "recompute": st.sampled_from(Recompute),
+    "schedule": st.sampled_from(Schedule),
+    "sequence_parallel": st.booleans(),
+    "context": st.sampled_from(ContextParallel),
+}
+any_plan = st.builds(Plan, **OTHERS, **{name: small for name in PLAN_FIELDS if name not in OTHERS})
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +231,16 @@ def spaces(make_setting):
         Space(Bounds(cp=(1, 2), ep=(1, 2), vpp=(1, 2), **ALL), make_setting(batch=None, experts=2, top_k=1)),
         Space(Bounds(vpp=(1, 2), **ALL), make_setting(nodes=2, batch=16, kv_heads=2)),
         Space(Bounds(), make_setting(able=PLAIN, batch=32)),
+        Space(
+            Bounds(
+                cp=(1, 2),
+                context=tuple(ContextParallel),
+                sequence_parallel=(True, False),
+                recompute=tuple(Recompute),
+                recompute_interval=(1, 2),
+            ),
+            make_setting(batch=32),
+        ),
     ]
     return [(space, set(space)) for space in built]
 

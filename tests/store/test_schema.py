@@ -53,7 +53,7 @@ def test_a_database_of_a_newer_meshtune_is_refused_untouched(shared_url: str, ma
         make.running(store)
         with store._database.writing() as connection:
             connection.execute(text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'"))
-    with pytest.raises(StoreUnavailable, match=r"newer meshtune \(schema 9999, this one knows up to 0002\)") as caught:
+    with pytest.raises(StoreUnavailable, match=r"newer meshtune \(schema 9999, this one knows up to 0003\)") as caught:
         Store.open(shared_url)
     assert not caught.value.transient
     assert str(caught.value).startswith("the ")

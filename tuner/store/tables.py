@@ -96,6 +96,9 @@ trials = Table(
     _required("zero_stage", Integer),
     _required("recompute", PlainText),
     _required("schedule", PlainText),
+    _required("sequence_parallel", Boolean),
+    _required("recompute_interval", Integer),
+    _required("context", PlainText),
     # The index of this constraint is the one for "the trials of a campaign", too.
     UniqueConstraint("campaign_id", "number"),
     UniqueConstraint("campaign_id", "plan_key"),
