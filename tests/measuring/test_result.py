@@ -8,6 +8,7 @@ import pytest
 
 from runners.outcome import Measurement, Outcome, ResultMalformed, Verdict, parse_result, read_result, write_result
 from runners.profile import Profile
+from search_spaces.checks import InvalidValue
 
 PROFILE = Profile(
     step_time_s=0.25,
@@ -41,9 +42,9 @@ def test_a_measurement_comes_back_from_its_file(tmp_path):
 
 
 def test_a_pruned_job_has_no_measurement_and_no_other_has_a_partial_one():
-    with pytest.raises(ResultMalformed, match="pruned and a measurement"):
+    with pytest.raises(InvalidValue, match="measurement: does not go with the verdict pruned"):
         Outcome(verdict=Verdict.PRUNED, measurement=FULL)
-    with pytest.raises(ResultMalformed, match="crashed and a partial measurement"):
+    with pytest.raises(InvalidValue, match="partial: does not go with the verdict crashed"):
         Outcome(verdict=Verdict.CRASHED, partial=FULL)
 
 
@@ -57,10 +58,13 @@ def test_rates_follow_from_the_median():
 @pytest.mark.parametrize(
     ("profile", "message"),
     [
-        ({}, "measurement.step_time_s: missing"),
-        ([], "measurement: "),
+        ({}, "measurement.profile.step_time_s: is missing"),
+        ([], "measurement.profile: must be a mapping"),
         ({"step_time_s": 1, "parts_s": [{}], "waiting_s": [], "own_times_s": [[1]], "stages": [0]}, "one value per"),
-        ({"step_time_s": 1, "parts_s": [3], "waiting_s": [{}], "own_times_s": [[1]], "stages": [0]}, "measurement: "),
+        (
+            {"step_time_s": 1, "parts_s": [3], "waiting_s": [{}], "own_times_s": [[1]], "stages": [0]},
+            "profile.parts_s.0: must be",
+        ),
     ],
 )
 def test_a_malformed_profile_is_refused(profile, message):
