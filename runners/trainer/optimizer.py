@@ -78,7 +78,8 @@ class FlatAdamW:
     """AdamW on one flat buffer of all parameters of this rank.
 
     Unsharded (ZeRO 0): all-reduce, AdamW on everything. Sharded (ZeRO 1): reduce-scatter, AdamW on this replica's
-    slice, all-gather. Gradients are added to a flat buffer as the backward pass makes them, so that they exist once.
+    slice, all-gather. Gradients are added to a flat buffer as the backward pass makes them, so that they exist once;
+    not so with split backward passes, where torch sums a step's gradients itself, in the model's number format.
     """
 
     def __init__(

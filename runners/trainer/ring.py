@@ -1,7 +1,7 @@
 """Ring attention (Liu et al. 2023) by torch's own context-parallel kernels, which exist for CUDA alone.
 
-The API is private in torch 2.13. This project has had no CUDA devices to run it on: the tests drive it over gloo with a
-CPU kernel in the place of CUDA's, so NCCL and the real kernels are not verified. Plans that ask for it on CPU are refused.
+The API is private in torch 2.13. This project has had no CUDA devices to run it on: tests drive it over gloo with a
+CPU kernel in the place of CUDA's, so NCCL and the real kernels are not verified. Plans that want it on CPU are refused.
 """
 
 from __future__ import annotations

@@ -62,6 +62,15 @@ def test_bfloat16_mixtures_train_as_float32_ones_do_but_for_rounding(run_job, ma
         assert max(abs(a - b) for a, b in zip(rounded, exact, strict=True)) < 2e-2, plan
 
 
+@pytest.mark.parametrize("zero_stage", [1, 2])
+def test_bfloat16_trains_with_split_backward_passes(zero_stage, run_job, make_job):
+    shapes = {"layers": 4}
+    plan = {"pp": 2, "dp": 2, "vpp": 2, "schedule": "zbv", "zero_stage": zero_stage}
+    exact = run_job(make_job(plan={"micro_batch_size": 8}, model=shapes)).losses
+    rounded = run_job(make_job(plan=plan, model=shapes, dtype="bfloat16")).losses
+    assert max(abs(a - b) for a, b in zip(rounded, exact, strict=True)) < 2e-2
+
+
 # 512 * 20000 logits are 39 MiB a copy; the backward pass holds one more than the forward pass. 200000 * 32 weights are
 # 24 MiB, twice: gradients are there from the start, and the optimizer adds two more such pairs.
 LARGE_LOGITS = {"vocab": 20_000, "seq_len": 64}

@@ -2,7 +2,7 @@
 
 Each case takes four AdamW steps, on other data each step, and its losses are compared with those of one process that
 computes the same global batch as one micro-batch. `make test-matrix` runs all cases and writes a table; a plain test
-run takes every third or so, which together touch every axis. Speed and memory are not looked at; no CUDA, no ring.
+run takes a third, which together touch every axis. Speed and memory are not looked at; no CUDA, no ring.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ WORDS = {
 CASES = """
 * llama mbs4
   llama mbs2
-  gpt mbs4
+* gpt mbs4
 * llama dp2 zero0
 * llama dp2 zero1
 * llama dp2 zero2
 * llama dp2 zero3
   llama dp4 zero3
-  llama dp4 zero1 mbs2
+* llama dp4 zero1 mbs2
   llama-odd-vocab dp2 zero2 mbs2
   gpt dp2 zero3 mbs4
   gpt dp8 zero2
   llama tp2 mbs8
 * llama tp2 nosp mbs8
-  llama tp2 mbs4
+* llama tp2 mbs4
   llama tp4 mbs8
   llama-one-kv tp2 nosp mbs8
 * llama-one-kv tp4 mbs8
@@ -84,11 +84,11 @@ CASES = """
   llama tp2 dp2 zero3 nosp mbs4
   llama-one-kv tp2 mbs8
   llama-one-kv tp2 dp2 zero3 mbs4
-  llama-odd-vocab tp2 mbs8
-  gpt tp2 dp2 zero1 nosp mbs4
+* llama-odd-vocab tp2 mbs8
+* gpt tp2 dp2 zero1 nosp mbs4
   gpt tp2 dp2 zero2 nosp mbs4
   llama-one-kv tp2 dp2 zero3 nosp mbs4
-  llama pp2 gpipe
+* llama pp2 gpipe
   llama pp2 1f1b
   llama4 pp4 1f1b
   gpt4 pp4 gpipe
@@ -104,7 +104,7 @@ CASES = """
 * gpt4 pp2 vpp2 zbv
   gpt4 pp2 vpp2 interleaved
 * gpt4 pp2 vpp2 zero-bubble
-  llama-tied4 pp4 gpipe
+* llama-tied4 pp4 gpipe
 * llama pp2 dp2 zero0
   llama pp2 dp2 zero1
   llama pp2 dp2 zero2
@@ -114,21 +114,21 @@ CASES = """
 * gpt pp2 dp2 zero3
   gpt tp2 pp2 mbs4
   llama4 pp2 dp2 zero0 vpp2 interleaved
-  llama4 pp2 dp2 zero1 vpp2 interleaved
+* llama4 pp2 dp2 zero1 vpp2 interleaved
   llama4 pp2 dp2 zero2 vpp2 interleaved
 * llama4 pp2 dp2 zero3 vpp2 interleaved
-  llama4 pp2 dp2 zero0 vpp2 zero-bubble
+* llama4 pp2 dp2 zero0 vpp2 zero-bubble
   llama4 pp2 dp2 zero1 vpp2 zero-bubble
   llama4 pp2 dp2 zero2 vpp2 zero-bubble
   llama4 pp2 dp2 zero0 vpp2 zbv
-  llama4 pp2 dp2 zero1 vpp2 zbv
+* llama4 pp2 dp2 zero1 vpp2 zbv
   llama4 pp2 dp2 zero2 vpp2 zbv
 * gpt4 pp2 dp2 zero2 vpp2 zbv
   gpt4 pp2 dp2 zero3 vpp2 interleaved
   llama tp2 pp2 mbs4
   llama tp2 pp2 nosp mbs4
   llama4 tp2 pp2 vpp2 interleaved mbs4
-  llama4 tp2 pp2 vpp2 zbv mbs4
+* llama4 tp2 pp2 vpp2 zbv mbs4
   llama4 tp2 pp2 vpp2 zero-bubble nosp mbs4
   llama tp2 pp2 dp2 zero0 mbs2
   llama tp2 pp2 dp2 zero1 mbs2
@@ -138,13 +138,13 @@ CASES = """
   llama4 tp2 pp2 dp2 zero2 vpp2 zbv mbs2
 * llama full mbs2
   llama selective mbs2
-  llama4 full every2 mbs2
+* llama4 full every2 mbs2
   gpt4 selective every3 mbs2
   llama dp2 zero3 full
 * llama dp2 zero2 selective
   llama4 dp2 zero3 selective every2
   llama pp2 1f1b full
-  llama4 pp2 vpp2 interleaved selective
+* llama4 pp2 vpp2 interleaved selective
 * llama4 pp2 vpp2 zbv full
   llama4 pp2 vpp2 zbv full every2
   llama4 pp2 vpp2 zero-bubble full
@@ -162,15 +162,15 @@ CASES = """
   gpt cp4 ulysses mbs4
   llama cp2 zero1 mbs4
   llama cp2 zero2 mbs4
-  llama cp2 zero3 mbs4
+* llama cp2 zero3 mbs4
 * llama cp2 dp2 zero3 mbs2
-  llama cp2 dp2 zero1 ulysses mbs2
+* llama cp2 dp2 zero1 ulysses mbs2
   llama cp2 dp2 zero0 mbs2
   llama cp2 tp2 mbs8
-  gpt cp2 tp2 ulysses mbs8
+* gpt cp2 tp2 ulysses mbs8
 * gpt cp2 tp2 nosp mbs8
   llama cp2 pp2 mbs2
-  llama4 cp2 pp2 vpp2 zbv ulysses mbs2
+* llama4 cp2 pp2 vpp2 zbv ulysses mbs2
   llama4 cp2 pp2 dp2 zero2 vpp2 interleaved
   llama cp2 mbs4 selective
   gpt cp2 mbs4 ulysses full
@@ -179,14 +179,14 @@ CASES = """
   gpt cp2 tp2 dp2 zero1 ulysses selective mbs4
 * llama-moe mbs4
   gpt-moe mbs4 balanced
-  llama-moe-top1 dp2 ep2 zero0
+* llama-moe-top1 dp2 ep2 zero0
   llama-moe dp2 zero2
 * llama-moe dp2 ep2 zero0
   llama-moe dp2 ep2 zero1
   gpt-moe dp2 ep2 zero2
 * gpt-moe dp2 ep2 zero3
-  llama-moe8 dp4 ep2 zero1
-  llama-moe8 dp4 ep2 zero3
+* llama-moe8 dp4 ep2 zero1
+* llama-moe8 dp4 ep2 zero3
   llama-moe dp4 ep4 zero2
   llama-moe8 dp8 ep4 zero1
 * llama-moe dp2 ep2 zero2 selective balanced mbs2
@@ -194,7 +194,7 @@ CASES = """
   llama-moe tp2 nosp selective mbs8
   llama-moe dp2 ep2 zero1 balanced mbs2
   llama-moe dp2 ep2 zero3 balanced mbs2
-  llama-moe tp2 mbs8
+* llama-moe tp2 mbs8
   gpt-moe tp2 nosp mbs8
   llama-moe dp2 ep2 cp2 zero3 mbs2
 * llama-moe dp2 ep2 cp2 zero1 ulysses balanced mbs2
@@ -203,7 +203,7 @@ CASES = """
   llama-moe dp2 ep2 tp2 zero2 nosp mbs4
   llama-moe4 dp2 ep2 pp2 zero1
   llama-moe4 dp2 ep2 pp2 zero3
-  llama-moe4 dp2 ep2 pp2 zero1 vpp2 zbv
+* llama-moe4 dp2 ep2 pp2 zero1 vpp2 zbv
   gpt-moe4 dp2 ep2 pp2 zero2 vpp2 zero-bubble
 * gpt-moe4 dp2 ep2 pp2 zero3 vpp2 interleaved
   llama-moe4 pp2 vpp2 zbv full
@@ -260,5 +260,5 @@ def test_a_layout_does_not_change_the_losses(case, reference, run_job, make_job,
 
 
 def test_the_matrix_is_large_and_names_every_case_once():
-    assert len(CASES) == len(set(case[2:] for case in CASES)) >= 90
-    assert len(CASES) / 4 < sum(case.startswith("*") for case in CASES) < len(CASES) / 2
+    assert len(CASES) == len({case[2:] for case in CASES}) >= 90
+    assert len(CASES) / 3 <= sum(case.startswith("*") for case in CASES) < len(CASES) / 2
