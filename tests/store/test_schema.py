@@ -18,6 +18,23 @@ def test_the_migrations_make_exactly_the_tables(store: Store):
         assert differences(connection) == []
 
 
+def test_measurements_from_before_are_still_read(file_url: str, make):
+    with Store.open(file_url) as store:
+        make.running(store)
+        store.finish("c1", 0, make.ok(), started_at=1.0, finished_at=2.0, now=3.0)
+        with store._database.writing() as connection:
+            for table, column in (
+                ("attempts", "partial"),
+                ("measurements", "peak_flops_per_device"),
+                ("measurements", "peak_held_bytes"),
+                ("measurements", "profile"),
+            ):
+                connection.execute(text(f"ALTER TABLE {table} DROP COLUMN {column}"))
+            connection.execute(text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '0001'"))
+    with Store.open(file_url) as store:
+        assert store.trial("c1", 0).outcome == make.ok()
+
+
 def test_a_difference_would_be_seen(store: Store):
     with store._database.writing() as connection:
         connection.execute(text("ALTER TABLE steps ADD COLUMN surplus INTEGER"))

@@ -6,6 +6,7 @@ from sqlalchemy import event, insert, select
 from sqlalchemy.engine import Engine
 
 from runners.outcome import Measurement, Outcome, Verdict
+from runners.profile import Profile
 from search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
 from tuner.campaign import CampaignState
 from tuner.store import AlreadyExists, IllegalMove, NotFound, Store, tables
@@ -168,6 +169,38 @@ def test_exactly_the_steps_come_back(store: Store, make):
         ).all()
     seconds = (*exact.warmup_times_s, *exact.step_times_s)
     assert [tuple(row) for row in rows] == [(n, n < 2, value) for n, value in enumerate(seconds)]
+
+
+PROFILE = Profile(
+    step_time_s=1 / 3,
+    parts_s=({"compute": 0.1 + 0.2, "dp": 0.0}, {"compute": 1 / 7, "dp": 1 / 9}),
+    waiting_s=({}, {"dp": 1e-9}),
+    own_times_s=((0.3, 0.1), (0.2, 0.7)),
+    stages=(0, 0),
+)
+
+
+def test_the_profile_and_the_memory_held_come_back(store: Store, make):
+    make.running(store)
+    measurement = replace(
+        make.ok().measurement, profile=PROFILE, peak_held_bytes=(2**40, 0), peak_flops_per_device=1e15 / 3
+    )
+    outcome = Outcome(verdict=Verdict.OK, measurement=measurement)
+    store.finish("c1", 0, outcome, started_at=1.0, finished_at=2.0, now=3.0)
+    assert store.trial("c1", 0).outcome == outcome
+
+
+def test_what_a_pruned_job_did_is_kept_apart_from_measurements(store: Store, make):
+    make.running(store)
+    partial = replace(make.ok().measurement, profile=PROFILE, first_losses=(math.inf, 0.1))
+    outcome = Outcome(verdict=Verdict.PRUNED, partial=partial, reason="given up after 8 steps")
+    store.finish("c1", 0, outcome, started_at=1.0, finished_at=2.0, now=3.0)
+    assert store.trial("c1", 0).outcome == outcome
+    assert store.trial("c1", 0).measurement is None
+    assert "step_time_s" not in store.events("c1")[-1].data
+    with store._database.reading() as connection:
+        assert connection.execute(select(tables.measurements)).all() == []
+        assert connection.execute(select(tables.steps)).all() == []
 
 
 def test_a_loss_that_is_no_number_is_kept(store: Store, make):
