@@ -18,7 +18,7 @@ def test_the_migrations_make_exactly_the_tables(store: Store):
         assert differences(connection) == []
 
 
-def test_measurements_from_before_are_still_read(file_url: str, make):
+def test_trials_from_before_are_still_read(file_url: str, make):
     with Store.open(file_url) as store:
         make.running(store)
         store.finish("c1", 0, make.ok(), started_at=1.0, finished_at=2.0, now=3.0)
@@ -28,11 +28,20 @@ def test_measurements_from_before_are_still_read(file_url: str, make):
                 ("measurements", "peak_flops_per_device"),
                 ("measurements", "peak_held_bytes"),
                 ("measurements", "profile"),
+                ("trials", "sequence_parallel"),
+                ("trials", "recompute_interval"),
+                ("trials", "context"),
             ):
                 connection.execute(text(f"ALTER TABLE {table} DROP COLUMN {column}"))
             connection.execute(text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '0001'"))
     with Store.open(file_url) as store:
-        assert store.trial("c1", 0).outcome == make.ok()
+        trial = store.trial("c1", 0)
+        assert trial.outcome == make.ok()
+        assert (trial.plan.sequence_parallel, trial.plan.recompute_interval, trial.plan.context) == (
+            True,
+            1,
+            "all_gather",
+        )
 
 
 def test_a_difference_would_be_seen(store: Store):
