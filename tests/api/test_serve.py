@@ -25,7 +25,7 @@ SPEC = {
     "cluster": {"preset": "local-cpu", "devices_per_node": 1},
     "global_batch_size": 4,
     "search": "random",
-    "workload": {"kind": "torch", "measuring": {"warmup_steps": 1, "min_steps": 3, "max_steps": 3}},
+    "workload": {"kind": "torch", "measuring": {"max_warmup_steps": 1, "min_steps": 3, "max_steps": 3}},
     "runner": {"kind": "local", "idle_s": 1},
     "budget": {"trials": 3},
 }

@@ -24,7 +24,7 @@ CLUSTER = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=DEVICE)
 
 
 def submit(lab, name: str, **measuring) -> TorchWorkload:
-    workload = TorchWorkload({"measuring": {"warmup_steps": 1, "min_steps": 3, "max_steps": 4} | measuring})
+    workload = TorchWorkload({"measuring": {"max_warmup_steps": 1, "min_steps": 3, "max_steps": 4} | measuring})
     directory = lab.folder / "work" / name
     lab.runner.submit(workload.materialize(name, MODEL, PLAN, CLUSTER, directory, seed=0, time_limit_s=120))
     return workload

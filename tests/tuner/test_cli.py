@@ -25,7 +25,7 @@ SPEC = {
     "cluster": {"preset": "local-cpu", "devices_per_node": 2},
     "global_batch_size": 8,
     "space": {"micro_batch_size": [1, 2, 4]},
-    "workload": {"kind": "torch", "measuring": {"warmup_steps": 1, "min_steps": 6, "max_steps": 6}},
+    "workload": {"kind": "torch", "measuring": {"max_warmup_steps": 1, "min_steps": 6, "max_steps": 6}},
     "baseline": {"tp": 1},
     "search": "random",
     "runner": {"kind": "local", "idle_s": 2},

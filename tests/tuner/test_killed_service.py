@@ -57,7 +57,7 @@ class Site:
         self.folder, self.home = folder, Home(folder / "home")
         (folder / "path").mkdir()
         (folder / "path" / "sitecustomize.py").write_text(COUNT_STARTS)
-        measuring = {"warmup_steps": 1, "min_steps": steps, "max_steps": steps}
+        measuring = {"max_warmup_steps": 1, "min_steps": steps, "max_steps": steps}
         spec = {**SPEC, "budget": {"trials": trials}, "workload": {"kind": "torch", "measuring": measuring}}
         (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
 

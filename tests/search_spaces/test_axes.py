@@ -149,5 +149,5 @@ def test_keys_of_plans_without_the_new_axes_have_not_changed():
 def test_plan_fields_of_the_wrong_kind_are_refused():
     with pytest.raises(ValueError, match="sequence_parallel: must be true or false, not 1"):
         Plan(sequence_parallel=1)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="'star' is not a valid ContextParallel"):
+    with pytest.raises(ValueError, match="context: must be one of all_gather, ulysses, ring, not 'star'"):
         Plan(context="star")  # type: ignore[arg-type]
