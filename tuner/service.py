@@ -32,6 +32,7 @@ from tuner.decide import (
     decide,
 )
 from tuner.documents import read_spec
+from tuner.incumbent import incumbent_step_time_s
 from tuner.paths import Home
 from tuner.recommend import peak_flops
 from tuner.search.base import Search, SearchError, Seen
@@ -136,8 +137,16 @@ class Service:
         for campaign_id in list(self._works):
             self.release(campaign_id)
 
-    def job(self, campaign: Campaign, plan: Plan, name: str, workload: Workload) -> JobSpec:
-        """The job that measures `plan` for this campaign."""
+    def job(
+        self,
+        campaign: Campaign,
+        plan: Plan,
+        name: str,
+        workload: Workload,
+        *,
+        incumbent_step_time_s: float | None = None,
+    ) -> JobSpec:
+        """The job that measures `plan` for this campaign, or, with an incumbent, gives it up as slower than that."""
         return workload.materialize(
             name,
             campaign.spec.model,
@@ -146,6 +155,7 @@ class Service:
             self.home.job(campaign.id, name).resolve(),
             seed=campaign.spec.seed,
             time_limit_s=campaign.spec.trial.time_limit_s,
+            incumbent_step_time_s=incumbent_step_time_s,
         )
 
     def _work(self, campaign: Campaign) -> Work:
@@ -191,7 +201,7 @@ class Service:
             case Retry(number):
                 self.store.plan_attempt(campaign.id, number, now=now)
             case Submit(number):
-                self._submit(campaign, trials[number], work)
+                self._submit(campaign, trials, trials[number], work)
             case Cancel(number, reason):
                 return self._cancel(campaign, trials[number], reason, work)
             case PlanBaseline():
@@ -208,11 +218,13 @@ class Service:
         self.store.move_campaign(campaign.id, state, reason=reason, now=self._clock())
         self.release(campaign.id)
 
-    def _submit(self, campaign: Campaign, trial: Trial, work: Work) -> None:
+    def _submit(self, campaign: Campaign, trials: Sequence[Trial], trial: Trial, work: Work) -> None:
         """Send the planned attempt, exactly once: a crash after sending is healed by finding the job by its name."""
         name = trial.last.job_name
+        incumbent_s = incumbent_step_time_s(campaign, trials, trial)
+        job = self.job(campaign, trial.plan, name, work.workload, incumbent_step_time_s=incumbent_s)
         try:
-            job_id = work.runner.find(name) or work.runner.submit(self.job(campaign, trial.plan, name, work.workload))
+            job_id = work.runner.find(name) or work.runner.submit(job)
         except InvalidJob as error:
             now = self._clock()
             outcome = Outcome(verdict=Verdict.ILLEGAL, reason=str(error))

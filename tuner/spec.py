@@ -91,12 +91,14 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialLimits:
-    """Limits of one trial: time_limit_s for each attempt, attempts where the infrastructure loses jobs."""
+    """Limits of one trial: time_limit_s for each attempt, attempts where the infrastructure loses jobs. racing: give a
+    trial up as PRUNED once it is surely slower than the best one so far (see `tuner.incumbent`)."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
     time_limit_s: float = 300.0
     attempts: int = 3
+    racing: bool = False
 
     def __post_init__(self) -> None:
         checks = Checks()

@@ -105,7 +105,7 @@ class Machine:
             step_s = self.step_s(job.plan)
             measurement = Measurement(
                 step_times_s=tuple(step_s * (1 + 0.001 * index) for index in range(STEPS)),
-                tokens_per_step=1024,
+                tokens_per_step=128 * job.plan.global_batch_size,
                 devices=job.spec.processes,
                 model_flops_per_token=self.flops,
                 peak_memory_bytes=(2**30,) * job.spec.processes,
@@ -169,7 +169,9 @@ class FakeWorkload:
     capabilities = Capabilities(kv_replication=True)
     dtype = "float32"
 
-    def materialize(self, name, model, plan, cluster, directory, *, seed, time_limit_s) -> JobSpec:
+    def materialize(
+        self, name, model, plan, cluster, directory, *, seed, time_limit_s, incumbent_step_time_s=None
+    ) -> JobSpec:
         return JobSpec(
             name=name,
             command=("true",),
@@ -178,6 +180,7 @@ class FakeWorkload:
             devices_per_node=cluster.devices_per_node,
             time_limit_s=time_limit_s,
             files={"plan.json": json.dumps(plan.as_dict())},
+            env={"INCUMBENT_STEP_TIME_S": json.dumps(incumbent_step_time_s)},
         )
 
     def read(self, directory: Path, status: JobStatus) -> Outcome:
@@ -350,7 +353,7 @@ class Make:
         """STEPS steps around step_s, evenly from -spread to +spread."""
         shares = [-1 + 2 * index / (STEPS - 1) for index in range(STEPS)]
         steps = tuple(step_s * (1 + spread * share) for share in shares)
-        return Measurement(step_times_s=steps, tokens_per_step=1024, devices=devices, **more)
+        return Measurement(step_times_s=steps, tokens_per_step=128 * job.plan.global_batch_size, devices=devices, **more)
 
     def campaign(self, spec: CampaignSpec, state: CampaignState = CampaignState.RUNNING, **more: Any) -> Campaign:
         given = {"created_at": 0.0, "updated_at": 0.0, "combinations": 100, "legal": 10, **more}
