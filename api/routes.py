@@ -9,19 +9,17 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response, status
 
 from api.body import json_document
 from api.schema import SPEC_BODY, problems
+from api.trial_views import TrialPage, TrialView, trial_view
 from api.views import (
     BestView,
     CampaignPage,
     CampaignView,
     EventView,
     SpaceView,
-    TrialPage,
-    TrialView,
     best_view,
     campaign_view,
     event_view,
     space_view,
-    trial_view,
 )
 from runners.registry import create_workload
 from tuner.campaign import Campaign, CampaignState

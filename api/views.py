@@ -1,21 +1,26 @@
-"""What the REST API shows: values made from the tuner's, with times as RFC 3339 and derived numbers beside raw ones."""
+"""What the REST API shows: values made from the tuner's, with times as RFC 3339 and derived numbers beside raw ones.
+
+Trials are in `api.trial_views`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from datetime import datetime
+from typing import Any, Literal
 
-from runners.outcome import Measurement, Verdict
+from api.trial_views import rfc3339
+from runners.profile import Straggler
 from runners.reading import plain
 from search_spaces.plan import Plan
 from search_spaces.space import Space
+from tuner.breakdown import PartTime, time_by_part
 from tuner.campaign import Campaign, CampaignState, Event
 from tuner.documents import FREE
 from tuner.recommend import Estimate, Ranked, Recommendation
 from tuner.spec import CampaignSpec, Objective
-from tuner.trial import Attempt, Origin, Trial, TrialState
+from tuner.trial import Origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,57 +48,6 @@ class CampaignPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasurementView:
-    """A measurement: raw numbers, and the median with its 95 % interval."""
-
-    step_times_s: tuple[float, ...]
-    warmup_times_s: tuple[float, ...]
-    step_time_s: float
-    step_time_low_s: float
-    step_time_high_s: float
-    tokens_per_s: float
-    tokens_per_s_per_device: float
-    flops_per_s_per_device: float | None
-    peak_memory_bytes: tuple[int, ...]
-    first_losses: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptView:
-    number: int
-    job_name: str
-    job_id: str | None
-    state: TrialState
-    verdict: Verdict | None
-    reason: str
-    failed_rank: int | None
-    phase: str | None
-    log_tail: str
-    planned_at: datetime
-    submitted_at: datetime | None
-    started_at: datetime | None
-    finished_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialView:
-    number: int
-    origin: Origin
-    state: TrialState
-    verdict: Verdict | None
-    plan: Plan
-    plan_key: str
-    measurement: MeasurementView | None
-    attempts: list[AttemptView]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialPage:
-    trials: list[TrialView]
-    next_page_token: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectiveView:
     """A measured objective in its unit, with the ends of its 95 % interval."""
 
@@ -105,7 +59,12 @@ class ObjectiveView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedView:
-    """One measured setting. gain_over_baseline: a ratio of speeds minus 1 (0.25: 25 % faster), with at least 90 %."""
+    """One measured setting. gain_over_baseline: a ratio of speeds minus 1 (0.25: 25 % faster), with at least 90 %.
+
+    peak_memory_bytes: of tensors, on the most loaded rank. mfu: a share of the device's peak. time_by_part: where the
+    time of a profiled step went, means over the ranks; empty where it was not profiled. trains_as_baseline: true, or
+    how the first losses differ from the baseline's; null where there is nothing to compare.
+    """
 
     rank: int
     trial: int
@@ -117,8 +76,13 @@ class RankedView:
     step_time_s: float
     timed_steps: int
     peak_memory_bytes: int | None
+    tflops_per_device: float
+    mfu: float | None
+    time_by_part: list[PartTime]
+    straggler: Straggler | None
     first_losses: tuple[float, ...]
     gain_over_baseline: Estimate | None
+    trains_as_baseline: Literal[True] | str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +134,8 @@ def campaign_view(campaign: Campaign, trials: Mapping[str, int], trouble: str) -
         name=campaign.spec.name,
         state=campaign.state,
         reason=campaign.reason,
-        created_at=_time(campaign.created_at),
-        updated_at=_time(campaign.updated_at),
+        created_at=rfc3339(campaign.created_at),
+        updated_at=rfc3339(campaign.updated_at),
         elapsed_s=campaign.elapsed_s,
         combinations=campaign.combinations,
         legal=campaign.legal,
@@ -192,19 +156,6 @@ def spec_document(spec: CampaignSpec) -> dict[str, Any]:
     if spec.baseline is None:
         del document["baseline"]
     return document
-
-
-def trial_view(trial: Trial) -> TrialView:
-    return TrialView(
-        number=trial.number,
-        origin=trial.origin,
-        state=trial.state,
-        verdict=trial.verdict,
-        plan=trial.plan,
-        plan_key=trial.plan.key,
-        measurement=None if trial.measurement is None else _measurement_view(trial.measurement),
-        attempts=[_attempt_view(attempt) for attempt in trial.attempts],
-    )
 
 
 def space_view(space: Space) -> SpaceView:
@@ -231,12 +182,12 @@ def best_view(campaign: Campaign, recommendation: Recommendation, best: Sequence
 
 def event_view(event: Event) -> EventView:
     return EventView(
-        id=event.id, campaign_id=event.campaign_id, at=_time(event.at), kind=event.kind, data=dict(event.data)
+        id=event.id, campaign_id=event.campaign_id, at=rfc3339(event.at), kind=event.kind, data=dict(event.data)
     )
 
 
 def _ranked_view(objective: Objective, entry: Ranked) -> RankedView:
-    reached = entry.objective
+    reached, profile = entry.objective, entry.measurement.profile
     return RankedView(
         rank=entry.rank,
         trial=entry.trial.number,
@@ -248,49 +199,11 @@ def _ranked_view(objective: Objective, entry: Ranked) -> RankedView:
         step_time_s=entry.measurement.step_time_s,
         timed_steps=len(entry.measurement.step_times_s),
         peak_memory_bytes=entry.memory_bytes,
+        tflops_per_device=entry.tflops_per_device,
+        mfu=entry.mfu,
+        time_by_part=list(time_by_part(profile)),
+        straggler=None if profile is None else profile.straggler,
         first_losses=entry.measurement.first_losses,
         gain_over_baseline=entry.gain,
+        trains_as_baseline=entry.trains_as_baseline,
     )
-
-
-def _measurement_view(measured: Measurement) -> MeasurementView:
-    interval = measured.step_time_interval_s
-    return MeasurementView(
-        step_times_s=measured.step_times_s,
-        warmup_times_s=measured.warmup_times_s,
-        step_time_s=measured.step_time_s,
-        step_time_low_s=interval.low,
-        step_time_high_s=interval.high,
-        tokens_per_s=measured.tokens_per_s,
-        tokens_per_s_per_device=measured.tokens_per_s_per_device,
-        flops_per_s_per_device=measured.flops_per_s_per_device,
-        peak_memory_bytes=measured.peak_memory_bytes,
-        first_losses=measured.first_losses,
-    )
-
-
-def _attempt_view(attempt: Attempt) -> AttemptView:
-    outcome = attempt.outcome
-    return AttemptView(
-        number=attempt.number,
-        job_name=attempt.job_name,
-        job_id=attempt.job_id,
-        state=attempt.state,
-        verdict=None if outcome is None else outcome.verdict,
-        reason="" if outcome is None else outcome.reason,
-        failed_rank=None if outcome is None else outcome.failed_rank,
-        phase=None if outcome is None else outcome.phase,
-        log_tail="" if outcome is None else outcome.log_tail,
-        planned_at=_time(attempt.planned_at),
-        submitted_at=_optional_time(attempt.submitted_at),
-        started_at=_optional_time(attempt.started_at),
-        finished_at=_optional_time(attempt.finished_at),
-    )
-
-
-def _time(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
-
-
-def _optional_time(seconds: float | None) -> datetime | None:
-    return None if seconds is None else _time(seconds)

@@ -9,32 +9,26 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from runners.base import RunnerError
-from runners.reading import read_value
 from runners.registry import UnknownBackend
-from search_spaces.checks import InvalidValue, did_you_mean
-from search_spaces.plan import Plan
-from search_spaces.space import Space
+from search_spaces.checks import InvalidValue
 from tuner import display
+from tuner.arguments import Refused, find_campaign, open_service, plan_fields, read_spec_file
 from tuner.campaign import Campaign, CampaignState
-from tuner.documents import InvalidSpec, parse_yaml, read_spec
 from tuner.driver import Driver, drive_one
 from tuner.export import NothingToExport, choose, ranked_document, recommendation_document, write_export
-from tuner.paths import Home
 from tuner.recommend import rank, recommend
 from tuner.remeasure import remeasure
 from tuner.search.base import SearchError
 from tuner.service import Service
-from tuner.store import NotFound, Store, StoreError
-from tuner.terminal import console, errors, follow, print_best
+from tuner.store import StoreError
+from tuner.terminal import console, errors, follow, print_best, print_campaign, print_campaigns, print_trial
 from tuner.work import CampaignBusy
 
 app = typer.Typer(
@@ -69,10 +63,6 @@ def _options(
     """Find the fastest way to lay one training job over one cluster."""
 
 
-class Refused(Exception):
-    """What was asked for makes no sense as things are; nothing was done."""
-
-
 # What a user can mend; anything else is a defect of ours and keeps its traceback.
 USER_ERRORS = (
     *(Refused, InvalidValue, StoreError, RunnerError, SearchError, UnknownBackend),
@@ -80,68 +70,19 @@ USER_ERRORS = (
 )
 
 
-@contextmanager
-def _service(home: Path, db: str, *, create: bool = False) -> Iterator[Service]:
-    """The service over a home folder and its database. create: where they are missing, make them."""
-    place = Home(home.absolute())
-    url = db or place.database_url
-    scheme, _, file = url.partition(":///")
-    if not create and scheme == "sqlite" and not file.startswith("file:") and not Path(file.split("?")[0]).exists():
-        where = f"--db {db}" if db else f"--home {home}"
-        raise Refused(f"{where}: there is no database yet; `meshtune run SPEC` creates it")
-    if not db:
-        place.root.mkdir(parents=True, exist_ok=True)
-    with Store.open(url) as store:
-        service = Service(store, place)
-        try:
-            yield service
-        finally:
-            service.close()
-
-
-def _read(spec: Path, home: Path | None) -> tuple[object, Space]:
-    """The document in a spec's file, and its space. Creates nothing. Raises Refused with every mistake, OSError.
-
-    home None: the spec is only looked at, so that its runner need not be able to run it here.
-    """
-    try:
-        document = parse_yaml(spec.read_text(encoding="utf-8"))
-        return document, read_spec(document, None if home is None else Home(home.absolute()))[1]
-    except UnicodeDecodeError:
-        raise Refused(f"{spec}: is not a text file in UTF-8") from None
-    except InvalidSpec as error:
-        count = len(error.problems)
-        lines = "\n".join(f"  {problem}" for problem in error.problems)
-        raise Refused(f"{spec}: the spec has {count} mistake{'s' if count > 1 else ''}:\n{lines}") from None
-
-
-def _campaign(service: Service, campaign_id: str) -> Campaign:
-    if campaign_id == "last":
-        newest = service.store.campaigns(limit=1)
-        if not newest:
-            raise Refused("there is no campaign yet; start one with `meshtune run SPEC`")
-        return newest[0]
-    try:
-        return service.store.campaign(campaign_id)
-    except NotFound:
-        known = [campaign.id for campaign in service.store.campaigns(limit=20)]
-        hint = did_you_mean(campaign_id, known) if known else "there is none yet"
-        raise Refused(f"there is no campaign {campaign_id}; {hint}") from None
-
-
 @app.command()
 def run(spec: SpecFile, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
     """Create a campaign from a spec and work on it until it is done. Ctrl-C leaves it to `meshtune resume`."""
-    document, _ = _read(spec, home)  # before anything is created, so that a mistake leaves nothing behind
-    with _service(home, db, create=True) as service:
+    document, _ = read_spec_file(spec, home)  # before anything is created, so that a mistake leaves nothing behind
+    with open_service(home, db, create=True) as service:
         _work_on(service, service.create(document))
 
 
 @app.command()
 def resume(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
     """Go on with a campaign that was interrupted or paused."""
-    with _service(home, db) as service:
-        known = _campaign(service, campaign)
+    with open_service(home, db) as service:
+        known = find_campaign(service, campaign)
         if known.state.final:
             raise Refused(f"{known.id} is {known.state} ({known.reason}): there is nothing to resume")
         try:
@@ -155,16 +96,16 @@ def resume(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOp
 @app.command()
 def pause(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
     """Start no more trials; running ones are measured to their end."""
-    with _service(home, db) as service:
-        known = service.pause(_campaign(service, campaign).id)
+    with open_service(home, db) as service:
+        known = service.pause(find_campaign(service, campaign).id)
         console.print(f"{known.id} is paused; `meshtune resume {known.id}` goes on")
 
 
 @app.command()
 def cancel(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
     """End a campaign and its running jobs; what was measured stays."""
-    with _service(home, db) as service:
-        known = _campaign(service, campaign)
+    with open_service(home, db) as service:
+        known = find_campaign(service, campaign)
         if known.state is not CampaignState.CANCELLING:  # else an earlier cancel was interrupted: finish it
             service.cancel(known.id)
         try:
@@ -178,22 +119,22 @@ def cancel(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOp
 @app.command()
 def show(
     campaign: Annotated[str, typer.Argument(help="Campaign id or `last`; none: all campaigns.")] = "",
+    trial: Annotated[int | None, typer.Option(min=0, help="Everything of this one trial.")] = None,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = "",
 ) -> None:
-    """Show all campaigns, or one with every trial."""
-    with _service(home, db) as service:
+    """Show all campaigns, or one with every trial, or one trial with all that is known of it."""
+    if trial is not None and not campaign:
+        raise Refused(f"--trial {trial} needs a campaign: `meshtune show last --trial {trial}`")
+    with open_service(home, db) as service:
         if not campaign:
-            known = service.store.campaigns(limit=50)
-            counts = service.store.verdict_counts([entry.id for entry in known])
-            console.print(display.campaigns_table([(entry, counts.get(entry.id, {})) for entry in known]))
+            print_campaigns(service)
             return
-        chosen = _campaign(service, campaign)
-        trials = service.store.trials(chosen.id)
-        console.print(display.header(chosen))
-        why = f" ({chosen.reason})" if chosen.reason not in ("", str(chosen.state)) else ""
-        console.print(f"{chosen.state}{why}, worked on for {display.seconds(chosen.elapsed_s)}")
-        console.print(display.trials_table(trials))
+        chosen = find_campaign(service, campaign)
+        if trial is None:
+            print_campaign(chosen, service)
+        else:
+            print_trial(service.store.trial(chosen.id, trial))
 
 
 @app.command()
@@ -205,8 +146,8 @@ def best(
     db: DatabaseOption = "",
 ) -> None:
     """Print the best settings measured, with intervals, memory and the gain over the baseline."""
-    with _service(home, db) as service:
-        chosen = _campaign(service, campaign)
+    with open_service(home, db) as service:
+        chosen = find_campaign(service, campaign)
         trials = service.store.trials(chosen.id)
         if as_json:
             _print_json(
@@ -229,8 +170,8 @@ def export(
     db: DatabaseOption = "",
 ) -> None:
     """Write a setting as setting.json, and as the job file that measures it again."""
-    with _service(home, db) as service:
-        chosen = _campaign(service, campaign)
+    with open_service(home, db) as service:
+        chosen = find_campaign(service, campaign)
         entry = choose(chosen, service.store.trials(chosen.id), trial)
         for path in write_export(service, chosen, entry, output):
             console.print(f"wrote {path}", soft_wrap=True)
@@ -246,8 +187,8 @@ def rerun(
     db: DatabaseOption = "",
 ) -> None:
     """Measure settings once more, by fresh jobs, and say whether their order holds. Stores nothing."""
-    with _service(home, db) as service:
-        chosen = _campaign(service, campaign)
+    with open_service(home, db) as service:
+        chosen = find_campaign(service, campaign)
         recorded = service.store.trials(chosen.id)
         named = {entry.rank: entry for name in trials or ["best", "worst"] if (entry := choose(chosen, recorded, name))}
         entries = list(named.values())
@@ -274,9 +215,9 @@ def spaces(
     plans: Annotated[bool, typer.Option("--list", help="List every legal plan.")] = False,
 ) -> None:
     """Show the space of a spec: how many plans are legal, what rejects the others, why a plan is not legal."""
-    _, space = _read(spec, None)
+    _, space = read_spec_file(spec, None)
     if why:
-        plan = space.complete(**_plan_fields(why))
+        plan = space.complete(**plan_fields(why))
         broken = space.explain(plan)
         console.print(f"{plan.key}: {'illegal' if broken else 'legal'}", soft_wrap=True)
         for violation in broken:
@@ -302,7 +243,7 @@ def serve(
     os.environ["MESHTUNE_HOME"] = str(home.absolute())
     if db:
         os.environ["MESHTUNE_DB"] = db
-    with _service(home, db, create=True):
+    with open_service(home, db, create=True):
         pass  # a database that cannot be used is told here, in one message
     uvicorn.run("api.app:from_environment", factory=True, host=host, port=port, timeout_graceful_shutdown=1)
 
@@ -322,13 +263,6 @@ def _work_on(service: Service, campaign: Campaign) -> None:
     console.print(f"{ended.id} is {ended.state}: {ended.reason}", soft_wrap=True)
     if not print_best(ended, service, 10) and ended.state.final:
         raise typer.Exit(1)
-
-
-def _plan_fields(text: str) -> dict[str, Any]:
-    """Plan fields from `name=value,name=value`. Raises InvalidValue."""
-    given = dict(part.partition("=")[::2] for part in text.replace(",", " ").split())
-    plan = read_value(Plan, given)
-    return {name: getattr(plan, name) for name in given}
 
 
 def _print_json(document: object) -> None:

@@ -8,17 +8,23 @@ from datetime import UTC, datetime
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
+from rich.constrain import Constrain
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from runners.outcome import Verdict
+from runners.outcome import Measurement, Verdict
 from search_spaces.space import Space
+from tuner.breakdown import time_by_part
 from tuner.campaign import Campaign
 from tuner.decide import device_seconds
 from tuner.recommend import Ranked, Recommendation
 from tuner.trial import Origin, Trial, TrialState
 
+# Of a terminal that shows two windows side by side; long settings wrap.
+WIDEST = 120
+# A part that rounds to nothing is left out.
+LEAST_SHARE = 0.005
 _COLOURS: Mapping[str, str] = {
     Verdict.OK: "green",
     Verdict.OOM: "magenta",
@@ -27,27 +33,58 @@ _COLOURS: Mapping[str, str] = {
 }
 
 
-def best_table(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> Table:
-    """The best settings with their throughput, its interval, memory and the gain over the baseline."""
+def best_table(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> RenderableType:
+    """The best settings with their throughput, its interval, memory of tensors and the gain over the baseline.
+
+    A trial that does not train as the baseline does is marked; `best_notes` says why.
+    """
     spec = campaign.spec
-    table = _table(f"Best settings of {campaign.id}")
+    table = new_table(f"Best settings of {campaign.id}")
     for name in ("#", "trial", "setting"):
         table.add_column(name, overflow="fold")
-    for name in (spec.objective.unit, "95 % interval", "step", "memory per rank", "gain over baseline"):
+    for name in (spec.objective.unit, "95 % interval", "step", "memory/rank", "gain over baseline"):
         table.add_column(name, justify="right", overflow="fold")
     for entry in ranking[:top]:
         table.add_row(
             str(entry.rank),
-            str(entry.trial.number),
+            f"{entry.trial.number}{' !' if entry.trains_otherwise else ''}",
             entry.trial.plan.key,
             number(entry.objective.value),
             f"{number(entry.objective.low)} - {number(entry.objective.high)}",
             seconds(entry.measurement.step_time_s),
             "-" if entry.memory_bytes is None else gibibytes(entry.memory_bytes),
             _gain(entry),
-            style="bold" if entry.rank == 1 else "",
+            style="red" if entry.trains_otherwise else "bold" if entry.rank == 1 else "",
         )
-    return table
+    return Constrain(table, WIDEST)
+
+
+def best_notes(ranking: Sequence[Ranked], top: int) -> list[Text]:
+    """Below the table: where the time of the best and of the baseline goes, who is slow, and what trains otherwise."""
+    notes: list[Text] = []
+    for entry in ranking:
+        baseline = entry.trial.origin is Origin.BASELINE
+        if entry.rank > 1 and not baseline:
+            continue
+        name = " and ".join([*(["the best"] if entry.rank == 1 else []), *(["the baseline"] if baseline else [])])
+        notes += time_notes(f"{name} (trial {entry.trial.number})", entry.measurement)
+    for entry in ranking[:top]:
+        if entry.trains_otherwise:
+            sentence = f"! trial {entry.trial.number} {entry.training} from the baseline's; never recommended"
+            notes.append(Text(sentence, style="red"))
+    return notes
+
+
+def time_notes(name: str, measured: Measurement) -> list[Text]:
+    """One line of shares, the largest first, and a sentence if one rank is slow; nothing without a profile."""
+    if measured.profile is None:
+        return []
+    parts = sorted(time_by_part(measured.profile), key=lambda part: -part.share)
+    shares = ", ".join(f"{part.part} {100 * part.share:.0f} %" for part in parts if part.share >= LEAST_SHARE)
+    notes = [Text(f"time of {name}: {shares}")]
+    if measured.profile.straggler is not None:
+        notes.append(Text(f"{name}: {measured.profile.straggler}", style="yellow"))
+    return notes
 
 
 def recommendation_text(recommendation: Recommendation) -> Text:
@@ -59,7 +96,7 @@ def recommendation_text(recommendation: Recommendation) -> Text:
 
 def trials_table(trials: Sequence[Trial]) -> Table:
     """Every trial with how it ended."""
-    table = _table("Trials")
+    table = new_table("Trials")
     for name in ("trial", "setting", "chosen by", "state", "step", "tokens/s", "attempts", "reason"):
         table.add_column(name, overflow="fold")
     for trial in trials:
@@ -72,14 +109,14 @@ def trials_table(trials: Sequence[Trial]) -> Table:
             "-" if measured is None else seconds(measured.step_time_s),
             "-" if measured is None else number(measured.tokens_per_s),
             str(len(trial.attempts)),
-            _first_line("" if trial.outcome is None else trial.outcome.reason),
+            _why(trial),
         )
     return table
 
 
 def campaigns_table(rows: Sequence[tuple[Campaign, Mapping[str, int]]]) -> Table:
     """Campaigns with their progress. Each row: a campaign and its trials by verdict or state."""
-    table = _table("Campaigns")
+    table = new_table("Campaigns")
     for name in ("campaign", "state", "created", "trials", "legal plans", "reason"):
         table.add_column(name, overflow="fold")
     for campaign, counts in rows:
@@ -97,7 +134,7 @@ def campaigns_table(rows: Sequence[tuple[Campaign, Mapping[str, int]]]) -> Table
 
 def space_table(space: Space) -> Table:
     """Which rules reject how many combinations; one may be rejected by several."""
-    table = _table("")
+    table = new_table("")
     table.add_column("rule")
     table.add_column("rejects", justify="right")
     for name, count in sorted(space.counts.broken.items(), key=lambda item: -item[1]):
@@ -156,8 +193,8 @@ def trial_line(trial: Trial) -> str:
     verdict = str(trial.verdict)
     measured = trial.measurement
     if measured is None:
-        reason = _first_line("" if trial.outcome is None else trial.outcome.reason)
-        return f"trial {trial.number}: {trial.plan.key}: {verdict}: {reason}"
+        ended = _why(trial) if trial.outcome is not None and trial.outcome.partial else f"{verdict}: {_why(trial)}"
+        return f"trial {trial.number}: {trial.plan.key}: {ended}"
     return (
         f"trial {trial.number}: {trial.plan.key}: {verdict}, step {seconds(measured.step_time_s)}, "
         f"{number(measured.tokens_per_s)} tokens/s"
@@ -211,7 +248,9 @@ def seconds(value: float) -> str:
 
 
 def gibibytes(value: int) -> str:
-    return f"{value / 2**30:.2f} GiB" if value >= 2**30 else f"{value / 2**20:.0f} MiB"
+    if value >= 2**30:
+        return f"{value / 2**30:.2f} GiB"
+    return f"{value / 2**20:.0f} MiB" if value >= 2**20 else f"{value / 2**10:.0f} KiB"
 
 
 def _gain(entry: Ranked) -> str:
@@ -222,7 +261,18 @@ def _gain(entry: Ranked) -> str:
     return f"{100 * entry.gain.value:+.1f} % ({100 * entry.gain.low:+.1f} to {100 * entry.gain.high:+.1f})"
 
 
-def _table(title: str) -> Table:
+def pruned_text(partial: Measurement) -> str:
+    """How far a pruned job came; not a measurement of its plan."""
+    return f"pruned after {len(partial.step_times_s)} steps at {seconds(partial.step_time_s)}"
+
+
+def _why(trial: Trial) -> str:
+    if trial.outcome is None:
+        return ""
+    return pruned_text(trial.outcome.partial) if trial.outcome.partial else _first_line(trial.outcome.reason)
+
+
+def new_table(title: str) -> Table:
     """Without lines between the columns, which would take a fifth of a narrow terminal."""
     return Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
 

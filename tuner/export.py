@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from runners.registry import create_workload
+from tuner.breakdown import time_by_part
 from tuner.campaign import Campaign
 from tuner.recommend import Estimate, Ranked, Recommendation, rank, recommend
 from tuner.service import Service
@@ -37,6 +39,8 @@ def choose(campaign: Campaign, trials: Sequence[Trial], selector: str) -> Ranked
 
 def ranked_document(campaign: Campaign, entry: Ranked) -> dict[str, Any]:
     """One measured setting as plain JSON values."""
+    profile = entry.measurement.profile
+    straggler = None if profile is None else profile.straggler
     return {
         "rank": entry.rank,
         "trial": entry.trial.number,
@@ -48,8 +52,13 @@ def ranked_document(campaign: Campaign, entry: Ranked) -> dict[str, Any]:
         "step_time_s": entry.measurement.step_time_s,
         "timed_steps": len(entry.measurement.step_times_s),
         "peak_memory_bytes": entry.memory_bytes,
+        "tflops_per_device": entry.tflops_per_device,
+        "mfu": entry.mfu,
+        "time_by_part": [asdict(part) for part in time_by_part(profile)],
+        "straggler": None if straggler is None else asdict(straggler),
         "first_losses": list(entry.measurement.first_losses),
         "gain_over_baseline": None if entry.gain is None else _estimate(entry.gain),
+        "trains_as_baseline": entry.trains_as_baseline,
     }
 
 

@@ -1,4 +1,4 @@
-"""What the command line prints: two consoles, a campaign followed while it is driven, and its result."""
+"""What the command line prints: two consoles, a campaign followed while it is driven, its result, and its trials."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import time
 
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from tuner import display
 from tuner.campaign import Campaign
 from tuner.driver import Driver, drive_one
 from tuner.recommend import rank, recommend
 from tuner.service import Service
+from tuner.trial import Trial
+from tuner.trial_page import trial_page
 
 # Nobody's log or reason is markup, and a file or a pipe has no width to cut tables at.
 PIPE_WIDTH = 240
@@ -37,16 +40,39 @@ def follow(service: Service, campaign: Campaign) -> None:
 
 
 def print_best(campaign: Campaign, service: Service, top: int) -> bool:
-    """Print the table and the recommendation; False when nothing was measured."""
+    """Print the table, what there is to say about it, and the recommendation; False when nothing was measured."""
     trials = service.store.trials(campaign.id)
     ranking = rank(campaign, trials)
     if ranking:
         console.print(display.best_table(campaign, ranking, top))
+        for note in display.best_notes(ranking, top):
+            console.print(note, soft_wrap=True)
     failures = display.failure_counts(trials)
     if failures:
         console.print("failures: " + ", ".join(f"{count} {kind}" for kind, count in failures.items()))
     console.print(display.recommendation_text(recommend(campaign, trials)), soft_wrap=True)
     return bool(ranking)
+
+
+def print_campaigns(service: Service) -> None:
+    """Print the newest campaigns."""
+    known = service.store.campaigns(limit=50)
+    counts = service.store.verdict_counts([entry.id for entry in known])
+    console.print(display.campaigns_table([(entry, counts.get(entry.id, {})) for entry in known]))
+
+
+def print_campaign(campaign: Campaign, service: Service) -> None:
+    """Print one campaign with every trial."""
+    console.print(display.header(campaign))
+    why = f" ({campaign.reason})" if campaign.reason not in ("", str(campaign.state)) else ""
+    console.print(f"{campaign.state}{why}, worked on for {display.seconds(campaign.elapsed_s)}")
+    console.print(display.trials_table(service.store.trials(campaign.id)))
+
+
+def print_trial(trial: Trial) -> None:
+    """Print everything of one trial; only tables are cut to the width."""
+    for part in trial_page(trial).renderables:
+        console.print(part, soft_wrap=isinstance(part, Text))
 
 
 def _follow_live(driver: Driver, service: Service, campaign_id: str) -> None:

@@ -17,6 +17,7 @@ from fastapi.testclient import TestClient
 from api.app import create_app
 from runners.base import JobSpec, JobState, JobStatus
 from runners.outcome import Measurement, Outcome, Verdict, write_result
+from runners.profile import Profile
 from runners.registry import RUNNERS
 from tuner.driver import Driver, drive_one
 from tuner.paths import Home
@@ -73,20 +74,37 @@ class InstantRunner:
 
 
 def _outcome(plan: Mapping[str, Any], devices: int) -> Outcome:
-    """Larger micro-batches and less tensor parallelism are faster; no plan with tp 4 fits."""
+    """Larger micro-batches and less tensor parallelism are faster; no plan with tp 4 fits; tp 2, pp 2 is given up."""
     if plan["tp"] == 4:
         return Outcome(verdict=Verdict.OOM, reason="rank 0 is out of memory", failed_rank=0, phase="forward")
     step_s = 0.1 * plan["tp"] + 0.4 / plan["micro_batch_size"]
+    if plan["tp"] == plan["pp"] == 2:
+        few = Measurement(step_times_s=(step_s,) * 3, tokens_per_step=2048, devices=devices, first_losses=(7.6,))
+        return Outcome(verdict=Verdict.PRUNED, partial=few, reason="slower than the incumbent")
     measurement = Measurement(
         step_times_s=tuple(step_s * (1 + 0.001 * number) for number in range(8)),
         tokens_per_step=2048,
         devices=devices,
         model_flops_per_token=1e6,
+        peak_flops_per_device=1e10,
         warmup_times_s=(1.0,),
         first_losses=(7.6, 7.5),
         peak_memory_bytes=(10**6,) * devices,
+        peak_held_bytes=(3 * 10**6,) * devices,
+        profile=_profile(step_s, devices),
     )
     return Outcome(verdict=Verdict.OK, measurement=measurement)
+
+
+def _profile(step_s: float, devices: int) -> Profile:
+    """Three quarters of the step are computing, one is communication; the last rank takes twice as long for it."""
+    return Profile(
+        step_time_s=step_s,
+        parts_s=({"compute": 0.75 * step_s, "dp": 0.25 * step_s},) * devices,
+        waiting_s=({"dp": 0.01},) * devices,
+        own_times_s=((0.1, 0.11, 0.12),) * (devices - 1) + ((0.2, 0.22, 0.24),),
+        stages=(0,) * devices,
+    )
 
 
 @pytest.fixture

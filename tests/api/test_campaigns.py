@@ -64,7 +64,7 @@ def test_a_finished_campaign_shows_its_trials_by_verdict(client, create, drive):
     campaign = client.get(f"/v1/campaigns/{id}").json()
     assert campaign["state"] == "completed"
     assert campaign["reason"]
-    assert set(campaign["trials"]) == {"ok", "oom"}
+    assert set(campaign["trials"]) == {"ok", "oom", "pruned"}
     assert sum(campaign["trials"].values()) == 40
     listed = client.get("/v1/campaigns").json()["campaigns"][0]
     assert listed["trials"] == campaign["trials"]

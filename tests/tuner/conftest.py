@@ -353,7 +353,7 @@ class Make:
         """STEPS steps around step_s, evenly from -spread to +spread."""
         shares = [-1 + 2 * index / (STEPS - 1) for index in range(STEPS)]
         steps = tuple(step_s * (1 + spread * share) for share in shares)
-        return Measurement(step_times_s=steps, tokens_per_step=128 * job.plan.global_batch_size, devices=devices, **more)
+        return Measurement(step_times_s=steps, tokens_per_step=1024, devices=devices, **more)
 
     def campaign(self, spec: CampaignSpec, state: CampaignState = CampaignState.RUNNING, **more: Any) -> Campaign:
         given = {"created_at": 0.0, "updated_at": 0.0, "combinations": 100, "legal": 10, **more}

@@ -251,6 +251,28 @@ def test_show_tells_all_campaigns_or_one(finished):
 
 
 @pytest.mark.slow
+def test_show_tells_everything_of_one_trial(finished):
+    out = run_meshtune(finished, "show", "last", "--trial", "0").out
+    assert f"trial 0 of {campaign_of(finished).id}: tp1 pp1 dp2" in out
+    for word in ("chosen by: baseline", "verdict: ok", "95 % interval", "first losses: ", "tensors", "held", "compute"):
+        assert word in out
+    check_refused(run_meshtune(finished, "show", "last", "--trial", "9"), "has no trial 9")
+
+
+def test_a_trial_without_its_campaign_is_refused(meshtune):
+    check_refused(meshtune("show", "--trial", "3"), "--trial 3 needs a campaign: `meshtune show last --trial 3`")
+
+
+@pytest.mark.slow
+def test_best_says_where_the_time_goes_in_lines_of_120_columns(finished):
+    out = run_meshtune(finished, "best", "last").out
+    assert "time of the b" in out
+    assert "compute " in out
+    table = out[: out.index("time of the b")]
+    assert all(len(line) <= 120 for line in table.splitlines())
+
+
+@pytest.mark.slow
 def test_best_for_people_and_for_programs_say_the_same(finished):
     document = json.loads(run_meshtune(finished, "best", "last", "--json", "--top", "2").out)
     assert document["campaign"] == campaign_of(finished).id

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from runners.outcome import Outcome, Verdict
+from runners.profile import Profile
+from search_spaces.plan import Plan
 from tuner import display
 from tuner.campaign import CampaignState
 from tuner.documents import read_spec
@@ -93,6 +96,67 @@ def test_narrow_tables_wrap_and_cut_nothing_off(lab, make, every_trial, width):
         wide, narrow = ("".join(shown(table, w).split()).replace("\u2500", "") for w in (400, width))
         assert width < 80 or sorted(narrow) == sorted(wide)
         assert all(len(line) <= width for line in shown(table, width).splitlines())
+
+
+@pytest.fixture
+def profile():
+    """Three quarters computing, a quarter tensor parallelism, a trace of bubble; of two ranks the second is slow."""
+    return Profile(
+        step_time_s=1.0,
+        parts_s=({"compute": 0.746, "tp": 0.25, "bubble": 0.004},) * 2,
+        waiting_s=({},) * 2,
+        own_times_s=((0.1, 0.1, 0.1), (0.2, 0.2, 0.2)),
+        stages=(0, 0),
+    )
+
+
+def test_the_table_of_the_best_fits_120_columns_with_the_longest_setting(lab, make):
+    long = {"dp": 128, "tp": 16, "pp": 16, "cp": 4, "ep": 8, "vpp": 8, "recompute": "full", "zero_stage": 3}
+    trials = [make.trial(0, make.measurement(1.0), origin=Origin.BASELINE, plan=Plan(dp=4))]
+    measured = make.measurement(0.001, peak_memory_bytes=(141 * 2**30,))
+    trials.append(make.trial(1, measured, plan=Plan(**long, micro_batch_size=16, grad_accum_steps=1024)))
+    ranking = rank(make.campaign(lab.spec(baseline={"tp": 1})), trials)
+    text = shown(display.best_table(make.campaign(lab.spec(baseline={"tp": 1})), ranking, 10), width=240)
+    assert all(len(line) <= 120 for line in text.splitlines())
+    assert "141.00 GiB" in text
+    assert "+99900.0 %" in text
+
+
+def test_below_the_best_it_is_said_where_the_time_of_the_best_and_the_baseline_goes(lab, make, profile):
+    other = replace(profile, parts_s=({"compute": 0.6, "dp": 0.4},) * 2, own_times_s=((0.1,),) * 2)
+    trials = [
+        make.trial(0, make.measurement(1.0, profile=profile), origin=Origin.BASELINE),
+        make.trial(1, make.measurement(0.5, profile=other)),
+        make.trial(2, make.measurement(0.7, profile=other)),
+    ]
+    ranking = rank(make.campaign(lab.spec(baseline={"tp": 1})), trials)
+    assert [note.plain for note in display.best_notes(ranking, 10)] == [
+        "time of the best (trial 1): compute 60 %, dp 40 %",
+        "time of the baseline (trial 0): compute 75 %, tp 25 %",
+        "the baseline (trial 0): rank 1 takes 2.00 times as long as its peers for the same work",
+    ]
+    alone = rank(make.campaign(lab.spec(baseline={"tp": 1})), trials[:1])
+    assert display.best_notes(alone, 10)[0].plain.startswith("time of the best and the baseline (trial 0): compute")
+
+
+def test_a_setting_that_trains_otherwise_is_marked_and_explained(lab, make):
+    trials = [
+        make.trial(0, make.measurement(1.0, first_losses=(2.0, 1.5)), origin=Origin.BASELINE),
+        make.trial(1, make.measurement(0.5, first_losses=(2.0, 1.0))),
+    ]
+    campaign = make.campaign(lab.spec(baseline={"tp": 1}))
+    ranking = rank(campaign, trials)
+    assert " 1 ! " in shown(display.best_table(campaign, ranking, 10))
+    assert [note.plain for note in display.best_notes(ranking, 10)] == [
+        "! trial 1 does not train the same: the losses of step 1 differ by 0.5 from the baseline's; never recommended"
+    ]
+
+
+def test_a_pruned_trial_is_told_by_its_steps(make):
+    partial = make.measurement(0.5, spread=0.0)
+    trial = make.trial(3, Outcome(verdict=Verdict.PRUNED, partial=partial, reason="slower"))
+    assert "pruned after 6 steps at 500.0 ms" in shown(display.trials_table([trial]))
+    assert display.trial_line(trial) == f"trial 3: {trial.plan.key}: pruned after 6 steps at 500.0 ms"
 
 
 def test_the_table_of_trials_shows_every_state_and_reason(every_trial):

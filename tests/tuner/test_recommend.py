@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from runners.outcome import Verdict
+from runners.profile import Profile
 from search_spaces.plan import Plan
 from tuner.campaign import CampaignState
 from tuner.export import NothingToExport, choose, ranked_document, recommendation_document
@@ -167,7 +168,111 @@ def test_step_time_is_better_when_smaller(campaign, trials):
     assert (found.choice.trial.number, found.better) == (2, True)
 
 
+# Whether it is the same training
+
+
+@pytest.fixture
+def losing(make):
+    """Trials by (seconds, first losses), the first the baseline."""
+
+    def build(*given, **more):
+        return [
+            make.trial(
+                number,
+                make.measurement(step, first_losses=losses, **more),
+                origin=Origin.SEARCH if number else Origin.BASELINE,
+            )
+            for number, (step, losses) in enumerate(given)
+        ]
+
+    return build
+
+
+def test_a_faster_setting_that_does_not_train_the_same_is_not_recommended_and_it_is_said(campaign, losing):
+    measured = losing((1.0, (2.0, 1.5)), (0.5, (2.0, 1.0)), (0.8, (2.0, 1.50001)))
+    assert [entry.trains_as_baseline for entry in rank(campaign(), measured)] == [
+        "does not train the same: the losses of step 1 differ by 0.5",
+        True,
+        True,
+    ]
+    found = recommend(campaign(), measured)
+    assert (found.choice.trial.number, found.better) == (2, True)
+    assert found.reason.startswith("+25.0 %")
+    assert found.reason.endswith(
+        f"; {measured[1].plan.key} ranks above it, but does not train the same: the losses of step 1 differ by 0.5"
+    )
+
+
+def test_when_all_that_is_faster_trains_otherwise_the_baseline_stays(campaign, losing):
+    found = recommend(campaign(), losing((1.0, (2.0,)), (0.5, (3.0,)), (0.6, (4.0,))))
+    assert (found.choice.trial.number, found.better) == (0, False)
+    assert found.reason.startswith("no setting was measured faster than the baseline; ")
+    assert "(1 more likewise)" in found.reason
+
+
+def test_a_slower_setting_that_trains_otherwise_is_not_worth_a_word(campaign, losing):
+    found = recommend(campaign(), losing((1.0, (2.0,)), (0.5, (2.0,)), (2.0, (4.0,))))
+    assert found.choice.trial.number == 1
+    assert "train" not in found.reason
+
+
+@pytest.mark.parametrize(
+    ("dtype", "same"), [("float32", False), ("bfloat16", True), ("float16", True)], ids=lambda value: str(value)
+)
+def test_the_tolerance_is_that_of_the_number_format(campaign, losing, monkeypatch, dtype, same):
+    monkeypatch.setattr("tuner.recommend._dtype", lambda spec: dtype)
+    entry = rank(campaign(), losing((1.0, (2.0,)), (0.5, (2.01,))))[0]
+    assert (entry.trains_as_baseline is True, entry.trains_otherwise) == (same, not same)
+
+
+def test_what_cannot_be_compared_is_neither_equal_nor_different(campaign, losing, trials, make):
+    for measured in (losing((1.0, (2.0,)), (0.5, ())), losing((1.0, ()), (0.5, (2.0,))), trials(None, 0.5)):
+        entry = rank(campaign(), measured)[0]
+        assert (entry.trains_as_baseline, entry.trains_otherwise) == (None, False)
+        assert recommend(campaign(), measured).choice.trial.number == 1
+
+
+def test_another_global_batch_trains_otherwise_by_intent_and_is_not_compared(campaign, losing):
+    measured = losing((1.0, (2.0,)), (0.5, (9.0,)))
+    outcome = measured[1].outcome
+    larger = replace(outcome, measurement=replace(outcome.measurement, tokens_per_step=10**6))
+    measured[1] = replace(measured[1], attempts=(replace(measured[1].last, outcome=larger),))
+    assert rank(campaign(), measured)[0].trains_as_baseline is None
+    assert recommend(campaign(), measured).choice.trial.number == 1
+
+
+def test_a_baseline_that_diverged_still_trains_as_itself(campaign, losing):
+    ranking = rank(campaign(), losing((1.0, (float("nan"),)), (0.5, (2.0,))))
+    assert [entry.trains_otherwise for entry in ranking] == [True, False]
+
+
 # What programs get
+
+
+def test_documents_say_speed_and_where_the_time_goes(campaign, make):
+    profile = Profile(
+        step_time_s=1.0,
+        parts_s=({"compute": 0.9, "tp": 0.1}, {"compute": 0.7, "tp": 0.3}),
+        waiting_s=({}, {}),
+        own_times_s=((0.1, 0.1, 0.1), (0.2, 0.2, 0.2)),
+        stages=(0, 0),
+    )
+    flops = {"model_flops_per_token": 1e9, "peak_flops_per_device": 1e12}
+    trial = make.trial(0, make.measurement(1.0, profile=profile, **flops))
+    document = ranked_document(campaign(), rank(campaign(), [trial])[0])
+    assert document["tflops_per_device"] == pytest.approx(trial.measurement.flops_per_s_per_device / 1e12)
+    assert document["mfu"] == pytest.approx(trial.measurement.mfu)
+    assert [part["part"] for part in document["time_by_part"]] == ["compute", "tp"]
+    assert [part["share"] for part in document["time_by_part"]] == pytest.approx([0.8, 0.2])
+    assert document["straggler"] == {"rank": 1, "ratio": 2.0}
+    assert document["trains_as_baseline"] is None
+
+
+def test_mfu_follows_the_peak_of_the_clusters_description(campaign, trials):
+    cluster = {"preset": "local-cpu", "device": {"peak_flops": {"float32": 1e15}}}
+    found = campaign(cluster=cluster, objective="mfu")
+    entry = rank(found, trials(1.0))[0]
+    assert 100 * entry.mfu == pytest.approx(entry.objective.value)
 
 
 def test_settings_are_chosen_by_word_or_number(campaign, trials):

@@ -1,0 +1,109 @@
+"""What REST shows of a measurement: every number, typed, and nothing of a pruned trial that looks like one."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from api.trial_views import MeasurementView, PartialView, trial_view
+from runners.outcome import Measurement, Outcome, Verdict
+from search_spaces.plan import Plan
+from tuner.trial import Attempt, Origin, Trial, TrialState
+
+
+@pytest.fixture
+def trial():
+    def build(*outcomes: Outcome) -> Trial:
+        attempts = tuple(
+            Attempt(number=number, job_name=f"j{number}", state=TrialState.DONE, planned_at=0.0, outcome=outcome)
+            for number, outcome in enumerate(outcomes, start=1)
+        )
+        return Trial(campaign_id="c", number=0, plan=Plan(), origin=Origin.SEARCH, attempts=attempts)
+
+    return build
+
+
+def partial(**more) -> Measurement:
+    return Measurement(step_times_s=(0.5, 0.7, 0.6), tokens_per_step=8, devices=2, **more)
+
+
+def test_a_measurement_shows_mfu_memory_held_and_where_the_time_went(client, create, drive):
+    id = create()
+    drive(id)
+    measured = client.get(f"/v1/campaigns/{id}/trials/0").json()["measurement"]
+    assert measured["mfu"] == pytest.approx(measured["flops_per_s_per_device"] / 1e10)
+    assert measured["peak_memory_bytes"] == [10**6] * 4
+    assert measured["peak_held_bytes"] == [3 * 10**6] * 4
+    profile = measured["profile"]
+    assert profile["parts_s"] == [{"compute": pytest.approx(0.375), "dp": pytest.approx(0.125)}] * 4
+    assert profile["waiting_s"] == [{"dp": 0.01}] * 4
+    assert profile["own_time_s"] == [0.11, 0.11, 0.11, 0.22]
+    assert profile["stages"] == [0] * 4
+    assert profile["straggler"] == {"rank": 3, "ratio": pytest.approx(2.0)}
+
+
+def test_a_pruned_trial_shows_its_steps_apart_and_no_measurement(client, create, drive):
+    id = create(space={"tp": [2], "pp": [2]}, budget={"trials": 2})
+    drive(id)
+    trial = client.get(f"/v1/campaigns/{id}/trials/1").json()
+    assert (trial["verdict"], trial["measurement"]) == ("pruned", None)
+    assert trial["partial"] == trial["attempts"][0]["partial"]
+    assert trial["partial"]["steps"] == 3
+    assert trial["partial"]["step_time_s"] == trial["partial"]["step_times_s"][0]
+    best = client.get(f"/v1/campaigns/{id}/best").json()["best"]
+    assert [entry["trial"] for entry in best] == [0]
+
+
+def test_a_partial_measurement_has_no_throughput():
+    assert not [field.name for field in fields(PartialView) if "tokens" in field.name or "flops" in field.name]
+    assert "tokens_per_s" in {field.name for field in fields(MeasurementView)}
+
+
+def test_a_trial_that_was_lost_and_then_pruned_shows_the_steps_of_the_last_attempt(trial):
+    pruned = Outcome(verdict=Verdict.PRUNED, partial=partial())
+    view = trial_view(trial(Outcome(verdict=Verdict.LOST), pruned))
+    assert view.attempts[0].partial is None
+    assert view.partial == view.attempts[1].partial
+    assert (view.partial.steps, view.partial.step_time_s) == (3, 0.6)
+
+
+def test_a_loss_that_is_no_number_is_null(trial):
+    losses = (2.0, float("nan"), float("inf"))
+    view = trial_view(trial(Outcome(verdict=Verdict.PRUNED, partial=partial(first_losses=losses))))
+    assert view.partial.first_losses == (2.0, None, None)
+
+
+def test_a_failed_trial_has_neither(trial):
+    view = trial_view(trial(Outcome(verdict=Verdict.OOM)))
+    assert (view.measurement, view.partial) == (None, None)
+
+
+def test_the_best_say_their_speed_their_time_their_straggler_and_their_training(client, create, drive):
+    id = create(budget={"trials": 12})
+    drive(id)
+    entry = client.get(f"/v1/campaigns/{id}/best").json()["best"][0]
+    assert entry["tflops_per_device"] == pytest.approx(2048 / entry["step_time_s"] / 4 * 1e6 / 1e12)
+    parts = {part["part"]: (part["time_s"], part["share"]) for part in entry["time_by_part"]}
+    assert parts["compute"][1] == pytest.approx(0.75)
+    assert parts["dp"][1] == pytest.approx(0.25)
+    assert parts["dp"][0] == pytest.approx(parts["compute"][0] / 3)
+    assert entry["straggler"]["rank"] == 3
+    assert entry["trains_as_baseline"] is True
+
+
+def test_without_a_baseline_nothing_is_said_of_the_training(client, create, drive):
+    id = create(baseline=None)
+    drive(id)
+    best = client.get(f"/v1/campaigns/{id}/best").json()["best"]
+    assert best
+    assert {entry["trains_as_baseline"] for entry in best} == {None}
+
+
+def test_the_schema_types_the_profile_and_the_training(app):
+    schemas = app.openapi()["components"]["schemas"]
+    assert schemas["ProfileView"]["properties"]["straggler"]["anyOf"][0] == {"$ref": "#/components/schemas/Straggler"}
+    assert schemas["TrialView"]["properties"]["partial"]["anyOf"][0] == {"$ref": "#/components/schemas/PartialView"}
+    assert schemas["RankedView"]["properties"]["time_by_part"]["items"] == {"$ref": "#/components/schemas/PartTime"}
+    kinds = schemas["RankedView"]["properties"]["trains_as_baseline"]["anyOf"]
+    assert kinds == [{"const": True, "type": "boolean"}, {"type": "string"}, {"type": "null"}]

@@ -1,0 +1,123 @@
+"""Everything of one trial on a terminal, whatever became of it."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from runners.outcome import Outcome, Verdict
+from runners.profile import Profile
+from tuner.display import gibibytes
+from tuner.trial import Origin, TrialState
+from tuner.trial_page import ranks_table, trial_page
+
+
+def shown(thing, width=160):
+    out = io.StringIO()
+    Console(file=out, width=width, markup=False, emoji=False, highlight=False).print(thing)
+    return out.getvalue()
+
+
+def words(line):
+    return line.split()
+
+
+@pytest.fixture
+def measurement(make):
+    profile = Profile(
+        step_time_s=0.5,
+        parts_s=({"compute": 0.4, "tp": 0.1, "dp": 0.0}, {"compute": 0.3, "tp": 0.2, "dp": 0.0}),
+        waiting_s=({"tp": 0.05}, {"tp": 0.15}),
+        own_times_s=((0.4, 0.4, 0.4), (0.3, 0.3, 0.3)),
+        stages=(0, 0),
+    )
+    return make.measurement(
+        0.5,
+        devices=2,
+        warmup_times_s=(1.0, 0.6),
+        first_losses=(7.5, 7.25),
+        model_flops_per_token=1e9,
+        peak_flops_per_device=1e13,
+        peak_memory_bytes=(2**30, 2**29),
+        peak_held_bytes=(2**31, 2**30),
+        profile=profile,
+    )
+
+
+def test_a_measured_trial_shows_its_medians_with_intervals_its_losses_and_its_attempts(make, measurement):
+    text = shown(
+        trial_page(make.trial(4, measurement, origin=Origin.SEARCH, attempt=2, started_at=1.0, finished_at=8.0))
+    )
+    assert "trial 4 of c: tp1 pp1 dp4 mbs1 ga5 zero0" in text
+    assert "chosen by: search" in text
+    assert "grad_accum_steps 5" in text
+    assert "verdict: ok" in text
+    assert "step: 500.0 ms, median of 6 steps (2 dropped as warm-up); 95 % interval 499.5 ms to 500.5 ms" in text
+    assert "first losses: 7.5, 7.25" in text
+    assert "speed: 2,048 tokens/s, 1,024 per device, 1.024 TFLOP/s per device, MFU 10.2 %" in text
+    assert "time of this trial: compute 70 %, tp 30 %" in text
+    assert "this trial: rank 0 takes 1.33 times as long as its peers for the same work" in text
+    attempts = [words(line) for line in text.splitlines() if "c-t0004-a" in line]
+    assert [line[:4] for line in attempts] == [
+        ["1", "c-t0004-a1", "(id-4-1)", "lost"],
+        ["2", "c-t0004-a2", "(id-4-2)", "ok"],
+    ]
+    assert attempts[0][-2:] == ["node", "down"]
+
+
+def test_the_ranks_show_tensors_and_held_memory_and_their_parts(measurement):
+    lines = shown(ranks_table(measurement)).splitlines()
+    heading = next(line for line in lines if "rank" in line)
+    assert words(heading) == words("rank tensors held stage compute tp waiting for peers own work")
+    assert words(lines[-2]) == words("1 512 MiB 1.00 GiB 0 300.0 ms 200.0 ms 150.0 ms 300.0 ms")
+
+
+@pytest.mark.parametrize(("value", "text"), [(2**31, "2.00 GiB"), (2**20, "1 MiB"), (2**20 - 2**10, "1023 KiB")])
+def test_memory_is_said_in_its_own_magnitude(value, text):
+    assert gibibytes(value) == text
+
+
+def test_a_job_that_counts_no_memory_and_no_time_by_part_shows_no_ranks(make):
+    assert "Ranks" not in shown(trial_page(make.trial(0, make.measurement(1.0))))
+
+
+def test_memory_of_some_ranks_only_leaves_gaps(make):
+    text = shown(ranks_table(make.measurement(1.0, peak_memory_bytes=(2**30, 2**30), peak_held_bytes=(2**30,))))
+    assert words(text.splitlines()[-2]) == ["1", "1.00", "GiB", "-"]
+
+
+def test_a_failed_trial_shows_rank_phase_the_whole_reason_and_the_end_of_the_log(make):
+    outcome = Outcome(
+        verdict=Verdict.CRASHED,
+        reason="first line\nsecond line [/tmp/x]",
+        failed_rank=3,
+        phase="backward",
+        log_tail="Traceback\n\x1b[31mValueError: [bold]no\x1b[0m\n",
+    )
+    text = shown(trial_page(make.trial(0, outcome)))
+    for word in ("verdict: crashed", " 3 ", " backward ", "first line", "second line [/tmp/x]", "end of the log:"):
+        assert word in text
+    assert "ValueError: [bold]no" in text
+    assert "\x1b" not in text
+
+
+def test_a_pruned_trial_says_how_far_it_came_and_claims_no_speed(make, measurement):
+    outcome = Outcome(verdict=Verdict.PRUNED, partial=measurement, reason="slower than the incumbent")
+    text = shown(trial_page(make.trial(0, outcome)))
+    assert "pruned after 6 steps at 500.0 ms; no measurement" in text
+    assert "slower than the incumbent" in text
+    assert "tokens/s" not in text
+    assert "tensors" in text
+
+
+@pytest.mark.parametrize("state", [TrialState.PLANNED, TrialState.SUBMITTED, TrialState.RUNNING])
+def test_a_trial_that_has_not_ended_shows_its_state(make, state):
+    assert f"state: {state}" in shown(trial_page(make.trial(0, state=state)))
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_the_page_stays_within_the_terminal(make, measurement, width):
+    text = shown(trial_page(make.trial(0, measurement)), width)
+    assert all(len(line) <= width for line in text.splitlines())

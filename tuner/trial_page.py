@@ -1,0 +1,113 @@
+"""How one trial looks on a terminal: everything that is known of it, for `meshtune show ID --trial N`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from runners.outcome import Measurement
+from runners.profile import Part, Profile
+from tuner.display import gibibytes, new_table, number, pruned_text, seconds, state_text, time_notes
+from tuner.trial import Trial
+
+
+def trial_page(trial: Trial) -> Group:
+    """The plan, the attempts, what was measured, each rank, and the end of the log."""
+    outcome = trial.outcome
+    lines: list[RenderableType] = [
+        Text(f"trial {trial.number} of {trial.campaign_id}: {trial.plan.key}", style="bold"),
+        Text(f"chosen by: {trial.origin}"),
+        Text("plan: " + ", ".join(f"{name} {value}" for name, value in trial.plan.as_dict().items())),
+        Text.assemble("verdict: " if trial.state.final else "state: ", state_text(trial)),
+        attempts_table(trial),
+    ]
+    if outcome is None:
+        return Group(*lines)
+    measured = outcome.measurement or outcome.partial
+    if outcome.measurement is not None:
+        lines += _measured(outcome.measurement)
+    elif outcome.partial is not None:
+        lines.append(Text(f"{pruned_text(outcome.partial)}; no measurement"))
+    if measured is not None:
+        lines += _of_ranks(measured)
+    if outcome.log_tail.strip():
+        # Decoded, so that no job's escape codes reach the terminal as they are.
+        lines += [Text("end of the log:", style="bold"), Text.from_ansi(outcome.log_tail)]
+    return Group(*lines)
+
+
+def attempts_table(trial: Trial) -> Table:
+    """Every attempt with how it ended, in full."""
+    table = new_table("Attempts")
+    for name in ("attempt", "job", "ended", "ran for", "rank", "phase", "reason"):
+        table.add_column(name, overflow="fold")
+    for attempt in trial.attempts:
+        outcome = attempt.outcome
+        table.add_row(
+            str(attempt.number),
+            f"{attempt.job_name}{'' if attempt.job_id in (None, attempt.job_name) else f' ({attempt.job_id})'}",
+            str(attempt.state if outcome is None else outcome.verdict),
+            seconds(attempt.running_s) if attempt.running_s else "-",
+            "-" if outcome is None or outcome.failed_rank is None else str(outcome.failed_rank),
+            (outcome.phase if outcome else None) or "-",
+            outcome.reason.strip() if outcome else "",
+        )
+    return table
+
+
+def ranks_table(measured: Measurement) -> Table:
+    """Memory and time by part, rank by rank; a column that would be empty is left out."""
+    profile = measured.profile
+    columns: list[tuple[str, Sequence[str]]] = [
+        ("tensors", [gibibytes(value) for value in measured.peak_memory_bytes]),
+        ("held", [gibibytes(value) for value in measured.peak_held_bytes]),
+    ]
+    if profile is not None:
+        columns += [("stage", [str(stage) for stage in profile.stages]), *_part_columns(profile)]
+    columns = [(name, values) for name, values in columns if values]
+    table = new_table("Ranks")
+    for name in ("rank", *(name for name, _ in columns)):
+        table.add_column(name, justify="right", overflow="fold")
+    for rank, row in enumerate(zip_longest(*(values for _, values in columns), fillvalue="-")):
+        table.add_row(str(rank), *row)
+    return table
+
+
+def _part_columns(profile: Profile) -> list[tuple[str, Sequence[str]]]:
+    named = {name for parts in profile.parts_s for name, spent in parts.items() if spent}
+    names = [*(str(part) for part in Part if part in named), *sorted(named - set(Part))]
+    columns = [(name, [seconds(parts.get(name, 0.0)) for parts in profile.parts_s]) for name in names]
+    waiting = [seconds(sum(parts.values())) for parts in profile.waiting_s]
+    own = [seconds(value) for value in profile.own_time_s]
+    return [*columns, ("waiting for peers", waiting), ("own work", own)]
+
+
+def _measured(measured: Measurement) -> list[RenderableType]:
+    interval = measured.step_time_interval_s
+    dropped = f" ({len(measured.warmup_times_s)} dropped as warm-up)" if measured.warmup_times_s else ""
+    rates = f"{number(measured.tokens_per_s)} tokens/s, {number(measured.tokens_per_s_per_device)} per device"
+    if measured.flops_per_s_per_device is not None:
+        rates += f", {number(measured.flops_per_s_per_device / 1e12)} TFLOP/s per device"
+    if measured.mfu is not None:
+        rates += f", MFU {100 * measured.mfu:.1f} %"
+    return [
+        Text(
+            f"step: {seconds(measured.step_time_s)}, median of {len(measured.step_times_s)} steps{dropped}; "
+            f"95 % interval {seconds(interval.low)} to {seconds(interval.high)}"
+        ),
+        Text(f"speed: {rates}"),
+        *time_notes("this trial", measured),
+    ]
+
+
+def _of_ranks(measured: Measurement) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    if measured.first_losses:
+        lines.append(Text("first losses: " + ", ".join(f"{loss:.6g}" for loss in measured.first_losses)))
+    if measured.peak_memory_bytes or measured.peak_held_bytes or measured.profile:
+        lines.append(ranks_table(measured))
+    return lines
