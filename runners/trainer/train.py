@@ -6,8 +6,8 @@ every reduction after that is a sum. Synthetic data: speed is measured here, not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 import torch.distributed as dist
@@ -55,7 +55,9 @@ def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, 
     """One stage's layers, cut in every way the plan asks for."""
     plan, spec = job.plan, job.model
     stages = plan.pp * plan.vpp
-    with torch.device("meta"):
+    # Not made in float32 and converted: fake tensors (see exact) do not convert a module's parameters.
+    dtype = getattr(torch, job.dtype) if sharding is Sharding.FLAT else torch.float32
+    with torch.device("meta"), default_dtype(dtype):
         model = Transformer(
             spec,
             cut_layers(spec.layers, stages, stage),
@@ -65,8 +67,6 @@ def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, 
             experts=cut_layers(spec.experts, plan.ep, mesh.ep.get_local_rank()),
             router=job.router,
         )
-    if sharding is Sharding.FLAT:
-        model = model.to(getattr(torch, job.dtype))
     if plan.tp > 1:
         shard_tensors(model, mesh.tp, sequence_parallel=plan.sequence_parallel)
     if plan.cp > 1:
@@ -79,6 +79,17 @@ def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, 
         shard_replicas(model, mesh, job, sharding)
     materialize(model, device, job.seed)
     return model
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """While entered, parameters are made in `dtype`."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def build_optimizer(job: Job, mesh: Mesh, models: Sequence[Transformer], sharding: Sharding) -> Optimizer:
