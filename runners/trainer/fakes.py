@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,17 +18,35 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.pipelining._utils import InferenceMode, _StageBackwardMeta, _StageForwardMeta, _TensorMeta
 from torch.distributed.pipelining.schedules import _PipelineSchedule
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from runners.trainer.attention import place_tensor, rotation
 from runners.trainer.job import Job
 from runners.trainer.livetensors import LiveTensors
+from search_spaces.cluster import DeviceKind
 
 _ATEN = torch.ops.aten
+# gloo has no reduce-scatter: it sums a copy of the whole input, which is the argument with this index.
+_COPIED_BY_GLOO = {torch.ops._c10d_functional.reduce_scatter_tensor.default: 0, torch.ops.c10d._reduce_scatter_base_.default: 1}
+# DTensor finds out shapes with fake tensors of the whole shape, which it would make in a real run as well.
+_PLANNING = ContextVar("planning", default=False)
+
+
+class Sent:
+    """A send or receive under way, which keeps its tensor: gloo's until it is forgotten, NCCL's until it is waited for."""
+
+    def __init__(self, tensor: Tensor, *, until_waited: bool) -> None:
+        self._tensor: Tensor | None = tensor
+        self._until_waited = until_waited
+
+    def wait(self) -> None:
+        if self._until_waited:
+            self._tensor = None
 
 
 class FakeLiveTensors(LiveTensors):
@@ -40,6 +60,7 @@ class FakeLiveTensors(LiveTensors):
         plan, model = job.plan, job.model
         # With equal shares every expert gets as many copies from each rank, so all ranks of ep send and receive alike.
         self._copies = plan.micro_batch_size * (model.seq_len // plan.cp) * model.top_k
+        self._on_gloo = job.device is DeviceKind.CPU
         self._share = self._copies // model.experts if model.experts else 0
 
     def __torch_dispatch__(
@@ -51,23 +72,25 @@ class FakeLiveTensors(LiveTensors):
             return super().__torch_dispatch__(_ATEN.new_empty.default, types, (args[0], [args[2]]))
         if func is _ATEN.repeat_interleave.Tensor:
             return super().__torch_dispatch__(_ATEN.new_empty.default, types, (args[0], [self._copies]))
+        if func in _COPIED_BY_GLOO and self._on_gloo:
+            scratch = super().__torch_dispatch__(_ATEN.empty_like.default, types, (args[_COPIED_BY_GLOO[func]],))
+            del scratch
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _counts(self, tensor: Tensor) -> bool:
-        # Not its meta tensors, nor those with which DTensor plans: they are not fake where this mode sees them.
-        return isinstance(tensor, FakeTensor) and tensor.device.type != "meta"
+        return isinstance(tensor, FakeTensor) and tensor.device.type != "meta" and not _PLANNING.get()
 
 
 @contextmanager
-def alone(job: Job, rank: int) -> Iterator[FakeLiveTensors]:
-    """A process group that hears nobody, tensors without memory, and what counts them; all gone afterwards."""
+def alone(job: Job, rank: int) -> Iterator[Callable[[], FakeLiveTensors]]:
+    """A process group that hears nobody; gives what makes a counter, one for each run. All gone afterwards."""
     _forget_cached_tensors()
     dist.init_process_group("fake", rank=rank, world_size=job.plan.world_size, store=FakeStore())
     try:
         with ExitStack() as stack:
             for owner, name, value in _replacements(job):
                 stack.enter_context(_replaced(owner, name, value))
-            yield FakeLiveTensors(job)
+            yield partial(FakeLiveTensors, job)
     finally:
         dist.destroy_process_group()
         _forget_cached_tensors()
@@ -85,8 +108,9 @@ def _forget_cached_tensors() -> None:
     _clear_sharding_prop_cache()  # it knows meshes by their shape, not by the process groups that are gone
 
 
-def _replacements(job: Job) -> list[tuple[type, str, Any]]:
+def _replacements(job: Job) -> list[tuple[Any, str, Any]]:
     join = DeviceMesh._concatenate
+    propagate = ShardingPropagator._propagate_tensor_meta_non_cached
     boundary = _boundary(job)
     gradient = _TensorMeta(boundary.shape, boundary.stride, boundary.dtype, False)
 
@@ -101,13 +125,25 @@ def _replacements(job: Job) -> list[tuple[type, str, Any]]:
     def hear(stage: PipelineStage, source: int) -> object:
         return _StageForwardMeta((boundary,)) if source < stage.stage_index else _StageBackwardMeta((gradient,))
 
+    def plan(*arguments: Any) -> Any:
+        token = _PLANNING.set(True)
+        try:
+            return propagate(*arguments)
+        finally:
+            _PLANNING.reset(token)
+
+    def pass_on(operations: list[dist.P2POp], desc: str | None = None) -> list[Sent]:
+        return [Sent(operation.tensor, until_waited=job.device is DeviceKind.CUDA) for operation in operations]
+
     def say(_: PipelineStage, __: object, ___: int) -> None:
         pass
 
     return [
         (nn.Module, "to_empty", _to_empty),
         (DeviceMesh, "_concatenate", staticmethod(join_with_numbers)),
+        (ShardingPropagator, "_propagate_tensor_meta_non_cached", plan),
         (_PipelineSchedule, "_warmup_p2p", warm_up),
+        (schedules, "_batch_p2p", pass_on),
         (PipelineStage, "_recv_meta", hear),
         (PipelineStage, "_send_meta", say),
     ]
@@ -130,7 +166,7 @@ def _boundary(job: Job) -> _TensorMeta:
 
 
 @contextmanager
-def _replaced(owner: type, name: str, value: Any) -> Iterator[None]:
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     before = owner.__dict__[name]
     setattr(owner, name, value)
     try:

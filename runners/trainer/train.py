@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 
@@ -140,10 +140,15 @@ class Trainer:
             else AccumulatingLoop(models[0], job.plan, loss)
         )
         self._places = models[0].places
+        self._models = models
         self._tied = [weight for model in models if (weight := model.shared_with_another_stage()) is not None]
         # In a V both copies are on one rank; else they are on the first and the last.
         ties_ranks = job.plan.pp > 1 and job.model.tied_head and job.plan.schedule is not Schedule.ZBV
         self._tie_group = build_tie_group(job.plan, mesh) if ties_ranks else None
+
+    def parameters(self) -> list[nn.Parameter]:
+        """This rank's shards, of all its chunks."""
+        return [parameter for model in self._models for parameter in model.parameters()]
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """This replica's tokens and targets of one step, at the places that this rank holds."""
