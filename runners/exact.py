@@ -1,4 +1,4 @@
-"""Asks the built-in trainer for the exact peak memory of a job's ranks, in a process of its own, because it needs torch.
+"""Asks the built-in trainer for the exact peak memory of a job's ranks, in a process of its own: it needs torch.
 
 For jobs of that trainer alone: what other programs keep in memory is not known here. Starts no job and no cluster.
 """

@@ -1,7 +1,7 @@
 """The peak memory of any rank of any plan, to the tensor, from the trainer's own code on one core without a cluster.
 
-The trainer takes two steps on tensors without memory (see fakes), so sharding, schedule, recomputation and optimizer are
-what they are in a real run, pipeline buffers included. Large jobs are taken by a few layers and micro-batches and
+The trainer takes two steps on tensors without memory (see fakes), so sharding, schedule, recomputation and optimizer
+are what they are in a real run, pipeline buffers included. Large jobs are taken by a few layers and micro-batches and
 extended: see extend. Not counted: the CUDA context, NCCL's buffers, workspaces of libraries, the allocator's slack.
 Kernels are the CPU's, also for cuda: its fused attention keeps what flash keeps on cuda (no score matrix), but with
 cp all_gather CUDA's kernel for masks may need more. Learned routing is taken as balanced. No ring attention.
@@ -26,6 +26,7 @@ from runners.trainer.job import Job, JobMalformed, parse_job
 from runners.trainer.measure import COUNTED_STEPS
 from runners.trainer.mesh import Mesh, build_mesh
 from runners.trainer.parallel import local
+from runners.trainer.pipeline import cut_layers, stages_of
 from runners.trainer.support import require_supported
 from runners.trainer.train import Trainer
 from search_spaces.checks import Checks, InvalidValue
@@ -58,8 +59,9 @@ def exact_peak(job: Job, rank: int, *, extrapolate: bool | None = None) -> Exact
     torch.set_num_threads(1)
     with alone(job, rank) as live:
         mesh = build_mesh(job.plan, "cpu")
-        result = extend(job, mesh.pipeline_rank, lambda sized: _run(sized, mesh, live()), extrapolate=extrapolate)
         stage = mesh.pipeline_rank
+        layers = _layers_per_chunk(job, stage)
+        result = extend(job, layers, lambda sized: _run(sized, mesh, live()), extrapolate=extrapolate)
     return ExactPeak(
         rank=rank,
         stage=stage,
@@ -86,7 +88,7 @@ def require_estimable(job: Job, rank: int = 0) -> None:
     checks.require(
         model.experts == 0 or copies % model.experts == 0,
         "model.experts",
-        f"the estimate takes routing as even, but experts({model.experts}) do not divide a micro-batch's {copies} copies",
+        f"routing is taken as even, but experts({model.experts}) do not divide a micro-batch's {copies} copies",
     )
     checks.require(
         0 <= rank < plan.world_size, "rank", f"must be at least 0 and below {plan.world_size} ranks, not {rank}"
@@ -101,6 +103,12 @@ def representatives(plan: Plan) -> list[int]:
     """
     per_stage = plan.world_size // plan.pp
     return [stage * per_stage for stage in sorted({0, min(1, plan.pp - 1), plan.pp // 2, plan.pp - 1})]
+
+
+def _layers_per_chunk(job: Job, stage: int) -> float:
+    count = job.plan.pp * job.plan.vpp
+    chunks = [cut_layers(job.model.layers, count, chunk) for chunk in stages_of(job.plan, stage)]
+    return sum(map(len, chunks)) / len(chunks)
 
 
 def _run(job: Job, mesh: Mesh, live: FakeLiveTensors) -> Sample:

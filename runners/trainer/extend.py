@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 from runners.trainer.job import Job
 from search_spaces.plan import Plan, Schedule
 
 # Passes of one layer and micro-batch; about 40 ms each and way, so that a direct run takes about 10 s.
-MOST_PASSES = 80
+MOST_PASSES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,56 +44,51 @@ class Extended:
     micro_batches: int
 
 
-def extend(job: Job, pipeline_rank: int, run: Callable[[Job], Sample], *, extrapolate: bool | None = None) -> Extended:
-    """The sample of `job` on a pipeline rank, from as few and small runs as it takes. extrapolate: see exact_peak."""
+def extend(job: Job, layers: float, run: Callable[[Job], Sample], *, extrapolate: bool | None = None) -> Extended:
+    """The sample of `job` on one rank, from as few and small runs as it takes.
+
+    layers: the rank's, per model chunk, on average. extrapolate: see exact_peak.
+    """
     plan = job.plan
-    layers = _layers_per_chunk(job, pipeline_rank)
     enough, stride = enough_micro_batches(plan)
     few = plan.grad_accum_steps if plan.grad_accum_steps <= enough + stride else enough
+    # With ZeRO 3 the next layer's weights are gathered while one computes, so one layer alone says too little.
+    low = plan.recompute_interval * (2 if plan.zero_stage == 3 else 1)
     if extrapolate is None:
-        extrapolate = layers * plan.vpp * few > MOST_PASSES and layers > 4 * plan.recompute_interval
+        extrapolate = layers * plan.vpp * few > MOST_PASSES and layers > 2 * low
 
-    def at(micro_batches: int, *, whole: bool) -> Sample:
-        if not whole:
-            return run(_sized(job, Size(plan.recompute_interval, micro_batches)))
+    @cache
+    def at(layers: int | None, micro_batches: int) -> Sample:
+        return run(_sized(job, Size(layers, micro_batches)))
+
+    def whole(micro_batches: int) -> Sample:
         if not extrapolate:
-            return run(_sized(job, Size(None, micro_batches)))
-        # From two on: with ZeRO 3 the next layer's weights are gathered while one computes.
-        low, high = 2 * plan.recompute_interval, 4 * plan.recompute_interval
-        ends = (run(_sized(job, Size(count, micro_batches))) for count in (low, high))
-        return _line(next(ends), next(ends), (layers - low) / (high - low))
+            return at(None, micro_batches)
+        return _line(at(low, micro_batches), at(2 * low, micro_batches), (layers - low) / low)
 
-    sample = at(few, whole=True)
+    sample = whole(few)
     if few < plan.grad_accum_steps:
         # GPipe's slope has the activations of all layers in it, the others' just buffers and tokens.
-        whole = plan.schedule is Schedule.GPIPE and plan.pp > 1
-        start = sample if whole else at(few, whole=False)
-        further = _line(start, at(few + stride, whole=whole), (plan.grad_accum_steps - few) / stride)
-        sample = _moved(sample, start, further)
+        all_in_flight = plan.schedule is Schedule.GPIPE and plan.pp > 1
+        start, next_one = (whole(count) if all_in_flight else at(low, count) for count in (few, few + stride))
+        sample = _moved(sample, start, _line(start, next_one, (plan.grad_accum_steps - few) / stride))
     return Extended(sample, extrapolate, few)
 
 
 def enough_micro_batches(plan: Plan) -> tuple[int, int]:
     """From how many micro-batches on the peak is a straight line, and in which strides it is looked at.
 
-    One stage: the first, one between and the last. 1F1B: all stages have as many in flight as they ever have, and
-    gradients beside them. Interleaved kinds go in rounds of pp, and are not shortened where their rounds are uneven.
+    One stage: the first, one between and the last. 1F1B: each stage has as many in flight as it ever has, gradients
+    beside them, and one under way to a neighbour. Interleaved kinds go in rounds of pp, and are not shortened
+    where their rounds are uneven.
     """
     if plan.pp == 1:
         return 3, 1
     if plan.schedule is Schedule.GPIPE:
         return 3, 1
     if plan.schedule is Schedule.ONE_F_ONE_B:
-        return plan.pp + 2, 1
+        return plan.pp + 3, 1
     return (2 * plan.pp, plan.pp) if plan.grad_accum_steps % plan.pp == 0 else (plan.grad_accum_steps, 1)
-
-
-def _layers_per_chunk(job: Job, pipeline_rank: int) -> float:
-    from runners.trainer.pipeline import cut_layers, stages_of
-
-    plan = job.plan
-    held = stages_of(plan, pipeline_rank)
-    return sum(len(cut_layers(job.model.layers, plan.pp * plan.vpp, stage)) for stage in held) / len(held)
 
 
 def _sized(job: Job, size: Size) -> Job:

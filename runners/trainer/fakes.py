@@ -32,13 +32,16 @@ from search_spaces.cluster import DeviceKind
 
 _ATEN = torch.ops.aten
 # gloo has no reduce-scatter: it sums a copy of the whole input, which is the argument with this index.
-_COPIED_BY_GLOO = {torch.ops._c10d_functional.reduce_scatter_tensor.default: 0, torch.ops.c10d._reduce_scatter_base_.default: 1}
+_COPIED_BY_GLOO = {
+    torch.ops._c10d_functional.reduce_scatter_tensor.default: 0,
+    torch.ops.c10d._reduce_scatter_base_.default: 1,
+}
 # DTensor finds out shapes with fake tensors of the whole shape, which it would make in a real run as well.
 _PLANNING = ContextVar("planning", default=False)
 
 
 class Sent:
-    """A send or receive under way, which keeps its tensor: gloo's until it is forgotten, NCCL's until it is waited for."""
+    """A send or receive under way keeps its tensor: gloo's until it is forgotten, NCCL's until it is waited for."""
 
     def __init__(self, tensor: Tensor, *, until_waited: bool) -> None:
         self._tensor: Tensor | None = tensor
@@ -49,7 +52,7 @@ class Sent:
             self._tensor = None
 
 
-class FakeLiveTensors(LiveTensors):
+class FakeLiveTensors(LiveTensors):  # type: ignore[no-untyped-call]
     """Counts fake tensors by the bytes that real ones of their shape would take, and sends experts equal shares.
 
     Learned routing depends on the numbers, so it is estimated as balanced.
@@ -105,7 +108,7 @@ def _forget_cached_tensors() -> None:
     """A fake tensor kept for a later real run would be a trap, and a real one counts for nothing here."""
     place_tensor.cache_clear()
     rotation.cache_clear()
-    _clear_sharding_prop_cache()  # it knows meshes by their shape, not by the process groups that are gone
+    _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]  # it knows meshes by their shape, not by the process groups that are gone
 
 
 def _replacements(job: Job) -> list[tuple[Any, str, Any]]:
