@@ -1,4 +1,4 @@
-"""The command line: `meshtune run|resume|show|best|export|rerun|spaces|pause|cancel|serve`.
+"""The command line: `meshtune run|resume|show|best|export|rerun|spaces|estimate|pause|cancel|serve`.
 
 Exit codes: 0 done; 1 the campaign ended without a measured setting; 2 a mistake in what was asked for, or something
 that meshtune needs and does not get, told in one message; 130 interrupted, and the campaign can be resumed.
@@ -22,6 +22,7 @@ from tuner import display
 from tuner.arguments import Refused, find_campaign, open_service, plan_fields, read_spec_file
 from tuner.campaign import Campaign, CampaignState
 from tuner.driver import Driver, drive_one
+from tuner.estimate import estimate_exactly
 from tuner.export import NothingToExport, choose, ranked_document, recommendation_document, write_export
 from tuner.recommend import rank, recommend
 from tuner.remeasure import remeasure
@@ -228,6 +229,27 @@ def spaces(
     if plans:
         for plan in space:
             console.print(plan.key, soft_wrap=True)
+
+
+@app.command()
+def estimate(
+    spec: SpecFile,
+    exact: Annotated[bool, typer.Option("--exact", help="Run the trainer on tensors without memory.")] = False,
+    plan: Annotated[str, typer.Option(help="A plan, such as tp=8,pp=4,zero_stage=1; default: the baseline.")] = "",
+    rank: Annotated[list[int] | None, typer.Option(min=0, help="A rank; default: one per kind of stage.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Estimate the peak memory per pipeline stage of one plan, without the cluster. Takes seconds to minutes."""
+    if not exact:
+        raise Refused("the exact estimate is the only one there is: say --exact")
+    document, space = _read(spec, None)
+    chosen = space.complete(**_plan_fields(plan)) if plan else None
+    found = estimate_exactly(read_spec(document, None)[0], chosen, rank or [])
+    if as_json:
+        _print_json(found.document())
+    else:
+        console.print(found.table())
+        console.print(found.verdict(), soft_wrap=True)
 
 
 @app.command()

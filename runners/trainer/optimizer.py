@@ -100,6 +100,7 @@ class FlatAdamW:
         own = slice(replicas.rank() * width, (replicas.rank() + 1) * width) if self._sharded else slice(None)
         self._own = self._weights[own]
         # In float32 the master copy is the weights themselves.
+        self._has_copy = self._own.dtype is not torch.float32
         self._master = nn.Parameter(self._own.float())
         self._adamw = torch.optim.AdamW([self._master], lr=learning_rate, fused=True)
 
@@ -125,7 +126,7 @@ class FlatAdamW:
         self._master.grad = self._reduced()
         self._adamw.step()
         self._master.grad = None
-        if self._own.data_ptr() != self._master.data_ptr():
+        if self._has_copy:
             self._own.copy_(self._master.detach())
         if self._sharded:
             dist.all_gather_single(self._weights, self._own.clone(), group=self._replicas)

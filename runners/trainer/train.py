@@ -6,13 +6,13 @@ every reduction after that is a sum. Synthetic data: speed is measured here, not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 
@@ -55,7 +55,9 @@ def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, 
     """One stage's layers, cut in every way the plan asks for."""
     plan, spec = job.plan, job.model
     stages = plan.pp * plan.vpp
-    with torch.device("meta"):
+    # Not made in float32 and converted: fake tensors (see exact) do not convert a module's parameters.
+    dtype = getattr(torch, job.dtype) if sharding is Sharding.FLAT else torch.float32
+    with torch.device("meta"), default_dtype(dtype):
         model = Transformer(
             spec,
             cut_layers(spec.layers, stages, stage),
@@ -65,8 +67,6 @@ def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, 
             experts=cut_layers(spec.experts, plan.ep, mesh.ep.get_local_rank()),
             router=job.router,
         )
-    if sharding is Sharding.FLAT:
-        model = model.to(getattr(torch, job.dtype))
     if plan.tp > 1:
         shard_tensors(model, mesh.tp, sequence_parallel=plan.sequence_parallel)
     if plan.cp > 1:
@@ -79,6 +79,17 @@ def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, 
         shard_replicas(model, mesh, job, sharding)
     materialize(model, device, job.seed)
     return model
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """While entered, parameters are made in `dtype`."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def build_optimizer(job: Job, mesh: Mesh, models: Sequence[Transformer], sharding: Sharding) -> Optimizer:
@@ -129,10 +140,15 @@ class Trainer:
             else AccumulatingLoop(models[0], job.plan, loss)
         )
         self._places = models[0].places
+        self._models = models
         self._tied = [weight for model in models if (weight := model.shared_with_another_stage()) is not None]
         # In a V both copies are on one rank; else they are on the first and the last.
         ties_ranks = job.plan.pp > 1 and job.model.tied_head and job.plan.schedule is not Schedule.ZBV
         self._tie_group = build_tie_group(job.plan, mesh) if ties_ranks else None
+
+    def parameters(self) -> list[nn.Parameter]:
+        """This rank's shards, of all its chunks."""
+        return [parameter for model in self._models for parameter in model.parameters()]
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """This replica's tokens and targets of one step, at the places that this rank holds."""

@@ -334,3 +334,21 @@ def test_pausing_resuming_and_cancelling_by_command(meshtune, spec, tmp_path):
     cancelled = meshtune("cancel", "last", "--home", "h")
     assert (cancelled.code, cancelled.out.endswith(" is cancelled\n")) == (0, True)
     check_refused(meshtune("resume", "last", "--home", "h"), "is cancelled", "there is nothing to resume")
+
+
+@pytest.mark.slow
+def test_an_exact_estimate_names_the_peak_of_every_kind_of_stage(meshtune, spec):
+    result = meshtune(
+        "estimate", spec(workload={"kind": "torch"}), "--exact", "--plan", "pp=2,micro_batch_size=2", "--json"
+    )
+    assert result.code == 0, result.err
+    document = json.loads(result.out)
+    assert [(peak["stage"], peak["rank"]) for peak in document["peaks"]] == [(0, 0), (1, 1)]
+    assert all(0 < peak["lasting_bytes"] < peak["peak_bytes"] < document["memory_bytes"] for peak in document["peaks"])
+
+
+@pytest.mark.slow
+def test_an_exact_estimate_of_a_rank_that_does_not_exist_is_refused(meshtune, spec):
+    result = meshtune("estimate", spec(workload={"kind": "torch"}), "--exact", "--plan", "dp=2", "--rank", "2")
+    assert (result.code, result.out) == (2, "")
+    assert "below 2 ranks, not 2" in result.err

@@ -1,0 +1,155 @@
+"""The exact estimate is what real ranks report, and shortened runs say the same as whole ones."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+import torch.distributed as dist
+
+from runners.trainer.attention import place_tensor, rotation
+from runners.trainer.exact import exact_peak, representatives, require_estimable
+from runners.trainer.extend import enough_micro_batches
+from runners.trainer.job import Dtype, Job
+from search_spaces.checks import InvalidValue
+from search_spaces.cluster import DeviceKind
+from search_spaces.model import ModelSpec
+from search_spaces.plan import Plan
+
+# Large enough that nothing small decides.
+SHAPES: dict[str, object] = {"layers": 4, "hidden": 128, "ffn": 384, "vocab": 1024, "seq_len": 64}
+GPT_22B = ModelSpec(
+    name="22b",
+    layers=48,
+    hidden=6144,
+    heads=48,
+    ffn=4 * 6144,
+    vocab=51200,
+    seq_len=2048,
+    norm="layernorm",
+    activation="gelu",
+    position="learned",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"dp": 2, "zero_stage": 1},
+        {"dp": 2, "zero_stage": 3, "recompute": "full"},
+        {"tp": 2, "micro_batch_size": 4},
+        {"pp": 2, "vpp": 2, "schedule": "interleaved"},
+        {"pp": 2, "dp": 2, "zero_stage": 2, "schedule": "gpipe"},
+        {"cp": 2, "context": "ulysses", "micro_batch_size": 4},
+    ],
+    ids=lambda plan: " ".join(f"{name}={value}" for name, value in plan.items()),
+)
+def test_every_rank_takes_what_was_estimated(plan, run_job, make_job):
+    job = make_job(plan=plan, model=SHAPES)
+    finished = run_job(job)
+    assert finished.status == 0, finished.output
+    real = finished.measurement.peak_memory_bytes
+    assert [exact_peak(job, rank).peak_bytes for rank in range(len(real))] == pytest.approx(real, rel=0.05)
+
+
+@pytest.mark.slow
+def test_experts_with_equal_shares_take_what_was_estimated(run_job, make_job):
+    plan = {"dp": 2, "ep": 2, "zero_stage": 3, "micro_batch_size": 2}
+    job = make_job(plan=plan, model=SHAPES | {"experts": 4, "top_k": 2}, router="balanced")
+    real = run_job(job).measurement.peak_memory_bytes
+    assert [exact_peak(job, rank).peak_bytes for rank in range(2)] == pytest.approx(real, rel=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"dp": 2, "zero_stage": 3},
+        {"pp": 2, "dp": 2, "zero_stage": 1},
+        {"pp": 2, "recompute": "full", "schedule": "gpipe"},
+    ],
+    ids=str,
+)
+def test_a_few_layers_tell_of_many(plan, make_job):
+    job = make_job(plan=plan, model=SHAPES | {"layers": 10})
+    few, all_layers = (exact_peak(job, 0, extrapolate=way) for way in (True, False))
+    assert (few.extrapolated, all_layers.extrapolated) == (True, False)
+    assert few.peak_bytes == pytest.approx(all_layers.peak_bytes, rel=0.01)
+    assert few.lasting_bytes == pytest.approx(all_layers.lasting_bytes, rel=0.01)
+    assert few.parameters == all_layers.parameters
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {},
+        {"dp": 2, "zero_stage": 2},
+        {"pp": 2},
+        {"pp": 4},
+        {"pp": 2, "schedule": "gpipe"},
+        {"pp": 2, "vpp": 2, "schedule": "interleaved"},
+        {"pp": 2, "vpp": 2, "schedule": "zero_bubble"},
+        {"pp": 2, "vpp": 2, "schedule": "zbv"},
+    ],
+    ids=str,
+)
+def test_a_few_micro_batches_tell_of_many(plan, make_job, monkeypatch):
+    job = make_job(plan=plan | {"grad_accum_steps": 12}, model=SHAPES)
+    last = job.plan.pp - 1
+    few = [exact_peak(job, rank) for rank in (0, last)]
+    monkeypatch.setattr("runners.trainer.extend.enough_micro_batches", lambda plan: (plan.grad_accum_steps, 1))
+    all_of_them = [exact_peak(job, rank) for rank in (0, last)]
+    assert all(peak.micro_batches == enough_micro_batches(job.plan)[0] < 12 for peak in few)
+    assert all(peak.micro_batches == 12 for peak in all_of_them)
+    assert [peak.peak_bytes for peak in few] == pytest.approx([peak.peak_bytes for peak in all_of_them], rel=0.01)
+
+
+@pytest.mark.slow
+def test_22_billion_parameters_on_256_devices_take_less_than_half_a_minute():
+    plan = Plan(tp=8, pp=4, dp=8, zero_stage=3, grad_accum_steps=32, recompute="full")
+    job = Job(name="22b", model=GPT_22B, plan=plan, device=DeviceKind.CUDA, dtype=Dtype.BFLOAT16)
+    start = time.monotonic()
+    peak = exact_peak(job, 0)
+    assert time.monotonic() - start < 30
+    assert not peak.extrapolated
+    shard = peak.parameters  # float32 and sharded by FSDP2: the weights and two moments of AdamW at least
+    assert 12 * shard < peak.lasting_bytes < peak.peak_bytes < 16 * 2**30
+
+
+def test_on_cuda_the_temporaries_of_gloo_are_not_counted(make_job):
+    job = make_job(plan={"dp": 2, "zero_stage": 1}, model=SHAPES)
+    on_cpu, on_cuda = (exact_peak(replace(job, device=kind), 0).peak_bytes for kind in DeviceKind)
+    assert on_cuda < on_cpu
+
+
+def test_nothing_is_left_of_an_estimate(make_job):
+    exact_peak(make_job(plan={"tp": 2, "dp": 2}, model=SHAPES), 3)
+    assert not dist.is_initialized()
+    assert place_tensor.cache_info().currsize == rotation.cache_info().currsize == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"plan": {"cp": 2, "context": "ring"}, "device": "cuda"}, "ring attention has CUDA's kernels alone"),
+        ({"plan": {"tp": 3}}, r"tp\(3\) does not divide heads\(4\)"),
+        ({"model": {"experts": 5, "top_k": 1}}, r"experts\(5\) do not divide a micro-batch's 16 copies"),
+    ],
+)
+def test_what_cannot_be_estimated_is_refused_with_the_reason(changes, told, make_job):
+    with pytest.raises(InvalidValue, match=told):
+        require_estimable(make_job(**changes))
+
+
+def test_a_rank_that_does_not_exist_is_refused(make_job):
+    with pytest.raises(InvalidValue, match="below 2 ranks, not 2"):
+        exact_peak(make_job(plan={"dp": 2}), 2)
+
+
+def test_representatives_stand_for_the_first_second_middle_and_last_stage():
+    assert representatives(Plan(tp=2, pp=8, dp=2, grad_accum_steps=8)) == [0, 4, 16, 28]
+    assert representatives(Plan(tp=2, pp=2, grad_accum_steps=8)) == [0, 2]
+    assert representatives(Plan(dp=4)) == [0]
