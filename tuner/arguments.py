@@ -18,6 +18,7 @@ from tuner.campaign import Campaign
 from tuner.documents import InvalidSpec, parse_yaml, read_spec
 from tuner.paths import Home
 from tuner.service import Service
+from tuner.spec import CampaignSpec
 from tuner.store import NotFound, Store
 
 
@@ -44,14 +45,14 @@ def open_service(home: Path, db: str, *, create: bool = False) -> Iterator[Servi
             service.close()
 
 
-def read_spec_file(spec: Path, home: Path | None) -> tuple[object, Space]:
-    """The document in a spec's file, and its space. Creates nothing. Raises Refused with every mistake, OSError.
+def read_spec_file(spec: Path, home: Path | None) -> tuple[object, CampaignSpec, Space]:
+    """The document in a spec's file, what it means, and its space. Creates nothing. Raises Refused with every mistake, OSError.
 
     home None: the spec is only looked at, so that its runner need not be able to run it here.
     """
     try:
         document = parse_yaml(spec.read_text(encoding="utf-8"))
-        return document, read_spec(document, None if home is None else Home(home.absolute()))[1]
+        return document, *read_spec(document, None if home is None else Home(home.absolute()))
     except UnicodeDecodeError:
         raise Refused(f"{spec}: is not a text file in UTF-8") from None
     except InvalidSpec as error:

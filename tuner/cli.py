@@ -74,7 +74,7 @@ USER_ERRORS = (
 @app.command()
 def run(spec: SpecFile, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
     """Create a campaign from a spec and work on it until it is done. Ctrl-C leaves it to `meshtune resume`."""
-    document, _ = read_spec_file(spec, home)  # before anything is created, so that a mistake leaves nothing behind
+    document, _, _ = read_spec_file(spec, home)  # before anything is created, so that a mistake leaves nothing behind
     with open_service(home, db, create=True) as service:
         _work_on(service, service.create(document))
 
@@ -216,7 +216,7 @@ def spaces(
     plans: Annotated[bool, typer.Option("--list", help="List every legal plan.")] = False,
 ) -> None:
     """Show the space of a spec: how many plans are legal, what rejects the others, why a plan is not legal."""
-    _, space = read_spec_file(spec, None)
+    _, _, space = read_spec_file(spec, None)
     if why:
         plan = space.complete(**plan_fields(why))
         broken = space.explain(plan)
@@ -242,9 +242,9 @@ def estimate(
     """Estimate the peak memory per pipeline stage of one plan, without the cluster. Takes seconds to minutes."""
     if not exact:
         raise Refused("the exact estimate is the only one there is: say --exact")
-    document, space = _read(spec, None)
-    chosen = space.complete(**_plan_fields(plan)) if plan else None
-    found = estimate_exactly(read_spec(document, None)[0], chosen, rank or [])
+    _, campaign_spec, space = read_spec_file(spec, None)
+    chosen = space.complete(**plan_fields(plan)) if plan else None
+    found = estimate_exactly(campaign_spec, chosen, rank or [])
     if as_json:
         _print_json(found.document())
     else:

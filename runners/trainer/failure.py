@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,9 @@ _OUT_OF_MEMORY_TEXTS = (
     "CUDA error: out of memory",
 )
 _OUT_OF_MEMORY_TYPES = ("MemoryError", "OutOfMemoryError")
+
+# Where in its sources the CPU allocator failed; it stands before what people want to read, how much was asked for.
+_ENFORCE_FAIL = re.compile(r"^\[enforce fail at [^\]]*\] err == 0\. ")
 
 # What gloo, NCCL, the c10d store and the watchdog say when it is the other side that is gone.
 _ECHO_TEXTS = (
@@ -104,7 +108,7 @@ def describe(error: BaseException, *, rank: int, phase: Phase, at: float) -> Ran
     chain = list(_causes(error))
     out_of_memory = any(_is_out_of_memory(link) for link in chain)
     root = next((link for link in chain if _is_out_of_memory(link)), chain[-1])
-    lines = str(root).strip().splitlines()[:REASON_LINES]
+    lines = _ENFORCE_FAIL.sub("", str(root).strip()).splitlines()[:REASON_LINES]
     return RankFailure(
         rank=rank,
         at=at,
