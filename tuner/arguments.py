@@ -48,7 +48,8 @@ def open_service(home: Path, db: str, *, create: bool = False) -> Iterator[Servi
 def read_spec_file(spec: Path, home: Path | None) -> tuple[object, CampaignSpec, Space]:
     """The document in a spec's file, what it means, and its space. Creates nothing.
 
-    Raises Refused with every mistake, OSError. home None: the spec is only looked at, so that its runner need not be able to run it here.
+    home None: the spec is only looked at, so that its runner need not be able to run it here. Raises Refused with every
+    mistake, OSError.
     """
     try:
         document = parse_yaml(spec.read_text(encoding="utf-8"))
