@@ -1,0 +1,268 @@
+"""Two hundred tiny jobs that end in every way, and trainers whose ranks are killed in mid-step: nothing is left behind.
+
+What others do on this machine meanwhile is not counted: a port or a file in shared memory that a process which is none
+of ours holds is none of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+
+from runners.base import JobState, JobStatus
+from runners.outcome import Verdict
+from runners.trainer.failure import Phase, read_failures
+from runners.workloads.torch import TorchWorkload
+from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from search_spaces.model import ModelSpec
+from search_spaces.plan import Plan
+
+pytestmark = pytest.mark.slow
+
+JOBS = 200
+SLOTS = 8  # four jobs at once
+OUTSTANDING = 6  # of which two wait
+SHORT_S = 0.2
+
+
+class Fate(StrEnum):
+    """What happens to a job."""
+
+    FINISH = "finish"
+    KILL_RANK = "kill rank"
+    KILL_GRANDCHILD = "kill grandchild"
+    KILL_BOTH = "kill both"
+    CANCEL = "cancel"
+    CANCEL_QUEUED = "cancel queued"
+    KILL_AND_CANCEL = "kill and cancel"
+    LIMIT = "limit"
+
+
+WEIGHTS = {
+    Fate.FINISH: 4,
+    Fate.KILL_RANK: 5,
+    Fate.KILL_GRANDCHILD: 4,
+    Fate.KILL_BOTH: 2,
+    Fate.CANCEL: 3,
+    Fate.CANCEL_QUEUED: 1,
+    Fate.KILL_AND_CANCEL: 2,
+    Fate.LIMIT: 3,
+}
+
+
+@dataclass(slots=True)
+class Trial:
+    """A job and its fate. victim: the rank that is hit. delay_s: between the victim's first word and the blow."""
+
+    name: str
+    fate: Fate
+    victim: int
+    delay_s: float
+    due_at: float | None = None
+    struck: bool = False
+
+    @property
+    def expected(self) -> set[tuple[JobState, str, int | None]]:
+        """The states, reasons and exit codes that tell the truth about it."""
+        cancelled = (JobState.CANCELLED, "cancelled", None)
+        killed = (JobState.FAILED, f"rank {self.victim} was killed by SIGKILL", -9)
+        other = (JobState.FAILED, f"rank {1 - self.victim} was killed by SIGKILL", -9)
+        return {
+            Fate.FINISH: {(JobState.SUCCEEDED, "", 0)},
+            Fate.KILL_RANK: {killed},
+            # The shell tells its child's end as its own.
+            Fate.KILL_GRANDCHILD: {(JobState.FAILED, f"rank {self.victim} exited with code 137", 137)},
+            Fate.KILL_BOTH: {killed, other},
+            Fate.CANCEL: {cancelled},
+            Fate.CANCEL_QUEUED: {cancelled},
+            Fate.KILL_AND_CANCEL: {killed, cancelled},
+            Fate.LIMIT: {(JobState.TIMED_OUT, f"ran longer than its time limit of {SHORT_S:g} s", None)},
+        }[self.fate]
+
+
+def submit_trial(lab, number: int, chance: random.Random) -> Trial:
+    fate = chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+    trial = Trial(f"trial{number}", fate, chance.randint(0, 1), chance.choice([0.0, chance.uniform(0, 0.15)]))
+    away = chance.choice(["", "setsid"])
+    end = f"sleep {chance.uniform(0, 0.1):.2f}" if fate is Fate.FINISH else "wait $!"
+    script = f"{away} sleep 300 & echo $$ $! > pids-$RANK; {end}"
+    limit_s = SHORT_S if fate is Fate.LIMIT else 60.0
+    lab.submit(trial.name, script, processes=2, time_limit_s=limit_s)
+    if fate is Fate.CANCEL_QUEUED:
+        strike(lab, trial)
+    return trial
+
+
+def pids(lab, name: str, rank: int) -> tuple[int, int] | None:
+    """The rank's process and its child's, once it has told them."""
+    with suppress(OSError):
+        text = (lab.folder / "work" / name / f"pids-{rank}").read_text()
+        if text.endswith("\n"):
+            own, child = text.split()
+            return int(own), int(child)
+    return None
+
+
+def strike(lab, trial: Trial) -> None:
+    """Hit the job as its fate wants, when it is time."""
+    if trial.struck or trial.fate in (Fate.FINISH, Fate.LIMIT):
+        return
+    if trial.fate is Fate.CANCEL_QUEUED:
+        lab.runner.cancel(trial.name)
+        trial.struck = True
+        return
+    told = pids(lab, trial.name, trial.victim)
+    other = pids(lab, trial.name, 1 - trial.victim) if trial.fate is Fate.KILL_BOTH else None
+    if told is None or (trial.fate is Fate.KILL_BOTH and other is None):
+        return
+    trial.due_at = trial.due_at or time.monotonic() + trial.delay_s
+    if time.monotonic() < trial.due_at:
+        return
+    trial.struck = True
+    if trial.fate is Fate.KILL_GRANDCHILD:
+        os.kill(told[1], signal.SIGKILL)
+    elif trial.fate is not Fate.CANCEL:
+        os.kill(told[0], signal.SIGKILL)
+        if other is not None:
+            with suppress(ProcessLookupError):
+                os.kill(other[0], signal.SIGKILL)
+    if trial.fate in (Fate.CANCEL, Fate.KILL_AND_CANCEL):
+        lab.runner.cancel(trial.name)
+
+
+def shared_memory() -> set[str]:
+    return set(os.listdir("/dev/shm"))
+
+
+def held(pid: int) -> set[str]:
+    """What a process has open or mapped, as the kernel names it."""
+    found: set[str] = set()
+    with suppress(OSError):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                found.add(str(link.readlink()))
+    with suppress(OSError):
+        found |= {line.split(maxsplit=5)[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()}
+    return found
+
+
+def listening() -> set[str]:
+    """The listening TCP sockets of this machine, as `held` names them."""
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError):
+            rows = [line.split() for line in Path(table).read_text().splitlines()[1:]]
+            found |= {f"socket:[{row[9]}]" for row in rows if row[3] == "0A"}
+    return found
+
+
+def left_behind(lab, memory_before: set[str], ports_before: set[str]) -> list[str]:
+    """New files in shared memory and new listening sockets that no stranger holds."""
+    ours = {os.getpid(), *lab.servers(), *lab.left()}
+    strangers = [int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) not in ours]
+    theirs = set().union(*map(held, strangers))
+    new = {f"/dev/shm/{name}" for name in shared_memory() - memory_before} | (listening() - ports_before)
+    return sorted(name for name in new if not any(name in word for word in theirs))
+
+
+def assert_nothing_left_behind(lab, memory_before: set[str], ports_before: set[str]) -> None:
+    assert lab.left() == []
+    # Strangers come and go: what is theirs is gone, or held by them, at one of several looks.
+    looks = []
+    for _ in range(5):
+        looks.append(set(left_behind(lab, memory_before, ports_before)))
+        if not looks[-1]:
+            break
+        time.sleep(0.5)
+    assert not set.intersection(*looks)
+
+
+def test_two_hundred_jobs_end_as_they_were_made_to_and_leave_nothing(local):
+    memory_before, ports_before = shared_memory(), listening()
+    local.runner = local.open(slots=SLOTS)
+    chance = random.Random(200)
+    waiting: dict[str, Trial] = {}
+    ended: dict[str, JobStatus] = {}
+    wrong: list[str] = []
+    number = 0
+    deadline = time.monotonic() + 120
+    while number < JOBS or waiting:
+        assert time.monotonic() < deadline, f"{len(ended)} of {JOBS} jobs have ended; unfinished: {waiting}"
+        while number < JOBS and len(waiting) < OUTSTANDING:
+            trial = submit_trial(local, number, chance)
+            waiting[trial.name] = trial
+            number += 1
+        for name, status in local.runner.poll(list(waiting)).items():
+            strike(local, waiting[name])
+            if status.state.final:
+                trial, ended[name] = waiting.pop(name), status
+                if (status.state, status.reason, status.exit_code) not in trial.expected:
+                    wrong.append(f"{trial}: {status}")
+        time.sleep(0.01)
+    assert len(ended) == JOBS
+    assert not wrong, "\n".join(wrong)
+    assert {status.state for status in ended.values()} == {
+        *(JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.TIMED_OUT)
+    }
+    assert_nothing_left_behind(local, memory_before, ports_before)
+    # Every job is what it was, and its ranks' children are gone although no rank lived to end them.
+    assert local.runner.poll(list(ended)) == ended
+    families = [pids(local, name, rank) for name in ended for rank in (0, 1)]
+    assert sum(family is not None for family in families) > JOBS
+
+
+MODEL = ModelSpec(name="tiny", layers=4, hidden=64, heads=4, ffn=128, vocab=256, seq_len=32)
+DEVICE = DeviceSpec(name="cpu", kind=DeviceKind.CPU, memory_bytes=2 * 2**30)
+CLUSTER = ClusterSpec(name="c", nodes=1, devices_per_node=4, device=DEVICE)
+# One per way to wait for a peer: gradients, weights, activations, stages, chunks of stages.
+LAYOUTS = (
+    {"dp": 4, "zero_stage": 1},
+    {"dp": 4, "zero_stage": 3},
+    {"tp": 4},
+    {"pp": 4},
+    {"pp": 2, "dp": 2, "vpp": 2, "schedule": "zero_bubble"},
+)
+IN_A_STEP = {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_trainer_whose_random_rank_is_killed_in_mid_step_is_gone_within_two_seconds_and_names_it(local):
+    memory_before, ports_before = shared_memory(), listening()
+    chance = random.Random(5)
+    endless = {"max_warmup_steps": 1, "min_steps": 10**7, "max_steps": 10**7, "max_seconds": 10**6}
+    workload = TorchWorkload({"measuring": endless})
+    for number, layout in enumerate(LAYOUTS):
+        name = f"trainer{number}"
+        directory = local.folder / "work" / name
+        plan = Plan(**layout, grad_accum_steps=16 // layout.get("dp", 1))
+        local.runner.submit(workload.materialize(name, MODEL, plan, CLUSTER, directory, seed=0, time_limit_s=120))
+        local.wait_for(lambda: local.servers() and len(children(local.servers()[0])) == 4, 60)
+        local.wait_for((directory / "rendezvous").exists, 60)
+        time.sleep(chance.uniform(1.5, 2.5))
+        ranks = children(local.wait_server())
+        victim = chance.randrange(4)
+        start = time.monotonic()
+        os.kill(ranks[victim], signal.SIGKILL)
+        local.wait_for(lambda: not any(local.alive(rank) for rank in ranks), 5)  # noqa: B023
+        took = time.monotonic() - start
+        outcome = workload.read(directory, local.wait(name))
+        assert took < 2, layout
+        assert outcome.verdict is Verdict.CRASHED, outcome
+        assert outcome.reason == f"rank {victim} was killed by SIGKILL"
+        assert outcome.measurement is None
+        witnesses = read_failures(directory)
+        assert witnesses, layout
+        assert all(witness.echo for witness in witnesses), witnesses
+        assert {witness.phase for witness in witnesses} <= IN_A_STEP, witnesses
+    assert_nothing_left_behind(local, memory_before, ports_before)
