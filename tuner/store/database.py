@@ -8,7 +8,9 @@ reader that asks for "all after the last one" misses none. Readers see one snaps
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -140,8 +142,25 @@ def _set_up_sqlite(connection: Any, _record: object) -> None:
     # The driver would begin transactions by itself, deferred and not before DDL; _begin_sqlite does it.
     connection.isolation_level = None
     connection.execute("PRAGMA foreign_keys = ON")
-    # Readers go on while one writes. The default synchronous = FULL stays: a commit outlives a power cut.
-    connection.execute("PRAGMA journal_mode = WAL")
+    _enter_wal(connection)
+
+
+def _enter_wal(connection: Any) -> None:
+    """Let readers go on while one writes. The default synchronous = FULL stays: a commit outlives a power cut.
+
+    Only the first connection to a new file changes anything; meanwhile others are told SQLITE_BUSY at once, whatever
+    their time-out (https://www.sqlite.org/wal.html, section 8), so they ask again.
+    """
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            busy = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+            if not busy or time.monotonic() > deadline:
+                raise
+        time.sleep(0.02)
 
 
 def _begin_sqlite(connection: Connection) -> None:
