@@ -148,8 +148,8 @@ def _set_up_sqlite(connection: Any, _record: object) -> None:
 def _enter_wal(connection: Any) -> None:
     """Let readers go on while one writes. The default synchronous = FULL stays: a commit outlives a power cut.
 
-    Only the first connection to a new file changes anything; meanwhile others are told SQLITE_BUSY at once, whatever
-    their time-out (https://www.sqlite.org/wal.html, section 8), so they ask again.
+    Only the first connection to a new file changes anything. Others that come meanwhile may be told SQLITE_BUSY without
+    the wait that the time-out promises, so they ask again.
     """
     deadline = time.monotonic() + LOCK_TIMEOUT_S
     while True:
