@@ -12,35 +12,10 @@ from collections.abc import Callable
 import numpy as np
 
 from search_spaces.cluster import DeviceKind
+from search_spaces.columns import CONTEXTS, RECOMPUTES, SCHEDULES, BoolColumn, Columns
 from search_spaces.model import ModelSpec
 from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
-from search_spaces.setting import (
-    CONTEXTS,
-    RECOMPUTES,
-    SCHEDULES,
-    BoolColumn,
-    Capabilities,
-    Columns,
-    Constraint,
-    IntColumn,
-    Setting,
-    Violation,
-    codes,
-)
-
-__all__ = [
-    "CONSTRAINTS",
-    "CONTEXTS",
-    "RECOMPUTES",
-    "SCHEDULES",
-    "BoolColumn",
-    "Capabilities",
-    "Columns",
-    "Constraint",
-    "IntColumn",
-    "Setting",
-    "Violation",
-]
+from search_spaces.setting import Constraint, Setting, codes
 
 
 def _divides(name: str, field_name: str, reason: str, size: Callable[[ModelSpec], int], label: str) -> Constraint:

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-
-import numpy as np
-import numpy.typing as npt
 
 from search_spaces.checks import Checks
 from search_spaces.cluster import ClusterSpec
+from search_spaces.columns import BoolColumn, Columns
 from search_spaces.model import ModelSpec
 from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
-
-IntColumn = npt.NDArray[np.int64]
-BoolColumn = npt.NDArray[np.bool_]
-# One column per field of Plan, all of one length. Enumerations stand as the index of their member.
-Columns = Mapping[str, IntColumn]
-
-RECOMPUTES: tuple[Recompute, ...] = tuple(Recompute)
-SCHEDULES: tuple[Schedule, ...] = tuple(Schedule)
-CONTEXTS: tuple[ContextParallel, ...] = tuple(ContextParallel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,24 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from enum import StrEnum
 from math import isqrt, prod
 from typing import Any, ClassVar
 
 import numpy as np
 
 from search_spaces.checks import CLOSED, Checks
-from search_spaces.constraints import (
-    CONSTRAINTS,
-    CONTEXTS,
-    RECOMPUTES,
-    SCHEDULES,
-    BoolColumn,
-    IntColumn,
-    Setting,
-    Violation,
-)
+from search_spaces.columns import MEMBERS, BoolColumn, IntColumn, code
+from search_spaces.constraints import CONSTRAINTS
 from search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
+from search_spaces.setting import Setting, Violation
 
 # 10^7 combinations are about 1 GB of columns and some seconds; more is a mistake in the bounds.
 MOST_COMBINATIONS = 10_000_000
@@ -33,8 +25,6 @@ MOST_COMBINATIONS = 10_000_000
 MOST_VALUE = 1_000_000
 DEFAULT_MICRO_BATCHES = (1, 2, 4, 8, 16)
 DEFAULT_ACCUMULATIONS = (1, 2, 4, 8, 16, 32)
-# The fields whose values stand in columns as the index of their member.
-MEMBERS: Mapping[str, tuple[StrEnum, ...]] = {"recompute": RECOMPUTES, "schedule": SCHEDULES, "context": CONTEXTS}
 
 
 class SpaceTooLarge(ValueError):
@@ -172,7 +162,7 @@ class Space(Sequence[Plan]):
             if not ignore_bounds and getattr(plan, name) not in values
         ]
         # Python's integers: a plan that people come up with may multiply up to more than int64 holds.
-        row = {name: np.array([_code(name, getattr(plan, name))], dtype=object) for name in PLAN_FIELDS}
+        row = {name: np.array([code(name, getattr(plan, name))], dtype=object) for name in PLAN_FIELDS}
         for constraint in CONSTRAINTS:
             kept: BoolColumn = np.broadcast_to(constraint.holds(row, self.setting), (1,))
             if not kept[0]:
@@ -223,7 +213,7 @@ def _grid(dims: Mapping[str, tuple[Any, ...]], setting: Setting) -> dict[str, In
     """All combinations as columns, the derived ones included. Where a derived value is no whole number it is rounded
     down (to at least 1), and the rule that multiplies the degrees up again rejects the row."""
     names = list(dims)
-    axes = [np.array([_code(name, value) for value in dims[name]], dtype=np.int64) for name in names]
+    axes = [np.array([code(name, value) for value in dims[name]], dtype=np.int64) for name in names]
     columns = dict(zip(names, (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")), strict=True))
     parallel = columns["tp"] * columns["pp"] * columns["cp"]
     columns["dp"] = np.maximum(1, setting.cluster.devices // parallel)
@@ -231,10 +221,6 @@ def _grid(dims: Mapping[str, tuple[Any, ...]], setting: Setting) -> dict[str, In
         per_step = columns["micro_batch_size"] * columns["dp"]
         columns["grad_accum_steps"] = np.maximum(1, setting.global_batch_size // per_step)
     return {name: columns[name] for name in PLAN_FIELDS}
-
-
-def _code(name: str, value: Any) -> int:
-    return MEMBERS[name].index(value) if name in MEMBERS else int(value)
 
 
 def _plan(row: dict[str, int]) -> Plan:

@@ -14,8 +14,8 @@ from runners.base import Runner
 from runners.registry import create_runner, create_workload
 from runners.workloads.base import Workload
 from search_spaces.cluster import ClusterSpec
-from search_spaces.constraints import Setting
 from search_spaces.model import ModelSpec
+from search_spaces.setting import Setting
 from search_spaces.space import Bounds, Space
 from tuner.campaign import Campaign
 from tuner.paths import Home

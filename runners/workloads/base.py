@@ -8,9 +8,9 @@ from typing import Protocol
 from runners.base import JobSpec, JobState, JobStatus
 from runners.outcome import Outcome, ResultMalformed, ResultMissing, Verdict, read_result
 from search_spaces.cluster import ClusterSpec
-from search_spaces.constraints import Capabilities
 from search_spaces.model import ModelSpec
 from search_spaces.plan import Plan
+from search_spaces.setting import Capabilities
 
 LOG_TAIL_BYTES = 4000
 

@@ -18,9 +18,9 @@ from runners.trainer.job import JOB_FILE, Dtype, Job, JobMalformed, Measuring, R
 from runners.workloads.base import outcome_from_result, outcome_without_result, read_tail
 from search_spaces.checks import CLOSED, Checks
 from search_spaces.cluster import ClusterSpec, DeviceKind
-from search_spaces.constraints import Capabilities
 from search_spaces.model import ModelSpec
 from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from search_spaces.setting import Capabilities
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import pytest
 from runners.registry import RUNNERS, WORKLOADS, UnknownBackend, create_runner, create_workload
 from search_spaces.checks import InvalidValue
 from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from search_spaces.constraints import Capabilities
+from search_spaces.setting import Capabilities
 
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, memory_bytes=2**30)
 CLUSTER = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=CPU)

@@ -10,9 +10,9 @@ import pytest
 
 from runners.outcome import Verdict
 from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from search_spaces.constraints import Capabilities, Setting
 from search_spaces.model import ModelSpec
 from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from search_spaces.setting import Capabilities, Setting
 from search_spaces.space import Bounds, Space
 from tuner.search.base import Search, Seen
 

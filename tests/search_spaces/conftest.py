@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from search_spaces.constraints import Capabilities, Setting
 from search_spaces.model import ModelSpec
 from search_spaces.plan import ContextParallel, Recompute, Schedule
+from search_spaces.setting import Capabilities, Setting
 
 SHAPES = {"name": "toy", "layers": 8, "hidden": 512, "heads": 8, "ffn": 2048, "vocab": 1024, "seq_len": 256}
 EVERYTHING = Capabilities(

@@ -11,9 +11,9 @@ from runners.trainer.job import Job
 from runners.trainer.support import require_supported
 from runners.workloads.torch import TorchWorkload
 from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from search_spaces.constraints import Capabilities, Setting
 from search_spaces.model import ModelSpec
 from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from search_spaces.setting import Capabilities, Setting
 from search_spaces.space import Bounds, Space
 
 DENSE = ModelSpec(name="d", layers=8, hidden=64, heads=8, kv_heads=4, ffn=128, vocab=256, seq_len=64)

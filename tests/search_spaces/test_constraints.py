@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from search_spaces.constraints import CONSTRAINTS, Capabilities
+from search_spaces.constraints import CONSTRAINTS
 from search_spaces.plan import Plan, Recompute
+from search_spaces.setting import Capabilities
 from search_spaces.space import Bounds, Space
 
 PLAIN = Capabilities()

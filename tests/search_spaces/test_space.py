@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search_spaces.checks import InvalidValue
-from search_spaces.constraints import CONSTRAINTS, Capabilities
+from search_spaces.constraints import CONSTRAINTS
 from search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
+from search_spaces.setting import Capabilities
 from search_spaces.space import MOST_COMBINATIONS, Bounds, Space, SpaceTooLarge
 
 ALL = {"recompute": tuple(Recompute), "schedule": tuple(Schedule)}

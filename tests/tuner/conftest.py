@@ -22,8 +22,8 @@ from runners.base import InvalidJob, JobSpec, JobState, JobStatus
 from runners.outcome import Measurement, Outcome, Verdict, write_result
 from runners.workloads.base import outcome_from_result, outcome_without_result
 from search_spaces.checks import InvalidValue, Problem
-from search_spaces.constraints import Capabilities
 from search_spaces.plan import Plan
+from search_spaces.setting import Capabilities
 from tuner.campaign import Campaign, CampaignState
 from tuner.documents import read_spec
 from tuner.paths import Home

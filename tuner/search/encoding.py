@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from search_spaces.constraints import CONTEXTS, RECOMPUTES, SCHEDULES
+from search_spaces.columns import CONTEXTS, RECOMPUTES, SCHEDULES
 from search_spaces.plan import Plan
 from search_spaces.space import Space
 

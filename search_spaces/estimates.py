@@ -1,0 +1,131 @@
+"""What plans should cost: values by part, as columns, for the most loaded rank, with how sure they are.
+
+`search_spaces.physics.estimate` makes them; the formulas live in `memory` and `timing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from math import erf, sqrt
+
+import numpy as np
+
+from search_spaces.cluster import ClusterSpec
+from search_spaces.columns import Columns, FloatColumn
+from search_spaces.framework import Framework
+from search_spaces.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What is estimated, the plan aside: one model, trained by one code on one cluster."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    framework: Framework
+
+
+class MemoryPart(StrEnum):
+    """What a rank's memory holds at its fullest moment.
+
+    ACTIVATIONS: kept for the backward passes of all micro-batches in flight, with the working set of the layer at hand.
+    LOGITS: of the last stage's loss. GATHERED: ZeRO-3's whole weights of the units at hand, and reductions' buffers.
+    BUFFERS: receive buffers, libraries' workspaces, the device's context, the allocator's slack.
+    """
+
+    WEIGHTS = "weights"
+    GRADIENTS = "gradients"
+    OPTIMIZER = "optimizer"
+    ACTIVATIONS = "activations"
+    LOGITS = "logits"
+    GATHERED = "gathered"
+    BUFFERS = "buffers"
+
+
+class TimePart(StrEnum):
+    """Where a step's time goes; what runs beside computation without lengthening it is in none.
+
+    COMPUTE: forward and backward passes. RECOMPUTE: activations computed again. TP, CP, EP: collectives in the layers.
+    SEND_RECEIVE: between stages. BUBBLE: stages idle while the pipeline fills and drains. DP: gradients' reduction and
+    ZeRO's gathers. OPTIMIZER: the update.
+    """
+
+    COMPUTE = "compute"
+    RECOMPUTE = "recompute"
+    TP = "tp"
+    CP = "cp"
+    EP = "ep"
+    SEND_RECEIVE = "send_receive"
+    BUBBLE = "bubble"
+    DP = "dp"
+    OPTIMIZER = "optimizer"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Bytes by part of the most loaded rank. log_sd: standard deviation of log(real peak / peak_bytes), per plan."""
+
+    parts: Mapping[MemoryPart, FloatColumn]
+    log_sd: FloatColumn
+
+    @property
+    def peak_bytes(self) -> FloatColumn:
+        """The expected peak: the sum of the parts."""
+        total: FloatColumn = np.sum(list(self.parts.values()), axis=0)
+        return total
+
+    def fits(self, memory_bytes: float) -> FloatColumn:
+        """The probability that the real peak is at most `memory_bytes`; the peak is taken as log-normal."""
+        return normal_cdf(np.log(memory_bytes / self.peak_bytes) / self.log_sd)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeEstimate:
+    """Seconds per optimizer step by part. log_sd: standard deviation of log(real step / step_s), per plan."""
+
+    parts: Mapping[TimePart, FloatColumn]
+    log_sd: FloatColumn
+
+    @property
+    def step_s(self) -> FloatColumn:
+        """The expected step: the sum of the parts."""
+        total: FloatColumn = np.sum(list(self.parts.values()), axis=0)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """The costs of plans (rows of `columns`) of one training."""
+
+    training: Training
+    columns: Columns
+    memory: MemoryEstimate
+    time: TimeEstimate
+
+    def __len__(self) -> int:
+        return len(self.columns["tp"])
+
+    @property
+    def fits(self) -> FloatColumn:
+        """The probability that each plan fits the device's memory."""
+        return self.memory.fits(self.training.cluster.device.memory_bytes)
+
+    @property
+    def tokens_per_s(self) -> FloatColumn:
+        """Of the whole cluster."""
+        c = self.columns
+        sequences = c["micro_batch_size"] * c["grad_accum_steps"] * c["dp"]
+        return sequences * self.training.model.seq_len / self.time.step_s
+
+    @property
+    def model_flops_per_device(self) -> FloatColumn:
+        """Model FLOP/s per device, recomputation left out."""
+        c = self.columns
+        return self.tokens_per_s * self.training.model.flops_per_token / (c["tp"] * c["pp"] * c["cp"] * c["dp"])
+
+
+def normal_cdf(value: FloatColumn) -> FloatColumn:
+    """The standard normal distribution function, element by element."""
+    return np.array([0.5 * (1 + erf(one / sqrt(2))) for one in np.atleast_1d(value).tolist()]).reshape(np.shape(value))
