@@ -17,12 +17,14 @@ from types import FrameType
 
 from runners.base import JobSpec
 from runners.outcome import RESULT_FILE, Measurement, ResultError, Verdict, read_result
-from runners.processes import exit_text, first_death, kill_tree, reap_one, start_gang
+from runners.processes import Entry, exit_text, first_death, kill_tree, log_path, reap_one, start_gang
 from runners.profile import Part, Profile
 from runners.trainer.failure import first_cause, read_failures
 from runners.trainer.job import Job
+from runners.workloads.base import read_tail
 
 POLL_S = 0.05
+LAST_WORDS_BYTES = 16_000  # the C library's word and faulthandler's stacks after it
 GRACE_S = 0.5  # for the peers of a dead rank to say what they saw
 
 
@@ -40,18 +42,26 @@ def run_gang(job: Job, directory: Path, run_rank: Callable[[int], int]) -> int:
         devices_per_node=job.plan.world_size,
         time_limit_s=inf,
     )
+    death = run_ranks(spec, lambda _: run_rank(int(os.environ["RANK"])))
+    summary, exit_status = summarize(directory, death)
+    sys.stdout.write(f"{job.name}: {job.plan.key}\n{summary}\n")
+    return exit_status
+
+
+def run_ranks(spec: JobSpec, entry: Entry | None) -> tuple[int, int] | None:
+    """Start a process per rank and wait for all; the rank to blame and its exit code, None when all did well.
+
+    When one dies the others are killed; none is left when this ends, by an exception or by SIGTERM too.
+    """
     alive: dict[int, int] = {}
     deaths: list[tuple[int, int]] = []
     with _terminated_as_exception():
         try:
-            pids = start_gang(spec, lambda _: run_rank(int(os.environ["RANK"])))
-            alive |= {pid: rank for rank, pid in enumerate(pids)}
+            alive |= {pid: rank for rank, pid in enumerate(start_gang(spec, entry))}
             deaths = _wait(alive)
         finally:
             _end(alive)
-    summary, exit_status = summarize(directory, first_death(deaths))
-    sys.stdout.write(f"{job.name}: {job.plan.key}\n{summary}\n")
-    return exit_status
+    return first_death(deaths)
 
 
 @contextmanager
@@ -96,7 +106,7 @@ def summarize(directory: Path, death: tuple[int, int] | None) -> tuple[str, int]
     failures = read_failures(directory)
     cause = first_cause(failures)
     if death is not None and (cause is None or cause.echo):
-        return f"failed: {exit_text(*death)}", 1
+        return f"failed: {exit_text(*death)}{_last_words(directory, *death)}", 1
     if cause is not None:
         return f"failed ({cause.verdict}): rank {cause.rank} in {cause.phase}: {cause.reason}", 1
     try:
@@ -109,6 +119,12 @@ def summarize(directory: Path, death: tuple[int, int] | None) -> tuple[str, int]
         return "failed: no measurement", 1
     lines = [describe_measurement(outcome.measurement), f"note    {outcome.reason}" if outcome.reason else ""]
     return "\n".join(line for line in lines if line), 0
+
+
+def _last_words(directory: Path, rank: int, code: int) -> str:
+    """The end of the log of a rank that a signal ended: it has left no failure file."""
+    tail = read_tail(log_path(directory, rank), LAST_WORDS_BYTES).strip() if code < 0 else ""
+    return f"; the end of its log:\n{tail}" if tail else ""
 
 
 def describe_measurement(measurement: Measurement) -> str:

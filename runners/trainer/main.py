@@ -8,6 +8,7 @@ OpenBLAS would start threads on import. Exit status: 0 measured, 1 failed, 2 ask
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import sys
 import time
@@ -22,6 +23,7 @@ import torch.distributed as dist
 
 from runners.trainer.failure import Phase, Progress, describe, write_failure
 from runners.trainer.gang import run_gang
+from runners.trainer.gloo import register_gloo
 from runners.trainer.job import Job, JobMalformed, parse_job
 from runners.trainer.measure import measure, slowest
 from runners.trainer.memory import PeakMemory, capped
@@ -70,6 +72,7 @@ def read_job(path: Path) -> Job:
 
 def run_rank(job: Job, rank: int, directory: Path) -> int:
     """Everything one rank does. Failing, it writes its failure file and ends the process."""
+    faulthandler.enable(2)  # what a signal ends (a corrupt heap, a bad pointer) says where it was, in the rank's log
     progress = Progress()
     start_watchdog(progress, job.measuring.stall_s, rank, directory)
     try:
@@ -112,7 +115,7 @@ def choose_device(job: Job) -> torch.device:
 
 def meet(job: Job, rank: int, directory: Path) -> None:
     """Meet the other ranks: at MASTER_ADDR where the runner names one, else over a file in the job's directory."""
-    backend = "gloo" if job.device is DeviceKind.CPU else "nccl"
+    backend = register_gloo() if job.device is DeviceKind.CPU else "nccl"
     world_size = job.plan.world_size
     if "MASTER_ADDR" in os.environ:
         dist.init_process_group(backend, "env://", rank=rank, world_size=world_size, timeout=PEER_TIMEOUT)

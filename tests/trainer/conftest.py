@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from runners.outcome import Measurement, read_result
+from runners.trainer.gang import LAST_WORDS_BYTES
 from runners.trainer.job import Job, Measuring, render_job
+from runners.workloads.base import read_tail
 from search_spaces.model import ModelSpec
 from search_spaces.plan import Plan
 
@@ -61,8 +63,14 @@ class Finished:
         return measurement
 
     @property
+    def logs(self) -> str:
+        """What the ranks said last, for a failed assertion."""
+        logs = sorted(self.directory.glob("rank-*.log"))
+        return "\n".join(f"--- {log.name}\n{read_tail(log, LAST_WORDS_BYTES)}" for log in logs)
+
+    @property
     def losses(self) -> tuple[float, ...]:
-        assert self.status == 0, self.output
+        assert self.status == 0, f"{self.output}\n{self.logs}"
         return self.measurement.first_losses
 
 

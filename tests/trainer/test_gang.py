@@ -116,6 +116,31 @@ def test_a_loss_that_is_no_number_fails_the_job(run_job, make_job):
     assert "LossNotFinite: the loss of step" in cause.reason
 
 
+ABORT = """
+import os
+import runners.trainer.main as trainer_main
+measure = trainer_main.measure
+
+def break_down(*arguments):
+    if os.environ["RANK"] == "1":
+        os.write(2, b"malloc(): what the C library says\\n")
+        os.abort()
+    return measure(*arguments)
+
+trainer_main.measure = break_down
+"""
+
+
+def test_a_rank_that_a_signal_ended_is_heard_from_its_log(run_job, make_job):
+    finished = run_job(make_job(plan={"dp": 2}), ABORT)
+    assert finished.status == 1
+    head, _, log = finished.output.partition("rank 1 was killed by SIGABRT; the end of its log:\n")
+    assert head.endswith("failed: ")
+    assert log.startswith("malloc(): what the C library says\nFatal Python error: Aborted\n")
+    assert "in break_down" in log
+    assert f"--- rank-1.log\n{log.rstrip()}" in finished.logs
+
+
 def test_an_unsupported_job_fails_at_once(run_job, make_job):
     finished = run_job(make_job(plan={"cp": 3}))
     assert finished.status == 2
