@@ -1,4 +1,8 @@
-"""ClusterSpec: what the job would run on: devices, their speed and memory, and the links between them."""
+"""ClusterSpec: what the job would run on: devices, their speed and memory, and the links between them, tier by tier.
+
+Tiers, innermost first: module (devices that share a package), node, rack (or dragonfly group), everything beyond. The
+numbers are line rates; what collectives reach of them is not said here.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from search_spaces.checks import CLOSED, MOST_WHOLE, Checks
 
 
 class DeviceKind(StrEnum):
-    """What PyTorch calls the device; ROCm devices are `cuda` there as well."""
+    """What PyTorch calls the device; ROCm devices are `cuda` there as well. Intel's `xpu` runs nowhere here yet."""
 
     CPU = "cpu"
     CUDA = "cuda"
@@ -19,9 +23,9 @@ class DeviceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
-    """One device: one rank runs on it. peak_flops: dense FLOP/s by dtype name ("float32", "bfloat16").
+    """One device: one rank runs on it. peak_flops: dense FLOP/s by dtype name ("float32", "bfloat16", "float8").
 
-    memory_bytes: what one rank may use; on CPU the share of the machine that a rank gets.
+    memory_bytes: what the device has, driver and context included; on CPU the share of the machine that a rank gets.
     """
 
     __pydantic_config__: ClassVar[Any] = CLOSED
@@ -30,14 +34,16 @@ class DeviceSpec:
     kind: DeviceKind
     memory_bytes: int
     peak_flops: dict[str, float] = field(default_factory=dict)
+    sustained_flops: dict[str, float] = field(default_factory=dict)
     memory_bandwidth_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
         checks = Checks()
         object.__setattr__(self, "kind", checks.member(DeviceKind, "kind", self.kind))
         checks.at_least(1, memory_bytes=self.memory_bytes)
-        for dtype, rate in self.peak_flops.items():
-            checks.require(0 < rate < inf, f"peak_flops.{dtype}", f"must be positive and finite, not {rate}")
+        for name, rates in (("peak_flops", self.peak_flops), ("sustained_flops", self.sustained_flops)):
+            for dtype, rate in rates.items():
+                checks.require(0 < rate < inf, f"{name}.{dtype}", f"must be positive and finite, not {rate}")
         if self.memory_bandwidth_bytes_per_s is not None:
             checks.require(
                 0 < self.memory_bandwidth_bytes_per_s < inf,
@@ -49,7 +55,11 @@ class DeviceSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSpec:
-    """One tier of the network, per device and direction: the alpha and beta of the alpha-beta model."""
+    """One tier of the network, per device and direction: the alpha and beta of the alpha-beta model.
+
+    latency_s: of one hop of a collective. bandwidth_bytes_per_s: what one device can send over the tier, in one
+    direction, to all its peers there together.
+    """
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
@@ -69,7 +79,14 @@ class LinkSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """`nodes` equal nodes of `devices_per_node` equal devices. Links are None where nothing is known of them."""
+    """`nodes` equal nodes of `devices_per_node` equal devices. Links are None where nothing is known of them.
+
+    devices_per_module: devices that share a package (2 in an MI250X or a PVC), module_link what joins them; 1: none do.
+    node_link: between the devices of a node. network_link: between nodes, one device's share: the node's network
+    cards divided by its devices, so a group with k members in a node may use k shares.
+    nodes_per_rack: nodes of one rack or dragonfly group, rack_link one device's share of what leads out of it; 0: one
+    flat network. Raises InvalidValue.
+    """
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
@@ -77,14 +94,36 @@ class ClusterSpec:
     nodes: int
     devices_per_node: int
     device: DeviceSpec
+    devices_per_module: int = 1
+    module_link: LinkSpec | None = None
     node_link: LinkSpec | None = None
     network_link: LinkSpec | None = None
+    nodes_per_rack: int = 0
+    rack_link: LinkSpec | None = None
 
     def __post_init__(self) -> None:
         checks = Checks()
         if checks.whole(1, nodes=self.nodes, devices_per_node=self.devices_per_node):
             sizes = f"nodes({self.nodes}) * devices_per_node({self.devices_per_node}) = {self.devices}"
             checks.require(self.devices <= MOST_WHOLE, "nodes", f"{sizes} must be at most {MOST_WHOLE}")
+            if checks.whole(1, devices_per_module=self.devices_per_module):
+                checks.require(
+                    self.devices_per_node % self.devices_per_module == 0,
+                    "devices_per_module",
+                    f"devices_per_module({self.devices_per_module}) does not divide "
+                    f"devices_per_node({self.devices_per_node})",
+                )
+        checks.require(
+            self.module_link is None or self.devices_per_module != 1,
+            "module_link",
+            "joins the devices of a module, but devices_per_module is 1",
+        )
+        checks.whole(0, nodes_per_rack=self.nodes_per_rack)
+        checks.require(
+            self.rack_link is None or self.nodes_per_rack != 0,
+            "rack_link",
+            "leads out of a rack, but nodes_per_rack is 0: one flat network",
+        )
         checks.done()
 
     @property

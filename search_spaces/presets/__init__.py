@@ -1,4 +1,7 @@
-"""Named models and clusters, each with the source of its numbers: plain mappings, to be overridden and validated."""
+"""Named models and clusters, each with the source of its numbers: plain mappings, to be overridden and validated.
+
+A cluster names its device; what the device has, and from where, is written once in devices.toml.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,32 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+MODEL_FILES = ("models.toml", "models_llama.toml", "models_mpt.toml", "models_moe.toml")
+
 
 @cache
 def model_presets() -> Mapping[str, Mapping[str, Any]]:
     """The models by name; each mapping describes a ModelSpec, `source` apart."""
-    return _load("models.toml")
+    return {key: {**entry, "name": key} for file in MODEL_FILES for key, entry in _read(file).items()}
 
 
 @cache
 def cluster_presets() -> Mapping[str, Mapping[str, Any]]:
-    """The clusters by name; each mapping describes a ClusterSpec, `source` apart."""
-    return _load("clusters.toml")
+    """The clusters by name; each mapping describes a ClusterSpec, `source` (node's and device's) apart."""
+    devices = device_presets()
+    return {key: _with_device(key, entry, devices[entry["device"]]) for key, entry in _read("clusters.toml").items()}
 
 
-def _load(name: str) -> dict[str, dict[str, Any]]:
-    document = tomllib.loads(files(__package__).joinpath(name).read_text(encoding="utf-8"))
-    return {key: {**entry, "name": key} for key, entry in document.items()}
+@cache
+def device_presets() -> Mapping[str, Mapping[str, Any]]:
+    """The devices by name; each mapping describes a DeviceSpec, `source` apart."""
+    return {key: {**entry, "name": key} for key, entry in _read("devices.toml").items()}
+
+
+def _with_device(name: str, cluster: Mapping[str, Any], device: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {key: value for key, value in device.items() if key != "source"}
+    return {**cluster, "name": name, "device": plain, "source": f"{cluster['source']}. Device: {device['source']}"}
+
+
+def _read(name: str) -> dict[str, dict[str, Any]]:
+    return tomllib.loads(files(__package__).joinpath(name).read_text(encoding="utf-8"))

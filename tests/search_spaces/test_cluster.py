@@ -1,8 +1,7 @@
-"""A cluster names its wrong numbers, and every preset is valid and says where it comes from."""
+"""A cluster names its wrong numbers, tier by tier."""
 
 from __future__ import annotations
 
-import re
 from math import inf, nan
 
 import pytest
@@ -10,10 +9,10 @@ import pytest
 from runners.reading import read_value
 from search_spaces.checks import InvalidValue
 from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
-from search_spaces.model import ModelSpec
-from search_spaces.presets import cluster_presets, model_presets
 
 CPU = {"name": "cpu", "kind": "cpu", "memory_bytes": 1}
+LINK = LinkSpec(latency_s=1e-6, bandwidth_bytes_per_s=1e9)
+EIGHT = {"nodes": 1, "devices_per_node": 8}
 
 
 def test_devices_are_those_of_all_nodes():
@@ -44,6 +43,34 @@ def test_devices_are_those_of_all_nodes():
             {"nodes": 2**16, "devices_per_node": 2**16},
             r"^nodes: nodes\(65536\) \* devices_per_node\(65536\) = 4294967296 must be at most 2147483647$",
         ),
+        (
+            ClusterSpec,
+            EIGHT | {"devices_per_module": 3},
+            r"^devices_per_module: devices_per_module\(3\) does not divide devices_per_node\(8\)$",
+        ),
+        (
+            ClusterSpec,
+            EIGHT | {"devices_per_module": 16},
+            r"^devices_per_module: devices_per_module\(16\) does not divide devices_per_node\(8\)$",
+        ),
+        (ClusterSpec, EIGHT | {"devices_per_module": 0}, "^devices_per_module: must be at least 1, not 0$"),
+        (ClusterSpec, EIGHT | {"devices_per_module": 2.0}, "^devices_per_module: must be an integer, not 2.0$"),
+        (
+            ClusterSpec,
+            EIGHT | {"module_link": LINK},
+            "^module_link: joins the devices of a module, but devices_per_module is 1$",
+        ),
+        (ClusterSpec, EIGHT | {"nodes_per_rack": -1}, "^nodes_per_rack: must be at least 0, not -1$"),
+        (
+            ClusterSpec,
+            EIGHT | {"rack_link": LINK},
+            "^rack_link: leads out of a rack, but nodes_per_rack is 0: one flat network$",
+        ),
+        (
+            ClusterSpec,
+            EIGHT | {"devices_per_module": 5, "nodes_per_rack": -2},
+            "^devices_per_module: .*; nodes_per_rack: must be at least 0, not -2$",
+        ),
     ],
 )
 def test_wrong_numbers_are_refused_by_name(kind, fields, message):
@@ -57,24 +84,24 @@ def test_a_link_without_latency_is_fine():
     assert LinkSpec(latency_s=0.0, bandwidth_bytes_per_s=1e9).latency_s == 0
 
 
-@pytest.mark.parametrize("name", model_presets())
-def test_every_model_preset_is_valid_and_sourced(name):
-    entry = dict(model_presets()[name])
-    assert len(entry.pop("source")) > 20
-    assert read_value(ModelSpec, entry).name == name
+def test_a_description_from_before_the_tiers_is_one_flat_network_without_modules():
+    cluster = read_value(ClusterSpec, {"name": "c", **EIGHT, "device": CPU})
+    assert (cluster.devices_per_module, cluster.nodes_per_rack) == (1, 0)
+    assert (cluster.module_link, cluster.node_link, cluster.network_link, cluster.rack_link) == (None,) * 4
 
 
-@pytest.mark.parametrize("name", cluster_presets())
-def test_every_cluster_preset_is_valid_and_sourced(name):
-    entry = dict(cluster_presets()[name])
-    assert len(entry.pop("source")) > 20
-    assert read_value(ClusterSpec, entry).name == name
+def test_every_tier_can_be_read_from_a_document():
+    links = {
+        f"{tier}_link": {"latency_s": 1e-6, "bandwidth_bytes_per_s": bandwidth}
+        for tier, bandwidth in [("module", 2e11), ("node", 1e11), ("network", 1e10), ("rack", 5e9)]
+    }
+    tiers = {"devices_per_module": 2, "nodes_per_rack": 3, **links}
+    cluster = read_value(ClusterSpec, {"name": "c", "nodes": 7, "devices_per_node": 8, "device": CPU, **tiers})
+    assert (cluster.devices_per_module, cluster.nodes_per_rack, cluster.devices) == (2, 3, 56)
+    assert cluster.module_link == LinkSpec(latency_s=1e-6, bandwidth_bytes_per_s=2e11)
+    assert cluster.rack_link == LinkSpec(latency_s=1e-6, bandwidth_bytes_per_s=5e9)
 
 
-@pytest.mark.parametrize("name", ["gpt-micro", "llama-micro"])
-def test_the_micro_models_are_as_small_as_their_source_says(name):
-    entry = dict(model_presets()[name])
-    said = re.search(r"([\d.]+) million", entry.pop("source"))
-    model = read_value(ModelSpec, entry)
-    assert said is not None
-    assert model.parameters / 1e6 == pytest.approx(float(said[1]), rel=0.05)
+def test_sizes_may_be_known_where_links_are_not():
+    cluster = ClusterSpec(name="c", **EIGHT, devices_per_module=2, nodes_per_rack=4, device=DeviceSpec(**CPU))
+    assert (cluster.module_link, cluster.rack_link) == (None, None)

@@ -189,7 +189,7 @@ def test_a_mistake_between_sections_is_told_beside_others(home):
     ("over", "path", "message"),
     [
         ({"model": "gpt-mikro"}, "model.preset", "no model preset is called 'gpt-mikro'; did you mean 'gpt-micro'?"),
-        ({"cluster": {"preset": "zzz"}}, "cluster.preset", "known: dgx-a100"),
+        ({"cluster": {"preset": "zzz"}}, "cluster.preset", "known: a100-800g"),
         ({"model": {"preset": ["gpt-micro"]}}, "model.preset", "no model preset is called ['gpt-micro']"),
         ({"model": 7}, "model", "not 7"),
         ({"search": {"kind": ["random"]}}, "search.kind", "no search is called ['random']"),

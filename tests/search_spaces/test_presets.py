@@ -1,0 +1,307 @@
+"""Every preset is valid, says where it comes from and is as large as published; the page that lists them agrees."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from runners.reading import read_value
+from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
+from search_spaces.model import ModelSpec, Position
+from search_spaces.presets import MODEL_FILES, cluster_presets, device_presets, model_presets
+from tuner.documents import InvalidSpec, parse_yaml, read_spec
+
+PAGE = Path(__file__).parents[2] / "docs" / "presets.md"
+FOLDER = Path(__file__).parents[2] / "search_spaces" / "presets"
+
+# (weights published, where): within 2 % unless PUBLISHED_WIDELY says more.
+PUBLISHED = {
+    "gpt3-175b": 175e9,  # Brown et al. 2020
+    "gpt-1.4b": 1.4e9,  # by its name, as the two others of the study
+    "gpt-22b": 22e9,
+    "gpt-1t": 1e12,
+    # Megatron-LM's README, the table of April 2021
+    "megatron-1.7b": 1.7e9,
+    "megatron-3.6b": 3.6e9,
+    "megatron-7.5b": 7.5e9,
+    "megatron-18b": 18.4e9,
+    "megatron-39b": 39.1e9,
+    "megatron-76b": 76.1e9,
+    "megatron-145b": 145.6e9,
+    "megatron-310b": 310.1e9,
+    "megatron-530b": 529.6e9,
+    "megatron-1t": 1008e9,
+    # Meta's papers and model cards
+    "llama1-30b": 32.5e9,
+    "llama1-65b": 65.2e9,
+    "llama2-13b": 13e9,
+    "llama3.2-1b": 1.23e9,
+    "llama3.2-3b": 3.21e9,
+    "llama3-8b": 8.03e9,
+    "llama3-70b": 70.55e9,
+    "llama3-405b": 405e9,
+    # llm-foundry's benchmark tables, the last column at sequences of 2048
+    "mpt-125m": 125_311_488,
+    "mpt-350m": 355_985_408,
+    "mpt-760m": 760_470_528,
+    "mpt-1b": 1_315_950_592,
+    "mpt-3b": 2_651_837_440,
+    "mpt-7b": 6_658_859_008,
+    "mpt-13b": 12_853_954_560,
+    "mpt-30b": 29_975_214_080,
+    "mpt-70b": 64_862_437_376,
+    # by their names; OLMoE is 6.9e9 in its paper
+    "mula-7b": 6.9e9,
+    "mula-20b": 20e9,
+    "mula-100b": 100e9,
+    "mula-220b": 220e9,
+    "deepseek-v3-1t": 1.1e12,  # Optimus-LM's README
+    "mixtral-8x7b": 46.7e9,  # Mistral's announcements
+    "mixtral-8x22b": 141e9,
+}
+# 1.65e9, published with one digit; the approximation that its source describes.
+PUBLISHED_WIDELY = {"megatron-1.7b": 0.03, "deepseek-v3-1t": 0.035}
+
+# Weights that one token meets. A7B and A10B are names; 7.6e9 and 10.0e9 follow from the tags.
+ACTIVE = {
+    "mula-7b": (1.3e9, 0.02),
+    "mula-20b": (2.4e9, 0.02),
+    "mula-100b": (7.6e9, 0.02),
+    "mula-220b": (10.0e9, 0.02),
+    "deepseek-v3-1t": (58e9, 0.045),
+    "mixtral-8x7b": (12.9e9, 0.02),
+    "mixtral-8x22b": (39e9, 0.02),
+}
+
+DEVICES_PER_NODE = {
+    "local-cpu": 4,
+    "frontier": 8,
+    "aurora": 12,
+    "mi300x": 8,
+    "dgx-1": 8,
+    "jean-zay-v100": 4,
+    "jean-zay-a100": 8,
+    "dgx-a100": 8,
+    "dgx-a100-40gb": 8,
+    "a100-800g": 8,
+    "dgx-h100": 8,
+    "dgx-h200": 8,
+    "dgx-b200": 8,
+    "gb200-nvl72": 72,
+    "aws-p4d": 8,
+    "aws-p5": 8,
+    "aws-g4dn": 8,
+}
+
+
+def plain(entry):
+    return {key: value for key, value in entry.items() if key != "source"}
+
+
+def model(name: str) -> ModelSpec:
+    return read_value(ModelSpec, plain(model_presets()[name]))
+
+
+def cluster(name: str) -> ClusterSpec:
+    return read_value(ClusterSpec, plain(cluster_presets()[name]))
+
+
+def active(spec: ModelSpec) -> int:
+    idle = max(0, spec.experts - spec.top_k)
+    return spec.parameters - spec.layers * idle * spec.feed_forward_parameters
+
+
+def every_source():
+    everything = {**model_presets(), **cluster_presets(), **device_presets()}
+    return [(name, entry["source"]) for name, entry in everything.items()]
+
+
+@pytest.mark.parametrize("name", model_presets())
+def test_every_model_is_valid_and_keeps_its_name(name):
+    assert model(name).name == name
+
+
+@pytest.mark.parametrize("name", cluster_presets())
+def test_every_cluster_is_valid_and_one_node_and_keeps_its_name(name):
+    assert (cluster(name).name, cluster(name).nodes) == (name, 1)
+
+
+@pytest.mark.parametrize("name", device_presets())
+def test_every_device_is_valid_and_has_the_memory_that_its_name_says(name):
+    device = read_value(DeviceSpec, plain(device_presets()[name]))
+    said = re.search(r"(\d+)GB$", name)
+    assert device.name == name
+    assert device.memory_bytes == (int(said[1]) if said else 2) * 2**30
+
+
+@pytest.mark.parametrize(("name", "source"), every_source())
+def test_every_source_says_more_than_a_word(name, source):
+    assert len(source) > 40
+    assert len(source.split()) >= 4
+
+
+def test_what_is_remembered_of_the_frontier_study_is_never_given_as_its_number():
+    said = [source for _, source in every_source() if "Dash" in source]
+    assert len(said) == 3
+    assert all(source.startswith("unverified, from memory of ") for source in said)
+    assert all("check before relying" in source for _, source in every_source() if "memory of " in source)
+
+
+def test_no_model_is_described_in_two_files():
+    headers = [line for file in MODEL_FILES for line in (FOLDER / file).read_text().splitlines() if line[:1] == "["]
+    assert len(headers) == len(model_presets())
+    assert {path.name for path in FOLDER.glob("models*.toml")} == set(MODEL_FILES)
+
+
+def test_every_model_with_a_published_size_is_compared_with_it():
+    assert {*PUBLISHED, "gpt-micro", "llama-micro"} == set(model_presets())
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_those_published(name):
+    assert model(name).parameters == pytest.approx(PUBLISHED[name], rel=PUBLISHED_WIDELY.get(name, 0.02))
+
+
+@pytest.mark.parametrize("name", [name for name in model_presets() if name.startswith("mpt-")])
+def test_mpt_has_exactly_the_published_weights_but_for_the_biases(name):
+    spec = model(name)
+    # query, key, value 3, attention's output 1, the two of the feed-forward block 4 + 1
+    assert spec.parameters + spec.layers * 9 * spec.hidden == PUBLISHED[name]
+    assert spec.position is Position.LEARNED
+
+
+@pytest.mark.parametrize("name", [name for name in model_presets() if model(name).experts])
+def test_the_weights_that_a_token_meets_are_those_published(name):
+    published, within = ACTIVE[name]
+    assert active(model(name)) == pytest.approx(published, rel=within)
+
+
+def test_the_approximated_deepseek_has_the_weights_that_its_source_says():
+    spec, source = model("deepseek-v3-1t"), model_presets()["deepseek-v3-1t"]["source"]
+    assert f"{spec.parameters / 1e12:.3f}T weights" in source
+    assert f"{active(spec) / 1e9:.1f}B active" in source
+
+
+@pytest.mark.parametrize("name", ["gpt-micro", "llama-micro"])
+def test_the_micro_models_are_as_small_as_their_source_says(name):
+    said = re.search(r"([\d.]+) million", model_presets()[name]["source"])
+    assert said is not None
+    assert model(name).parameters / 1e6 == pytest.approx(float(said[1]), rel=0.05)
+
+
+def test_nodes_have_the_devices_that_they_are_known_for():
+    assert {name: cluster(name).devices for name in cluster_presets()} == DEVICES_PER_NODE
+
+
+@pytest.mark.parametrize("name", ["frontier", "aurora"])
+def test_two_devices_share_a_module_where_a_package_holds_two(name):
+    assert cluster(name).devices_per_module == 2
+    assert cluster(name).module_link is not None
+
+
+@pytest.mark.parametrize("name", [name for name in cluster_presets() if name != "local-cpu"])
+def test_every_link_is_known_and_no_outer_one_is_faster(name):
+    spec = cluster(name)
+    links = [link for link in (spec.module_link, spec.node_link, spec.network_link) if link is not None]
+    assert len(links) == (3 if spec.devices_per_module > 1 else 2)
+    rates = [link.bandwidth_bytes_per_s for link in links]
+    waits = [link.latency_s for link in links]
+    assert rates == sorted(rates, reverse=True)
+    assert waits == sorted(waits)
+
+
+def test_nothing_is_said_of_the_speeds_of_this_machine():
+    spec = cluster("local-cpu")
+    assert (spec.device.kind, spec.device.peak_flops, spec.device.name) == (DeviceKind.CPU, {}, "cpu-process")
+    assert (spec.node_link, spec.network_link, spec.device.memory_bandwidth_bytes_per_s) == (None, None, None)
+
+
+@pytest.mark.parametrize("name", [name for name in device_presets() if name != "cpu-process"])
+def test_peaks_are_dense_ones_of_known_dtypes(name):
+    peaks = read_value(DeviceSpec, plain(device_presets()[name])).peak_flops
+    assert {"float16", "float32"} <= set(peaks) <= {"float8", "bfloat16", "float16", "float32"}
+    assert peaks["float32"] < peaks["float16"]
+    assert peaks.get("bfloat16", peaks["float16"]) == peaks["float16"]
+    assert peaks.get("float8", 2 * peaks["float16"]) == pytest.approx(2 * peaks["float16"], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabits_per_node"),
+    [
+        ("frontier", 4 * 200),
+        ("aurora", 8 * 200),
+        ("mi300x", 8 * 400),
+        ("dgx-1", 4 * 100),
+        ("jean-zay-v100", 4 * 100),
+        ("jean-zay-a100", 4 * 100),
+        ("dgx-a100", 8 * 200),
+        ("dgx-a100-40gb", 8 * 200),
+        ("a100-800g", 4 * 200),
+        ("dgx-h100", 8 * 400),
+        ("dgx-h200", 8 * 400),
+        ("dgx-b200", 8 * 400),
+        ("gb200-nvl72", 72 * 400),
+        ("aws-p4d", 4 * 100),
+        ("aws-p5", 32 * 100),
+        ("aws-g4dn", 100),
+    ],
+)
+def test_a_device_has_its_share_of_the_cards_of_its_node(name, gigabits_per_node):
+    spec = cluster(name)
+    share = gigabits_per_node * 1e9 / 8 / spec.devices_per_node
+    assert spec.network_link.bandwidth_bytes_per_s == pytest.approx(share, rel=1e-3)
+
+
+def test_any_field_of_a_preset_can_be_set_in_the_spec():
+    slow = {"latency_s": 2e-5, "bandwidth_bytes_per_s": 6e9}
+    over = {"preset": "frontier", "nodes": 16, "nodes_per_rack": 8, "rack_link": slow, "network_link": slow}
+    document = {"model": {"preset": "gpt-22b", "seq_len": 4096}, "cluster": over, "global_batch_size": 256}
+    spec, space = read_spec(document, None)
+    assert (spec.model.name, spec.model.seq_len, spec.model.hidden) == ("gpt-22b", 4096, 6144)
+    assert (spec.cluster.devices, spec.cluster.nodes_per_rack) == (128, 8)
+    assert spec.cluster.network_link == spec.cluster.rack_link == LinkSpec(**slow)
+    assert spec.cluster.module_link.bandwidth_bytes_per_s == 200e9
+    assert len(space) > 10
+
+
+def test_one_number_of_a_link_or_device_can_be_set_alone_and_a_link_taken_away():
+    over = {"preset": "aurora", "module_link": None, "network_link": {"bandwidth_bytes_per_s": 2e10}}
+    over["device"] = {"peak_flops": {"bfloat16": 256e12}}
+    spec, _ = read_spec({"model": "mula-20b", "cluster": over, "global_batch_size": 12}, None)
+    assert spec.cluster.module_link is None
+    assert spec.cluster.network_link == LinkSpec(latency_s=14e-6, bandwidth_bytes_per_s=2e10)
+    assert (spec.cluster.device.peak_flops["bfloat16"], spec.cluster.device.peak_flops["float32"]) == (256e12, 21e12)
+
+
+def test_a_preset_that_overrides_break_is_refused_by_name():
+    over = {"preset": "frontier", "devices_per_node": 7}
+    with pytest.raises(InvalidSpec, match=r"devices_per_module\(2\) does not divide devices_per_node\(7\)") as caught:
+        read_spec({"model": "gpt-22b", "cluster": over, "global_batch_size": 7}, None)
+    assert [problem.path for problem in caught.value.problems] == ["cluster.devices_per_module"]
+
+
+def test_the_page_of_presets_lists_every_one_with_its_figures():
+    rows = {row[1]: row for row in (line.split("|") for line in PAGE.read_text().splitlines() if line[:3] == "| `")}
+    listed = {name.strip(" `"): [cell.strip() for cell in row[2:-1]] for name, row in rows.items()}
+    assert set(listed) == {*model_presets(), *cluster_presets()}
+    for name in model_presets():
+        assert listed[name][0] == f"{model(name).parameters / 1e9:.3g}", name
+    for name in cluster_presets():
+        spec = cluster(name)
+        links = (spec.module_link, spec.node_link, spec.network_link)
+        rates = ["" if link is None else f"{link.bandwidth_bytes_per_s / 1e9:.4g}" for link in links]
+        assert listed[name][:5] == [str(spec.devices), spec.device.name, *rates], name
+
+
+def test_the_examples_of_the_page_are_specs():
+    blocks = re.findall(r"(?:^    .*\n)+", PAGE.read_text(), flags=re.MULTILINE)
+    assert len(blocks) == 2
+    changed, _ = read_spec(parse_yaml(textwrap.dedent(blocks[0]) + "global_batch_size: 128\n"), None)
+    assert (changed.model.seq_len, changed.cluster.nodes, changed.cluster.device.memory_bytes) == (8192, 16, 60 * 10**9)
+    assert changed.cluster.network_link.bandwidth_bytes_per_s == 20e9
+    own, _ = read_spec(parse_yaml("model: llama3-8b\nglobal_batch_size: 64\n" + textwrap.dedent(blocks[1])), None)
+    assert (own.cluster.name, own.cluster.devices, own.cluster.nodes_per_rack) == ("ours", 32, 16)
+    assert own.cluster.rack_link.bandwidth_bytes_per_s == 6e9
