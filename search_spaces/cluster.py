@@ -24,6 +24,7 @@ class DeviceKind(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
     """One device: one rank runs on it. peak_flops: dense FLOP/s by dtype name ("float32", "bfloat16", "float8").
+    sustained_flops: what large matrix products reach of it, where somebody measured them.
 
     memory_bytes: what the device has, driver and context included; on CPU the share of the machine that a rank gets.
     """

@@ -12,10 +12,14 @@ from math import erf, sqrt
 
 import numpy as np
 
-from search_spaces.cluster import ClusterSpec
+from search_spaces.cluster import ClusterSpec, DeviceKind
 from search_spaces.columns import Columns, FloatColumn
 from search_spaces.framework import Framework
 from search_spaces.model import ModelSpec
+
+# What a rank can fill of its device: on CUDA the driver's context, the communication library's buffers and what the
+# allocator cannot use lie outside of the peak that PyTorch reports (docs/physics-memory.md); a CPU rank has its cap.
+USABLE_SHARE = {DeviceKind.CUDA: 0.9, DeviceKind.CPU: 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +113,8 @@ class Estimates:
 
     @property
     def fits(self) -> FloatColumn:
-        """The probability that each plan fits the device's memory."""
-        return self.memory.fits(self.training.cluster.device.memory_bytes)
+        """The probability that each plan fits what a rank can use of the device's memory."""
+        return self.memory.fits(usable_bytes(self.training.cluster))
 
     @property
     def tokens_per_s(self) -> FloatColumn:
@@ -124,6 +128,11 @@ class Estimates:
         """Model FLOP/s per device, recomputation left out."""
         c = self.columns
         return self.tokens_per_s * self.training.model.flops_per_token / (c["tp"] * c["pp"] * c["cp"] * c["dp"])
+
+
+def usable_bytes(cluster: ClusterSpec) -> float:
+    """What the peak of a rank must stay below."""
+    return cluster.device.memory_bytes * USABLE_SHARE[cluster.device.kind]
 
 
 def normal_cdf(value: FloatColumn) -> FloatColumn:

@@ -5,10 +5,38 @@ Numbers that are counted per weight or per value; how fast anything runs is the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from search_spaces.checks import CLOSED, Checks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What a training code holds beyond what the formulas of `search_spaces.activations` need, tensor by tensor.
+
+    norm_bytes: per value of an RMSNorm, beside its input and output. key_value_copies, attention_copies: further copies
+    of keys and values, and of attention's answer. gathered_inputs: with sequence parallelism the gathered input of a
+    block is kept; else its shard, gathered again (Korthikanti et al. 2022, 4.2.2). dropout: masks of it.
+    selective_products: selective recomputation keeps all matrix products' results; else all but attention's scores.
+    split_logit_bytes: per logit, more than logit_bytes, where tp splits them. torch_pipeline: torch's runtime, which
+    has receive buffers for all micro-batches at once and holds the last stage's results. late_buffers: collectives of
+    tensor parallelism run on a stream of their own, whose buffers the allocator gets back late. master_is_shard: ZeRO 3
+    shards the float32 weights and has no other copy.
+    """
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    norm_bytes: float = 0.0
+    key_value_copies: int = 0
+    attention_copies: int = 0
+    gathered_inputs: bool = False
+    dropout: bool = False
+    selective_products: bool = False
+    split_logit_bytes: float = 0.0
+    torch_pipeline: bool = False
+    late_buffers: bool = False
+    master_is_shard: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +50,11 @@ class Framework:
     gather_bytes: per weight gathered by ZeRO. logit_bytes: per logit held at the loss's peak, all copies together.
     fused_attention: the matrix of scores is never kept (Dao et al. 2022). overlapped_gradients: the reduction of
     gradients runs beside the backward pass. reduces_every_micro_batch: ZeRO 2 and 3 without a pipeline reduce the
-    gradients of every micro-batch.
+    gradients of every micro-batch. overlaps_tensor: the backward pass's tensor-parallel all-reduces run beside
+    products. layer_launch_s: time of the host to launch a layer's forward pass. hidden_passes: how often a layer's
+    forward pass reads or writes values of the hidden width outside of products; few where kernels are fused.
+    pipeline_hop_s: what each hop of a collective waits while transfers of a pipeline between nodes are under way.
+    balances_head: pipeline stages share the layers out with the head's work counted.
     """
 
     __pydantic_config__: ClassVar[Any] = CLOSED
@@ -40,68 +72,15 @@ class Framework:
     fused_attention: bool = True
     overlapped_gradients: bool = True
     reduces_every_micro_batch: bool = True
+    layer_launch_s: float = 1e-3
+    pipeline_hop_s: float = 0.0
+    hidden_passes: float = 14
+    overlaps_tensor: bool = False
+    balances_head: bool = False
+    kept: Kept = Kept()
 
     def __post_init__(self) -> None:
         checks = Checks()
-        for name in ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "transfer_bytes"):
-            checks.at_least(0, **{name: getattr(self, name)})
-        for name in ("reduce_bytes", "gather_bytes", "logit_bytes"):
-            checks.at_least(0, **{name: getattr(self, name)})
+        numbers = {field.name: getattr(self, field.name) for field in fields(self) if field.type == "float"}
+        checks.at_least(0, **numbers)
         checks.done()
-
-
-# The built-in trainer's: runners/trainer/optimizer.py keeps float32 masters and gradients beside 16-bit weights.
-TRAINER_FLOAT32 = Framework(
-    name="meshtune trainer, float32",
-    dtype="float32",
-    weight_bytes=4,
-    gradient_bytes=4,
-    optimizer_bytes=8,
-    activation_bytes=4,
-    transfer_bytes=4,
-    reduce_bytes=4,
-    gather_bytes=4,
-    logit_bytes=12,
-)
-# Megatron-DeepSpeed in mixed precision: 2 + 2 bytes of weights and gradients, 12 of master and moments
-# (Rajbhandari et al. 2020, section 3.1), unfused attention before FlashAttention, one reduction at the end.
-MEGATRON_DEEPSPEED = Framework(
-    name="Megatron-DeepSpeed, fp16",
-    dtype="float16",
-    weight_bytes=2,
-    gradient_bytes=2,
-    optimizer_bytes=12,
-    activation_bytes=2,
-    transfer_bytes=2,
-    reduce_bytes=2,
-    gather_bytes=2,
-    logit_bytes=6,
-    fused_attention=False,
-    overlapped_gradients=False,
-)
-# nanotron: bf16 with float32 gradient accumulation (the accumulated gradients are what is reduced).
-NANOTRON = Framework(
-    name="nanotron, bf16",
-    dtype="bfloat16",
-    weight_bytes=2,
-    gradient_bytes=6,
-    optimizer_bytes=12,
-    activation_bytes=2,
-    transfer_bytes=2,
-    reduce_bytes=4,
-    gather_bytes=2,
-    logit_bytes=10,
-)
-# torch FSDP as Composer uses it: float32 shards, bf16 compute and communication, gradients reduced every micro-batch.
-FSDP = Framework(
-    name="torch FSDP, bf16",
-    dtype="bfloat16",
-    weight_bytes=4,
-    gradient_bytes=4,
-    optimizer_bytes=8,
-    activation_bytes=2,
-    transfer_bytes=2,
-    reduce_bytes=2,
-    gather_bytes=2,
-    logit_bytes=10,
-)

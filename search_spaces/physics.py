@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import exp
 
@@ -11,13 +11,15 @@ import numpy.typing as npt
 
 from search_spaces.calibration import UNCALIBRATED, Calibration
 from search_spaces.columns import Columns, FloatColumn
-from search_spaces.constants import CONSTANTS, Constants
+from search_spaces.constants import CONSTANTS, MEMORY_CONSTANTS, TIME_CONSTANTS, Constants, stacked
 from search_spaces.estimates import Estimates, MemoryEstimate, TimeEstimate, Training
 from search_spaces.memory import memory_parts
 from search_spaces.timing import time_parts
 
+Logs = Callable[[Training, Columns, Constants], FloatColumn]
 # Half the step of the central difference in a constant's logarithm.
 STEP = 0.02
+TOGETHER = 20_000
 
 
 def estimate(training: Training, columns: Columns, calibration: Calibration = UNCALIBRATED) -> Estimates:
@@ -26,16 +28,24 @@ def estimate(training: Training, columns: Columns, calibration: Calibration = UN
     The spread has two sources: what the formulas get wrong from plan to plan, and the constants' own uncertainty, to
     first order in their logarithms.
     """
+    memory = estimate_memory(training, columns, calibration)
+    return Estimates(training, columns, memory, estimate_time(training, columns, calibration))
+
+
+def estimate_memory(training: Training, columns: Columns, calibration: Calibration = UNCALIBRATED) -> MemoryEstimate:
+    """The memory alone, which no speed of the cluster is needed for."""
     constants = calibration.constants
-    memory = memory_parts(training, columns, constants)
-    time = time_parts(training, columns, constants)
-    time_slopes = slopes(lambda at: log_step(training, columns, at), constants)
-    memory_slopes = slopes(lambda at: log_peak(training, columns, at), constants)
-    return Estimates(
-        training,
-        columns,
-        MemoryEstimate(memory, _spread(memory_slopes, calibration.covariance, calibration.memory_log_sd)),
-        TimeEstimate(time, _spread(time_slopes, calibration.covariance, calibration.time_log_sd)),
+    slope = slopes(log_peak, training, columns, constants, MEMORY_CONSTANTS)
+    spread = _spread(slope, calibration.covariance, calibration.memory_log_sd)
+    return MemoryEstimate(memory_parts(training, columns, constants), spread)
+
+
+def estimate_time(training: Training, columns: Columns, calibration: Calibration = UNCALIBRATED) -> TimeEstimate:
+    """The step time alone; every speed that `search_spaces.knowledge` asks for must be known."""
+    constants = calibration.constants
+    slope = slopes(log_step, training, columns, constants, TIME_CONSTANTS)
+    return TimeEstimate(
+        time_parts(training, columns, constants), _spread(slope, calibration.covariance, calibration.time_log_sd)
     )
 
 
@@ -51,14 +61,29 @@ def log_peak(training: Training, columns: Columns, constants: Constants) -> Floa
     return logs
 
 
-def slopes(function: Callable[[Constants], FloatColumn], constants: Constants) -> npt.NDArray[np.float64]:
-    """Derivatives of the columns by the logarithm of each constant: plans x constants, by central differences."""
-    steps = []
-    for name in CONSTANTS:
-        value = getattr(constants, name)
-        up, down = (function(replace(constants, **{name: value * exp(sign * STEP)})) for sign in (1, -1))
-        steps.append((up - down) / (2 * STEP))
-    return np.stack(steps, axis=1)
+def slopes(
+    logs: Logs, training: Training, columns: Columns, constants: Constants, names: Sequence[str]
+) -> npt.NDArray[np.float64]:
+    """Derivatives of `logs` by the logarithms of the constants: plans x CONSTANTS, by central differences.
+
+    names: the constants that `logs` depends on; for the others the derivative is 0.
+    """
+    plans = len(columns["tp"])
+    result = np.zeros((plans, len(CONSTANTS)))
+    # All variants at once where the plans are few; one constant at a time where memory would suffer.
+    together = len(names) if plans * len(names) <= TOGETHER else 1
+    for first in range(0, len(names), together):
+        chosen = names[first : first + together]
+        variants = [
+            replace(constants, **{name: getattr(constants, name) * exp(sign * STEP)})
+            for name in chosen
+            for sign in (1, -1)
+        ]
+        tiled = {name: np.tile(column, len(variants)) for name, column in columns.items()}
+        values = logs(training, tiled, stacked(variants, plans)).reshape(len(chosen), 2, plans)
+        for name, (up, down) in zip(chosen, values, strict=True):
+            result[:, CONSTANTS.index(name)] = (up - down) / (2 * STEP)
+    return result
 
 
 def _spread(slope: npt.NDArray[np.float64], covariance: npt.NDArray[np.float64], noise: float) -> FloatColumn:
