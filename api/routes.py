@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Query, Request, Response, status
 
 from api.body import json_document
+from api.quote_views import QuoteView, quote_view
 from api.schema import SPEC_BODY, problems
 from api.trial_views import TrialPage, TrialView, trial_view
 from api.views import (
@@ -25,6 +26,8 @@ from runners.registry import create_workload
 from tuner.campaign import Campaign, CampaignState
 from tuner.documents import read_spec
 from tuner.driver import Driver
+from tuner.prediction import Basis
+from tuner.quote import make_quote
 from tuner.recommend import rank, recommend
 from tuner.service import Service
 from tuner.work import build_space
@@ -177,6 +180,13 @@ def count_space(document: SpecDocument, service: ServiceHandle) -> SpaceView:
     """The space of a spec, without starting anything."""
     with _ONE_SPACE:
         return space_view(read_spec(document, None)[1])
+
+
+@router.post("/estimates", openapi_extra=SPEC_BODY, responses=problems(413, 415), tags=["spaces"])
+def estimate_campaign(document: SpecDocument, service: ServiceHandle) -> QuoteView:
+    """What a campaign of this spec will meet and cost, predicted without any measurement; nothing is started."""
+    with _ONE_SPACE:
+        return quote_view(make_quote(*read_spec(document, None), Basis()))
 
 
 @router.get("/campaigns/{campaign_id}/events", responses=problems(404), tags=["campaigns"])

@@ -9,13 +9,20 @@ from typing import Any
 
 from runners.base import Runner
 from runners.workloads.base import Workload
-from search_spaces.checks import did_you_mean
+from search_spaces.checks import Problem, did_you_mean
 from search_spaces.cluster import ClusterSpec
 
 # name -> "module:function(root, cluster, options)"
-RUNNERS: Mapping[str, str] = {"local": "runners.local:create"}
+RUNNERS: Mapping[str, str] = {"local": "runners.local:create", "simulated": "runners.simulated:create"}
 # name -> "module:class(options)"
-WORKLOADS: Mapping[str, str] = {"torch": "runners.workloads.torch:TorchWorkload"}
+WORKLOADS: Mapping[str, str] = {
+    "torch": "runners.workloads.torch:TorchWorkload",
+    "simulated": "runners.workloads.simulated:SimulatedWorkload",
+}
+
+
+# Jobs of this workload are descriptions, not programs: its runner takes no others, and no other runner takes them.
+SIMULATED = "simulated"
 
 
 class UnknownBackend(ValueError):
@@ -32,6 +39,14 @@ def create_workload(kind: str, options: Mapping[str, Any]) -> Workload:
     """A workload with these options. Raises UnknownBackend, InvalidValue."""
     workload: Workload = _load("workload", WORKLOADS, kind)(options)
     return workload
+
+
+def check_pair(runner: str, workload: str) -> list[Problem]:
+    """Why the runner of one kind cannot run the workload of another; nothing where it can."""
+    if (runner == SIMULATED) == (workload == SIMULATED):
+        return []
+    told = f"the runner {runner} cannot run the workload {workload}: `simulated` goes with `simulated` only"
+    return [Problem("runner.kind", told)]
 
 
 def _load(seam: str, known: Mapping[str, str], kind: str) -> Any:

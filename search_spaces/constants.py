@@ -52,9 +52,9 @@ class Constants:
     send_overhead_s: float = _time(0.0005, 0.9)
     exposed_reduction: float = _time(0.4, 0.35)
     step_overhead_s: float = _time(0.012, 0.7)
-    memory_offset_bytes: float = _memory(3e8, 0.7)
-    activation_factor: float = _memory(1.1, 0.1)
-    late_buffers: float = _memory(35.0, 0.5)
+    memory_offset_bytes: float = _memory(3e8, 0.4)
+    activation_factor: float = _memory(1.1, 0.06)
+    late_buffers: float = _memory(35.0, 0.3)
 
     def __post_init__(self) -> None:
         checks = Checks()

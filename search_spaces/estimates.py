@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from math import erf, sqrt
+from math import pi, sqrt
 
 import numpy as np
 
@@ -81,8 +81,8 @@ class MemoryEstimate:
         return total
 
     def fits(self, memory_bytes: float) -> FloatColumn:
-        """The probability that the real peak is at most `memory_bytes`; the peak is taken as log-normal."""
-        return normal_cdf(np.log(memory_bytes / self.peak_bytes) / self.log_sd)
+        """The probability that the real peak is at most `memory_bytes`; its logarithm scatters as Student's t."""
+        return heavy_cdf(np.log(memory_bytes / self.peak_bytes) / self.log_sd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +135,11 @@ def usable_bytes(cluster: ClusterSpec) -> float:
     return cluster.device.memory_bytes * USABLE_SHARE[cluster.device.kind]
 
 
-def normal_cdf(value: FloatColumn) -> FloatColumn:
-    """The standard normal distribution function, element by element."""
-    return np.array([0.5 * (1 + erf(one / sqrt(2))) for one in np.atleast_1d(value).tolist()]).reshape(np.shape(value))
+def heavy_cdf(value: FloatColumn) -> FloatColumn:
+    """The distribution function of Student's t with 3 degrees of freedom, in closed form.
+
+    Peaks of real runs scatter with tails that are heavier than normal (docs/physics-memory.md).
+    """
+    scaled = np.asarray(value) / sqrt(3)
+    result: FloatColumn = 0.5 + (scaled / (1 + scaled**2) + np.arctan(scaled)) / pi
+    return result

@@ -1,4 +1,4 @@
-"""The command line: `meshtune run|resume|show|best|export|rerun|spaces|estimate|pause|cancel|serve`.
+"""The command line: `meshtune run|resume|show|best|export|rerun|spaces|estimate|project|pause|cancel|serve`.
 
 Exit codes: 0 done; 1 the campaign ended without a measured setting; 2 a mistake in what was asked for, or something
 that meshtune needs and does not get, told in one message; 130 interrupted, and the campaign can be resumed.
@@ -6,7 +6,6 @@ that meshtune needs and does not get, told in one message; 130 interrupted, and 
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from importlib.metadata import version
@@ -21,9 +20,11 @@ from search_spaces.checks import InvalidValue
 from tuner import display
 from tuner.arguments import Refused, find_campaign, open_service, plan_fields, read_spec_file
 from tuner.campaign import Campaign, CampaignState
+from tuner.cluster_commands import cluster_app
 from tuner.driver import Driver, drive_one
-from tuner.estimate import estimate_exactly
+from tuner.estimate_commands import estimate_app
 from tuner.export import NothingToExport, choose, ranked_document, recommendation_document, write_export
+from tuner.options import DEFAULT_HOME, CampaignId, DatabaseOption, HomeOption, JsonOption, SpecFile, print_json
 from tuner.recommend import rank, recommend
 from tuner.remeasure import remeasure
 from tuner.search.base import SearchError
@@ -37,16 +38,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-SpecFile = Annotated[Path, typer.Argument(help="Campaign spec, YAML.", show_default=False)]
-CampaignId = Annotated[str, typer.Argument(help="Campaign id, or `last` for the newest.", show_default=False)]
-HomeOption = Annotated[
-    Path, typer.Option("--home", envvar="MESHTUNE_HOME", help="Folder with the database and the jobs' files.")
-]
-DatabaseOption = Annotated[
-    str, typer.Option("--db", envvar="MESHTUNE_DB", help="Database URL; default: SQLite in the home folder.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-DEFAULT_HOME = Path(".meshtune")
+app.add_typer(cluster_app, name="cluster")
+app.add_typer(estimate_app)
 
 
 def _version(wanted: bool) -> None:
@@ -151,7 +144,7 @@ def best(
         chosen = find_campaign(service, campaign)
         trials = service.store.trials(chosen.id)
         if as_json:
-            _print_json(
+            print_json(
                 {
                     "campaign": chosen.id,
                     "recommendation": recommendation_document(chosen, recommend(chosen, trials)),
@@ -232,27 +225,6 @@ def spaces(
 
 
 @app.command()
-def estimate(
-    spec: SpecFile,
-    exact: Annotated[bool, typer.Option("--exact", help="Run the trainer on tensors without memory.")] = False,
-    plan: Annotated[str, typer.Option(help="A plan, such as tp=8,pp=4,zero_stage=1; default: the baseline.")] = "",
-    rank: Annotated[list[int] | None, typer.Option(min=0, help="A rank; default: one per kind of stage.")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Estimate the peak memory per pipeline stage of one plan, without the cluster. Takes seconds to minutes."""
-    if not exact:
-        raise Refused("the exact estimate is the only one there is: say --exact")
-    _, campaign_spec, space = read_spec_file(spec, None)
-    chosen = space.complete(**plan_fields(plan)) if plan else None
-    found = estimate_exactly(campaign_spec, chosen, rank or [])
-    if as_json:
-        _print_json(found.document())
-    else:
-        console.print(found.table())
-        console.print(found.verdict(), soft_wrap=True)
-
-
-@app.command()
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
@@ -285,10 +257,6 @@ def _work_on(service: Service, campaign: Campaign) -> None:
     console.print(f"{ended.id} is {ended.state}: {ended.reason}", soft_wrap=True)
     if not print_best(ended, service, 10) and ended.state.final:
         raise typer.Exit(1)
-
-
-def _print_json(document: object) -> None:
-    sys.stdout.write(json.dumps(document, indent=1) + "\n")
 
 
 def _message(error: Exception) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from runners.reading import read_value
-from runners.registry import RUNNERS, WORKLOADS, UnknownBackend, create_runner, create_workload
+from runners.registry import RUNNERS, WORKLOADS, UnknownBackend, check_pair, create_runner, create_workload
 from runners.workloads.base import Workload
 from search_spaces.checks import InvalidValue, Problem, did_you_mean
 from search_spaces.cluster import ClusterSpec
@@ -239,6 +239,8 @@ def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
             workload = create_workload(values["workload"].kind, values["workload"].options)
     except InvalidValue as error:
         problems += [problem.under("workload") for problem in error.problems]
+    if "workload" in values and "runner" in values:
+        problems += check_pair(values["runner"].kind, values["workload"].kind)
     try:
         if home is not None and "runner" in values and "cluster" in values:
             runner = values["runner"]

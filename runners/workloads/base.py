@@ -8,6 +8,7 @@ from typing import Protocol
 from runners.base import JobSpec, JobState, JobStatus
 from runners.outcome import Outcome, ResultMalformed, ResultMissing, Verdict, read_result
 from search_spaces.cluster import ClusterSpec
+from search_spaces.framework import Framework
 from search_spaces.model import ModelSpec
 from search_spaces.plan import Plan
 from search_spaces.setting import Capabilities
@@ -25,6 +26,10 @@ class Workload(Protocol):
     @property
     def dtype(self) -> str:
         """The number format it computes in, by which a device's peak FLOP/s is looked up."""
+
+    @property
+    def framework(self) -> Framework:
+        """What the physics needs to know of it; its dtype is the one above."""
 
     def materialize(
         self,

@@ -18,9 +18,17 @@ from runners.trainer.job import JOB_FILE, Dtype, Job, JobMalformed, Measuring, R
 from runners.workloads.base import outcome_from_result, outcome_without_result, read_tail
 from search_spaces.checks import CLOSED, Checks
 from search_spaces.cluster import ClusterSpec, DeviceKind
+from search_spaces.framework import Framework
+from search_spaces.frameworks import TRAINER_BFLOAT16, TRAINER_FLOAT16, TRAINER_FLOAT32
 from search_spaces.model import ModelSpec
 from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from search_spaces.setting import Capabilities
+
+FRAMEWORKS: Mapping[Dtype, Framework] = {
+    Dtype.FLOAT32: TRAINER_FLOAT32,
+    Dtype.BFLOAT16: TRAINER_BFLOAT16,
+    Dtype.FLOAT16: TRAINER_FLOAT16,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +74,10 @@ class TorchWorkload:
     def dtype(self) -> str:
         """The number format that the device's peak is looked up for."""
         return str(self._options.dtype)
+
+    @property
+    def framework(self) -> Framework:
+        return FRAMEWORKS[self._options.dtype]
 
     def materialize(
         self,

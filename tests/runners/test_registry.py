@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from runners.registry import RUNNERS, WORKLOADS, UnknownBackend, create_runner, create_workload
+from runners.registry import RUNNERS, WORKLOADS, UnknownBackend, check_pair, create_runner, create_workload
 from search_spaces.checks import InvalidValue
 from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from search_spaces.setting import Capabilities
@@ -28,7 +28,7 @@ def test_every_runner_has_the_five_verbs_and_starts_nothing(kind, tmp_path):
 def test_every_workload_says_what_it_can(kind):
     workload = create_workload(kind, {})
     assert isinstance(workload.capabilities, Capabilities)
-    assert workload.dtype
+    assert workload.dtype == workload.framework.dtype
 
 
 def test_a_wrong_name_is_told_the_right_one(tmp_path):
@@ -36,6 +36,15 @@ def test_a_wrong_name_is_told_the_right_one(tmp_path):
         create_runner("locl", tmp_path, CLUSTER, {})
     with pytest.raises(UnknownBackend, match=r"^no workload is called 'jax'; known: .*torch"):
         create_workload("jax", {})
+
+
+def test_what_is_simulated_goes_with_what_is_simulated_only():
+    for kind in RUNNERS:
+        for workload in WORKLOADS:
+            fits = (kind == "simulated") == (workload == "simulated")
+            assert [problem.path for problem in check_pair(kind, workload)] == ([] if fits else ["runner.kind"])
+    (problem,) = check_pair("local", "simulated")
+    assert problem.message.startswith("the runner local cannot run the workload simulated: ")
 
 
 def test_wrong_options_are_told_through_the_registry(tmp_path):

@@ -22,6 +22,7 @@ from runners.base import InvalidJob, JobSpec, JobState, JobStatus
 from runners.outcome import Measurement, Outcome, Verdict, write_result
 from runners.workloads.base import outcome_from_result, outcome_without_result
 from search_spaces.checks import InvalidValue, Problem
+from search_spaces.frameworks import TRAINER_FLOAT32
 from search_spaces.plan import Plan
 from search_spaces.setting import Capabilities
 from tuner.campaign import Campaign, CampaignState
@@ -167,7 +168,8 @@ class FakeWorkload:
             raise InvalidValue([Problem(next(iter(options)), "is not a known key; it takes none")])
 
     capabilities = Capabilities(kv_replication=True)
-    dtype = "float32"
+    framework = TRAINER_FLOAT32
+    dtype = framework.dtype
 
     def materialize(
         self, name, model, plan, cluster, directory, *, seed, time_limit_s, incumbent_step_time_s=None
