@@ -1,0 +1,55 @@
+"""The formulas against the trainer's own tensors, counted one by one by `runners.trainer.exact`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from runners.trainer.exact import exact_peak
+from runners.trainer.job import Dtype, Job, Router
+from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from search_spaces.columns import columns_of
+from search_spaces.constants import DEFAULTS
+from search_spaces.estimates import Training
+from search_spaces.frameworks import TRAINER_BFLOAT16
+from search_spaces.memory import stage_parts
+from search_spaces.model import ModelSpec
+from search_spaces.plan import Plan
+
+MODEL = ModelSpec(name="mid", layers=4, hidden=1024, heads=16, kv_heads=8, ffn=4096, vocab=16384, seq_len=1024)
+MIXTURE = replace(MODEL, name="mixture", experts=8, top_k=2, ffn=2048)
+BARE = replace(DEFAULTS, memory_offset_bytes=1e-9, activation_factor=1.0)
+DEVICE = DeviceSpec(name="any", kind="cuda", memory_bytes=80 * 2**30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "plan", "stage"),
+    [
+        (MODEL, {"grad_accum_steps": 2}, 0),
+        (MODEL, {"dp": 8, "zero_stage": 1, "recompute": "full"}, 0),
+        (MODEL, {"dp": 8, "zero_stage": 2, "recompute": "selective", "grad_accum_steps": 2}, 0),
+        (MODEL, {"dp": 8, "zero_stage": 3}, 0),
+        (MODEL, {"tp": 4, "grad_accum_steps": 2}, 0),
+        (MODEL, {"tp": 4, "sequence_parallel": False}, 0),
+        (MODEL, {"cp": 4, "context": "ulysses", "grad_accum_steps": 2}, 0),
+        (MODEL, {"pp": 4, "grad_accum_steps": 4}, 0),
+        (MODEL, {"pp": 4, "grad_accum_steps": 4}, 3),
+        (MODEL, {"pp": 2, "grad_accum_steps": 4, "schedule": "gpipe"}, 1),
+        (MODEL, {"pp": 2, "vpp": 2, "grad_accum_steps": 4, "schedule": "interleaved"}, 0),
+        (MODEL, {"pp": 2, "vpp": 2, "grad_accum_steps": 4, "schedule": "zbv"}, 0),
+        (MIXTURE, {"dp": 4, "ep": 4, "zero_stage": 1}, 0),
+    ],
+    ids=lambda value: getattr(value, "name", None) or str(value),
+)
+def test_the_formulas_are_within_a_tenth_of_the_exact_peak(model, plan, stage):
+    plan = Plan(micro_batch_size=4, **plan)
+    job = Job(
+        name="exact", model=model, plan=plan, device=DeviceKind.CUDA, dtype=Dtype.BFLOAT16, router=Router.BALANCED
+    )
+    exact = exact_peak(job, stage * plan.world_size // plan.pp)
+    training = Training(model, ClusterSpec(name="any", nodes=8, devices_per_node=8, device=DEVICE), TRAINER_BFLOAT16)
+    parts = stage_parts(training, columns_of([plan]), BARE, np.array([stage]))
+    assert sum(float(part[0]) for part in parts.values()) == pytest.approx(exact.peak_bytes, rel=0.1)
