@@ -1,0 +1,66 @@
+"""Latency and bandwidth of a link from the times of messages: the alpha-beta model, fitted by relative least squares.
+
+Relative, because the times span five decades: every size counts the same, and a large message's noise does not drown
+a small one's latency. One straight line per link: what protocols do differently from size to size stays as residual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+
+class NoFit(ValueError):
+    """The times do not say what the link does; measuring longer may help."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFit:
+    """alpha_s: seconds per hop. bandwidth_bytes_per_s: per device and direction. worst_residual: the largest
+    |fitted - measured| / measured of all sizes."""
+
+    alpha_s: float
+    bandwidth_bytes_per_s: float
+    worst_residual: float
+
+
+def fit_all_reduce(sizes_bytes: Sequence[int], times_s: Sequence[float], ranks: int) -> LinkFit:
+    """The link under a ring all-reduce of S bytes over n ranks: t = 2 (n - 1) alpha + 2 (n - 1) / n * S / B.
+
+    Source: Thakur, Rabenseifner and Gropp 2005, section 4.5, without the time of adding. Raises NoFit.
+    """
+    if ranks < 2:
+        raise NoFit(f"an all-reduce over {ranks} rank uses no link")
+    steps = 2 * (ranks - 1)
+    return _fit(float(steps), [steps / ranks * size for size in sizes_bytes], times_s)
+
+
+def fit_point_to_point(sizes_bytes: Sequence[int], times_s: Sequence[float]) -> LinkFit:
+    """The link under one message of S bytes: t = alpha + S / B. Raises NoFit."""
+    return _fit(1.0, [float(size) for size in sizes_bytes], times_s)
+
+
+def _fit(hops: float, loads_bytes: Sequence[float], times_s: Sequence[float]) -> LinkFit:
+    """hops * alpha + load / B = t, in the least squares of (fitted - t) / t; a negative alpha becomes 0, and B is then
+    fitted alone."""
+    if len(set(loads_bytes)) < 2:
+        raise NoFit(f"two sizes at least are needed, not {len(set(loads_bytes))}")
+    wrong = [time for time in times_s if not 0 < time < inf]
+    if wrong:
+        raise NoFit(f"times must be positive and finite, not {wrong[0]}")
+    times = np.asarray(times_s, dtype=np.float64)
+    latency, load = hops / times, np.asarray(loads_bytes, dtype=np.float64) / times
+    ones = np.ones_like(times)
+    # The columns differ by ten decades, which lstsq would take for a lack of rank.
+    scale = float(np.abs(latency).max()), float(np.abs(load).max())
+    solution, *_ = np.linalg.lstsq(np.stack([latency / scale[0], load / scale[1]], axis=1), ones, rcond=None)
+    alpha, per_byte = float(solution[0]) / scale[0], float(solution[1]) / scale[1]
+    if alpha < 0:
+        alpha, per_byte = 0.0, float(load @ ones / (load @ load))
+    if per_byte <= 0:
+        raise NoFit("larger messages did not take longer")
+    residuals = np.abs(alpha * latency + per_byte * load - 1)
+    return LinkFit(alpha, 1 / per_byte, float(residuals.max()))

@@ -1,0 +1,188 @@
+"""Times matrix products, memory and messages on every rank at once, as training uses them: the sharing is measured too.
+
+A sample is as many operations in a row as take some milliseconds, so that neither a clock nor a launch is timed. What
+all ranks must do equally often is decided from the slowest rank's time, which all know. Warm-up is dropped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from runners.probed import TRIAD, Message, Rate, spread
+
+KIB, MIB = 2**10, 2**20
+MESSAGE_BYTES = tuple(KIB * 4**power for power in range(9))  # 1 KiB to 64 MiB
+FEWEST_SIZES = 6  # 1 MiB: without large ones there is no bandwidth to see
+# On CUDA smaller products do not fill the device, on CPU larger ones take seconds; the fastest counts.
+MATMUL_ROWS = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192, 16384)}
+# Larger than any cache's share of one rank.
+ARRAY_BYTES = {"cpu": 64 * MIB, "cuda": 512 * MIB}
+SAMPLE_S = 0.005
+MOST_IN_A_ROW = 200
+FEWEST_SAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """This rank's device, its clock, and what it hears of the other ranks."""
+
+    device: torch.device
+
+    def wait(self) -> None:
+        """Until the device has done what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def meet(self) -> None:
+        """All ranks begin together. Collective."""
+        self.wait()
+        dist.barrier()
+
+    def time(self, operation: Callable[[], object], times: int) -> float:
+        """Seconds per operation, on this rank."""
+        self.wait()
+        start = time.perf_counter()
+        for _ in range(times):
+            operation()
+        self.wait()
+        return (time.perf_counter() - start) / times
+
+    def slowest(self, elapsed_s: float) -> float:
+        """The largest of all ranks' numbers. Collective."""
+        longest = torch.tensor(elapsed_s, dtype=torch.float64, device=self.device)
+        dist.all_reduce(longest, dist.ReduceOp.MAX)
+        return float(longest.item())
+
+    def gather(self, values: Sequence[float]) -> list[list[float]]:
+        """Every rank's numbers, in order of rank. Collective."""
+        own = torch.tensor(values, dtype=torch.float64, device=self.device)
+        every = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        dist.all_gather(every, own)
+        return [each.tolist() for each in every]
+
+
+def dtypes(device: torch.device) -> list[torch.dtype]:
+    """What the trainer trains in there and the device computes itself."""
+    if device.type == "cpu":
+        return [torch.float32, torch.bfloat16]
+    bfloat16 = [torch.bfloat16] if torch.cuda.is_bf16_supported(including_emulation=False) else []
+    return [torch.float32, *bfloat16, torch.float16]
+
+
+def time_matmul(place: Place, dtype: torch.dtype, seconds: float) -> list[Rate]:
+    """FLOP/s of products of square matrices, by size; larger ones are left out where `seconds` do not allow them.
+
+    2 n^3 FLOP per product. Collective.
+    """
+    rates: list[Rate] = []
+    remaining_s, sizes = seconds, MATMUL_ROWS[place.device.type]
+    for index, rows in enumerate(sizes):
+        left, right = (torch.randn(rows, rows, device=place.device).to(dtype) for _ in range(2))
+        product = torch.empty_like(left)
+
+        def multiply(a: Tensor = left, b: Tensor = right, out: Tensor = product) -> Tensor:
+            return torch.mm(a, b, out=out)
+
+        share_s = remaining_s / (len(sizes) - index)
+        found, once_s = _time_rate(place, multiply, share_s)
+        rates.append(_rate(str(dtype).removeprefix("torch."), rows, 2 * rows**3, found))
+        remaining_s -= share_s
+        larger_s = once_s * (sizes[min(index + 1, len(sizes) - 1)] / rows) ** 3
+        if larger_s * (FEWEST_SAMPLES + 2) > remaining_s:
+            break
+    return rates
+
+
+def time_memory(place: Place, seconds: float) -> list[Rate]:
+    """Bytes/s read and written by one rank: copy (b = a) and triad (a = b + s c), as STREAM counts them, so without
+    what a cache reads before it writes. Collective."""
+    size = ARRAY_BYTES[place.device.type]
+    target, left, right = (torch.ones(size // 4, device=place.device) for _ in range(3))
+    copied, _ = _time_rate(place, lambda: target.copy_(left), seconds / 2)
+    added, _ = _time_rate(place, lambda: torch.add(left, right, alpha=0.5, out=target), seconds / 2)
+    return [_rate("copy", size, 2 * size, copied), _rate(TRIAD, size, 3 * size, added)]
+
+
+def time_messages(
+    place: Place, exchange: Callable[[Tensor], None] | None, seconds: float, *, trips: int = 1
+) -> list[Message]:
+    """The time of one trip of `exchange`, which makes `trips` of them, by size; at least FEWEST_SIZES, more where
+    `seconds` allow them.
+
+    Sizes take turns, so that a disturbance that lasts hits all of them alike. exchange None: this rank has no partner,
+    and only hears how long the others take. Collective.
+    """
+    started = time.perf_counter()
+
+    def spent() -> float:
+        return place.slowest(time.perf_counter() - started)
+
+    def sample(buffer: Tensor, times: int) -> float:
+        place.meet()
+        return place.slowest(place.time(lambda: exchange(buffer) if exchange else None, times))
+
+    buffers: list[Tensor] = []
+    in_a_row: list[int] = []
+    once_s = 0.0
+    for size in MESSAGE_BYTES:
+        # A size takes at most four times as long as the one before, which is four times smaller.
+        if len(buffers) >= FEWEST_SIZES and once_s * 4 * (2 + FEWEST_SAMPLES) > (seconds - spent()) / 2:
+            break
+        buffers.append(torch.zeros(size // 4, device=place.device))
+        sample(buffers[-1], 1)
+        once_s = min(sample(buffers[-1], 1) for _ in range(2))
+        in_a_row.append(_in_a_row(once_s))
+    times: list[list[float]] = [[] for _ in buffers]
+    while len(times[0]) < FEWEST_SAMPLES or spent() < seconds:
+        for taken, buffer, count in zip(times, buffers, in_a_row, strict=True):
+            taken.append(sample(buffer, count))
+    return [
+        Message(size_bytes=buffer.numel() * 4, time_s=median(taken) / trips, samples=len(taken), spread=spread(taken))
+        for buffer, taken in zip(buffers, times, strict=True)
+    ]
+
+
+def _time_rate(place: Place, operation: Callable[[], object], seconds: float) -> tuple[list[list[float]], float]:
+    """Every rank's median seconds per operation, number of samples and spread; and the slowest rank's seconds of one.
+
+    All ranks work for the same time, so that each has the others beside it. Collective.
+    """
+    operation()
+    place.meet()
+    once_s = place.slowest(place.time(operation, 1))
+    in_a_row = _in_a_row(once_s)
+    place.meet()
+    deadline = time.perf_counter() + seconds - 2 * once_s
+    times: list[float] = []
+    while len(times) < FEWEST_SAMPLES or time.perf_counter() < deadline:
+        times.append(place.time(operation, in_a_row))
+    return place.gather((median(times), len(times), spread(times))), once_s
+
+
+def _rate(what: str, size: int, work: float, ranks: list[list[float]]) -> Rate:
+    """work: FLOP or bytes of one operation. ranks: as from _time_rate."""
+    rates = [work / median_s for median_s, _, _ in ranks]
+    return Rate(
+        what=what,
+        size=size,
+        per_s=median(rates),
+        lowest_per_s=min(rates),
+        highest_per_s=max(rates),
+        samples=int(min(samples for _, samples, _ in ranks)),
+        spread=max(each for _, _, each in ranks),
+    )
+
+
+def _in_a_row(once_s: float) -> int:
+    return _clamp(SAMPLE_S / max(once_s, 1e-9), 1, MOST_IN_A_ROW)
+
+
+def _clamp(value: float, least: int, most: int) -> int:
+    return max(least, min(most, int(value)))

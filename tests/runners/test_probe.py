@@ -1,0 +1,97 @@
+"""A real probe of a few CPU ranks ends in time, with figures or one reason, and leaves no process."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runners.probe import ProbeFailed, probe
+from runners.probed import (
+    Exchange,
+    Message,
+    Pattern,
+    Probed,
+    ProbeRequest,
+    Rate,
+    Tier,
+    read_probed,
+    spread,
+    write_probed,
+)
+from search_spaces.cluster import DeviceKind
+
+
+def rate(what, size, per_s):
+    return Rate(what=what, size=size, per_s=per_s, lowest_per_s=per_s, highest_per_s=per_s, samples=3, spread=0.1)
+
+
+PROBED = Probed(
+    host="host",
+    measured_at="2026-01-02T03:04:05+00:00",
+    software={"torch": "2.13.0"},
+    seconds=20.0,
+    nodes=1,
+    devices_per_node=4,
+    kind=DeviceKind.CPU,
+    device="a core",
+    memory_bytes=2**30,
+    matmul=(rate("float32", 256, 3e10), rate("float32", 512, 5e10), rate("bfloat16", 256, 1e9)),
+    memory=(rate("copy", 2**26, 1e10), rate("triad", 2**26, 2e10)),
+    exchanges=(
+        Exchange(
+            pattern=Pattern.ALL_REDUCE,
+            tier=Tier.NODE,
+            ranks=4,
+            messages=tuple(
+                # 6 hops of 10 us, and 6/4 of the size at 1 GB/s
+                Message(size_bytes=size, time_s=6e-5 + 1.5 * size / 1e9, samples=5, spread=0.0)
+                for size in (2**10, 2**20)
+            ),
+        ),
+    ),
+)
+
+
+def test_figures_come_back_from_their_file(tmp_path):
+    write_probed(tmp_path, PROBED)
+    assert read_probed(tmp_path) == PROBED
+    assert os.listdir(tmp_path) == ["probe.json"]
+
+
+def test_the_best_size_of_each_dtype_counts():
+    assert [(best.what, best.size) for best in PROBED.best_matmul()] == [("float32", 512), ("bfloat16", 256)]
+
+
+def test_an_exchange_is_fitted_by_its_own_formula():
+    everybody = PROBED.exchange(Pattern.ALL_REDUCE, Tier.NODE)
+    assert everybody is not None
+    fit = everybody.fit()
+    assert (fit.alpha_s, fit.bandwidth_bytes_per_s) == pytest.approx((1e-5, 1e9))
+    fit = replace(everybody, pattern=Pattern.POINT_TO_POINT, ranks=2).fit()
+    assert (fit.alpha_s, fit.bandwidth_bytes_per_s) == pytest.approx((6e-5, 1e9 / 1.5))
+    assert PROBED.exchange(Pattern.ALL_REDUCE, Tier.NETWORK) is None
+
+
+def test_the_spread_is_half_of_what_the_middle_half_covers():
+    assert spread([1.0]) == 0
+    assert spread([4.0, 4.0, 4.0]) == 0
+    assert spread([100.0, 90.0, 110.0, 80.0, 120.0]) == pytest.approx(0.1)
+
+
+def test_a_probe_that_takes_too_long_is_killed_with_all_its_ranks(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with pytest.raises(ProbeFailed, match=r"took longer than 0\.6 s and was killed"):
+        probe(ProbeRequest(seconds=0.1), start_limit_s=0.1)
+    assert not [folder for folder in Path("/proc").glob("[0-9]*") if _mentions(folder, tmp_path)]
+    assert os.listdir(tmp_path) == []
+
+
+def _mentions(process: Path, tmp_path: Path) -> bool:
+    try:
+        return str(tmp_path).encode() in (process / "cmdline").read_bytes()
+    except OSError:
+        return False

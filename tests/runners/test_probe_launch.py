@@ -1,0 +1,126 @@
+"""A launcher's variables say which rank this is and where the ranks meet, or are refused with what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from runners.launch import InvalidLaunch, Launch, first_host, read_launch
+from runners.probed import Tier
+from runners.trainer.probe import Layout, ProbeRefused, count_ranks, lay_out
+
+TORCHRUN = {
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "GROUP_RANK": "1",
+    "MASTER_ADDR": "n0",
+    "MASTER_PORT": "29500",
+}
+SRUN = {
+    "SLURM_PROCID": "5",
+    "SLURM_STEP_NUM_TASKS": "8",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "2",
+    "SLURM_STEP_NODELIST": "gpu[007-010]",
+    "SLURM_JOB_ID": "123456",
+}
+
+
+def test_without_a_launcher_there_is_no_launch():
+    assert read_launch({"PATH": "/bin"}, "host") is None
+
+
+def test_a_slurm_batch_script_is_no_rank():
+    assert read_launch({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}, "host") is None
+
+
+def test_torchrun_says_everything():
+    expected = Launch(rank=5, world_size=8, local_rank=1, node="1", address="n0", port=29500)
+    assert read_launch(TORCHRUN, "host") == expected
+
+
+def test_without_a_node_number_the_host_tells_nodes_apart():
+    launch = read_launch({name: value for name, value in TORCHRUN.items() if name != "GROUP_RANK"}, "host")
+    assert launch is not None
+    assert launch.node == "host"
+
+
+def test_srun_gives_the_first_host_and_a_port_of_the_job():
+    expected = Launch(rank=5, world_size=8, local_rank=1, node="2", address="gpu007", port=20000 + 3456)
+    assert read_launch(SRUN, "host") == expected
+
+
+def test_a_given_address_goes_before_slurms():
+    launch = read_launch({**SRUN, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1234"}, "host")
+    assert launch is not None
+    assert (launch.address, launch.port) == ("10.0.0.1", 1234)
+
+
+@pytest.mark.parametrize(
+    ("over", "word"),
+    [
+        ({"WORLD_SIZE": ""}, "WORLD_SIZE must be a whole number under a launcher, not ''"),
+        ({"LOCAL_RANK": "-1"}, "LOCAL_RANK must be a whole number"),
+        ({"RANK": "8"}, r"RANK\(8\) is no rank of WORLD_SIZE\(8\)"),
+        ({"MASTER_ADDR": ""}, "MASTER_ADDR must say where the 8 ranks meet"),
+        ({"MASTER_PORT": "http"}, "MASTER_PORT must be a port's number, not 'http'"),
+    ],
+)
+def test_variables_that_make_no_launch_are_refused(over, word):
+    with pytest.raises(InvalidLaunch, match=word):
+        read_launch({**TORCHRUN, **over}, "host")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "host"),
+    [
+        ("n0", "n0"),
+        ("n0,n1", "n0"),
+        ("gpu[007-012,020]", "gpu007"),
+        ("gpu[3,5-7],login1", "gpu3"),
+        ("login1,gpu[3-4]", "login1"),
+        ("n[1-2].site", "n1.site"),
+    ],
+)
+def test_the_first_host_of_a_slurm_list(nodes, host):
+    assert first_host(nodes) == host
+
+
+def test_ranks_are_laid_out_by_the_node_that_they_name():
+    layout = lay_out(["a", "b", "a", "b"], None)
+    assert layout == Layout(((0, 2), (1, 3)))
+    assert layout.groups(Tier.NODE) == [(0, 2), (1, 3)]
+    assert layout.groups(Tier.NETWORK) == [(0, 1), (2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "asked", "word"),
+    [
+        (["a", "a", "b"], None, "as many ranks each, not 1 and 2"),
+        (["a", "a"], 4, "--devices-per-node 4, but the launcher started 2 ranks per node"),
+    ],
+)
+def test_a_layout_other_than_asked_for_is_refused(nodes, asked, word):
+    with pytest.raises(ProbeRefused, match=word):
+        lay_out(nodes, asked)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cuda", "cores", "ranks"),
+    [
+        (None, 8, 96, 8),
+        (2, 8, 96, 2),
+        (None, 1, 4, 1),
+        (None, 0, 1, 2),
+        (None, 0, 4, 4),
+        (None, 0, 96, 8),
+        (3, 0, 1, 3),
+    ],
+)
+def test_a_machine_gets_a_rank_per_cuda_device_or_core(wanted, cuda, cores, ranks):
+    assert count_ranks(wanted, cuda, cores) == ranks
+
+
+def test_more_devices_than_there_are_is_refused_with_both_numbers():
+    with pytest.raises(ProbeRefused, match="--devices-per-node 8, but torch sees 4 CUDA devices"):
+        count_ranks(8, 4, 96)

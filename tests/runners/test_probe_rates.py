@@ -1,0 +1,63 @@
+"""What takes a known time is measured as that, per trip and per size, and large sizes are given up for the budget."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from runners.trainer.rates import Place, dtypes, time_matmul, time_memory, time_messages
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A rank without peers."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "meet"), 1), rank=0, world_size=1)
+    yield Place(torch.device("cpu"))
+    dist.destroy_process_group()
+
+
+def test_a_trip_is_its_share_of_an_exchange_and_large_messages_go_first_from_a_small_budget(place):
+    messages = time_messages(place, lambda buffer: time.sleep(0.03), 0.1, trips=2)
+    assert [message.size_bytes for message in messages] == [1024 * 4**power for power in range(6)]
+    for message in messages:
+        assert 0.015 <= message.time_s < 0.03
+        assert message.samples == 3
+
+
+def test_all_sizes_take_turns_while_there_is_time(place):
+    order = []
+    messages = time_messages(place, lambda buffer: order.append(buffer.numel() * 4), 0.5)
+    assert [message.size_bytes for message in messages] == [1024 * 4**power for power in range(9)]
+    assert len({message.samples for message in messages}) == 1
+    turns = [size for at, size in enumerate(order) if at == 0 or order[at - 1] != size]
+    assert turns == [1024 * 4**power for power in range(9)] * (messages[0].samples + 1)  # the first turn is warm-up
+
+
+def test_a_rank_without_a_partner_only_takes_part(place):
+    assert len(time_messages(place, None, 0.2)) == 9
+
+
+def test_rates_are_those_of_a_product_and_of_memory(place):
+    torch.set_num_threads(1)
+    sizes = time_matmul(place, torch.float32, 0.4)
+    assert [rate.size for rate in sizes][:2] == [256, 512]
+    left = torch.randn(256, 256)
+    assert sizes[0].per_s == pytest.approx(2 * 256**3 / _best_s(lambda: left @ left), rel=0.8)
+    copied, added = time_memory(place, 0.4)
+    target, source = torch.ones(2**24), torch.ones(2**24)
+    assert copied.per_s == pytest.approx(2 * 2**26 / _best_s(lambda: target.copy_(source)), rel=0.8)
+    assert (copied.what, added.what) == ("copy", "triad")
+    assert dtypes(place.device) == [torch.float32, torch.bfloat16]
+
+
+def _best_s(operation):
+    times = []
+    for _ in range(20):
+        start = time.perf_counter()
+        operation()
+        times.append(time.perf_counter() - start)
+    return min(times)

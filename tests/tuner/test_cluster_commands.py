@@ -1,0 +1,319 @@
+"""`meshtune cluster probe`: its document goes into a spec as it is, its mistakes are one message, it leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import chain
+from math import isfinite
+from pathlib import Path
+
+import pytest
+import yaml
+
+from runners.probed import Exchange, Message, Pattern, Probed, Rate, Tier
+from runners.reading import read_value
+from search_spaces.cluster import ClusterSpec, DeviceKind
+from tuner.documents import parse_yaml, read_spec
+from tuner.probe import as_document, cluster_section, render_yaml, tables
+from tuner.terminal import console
+
+ROOT = Path(__file__).parents[2]
+SPEC = {
+    "model": {"layers": 2, "hidden": 32, "heads": 2, "ffn": 64, "vocab": 128, "seq_len": 16},
+    "global_batch_size": 8,
+}
+
+
+def rate(what: str, size: int, per_s: float) -> Rate:
+    return Rate(what=what, size=size, per_s=per_s, lowest_per_s=per_s, highest_per_s=per_s, samples=3, spread=0.1)
+
+
+def all_reduce(tier: Tier, ranks: int, alpha_s: float, bandwidth: float) -> Exchange:
+    times = {size: 2 * (ranks - 1) * (alpha_s + size / ranks / bandwidth) for size in (2**10, 2**14, 2**20)}
+    messages = tuple(Message(size_bytes=size, time_s=each, samples=5, spread=0.0) for size, each in times.items())
+    return Exchange(pattern=Pattern.ALL_REDUCE, tier=tier, ranks=ranks, messages=messages)
+
+
+PROBED = Probed(
+    host="host",
+    measured_at="2026-01-02T03:04:05+00:00",
+    software={"torch": "2.13.0", "backend": "nccl"},
+    seconds=20.0,
+    nodes=2,
+    devices_per_node=4,
+    kind=DeviceKind.CUDA,
+    device="a card: 80 GB #1",
+    memory_bytes=2**36,
+    matmul=(rate("float32", 256, 3e10), rate("float32", 512, 5.00004e10), rate("bfloat16", 512, 1e12)),
+    memory=(rate("copy", 2**26, 1e10), rate("triad", 2**26, 2e10)),
+    exchanges=(all_reduce(Tier.NODE, 4, 1e-5, 1e9), all_reduce(Tier.NETWORK, 2, 5e-5, 2e8)),
+)
+
+
+def test_the_section_is_a_cluster_with_the_best_rates_and_the_links_of_the_all_reduce():
+    cluster = read_value(ClusterSpec, cluster_section(PROBED, "lab", None))
+    assert (cluster.name, cluster.nodes, cluster.devices_per_node) == ("lab", 2, 4)
+    assert cluster.device.peak_flops == cluster.device.sustained_flops == {"float32": 5e10, "bfloat16": 1e12}
+    assert cluster.device.memory_bandwidth_bytes_per_s == 2e10
+    assert cluster.device.memory_bytes == 2**36
+    assert cluster.node_link is not None
+    assert cluster.network_link is not None
+    assert (cluster.node_link.latency_s, cluster.node_link.bandwidth_bytes_per_s) == pytest.approx((1e-5, 1e9))
+    assert (cluster.network_link.latency_s, cluster.network_link.bandwidth_bytes_per_s) == pytest.approx((5e-5, 2e8))
+
+
+def test_given_memory_goes_before_what_the_device_has():
+    assert cluster_section(PROBED, "lab", 12345)["device"]["memory_bytes"] == 12345
+
+
+def test_a_link_without_a_fit_is_unknown_and_said_so():
+    flat = tuple(Message(size_bytes=size, time_s=1e-3, samples=5, spread=0.0) for size in (2**10, 2**20))
+    odd = replace(PROBED, exchanges=(replace(PROBED.exchanges[0], messages=flat), PROBED.exchanges[1]))
+    section = cluster_section(odd, "lab", None)
+    assert "node_link" not in section
+    assert "network_link" in section
+    assert "node_link: left out, larger messages did not take longer" in render_yaml(odd, section)
+    assert as_document(odd, section)["fits"][0]["no_fit"] == "larger messages did not take longer"
+
+
+def test_the_yaml_has_one_key_and_says_where_it_comes_from():
+    section = cluster_section(PROBED, "name: with [marks]", None)
+    text = render_yaml(PROBED, section)
+    assert yaml.safe_load(text) == {"cluster": section}
+    assert text.startswith("# source: meshtune cluster probe ")
+    for word in ("host host", "2026-01-02", "torch 2.13.0", "nccl", "worst residual"):
+        assert word in text.split("\ncluster:")[0]
+
+
+def test_the_tables_show_every_rate_and_message_of_two_tiers_and_of_one_device():
+    with console.capture() as captured:
+        console.print(tables(PROBED))
+        console.print(tables(replace(PROBED, exchanges=())))
+    shown = captured.get()
+    for word in ("matmul bfloat16", "1.00 TFLOP/s", "20.0 GB/s", "all-reduce of 4, node", "all-reduce of 2, network"):
+        assert word in shown
+    assert "node_link: 10.0 us per hop, 1.00 GB/s" in shown
+    assert "one device: no links" in shown
+
+
+def test_a_number_that_rounds_up_to_a_thousand_gets_the_next_prefix():
+    odd = replace(PROBED, memory=(rate("triad", 2**26, 999.9e6), rate("triad", 2**26, 12.34e6)))
+    with console.capture() as captured:
+        console.print(tables(odd))
+    assert "1.00 GB/s" in captured.get()
+    assert "12.3 MB/s" in captured.get()
+
+
+# The command
+
+
+def start(folder: Path, *arguments: str | Path, **env: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tuner.cli", "cluster", "probe", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder), "CUDA_VISIBLE_DEVICES": "", **env},
+    )
+
+
+def finish(process: subprocess.Popen[str], limit_s: float = 120) -> tuple[int, str, str]:
+    try:
+        out, err = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    return process.returncode, out, err
+
+
+def ours(folder: Path) -> dict[int, int]:
+    """The processes of a probe that was started in this folder, and their parents."""
+    found = {}
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdecimal() and str(folder).encode() in (process / "cmdline").read_bytes():
+                found[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    return found
+
+
+def wait_until(holds: Callable[[], bool], limit_s: float = 60) -> None:
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline, f"not so after {limit_s} s"
+        time.sleep(0.05)
+
+
+def ranks(folder: Path) -> list[int]:
+    """The ranks of a probe: what the process that starts them has started."""
+    found = ours(folder)
+    return sorted(pid for pid, parent in found.items() if parent in found)
+
+
+@pytest.fixture
+def long_probe(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A probe of two ranks that would measure for minutes, once both ranks run."""
+    process = start(tmp_path, "--devices-per-node", "2", "--seconds", "600", "-o", "c.yaml")
+    try:
+        wait_until(lambda: len(ranks(tmp_path)) == 2 or process.poll() is not None)
+        assert process.poll() is None, process.communicate()
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_a_probe_of_two_ranks_is_a_cluster_that_a_spec_takes(tmp_path):
+    code, out, err = finish(start(tmp_path, "--devices-per-node", "2", "--seconds", "4", "--name", "here"))
+    assert code == 0, err
+    assert "matmul float32" in err
+    spec, space = read_spec({**SPEC, **parse_yaml(out)}, None)
+    cluster = spec.cluster
+    assert (cluster.name, cluster.nodes, cluster.devices_per_node) == ("here", 1, 2)
+    assert cluster.device.kind is DeviceKind.CPU
+    assert 1e9 < cluster.device.peak_flops["float32"] < 1e13
+    assert 1e8 < cluster.device.memory_bandwidth_bytes_per_s < 1e13
+    assert cluster.device.memory_bytes == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    assert cluster.node_link is not None
+    assert 0 <= cluster.node_link.latency_s < 1
+    assert 1e6 < cluster.node_link.bandwidth_bytes_per_s < 1e13
+    assert cluster.network_link is None
+    assert len(space) > 0
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC) + out)
+    spaces = [sys.executable, "-m", "tuner.cli", "spaces", "spec.yaml"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(spaces, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert os.listdir(tmp_path) == ["spec.yaml"]
+
+
+@pytest.mark.slow
+def test_json_has_all_that_was_measured_of_three_ranks_too_and_the_file_is_written_as_well(tmp_path):
+    file = tmp_path / "c.yaml"
+    code, out, err = finish(start(tmp_path, "--devices-per-node", "3", "--seconds", "1", "--json", "-o", file))
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert document["cluster"] == yaml.safe_load(file.read_text())["cluster"]
+    assert [(fit["pattern"], fit["tier"], fit["ranks"]) for fit in document["fits"]] == [
+        ("all_reduce", "node", 3),
+        ("point_to_point", "node", 2),
+    ]
+    for rate in chain(document["measured"]["matmul"], document["measured"]["memory"]):
+        assert 0 < rate["lowest_per_s"] <= rate["per_s"] <= rate["highest_per_s"]
+        assert isfinite(rate["highest_per_s"])
+        assert rate["samples"] >= 3
+    for exchange in document["measured"]["exchanges"]:
+        sizes = [message["size_bytes"] for message in exchange["messages"]]
+        assert sizes[:6] == [1024 * 4**power for power in range(6)]
+        assert all(message["time_s"] > 0 and message["samples"] >= 3 for message in exchange["messages"])
+    assert os.listdir(tmp_path) == ["c.yaml"]
+
+
+@pytest.mark.slow
+def test_under_a_launcher_every_process_is_a_rank_and_rank_0_writes(tmp_path, free_port):
+    file = tmp_path / "c.yaml"
+    common = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port)}
+    # Two nodes of one rank, as two agents of torchrun would say.
+    processes = [
+        start(tmp_path, "--seconds", "1", "-o", "c.yaml", RANK=str(rank), GROUP_RANK=str(rank), **common)
+        for rank in (0, 1)
+    ]
+    ends = [finish(process) for process in processes]
+    assert [(code, err) for code, _, err in ends] == [(0, ""), (0, "")]
+    assert "wrote" in ends[0][1]
+    assert ends[1][1] == ""
+    cluster = read_value(ClusterSpec, yaml.safe_load(file.read_text())["cluster"])
+    assert (cluster.nodes, cluster.devices_per_node) == (2, 1)
+    assert cluster.node_link is None
+    assert cluster.network_link is not None
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_is_one_message_and_leaves_no_process(long_probe, tmp_path):
+    os.kill(ranks(tmp_path)[1], signal.SIGKILL)
+    code, out, err = finish(long_probe, limit_s=20)
+    assert (code, out) == (2, "")
+    assert err == "meshtune: the probe failed: rank 1 was killed by SIGKILL\n"
+    assert not ours(tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_a_probe_that_is_ended_leaves_no_process_and_no_output(number, code, long_probe, tmp_path):
+    os.kill(long_probe.pid, number)
+    assert finish(long_probe, limit_s=20)[0] == code
+    wait_until(lambda: not ours(tmp_path), limit_s=10)
+    assert not (tmp_path / "c.yaml").exists()
+
+
+# Mistakes: told before anything is measured, so within the time that starting takes.
+
+
+def check_refused(folder: Path, *arguments: str | Path, words: str, **env: str) -> None:
+    code, out, err = finish(start(folder, "--seconds", "3600", *arguments, **env), limit_s=30)
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
+    assert err.startswith("meshtune: ")
+    assert words in err
+
+
+def test_a_file_that_is_there_is_kept_without_force(tmp_path):
+    (tmp_path / "c.yaml").write_text("mine")
+    check_refused(tmp_path, "-o", "c.yaml", words="c.yaml: is there already; --force replaces it")
+    assert (tmp_path / "c.yaml").read_text() == "mine"
+    assert os.listdir(tmp_path) == ["c.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        ("none/c.yaml", "none/c.yaml: cannot be written: No such file or directory"),
+        ("folder", "folder: is no ordinary file"),
+        ("/dev/null", "/dev/null: is no ordinary file"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(output, words, tmp_path):
+    (tmp_path / "folder").mkdir()
+    check_refused(tmp_path, "--force", "-o", output, words=words)
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_half_a_launcher_is_refused(tmp_path):
+    check_refused(tmp_path, words="WORLD_SIZE must be a whole number under a launcher, not ''", RANK="0")
+
+
+@pytest.mark.slow
+def test_a_launch_of_other_size_than_asked_for_is_refused_with_both_numbers(tmp_path, free_port):
+    launch = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    words = "--devices-per-node 4, but the launcher started 1 ranks per node"
+    check_refused(tmp_path, "--devices-per-node", "4", words=words, **launch, MASTER_PORT=str(free_port))
+
+
+@pytest.mark.slow
+def test_force_replaces_a_file(tmp_path):
+    (tmp_path / "c.yaml").write_text("mine")
+    arguments = ("--devices-per-node", "1", "--seconds", "1", "--force", "-o", "c.yaml")
+    code, out, _ = finish(start(tmp_path, *arguments))
+    assert code == 0
+    assert "one device: no links" in out
+    assert "node_link" not in yaml.safe_load((tmp_path / "c.yaml").read_text())["cluster"]
