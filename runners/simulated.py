@@ -1,0 +1,235 @@
+"""The simulated runner: a cluster of any size in some files, for campaigns on a laptop that need no device.
+
+What becomes of a job is settled by arithmetic when it is sent (`runners.hidden`) and told when its time is over. Files
+hold everything, and a job's state follows from them and the clock, so whoever asks may die at any moment:
+
+    root/jobs/NAME        the job: when it was sent, how long it takes, how it ends; there whole, and never changed
+    root/cancelled/NAME   when somebody asked for its end
+    root/lock             held while anything is looked at or changed, so that nothing seen is ever taken back
+
+The result file appears in the job's folder once it has ended, as any job's: a search gets to see nothing else.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from bisect import insort
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any, ClassVar
+
+from runners.base import InvalidJob, JobSpec, JobState, JobStatus, RunnerUnavailable, SubmitFailed
+from runners.hidden import Conditions, Ending, run
+from runners.outcome import RESULT_FILE, write_result
+from runners.reading import plain, read_value
+from runners.spool import require_fit, write_whole
+from runners.workloads.simulated import JOB_FILE, JobMalformed, SimulatedJob, parse_job
+from search_spaces.checks import CLOSED, Checks
+from search_spaces.cluster import ClusterSpec
+from search_spaces.knowledge import missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedOptions:
+    """seed: which hidden cluster. noise: of step times, relative. fault_rate: share of the jobs that lose a node.
+    seconds_per_trial: how long a job takes on the clock on the wall. slots: how many jobs run at once."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    seed: int = 0
+    noise: float = 0.02
+    fault_rate: float = 0.0
+    seconds_per_trial: float = 0.0
+    slots: int = 4
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.at_least(0, seed=self.seed)
+        checks.at_least(1, slots=self.slots)
+        checks.require(0 <= self.noise < 1, "noise", f"must be at least 0 and below 1, not {self.noise}")
+        checks.require(0 <= self.fault_rate <= 1, "fault_rate", f"must lie between 0 and 1, not {self.fault_rate}")
+        took = self.seconds_per_trial
+        checks.require(0 <= took < inf, "seconds_per_trial", f"must be finite, at least 0, not {took}")
+        checks.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A job as it was sent. number: how many were sent before. submitted_at: seconds since the epoch. run_s: on the
+    clock on the wall. slots: how many jobs may run at once while it runs, it included."""
+
+    name: str
+    number: int
+    directory: Path
+    submitted_at: float
+    run_s: float
+    slots: int
+    ending: Ending
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """When a job runs, if nobody cancels it."""
+
+    starts_at: float
+    ends_at: float
+
+
+class SimulatedRunner:
+    """A Runner over the files under `root`. clock: seconds since the epoch."""
+
+    def __init__(self, root: Path, options: SimulatedOptions, clock: Callable[[], float] = time.time) -> None:
+        self._root = root.resolve()
+        self._jobs, self._cancelled = self._root / "jobs", self._root / "cancelled"
+        self._options = options
+        self._clock = clock
+        self._orders: dict[str, Order] = {}
+
+    def submit(self, spec: JobSpec) -> str:
+        job = _read_job(spec)
+        options = self._options
+        conditions = Conditions(seed=options.seed, noise=options.noise, fault_rate=options.fault_rate)
+        try:
+            ending = run(job, spec.name, spec.time_limit_s, conditions)
+        except (ValueError, ArithmeticError, LookupError) as error:
+            raise InvalidJob(f"{spec.name} cannot be simulated: {error}") from error
+        try:
+            for folder in (self._jobs, self._cancelled):
+                folder.mkdir(parents=True, exist_ok=True)
+            with self._alone() as now:
+                if not (self._jobs / spec.name).exists():
+                    directory = spec.directory.resolve()
+                    directory.mkdir(parents=True, exist_ok=True)
+                    for name, text in spec.files.items():
+                        write_whole(directory / name, text)
+                    order = Order(
+                        name=spec.name,
+                        number=len(_names(self._jobs)),
+                        directory=directory,
+                        submitted_at=now,
+                        run_s=options.seconds_per_trial * ending.share,
+                        slots=options.slots,
+                        ending=ending,
+                    )
+                    write_whole(self._jobs / spec.name, json.dumps(plain(order)))
+        except OSError as error:
+            raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
+        return spec.name
+
+    def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
+        unknown = JobStatus(state=JobState.LOST, reason="the simulated runner does not know this job")
+        if not self._jobs.is_dir():
+            return dict.fromkeys(ids, unknown)
+        try:
+            with self._alone() as now:
+                spans, cancelled = self._spans()
+                return {
+                    id: self._status(self._orders[id], spans[id], cancelled.get(id, inf), now)
+                    if id in spans
+                    else unknown
+                    for id in ids
+                }
+        except (OSError, ValueError) as error:
+            raise RunnerUnavailable(f"the simulated cluster {self._root} cannot be read: {error}") from error
+
+    def cancel(self, id: str) -> None:
+        if self.find(id) is None:
+            return
+        try:
+            with self._alone() as now:
+                if not (self._cancelled / id).exists():
+                    write_whole(self._cancelled / id, repr(now))
+        except OSError as error:
+            raise RunnerUnavailable(f"{id} cannot be cancelled: {error.strerror}") from error
+
+    def find(self, name: str) -> str | None:
+        try:
+            require_fit(name)
+        except InvalidJob:
+            return None
+        return name if (self._jobs / name).exists() else None
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+    def _spans(self) -> tuple[Mapping[str, Span], Mapping[str, float]]:
+        """When every job runs: first come, first served, each as soon as fewer than its slots are taken. With the
+        moments at which jobs were cancelled, which free their slots."""
+        for name in _names(self._jobs):
+            if name not in self._orders:
+                self._orders[name] = read_value(Order, json.loads((self._jobs / name).read_text(encoding="utf-8")))
+        cancelled = {name: float((self._cancelled / name).read_text()) for name in _names(self._cancelled)}
+        spans: dict[str, Span] = {}
+        ends: list[float] = []
+        for order in sorted(self._orders.values(), key=lambda order: order.number):
+            starts_at = max(order.submitted_at, ends[-order.slots] if len(ends) >= order.slots else 0.0)
+            spans[order.name] = Span(starts_at, starts_at + order.run_s)
+            insort(ends, min(starts_at + order.run_s, cancelled.get(order.name, inf)))
+        return spans, cancelled
+
+    def _status(self, order: Order, span: Span, cancelled_at: float, now: float) -> JobStatus:
+        """The job's state now; writes its result file once it has ended by itself. Raises OSError."""
+        if cancelled_at < span.ends_at:
+            began = span.starts_at if span.starts_at < cancelled_at else None
+            return JobStatus(state=JobState.CANCELLED, reason="cancelled", started_at=began, finished_at=cancelled_at)
+        if now < span.starts_at:
+            return JobStatus(state=JobState.QUEUED)
+        if now < span.ends_at:
+            return JobStatus(state=JobState.RUNNING, started_at=span.starts_at)
+        ending = order.ending
+        if ending.outcome is not None and not (order.directory / RESULT_FILE).exists():
+            order.directory.mkdir(parents=True, exist_ok=True)
+            write_result(order.directory, ending.outcome, {"simulated": True})
+        return JobStatus(
+            state=ending.state,
+            reason=ending.reason,
+            exit_code=ending.exit_code,
+            started_at=span.starts_at,
+            finished_at=span.ends_at,
+        )
+
+    @contextmanager
+    def _alone(self) -> Iterator[float]:
+        """Be the only one at the files; the time at which this began, later than that of everybody before.
+        Raises OSError."""
+        descriptor = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield self._clock()
+        finally:
+            os.close(descriptor)
+
+
+def _names(folder: Path) -> list[str]:
+    """The files of a folder, but for drafts of somebody who died."""
+    return [name for name in os.listdir(folder) if not name.startswith(".")]
+
+
+def _read_job(spec: JobSpec) -> SimulatedJob:
+    """What the job file says. Raises InvalidJob."""
+    require_fit(spec.name)
+    if JOB_FILE not in spec.files:
+        raise InvalidJob(
+            f"{spec.name} has no {JOB_FILE}: the simulated runner runs jobs of the simulated workload only"
+        )
+    try:
+        job = parse_job(spec.files[JOB_FILE])
+    except JobMalformed as error:
+        raise InvalidJob(f"{spec.name}: {JOB_FILE}: {error}") from error
+    unknown = missing(job.training)
+    if unknown:
+        raise InvalidJob(f"{spec.name} cannot be simulated: " + "; ".join(map(str, unknown)))
+    if job.plan.world_size != spec.processes:
+        raise InvalidJob(f"{spec.name} is for {job.plan.world_size} devices, but gets {spec.processes}")
+    return job
+
+
+def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> SimulatedRunner:
+    """The simulated runner of a campaign. Raises InvalidValue."""
+    return SimulatedRunner(root, read_value(SimulatedOptions, dict(options)))

@@ -1,0 +1,188 @@
+"""The simulated workload: a training code in name only, whose jobs the simulated runner measures by arithmetic.
+
+Its job file (`simulated.json`, version 1) says what would be trained, how and where. Nothing is ever executed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+from pathlib import Path
+from typing import Any, ClassVar
+
+from runners.base import JobSpec, JobStatus
+from runners.outcome import Outcome
+from runners.reading import plain, read_value
+from runners.workloads.base import outcome_from_result, outcome_without_result
+from runners.workloads.torch import TorchWorkload
+from search_spaces.checks import CLOSED, Checks, InvalidValue
+from search_spaces.cluster import ClusterSpec
+from search_spaces.estimates import Training
+from search_spaces.framework import Framework
+from search_spaces.frameworks import FSDP, MEGATRON_DEEPSPEED, NANOTRON, TRAINER_FLOAT32
+from search_spaces.model import ModelSpec
+from search_spaces.plan import Plan, Recompute, Schedule
+from search_spaces.setting import Capabilities
+
+JOB_FILE = "simulated.json"
+JOB_VERSION = 1
+# No such program exists: a runner that starts it all the same fails, and its log names the reason.
+COMMAND = ("meshtune-simulated-jobs-run-on-the-simulated-runner-only",)
+
+
+class JobMalformed(ValueError):
+    """The job file breaks the contract; the message names the field."""
+
+
+class Code(StrEnum):
+    """The training code that is played."""
+
+    MEGATRON_DEEPSPEED = "megatron-deepspeed"
+    NANOTRON = "nanotron"
+    FSDP = "fsdp"
+    TRAINER = "trainer"
+
+    @property
+    def framework(self) -> Framework:
+        return {
+            Code.MEGATRON_DEEPSPEED: MEGATRON_DEEPSPEED,
+            Code.NANOTRON: NANOTRON,
+            Code.FSDP: FSDP,
+            Code.TRAINER: TRAINER_FLOAT32,
+        }[self]
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the code can run, as its documentation says; of the built-in trainer, what it can."""
+        if self is Code.MEGATRON_DEEPSPEED:
+            return Capabilities(
+                schedules=frozenset({Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED}),
+                recompute=frozenset(Recompute),
+                zero_stages=frozenset({0, 1}),
+                zero_stages_with_pp=frozenset({0, 1}),
+                choice_of_sequence_parallel=True,
+                expert_parallel=True,
+                experts=True,
+            )
+        if self is Code.NANOTRON:
+            return Capabilities(
+                schedules=frozenset({Schedule.GPIPE, Schedule.ONE_F_ONE_B}),
+                recompute=frozenset(Recompute),
+                zero_stages=frozenset({0, 1}),
+                zero_stages_with_pp=frozenset({0, 1}),
+                choice_of_sequence_parallel=True,
+            )
+        if self is Code.FSDP:
+            # No stage is left for pipelines; that there is no tensor parallelism either is for the spec's `space`.
+            return Capabilities(
+                recompute=frozenset({Recompute.NONE, Recompute.FULL}),
+                zero_stages=frozenset({0, 2, 3}),
+                zero_stages_with_pp=frozenset(),
+            )
+        return TorchWorkload({}).capabilities
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedJob:
+    """One run of `model` under `plan` on `cluster`, by this training code.
+
+    incumbent_step_time_s: the run ends as PRUNED once it is surely slower than this.
+    """
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    model: ModelSpec
+    plan: Plan
+    cluster: ClusterSpec
+    code: Code = Code.MEGATRON_DEEPSPEED
+    incumbent_step_time_s: float | None = None
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        limit = self.incumbent_step_time_s
+        checks.require(limit is None or 0 < limit < inf, "incumbent_step_time_s", f"must be positive, not {limit}")
+        checks.done()
+        object.__setattr__(self, "code", Code(self.code))
+
+    @property
+    def training(self) -> Training:
+        return Training(self.model, self.cluster, self.code.framework)
+
+
+def render_job(job: SimulatedJob) -> str:
+    """The job file's text."""
+    return json.dumps({"version": JOB_VERSION, **plain(job)}, indent=1) + "\n"
+
+
+def parse_job(text: str) -> SimulatedJob:
+    """The job that a file's text describes. Raises JobMalformed."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise JobMalformed(f"not JSON: {error}") from error
+    if not isinstance(document, dict) or document.pop("version", None) != JOB_VERSION:
+        raise JobMalformed(f"must be an object with version {JOB_VERSION}")
+    try:
+        return read_value(SimulatedJob, document)
+    except InvalidValue as error:
+        raise JobMalformed(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedOptions:
+    """framework: the training code that is played."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    framework: Code = Code.MEGATRON_DEEPSPEED
+
+
+class SimulatedWorkload:
+    """Describes jobs for the simulated runner. Raises InvalidValue for wrong options."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._code = read_value(SimulatedOptions, dict(options)).framework
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._code.capabilities
+
+    @property
+    def framework(self) -> Framework:
+        return self._code.framework
+
+    @property
+    def dtype(self) -> str:
+        return self.framework.dtype
+
+    def materialize(
+        self,
+        name: str,
+        model: ModelSpec,
+        plan: Plan,
+        cluster: ClusterSpec,
+        directory: Path,
+        *,
+        seed: int,
+        time_limit_s: float,
+        incumbent_step_time_s: float | None = None,
+    ) -> JobSpec:
+        """The job's file. `seed`, of weights and data, changes nothing about it; the runner has a seed of its own."""
+        job = SimulatedJob(
+            model=model, plan=plan, cluster=cluster, code=self._code, incumbent_step_time_s=incumbent_step_time_s
+        )
+        return JobSpec(
+            name=name,
+            command=COMMAND,
+            directory=directory,
+            nodes=cluster.nodes,
+            devices_per_node=cluster.devices_per_node,
+            time_limit_s=time_limit_s,
+            files={JOB_FILE: render_job(job)},
+        )
+
+    def read(self, directory: Path, status: JobStatus) -> Outcome:
+        return outcome_from_result(directory, "") or outcome_without_result(status, "")

@@ -1,0 +1,329 @@
+"""The simulated runner keeps the promises of a runner, on a clock that the tests turn; its jobs are files.
+
+The shared contract's jobs are shell scripts, which nothing runs here: what it promises of jobs is asked again.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, SubmitFailed
+from runners.outcome import RESULT_FILE, Verdict, read_result
+from runners.registry import create_runner
+from runners.simulated import SimulatedOptions, SimulatedRunner
+from runners.workloads.simulated import JOB_FILE, Code, JobMalformed, SimulatedWorkload, parse_job
+from runners.workloads.torch import TorchWorkload
+from search_spaces.checks import InvalidValue
+from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
+from search_spaces.frameworks import FSDP, MEGATRON_DEEPSPEED, NANOTRON, TRAINER_FLOAT32
+from search_spaces.model import ModelSpec
+from search_spaces.plan import Plan
+
+MODEL = ModelSpec(name="m", layers=4, hidden=512, heads=8, ffn=2048, vocab=1024, seq_len=256)
+LINK = LinkSpec(latency_s=1e-5, bandwidth_bytes_per_s=1e10)
+DEVICE = DeviceSpec(
+    name="d",
+    kind=DeviceKind.CUDA,
+    memory_bytes=64 * 2**30,
+    peak_flops={"float16": 1e14},
+    memory_bandwidth_bytes_per_s=1e12,
+)
+CLUSTER = ClusterSpec(name="c", nodes=2, devices_per_node=2, device=DEVICE, node_link=LINK, network_link=LINK)
+PLAN = Plan(dp=4, grad_accum_steps=2)
+
+
+class Laboratory:
+    """A place for jobs that take 10 s, on two slots unless told otherwise, and a clock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.now = folder, 1000.0
+        self.workload = SimulatedWorkload({})
+        self.runner = self.open()
+
+    def open(self, **options) -> SimulatedRunner:
+        """Another runner object for the same jobs, as after a restart of the service."""
+        chosen = SimulatedOptions(**{"seconds_per_trial": 10.0, "slots": 2, **options})
+        return SimulatedRunner(self.folder / "root", chosen, clock=lambda: self.now)
+
+    def spec(self, name, plan=PLAN, cluster=CLUSTER, model=MODEL, time_limit_s=1e6) -> JobSpec:
+        directory = self.folder / "work" / name
+        return self.workload.materialize(name, model, plan, cluster, directory, seed=0, time_limit_s=time_limit_s)
+
+    def submit(self, name, **changes) -> str:
+        return self.runner.submit(self.spec(name, **changes))
+
+    def status(self, id, now=None):
+        self.now = self.now if now is None else now
+        return self.runner.poll([id])[id]
+
+    def result(self, name):
+        return read_result(self.folder / "work" / name)
+
+
+@pytest.fixture
+def lab(tmp_path) -> Laboratory:
+    return Laboratory(tmp_path)
+
+
+def test_a_job_runs_for_its_time_and_leaves_a_result_when_it_has_ended_not_before(lab):
+    id = lab.submit("job")
+    running = lab.status(id, 1009.9)
+    assert (running.state, running.started_at, running.finished_at) == (JobState.RUNNING, 1000.0, None)
+    assert not (lab.folder / "work" / "job" / RESULT_FILE).exists()
+    done = lab.status(id, 1010.0)
+    assert (done.state, done.exit_code, done.reason) == (JobState.SUCCEEDED, 0, "")
+    assert (done.started_at, done.finished_at) == (1000.0, 1010.0)
+    outcome = lab.workload.read(lab.folder / "work" / "job", done)
+    assert (outcome.verdict, outcome) == (Verdict.OK, lab.result("job"))
+    assert json.loads((lab.folder / "work" / "job" / RESULT_FILE).read_text())["simulated"] is True
+
+
+def test_the_result_is_written_once(lab):
+    id = lab.submit("job")
+    lab.status(id, 1010.0)
+    file = lab.folder / "work" / "job" / RESULT_FILE
+    before = file.stat().st_mtime_ns, file.read_text()
+    assert lab.status(id, 2000.0).finished_at == 1010.0
+    assert (file.stat().st_mtime_ns, file.read_text()) == before
+
+
+def test_without_seconds_a_job_has_ended_as_soon_as_it_was_sent(lab):
+    lab.runner = lab.open(seconds_per_trial=0.0, slots=1)
+    for number in range(5):
+        assert lab.status(lab.submit(f"job{number}")).state is JobState.SUCCEEDED
+
+
+def test_a_name_is_sent_once_however_often_it_is_submitted(lab):
+    ids = {lab.submit("once") for _ in range(3)}
+    lab.now = 1005.0
+    ids.add(lab.runner.submit(lab.spec("once", plan=Plan(dp=4, grad_accum_steps=1))))
+    assert ids == {"once"}
+    assert lab.status("once", 1010.0).state is JobState.SUCCEEDED
+    assert lab.result("once").measurement.tokens_per_step == 8 * 256
+    assert json.loads((lab.folder / "work" / "once" / JOB_FILE).read_text())["plan"]["grad_accum_steps"] == 2
+
+
+def test_a_job_is_found_by_its_name_in_every_state(lab):
+    assert lab.runner.find("third") is None
+    for name in ("first", "second", "third"):
+        assert lab.submit(name) == name
+    for now, state in ((1000.0, JobState.QUEUED), (1010.0, JobState.RUNNING), (1020.0, JobState.SUCCEEDED)):
+        assert lab.status("third", now).state is state
+        assert lab.runner.find("third") == "third"
+
+
+@pytest.mark.parametrize("name", ["jo", "job ", "", ".", "..", "../job", "a/b", "x" * 300, "nul\0"])
+def test_what_was_never_submitted_is_lost_and_not_found(name, lab):
+    assert lab.status(name).state is JobState.LOST
+    assert not lab.folder.joinpath("root").exists()
+    lab.submit("job")
+    lab.runner.cancel(name)
+    assert lab.runner.find(name) is None
+    status = lab.status(name)
+    assert (status.state, status.reason) == (JobState.LOST, "the simulated runner does not know this job")
+
+
+def test_many_jobs_are_polled_at_once(lab):
+    ids = [lab.submit(f"job{number}") for number in range(3)]
+    statuses = lab.runner.poll([*ids, "unknown"])
+    assert [statuses[id].state for id in [*ids, "unknown"]] == [
+        JobState.RUNNING,
+        JobState.RUNNING,
+        JobState.QUEUED,
+        JobState.LOST,
+    ]
+    assert lab.runner.poll([]) == {}
+
+
+def test_never_more_jobs_run_than_there_are_slots_and_first_come_is_first_served(lab):
+    names = [f"job{number}" for number in (9, 3, 7, 1, 8)]
+    for number, name in enumerate(names):
+        lab.now = 1000.0 + number
+        lab.submit(name)
+    for now in range(1000, 1040):
+        lab.now = float(now)
+        states = [status.state for status in lab.runner.poll(names).values()]
+        assert states.count(JobState.RUNNING) <= 2
+    done = lab.runner.poll(names)
+    assert [done[name].started_at for name in names] == [1000.0, 1001.0, 1010.0, 1011.0, 1020.0]
+
+
+def test_a_slot_is_free_for_the_next_once_its_job_is_cancelled(lab):
+    for name in ("first", "second", "third"):
+        lab.submit(name)
+    lab.now = 1004.0
+    lab.runner.cancel("first")
+    assert lab.status("third").started_at == 1004.0
+    assert lab.status("third", 1014.0).state is JobState.SUCCEEDED
+
+
+def test_a_running_job_can_be_cancelled_and_leaves_no_result(lab):
+    id = lab.submit("job")
+    lab.now = 1003.0
+    lab.runner.cancel(id)
+    lab.now = 1005.0
+    lab.runner.cancel(id)
+    status = lab.status(id, 1050.0)
+    assert (status.state, status.reason) == (JobState.CANCELLED, "cancelled")
+    assert (status.started_at, status.finished_at) == (1000.0, 1003.0)
+    assert lab.workload.read(lab.folder / "work" / "job", status).verdict is Verdict.CANCELLED
+    assert not (lab.folder / "work" / "job" / RESULT_FILE).exists()
+
+
+def test_a_queued_job_can_be_cancelled_and_never_runs(lab):
+    for name in ("first", "second", "third", "fourth"):
+        lab.submit(name)
+    lab.runner.cancel("third")
+    status = lab.status("third", 1030.0)
+    assert (status.state, status.started_at) == (JobState.CANCELLED, None)
+    assert lab.status("fourth").started_at == 1010.0
+
+
+def test_a_final_job_stays_as_it_is(lab):
+    id = lab.submit("job")
+    before = lab.status(id, 1010.0)
+    lab.runner.cancel(id)
+    assert lab.status(id, 1020.0) == before
+
+
+def test_a_restarted_service_finds_its_jobs_and_all_have_gone_on(lab):
+    for name in ("first", "second", "third"):
+        lab.submit(name)
+    lab.runner.close()
+    lab.runner.close()
+    lab.runner, lab.now = lab.open(seconds_per_trial=99.0, slots=1, seed=5), 1015.0
+    assert lab.runner.find("third") == "third"
+    statuses = lab.runner.poll(["first", "second", "third"])
+    assert [status.state for status in statuses.values()] == [JobState.SUCCEEDED, JobState.SUCCEEDED, JobState.RUNNING]
+    assert (statuses["first"].finished_at, statuses["third"].started_at) == (1010.0, 1010.0)
+
+
+def test_what_a_submitter_left_behind_that_died_is_no_job(lab):
+    lab.submit("job")
+    (lab.folder / "root" / "jobs" / ".draft.123").write_text('{"name": ')
+    assert lab.status("job").state is JobState.RUNNING
+    assert lab.runner.find(".draft.123") is None
+
+
+def test_a_job_that_cannot_be_written_was_not_sent(lab):
+    (lab.folder / "work").write_text("a file where a folder should be")
+    with pytest.raises(SubmitFailed, match=r"^job cannot be written: .*work"):
+        lab.submit("job")
+    assert lab.runner.find("job") is None
+    (lab.folder / "work").unlink()
+    assert lab.status(lab.submit("job")).state is JobState.RUNNING
+
+
+def test_files_that_cannot_be_read_are_trouble_of_the_runner_not_of_the_job(lab):
+    lab.submit("job")
+    (lab.folder / "root" / "jobs" / "other").write_text("{")
+    with pytest.raises(RunnerUnavailable, match="cannot be read"):
+        lab.open().poll(["job"])
+
+
+def refused(lab, spec, message):
+    with pytest.raises(InvalidJob, match=message):
+        lab.runner.submit(spec)
+    assert not (lab.folder / "root").exists()
+    assert not (lab.folder / "work").exists()
+
+
+def test_jobs_of_other_workloads_are_refused(lab):
+    job = TorchWorkload({}).materialize("job", MODEL, PLAN, CLUSTER, lab.folder / "work", seed=0, time_limit_s=9)
+    refused(lab, job, r"^job has no simulated\.json: the simulated runner runs jobs of the simulated workload only$")
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", ".hidden", "", "x" * 201, "line\n"])
+def test_names_unfit_for_a_file_are_refused(name, lab):
+    refused(lab, lab.spec(name), "job name")
+
+
+def test_a_cluster_whose_speeds_are_unknown_cannot_be_simulated(lab):
+    unknown = ClusterSpec(name="c", nodes=2, devices_per_node=2, device=DEVICE, node_link=LINK)
+    refused(lab, lab.spec("job", cluster=unknown), r"^job cannot be simulated: cluster\.network_link: is not known")
+
+
+def test_a_plan_for_other_devices_than_the_job_has_is_refused(lab):
+    refused(lab, lab.spec("job", plan=Plan(dp=2)), "^job is for 2 devices, but gets 4$")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: "{", "not JSON"),
+        (lambda text: text.replace('"version": 1', '"version": 2'), "version 1"),
+        (lambda text: text.replace('"tp"', '"tq"'), "plan.tq"),
+        (lambda text: text.replace("megatron-deepspeed", "megatron"), "code"),
+    ],
+)
+def test_a_job_file_that_breaks_its_contract_is_refused(change, message, lab):
+    spec = lab.spec("job")
+    text = change(spec.files[JOB_FILE])
+    assert text != spec.files[JOB_FILE]
+    with pytest.raises(JobMalformed, match=message):
+        parse_job(text)
+    refused(
+        lab, JobSpec(**{name: getattr(spec, name) for name in spec.__slots__} | {"files": {JOB_FILE: text}}), message
+    )
+
+
+def test_a_lost_job_names_its_node_and_has_no_result(lab):
+    lab.runner = lab.open(fault_rate=1.0)
+    id = lab.submit("job")
+    status = lab.status(id, 1010.0)
+    assert status.state is JobState.LOST
+    assert status.reason.startswith("simulated: node c-0000")
+    assert status.finished_at < 1010.0
+    outcome = lab.workload.read(lab.folder / "work" / "job", status)
+    assert (outcome.verdict, outcome.reason) == (Verdict.LOST, status.reason)
+
+
+def test_3072_devices_are_as_easy_as_four(lab):
+    cluster = ClusterSpec(name="big", nodes=384, devices_per_node=8, device=DEVICE, node_link=LINK, network_link=LINK)
+    lab.submit("job", cluster=cluster, plan=Plan(tp=4, pp=4, dp=192, grad_accum_steps=4))
+    assert lab.status("job", 1010.0).state is JobState.SUCCEEDED
+    measured = lab.result("job").measurement
+    assert (measured.devices, len(measured.peak_memory_bytes)) == (3072, 1)
+
+
+def test_the_job_file_holds_what_is_simulated_and_reads_back(lab):
+    job = parse_job(lab.spec("job").files[JOB_FILE])
+    assert (job.model, job.plan, job.cluster, job.code) == (MODEL, PLAN, CLUSTER, Code.MEGATRON_DEEPSPEED)
+
+
+def test_the_option_names_the_training_code():
+    named = {"megatron-deepspeed": MEGATRON_DEEPSPEED, "nanotron": NANOTRON, "fsdp": FSDP, "trainer": TRAINER_FLOAT32}
+    for name, framework in named.items():
+        workload = SimulatedWorkload({"framework": name})
+        assert (workload.framework, workload.dtype) == (framework, framework.dtype)
+    assert SimulatedWorkload({}).framework is MEGATRON_DEEPSPEED
+    assert SimulatedWorkload({"framework": "trainer"}).capabilities == TorchWorkload({}).capabilities
+    assert SimulatedWorkload({"framework": "fsdp"}).capabilities.zero_stages_with_pp == frozenset()
+    with pytest.raises(InvalidValue, match=r"^framework: "):
+        SimulatedWorkload({"framework": "horovod"})
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": "bfloat16"}, {"dtype": "float16"}])
+def test_the_trainers_framework_is_in_its_number_format(options):
+    framework = TorchWorkload(options).framework
+    assert framework.dtype == TorchWorkload(options).dtype == options.get("dtype", "float32")
+    assert framework.weight_bytes == (2 if options else 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"noise": -0.1}, "noise"),
+        ({"fault_rate": 1.5}, "fault_rate"),
+        ({"slots": 0}, "slots"),
+        ({"seconds_per_trial": float("inf")}, "seconds_per_trial"),
+        ({"seed": -1}, "seed"),
+        ({"sede": 1}, "did you mean 'seed'"),
+    ],
+)
+def test_wrong_options_are_told(options, message, tmp_path):
+    with pytest.raises(InvalidValue, match=message):
+        create_runner("simulated", tmp_path, CLUSTER, options)
