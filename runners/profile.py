@@ -84,7 +84,8 @@ def find_straggler(own_times_s: Sequence[Sequence[float]], stages: Sequence[int]
 
     Clearly: 1.2 times their median, and even its fastest step slower than three quarters of theirs: no assumption
     about noise, and one hiccup names nobody. By chance, of 2 equal ranks and 5 steps, in 1 of 21 profiles, before the
-    ratio is looked at; a rank that is alone in its stage has nobody to be compared with.
+    ratio is looked at; a rank that is alone in its stage has nobody to be compared with. By the wall's clock: a rank
+    that its machine keeps from working, stopped or beside a busy neighbour, holds its peers up like one that is slow.
     """
     found = None
     for rank, own in enumerate(own_times_s):

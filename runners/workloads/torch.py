@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -13,7 +13,8 @@ from runners.base import JobSpec, JobState, JobStatus
 from runners.outcome import Outcome, Verdict
 from runners.processes import log_path
 from runners.reading import read_value
-from runners.trainer.failure import first_cause, read_failures, silent_ranks
+from runners.trainer.failure import RankFailure, first_cause, read_failures, silent_ranks
+from runners.trainer.gang import LAST_WORDS_BYTES
 from runners.trainer.job import JOB_FILE, Dtype, Job, JobMalformed, Measuring, Router, parse_job, render_job
 from runners.workloads.base import outcome_from_result, outcome_without_result, read_tail
 from search_spaces.checks import CLOSED, Checks
@@ -120,6 +121,8 @@ class TorchWorkload:
         failures = read_failures(directory)
         cause = first_cause(failures)
         log_tail = read_tail(log_path(directory, cause.rank if cause else 0))
+        if status.exit_code is not None and status.exit_code < 0:
+            log_tail = _last_words(directory, failures) or log_tail
         outcome = outcome_from_result(directory, log_tail)
         if outcome is not None:
             return outcome
@@ -135,6 +138,12 @@ class TorchWorkload:
             phase=cause.phase,
             log_tail=log_tail or cause.traceback,
         )
+
+
+def _last_words(directory: Path, failures: Sequence[RankFailure]) -> str:
+    """The end of the log of the rank that a signal ended: the only one that left no failure file; else empty."""
+    silent = silent_ranks(failures, _world_size(directory))
+    return read_tail(log_path(directory, silent[0]), LAST_WORDS_BYTES) if len(silent) == 1 else ""
 
 
 def _world_size(directory: Path) -> int:

@@ -117,7 +117,7 @@ class Laboratory:
             if alive(pid)
         ]
 
-    def wait_nothing_left(self, limit_s: float = 2.0) -> None:
+    def wait_nothing_left(self, limit_s: float = LIMIT_S) -> None:
         wait_for(lambda: not self.left(), limit_s)
 
 

@@ -227,6 +227,24 @@ def test_a_rank_killed_by_a_signal_is_blamed_and_not_its_echoes(tmp_path):
     assert read(tmp_path, JobState.FAILED).reason == "ValueError: 0"
 
 
+def test_a_rank_killed_by_a_signal_is_heard_from_its_own_log(tmp_path):
+    (tmp_path / "job.json").write_text(materialize(tmp_path).files["job.json"])
+    died = JobStatus(state=JobState.FAILED, reason="rank 2 was killed by SIGABRT", exit_code=-6)
+    dump = "malloc(): what the C library says\n" + "  File in a thread\n" * 400
+    for rank in range(4):
+        log_path(tmp_path, rank).write_text(dump if rank == 2 else "connection lost\n")
+    for rank in (0, 1):
+        write_failure(tmp_path, failure(rank, 1.0, echo=True))
+    # Which of two that left no word was it?
+    assert TorchWorkload({}).read(tmp_path, died).log_tail == "connection lost\n"
+    write_failure(tmp_path, failure(3, 2.0, echo=True))
+    outcome = TorchWorkload({}).read(tmp_path, died)
+    assert (outcome.reason, outcome.log_tail) == (died.reason, dump)
+    # One that could say nothing at all leaves the word to its peers.
+    log_path(tmp_path, 2).write_text("")
+    assert TorchWorkload({}).read(tmp_path, died).log_tail == "connection lost\n"
+
+
 @pytest.mark.parametrize("state", FINAL)
 def test_a_malformed_result_is_a_crash_that_says_where(state, tmp_path):
     (tmp_path / RESULT_FILE).write_text('{"version": 1, "verdict": "ok", "measurement": {"devices": 1}}')

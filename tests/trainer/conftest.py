@@ -21,7 +21,7 @@ from search_spaces.model import ModelSpec
 from search_spaces.plan import Plan
 
 ROOT = Path(__file__).parents[2]
-JOB_LIMIT_S = 60
+JOB_LIMIT_S = 180  # for a machine that is busy with other things
 
 # Each line is a directory with a job file; the answer is the exit status of the job run there by hand. A file
 # sabotage.py beside it runs first, in the process of that job alone.
@@ -178,7 +178,9 @@ def start_job(tmp_path: Path) -> Iterator[StartJob]:
         )
         started.append(Running(process, [], tmp_path))
         deadline = time.monotonic() + JOB_LIMIT_S
-        while len(children(process.pid)) < job.plan.world_size and time.monotonic() < deadline:
+        meeting = tmp_path / "rendezvous"
+        while len(children(process.pid)) < job.plan.world_size or not meeting.exists():
+            assert time.monotonic() < deadline, f"no ranks in {JOB_LIMIT_S} s"
             time.sleep(0.05)
         time.sleep(1.0)  # so that they have met and step
         started[-1].ranks.extend(children(process.pid))

@@ -90,7 +90,6 @@ def test_a_rank_that_is_held_up_is_named(run_job, make_job):
     found = profile.straggler
     assert found is not None, finished.output
     assert found.rank == 1
-    import sys; sys.__stderr__.write(f"RATIO {found.ratio:.1f}\n")
     assert found.ratio > 1.5
     assert min(profile.own_times_s[1]) > 0.4
     # Its peer waits for it, and is not blamed for that.
