@@ -21,10 +21,10 @@ def place(tmp_path, monkeypatch):
 
 
 def test_a_trip_is_its_share_of_an_exchange_and_large_messages_go_first_from_a_small_budget(place):
-    messages = time_messages(place, lambda buffer: time.sleep(0.03), 0.1, trips=2)
+    messages = time_messages(place, lambda buffer: time.sleep(0.1), 0.3, trips=2)
     assert [message.size_bytes for message in messages] == [1024 * 4**power for power in range(6)]
     for message in messages:
-        assert 0.015 <= message.time_s < 0.03
+        assert 0.05 <= message.time_s < 0.1
         assert message.samples == 3
 
 
@@ -46,10 +46,11 @@ def test_rates_are_those_of_a_product_and_of_memory(place):
     sizes = time_matmul(place, torch.float32, 0.4)
     assert [rate.size for rate in sizes][:2] == [256, 512]
     left = torch.randn(256, 256)
-    assert sizes[0].per_s == pytest.approx(2 * 256**3 / _best_s(lambda: left @ left), rel=0.8)
+    # The order of magnitude only: on a busy machine either may be several times too slow.
+    assert 0.1 < sizes[0].per_s / (2 * 256**3 / _best_s(lambda: left @ left)) < 10
     copied, added = time_memory(place, 0.4)
     target, source = torch.ones(2**24), torch.ones(2**24)
-    assert copied.per_s == pytest.approx(2 * 2**26 / _best_s(lambda: target.copy_(source)), rel=0.8)
+    assert 0.1 < copied.per_s / (2 * 2**26 / _best_s(lambda: target.copy_(source))) < 10
     assert (copied.what, added.what) == ("copy", "triad")
     assert dtypes(place.device) == [torch.float32, torch.bfloat16]
 
