@@ -1,0 +1,180 @@
+"""`meshtune estimate` and `meshtune project` as a user meets them: answers in words and JSON, mistakes in one line.
+
+In this process, but through the entry point of the command.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tuner.cli import main
+
+LINK = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e11}
+DEVICE = {
+    "name": "toy",
+    "kind": "cuda",
+    "memory_bytes": 2**36,
+    "peak_flops": {"float16": 1e14, "float32": 1e12},
+    "memory_bandwidth_bytes_per_s": 1e12,
+}
+SPEC = {
+    "name": "toy",
+    "model": {"preset": "gpt-micro", "layers": 16, "hidden": 2048, "ffn": 8192},
+    "cluster": {"nodes": 2, "devices_per_node": 4, "device": DEVICE, "node_link": LINK, "network_link": LINK},
+    "global_batch_size": 64,
+    "space": {"micro_batch_size": [1, 2, 4], "zero_stage": [0, 1]},
+    "workload": {"kind": "simulated", "framework": "megatron-deepspeed"},
+    "runner": {"kind": "simulated", "seed": 1},
+    "search": "random",
+    "budget": {"trials": 6},
+    "trial": {"time_limit_s": 21600},
+}
+
+
+@dataclass
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+def run(folder: Path, *arguments: str | Path) -> Result:
+    out, err = io.StringIO(), io.StringIO()
+    code = 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["meshtune", *map(str, arguments)])
+        try:
+            main()
+        except SystemExit as left:
+            code = int(left.code or 0)
+    return Result(code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture
+def meshtune(tmp_path: Path) -> Callable[..., str]:
+    """The command in a folder with spec.yaml; what it prints, when all is well."""
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
+
+    def answer(*arguments: str | Path) -> str:
+        result = run(tmp_path, *arguments)
+        assert (result.code, result.err) == (0, "")
+        return result.out
+
+    return answer
+
+
+@pytest.fixture
+def refused(tmp_path: Path) -> Callable[..., str]:
+    """The one message of a command that is refused."""
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
+
+    def answer(*arguments: str | Path) -> str:
+        result = run(tmp_path, *arguments)
+        assert (result.code, result.out) == (2, "")
+        assert result.err.startswith("meshtune: ")
+        assert "Traceback" not in result.err
+        return result.err
+
+    return answer
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a simulated campaign that is done; tests only look at it."""
+    folder = tmp_path_factory.mktemp("simulated")
+    (folder / "spec.yaml").write_text(yaml.safe_dump(SPEC))
+    result = run(folder, "run", "spec.yaml")
+    assert result.code == 0, result
+    return folder
+
+
+def test_a_quote_stores_nothing_and_says_the_same_in_words_and_in_json(meshtune, tmp_path):
+    words = meshtune("estimate", "spec.yaml")
+    document = json.loads(meshtune("estimate", "spec.yaml", "--json"))
+    assert f"{document['space']['legal']} legal plans" in words
+    assert document["best"][0]["plan_key"] in words
+    assert "basis: uncalibrated" in words
+    assert document["basis"]["calibrated"] is False
+    assert os.listdir(tmp_path) == ["spec.yaml"]
+
+
+def test_why_not_a_plan_is_answered_for_legal_and_illegal_ones(meshtune):
+    legal = json.loads(meshtune("estimate", "spec.yaml", "--plan", "tp=2,pp=2", "--json"))
+    assert (legal["legal"], legal["broken"]) == (True, [])
+    assert 1 <= legal["rank"] <= legal["of"]
+    illegal = meshtune("estimate", "spec.yaml", "--plan", "tp=8")
+    assert "illegal\n" in illegal
+    assert "tp-in-node: tp(8) does not divide the 4 devices of a node" in illegal
+
+
+def test_options_that_do_not_go_together_are_refused(refused):
+    assert "--rank goes with --exact" in refused("estimate", "spec.yaml", "--rank", "0")
+    told = refused("estimate", "spec.yaml", "--exact", "--calibrate", "last")
+    assert "--calibrate goes with predictions" in told
+    assert "warp: is not a known key" in refused("estimate", "spec.yaml", "--plan", "warp=9")
+
+
+def test_a_projection_of_a_spec_says_that_nothing_was_measured(meshtune, tmp_path):
+    words = meshtune("project", "spec.yaml", "--nodes", "1,2,4", "--tokens", "1e12")
+    assert "basis: uncalibrated" in words
+    assert "days for 1e+12 tokens" in words
+    document = json.loads(meshtune("project", "spec.yaml", "--nodes", "1,2,4", "--json"))
+    assert {row["nodes"] for row in document["rows"]} == {1, 2, 4}
+    assert document["measured_best"] is None
+    assert all(wall["sentence"] in words for wall in document["walls"])
+    assert os.listdir(tmp_path) == ["spec.yaml"]
+
+
+def test_mistakes_in_a_projection_are_one_message(refused, tmp_path):
+    assert "nodes: must be positive whole numbers, not 0" in refused("project", "spec.yaml", "--nodes", "1,0")
+    assert "--tokens: must be positive, not -5" in refused("project", "spec.yaml", "--tokens=-5")
+    assert "nowhere.yaml: No such file" in refused("project", "nowhere.yaml")
+    assert "there is no database yet" in refused("project", "last")
+    cluster = {name: value for name, value in SPEC["cluster"].items() if name != "network_link"}
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump({**SPEC, "cluster": {**cluster, "nodes": 1}}))
+    told = refused("project", "spec.yaml", "--nodes", "1,2")
+    assert "cluster.network_link: is not known, but the cluster has 2 nodes" in told
+    assert "meshtune cluster probe" in told
+
+
+def test_a_campaign_calibrates_the_projection_and_the_quote(simulated):
+    plain = json.loads(run(simulated, "estimate", "spec.yaml", "--json").out)
+    learnt = json.loads(run(simulated, "estimate", "spec.yaml", "--calibrate", "last", "--json").out)
+    assert learnt["basis"]["learnt_from"]["times"] > 0
+    assert learnt["basis"]["campaign"].endswith("(simulated)")
+
+    def width(document):
+        step = document["best"][0]["speed"]["step_s"]
+        return step["high"] / step["low"]
+
+    assert width(learnt) < width(plain)
+    projected = run(simulated, "project", "last", "--nodes", "2,4")
+    assert (projected.code, projected.err) == (0, "")
+    assert "measured best: trial " in projected.out
+    assert "calibrated by " in projected.out
+
+
+def test_an_unknown_campaign_is_answered_with_the_known_ones(simulated):
+    for command in (["project", "nobody"], ["estimate", "spec.yaml", "--calibrate", "nobody"]):
+        result = run(simulated, *command)
+        assert (result.code, result.out) == (2, "")
+        assert "there is no campaign nobody; known: toy-" in result.err
+
+
+def test_a_campaign_of_another_device_teaches_the_spec_nothing(simulated, tmp_path):
+    other = {**SPEC, "cluster": {**SPEC["cluster"], "device": {**DEVICE, "name": "other"}}}
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(other))
+    result = run(simulated, "estimate", tmp_path / "other.yaml", "--calibrate", "last")
+    assert (result.code, result.out) == (2, "")
+    assert "cluster.device: was measured for toy, but the spec has other" in result.err

@@ -1,0 +1,404 @@
+"""The quote before spending: counts, probabilities, costs and reasons follow from spec and physics, and add up."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from math import log
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from runners.outcome import Verdict
+from search_spaces.calibration import UNCALIBRATED, Calibration
+from search_spaces.checks import InvalidValue
+from search_spaces.constants import DEFAULTS
+from search_spaces.plan import Plan
+from tuner.documents import read_spec
+from tuner.prediction import WIDTH, Basis, check_same, foresee, learn, training_of
+from tuner.quote import STARTUP_S, count_fits, make_quote
+from tuner.quote_page import explanation_page, quote_page
+from tuner.why import explain
+
+LINK = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e11}
+DEVICE = {
+    "name": "toy",
+    "kind": "cuda",
+    "memory_bytes": 2**35,
+    "peak_flops": {"float32": 1e12},
+    "memory_bandwidth_bytes_per_s": 1e12,
+}
+# Without speeds, as CPUs are described.
+BARE = {name: DEVICE[name] for name in ("name", "kind", "memory_bytes")}
+MEASURING = {"max_warmup_steps": 1, "min_steps": 6, "max_steps": 6, "profile_steps": 5}
+# The constants known exactly, and formulas that are nearly right.
+SURE = Basis(calibration=Calibration(DEFAULTS, UNCALIBRATED.covariance * 1e-4, time_log_sd=0.01, memory_log_sd=0.01))
+
+
+def read(**over):
+    """One device without links, two plans."""
+    cluster = {"nodes": 1, "devices_per_node": 1, "device": DEVICE, **over.pop("cluster", {})}
+    document = {
+        "name": "toy",
+        "model": "gpt-micro",
+        "cluster": cluster,
+        "global_batch_size": 8,
+        "space": {"micro_batch_size": [1, 2], "zero_stage": [0]},
+        "workload": {"kind": "torch", "measuring": MEASURING},
+        "trial": {"time_limit_s": 1e6},
+        "search": "random",
+        **over,
+    }
+    return read_spec(document, None)
+
+
+def quoted(basis=None, **over):
+    return make_quote(*read(**over), basis or Basis())
+
+
+def eight(**over):
+    """Eight devices with links in a node."""
+    cluster = {"devices_per_node": 8, "node_link": LINK, **over.pop("cluster", {})}
+    return read(cluster=cluster, space={"micro_batch_size": [1, 2, 4]}, **{"global_batch_size": 64, **over})
+
+
+def shown(page):
+    out = io.StringIO()
+    for part in page:
+        Console(file=out, width=240, markup=False, emoji=False, highlight=False).print(part, soft_wrap=True)
+    return out.getvalue()
+
+
+# Plans
+
+
+def test_the_counts_are_the_spaces():
+    spec, space = eight()
+    found = make_quote(spec, space, Basis())
+    assert found.counts == space.counts
+    fit = found.fit
+    assert fit.sure + fit.likely + fit.unlikely + fit.hopeless == len(space)
+
+
+def test_plans_are_counted_by_their_probability_and_the_expectation_is_the_sum():
+    fit = count_fits(np.array([1.0, 0.9, 0.89, 0.5, 0.49, 0.1, 0.09, 0.0]))
+    assert (fit.sure, fit.likely, fit.unlikely, fit.hopeless) == (2, 2, 2, 2)
+    assert fit.expected == pytest.approx(3.97)
+
+
+def test_a_large_device_holds_every_plan_and_a_small_one_none():
+    large = quoted(cluster={"device": DEVICE | {"memory_bytes": 10**15}})
+    small = quoted(cluster={"device": DEVICE | {"memory_bytes": 10**5}})
+    assert (large.fit.sure, small.fit.hopeless) == (large.counts.legal, small.counts.legal)
+    assert large.fit.expected == pytest.approx(large.counts.legal, rel=1e-3)
+    assert small.fit.expected == pytest.approx(0, abs=1e-3)
+
+
+def test_the_best_are_ranked_by_throughput_times_the_probability_to_fit():
+    spec, space = eight(model={"preset": "gpt-micro", "layers": 64, "hidden": 2048})
+    found = make_quote(spec, space, Basis())
+    scores = [one.fits * one.speed.tokens_per_s.value for one in found.best]
+    assert scores == sorted(scores, reverse=True)
+    outlook = foresee(training_of(spec), space.columns, UNCALIBRATED)
+    every = [outlook.of(row, plan) for row, plan in enumerate(space)]
+    assert scores[0] == pytest.approx(max(one.fits * one.speed.tokens_per_s.value for one in every))
+    assert len(found.best) == 10
+    assert len({one.plan for one in found.best}) == 10
+
+
+def test_the_numbers_of_a_plan_agree_with_each_other():
+    spec, space = eight()
+    for one in make_quote(spec, space, Basis()).best:
+        speed, tokens = one.speed, 64 * spec.model.seq_len
+        assert speed.tokens_per_s.value == pytest.approx(tokens / speed.step_s.value)
+        assert speed.tokens_per_s.low == pytest.approx(tokens / speed.step_s.high)
+        assert speed.tflops_per_device == pytest.approx(
+            speed.tokens_per_s.value * spec.model.flops_per_token / 8 / 1e12
+        )
+        assert speed.mfu == pytest.approx(speed.tflops_per_device / 1.0)
+        assert sum(speed.parts_s.values()) == pytest.approx(speed.step_s.value)
+        assert sum(speed.shares.values()) == pytest.approx(1)
+        assert sum(one.memory_parts.values()) == pytest.approx(one.peak_bytes.value)
+
+
+def test_what_was_learnt_narrows_the_intervals_around_the_same_prediction():
+    vague, sure = quoted().best[0], quoted(SURE).best[0]
+    assert vague.plan == sure.plan
+    for name in ("step_s", "tokens_per_s"):
+        wide, narrow = getattr(vague.speed, name), getattr(sure.speed, name)
+        assert wide.value == pytest.approx(narrow.value)
+        assert wide.low < narrow.low < narrow.value < narrow.high < wide.high
+    assert vague.peak_bytes.low < sure.peak_bytes.low < sure.peak_bytes.high < vague.peak_bytes.high
+
+
+def test_an_interval_has_the_width_that_the_physics_says():
+    spec, space = read()
+    outlook = foresee(training_of(spec), space.columns, UNCALIBRATED)
+    step = outlook.of(0, space[0]).speed.step_s
+    assert log(step.high / step.value) == pytest.approx(WIDTH * outlook.time.log_sd[0])
+    assert step.low * step.high == pytest.approx(step.value**2)
+
+
+def test_the_interval_of_a_peak_agrees_with_the_probability_to_fit():
+    spec, space = read()
+    peak = make_quote(spec, space, Basis()).best[0].peak_bytes
+    outlook = foresee(training_of(spec), space.columns, UNCALIBRATED)
+    row = int(outlook.best(1)[0])
+    assert outlook.memory.fits(peak.high)[row] == pytest.approx(0.975, abs=1e-3)
+    assert outlook.memory.fits(peak.low)[row] == pytest.approx(0.025, abs=1e-3)
+
+
+# Cost
+
+
+def test_device_hours_are_trials_times_steps_and_start_times_devices():
+    found = quoted(SURE, space={"micro_batch_size": [1], "zero_stage": [0]})
+    step_s, cost = found.best[0].speed.step_s.value, found.cost
+    assert found.best[0].fits == pytest.approx(1)
+    assert (cost.trials, cost.steps, cost.startup_s) == (1, (2 + 6 + 5, 2 + 1 + 6 + 5), STARTUP_S["cuda"])
+    assert cost.trial_s.low == pytest.approx(cost.startup_s + 13 * step_s)
+    assert cost.trial_s.high == pytest.approx(cost.startup_s + 14 * step_s)
+    assert cost.device_hours.low == pytest.approx(cost.trial_s.low / 3600)
+
+
+def test_a_trial_costs_all_devices_and_parallel_trials_share_the_wall_time():
+    spec, space = eight(budget={"trials": 5}, parallel=2)
+    cost = make_quote(spec, space, Basis()).cost
+    assert cost.device_hours.high == pytest.approx(5 * 8 * cost.trial_s.high / 3600)
+    assert cost.wall_s.high == pytest.approx(3 * cost.trial_s.high)
+
+
+def test_long_steps_are_timed_no_longer_than_the_spec_says():
+    measuring = MEASURING | {"max_steps": 30, "max_seconds": 1e-9}
+    assert quoted(workload={"kind": "torch", "measuring": measuring}).cost.steps == (13, 14)
+    measuring |= {"max_seconds": 1e9}
+    assert quoted(workload={"kind": "torch", "measuring": measuring}).cost.steps == (13, 38)
+
+
+def test_no_trial_takes_longer_than_its_limit_and_one_that_does_not_fit_only_its_start():
+    assert quoted(trial={"time_limit_s": 31}, model="gpt3-175b").cost.trial_s.high <= 31
+    small = quoted(cluster={"device": DEVICE | {"memory_bytes": 10**5}}).cost
+    assert small.trial_s.high == pytest.approx(small.startup_s, rel=1e-3)
+
+
+def test_no_more_trials_than_plans_and_a_baseline_outside_of_the_space():
+    assert quoted(budget={"trials": 40}).cost.trials == 2
+    assert quoted(budget={"trials": 40}, baseline={"micro_batch_size": 2}).cost.trials == 2
+    assert quoted(budget={"trials": 40}, baseline={"micro_batch_size": 4}).cost.trials == 3
+    assert quoted(budget={"device_hours": 40}).cost.trials == 2
+
+
+def test_a_budget_that_ends_the_campaign_early_is_told():
+    assert quoted().cost.ends_before == ()
+    (told,) = quoted(budget={"trials": 2, "device_hours": 0.001}).cost.ends_before
+    assert told == "the budget of 0.001 device-hours ends it after about 1 of 2 trials"
+    assert "hours of work" in quoted(budget={"wall_time_s": 1}).cost.ends_before[0]
+
+
+# What is missing
+
+
+def test_without_speeds_the_quote_says_what_is_missing_and_keeps_plans_and_memory():
+    found = quoted(cluster={"devices_per_node": 4, "device": BARE}, space={})
+    assert [problem.path for problem in found.missing] == [
+        "cluster.device.peak_flops.float32",
+        "cluster.device.memory_bandwidth_bytes_per_s",
+        "cluster.node_link",
+    ]
+    assert found.counts.legal > 0
+    assert 0 < found.fit.expected <= found.counts.legal
+    assert all(one.speed is None and one.peak_bytes.value > 0 for one in found.best)
+    peaks = [one.peak_bytes.value for one in found.best]
+    assert peaks == sorted(peaks)
+    assert found.cost.trial_s.high == 1e6
+    text = shown(quote_page(found))
+    assert "no times can be predicted" in text
+    assert "`meshtune cluster probe`" in text
+
+
+@pytest.mark.parametrize(
+    ("cluster", "path"),
+    [
+        ({"device": DEVICE | {"peak_flops": {"bfloat16": 1e12}}}, "cluster.device.peak_flops.float32"),
+        (
+            {"device": {name: DEVICE[name] for name in DEVICE if "bandwidth" not in name}},
+            "cluster.device.memory_bandwidth_bytes_per_s",
+        ),
+        ({"devices_per_node": 2}, "cluster.node_link"),
+        ({"nodes": 2}, "cluster.network_link"),
+        ({"nodes": 2, "devices_per_node": 2, "node_link": LINK}, "cluster.network_link"),
+    ],
+)
+def test_each_missing_fact_is_named_by_its_field(cluster, path):
+    (problem,) = quoted(cluster=cluster).missing
+    assert problem.path == path
+
+
+def test_one_device_needs_no_link_and_a_module_of_its_own_no_other():
+    assert quoted().missing == ()
+    module = {"devices_per_node": 2, "devices_per_module": 2, "module_link": LINK}
+    assert quoted(cluster=module).missing == ()
+
+
+# Why not
+
+
+def test_an_illegal_plan_is_told_its_rules_and_what_it_would_have_cost():
+    spec, space = eight()
+    plan = space.complete(tp=2, pp=4, zero_stage=1)
+    found = explain(spec, space, plan, Basis())
+    assert list(found.violations) == space.explain(plan)
+    assert [broken.constraint for broken in found.violations] == ["zero-needs-dp"]
+    assert found.prediction.speed.step_s.value > 0
+    assert "would be number" in shown(explanation_page(found))
+
+
+def test_the_best_plan_is_number_one_and_every_other_is_worse_by_the_parts_that_differ():
+    spec, space = eight()
+    ranks = []
+    for plan in space:
+        found = explain(spec, space, plan, SURE)
+        assert not found.violations
+        ranks.append(found.rank)
+        more_s = found.prediction.speed.step_s.value - found.best.speed.step_s.value
+        missed_s = 0.005 * found.best.speed.step_s.value * len(found.best.speed.parts_s)
+        assert sum(one.more_s for one in found.differences) == pytest.approx(more_s, abs=missed_s)
+        assert [abs(one.more_s) for one in found.differences] == sorted(
+            (abs(one.more_s) for one in found.differences), reverse=True
+        )
+        if plan == found.best.plan:
+            assert (found.rank, found.differences) == (1, ())
+            assert "nothing is predicted better" in shown(explanation_page(found))
+    assert min(ranks) == 1
+    assert max(ranks) <= len(space)
+
+
+def test_a_deep_pipeline_loses_its_time_in_the_bubble_and_says_so():
+    spec, space = eight()
+    found = explain(spec, space, space.complete(tp=1, pp=4, micro_batch_size=4), SURE)
+    more = {str(one.part): one.more_s for one in found.differences}
+    assert more["bubble"] > 0
+    assert "more pipeline bubble" in shown(explanation_page(found))
+
+
+def test_steps_of_different_batches_are_compared_for_the_same_work():
+    spec, space = read(global_batch_size="free", space={"micro_batch_size": [1], "grad_accum_steps": [1, 4]})
+    found = [explain(spec, space, plan, SURE) for plan in space]
+    other = next(one for one in found if one.rank == 2)
+    assert other.best.plan.grad_accum_steps != other.plan.grad_accum_steps
+    compute = [one.more_s for one in other.differences if one.part == "compute"]
+    assert all(abs(more) < 0.1 * other.best.speed.step_s.value for more in compute)
+
+
+def test_a_plan_for_other_devices_has_no_prediction():
+    spec, space = eight()
+    found = explain(spec, space, space.complete(tp=8, pp=4), Basis())
+    assert found.prediction is None
+    assert found.rank is None
+    assert found.unpredicted == "it is for 32 devices, and the cluster has 8"
+    assert "devices" in [broken.constraint for broken in found.violations]
+    json.dumps(found.document(), allow_nan=False)
+
+
+# What it rests on
+
+
+@pytest.fixture
+def trials(make):
+    """Both plans of the toy, measured at `factor` times what is predicted; or out of memory."""
+
+    def build(spec, space, factor, verdict=None):
+        built = []
+        for number, plan in enumerate(space):
+            outlook = foresee(training_of(spec), space.columns, UNCALIBRATED).of(number, plan)
+            measured = make.measurement(
+                outlook.speed.step_s.value * factor, devices=1, peak_held_bytes=(int(outlook.peak_bytes.value),)
+            )
+            built.append(make.trial(number, verdict or measured, plan=plan, started_at=10.0, finished_at=110.0))
+        return built
+
+    return build
+
+
+def test_a_quote_says_that_nothing_was_measured():
+    assert str(quoted().basis).startswith("uncalibrated: ")
+    spec, _ = read()
+    basis = learn("toy-1", spec, [])
+    assert not basis.learnt
+    assert str(basis).startswith("toy-1 has no measurement to learn from, so uncalibrated: ")
+    assert basis.calibration == UNCALIBRATED
+
+
+def test_trials_move_the_prediction_towards_what_they_measured_and_narrow_it(trials):
+    spec, space = read()
+    before = make_quote(spec, space, Basis()).best[0].speed.step_s
+    basis = learn("toy-1", spec, trials(spec, space, 1.5))
+    after = make_quote(spec, space, basis).best[0].speed.step_s
+    assert (basis.calibration.times, basis.calibration.memories, basis.calibration.ooms) == (2, 2, 0)
+    assert before.value < after.value < 1.6 * before.value
+    assert after.high / after.low < before.high / before.low
+    assert str(basis) == "calibrated by 2 step times, 2 memory peaks and 0 out-of-memory verdicts of toy-1"
+
+
+def test_out_of_memory_verdicts_lower_the_probability_to_fit(trials):
+    needed = int(quoted().best[0].peak_bytes.value)
+    spec, space = read(cluster={"device": DEVICE | {"memory_bytes": needed}})
+    basis = learn("toy-1", spec, trials(spec, space, 1.0, Verdict.OOM))
+    assert (basis.calibration.times, basis.calibration.ooms) == (0, 2)
+    assert make_quote(spec, space, basis).fit.expected < make_quote(spec, space, Basis()).fit.expected
+
+
+def test_other_ends_than_a_measurement_and_out_of_memory_teach_nothing(trials):
+    spec, space = read()
+    for verdict in (Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.PRUNED, Verdict.LOST):
+        assert not learn("toy-1", spec, trials(spec, space, 1.0, verdict)).learnt
+
+
+def test_the_start_is_what_jobs_took_beside_their_steps(trials):
+    spec, space = read()
+    measured = trials(spec, space, 1.0)
+    basis = learn("toy-1", spec, measured)
+    steps_s = [8 * trial.measurement.step_time_s for trial in measured]  # six timed, two counted
+    assert basis.startup_s == pytest.approx(100 - sum(steps_s) / 2, rel=1e-3)
+    assert make_quote(spec, space, basis).cost.startup_s == basis.startup_s
+
+
+def test_measurements_without_a_peak_to_compare_with_teach_nothing_and_name_the_field(make):
+    spec, _ = read(cluster={"device": BARE})
+    with pytest.raises(InvalidValue, match=r"cluster\.device\.peak_flops\.float32: .*so toy-1 teaches nothing"):
+        learn("toy-1", spec, [make.trial(0, make.measurement(1.0), plan=Plan())])
+
+
+def test_what_another_device_or_code_measured_is_refused():
+    spec, _ = read()
+    check_same(spec, spec)
+    other = replace(spec, cluster=replace(spec.cluster, device=replace(spec.cluster.device, name="other")))
+    with pytest.raises(InvalidValue, match=r"cluster\.device: was measured for other, but the spec has toy"):
+        check_same(other, spec)
+    bf16, _ = read(workload={"kind": "torch", "dtype": "bfloat16"})
+    with pytest.raises(InvalidValue, match="workload: was measured for "):
+        check_same(bf16, spec)
+
+
+def test_a_quote_is_plain_json_and_a_page():
+    spec, space = eight(budget={"trials": 5, "device_hours": 1e-6})
+    found = make_quote(spec, space, Basis())
+    document = json.loads(json.dumps(found.document(), allow_nan=False))
+    assert document["space"] == {
+        "combinations": space.counts.combinations,
+        "legal": len(space),
+        "rejected": dict(space.counts.broken),
+    }
+    assert Plan(**document["best"][0]["plan"]) == found.best[0].plan
+    assert document["cost"]["trials"] == 5
+    text = shown(quote_page(found))
+    for word in (
+        found.best[0].plan.key,
+        "ranked by tokens/s x P(fits)",
+        "uncalibrated",
+        "device-hours",
+        "zero-needs-dp",
+    ):
+        assert word in text
