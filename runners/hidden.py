@@ -39,8 +39,7 @@ CONTENTION, CONTENTION_LOG_SD = 0.5, 0.3
 MOST_SDS = 2.0
 # Of the residual: cosines with random directions and phases (Rahimi and Recht 2007), `WAVE` radians per doubling.
 FEATURES, WAVE = 16, 0.8
-# A run as the built-in trainer does it by default: what is dropped as warm-up, and when there are steps enough.
-MEASURING = Measuring()
+# Of a run: what is dropped as warm-up.
 STARTUP_S, WARMUP_STEPS, FIRST_STEP_FACTOR = 60.0, 2, 1.5
 SIMULATED = "simulated: nothing was run; the numbers come from the physics under hidden constants"
 _PART = {TimePart.RECOMPUTE: Part.COMPUTE} | {part: Part(str(part)) for part in TimePart if part != TimePart.RECOMPUTE}
@@ -134,7 +133,7 @@ def _measured(job: SimulatedJob, true: Truth, time_limit_s: float, noise: float,
     warmup = [run_s * FIRST_STEP_FACTOR, *(run_s for _ in range(WARMUP_STEPS - 1))]
     steps: list[float] = []
     pruned = False
-    while not _enough(steps) and not pruned:
+    while not _enough(steps, job.measuring) and not pruned:
         steps.append(run_s * exp(noise * rng.standard_normal()))
         pruned = job.incumbent_step_time_s is not None and is_surely_slower(steps, job.incumbent_step_time_s)
         if STARTUP_S + sum(warmup) + sum(steps) > time_limit_s:
@@ -157,12 +156,12 @@ def _measured(job: SimulatedJob, true: Truth, time_limit_s: float, noise: float,
     return Ending(state=JobState.SUCCEEDED, exit_code=0, outcome=outcome)
 
 
-def _enough(steps: list[float]) -> bool:
-    """As the built-in trainer decides by default."""
-    if len(steps) < MEASURING.min_steps:
+def _enough(steps: list[float], measuring: Measuring) -> bool:
+    """As the built-in trainer decides."""
+    if len(steps) < measuring.min_steps:
         return False
-    spent = len(steps) >= MEASURING.max_steps or sum(steps) >= MEASURING.max_seconds
-    return spent or is_tight(steps, MEASURING.precision)
+    spent = len(steps) >= measuring.max_steps or sum(steps) >= measuring.max_seconds
+    return spent or is_tight(steps, measuring.precision)
 
 
 def _profile(true: Truth, run_s: float) -> Profile:

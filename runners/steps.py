@@ -1,6 +1,6 @@
 """How many optimizer steps a job will take, by its own text: what a trial costs before it is run.
 
-For jobs of the built-in trainer alone: how long other programs measure is not known here.
+For jobs of the built-in trainer and simulated ones: how long other programs measure is not known here.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from math import ceil
 from runners.base import JobSpec
 from runners.steadiness import WINDOW
 
+# Of the built-in trainer and of the simulated workload; named here, for what reads this knows no workload.
+JOB_FILES = ("job.json", "simulated.json")
 # Steps in which memory is counted, before the warm-up: `runners.trainer.measure.COUNTED_STEPS`.
 COUNTED_STEPS = 2
 
@@ -40,7 +42,7 @@ class StepCounts:
 
 def step_counts(spec: JobSpec) -> StepCounts | None:
     """The steps that the job will take; None for a job that does not say."""
-    texts = [text for name, text in spec.files.items() if name == "job.json"]
+    texts = [text for name, text in spec.files.items() if name in JOB_FILES]
     measuring = json.loads(texts[0]).get("measuring") if texts else None
     if measuring is None:
         return None

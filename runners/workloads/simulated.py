@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from runners.base import JobSpec, JobStatus
 from runners.outcome import Outcome
 from runners.reading import plain, read_value
+from runners.trainer.job import Measuring
 from runners.workloads.base import outcome_from_result, outcome_without_result
 from runners.workloads.torch import TorchWorkload
 from search_spaces.checks import CLOSED, Checks, InvalidValue
@@ -99,6 +100,7 @@ class SimulatedJob:
     cluster: ClusterSpec
     code: Code = Code.MEGATRON_DEEPSPEED
     incumbent_step_time_s: float | None = None
+    measuring: Measuring = field(default_factory=Measuring)
 
     def __post_init__(self) -> None:
         checks = Checks()
@@ -133,26 +135,27 @@ def parse_job(text: str) -> SimulatedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedOptions:
-    """framework: the training code that is played."""
+    """framework: the training code that is played. measuring: how the built-in trainer would measure it."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
     framework: Code = Code.MEGATRON_DEEPSPEED
+    measuring: Measuring = field(default_factory=Measuring)
 
 
 class SimulatedWorkload:
     """Describes jobs for the simulated runner. Raises InvalidValue for wrong options."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self._code = read_value(SimulatedOptions, dict(options)).framework
+        self._options = read_value(SimulatedOptions, dict(options))
 
     @property
     def capabilities(self) -> Capabilities:
-        return self._code.capabilities
+        return self._options.framework.capabilities
 
     @property
     def framework(self) -> Framework:
-        return self._code.framework
+        return self._options.framework.framework
 
     @property
     def dtype(self) -> str:
@@ -172,7 +175,12 @@ class SimulatedWorkload:
     ) -> JobSpec:
         """The job's file. `seed`, of weights and data, changes nothing about it; the runner has a seed of its own."""
         job = SimulatedJob(
-            model=model, plan=plan, cluster=cluster, code=self._code, incumbent_step_time_s=incumbent_step_time_s
+            model=model,
+            plan=plan,
+            cluster=cluster,
+            code=self._options.framework,
+            incumbent_step_time_s=incumbent_step_time_s,
+            measuring=self._options.measuring,
         )
         return JobSpec(
             name=name,
