@@ -2,15 +2,15 @@
 
 Maximum a posteriori in the logarithms of the constants. A measured step or peak scatters around the formula with
 Student's t, so that one pathological run (a slow node, a retry of the network) does not drag the constants along; a
-plan that ran out of memory says only that its peak lies above the device's (a censored observation). The covariance is
-that of the curvature at the optimum (Laplace's approximation).
+plan that ran out of memory says only that its peak lies above the device's (a censored observation of the same
+distribution). The covariance is that of the curvature at the optimum (Laplace's approximation).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import erf, exp, log, pi, sqrt
+from math import exp, log, sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,8 @@ from search_spaces.constants import CONSTANTS, MEMORY_CONSTANTS, TIME_CONSTANTS,
 from search_spaces.estimates import Estimates, Training, usable_bytes
 from search_spaces.physics import Logs, log_peak, log_step, slopes
 
-# Degrees of freedom: 2 let one run in ten lie far off, as public measurements do (docs/physics.md).
+# Degrees of freedom: 2 let one run in ten lie far off, as public measurements do (docs/physics.md). `_above` is the
+# closed form for 2.
 FREEDOM = 2.0
 # The scatter around the formulas is itself learnt; its prior weighs as much as so many measurements.
 PRIOR_ROWS = 6.0
@@ -57,9 +58,53 @@ class _Data:
 
 
 @dataclass(frozen=True, slots=True)
+class _Target:
+    """What a fit brings down: how far a formula is off its data, and its constants `names` off their prior.
+
+    center, precision: the prior's, of the constants' logarithms. log_sd: the prior's scatter around the formula, which
+    `weighs` as much as so many measurements.
+    """
+
+    model: _Model
+    data: _Data
+    prior: Constants
+    names: Sequence[str]
+    center: FloatColumn
+    precision: Matrix
+    log_sd: float
+    weighs: float
+
+    @property
+    def places(self) -> list[int]:
+        return [CONSTANTS.index(name) for name in self.names]
+
+    def constants_at(self, point: FloatColumn) -> Constants:
+        values = {name: exp(value) for name, value in zip(self.names, point.tolist(), strict=True)}
+        return replace(self.prior, **values)
+
+    def loss_at(self, point: FloatColumn, sd: float) -> float:
+        off = point - self.center
+        losses = _losses(self.data, self.model.at(self.constants_at(point)), sd)
+        return float(losses.sum() + off @ self.precision @ off / 2)
+
+    def bends_at(self, point: FloatColumn, sd: float) -> tuple[FloatColumn, Matrix]:
+        """The loss's gradient and, with a positive stand-in for the rows' own curvature, its Hessian."""
+        constants = self.constants_at(point)
+        slope = self.model.slopes(constants, self.names)[:, self.places]
+        pull, weight = _derivatives(self.data, self.model.at(constants), sd)
+        gradient = slope.T @ pull + self.precision @ (point - self.center)
+        return gradient, slope.T @ (weight[:, None] * slope) + self.precision
+
+    def scatter_at(self, point: FloatColumn) -> float:
+        return _scatter(self.data, self.model.at(self.constants_at(point)), self.log_sd, self.weighs)
+
+
+@dataclass(frozen=True, slots=True)
 class _Fit:
-    constants: Constants
-    covariance: Matrix
+    """Where a descent ended. hessian: of the loss there."""
+
+    point: FloatColumn
+    hessian: Matrix
     log_sd: float
     loss: float
 
@@ -83,14 +128,18 @@ def calibrate(observed: Sequence[tuple[Estimates, Measured]], prior: Calibration
 
     steps = _Model(log_step, [(e.training, rows(e.columns, i)) for e, i, _ in time_rows if len(i)])
     sizes = _Model(log_peak, [(e.training, rows(e.columns, i)) for e, i, _ in peak_rows if len(i)])
-    time_fit = _fit(steps, times, prior, TIME_CONSTANTS, prior.time_log_sd, prior.times)
-    after = replace(prior, constants=time_fit.constants, covariance=time_fit.covariance)
-    memory_fit = _fit(sizes, peaks, after, MEMORY_CONSTANTS, prior.memory_log_sd, prior.memories)
+    constants, covariance, time_log_sd = _fit(
+        steps, times, prior, TIME_CONSTANTS, prior.time_log_sd, PRIOR_ROWS + prior.times
+    )
+    after = replace(prior, constants=constants, covariance=covariance)
+    constants, covariance, memory_log_sd = _fit(
+        sizes, peaks, after, MEMORY_CONSTANTS, prior.memory_log_sd, PRIOR_ROWS + prior.memories
+    )
     return Calibration(
-        memory_fit.constants,
-        memory_fit.covariance,
-        time_log_sd=time_fit.log_sd,
-        memory_log_sd=memory_fit.log_sd,
+        constants,
+        covariance,
+        time_log_sd=time_log_sd,
+        memory_log_sd=memory_log_sd,
         times=prior.times + len(times.values),
         memories=prior.memories + int(np.count_nonzero(~peaks.censored)),
         ooms=prior.ooms + int(np.count_nonzero(peaks.censored)),
@@ -107,58 +156,34 @@ def _joined(columns: Sequence[FloatColumn]) -> FloatColumn:
     return np.concatenate(columns) if columns else np.zeros(0)
 
 
-def _fit(model: _Model, data: _Data, prior: Calibration, names: Sequence[str], log_sd: float, seen: int) -> _Fit:
-    """The best of the fits from every start that moves one of `names`."""
+def _fit(
+    model: _Model, data: _Data, prior: Calibration, names: Sequence[str], log_sd: float, weighs: float
+) -> tuple[Constants, Matrix, float]:
+    """The constants, their covariance and the scatter: the best of the descents from every start that moves one of
+    `names`."""
     if not len(data.values):
-        return _Fit(prior.constants, prior.covariance, log_sd, 0.0)
+        return prior.constants, prior.covariance, log_sd
     places = [CONSTANTS.index(name) for name in names]
+    center = np.log([getattr(prior.constants, name) for name in names])
     precision = np.linalg.inv(prior.covariance[np.ix_(places, places)]).astype(np.float64)
-    spread = np.sqrt(np.diag(prior.covariance))
-    fits = []
-    for start in STARTS:
-        if all(name in names for name in start):
-            moved = {n: getattr(prior.constants, n) * exp(by * spread[CONSTANTS.index(n)]) for n, by in start.items()}
-            begin = replace(prior.constants, **moved)
-            fits.append(_descend(model, data, begin, prior, names, precision, log_sd, seen))
-    return min(fits, key=lambda fit: fit.loss)
+    target = _Target(model, data, prior.constants, names, center, precision, log_sd, weighs)
+    starts = [start for start in STARTS if all(name in names for name in start)]
+    shifts = [np.array([start.get(name, 0.0) * prior.log_sd(name) for name in names]) for start in starts]
+    best = min((_descend(target, center + shift) for shift in shifts), key=lambda fit: fit.loss)
+    covariance = prior.covariance.copy()
+    covariance[np.ix_(places, places)] = np.linalg.inv(best.hessian)
+    return target.constants_at(best.point), covariance, best.log_sd
 
 
-def _descend(
-    model: _Model,
-    data: _Data,
-    begin: Constants,
-    prior: Calibration,
-    names: Sequence[str],
-    precision: Matrix,
-    log_sd: float,
-    seen: int,
-) -> _Fit:
+def _descend(target: _Target, begin: FloatColumn) -> _Fit:
     """Newton's method with the scatter's own curvature, damped (Levenberg 1944)."""
-    places = [CONSTANTS.index(name) for name in names]
-    center = np.array([log(getattr(prior.constants, name)) for name in names])
-    at = np.array([log(getattr(begin, name)) for name in names])
-    sd, damping = log_sd, 1e-2
-
-    def constants_at(point: FloatColumn) -> Constants:
-        values = {name: exp(value) for name, value in zip(names, point.tolist(), strict=True)}
-        return replace(prior.constants, **values)
-
-    def loss_at(point: FloatColumn, scatter: float) -> float:
-        off = point - center
-        return float(_losses(data, model.at(constants_at(point)), scatter).sum() + off @ precision @ off / 2)
-
-    hessian = precision
+    at, sd, damping, hessian = begin, target.log_sd, 1e-2, target.precision
     for _ in range(MOST_ROUNDS):
-        constants = constants_at(at)
-        expected = model.at(constants)
-        slope = model.slopes(constants, names)[:, places]
-        pull, weight = _derivatives(data, expected, sd)
-        gradient = slope.T @ pull + precision @ (at - center)
-        hessian = slope.T @ (weight[:, None] * slope) + precision
-        now = loss_at(at, sd)
+        gradient, hessian = target.bends_at(at, sd)
+        now = target.loss_at(at, sd)
         for _ in range(8):
             step = np.linalg.solve(hessian + damping * np.diag(np.diag(hessian)), -gradient)
-            if loss_at(at + step, sd) <= now:
+            if target.loss_at(at + step, sd) <= now:
                 damping = max(damping / 5, 1e-6)
                 break
             damping *= 6
@@ -167,11 +192,8 @@ def _descend(
         at = at + step
         if np.max(np.abs(step)) < ENOUGH:
             break
-        sd = _scatter(data, model.at(constants_at(at)), log_sd, seen)
-    covariance = prior.covariance.copy()
-    covariance[np.ix_(places, places)] = np.linalg.inv(hessian)
-    loss = loss_at(at, sd) + (len(data.values) + PRIOR_ROWS + seen) * log(sd)
-    return _Fit(constants_at(at), covariance, sd, loss)
+        sd = target.scatter_at(at)
+    return _Fit(at, hessian, sd, target.loss_at(at, sd) + (len(target.data.values) + target.weighs) * log(sd))
 
 
 def _losses(data: _Data, expected: FloatColumn, sd: float) -> FloatColumn:
@@ -183,21 +205,33 @@ def _losses(data: _Data, expected: FloatColumn, sd: float) -> FloatColumn:
 def _derivatives(data: _Data, expected: FloatColumn, sd: float) -> tuple[FloatColumn, FloatColumn]:
     """Of each row's loss by the expected logarithm: the first, and a positive stand-in for the second."""
     off = (data.values - expected) / sd
-    weight = (FREEDOM + 1) / (FREEDOM + off**2) / sd**2
-    hazard = np.exp(-(off**2) / 2) / sqrt(2 * pi) / _above(off)
-    pull = np.where(data.censored, -hazard / sd, -weight * off * sd)
-    curvature = np.where(data.censored, np.maximum(hazard * (hazard - off), 0.0) / sd**2, weight)
+    weight = (FREEDOM + 1) / (FREEDOM + off**2)
+    hazard = _hazard(off)
+    pull = np.where(data.censored, -hazard, -weight * off) / sd
+    curvature = np.where(data.censored, np.maximum(hazard * (hazard - weight * off), 0.0), weight) / sd**2
     return pull, curvature
 
 
 def _above(off: FloatColumn) -> FloatColumn:
-    """The probability that a normal value lies above `off`, kept off zero."""
-    return np.array([max(0.5 * (1 - erf(one / sqrt(2))), 1e-12) for one in off.tolist()])
+    """The probability that Student's t with 2 degrees of freedom lies above `off`: never 0, so that a plan that ran
+    out of memory against all expectation still teaches."""
+    radius = np.sqrt(FREEDOM + off**2)
+    beyond = 1 / (radius * (radius + np.abs(off)))
+    above: FloatColumn = np.where(off > 0, beyond, 1 - beyond)
+    return above
 
 
-def _scatter(data: _Data, expected: FloatColumn, log_sd: float, seen: int) -> float:
-    """The scatter's scale: a mean of squares, far-off rows counted less as Student's t does, and the prior's share."""
-    off = (data.values - expected)[~data.censored]
-    weight = (FREEDOM + 1) / (FREEDOM + (off / log_sd) ** 2)
-    prior_rows = PRIOR_ROWS + seen
-    return sqrt((prior_rows * log_sd**2 + float((weight * off**2).sum())) / (prior_rows + len(off)))
+def _hazard(off: FloatColumn) -> FloatColumn:
+    """The density at `off`, given that the value lies above."""
+    hazard: FloatColumn = (FREEDOM + off**2) ** -1.5 / _above(off)
+    return hazard
+
+
+def _scatter(data: _Data, expected: FloatColumn, log_sd: float, weighs: float) -> float:
+    """The scatter's scale: a mean of squares, far-off rows counted less as Student's t does, and the prior's share. A
+    censored row widens it as far as its loss falls with the scale, and never narrows it."""
+    off = (data.values - expected) / log_sd
+    weight = (FREEDOM + 1) / (FREEDOM + off**2)
+    squares = np.where(data.censored, np.maximum(_hazard(off) * off, 0.0), weight * off**2)
+    measured = np.count_nonzero(~data.censored)
+    return log_sd * sqrt((weighs + float(squares.sum())) / (weighs + measured))

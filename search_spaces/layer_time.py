@@ -167,19 +167,17 @@ class Rank:
     def _tensor_s(self, full: FloatColumn) -> FloatColumn:
         """Two all-reduces forward and two backward (Shoeybi et al. 2019), two more where the forward pass is repeated.
         With sequence parallelism each is a gather and a scatter of the same bytes, and the backward pass gathers each
-        block's
-        input once more (Korthikanti et al. 2022, 4.2.2)."""
+        block's input once more (Korthikanti et al. 2022, 4.2.2)."""
         framework = self.training.framework
         size = self.tokens * self.training.model.hidden * framework.transfer_bytes
         half = self.network.gather_s(size, self.columns["tp"], 1.0)
-        hidden = self.constants.exposed_reduction if framework.overlaps_tensor else 1.0
-        halves = 2 * (2 + 2 * hidden + 2 * full) + np.where(self.split > 1, 2.0, 0.0)
+        shown = np.minimum(self.constants.exposed_reduction, 1.0) if framework.overlaps_tensor else 1.0
+        halves = 2 * (2 + 2 * shown + 2 * full) + np.where(self.split > 1, 2.0, 0.0)
         return np.where(self.columns["tp"] > 1, halves * half, 0.0)
 
     def _context_s(self, attention: FloatColumn) -> FloatColumn:
         """Keys and values of all ranks, gathered forward and backward, and their gradients scattered; the ring hides
-        what
-        it can behind attention; Ulysses exchanges heads for sequence (Jacobs et al. 2023)."""
+        what it can behind attention; Ulysses exchanges heads for sequence (Jacobs et al. 2023)."""
         model, c, width = self.training.model, self.columns, self.training.framework.transfer_bytes
         kept = 2 * self.tokens * c["cp"] * model.kv_width / c["tp"] * width
         gather = 3 * self.network.gather_s(kept, c["cp"], c["tp"])

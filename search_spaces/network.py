@@ -36,12 +36,13 @@ class Network:
     def gather_s(self, size_bytes: Number, n: Number, stride: Number) -> FloatColumn:
         """Seconds of an all-gather, or of a reduce-scatter, of `size_bytes` in all.
 
-        Inside: (n - 1) alpha + (n - 1) / n * S / B (ring); between nodes the same with S / members bytes, and latencies
-        of a tree where that has fewer hops (NCCL chooses so; Thakur et al. 2005).
+        A ring (Thakur et al. 2005): (n - 1) alpha + (n - 1) / n * S / B, all hops as slow as those between nodes where
+        there are such. Bytes go over both tiers: inside a node as in a ring of its members, between nodes as in one of
+        the nodes with S / members bytes each.
         """
         inner, outer = self._members(n, stride)
         near_alpha, near_bandwidth = self._near(inner, stride)
-        far_alpha, far_bandwidth = self._far(outer)
+        far_alpha, far_bandwidth = self._far(outer, n * stride)
         near = (inner - 1) / inner * size_bytes / near_bandwidth
         hop = np.where(outer > 1, far_alpha * self.constants.network_latency_factor, near_alpha)
         far = (outer - 1) / outer * size_bytes / (inner * far_bandwidth) + (n - 1) * hop
@@ -52,7 +53,7 @@ class Network:
         """Seconds until every rank has sent its `size_bytes`, an equal part to each of the `n` ranks."""
         inner, outer = self._members(n, stride)
         near_alpha, near_bandwidth = self._near(inner, stride)
-        far_alpha, far_bandwidth = self._far(outer)
+        far_alpha, far_bandwidth = self._far(outer, n * stride)
         near = (inner - 1) * near_alpha + (inner - 1) / n * size_bytes / near_bandwidth
         far = (outer - 1) * far_alpha + (n - inner) / n * size_bytes / far_bandwidth
         result: FloatColumn = near + far + self.constants.collective_overhead_s * (np.asarray(n) > 1)
@@ -63,7 +64,7 @@ class Network:
         slowest boundary counts: between nodes as soon as the stages do not fit one node."""
         inside = stages * stride <= self.cluster.devices_per_node
         near_alpha, near_bandwidth = self._near(stages, stride)
-        far_alpha, far_bandwidth = self._far(stages * stride / self.cluster.devices_per_node)
+        far_alpha, far_bandwidth = self._far(stages * stride / self.cluster.devices_per_node, stages * stride)
         near, far = near_alpha + size_bytes / near_bandwidth, far_alpha + size_bytes / far_bandwidth
         result: FloatColumn = np.where(inside, near, far)
         return result
@@ -82,11 +83,13 @@ class Network:
         bandwidth = np.where(within, module.bandwidth_bytes_per_s, node.bandwidth_bytes_per_s)
         return alpha, bandwidth * self.constants.node_efficiency
 
-    def _far(self, nodes: Number) -> tuple[FloatColumn, FloatColumn]:
-        """Latency and bandwidth per device between nodes: of the rack's link where the group leaves a rack."""
+    def _far(self, nodes: Number, span: Number) -> tuple[FloatColumn, FloatColumn]:
+        """Latency and bandwidth per device between `nodes`: of the rack's link where the group, over `span` devices
+        from its first to its last, leaves a rack."""
         network = self.cluster.network_link or FREE
         rack = self.cluster.rack_link or network
-        leaves = (np.asarray(nodes) > self.cluster.nodes_per_rack) & (self.cluster.nodes_per_rack > 0)
+        in_rack = self.cluster.nodes_per_rack * self.cluster.devices_per_node
+        leaves = (np.asarray(span) > in_rack) & (in_rack > 0)
         crowd = 1 + self.constants.congestion * np.log2(np.maximum(nodes, 1))
         alpha = np.where(leaves, rack.latency_s, network.latency_s)
         bandwidth = np.where(leaves, rack.bandwidth_bytes_per_s, network.bandwidth_bytes_per_s)

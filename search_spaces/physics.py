@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from search_spaces.calibration import UNCALIBRATED, Calibration
-from search_spaces.columns import Columns, FloatColumn
+from search_spaces.columns import Columns, FloatColumn, rows
 from search_spaces.constants import CONSTANTS, MEMORY_CONSTANTS, TIME_CONSTANTS, Constants, stacked
 from search_spaces.estimates import Estimates, MemoryEstimate, TimeEstimate, Training
 from search_spaces.memory import memory_parts
@@ -19,6 +19,7 @@ from search_spaces.timing import time_parts
 Logs = Callable[[Training, Columns, Constants], FloatColumn]
 # Half the step of the central difference in a constant's logarithm.
 STEP = 0.02
+# Rows (plans times constants, up and down) evaluated at once: a column of so many stays in a core's cache.
 TOGETHER = 20_000
 
 
@@ -68,24 +69,21 @@ def slopes(
 
     names: the constants that `logs` depends on; for the others the derivative is 0.
     """
-    plans = len(columns["tp"])
-    result = np.zeros((plans, len(CONSTANTS)))
-    # All variants at once where the plans are few; one constant at a time where memory would suffer.
-    together = len(names) if plans * len(names) <= TOGETHER else 1
-    for first in range(0, len(names), together):
-        chosen = names[first : first + together]
-        variants = [
-            replace(constants, **{name: getattr(constants, name) * exp(sign * STEP)})
-            for name in chosen
-            for sign in (1, -1)
-        ]
-        tiled = {name: np.tile(column, len(variants)) for name, column in columns.items()}
-        values = logs(training, tiled, stacked(variants, plans)).reshape(len(chosen), 2, plans)
-        for name, (up, down) in zip(chosen, values, strict=True):
-            result[:, CONSTANTS.index(name)] = (up - down) / (2 * STEP)
+    result = np.zeros((len(columns["tp"]), len(CONSTANTS)))
+    variants = [
+        replace(constants, **{name: getattr(constants, name) * exp(sign * STEP)}) for name in names for sign in (1, -1)
+    ]
+    most = max(1, TOGETHER // len(variants))
+    for first in range(0, len(result), most):
+        some = rows(columns, slice(first, first + most))
+        plans = len(some["tp"])
+        tiled = {name: np.tile(column, len(variants)) for name, column in some.items()}
+        values = logs(training, tiled, stacked(variants, plans)).reshape(len(names), 2, plans)
+        for name, (up, down) in zip(names, values, strict=True):
+            result[first : first + plans, CONSTANTS.index(name)] = (up - down) / (2 * STEP)
     return result
 
 
 def _spread(slope: npt.NDArray[np.float64], covariance: npt.NDArray[np.float64], noise: float) -> FloatColumn:
-    variance: FloatColumn = np.einsum("ij,jk,ik->i", slope, covariance, slope) + noise**2
+    variance: FloatColumn = np.sum(slope @ covariance * slope, axis=1) + noise**2
     return np.sqrt(variance)

@@ -23,8 +23,7 @@ from search_spaces.plan import Schedule
 @dataclass(frozen=True, slots=True)
 class _Stages:
     """The pipeline's slowest stage: its layers, its seconds in the head, and per micro-batch in all; and the seconds
-    per
-    micro-batch of all stages together."""
+    per micro-batch of all stages together."""
 
     layers: FloatColumn
     head_s: FloatColumn
@@ -122,8 +121,7 @@ def _group_s(
 ) -> FloatColumn:
     """Of one group of `n` ranks (Rajbhandari et al. 2020, section 7): ZeRO 0 reduces gradients; 1 and 2 scatter them
     and gather weights; 3 gathers weights, layer by layer, forward and backward, and scatters gradients. What runs
-    beside the
-    backward pass of the last micro-batch (of every one: ZeRO 3, and ZeRO 2 without a pipeline) shows in part."""
+    beside the backward pass of the last micro-batch (of every one: ZeRO 3 and 2, without a pipeline) shows in part."""
     c, framework, network = rank.columns, rank.training.framework, rank.network
     scatter = network.gather_s(weights * framework.reduce_bytes, n, stride)
     gather = network.gather_s(weights * framework.gather_bytes, n, stride)
@@ -136,7 +134,7 @@ def _group_s(
     every = c["grad_accum_steps"] if framework.reduces_every_micro_batch else np.ones_like(c["pp"])
     rounds = np.where(c["pp"] > 1, 1.0, every)
     stages = [
-        shown(2 * scatter, backward),
+        shown(network.all_reduce_s(weights * framework.reduce_bytes, n, stride), backward),
         shown(scatter, backward) + gather,
         shown(scatter, backward) * rounds + gather,
         shown(scatter + 2 * gather + 3 * latencies, window) * rounds,
@@ -146,9 +144,12 @@ def _group_s(
 
 
 def _optimizer_s(rank: Rank, stages: _Stages) -> FloatColumn:
-    """Reads and writes of states, weights and gradients of the rank's share, and what every step pays once."""
+    """Reads and writes of states, weights and gradients of the rank's share, and what every step pays once. ZeRO cuts
+    dense weights over dp x cp, experts' over dp / ep x cp."""
     c, model, framework = rank.columns, rank.training.model, rank.training.framework
-    weights = stages.layers * rank.layer_weights + model.vocab * model.hidden / c["tp"]
-    own = weights / np.where(c["zero_stage"] >= 1, c["dp"] * c["cp"], 1.0)
+    dense = stages.layers * rank.dense_weights + model.vocab * model.hidden / c["tp"]
+    experts = stages.layers * rank.expert_weights
+    replicas = c["dp"] * c["cp"]
+    own = np.where(c["zero_stage"] >= 1, dense / replicas + experts * c["ep"] / replicas, dense + experts)
     traffic = own * (2 * framework.optimizer_bytes + 2 * framework.weight_bytes + framework.gradient_bytes)
     return traffic / rank.bytes_per_s + rank.constants.step_overhead_s

@@ -1,0 +1,352 @@
+"""Calibration on made-up measurements whose truth is known: what it finds, how sure it is, what it withstands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from search_spaces.calibration import UNCALIBRATED, Calibration, Measured
+from search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
+from search_spaces.columns import Columns, rows
+from search_spaces.constants import CONSTANTS, DEFAULTS, TIME_CONSTANTS, Constants
+from search_spaces.estimates import Training, usable_bytes
+from search_spaces.fitting import calibrate
+from search_spaces.frameworks import NANOTRON, TRAINER_BFLOAT16
+from search_spaces.model import ModelSpec
+from search_spaces.physics import estimate, log_peak, log_step
+from search_spaces.setting import Capabilities, Setting
+from search_spaces.space import Bounds, Space
+
+MODEL = ModelSpec(name="llama", layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=32768, seq_len=4096)
+DEVICE = DeviceSpec(
+    name="any",
+    kind="cuda",
+    memory_bytes=80 * 2**30,
+    peak_flops={"bfloat16": 312e12},
+    sustained_flops={"bfloat16": 271e12},
+    memory_bandwidth_bytes_per_s=2e12,
+)
+CLUSTER = ClusterSpec(
+    name="any",
+    nodes=8,
+    devices_per_node=8,
+    device=DEVICE,
+    node_link=LinkSpec(latency_s=3.4e-6, bandwidth_bytes_per_s=300e9),
+    network_link=LinkSpec(latency_s=14e-6, bandwidth_bytes_per_s=25e9),
+)
+TRAINING = Training(MODEL, CLUSTER, TRAINER_BFLOAT16)
+BOUNDS = Bounds(zero_stage=(0, 1), recompute=("none", "full"), micro_batch_size=(1, 2, 4))
+ABLE = Capabilities(recompute=frozenset({"none", "full"}))
+PLANS = Space(BOUNDS, Setting(model=MODEL, cluster=CLUSTER, global_batch_size=512, capabilities=ABLE)).columns
+COUNT = len(PLANS["tp"])
+# A cluster whose products and network are slower than its data sheet, with a slow pipeline.
+TRUTH = replace(DEFAULTS, matmul_efficiency=0.75, network_efficiency=0.3, send_overhead_s=0.003, node_efficiency=0.85)
+NOISE = 0.03
+
+
+def some(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).permutation(COUNT)[:count]
+
+
+def unmeasured(count: int) -> Measured:
+    return Measured(np.full(count, np.nan), np.full(count, np.nan), np.zeros(count, dtype=np.bool_))
+
+
+def timed(index: np.ndarray, truth: Constants = TRUTH, noise: float = NOISE, training: Training = TRAINING) -> tuple:
+    """Estimates of these plans, and the steps that the truth would take, give or take."""
+    columns = rows(PLANS, index)
+    scatter = np.random.default_rng(len(index)).normal(0, noise, len(index))
+    step_s = np.exp(log_step(training, columns, truth) + scatter)
+    return estimate(training, columns), replace(unmeasured(len(index)), step_time_s=step_s)
+
+
+def out_of_memory(columns: Columns) -> tuple:
+    count = len(columns["tp"])
+    return estimate(TRAINING, columns), replace(unmeasured(count), oom=np.ones(count, dtype=np.bool_))
+
+
+def error(calibration: Calibration, index: np.ndarray, truth: Constants = TRUTH) -> float:
+    """The median error of predicted steps."""
+    columns = rows(PLANS, index)
+    off = log_step(TRAINING, columns, calibration.constants) - log_step(TRAINING, columns, truth)
+    return float(np.median(np.abs(off)))
+
+
+def as_logs(constants: Constants) -> np.ndarray:
+    return np.log([getattr(constants, name) for name in CONSTANTS])
+
+
+# Times
+
+
+def test_without_a_measurement_the_prior_comes_back():
+    estimates = estimate(TRAINING, rows(PLANS, some(3)))
+    for observed in ([], [(estimates, unmeasured(3))]):
+        learnt = calibrate(observed)
+        assert learnt.constants == DEFAULTS
+        assert np.array_equal(learnt.covariance, UNCALIBRATED.covariance)
+        assert replace(learnt, constants=DEFAULTS, covariance=UNCALIBRATED.covariance) == UNCALIBRATED
+
+
+@pytest.mark.parametrize(("count", "most"), [(5, 0.06), (20, 0.035), (200, 0.015)])
+def test_more_rows_predict_unseen_plans_better(count, most):
+    order = some(COUNT)
+    learnt = calibrate([timed(order[:count])])
+    assert error(UNCALIBRATED, order[200:]) > 0.15
+    assert error(learnt, order[200:]) < most
+    assert (learnt.times, learnt.memories, learnt.ooms) == (count, 0, 0)
+
+
+def test_constants_that_are_right_stay_where_they_are():
+    learnt = calibrate([timed(some(20), truth=DEFAULTS, noise=0.0)])
+    assert as_logs(learnt.constants) == pytest.approx(as_logs(DEFAULTS), abs=1e-3)
+
+
+def test_what_steps_do_not_depend_on_is_not_touched():
+    learnt = calibrate([timed(some(20))])
+    for name in ("memory_offset_bytes", "activation_factor", "late_buffers"):
+        assert getattr(learnt.constants, name) == getattr(DEFAULTS, name)
+        assert learnt.log_sd(name) == UNCALIBRATED.log_sd(name)
+    assert learnt.memory_log_sd == UNCALIBRATED.memory_log_sd
+
+
+@pytest.mark.parametrize("factor", [20.0, 0.05])
+def test_one_wild_run_of_eight_moves_predictions_by_little(factor):
+    estimates, measured = timed(some(8))
+    wild = measured.step_time_s.copy()
+    wild[3] *= factor
+    kept = np.delete(np.arange(8), 3)
+    without = calibrate(
+        [
+            (
+                estimate(TRAINING, rows(estimates.columns, kept)),
+                replace(unmeasured(7), step_time_s=measured.step_time_s[kept]),
+            )
+        ]
+    )
+    among = calibrate([(estimates, replace(measured, step_time_s=wild))])
+    moved = log_step(TRAINING, PLANS, among.constants) - log_step(TRAINING, PLANS, without.constants)
+    assert np.median(np.abs(moved)) < 0.05
+
+
+def test_a_network_that_retries_its_sends_is_found_in_five_rows():
+    truth = replace(TRUTH, send_overhead_s=0.4)
+    piped = np.flatnonzero(PLANS["pp"] > 1)
+    order = np.random.default_rng(0).permutation(piped)
+    learnt = calibrate([timed(order[:5], truth)])
+    assert learnt.constants.send_overhead_s == pytest.approx(0.4, rel=0.3)
+    assert error(learnt, order[5:], truth) < 0.1 < error(UNCALIBRATED, order[5:], truth)
+
+
+def test_learning_in_two_parts_is_nearly_learning_at_once():
+    order = some(40)
+    halves = [timed(order[:20]), timed(order[20:])]
+    at_once = calibrate(halves)
+    in_parts = calibrate(halves[1:], calibrate(halves[:1]))
+    assert in_parts.times == at_once.times == 40
+    off = log_step(TRAINING, PLANS, in_parts.constants) - log_step(TRAINING, PLANS, at_once.constants)
+    assert np.median(np.abs(off)) < 0.01
+    assert in_parts.time_log_sd == pytest.approx(at_once.time_log_sd, rel=0.25)
+
+
+def test_two_models_and_frameworks_of_one_cluster_teach_together():
+    other = Training(replace(MODEL, layers=16, vocab=131072), CLUSTER, NANOTRON)
+    order = some(60)
+    both = calibrate([timed(order[:20]), timed(order[:20], training=other)])
+    assert both.times == 40
+    assert error(both, order[20:]) < 0.035
+
+
+def test_the_order_of_measurements_does_not_matter():
+    one, two = timed(some(10)), timed(some(6, seed=1))
+    forward, backward = calibrate([one, two]), calibrate([two, one])
+    assert as_logs(forward.constants) == pytest.approx(as_logs(backward.constants), abs=1e-6)
+
+
+def posterior(found: Calibration, observed: Sequence[tuple], moved: Constants) -> float:
+    """Minus the logarithm of what a calibration maximises, up to a constant, written down again from its definition:
+    log-normal priors, and Student's t with 2 degrees of freedom around the formulas."""
+    prior = sum((as_logs(moved) - as_logs(DEFAULTS)) ** 2 / np.diag(UNCALIBRATED.covariance)) / 2
+    rows_loss = 0.0
+    for estimates, measured in observed:
+        timed_rows, oom = np.isfinite(measured.step_time_s), measured.oom
+        steps = log_step(estimates.training, estimates.columns, moved)[timed_rows]
+        off = (np.log(measured.step_time_s[timed_rows]) - steps) / found.time_log_sd
+        rows_loss += np.sum(1.5 * np.log1p(off**2 / 2))
+        beyond = np.log(usable_bytes(CLUSTER)) - log_peak(estimates.training, estimates.columns, moved)[oom]
+        off = beyond / found.memory_log_sd
+        rows_loss -= np.sum(np.log(0.5 - off / (2 * np.sqrt(2 + off**2))))
+    return float(prior + rows_loss)
+
+
+def test_no_constants_nearby_explain_the_measurements_better():
+    estimates, measured = timed(some(12))
+    observed = [
+        (estimates, replace(measured, step_time_s=measured.step_time_s * np.where(np.arange(12) == 5, 3.0, 1.0)))
+    ]
+    observed.append(out_of_memory(rows(likely_plans(), slice(0, 4))))
+    found = calibrate(observed)
+    best = posterior(found, observed, found.constants)
+    for name in CONSTANTS:
+        for factor in (0.97, 1.03):
+            moved = replace(found.constants, **{name: getattr(found.constants, name) * factor})
+            assert posterior(found, observed, moved) > best - 1e-3, name
+
+
+# How sure
+
+
+def test_the_covariance_shrinks_with_rows_and_stays_one():
+    places = [CONSTANTS.index(name) for name in TIME_CONSTANTS]
+    before = UNCALIBRATED.covariance
+    for count in (1, 5, 20, 100):
+        learnt = calibrate([timed(some(count))])
+        assert learnt.covariance == pytest.approx(learnt.covariance.T, abs=1e-12)
+        assert np.linalg.eigvalsh(learnt.covariance).min() > 0
+        assert np.linalg.eigvalsh(before - learnt.covariance).min() > -0.02
+        assert np.trace(learnt.covariance[np.ix_(places, places)]) < np.trace(before[np.ix_(places, places)])
+        before = learnt.covariance
+
+
+def test_predictions_are_surer_near_what_was_measured():
+    # One device per replica tells of products and the network, not of tensor parallelism's links inside a node.
+    alone, split = (PLANS["pp"] * PLANS["tp"] == 1), (PLANS["tp"] == 8) & (PLANS["pp"] == 1)
+    learnt = calibrate([timed(np.flatnonzero(alone))])
+
+    def doubt(plans: np.ndarray, calibration: Calibration) -> float:
+        """What the constants leave open, beside the scatter."""
+        spread = estimate(TRAINING, rows(PLANS, plans), calibration).time.log_sd
+        return float(np.median(np.sqrt(spread**2 - calibration.time_log_sd**2)))
+
+    near, far = (doubt(plans, learnt) / doubt(plans, UNCALIBRATED) for plans in (alone, split))
+    assert near < 0.5
+    assert near < far < 1
+
+
+def test_the_scatter_is_learnt_from_what_scatters():
+    still, wild = (calibrate([timed(some(60), noise=noise)]).time_log_sd for noise in (0.01, 0.3))
+    assert still < UNCALIBRATED.time_log_sd < wild
+
+
+# Memory
+
+
+def peaks(index: np.ndarray, truth: Constants) -> tuple:
+    """Every plan was run: its peak was measured where it fits, else it ran out of memory."""
+    columns = rows(PLANS, index)
+    real = np.exp(log_peak(TRAINING, columns, truth))
+    oom = real > usable_bytes(CLUSTER)
+    return estimate(TRAINING, columns), replace(
+        unmeasured(len(index)), peak_memory_bytes=np.where(oom, np.nan, real), oom=oom
+    )
+
+
+THIRSTY = replace(DEFAULTS, activation_factor=1.25, memory_offset_bytes=1.5e9)
+
+
+def test_measured_peaks_teach_the_constants_of_memory():
+    order = some(COUNT)
+    learnt = calibrate([peaks(order[:40], THIRSTY)])
+    columns = rows(PLANS, order[40:])
+    real = log_peak(TRAINING, columns, THIRSTY)
+    before, after = (np.abs(log_peak(TRAINING, columns, c) - real) for c in (DEFAULTS, learnt.constants))
+    assert np.median(after) < 0.4 * np.median(before)
+    assert learnt.memories + learnt.ooms == 40
+    assert min(learnt.memories, learnt.ooms) > 0
+    assert learnt.times == 0
+    assert learnt.constants.matmul_efficiency == DEFAULTS.matmul_efficiency
+
+
+def likely_plans() -> Columns:
+    """Plans that should just fit."""
+    fits = estimate(TRAINING, PLANS).fits
+    return rows(PLANS, (fits > 0.6) & (fits < 0.97))
+
+
+@pytest.mark.parametrize("count", [1, 4, 16])
+def test_running_out_of_memory_alone_lowers_the_odds_of_plans_alike(count):
+    likely = likely_plans()
+    learnt = calibrate([out_of_memory(rows(likely, slice(0, count)))])
+    before, after = estimate(TRAINING, likely), estimate(TRAINING, likely, learnt)
+    assert learnt.ooms == min(count, len(before))
+    assert (after.memory.peak_bytes > before.memory.peak_bytes).all()
+    assert (after.fits < before.fits).all()
+    assert (after.fits > 0).all()
+
+
+def test_more_of_it_lowers_them_further():
+    likely = rows(likely_plans(), slice(0, 1))
+    odds = [float(estimate(TRAINING, likely).fits[0])]
+    for count in (1, 2, 4, 8, 16, 32, 64):
+        learnt = calibrate([out_of_memory(rows(likely, np.zeros(count, dtype=np.int64)))])
+        odds.append(float(estimate(TRAINING, likely, learnt).fits[0]))
+    assert odds == sorted(odds, reverse=True)
+    assert odds[-1] < 0.75 * odds[0]
+
+
+def test_what_was_never_expected_to_run_out_teaches_and_teaches_doubt():
+    # By the formulas these plans take less than half of the device.
+    small = estimate(TRAINING, PLANS).memory.peak_bytes < 0.45 * usable_bytes(CLUSTER)
+    surprising = rows(PLANS, np.flatnonzero(small)[:1])
+    odds, spreads = [], []
+    for count in (0, 1, 2, 4, 8, 16, 32):
+        learnt = calibrate([out_of_memory(rows(surprising, np.zeros(count, dtype=np.int64)))])
+        odds.append(float(estimate(TRAINING, surprising, learnt).fits[0]))
+        spreads.append(learnt.memory_log_sd)
+    assert (np.diff(odds) < 0).all()
+    assert (np.diff(spreads) > 0).all()
+
+
+def test_what_was_expected_to_run_out_teaches_hardly_anything():
+    hopeless = rows(PLANS, estimate(TRAINING, PLANS).fits < 0.005)
+    learnt = calibrate([out_of_memory(hopeless)])
+    assert learnt.ooms > 5
+    assert as_logs(learnt.constants) == pytest.approx(as_logs(DEFAULTS), abs=0.1)
+    assert learnt.memory_log_sd == UNCALIBRATED.memory_log_sd
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_whatever_was_measured_odds_stay_odds_and_numbers_finite(data):
+    count = data.draw(st.integers(1, 12))
+    columns = rows(PLANS, np.array(data.draw(st.lists(st.integers(0, COUNT - 1), min_size=count, max_size=count))))
+    values = st.one_of(st.just(float("nan")), st.floats(-12, 12))
+
+    def anything() -> np.ndarray:
+        return np.exp(np.array(data.draw(st.lists(values, min_size=count, max_size=count))))
+
+    oom = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
+    learnt = calibrate([(estimate(TRAINING, columns), Measured(anything(), 2**34 * anything(), oom))])
+    assert np.isfinite(learnt.covariance).all()
+    assert np.linalg.eigvalsh(learnt.covariance).min() > 0
+    assert learnt.time_log_sd > 0
+    assert learnt.memory_log_sd > 0
+    after = estimate(TRAINING, PLANS, learnt)
+    assert np.isfinite(after.time.step_s).all()
+    assert ((after.fits >= 0) & (after.fits <= 1)).all()
+
+
+def test_the_odds_fall_as_the_expected_peak_grows():
+    memory = estimate(TRAINING, PLANS).memory
+    same = replace(memory, log_sd=np.full_like(memory.log_sd, 0.2))
+    order = np.argsort(same.peak_bytes)
+    assert (np.diff(same.fits(usable_bytes(CLUSTER))[order]) <= 0).all()
+    assert same.fits(1e30) == pytest.approx(np.ones(COUNT), abs=1e-3)
+    assert same.fits(1.0) == pytest.approx(np.zeros(COUNT), abs=1e-3)
+
+
+def test_eight_rows_are_learnt_in_less_than_half_a_second():
+    estimates, measured = timed(some(8))
+    measured = replace(measured, peak_memory_bytes=estimates.memory.peak_bytes)
+    spent = []
+    for _ in range(3):
+        start = time.process_time()
+        calibrate([(estimates, measured)])
+        spent.append(time.process_time() - start)
+    assert min(spent) < 0.5

@@ -1,0 +1,400 @@
+"""A step's time by part: hand-computed cases, with everything switched off that is not the case's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from search_spaces.checks import InvalidValue
+from search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
+from search_spaces.columns import columns_of
+from search_spaces.constants import DEFAULTS
+from search_spaces.estimates import TimePart, Training
+from search_spaces.framework import Framework
+from search_spaces.model import ModelSpec
+from search_spaces.network import Network
+from search_spaces.plan import ContextParallel, Plan
+from search_spaces.timing import time_parts
+
+RATE, MEMORY = 1e14, 1e12
+LLAMA = ModelSpec(name="llama", layers=16, hidden=2048, heads=32, kv_heads=8, ffn=8192, vocab=32768, seq_len=2048)
+MIXTURE = replace(LLAMA, name="mixture", experts=8, top_k=2, ffn=2048)
+HEADLESS = replace(LLAMA, name="headless", vocab=1)
+DEVICE = DeviceSpec(
+    name="any",
+    kind="cuda",
+    memory_bytes=80 * 2**30,
+    peak_flops={"float16": 2e14, "bfloat16": 2e14},
+    sustained_flops={"float16": RATE, "bfloat16": RATE},
+    memory_bandwidth_bytes_per_s=MEMORY,
+)
+CLUSTER = ClusterSpec(
+    name="any",
+    nodes=8,
+    devices_per_node=8,
+    device=DEVICE,
+    node_link=LinkSpec(latency_s=2e-6, bandwidth_bytes_per_s=100e9),
+    network_link=LinkSpec(latency_s=10e-6, bandwidth_bytes_per_s=10e9),
+)
+# Only products with weights take time; links and memory are turned on by the cases that are about them.
+PRODUCTS = replace(
+    DEFAULTS,
+    matmul_efficiency=1.0,
+    attention_efficiency=1e30,
+    narrow_rows=1e-30,
+    memory_efficiency=1e30,
+    launch_factor=1e-30,
+    node_efficiency=1e30,
+    network_efficiency=1e30,
+    collective_overhead_s=1e-30,
+    congestion=1e-30,
+    network_latency_factor=1e-30,
+    send_overhead_s=1e-30,
+    step_overhead_s=1e-30,
+)
+LINKS = replace(PRODUCTS, node_efficiency=1.0, network_efficiency=1.0, network_latency_factor=1.0)
+NETWORK = Network(CLUSTER, LINKS)
+# Two bytes of everything, nothing overlapped, attention fused.
+PLAIN = Framework(
+    name="plain",
+    dtype="bfloat16",
+    weight_bytes=2,
+    gradient_bytes=4,
+    optimizer_bytes=12,
+    activation_bytes=2,
+    transfer_bytes=2,
+    reduce_bytes=4,
+    gather_bytes=2,
+    logit_bytes=6,
+    overlapped_gradients=False,
+)
+OVERLAPPED = replace(PLAIN, overlapped_gradients=True)
+LAYER = LLAMA.attention_parameters + LLAMA.feed_forward_parameters
+# One micro-batch through one of four equal stages.
+STAGE_S = 4 * 6 * LAYER * LLAMA.seq_len / RATE
+
+
+def parts_of(model: ModelSpec = LLAMA, constants=PRODUCTS, framework: Framework = PLAIN, cluster=CLUSTER, **plan):
+    parts = time_parts(Training(model, cluster, framework), columns_of([Plan(**plan)]), constants)
+    return {part: float(column[0]) for part, column in parts.items()}
+
+
+def part_of(part: str, *args, **plan) -> float:
+    return parts_of(*args, **plan)[TimePart(part)]
+
+
+def step_of(*args, **plan) -> float:
+    return sum(parts_of(*args, **plan).values())
+
+
+# Computation
+
+
+@pytest.mark.parametrize("model", [LLAMA, MIXTURE, replace(LLAMA, activation="gelu", kv_heads=32)])
+def test_unfused_attention_on_one_device_takes_the_models_flops_over_the_rate(model):
+    unfused = replace(PLAIN, fused_attention=False)
+    tokens = 2 * 3 * model.seq_len
+    expected = tokens * model.flops_per_token / RATE
+    assert step_of(model, PRODUCTS, unfused, micro_batch_size=2, grad_accum_steps=3) == pytest.approx(expected)
+
+
+def test_fused_attention_does_half_of_it_at_its_own_rate_and_two_and_a_half_times_backward():
+    constants = replace(PRODUCTS, attention_efficiency=0.5)
+    products = 6 * (16 * LAYER + LLAMA.vocab * LLAMA.hidden) / RATE
+    attention = 16 * 3.5 * 2 * LLAMA.seq_len * LLAMA.hidden / (0.5 * 2e14)
+    assert step_of(LLAMA, constants) == pytest.approx(LLAMA.seq_len * (products + attention))
+
+
+def test_without_a_sustained_rate_four_fifths_of_the_peak_are_taken():
+    unmeasured = replace(CLUSTER, device=replace(DEVICE, sustained_flops={}))
+    assert step_of(cluster=unmeasured) == pytest.approx(step_of() * RATE / (0.8 * 2e14))
+
+
+def test_narrow_products_take_longer_by_their_sides():
+    constants = replace(PRODUCTS, narrow_rows=100.0)
+    wide, narrow = (part_of("compute", HEADLESS, c, tp=8) for c in (PRODUCTS, constants))
+    assert narrow / wide == pytest.approx(1 + 100 * (1 / 2048 + 8 / 2048), rel=1e-4)
+
+
+def test_an_expert_meets_the_tokens_of_all_ranks_that_share_it():
+    constants = replace(PRODUCTS, narrow_rows=100.0)
+    products = 2 * 6 * MIXTURE.feed_forward_parameters * 2048 * 16 / RATE
+    alone, spread = (part_of("compute", MIXTURE, constants, dp=8, ep=ep) for ep in (1, 8))
+    assert alone - spread == pytest.approx(products * 100 * (8 / 4096 - 1 / 4096))
+
+
+def test_elementwise_work_is_bytes_over_the_memorys_bandwidth():
+    constants = replace(PRODUCTS, matmul_efficiency=1e30, memory_efficiency=1.0)
+    tokens, weights = LLAMA.seq_len, LAYER
+    forward = 2 * tokens * (14 * LLAMA.hidden + 2 * 3 * LLAMA.ffn) + 2 * weights
+    gradients = 2 * weights * (2 + 4)
+    head = 5 * tokens * LLAMA.vocab * 6
+    assert part_of("compute", LLAMA, constants) == pytest.approx((16 * (3 * forward + gradients) + head) / MEMORY)
+
+
+def test_tensor_parallelism_splits_the_products_and_context_parallelism_the_tokens():
+    whole = part_of("compute")
+    assert part_of("compute", tp=8) == pytest.approx(whole / 8)
+    assert part_of("compute", cp=4) == pytest.approx(whole / 4)
+
+
+def test_full_recomputation_adds_a_forward_pass():
+    forward = 16 * 2 * LAYER * LLAMA.seq_len / RATE
+    assert part_of("recompute") == 0
+    assert part_of("recompute", recompute="full") == pytest.approx(forward)
+    assert part_of("recompute", recompute="full", recompute_interval=4) == pytest.approx(forward / 4)
+
+
+def test_selective_recomputation_adds_attention_alone():
+    constants = replace(PRODUCTS, attention_efficiency=0.5)
+    attention = 16 * 2 * LLAMA.seq_len**2 * LLAMA.hidden / (0.5 * 2e14)
+    assert part_of("recompute", LLAMA, constants, recompute="selective") == pytest.approx(attention)
+
+
+def test_a_layer_is_never_faster_than_its_host_launches_it():
+    constants = replace(PRODUCTS, launch_factor=2.0)
+    tiny = replace(HEADLESS, hidden=64, ffn=64, seq_len=64)
+    launched = 16 * 2.0 * PLAIN.layer_launch_s
+    assert step_of(tiny, constants) == pytest.approx(2.5 * launched, rel=1e-3)
+    assert step_of(tiny, constants, grad_accum_steps=4) == pytest.approx(4 * 2.5 * launched, rel=1e-3)
+    assert step_of(tiny, constants, recompute="full") == pytest.approx(3.5 * launched, rel=1e-3)
+    large = replace(HEADLESS, seq_len=65536)
+    assert step_of(large, constants) == pytest.approx(step_of(large), rel=1e-3)
+
+
+# The pipeline
+
+
+def test_a_pipeline_of_equal_stages_is_idle_for_p_minus_1_of_m():
+    parts = parts_of(HEADLESS, pp=4, grad_accum_steps=16)
+    assert parts[TimePart.COMPUTE] == pytest.approx(16 * STAGE_S, rel=1e-4)
+    assert parts[TimePart.BUBBLE] == pytest.approx(3 / 16 * parts[TimePart.COMPUTE], rel=1e-4)
+    assert part_of("bubble", grad_accum_steps=16) == 0
+
+
+def test_gpipe_takes_as_long_as_1f1b():
+    plan = {"pp": 4, "grad_accum_steps": 16}
+    assert parts_of(**plan, schedule="gpipe") == parts_of(**plan)
+
+
+def test_interleaving_divides_the_bubble_and_multiplies_the_sends():
+    plain, cut = (
+        parts_of(LLAMA, LINKS, pp=4, grad_accum_steps=16, vpp=vpp, schedule="interleaved" if vpp > 1 else "1f1b")
+        for vpp in (1, 4)
+    )
+    assert cut[TimePart.BUBBLE] == pytest.approx(plain[TimePart.BUBBLE] / 4)
+    assert cut[TimePart.SEND_RECEIVE] == pytest.approx(plain[TimePart.SEND_RECEIVE] * (16 * 4 + 3) / (16 + 3))
+    assert cut[TimePart.COMPUTE] == plain[TimePart.COMPUTE]
+
+
+def test_split_backward_passes_fill_the_bubble():
+    plan = {"pp": 4, "vpp": 2, "grad_accum_steps": 16}
+    interleaved, zero, vee = (
+        part_of("bubble", HEADLESS, **plan, schedule=schedule) for schedule in ("interleaved", "zero_bubble", "zbv")
+    )
+    # Products alone: forward, gradients of inputs and gradients of weights take a third each.
+    assert zero == pytest.approx(interleaved / 3, rel=1e-6)
+    assert vee == pytest.approx(0, abs=1e-9 * interleaved)
+    heavy = replace(PRODUCTS, attention_efficiency=0.3)
+    by_schedule = [
+        part_of("bubble", HEADLESS, heavy, **plan, schedule=schedule)
+        for schedule in ("zbv", "zero_bubble", "interleaved")
+    ]
+    assert 0 < by_schedule[0] < by_schedule[1] < by_schedule[2]
+
+
+def test_the_head_makes_the_last_stage_the_slowest():
+    head = 6 * LLAMA.vocab * LLAMA.hidden * LLAMA.seq_len / RATE
+    parts = parts_of(LLAMA, pp=4, grad_accum_steps=16)
+    assert parts[TimePart.COMPUTE] == pytest.approx(16 * (STAGE_S + head))
+    assert parts[TimePart.BUBBLE] == pytest.approx(3 * STAGE_S)
+
+
+def test_a_framework_that_balances_the_head_moves_layers_off_the_last_stage():
+    # The head weighs a layer's products four times over: 20 layers' worth, 5 a stage, so the last keeps one.
+    heavy = replace(LLAMA, vocab=4 * LAYER // LLAMA.hidden)
+    parts = parts_of(heavy, PRODUCTS, replace(PLAIN, balances_head=True), pp=4, grad_accum_steps=16)
+    layer = 6 * LAYER * LLAMA.seq_len / RATE
+    assert parts[TimePart.COMPUTE] == pytest.approx(16 * 5 * layer)
+    assert parts[TimePart.BUBBLE] == pytest.approx((16 + 4 - 5) * layer)
+    assert part_of("compute", heavy, pp=4, grad_accum_steps=16) == pytest.approx(16 * 8 * layer)
+
+
+def test_the_last_stage_may_be_the_slowest_with_fewer_layers_than_the_others():
+    # Of 20.4 layers' worth 5.1 a stage: 0.7 layers and the head, rounded to one.
+    heavier = replace(LLAMA, vocab=44 * LAYER // (10 * LLAMA.hidden))
+    parts = parts_of(heavier, PRODUCTS, replace(PLAIN, balances_head=True), pp=4, grad_accum_steps=16)
+    layer = 6 * LAYER * LLAMA.seq_len / RATE
+    assert parts[TimePart.COMPUTE] == pytest.approx(16 * 5.4 * layer, rel=1e-4)
+    assert parts[TimePart.BUBBLE] == pytest.approx(15 * layer, rel=1e-4)
+
+
+def test_layers_that_do_not_divide_lengthen_the_last_stage():
+    parts = parts_of(replace(HEADLESS, layers=9), pp=4, grad_accum_steps=8)
+    layer = 6 * LAYER * LLAMA.seq_len / RATE
+    assert parts[TimePart.COMPUTE] == pytest.approx(8 * 3 * layer, rel=1e-4)
+    assert parts[TimePart.BUBBLE] == pytest.approx(6 * layer, rel=1e-4)
+
+
+def test_stages_send_activations_and_gradients_cut_over_tensor_ranks():
+    constants = replace(LINKS, send_overhead_s=1e-3)
+    size = 2 * LLAMA.seq_len * LLAMA.hidden * 2 / 2
+    one = 10e-6 + size / 10e9 + 1e-3
+    plan = {"tp": 2, "pp": 4, "dp": 8, "micro_batch_size": 2, "grad_accum_steps": 8}
+    assert part_of("send_receive", LLAMA, constants, **plan) == pytest.approx(2 * (8 + 3) * one, rel=2e-6)
+    assert part_of("send_receive", LLAMA, constants, dp=64) == 0
+
+
+# Collectives in the layers
+
+
+def test_tensor_parallelism_reduces_four_times_a_layer_and_sequence_parallelism_gathers_twice_more():
+    size = LLAMA.seq_len * LLAMA.hidden * 2
+    gather = float(NETWORK.gather_s(size, 8, 1))
+    plan = {"tp": 8, "grad_accum_steps": 3}
+    alone, split, again = (
+        part_of("tp", LLAMA, LINKS, **plan, **more)
+        for more in ({"sequence_parallel": False}, {}, {"sequence_parallel": False, "recompute": "full"})
+    )
+    assert alone == pytest.approx(3 * 16 * 4 * 2 * gather)
+    assert split == pytest.approx(3 * 16 * (4 * 2 + 2) * gather)
+    assert again == pytest.approx(3 * 16 * 6 * 2 * gather)
+    assert part_of("tp", LLAMA, LINKS, dp=8) == 0
+
+
+@pytest.mark.parametrize(("exposed", "reductions"), [(0.25, 2.5), (1.0, 4), (3.0, 4)])
+def test_of_overlapped_backward_reductions_a_share_shows_and_never_more_than_all(exposed, reductions):
+    constants = replace(LINKS, exposed_reduction=exposed)
+    shown = part_of("tp", LLAMA, constants, replace(PLAIN, overlaps_tensor=True), tp=8, sequence_parallel=False)
+    gather = float(NETWORK.gather_s(LLAMA.seq_len * LLAMA.hidden * 2, 8, 1))
+    assert shown == pytest.approx(16 * reductions * 2 * gather)
+
+
+def test_context_parallelism_by_kind():
+    kv = 2 * LLAMA.seq_len * LLAMA.kv_width * 2
+    gather = float(NETWORK.gather_s(kv, 8, 1))
+    exchange = float(NETWORK.all_to_all_s(LLAMA.seq_len / 8 * 2 * (LLAMA.hidden + LLAMA.kv_width) * 2, 8, 1))
+    by_kind = {kind: part_of("cp", LLAMA, LINKS, cp=8, context=kind) for kind in ContextParallel}
+    assert by_kind[ContextParallel.ALL_GATHER] == pytest.approx(16 * 3 * gather)
+    assert by_kind[ContextParallel.ULYSSES] == pytest.approx(16 * 2 * exchange)
+    assert by_kind[ContextParallel.RING] == pytest.approx(by_kind[ContextParallel.ALL_GATHER])
+    assert part_of("cp", LLAMA, LINKS, dp=8, context="ring") == 0
+
+
+def test_a_ring_hides_what_it_can_behind_attention():
+    attention = 1e9 * 3.5 * 2 * LLAMA.seq_len**2 / 8 * LLAMA.hidden / 2e14
+    slow = replace(LINKS, attention_efficiency=1e-9, exposed_reduction=0.25)
+    gather, ring = (part_of("cp", LLAMA, slow, cp=8, context=kind) for kind in ("all_gather", "ring"))
+    assert gather / 16 < attention
+    assert ring == pytest.approx(gather / 4)
+
+
+def test_experts_exchange_tokens_only_where_they_are_spread():
+    size = LLAMA.seq_len * 2 * LLAMA.hidden * 2
+    one = float(NETWORK.all_to_all_s(size, 8, 1))
+    assert part_of("ep", MIXTURE, LINKS, dp=8) == 0
+    assert part_of("ep", MIXTURE, LINKS, dp=8, ep=8, grad_accum_steps=2) == pytest.approx(2 * 16 * 4 * one)
+    assert part_of("ep", MIXTURE, LINKS, dp=8, ep=8, recompute="full") == pytest.approx(16 * 6 * one)
+    assert part_of("ep", LLAMA, LINKS, dp=8) == 0
+
+
+# Replicas
+
+
+DENSE = 16 * LAYER + LLAMA.vocab * LLAMA.hidden
+
+
+def test_replicas_reduce_gradients_once_a_step():
+    expected = float(NETWORK.all_reduce_s(DENSE * 4, 8, 1))
+    for accumulated in (1, 8):
+        assert part_of("dp", LLAMA, LINKS, dp=8, grad_accum_steps=accumulated) == pytest.approx(expected)
+    assert part_of("dp", LLAMA, LINKS, tp=8) == 0
+
+
+def test_zero_1_scatters_gradients_and_gathers_weights():
+    expected = float(NETWORK.gather_s(DENSE * 4, 8, 1) + NETWORK.gather_s(DENSE * 2, 8, 1))
+    assert part_of("dp", LLAMA, LINKS, dp=8, zero_stage=1) == pytest.approx(expected)
+    assert part_of("dp", LLAMA, LINKS, dp=2, cp=4, zero_stage=1) == pytest.approx(expected)
+
+
+def test_zero_2_scatters_every_micro_batchs_gradients_where_there_is_no_pipeline():
+    scatter, gather = (float(NETWORK.gather_s(DENSE * width, 8, 1)) for width in (4, 2))
+    assert part_of("dp", LLAMA, LINKS, dp=8, zero_stage=2, grad_accum_steps=3) == pytest.approx(3 * scatter + gather)
+    once = replace(PLAIN, reduces_every_micro_batch=False)
+    assert part_of("dp", LLAMA, LINKS, once, dp=8, zero_stage=2, grad_accum_steps=3) == pytest.approx(scatter + gather)
+    in_pipeline = {"pp": 4, "dp": 8, "grad_accum_steps": 8}
+    assert part_of("dp", LLAMA, LINKS, **in_pipeline, zero_stage=2) == part_of(
+        "dp", LLAMA, LINKS, **in_pipeline, zero_stage=1
+    )
+
+
+def test_zero_3_gathers_weights_in_every_pass_of_every_micro_batch():
+    scatter, gather = (float(NETWORK.gather_s(DENSE * width, 8, 1)) for width in (4, 2))
+    latencies = 3 * 15 * 7 * 2e-6
+    one = part_of("dp", LLAMA, LINKS, dp=8, zero_stage=3)
+    assert one == pytest.approx(scatter + 2 * gather + latencies)
+    assert part_of("dp", LLAMA, LINKS, dp=8, zero_stage=3, grad_accum_steps=5) == pytest.approx(5 * one)
+
+
+def test_an_overlapped_reduction_shows_a_share_and_what_the_backward_pass_cannot_hide():
+    constants = replace(LINKS, exposed_reduction=0.25)
+    transfer = float(NETWORK.all_reduce_s(DENSE * 4, 8, 1))
+    backward = part_of("compute") * 2 / 3
+    assert transfer < backward
+    assert part_of("dp", LLAMA, constants, OVERLAPPED, dp=8) == pytest.approx(transfer / 4)
+    slow = replace(constants, node_efficiency=1e-2)
+    long = float(Network(CLUSTER, slow).all_reduce_s(DENSE * 4, 8, 1))
+    assert part_of("dp", LLAMA, slow, OVERLAPPED, dp=8) == pytest.approx(long - backward)
+    assert part_of("dp", LLAMA, slow, dp=8) == pytest.approx(long)
+
+
+def test_experts_are_reduced_over_their_own_replicas():
+    attention = 16 * (MIXTURE.attention_parameters + MIXTURE.hidden * 8) + MIXTURE.vocab * MIXTURE.hidden
+    experts = 16 * 8 * MIXTURE.feed_forward_parameters
+    dense = float(NETWORK.all_reduce_s(attention * 4, 8, 1))
+    assert part_of("dp", MIXTURE, LINKS, dp=8, ep=8) == pytest.approx(dense)
+    spread = float(NETWORK.all_reduce_s(experts / 4 * 4, 2, 4))
+    assert part_of("dp", MIXTURE, LINKS, dp=8, ep=4) == pytest.approx(dense + spread)
+    # One replica of an expert a node: all of them meet over the network.
+    wide = float(NETWORK.all_reduce_s(attention * 4, 64, 1) + NETWORK.all_reduce_s(experts / 8 * 4, 8, 8))
+    assert part_of("dp", MIXTURE, LINKS, dp=64, ep=8) == pytest.approx(wide)
+
+
+# The optimizer
+
+
+def test_the_optimizer_reads_and_writes_what_zero_leaves_a_rank():
+    constants = replace(PRODUCTS, memory_efficiency=1.0, step_overhead_s=0.01)
+    whole = DENSE * (2 * 12 + 2 * 2 + 4) / MEMORY
+    assert part_of("optimizer", LLAMA, constants, dp=8) == pytest.approx(0.01 + whole)
+    for stage in (1, 2, 3):
+        assert part_of("optimizer", LLAMA, constants, dp=4, cp=2, zero_stage=stage) == pytest.approx(0.01 + whole / 8)
+    assert part_of("optimizer", LLAMA, constants, tp=8) == pytest.approx(0.01 + whole / 8)
+
+
+def test_zero_shares_experts_states_over_their_own_replicas():
+    constants = replace(PRODUCTS, memory_efficiency=1.0)
+    spread, whole = (part_of("optimizer", MIXTURE, constants, dp=8, ep=ep, zero_stage=1) for ep in (8, 1))
+    assert spread == pytest.approx(whole)
+
+
+# All of it
+
+
+@pytest.mark.parametrize(
+    ("lacking", "path"),
+    [
+        ({"device": replace(DEVICE, peak_flops={"float16": 2e14})}, "cluster.device.peak_flops.bfloat16"),
+        (
+            {"device": replace(DEVICE, memory_bandwidth_bytes_per_s=None)},
+            "cluster.device.memory_bandwidth_bytes_per_s",
+        ),
+        ({"node_link": None}, "cluster.node_link"),
+        ({"network_link": None}, "cluster.network_link"),
+    ],
+)
+def test_what_the_description_leaves_out_is_named_and_no_time_is_made_up(lacking, path):
+    with pytest.raises(InvalidValue) as raised:
+        parts_of(cluster=replace(CLUSTER, **lacking))
+    assert [problem.path for problem in raised.value.problems] == [path]

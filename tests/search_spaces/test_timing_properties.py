@@ -1,0 +1,142 @@
+"""The time model over anything that a Space may hold: finite, never negative, never rewarding what only costs; fast."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
+from search_spaces.columns import columns_of, rows
+from search_spaces.constants import DEFAULTS
+from search_spaces.estimates import TimePart, Training
+from search_spaces.framework import Framework
+from search_spaces.frameworks import FSDP, MEGATRON_DEEPSPEED, NANOTRON, TRAINER_BFLOAT16
+from search_spaces.model import ModelSpec
+from search_spaces.physics import estimate
+from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from search_spaces.presets import cluster_presets, model_presets
+from search_spaces.setting import Capabilities, Setting
+from search_spaces.space import Bounds, Space
+from search_spaces.timing import time_parts
+
+
+def model_of(name: str) -> ModelSpec:
+    return ModelSpec(**{key: value for key, value in model_presets()[name].items() if key != "source"})
+
+
+def cluster_of(name: str, nodes: int) -> ClusterSpec:
+    preset = {key: value for key, value in cluster_presets()[name].items() if key != "source"}
+    links = {key: LinkSpec(**value) for key, value in preset.items() if key.endswith("_link")}
+    return ClusterSpec(**preset | links | {"nodes": nodes, "device": DeviceSpec(**preset["device"])})
+
+
+LLAMA = ModelSpec(name="llama", layers=16, hidden=2048, heads=32, kv_heads=8, ffn=8192, vocab=32768, seq_len=2048)
+MIXTURE = replace(LLAMA, name="mixture", experts=8, top_k=2, ffn=2048)
+FRONTIER = cluster_of("frontier", 384)
+A100 = cluster_of("dgx-a100", 16)
+
+
+def step_of(model: ModelSpec, framework: Framework, cluster: ClusterSpec, **plan) -> float:
+    parts = time_parts(Training(model, cluster, framework), columns_of([Plan(**plan)]), DEFAULTS)
+    return sum(float(column[0]) for column in parts.values())
+
+
+plans = st.fixed_dictionaries(
+    {
+        "tp": st.sampled_from([1, 2, 8]),
+        "pp": st.sampled_from([1, 2, 4, 16]),
+        "dp": st.sampled_from([1, 2, 8]),
+        "cp": st.sampled_from([1, 2]),
+        "ep": st.sampled_from([1, 2, 8]),
+        "vpp": st.sampled_from([1, 2, 4]),
+        "micro_batch_size": st.integers(1, 16),
+        "grad_accum_steps": st.integers(1, 64),
+        "zero_stage": st.integers(0, 3),
+        "recompute": st.sampled_from(list(Recompute)),
+        "schedule": st.sampled_from(list(Schedule)),
+        "sequence_parallel": st.booleans(),
+        "recompute_interval": st.integers(1, 4),
+        "context": st.sampled_from(list(ContextParallel)),
+    }
+).map(lambda plan: plan | {"ep": min(plan["ep"], plan["dp"])})
+cases = st.tuples(
+    st.sampled_from([LLAMA, MIXTURE, replace(LLAMA, layers=61, vocab=1)]),
+    st.sampled_from([TRAINER_BFLOAT16, MEGATRON_DEEPSPEED, NANOTRON, FSDP]),
+    st.sampled_from([A100, replace(A100, nodes_per_rack=2), FRONTIER]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases, st.lists(plans, min_size=1, max_size=5))
+def test_parts_are_finite_never_negative_and_one_per_plan(case, some):
+    model, framework, cluster = case
+    training, columns = Training(model, cluster, framework), columns_of([Plan(**plan) for plan in some])
+    parts = time_parts(training, columns, DEFAULTS)
+    assert set(parts) == set(TimePart)
+    for part in parts.values():
+        assert part.shape == (len(some),)
+        assert part.dtype == np.float64
+        assert np.isfinite(part).all()
+        assert (part >= 0).all()
+    alone = time_parts(training, rows(columns, slice(0, 1)), DEFAULTS)
+    assert {part: column[0] for part, column in parts.items()} == {part: column[0] for part, column in alone.items()}
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases, plans)
+def test_what_a_step_can_only_lose_by(case, plan):
+    model, framework, cluster = case
+    here = step_of(model, framework, cluster, **plan)
+    longer = here * (1 - 1e-12)
+    assert step_of(model, framework, cluster, **plan | {"recompute": "full"}) >= longer
+    assert step_of(model, framework, cluster, **plan | {"grad_accum_steps": 65}) >= longer
+    # Where launching decides, longer products cost nothing, and split backward passes fill a bubble the better.
+    if not Schedule(plan["schedule"]).splits_backward:
+        assert step_of(model, framework, cluster, **plan | {"micro_batch_size": 32}) >= longer
+        slower = replace(cluster, device=replace(cluster.device, sustained_flops={"float16": 5e13, "bfloat16": 5e13}))
+        assert step_of(model, framework, slower, **plan) >= longer
+    distant = replace(cluster, network_link=LinkSpec(latency_s=1e-4, bandwidth_bytes_per_s=1e9))
+    assert step_of(model, framework, distant, **plan) >= longer
+
+
+def test_no_plans_take_no_time():
+    empty = estimate(Training(LLAMA, A100, NANOTRON), rows(columns_of([Plan()]), slice(0, 0)))
+    assert len(empty) == len(empty.time.step_s) == len(empty.fits) == len(empty.tokens_per_s) == 0
+
+
+def test_a_hundred_thousand_plans_of_a_real_space_take_half_a_second_and_with_their_spread_two():
+    able = Capabilities(
+        schedules=frozenset(Schedule),
+        recompute=frozenset(Recompute),
+        contexts=frozenset(ContextParallel),
+        zero_stages_with_pp=frozenset(range(4)),
+        choice_of_sequence_parallel=True,
+    )
+    bounds = Bounds(
+        cp=(1, 2, 4, 8),
+        vpp=(1, 2, 4),
+        schedule=tuple(Schedule),
+        recompute=tuple(Recompute),
+        sequence_parallel=(True, False),
+        context=tuple(ContextParallel),
+    )
+    giant = model_of("gpt-1t")
+    space = Space(bounds, Setting(model=giant, cluster=FRONTIER, global_batch_size=6144, capabilities=able))
+    columns = rows(space.columns, np.arange(100_000) % len(space))
+    training = Training(giant, FRONTIER, MEGATRON_DEEPSPEED)
+    times, everything = [], []
+    for _ in range(2):
+        start = time.process_time()
+        time_parts(training, columns, DEFAULTS)
+        between = time.process_time()
+        found = estimate(training, columns)
+        times.append(between - start)
+        everything.append(time.process_time() - between)
+    assert np.isfinite(found.time.step_s).all()
+    assert np.isfinite(found.time.log_sd).all()
+    assert min(times) < 0.5
+    assert min(everything) < 2.0
