@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from search_spaces.checks import Checks
 from search_spaces.columns import BoolColumn, FloatColumn
 from search_spaces.constants import CONSTANTS, DEFAULTS, PRIOR_LOG_SD, Constants
 
 # Beyond the constants: what the formulas get wrong from plan to plan, before anything is measured.
-PRIOR_TIME_LOG_SD = 0.12
+PRIOR_TIME_LOG_SD = 0.15
 PRIOR_MEMORY_LOG_SD = 0.12
 
 
@@ -19,12 +20,21 @@ PRIOR_MEMORY_LOG_SD = 0.12
 class Measured:
     """What became of plans, row by row: seconds per step and bytes at the fullest rank, NaN where nothing was measured.
 
-    oom: the plan did not fit, so its peak lies above the device's memory (a censored observation).
+    oom: the plan did not fit, so its peak lies above the device's memory (a censored observation). Raises InvalidValue.
     """
 
     step_time_s: FloatColumn
     peak_memory_bytes: FloatColumn
     oom: BoolColumn
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        for name in ("step_time_s", "peak_memory_bytes"):
+            column = getattr(self, name)
+            checks.require(len(column) == len(self.oom), name, f"has {len(column)} rows, oom has {len(self.oom)}")
+            for row in np.flatnonzero(column <= 0):
+                checks.require(False, f"{name}[{row}]", f"must be positive, not {column[row]}")
+        checks.done()
 
 
 @dataclass(frozen=True, slots=True)

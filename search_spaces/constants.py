@@ -34,9 +34,9 @@ class Constants:
     each transfer between stages. exposed_reduction: share of an overlapped collective that still lengthens the step.
     step_overhead_s: once per step.
 
-    Memory. memory_offset_bytes: workspaces and small tensors that no formula counts. activation_factor: on activations
-    and logits, for what the allocator rounds up and cannot use again. late_buffers: how many gathered hidden states
-    wait for a stream at once, where the framework has such (see `search_spaces.memory`).
+    Memory. memory_factor: on everything. memory_offset_bytes: workspaces and small tensors that no formula counts.
+    activation_factor: on activations and logits, for what the allocator rounds up and cannot use again. late_buffers:
+    how many gathered hidden states wait for a stream at once, where the framework has such (`search_spaces.memory`).
     """
 
     matmul_efficiency: float = _time(0.92, 0.1)
@@ -52,6 +52,7 @@ class Constants:
     send_overhead_s: float = _time(0.0005, 0.9)
     exposed_reduction: float = _time(0.4, 0.35)
     step_overhead_s: float = _time(0.012, 0.7)
+    memory_factor: float = _memory(1.0, 0.05)
     memory_offset_bytes: float = _memory(3e8, 0.4)
     activation_factor: float = _memory(1.1, 0.06)
     late_buffers: float = _memory(35.0, 0.3)

@@ -51,10 +51,11 @@ class Framework:
     fused_attention: the matrix of scores is never kept (Dao et al. 2022). overlapped_gradients: the reduction of
     gradients runs beside the backward pass. reduces_every_micro_batch: ZeRO 2 and 3 without a pipeline reduce the
     gradients of every micro-batch. overlaps_tensor: the backward pass's tensor-parallel all-reduces run beside
-    products. layer_launch_s: time of the host to launch a layer's forward pass. hidden_passes: how often a layer's
-    forward pass reads or writes values of the hidden width outside of products; few where kernels are fused.
-    pipeline_hop_s: what each hop of a collective waits while transfers of a pipeline between nodes are under way.
-    balances_head: pipeline stages share the layers out with the head's work counted.
+    products. overlapped_gathers: weights that ZeRO 1 and 2 gather arrive beside the forward pass. fused_accumulation:
+    products add their gradients up themselves. layer_launch_s: time of the host to launch a layer's forward pass.
+    hidden_passes: how often a layer's forward pass reads or writes values of the hidden width outside of products; few
+    where kernels are fused. pipeline_hop_s: what each hop of a collective waits while transfers of a pipeline between
+    nodes are under way. balances_head: pipeline stages share the layers out with the head's work counted.
     """
 
     __pydantic_config__: ClassVar[Any] = CLOSED
@@ -76,6 +77,8 @@ class Framework:
     pipeline_hop_s: float = 0.0
     hidden_passes: float = 14
     overlaps_tensor: bool = False
+    overlapped_gathers: bool = False
+    fused_accumulation: bool = False
     balances_head: bool = False
     kept: Kept = Kept()
 

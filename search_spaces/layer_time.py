@@ -122,10 +122,11 @@ class Rank:
         products, other = self._products_s(), self._elementwise_s()
         attention = self._attention_s()
         backward = FUSED_BACKWARD if framework.fused_attention else 2.0
-        gradients = self.layer_weights * 2 * (framework.weight_bytes + framework.gradient_bytes) / self.bytes_per_s
+        traffic = self.layer_weights * 2 * (framework.weight_bytes + framework.gradient_bytes) / self.bytes_per_s
+        gradients = 0.0 if framework.fused_accumulation else traffic
         compute = 3 * (products + other) + (1 + backward) * attention + gradients
         recompute = full * (products + other + attention) + selective * attention
-        tp, cp, ep = self._tensor_s(full), self._context_s(attention), self._experts_s(full)
+        tp, cp, ep = self._tensor_s(full), self._context_s(attention, full), self._experts_s(full)
         busy = compute + recompute + tp + cp + ep
         launching = constants.launch_factor * (
             framework.layer_launch_s * (1 + BACKWARD_LAUNCHES + full) + self._stalled_s(full)
@@ -175,15 +176,16 @@ class Rank:
         halves = 2 * (2 + 2 * shown + 2 * full) + np.where(self.split > 1, 2.0, 0.0)
         return np.where(self.columns["tp"] > 1, halves * half, 0.0)
 
-    def _context_s(self, attention: FloatColumn) -> FloatColumn:
+    def _context_s(self, attention: FloatColumn, full: FloatColumn) -> FloatColumn:
         """Keys and values of all ranks, gathered forward and backward, and their gradients scattered; the ring hides
-        what it can behind attention; Ulysses exchanges heads for sequence (Jacobs et al. 2023)."""
+        what it can behind attention; Ulysses exchanges heads for sequence (Jacobs et al. 2023). A forward pass that is
+        repeated repeats its own."""
         model, c, width = self.training.model, self.columns, self.training.framework.transfer_bytes
         kept = 2 * self.tokens * c["cp"] * model.kv_width / c["tp"] * width
-        gather = 3 * self.network.gather_s(kept, c["cp"], c["tp"])
+        gather = (3 + full) * self.network.gather_s(kept, c["cp"], c["tp"])
         ring = self.exposed_s(gather, (1 + FUSED_BACKWARD) * attention)
         moved = self.tokens * 2 * (model.hidden + model.kv_width) / c["tp"] * width
-        exchange = 2 * self.network.all_to_all_s(moved, c["cp"], c["tp"])
+        exchange = (2 + full) * self.network.all_to_all_s(moved, c["cp"], c["tp"])
         kinds = {ContextParallel.ALL_GATHER: gather, ContextParallel.ULYSSES: exchange, ContextParallel.RING: ring}
         chosen = np.select([c["context"] == CONTEXTS.index(kind) for kind in kinds], list(kinds.values()))
         return np.where(c["cp"] > 1, chosen, 0.0)

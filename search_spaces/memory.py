@@ -30,7 +30,8 @@ def memory_parts(training: Training, columns: Columns, constants: Constants) -> 
     """Bytes by part of the most loaded rank under each plan."""
     pp = columns["pp"]
     stages = [np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1]
-    return fullest([stage_parts(training, columns, constants, stage) for stage in stages])
+    parts = fullest([stage_parts(training, columns, constants, stage) for stage in stages])
+    return {part: value * constants.memory_factor for part, value in parts.items()}
 
 
 def stage_parts(training: Training, columns: Columns, constants: Constants, stage: IntColumn) -> Parts:

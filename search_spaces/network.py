@@ -64,8 +64,9 @@ class Network:
         slowest boundary counts: between nodes as soon as the stages do not fit one node."""
         inside = stages * stride <= self.cluster.devices_per_node
         near_alpha, near_bandwidth = self._near(stages, stride)
-        far_alpha, far_bandwidth = self._far(stages * stride / self.cluster.devices_per_node, stages * stride)
-        near, far = near_alpha + size_bytes / near_bandwidth, far_alpha + size_bytes / far_bandwidth
+        far_alpha, far_bandwidth = self._far(self._members(stages, stride)[1], stages * stride)
+        near = near_alpha + size_bytes / near_bandwidth
+        far = far_alpha * self.constants.network_latency_factor + size_bytes / far_bandwidth
         result: FloatColumn = np.where(inside, near, far)
         return result
 

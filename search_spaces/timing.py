@@ -133,11 +133,13 @@ def _group_s(
     backward = window * 2 / 3
     every = c["grad_accum_steps"] if framework.reduces_every_micro_batch else np.ones_like(c["pp"])
     rounds = np.where(c["pp"] > 1, 1.0, every)
+    late = rank.exposed_s(gather, window / 3) if framework.overlapped_gathers else gather
     stages = [
         shown(network.all_reduce_s(weights * framework.reduce_bytes, n, stride), backward),
-        shown(scatter, backward) + gather,
-        shown(scatter, backward) * rounds + gather,
-        shown(scatter + 2 * gather + 3 * latencies, window) * rounds,
+        shown(scatter, backward) + late,
+        shown(scatter, backward) * rounds + late,
+        # In a pipeline gradients are whole until the end, but weights are gathered for every micro-batch.
+        shown(scatter * rounds / c["grad_accum_steps"] + 2 * gather + 3 * latencies, window) * c["grad_accum_steps"],
     ]
     chosen = np.select([c["zero_stage"] == stage for stage in range(4)], stages)
     return np.where(n > 1, chosen, 0.0)

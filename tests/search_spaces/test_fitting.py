@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search_spaces.calibration import UNCALIBRATED, Calibration, Measured
+from search_spaces.checks import InvalidValue
 from search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from search_spaces.columns import Columns, rows
 from search_spaces.constants import CONSTANTS, DEFAULTS, TIME_CONSTANTS, Constants
@@ -304,7 +305,7 @@ def test_what_was_never_expected_to_run_out_teaches_and_teaches_doubt():
 
 
 def test_what_was_expected_to_run_out_teaches_hardly_anything():
-    hopeless = rows(PLANS, estimate(TRAINING, PLANS).fits < 0.005)
+    hopeless = rows(PLANS, estimate(TRAINING, PLANS).fits < 0.01)
     learnt = calibrate([out_of_memory(hopeless)])
     assert learnt.ooms > 5
     assert as_logs(learnt.constants) == pytest.approx(as_logs(DEFAULTS), abs=0.1)
@@ -350,3 +351,11 @@ def test_eight_rows_are_learnt_in_less_than_half_a_second():
         calibrate([(estimates, measured)])
         spent.append(time.process_time() - start)
     assert min(spent) < 0.5
+
+
+def test_what_cannot_have_been_measured_is_refused_by_row():
+    fine, none = np.array([1.0, np.nan]), np.zeros(2, dtype=np.bool_)
+    with pytest.raises(InvalidValue, match=r"step_time_s\[0\]: must be positive, not 0.0"):
+        Measured(np.array([0.0, 1.0]), fine, none)
+    with pytest.raises(InvalidValue, match="peak_memory_bytes: has 1 rows, oom has 2"):
+        Measured(fine, fine[:1], none)
