@@ -8,15 +8,28 @@ from search_spaces.framework import Framework, Kept
 from search_spaces.frameworks import MEGATRON_DEEPSPEED
 
 # Dates are of NVIDIA/Megatron-LM's history. The table of results was committed on 2021-04-08; the asynchronous
-# all-reduce of the backward pass (--no-async-tensor-model-parallel-allreduce) on 2021-09-02.
+# all-reduce of the backward pass (--no-async-tensor-model-parallel-allreduce) on 2021-09-02, and products that add up
+# their gradients (--no-gradient-accumulation-fusion) on 2022-02-13. optimizer_bytes is 16, as its README of core_r0.8.0
+# counts float16 weights and gradients: 20 bytes a weight, of which 16 are sharded.
 MEGATRON_2021 = replace(MEGATRON_DEEPSPEED, name="Megatron-LM of 2021, fp16", overlaps_tensor=False)
 # `DDP=torch` in run_table_1.sh: torch's buckets are reduced beside the last backward pass.
 MEGATRON_2021_TORCH = replace(MEGATRON_2021, name="Megatron-LM of 2021, fp16, torch DDP", overlapped_gradients=True)
-MEGATRON_2022 = replace(MEGATRON_DEEPSPEED, name="Megatron-LM of 2022, fp16")
+# The fusion is on by default, but until 2022-09-27 only for gradients that add up in float32 (arguments.py at 83b1e42f
+# turns it off otherwise); that the runs had such gradients is assumed.
+MEGATRON_2022 = replace(
+    MEGATRON_DEEPSPEED,
+    name="Megatron-LM of 2022, fp16, float32 gradients",
+    gradient_bytes=4,
+    optimizer_bytes=12,
+    reduce_bytes=4,
+    fused_accumulation=True,
+)
+# DeepSpeed's ZeRO 1 gathers after the optimizer; Apex' fused kernel is taken not to have been built for ROCm.
 FRONTIER = replace(MEGATRON_DEEPSPEED, name="Megatron-DeepSpeed, fp16, FlashAttention-2", fused_attention=True)
-# README of core_r0.8.0: 6 bytes a weight and 12 that are sharded; --overlap-grad-reduce, --tp-comm-overlap. Its
-# --overlap-param-gather and overlapped sends are not in this physics. Kernels are fused as in MEGATRON_DEEPSPEED;
-# logits are cast to float32 and softmax is taken of a copy, as in nanotron.
+# README of core_r0.8.0: 6 bytes a weight and 12 that are sharded; --overlap-grad-reduce, --overlap-param-gather,
+# --tp-comm-overlap. Its overlap of tensor parallelism forward and of sends is not in this physics. Gradients add up in
+# float32 in the product (arguments.py: on by default). Kernels are fused as in MEGATRON_DEEPSPEED; logits are cast to
+# float32 and softmax is taken of a copy, as in nanotron.
 MEGATRON_CORE = Framework(
     name="Megatron-Core r0.8, bf16",
     dtype="bfloat16",
@@ -30,14 +43,22 @@ MEGATRON_CORE = Framework(
     logit_bytes=10,
     reduces_every_micro_batch=False,
     overlaps_tensor=True,
+    overlapped_gathers=True,
+    fused_accumulation=True,
     hidden_passes=10,
     kept=Kept(dropout=True),
 )
 # From memory of Dubey et al. 2024, section 3.3: gradients add up and are reduced in float32; FSDP shards optimizer and
-# gradients and does not shard the weights again after the forward pass (ZeRO 2); the first and the last stage hold a
-# layer less. Whether tensor parallelism overlaps is not known: taken for not.
+# gradients and does not shard the weights again after the forward pass (ZeRO 2); it gathers weights ahead, beside the
+# forward pass; the first and the last stage hold a layer less. Whether tensor parallelism overlaps and whether products
+# add up their gradients is not known: taken for not.
 LLAMA = replace(
-    MEGATRON_CORE, name="Meta's code for Llama 3, bf16", overlaps_tensor=False, balances_head=True, kept=Kept()
+    MEGATRON_CORE,
+    name="Meta's code for Llama 3, bf16",
+    overlaps_tensor=False,
+    fused_accumulation=False,
+    balances_head=True,
+    kept=Kept(),
 )
 # arXiv 2604.00785: 2 + 2 bytes of weights and gradients, 4 of master, 8 of moments. optimus/optimizers.py: all
 # reduce-scatters after the backward pass, then a barrier. torch's modules: hidden_passes as FSDP's.

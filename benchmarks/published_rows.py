@@ -177,7 +177,7 @@ def _llama() -> Iterator[Published]:
                 devices=devices,
                 source=LLAMA_SOURCE,
                 assumed="1, 2, 4 or 8 chunks a stage; micro-batches of 1",
-                unverified="dp and sequence lengths, ZeRO 2, float32 reduction, no recomputation",
+                unverified="dp and sequence lengths, ZeRO 2, its overlap, float32 reduction, no recomputation",
             )
 
 
@@ -322,5 +322,5 @@ def _korthikanti() -> Iterator[Published]:
                 plans=(plan,),
                 devices=8 * pp,
                 source=KORTHIKANTI_SOURCE,
-                unverified="times and settings",
+                unverified="times and settings; that gradients add up in float32",
             )

@@ -120,6 +120,19 @@ def test_where_no_setting_should_fit_the_fastest_of_all_is_taken() -> None:
     assert prediction.value > prediction.other
 
 
+def test_products_add_up_only_gradients_in_float32() -> None:
+    fused = [row.training.framework for row in ROWS if row.training.framework.fused_accumulation]
+    assert fused
+    assert {code.gradient_bytes for code in fused} == {4}
+
+
+def test_mixed_precision_of_megatron_takes_as_many_bytes_a_weight_as_its_readme_counts() -> None:
+    told = {2: 20, 4: 18}
+    codes = [row.training.framework for row in ROWS if row.group.startswith(("Megatron", "Korthikanti"))]
+    for code in codes:
+        assert code.weight_bytes + code.gradient_bytes + code.optimizer_bytes == told[int(code.gradient_bytes)]
+
+
 def test_a_source_stands_with_every_row_and_memory_is_owned_up_to() -> None:
     assert all(row.source for row in ROWS)
     assert all(row.assumed for row in ROWS if len(row.plans) > 1)
