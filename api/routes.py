@@ -22,7 +22,6 @@ from api.views import (
     event_view,
     space_view,
 )
-from runners.registry import create_workload
 from tuner.campaign import Campaign, CampaignState
 from tuner.documents import read_spec
 from tuner.driver import Driver
@@ -30,7 +29,7 @@ from tuner.prediction import Basis
 from tuner.quote import make_quote
 from tuner.recommend import rank, recommend
 from tuner.service import Service
-from tuner.work import build_space
+from tuner.space import space_of
 
 router = APIRouter(prefix="/v1", responses=problems(422, 503))
 MOST_PER_PAGE = 500
@@ -170,9 +169,8 @@ def best_trials(
 def campaign_space(campaign_id: CampaignId, service: ServiceHandle) -> SpaceView:
     """The campaign's space: how many plans are legal, and what rejects the others."""
     spec = service.store.campaign(campaign_id).spec
-    workload = create_workload(spec.workload.kind, spec.workload.options)
     with _ONE_SPACE:
-        return space_view(build_space(spec.space, spec.model, spec.cluster, spec.global_batch_size, workload))
+        return space_view(space_of(spec))
 
 
 @router.post("/spaces", openapi_extra=SPEC_BODY, responses=problems(413, 415), tags=["spaces"])

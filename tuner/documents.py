@@ -26,8 +26,8 @@ from tuner.paths import Home
 from tuner.plain import find_foreign
 from tuner.search.base import SearchError
 from tuner.search.registry import SEARCHES, create_search
+from tuner.space import build_space
 from tuner.spec import Backend, Budget, CampaignSpec, Objective, TrialLimits, check_plain
-from tuner.work import build_space
 
 FREE = "free"
 DEFAULT_SEARCH = "deephyper"

@@ -14,10 +14,10 @@ from typing import Any
 from rich.table import Table
 
 from runners.exact import RankPeak, exact_peaks
-from runners.registry import create_workload
 from search_spaces.checks import InvalidValue, Problem
 from search_spaces.plan import Plan
 from tuner.display import gibibytes
+from tuner.space import workload_of
 from tuner.spec import CampaignSpec
 
 
@@ -74,7 +74,7 @@ def estimate_exactly(spec: CampaignSpec, plan: Plan | None, ranks: Sequence[int]
     chosen = plan or spec.baseline
     if chosen is None:
         raise InvalidValue([Problem("baseline", "the spec names none, so a plan must be given")])
-    workload = create_workload(spec.workload.kind, spec.workload.options)
+    workload = workload_of(spec)
     # Nothing is written or run there: the job's text goes to the estimate.
     job = workload.materialize(
         "estimate", spec.model, chosen, spec.cluster, Path(), seed=spec.seed, time_limit_s=spec.trial.time_limit_s

@@ -8,11 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from runners.registry import create_workload
 from tuner.breakdown import time_by_part
 from tuner.campaign import Campaign
 from tuner.recommend import Estimate, Ranked, Recommendation, rank, recommend
 from tuner.service import Service
+from tuner.space import workload_of
 from tuner.trial import Trial
 
 
@@ -73,7 +73,7 @@ def recommendation_document(campaign: Campaign, recommendation: Recommendation) 
 
 def job_files(service: Service, campaign: Campaign, trial: Trial) -> Mapping[str, str]:
     """The workload's own files that measure the trial's plan again, by name."""
-    workload = create_workload(campaign.spec.workload.kind, campaign.spec.workload.options)
+    workload = workload_of(campaign.spec)
     return service.job(campaign, trial.plan, trial.last.job_name, workload).files
 
 

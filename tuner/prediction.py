@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 
 from runners.outcome import Verdict
-from runners.registry import create_workload
 from runners.steps import COUNTED_STEPS
-from runners.workloads.base import Workload
 from search_spaces.calibration import UNCALIBRATED, Calibration, Measured
 from search_spaces.checks import InvalidValue, Problem
 from search_spaces.columns import Columns, FloatColumn, IntColumn, columns_of
@@ -35,6 +33,7 @@ from search_spaces.knowledge import missing
 from search_spaces.physics import estimate, estimate_memory, estimate_time
 from search_spaces.plan import Plan
 from tuner.recommend import Estimate
+from tuner.space import workload_of
 from tuner.spec import CampaignSpec
 from tuner.trial import Trial
 
@@ -168,11 +167,6 @@ class Outlook:
             mfu=flops / training.cluster.device.peak_flops[training.framework.dtype],
             parts_s={part: float(seconds[row]) for part, seconds in time.parts.items()},
         )
-
-
-def workload_of(spec: CampaignSpec) -> Workload:
-    """The spec's training code."""
-    return create_workload(spec.workload.kind, spec.workload.options)
 
 
 def training_of(spec: CampaignSpec) -> Training:

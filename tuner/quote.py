@@ -19,7 +19,8 @@ from search_spaces.cluster import DeviceKind
 from search_spaces.columns import FloatColumn
 from search_spaces.knowledge import missing
 from search_spaces.space import Counts, Space
-from tuner.prediction import Basis, Outlook, Prediction, foresee, training_of, workload_of
+from tuner.prediction import Basis, Outlook, Prediction, foresee, training_of
+from tuner.space import workload_of
 from tuner.spec import CampaignSpec
 
 TOP = 10

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from runners.outcome import Measurement
-from runners.registry import create_workload
 from tuner.analysis import TOLERANCES, Comparison, same_training
 from tuner.campaign import Campaign
+from tuner.space import workload_of
 from tuner.spec import CampaignSpec, Objective
 from tuner.trial import Origin, Trial
 
@@ -141,7 +141,7 @@ def _passed_over(ranking: Sequence[Ranked], choice: Ranked) -> str:
 
 
 def _dtype(spec: CampaignSpec) -> str:
-    return create_workload(spec.workload.kind, spec.workload.options).dtype
+    return workload_of(spec).dtype
 
 
 def _mfu(spec: CampaignSpec, measurement: Measurement, peak: float | None) -> float | None:

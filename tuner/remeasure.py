@@ -9,9 +9,10 @@ from contextlib import suppress
 
 from runners.base import JobStatus, Runner, RunnerUnavailable
 from runners.outcome import Outcome
-from runners.registry import create_runner, create_workload
+from runners.registry import create_runner
 from tuner.campaign import Campaign
 from tuner.service import Service
+from tuner.space import workload_of
 from tuner.trial import Trial
 
 
@@ -22,7 +23,7 @@ def remeasure(service: Service, campaign: Campaign, trials: Sequence[Trial]) -> 
     sent, or its end is not heard of within twice the trial's time limit.
     """
     spec = campaign.spec
-    workload = create_workload(spec.workload.kind, spec.workload.options)
+    workload = workload_of(spec)
     runner = create_runner(spec.runner.kind, service.home.runner(spec.runner.kind), spec.cluster, spec.runner.options)
     try:
         for trial in trials:

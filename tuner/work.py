@@ -11,34 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runners.base import Runner
-from runners.registry import create_runner, create_workload
+from runners.registry import create_runner
 from runners.workloads.base import Workload
-from search_spaces.cluster import ClusterSpec
-from search_spaces.model import ModelSpec
-from search_spaces.setting import Setting
-from search_spaces.space import Bounds, Space
+from search_spaces.space import Space
 from tuner.campaign import Campaign
 from tuner.paths import Home
 from tuner.search.base import Search
 from tuner.search.registry import create_search
+from tuner.space import space_of, workload_of
 
 
 class CampaignBusy(RuntimeError):
     """Another living process works on the campaign; it must stop first."""
-
-
-def build_space(
-    bounds: Bounds, model: ModelSpec, cluster: ClusterSpec, global_batch_size: int | None, workload: Workload
-) -> Space:
-    """The plans that are legal for a model on a cluster with a workload. Raises SpaceTooLarge."""
-    setting = Setting(
-        model=model,
-        cluster=cluster,
-        global_batch_size=global_batch_size,
-        capabilities=workload.capabilities,
-        tp_across_nodes=bounds.tp_across_nodes,
-    )
-    return Space(bounds, setting)
 
 
 @dataclass(slots=True)
@@ -67,11 +51,9 @@ def open_work(campaign: Campaign, home: Home) -> Work:
     spec = campaign.spec
     lock = _lock(home.campaign(campaign.id) / "lock", campaign.id)
     try:
-        workload = create_workload(spec.workload.kind, spec.workload.options)
         runner = create_runner(spec.runner.kind, home.runner(spec.runner.kind), spec.cluster, spec.runner.options)
         search = create_search(spec.search.kind, seed=spec.seed, options=spec.search.options)
-        space = build_space(spec.space, spec.model, spec.cluster, spec.global_batch_size, workload)
-        return Work(space, search, workload, runner, lock)
+        return Work(space_of(spec), search, workload_of(spec), runner, lock)
     except BaseException:
         os.close(lock)
         raise

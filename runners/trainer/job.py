@@ -6,14 +6,13 @@ that the service can render it anywhere.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 from typing import Any, ClassVar
 
-from runners.reading import plain, read_value
-from search_spaces.checks import CLOSED, Checks, InvalidValue
+from runners.reading import read_versioned, render_versioned
+from search_spaces.checks import CLOSED, Checks
 from search_spaces.cluster import DeviceKind
 from search_spaces.model import ModelSpec
 from search_spaces.plan import Plan
@@ -114,18 +113,12 @@ class Job:
 
 def render_job(job: Job) -> str:
     """The job file's text."""
-    return json.dumps({"version": JOB_VERSION, **plain(job)}, indent=1) + "\n"
+    return render_versioned(job, JOB_VERSION)
 
 
 def parse_job(text: str) -> Job:
     """The job that a file's text describes. Raises JobMalformed."""
     try:
-        document = json.loads(text)
+        return read_versioned(Job, text, JOB_VERSION)
     except ValueError as error:
-        raise JobMalformed(f"not JSON: {error}") from error
-    if not isinstance(document, dict) or document.pop("version", None) != JOB_VERSION:
-        raise JobMalformed(f"must be an object with version {JOB_VERSION}")
-    try:
-        return read_value(Job, document)
-    except InvalidValue as error:
         raise JobMalformed(str(error)) from error

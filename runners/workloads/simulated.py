@@ -5,7 +5,6 @@ Its job file (`simulated.json`, version 1) says what would be trained, how and w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,11 +14,11 @@ from typing import Any, ClassVar
 
 from runners.base import JobSpec, JobStatus
 from runners.outcome import Outcome
-from runners.reading import plain, read_value
+from runners.reading import read_value, read_versioned, render_versioned
 from runners.trainer.job import Measuring
 from runners.workloads.base import outcome_from_result, outcome_without_result
 from runners.workloads.torch import TorchWorkload
-from search_spaces.checks import CLOSED, Checks, InvalidValue
+from search_spaces.checks import CLOSED, Checks
 from search_spaces.cluster import ClusterSpec
 from search_spaces.estimates import Training
 from search_spaces.framework import Framework
@@ -116,20 +115,14 @@ class SimulatedJob:
 
 def render_job(job: SimulatedJob) -> str:
     """The job file's text."""
-    return json.dumps({"version": JOB_VERSION, **plain(job)}, indent=1) + "\n"
+    return render_versioned(job, JOB_VERSION)
 
 
 def parse_job(text: str) -> SimulatedJob:
     """The job that a file's text describes. Raises JobMalformed."""
     try:
-        document = json.loads(text)
+        return read_versioned(SimulatedJob, text, JOB_VERSION)
     except ValueError as error:
-        raise JobMalformed(f"not JSON: {error}") from error
-    if not isinstance(document, dict) or document.pop("version", None) != JOB_VERSION:
-        raise JobMalformed(f"must be an object with version {JOB_VERSION}")
-    try:
-        return read_value(SimulatedJob, document)
-    except InvalidValue as error:
         raise JobMalformed(str(error)) from error
 
 

@@ -18,7 +18,7 @@ from tuner.documents import read_spec
 from tuner.prediction import Basis, foresee, learn, training_of
 from tuner.project import Scaling, make_projection, node_counts
 from tuner.project_page import projection_page
-from tuner.work import build_space
+from tuner.space import build_space
 
 FAST = {"latency_s": 1e-9, "bandwidth_bytes_per_s": 1e15}
 SLOW = {"latency_s": 1e-5, "bandwidth_bytes_per_s": 1e7}
