@@ -29,6 +29,13 @@ def code(name: str, value: Any) -> int:
     return MEMBERS[name].index(value) if name in MEMBERS else int(value)
 
 
+def value_of(name: str, coded: int) -> Any:
+    """The value that stands as `coded` in the column `name`: the way back from `code`."""
+    if name in MEMBERS:
+        return MEMBERS[name][coded]
+    return bool(coded) if name == "sequence_parallel" else coded
+
+
 def columns_of(plans: Sequence[Plan]) -> Columns:
     """The plans as columns, in their order."""
     return {name: np.array([code(name, getattr(plan, name)) for plan in plans], dtype=np.int64) for name in PLAN_FIELDS}

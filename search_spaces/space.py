@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from search_spaces.checks import CLOSED, Checks
-from search_spaces.columns import MEMBERS, BoolColumn, IntColumn, code
+from search_spaces.checks import CLOSED, Checks, InvalidValue, Problem
+from search_spaces.columns import MEMBERS, BoolColumn, IntColumn, code, columns_of, rows, value_of
 from search_spaces.constraints import CONSTRAINTS
 from search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 from search_spaces.setting import Setting, Violation
@@ -114,6 +114,32 @@ class Space(Sequence[Plan]):
         self.columns: Mapping[str, IntColumn] = {name: column[legal] for name, column in grid.items()}
         self.counts = Counts(combinations, int(np.count_nonzero(legal)), {n: c for n, c in broken.items() if c})
         self._positions = np.flatnonzero(legal)  # of each plan among all combinations; ascending
+
+    @classmethod
+    def listed(cls, plans: Sequence[Plan], setting: Setting) -> Space:
+        """A space of just these plans, all taken as legal, such as the settings that somebody has measured.
+
+        They are ordered by their dimensions, not as given. Raises InvalidValue for two that differ only in what
+        follows from the dimensions, since nothing could tell them apart, and for a plan that comes twice.
+        """
+        space = object.__new__(cls)
+        columns = columns_of(plans)
+        derived = ("dp",) if setting.global_batch_size is None else ("dp", "grad_accum_steps")
+        chosen = {name: np.unique(columns[name], return_inverse=True) for name in PLAN_FIELDS if name not in derived}
+        place = np.zeros(len(plans), dtype=np.int64)
+        for values, positions in chosen.values():
+            place = place * len(values) + positions
+        order = np.argsort(place, kind="stable")
+        for here in np.flatnonzero(np.diff(place[order]) == 0):
+            first, second = (plans[order[here + step]].key for step in (0, 1))
+            raise InvalidValue([Problem("plans", f"{first} and {second} do not differ in {', '.join(chosen)}")])
+        space.setting = setting
+        space.dimensions = {name: tuple(value_of(name, int(v)) for v in values) for name, (values, _) in chosen.items()}
+        space.bounds = Bounds(**space.dimensions, tp_across_nodes=setting.tp_across_nodes)
+        space.columns = rows(columns, order)
+        space.counts = Counts(len(plans), len(plans), {})
+        space._positions = place[order]
+        return space
 
     def __len__(self) -> int:
         return self.counts.legal
@@ -224,8 +250,7 @@ def _grid(dims: Mapping[str, tuple[Any, ...]], setting: Setting) -> dict[str, In
 
 
 def _plan(row: dict[str, int]) -> Plan:
-    values: dict[str, Any] = {name: MEMBERS[name][value] if name in MEMBERS else value for name, value in row.items()}
-    return Plan(**values | {"sequence_parallel": bool(row["sequence_parallel"])})
+    return Plan(**{name: value_of(name, value) for name, value in row.items()})
 
 
 def _divisors(number: int) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from tuner.plain import find_foreign
 from tuner.search.base import SearchError
 from tuner.search.registry import SEARCHES, create_search
 from tuner.space import build_space
-from tuner.spec import Backend, Budget, CampaignSpec, Objective, TrialLimits, check_plain
+from tuner.spec import Backend, Budget, CampaignSpec, Objective, StopRule, TrialLimits, check_plain
 
 FREE = "free"
 DEFAULT_SEARCH = "deephyper"
@@ -128,6 +128,7 @@ class _Reading:
         self.section("space", Bounds, self.document.get("space", {}))
         self.section("budget", Budget, self.document.get("budget", {"trials": DEFAULT_TRIALS}))
         self.section("trial", TrialLimits, self.document.get("trial", {}))
+        self.section("stop", StopRule, self.document.get("stop", {}))
         self._backend("workload", "torch", WORKLOADS)
         self._backend("search", DEFAULT_SEARCH, SEARCHES)
         self._backend("runner", "local", RUNNERS)
@@ -184,9 +185,12 @@ class _Plain:
     objective: Objective = Objective.TOKENS_PER_S_PER_DEVICE
     parallel: int = 1
     seed: int = 0
+    pareto: bool = False
+    confirm: int = 3
+    warm_start: bool = True
 
     def __post_init__(self) -> None:
-        check_plain(self.name, self.parallel, self.seed).done()
+        check_plain(self.name, self.parallel, self.seed, self.confirm).done()
 
 
 def _check_between(reading: _Reading, home: Home | None) -> Space | None:

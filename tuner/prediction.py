@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from runners.outcome import Verdict
+from runners.outcome import Measurement, Verdict
 from runners.steps import COUNTED_STEPS
 from search_spaces.calibration import UNCALIBRATED, Calibration, Measured
 from search_spaces.checks import InvalidValue, Problem
@@ -214,10 +214,15 @@ def check_same(basis: CampaignSpec, spec: CampaignSpec) -> None:
         raise InvalidValue(problems)
 
 
+def fullest_rank_bytes(measurement: Measurement) -> float | None:
+    """What the fullest rank's process held, since that is what runs out; of tensors where that is unknown; None where
+    the job told neither."""
+    return max(measurement.peak_held_bytes or measurement.peak_memory_bytes, default=0) or None
+
+
 def _measured(trials: Sequence[Trial]) -> Measured:
-    """Memory is what the fullest rank's process held, since that is what runs out; of tensors where that is unknown."""
     found = [trial.measurement for trial in trials]
-    peaks = [max(m.peak_held_bytes or m.peak_memory_bytes, default=0) if m else 0 for m in found]
+    peaks = [m and fullest_rank_bytes(m) for m in found]
     return Measured(
         step_time_s=np.array([np.nan if m is None else m.step_time_s for m in found]),
         peak_memory_bytes=np.array([peak or np.nan for peak in peaks], dtype=np.float64),

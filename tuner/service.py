@@ -16,7 +16,6 @@ from runners.base import InvalidJob, JobSpec
 from runners.outcome import Outcome, Verdict
 from runners.workloads.base import Workload
 from search_spaces.plan import Plan
-from search_spaces.space import Space
 from tuner.campaign import Campaign, CampaignState
 from tuner.decide import (
     Ask,
@@ -34,8 +33,9 @@ from tuner.decide import (
 from tuner.documents import read_spec
 from tuner.incumbent import incumbent_step_time_s
 from tuner.paths import Home
+from tuner.prediction import fullest_rank_bytes
 from tuner.recommend import peak_flops
-from tuner.search.base import Search, SearchError, Seen
+from tuner.search.base import Proposal, Search, SearchError, Seen, Task
 from tuner.spec import CampaignSpec
 from tuner.store import IllegalMove, Store
 from tuner.trial import Origin, Trial, TrialState
@@ -257,20 +257,20 @@ class Service:
         if work.stuck_at == _finished(trials):
             return False
         try:
-            plans = propose(work.search, work.space, campaign.spec, trials, n)
+            proposal = propose(work.search, work.task, campaign.spec, trials, n)
         except SearchError as error:
             return self._search_failed(campaign, trials, str(error), work)
-        if plans:
+        if proposal.choices:
             now = self._clock()
-            self.store.plan_trials(campaign.id, [(plan, Origin.SEARCH) for plan in plans], now=now)
+            self.store.plan_trials(campaign.id, [(plan, Origin.SEARCH) for plan in proposal.plans], now=now)
             return True
         if any(not trial.state.final for trial in trials):
             work.stuck_at = _finished(trials)
             return False
-        tried = sum(trial.plan in work.space for trial in trials)
+        tried = sum(trial.plan in work.task.space for trial in trials)
         reason = (
-            f"every one of the {len(work.space)} legal plans has been tried"
-            if tried == len(work.space)
+            f"every one of the {len(work.task.space)} legal plans has been tried"
+            if tried == len(work.task.space)
             else f"the search {campaign.spec.search.kind} proposes no further plan"
         )
         self._end(campaign, CampaignState.COMPLETED, reason)
@@ -289,34 +289,42 @@ class Service:
 def history(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Seen]:
     """The campaign as a search sees it, in the order of choosing."""
     peak = peak_flops(spec)
-    return [
-        Seen(
-            plan=trial.plan,
-            verdict=trial.verdict,
-            score=None if trial.measurement is None else spec.objective.score(trial.measurement, spec.model, peak),
-        )
-        for trial in trials
-    ]
+    return [seen_of(trial, spec, peak) for trial in trials]
 
 
-def propose(search: Search, space: Space, spec: CampaignSpec, trials: Sequence[Trial], n: int) -> list[Plan]:
+def seen_of(trial: Trial, spec: CampaignSpec, peak: float | None) -> Seen:
+    """One trial as a search sees it. peak: FLOP/s of one device, for MFU only."""
+    measured = trial.measurement
+    if measured is None:
+        return Seen(plan=trial.plan, verdict=trial.verdict, held_s=trial.last.running_s or None)
+    return Seen(
+        plan=trial.plan,
+        verdict=trial.verdict,
+        score=spec.objective.score(measured, spec.model, peak),
+        step_time_s=measured.step_time_s,
+        peak_bytes=fullest_rank_bytes(measured),
+        held_s=trial.last.running_s or None,
+    )
+
+
+def propose(search: Search, task: Task, spec: CampaignSpec, trials: Sequence[Trial], n: int) -> Proposal:
     """Up to n new plans from the search. Raises SearchError for one that is illegal or not new, and for a crash."""
     seen = history(spec, trials)
     try:
-        plans = list(search.ask(space, seen, n))[:n]
+        proposal = search.ask(task, seen, n)
     except SearchError:
         raise
     except Exception as error:  # a defect of a search library must not take the service down
         raise SearchError(f"{type(error).__name__}: {error}") from error
     known = {entry.plan for entry in seen}
-    for plan in plans:
-        broken = space.explain(plan)
+    for plan in proposal.plans[:n]:
+        broken = task.space.explain(plan)
         if broken:
             raise SearchError(f"it proposed the illegal plan {plan.key}: {broken[0]}")
         if plan in known:
             raise SearchError(f"it proposed the plan {plan.key} again")
         known.add(plan)
-    return plans
+    return replace(proposal, choices=proposal.choices[:n])
 
 
 def _finished(trials: Sequence[Trial]) -> int:

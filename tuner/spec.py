@@ -108,11 +108,31 @@ class TrialLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StopRule:
+    """When the search has found enough: no more plans are chosen once the probability that an untried one is better
+    than the best by more than `tolerance` (a share of its speed) is below `chance`. chance 0: only the budget ends it.
+    """
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    tolerance: float = 0.02
+    chance: float = 0.05
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.require(0 <= self.tolerance < 1, "tolerance", f"must be at least 0 and below 1, not {self.tolerance}")
+        checks.require(0 <= self.chance < 1, "chance", f"must be at least 0 and below 1, not {self.chance}")
+        checks.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignSpec:
     """One campaign, fully resolved: presets are expanded, defaults filled in, the baseline's derived fields too.
 
     global_batch_size None: freed, so accumulation is searched as a dimension of its own. parallel: trials in flight
-    at the same time, each on all devices of the cluster description.
+    at the same time, each on all devices of the cluster description. pareto: memory left over counts beside the
+    objective, and the best is a set. confirm: how many of the best plans are measured once more, by fresh jobs, before
+    one is recommended. warm_start: the search may learn from earlier campaigns in the store.
     """
 
     __pydantic_config__: ClassVar[Any] = CLOSED
@@ -129,20 +149,24 @@ class CampaignSpec:
     runner: Backend
     budget: Budget
     trial: TrialLimits
+    stop: StopRule = StopRule()
     parallel: int = 1
     seed: int = 0
+    pareto: bool = False
+    confirm: int = 3
+    warm_start: bool = True
 
     def __post_init__(self) -> None:
-        checks = check_plain(self.name, self.parallel, self.seed)
+        checks = check_plain(self.name, self.parallel, self.seed, self.confirm)
         if self.global_batch_size is not None:
             checks.at_least(1, global_batch_size=self.global_batch_size)
         checks.done()
 
 
-def check_plain(name: str, parallel: int, seed: int) -> Checks:
+def check_plain(name: str, parallel: int, seed: int, confirm: int) -> Checks:
     """What holds for the plain values of a spec, whatever its sections say."""
     checks = Checks()
     checks.require(bool(name.strip()) and len(name) <= 100, "name", f"must have 1 to 100 characters, not {len(name)}")
     checks.at_least(1, parallel=parallel)
-    checks.at_least(0, seed=seed)
+    checks.at_least(0, seed=seed, confirm=confirm)
     return checks

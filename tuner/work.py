@@ -1,4 +1,4 @@
-"""What one service holds of one campaign while it works on it: its space, search, workload, runner and lock.
+"""What one service holds of one campaign while it works on it: its search's task, search, workload, runner and lock.
 
 All of it can be built again from the spec at any time; nothing here is truth.
 """
@@ -13,10 +13,10 @@ from pathlib import Path
 from runners.base import Runner
 from runners.registry import create_runner
 from runners.workloads.base import Workload
-from search_spaces.space import Space
 from tuner.campaign import Campaign
 from tuner.paths import Home
-from tuner.search.base import Search
+from tuner.prediction import training_of
+from tuner.search.base import Search, Task
 from tuner.search.registry import create_search
 from tuner.space import space_of, workload_of
 
@@ -31,7 +31,7 @@ class Work:
     cancelled: jobs whose end was asked for already. stuck_at: how many trials had ended when the search had nothing to
     propose."""
 
-    space: Space
+    task: Task
     search: Search
     workload: Workload
     runner: Runner
@@ -53,7 +53,8 @@ def open_work(campaign: Campaign, home: Home) -> Work:
     try:
         runner = create_runner(spec.runner.kind, home.runner(spec.runner.kind), spec.cluster, spec.runner.options)
         search = create_search(spec.search.kind, seed=spec.seed, options=spec.search.options)
-        return Work(space_of(spec), search, workload_of(spec), runner, lock)
+        task = Task(space=space_of(spec), training=training_of(spec), tolerance=spec.stop.tolerance, pareto=spec.pareto)
+        return Work(task, search, workload_of(spec), runner, lock)
     except BaseException:
         os.close(lock)
         raise

@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log2
+from typing import Any
 
 import pytest
 
 from runners.outcome import Verdict
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
+from search_spaces.estimates import Training
+from search_spaces.frameworks import MEGATRON_DEEPSPEED
 from search_spaces.model import ModelSpec
 from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from search_spaces.setting import Capabilities, Setting
 from search_spaces.space import Bounds, Space
-from tuner.search.base import Search, Seen
+from tuner.search.base import Search, Seen, Task
 
-DEVICE = DeviceSpec(name="toy", kind=DeviceKind.CUDA, memory_bytes=40 * 2**30)
+DEVICE = DeviceSpec(
+    name="toy",
+    kind=DeviceKind.CUDA,
+    memory_bytes=40 * 2**30,
+    memory_bandwidth_bytes_per_s=1.5e12,
+    peak_flops={"float16": 312e12, "bfloat16": 312e12},
+    sustained_flops={"float16": 250e12, "bfloat16": 250e12},
+)
 CAPACITY_GIB = 40.0
 MODEL = ModelSpec(name="toy", layers=24, hidden=2048, heads=16, ffn=8192, vocab=32000, seq_len=2048)
 ABLE = Capabilities(
@@ -28,8 +38,21 @@ ABLE = Capabilities(
 
 
 def make_space(nodes: int, batch: int | None, bounds: Bounds) -> Space:
-    cluster = ClusterSpec(name="toy", nodes=nodes, devices_per_node=8, device=DEVICE)
+    cluster = ClusterSpec(
+        name="toy",
+        nodes=nodes,
+        devices_per_node=8,
+        device=DEVICE,
+        node_link=LinkSpec(latency_s=3e-6, bandwidth_bytes_per_s=2.4e11),
+        network_link=LinkSpec(latency_s=5e-6, bandwidth_bytes_per_s=2.5e10),
+    )
     return Space(bounds, Setting(model=MODEL, cluster=cluster, global_batch_size=batch, capabilities=ABLE))
+
+
+def task_of(space: Space, **more: Any) -> Task:
+    """The task of finding the best plan of the space."""
+    training = Training(space.setting.model, space.setting.cluster, MEGATRON_DEEPSPEED)
+    return Task(space=space, training=training, **more)
 
 
 @dataclass(frozen=True)
@@ -64,7 +87,8 @@ class Landscape:
     def measure(self, plan: Plan) -> Seen:
         if self.memory_gib(plan) > CAPACITY_GIB:
             return Seen(plan=plan, verdict=Verdict.OOM)
-        return Seen(plan=plan, verdict=Verdict.OK, score=self.tokens_per_s(plan))
+        score = self.tokens_per_s(plan)
+        return Seen(plan=plan, verdict=Verdict.OK, score=score, step_time_s=512 * MODEL.seq_len / score)
 
     @property
     def best(self) -> float:
@@ -75,7 +99,7 @@ class Landscape:
         goal = share * self.best
         seen: list[Seen] = []
         while len(seen) < limit:
-            (plan,) = search.ask(self.space, seen, 1)
+            (plan,) = search.ask(task_of(self.space), seen, 1).plans
             seen.append(self.measure(plan))
             if (seen[-1].score or 0.0) >= goal:
                 break
@@ -104,3 +128,8 @@ def space() -> Space:
 @pytest.fixture(scope="session")
 def make() -> Callable[[int, int | None, Bounds], Space]:
     return make_space
+
+
+@pytest.fixture(scope="session")
+def task() -> Callable[..., Task]:
+    return task_of

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import random
 import tempfile
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from runners.outcome import Verdict
+from search_spaces.estimates import Training
+from search_spaces.frameworks import MEGATRON_DEEPSPEED
 from search_spaces.plan import Plan, Recompute
 from search_spaces.space import Bounds, Space
-from tuner.search.base import Search, Seen
+from tuner.search.base import Search, Seen, Task
 from tuner.search.registry import SEARCHES, create_search
 
 KINDS = sorted(SEARCHES)
@@ -24,15 +26,27 @@ MODELS = ["deephyper", "optuna"]
 MakeSpace = Callable[[int, int | None, Bounds], Space]
 
 
-def search_of(kind: str, seed: int = 0) -> Search:
-    return create_search(kind, seed=seed, options={})
+@dataclass(frozen=True)
+class Asked:
+    """A search, asked for plans alone."""
+
+    search: Search
+
+    def ask(self, space: Space, seen: Sequence[Seen], n: int) -> list[Plan]:
+        training = Training(space.setting.model, space.setting.cluster, MEGATRON_DEEPSPEED)
+        return self.search.ask(Task(space=space, training=training), seen, n).plans
+
+
+def search_of(kind: str, seed: int = 0) -> Asked:
+    return Asked(create_search(kind, seed=seed, options={}))
 
 
 def outcome(plan: Plan) -> Seen:
     """Larger micro-batches are faster, until they do not fit."""
     if plan.micro_batch_size * plan.pp > 16:
         return Seen(plan=plan, verdict=Verdict.OOM)
-    return Seen(plan=plan, verdict=Verdict.OK, score=100.0 * plan.micro_batch_size / plan.pp + plan.tp)
+    score = 100.0 * plan.micro_batch_size / plan.pp + plan.tp
+    return Seen(plan=plan, verdict=Verdict.OK, score=score, step_time_s=100.0 / score)
 
 
 def history_of(space: Space, n: int) -> list[Seen]:
@@ -122,7 +136,11 @@ def test_seen_plans_outside_of_the_space_are_tolerated(kind: str, space: Space) 
         replace(legal, tp=8, pp=8),  # known values that no legal plan combines
     ]
     assert not any(plan in space for plan in outside)
-    seen = [*inside, *(Seen(plan=plan, verdict=Verdict.OK, score=5.0) for plan in outside), Seen(plan=outside[0])]
+    seen = [
+        *inside,
+        *(Seen(plan=plan, verdict=Verdict.OK, score=5.0, step_time_s=20.0) for plan in outside),
+        Seen(plan=outside[0]),
+    ]
     plans = search_of(kind).ask(space, seen, 4)
     assert len(set(plans)) == 4
     left = search_of(kind).ask(space, seen, len(space))
@@ -168,7 +186,9 @@ def test_asking_leaves_no_file_and_no_trace_in_the_process(
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_score_that_is_no_number_is_passed_over(kind: str, space: Space) -> None:
     seen = history_of(space, 30)
-    seen.append(Seen(plan=search_of(kind).ask(space, seen, 1)[0], verdict=Verdict.OK, score=float("nan")))
+    seen.append(
+        Seen(plan=search_of(kind).ask(space, seen, 1)[0], verdict=Verdict.OK, score=float("nan"), step_time_s=1.0)
+    )
     (plan,) = search_of(kind).ask(space, seen, 1)
     assert plan not in {one.plan for one in seen}
 

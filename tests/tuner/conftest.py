@@ -29,6 +29,7 @@ from tuner.campaign import Campaign, CampaignState
 from tuner.documents import read_spec
 from tuner.paths import Home
 from tuner.search import registry as searches
+from tuner.search.base import Proposal, proposal_of
 from tuner.search.baseline import GridSearch
 from tuner.service import Service
 from tuner.spec import CampaignSpec
@@ -191,14 +192,17 @@ class FakeWorkload:
 
 @dataclass
 class FakeSearch:
-    """The grid, unless `say` is set: what the search answers, or raises. asked: the n of every call."""
+    """The grid, unless `say` is set: what the search answers (a Proposal, or plans), or raises. asked: every n."""
 
     say: Callable[..., Any] | None = None
     asked: list[int] = field(default_factory=list)
 
-    def ask(self, space, seen, n):
+    def ask(self, task, seen, n):
         self.asked.append(n)
-        return GridSearch().ask(space, seen, n) if self.say is None else self.say(space, seen, n)
+        if self.say is None:
+            return GridSearch().ask(task, seen, n)
+        said = self.say(task.space, seen, n)
+        return said if isinstance(said, Proposal) else proposal_of(said)
 
 
 class Killed(BaseException):

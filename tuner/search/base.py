@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 from runners.outcome import Verdict
+from search_spaces.checks import Checks
+from search_spaces.estimates import Training
 from search_spaces.plan import Plan
 from search_spaces.space import Space
+from tuner.expectation import Expectation
 
 
 class SearchError(Exception):
@@ -30,27 +34,96 @@ class SearchMisconfigured(SearchError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One plan that the campaign has chosen, in the order of choosing.
+    """One plan that a campaign has chosen, in the order of choosing; one chosen twice stands there twice.
 
-    verdict None: still pending. score: what to maximise, exactly when the verdict is OK; no failed, pruned or
-    pending plan ever has one.
+    verdict None: still pending. score: what to maximise, exactly when the verdict is OK; no failed, pruned or pending
+    plan ever has one. step_time_s: seconds per optimizer step, of a measured plan. peak_bytes: at the fullest rank,
+    None where unknown. held_s: how long the trial held its devices, None where unknown.
     """
 
     plan: Plan
     verdict: Verdict | None = None
     score: float | None = None
+    step_time_s: float | None = None
+    peak_bytes: float | None = None
+    held_s: float | None = None
 
     def __post_init__(self) -> None:
         if (self.score is not None) != (self.verdict is Verdict.OK):
             raise ValueError(f"{self.plan.key}: a score ({self.score}) goes with verdict ok only, not {self.verdict}")
+        checks = Checks()
+        for name in ("step_time_s", "peak_bytes"):
+            value = getattr(self, name)
+            checks.require(value is None or 0 < value < inf, name, f"must be positive and finite, not {value}")
+        checks.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What an earlier campaign tried, of another size or model perhaps, on the same kind of device.
+
+    weight: how much one of its observations counts, 1 for as much as one of the campaign's own, 0 for nothing.
+    """
+
+    training: Training
+    seen: tuple[Seen, ...]
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.require(0 < self.weight <= 1, "weight", f"must be above 0 and at most 1, not {self.weight}")
+        checks.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What a search is to solve.
+
+    tolerance: a plan is worth finding if it is better than the best by more than this share. pareto: memory left over
+    counts beside the score, and the best is a set (the Pareto front of score and peak memory). past: what earlier
+    campaigns tried.
+    """
+
+    space: Space
+    training: Training
+    tolerance: float = 0.02
+    pareto: bool = False
+    past: tuple[Past, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A plan to try. expectation: why, in numbers; None for a search that expects nothing."""
+
+    plan: Plan
+    expectation: Expectation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What to try next, best first. chance_left: the probability that some plan that is neither tried nor under way
+    is better than the best measured one by more than the task's tolerance (of a Pareto task: that one would extend the
+    front by more than it); None where the search does not know."""
+
+    choices: tuple[Choice, ...]
+    chance_left: float | None = None
+
+    @property
+    def plans(self) -> list[Plan]:
+        return [choice.plan for choice in self.choices]
 
 
 class Search(Protocol):
-    """A search keeps nothing between calls: the campaign's history is its only memory."""
+    """A search keeps nothing between calls but what it can work out again: the history is its only memory."""
 
-    def ask(self, space: Space, seen: Sequence[Seen], n: int) -> list[Plan]:
-        """Up to `n` distinct plans of `space`, none of them in `seen`, best first.
+    def ask(self, task: Task, seen: Sequence[Seen], n: int) -> Proposal:
+        """Up to `n` distinct plans of the task's space, none of them in `seen`, best first.
 
         Fewer than n, or none: the space holds no more unseen plans. The same arguments give the same plans, so a
         call may be repeated after a crash. Raises SearchError.
         """
+
+
+def proposal_of(plans: Sequence[Plan]) -> Proposal:
+    """Plans of a search that expects nothing of them."""
+    return Proposal(tuple(Choice(plan) for plan in plans))

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from search_spaces.plan import Plan
-from search_spaces.space import Space
-from tuner.search.base import Search, Seen
+from tuner.search.base import Proposal, Search, Seen, Task, proposal_of
 from tuner.search.options import parse_options
 
 
@@ -26,22 +25,22 @@ class RandomSearch:
 
     seed: int
 
-    def ask(self, space: Space, seen: Sequence[Seen], n: int) -> list[Plan]:
-        order = np.random.default_rng(self.seed).permutation(len(space))
-        return _unseen((space[int(index)] for index in order), seen, n)
+    def ask(self, task: Task, seen: Sequence[Seen], n: int) -> Proposal:
+        order = np.random.default_rng(self.seed).permutation(len(task.space))
+        return _unseen((task.space[int(index)] for index in order), seen, n)
 
 
 @dataclass(frozen=True, slots=True)
 class GridSearch:
     """The space in its own order: dimension by dimension, the last one fastest."""
 
-    def ask(self, space: Space, seen: Sequence[Seen], n: int) -> list[Plan]:
-        return _unseen(space, seen, n)
+    def ask(self, task: Task, seen: Sequence[Seen], n: int) -> Proposal:
+        return _unseen(task.space, seen, n)
 
 
-def _unseen(plans: Iterable[Plan], seen: Sequence[Seen], n: int) -> list[Plan]:
+def _unseen(plans: Iterable[Plan], seen: Sequence[Seen], n: int) -> Proposal:
     taken = {one.plan for one in seen}
-    return list(islice((plan for plan in plans if plan not in taken), max(0, n)))
+    return proposal_of(list(islice((plan for plan in plans if plan not in taken), max(0, n))))
 
 
 def create_random(seed: int, options: Mapping[str, Any]) -> Search:

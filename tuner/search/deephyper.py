@@ -14,9 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from search_spaces.plan import Plan
-from search_spaces.space import Space
-from tuner.search.base import Search, SearchMisconfigured, Seen
+from tuner.search.base import Proposal, Search, SearchMisconfigured, Seen, Task
 from tuner.search.encoding import Encoding, Features, IntArray
 from tuner.search.history import History
 from tuner.search.options import parse_options, require_library
@@ -58,7 +56,7 @@ class DeepHyperSearch:
     def __post_init__(self) -> None:
         require_library("deephyper", "deephyper")
 
-    def ask(self, space: Space, seen: Sequence[Seen], n: int) -> list[Plan]:
+    def ask(self, task: Task, seen: Sequence[Seen], n: int) -> Proposal:
         kappa = _kappa(len(seen))
 
         def acquire(
@@ -72,7 +70,7 @@ class DeepHyperSearch:
                 found = [encoding.index_of(answer) for answer in search.ask(n)]
             return list(dict.fromkeys(index for index in found if index is not None))
 
-        return propose(space, seen, n, self.seed, self.options.n_initial, acquire)
+        return propose(task, seen, n, self.seed, self.options.n_initial, acquire)
 
     def _build(self, encoding: Encoding, offered: list[Features], seed: int, kappa: float, scratch: str) -> Any:
         try:

@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from search_spaces.plan import Plan
-from search_spaces.space import Space
-from tuner.search.base import Search, SearchMisconfigured, Seen
+from tuner.search.base import Proposal, Search, SearchMisconfigured, Seen, Task
 from tuner.search.encoding import CATEGORIES, Encoding, Features, IntArray
 from tuner.search.history import History
 from tuner.search.options import parse_options, require_library
@@ -51,8 +49,8 @@ class OptunaSearch:
     def __post_init__(self) -> None:
         require_library("optuna", "optuna")
 
-    def ask(self, space: Space, seen: Sequence[Seen], n: int) -> list[Plan]:
-        return propose(space, seen, n, self.seed, self.options.n_initial, sample)
+    def ask(self, task: Task, seen: Sequence[Seen], n: int) -> Proposal:
+        return propose(task, seen, n, self.seed, self.options.n_initial, sample)
 
 
 def sample(history: History, under_way: Sequence[Features], candidates: IntArray, n: int, seed: int) -> list[int]:

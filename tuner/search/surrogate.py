@@ -11,9 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from search_spaces.plan import Plan
-from search_spaces.space import Space
-from tuner.search.base import Seen
+from tuner.search.base import Proposal, Seen, Task, proposal_of
 from tuner.search.design import spread
 from tuner.search.encoding import Encoding, Features, IntArray
 from tuner.search.history import History, read_history
@@ -26,9 +24,9 @@ class Model(Protocol):
         """Up to `n` distinct ones of `candidates` (positions in the space, shuffled), best first."""
 
 
-def propose(space: Space, seen: Sequence[Seen], n: int, seed: int, n_initial: int | None, model: Model) -> list[Plan]:
+def propose(task: Task, seen: Sequence[Seen], n: int, seed: int, n_initial: int | None, model: Model) -> Proposal:
     """The plans of one ask, see `Search.ask`."""
-    history = read_history(space, seen)
+    history = read_history(task.space, seen)
     encoding = history.encoding
     ask_seed = derived_seed(seed, seen)
     rng = np.random.default_rng(ask_seed)
@@ -44,7 +42,7 @@ def propose(space: Space, seen: Sequence[Seen], n: int, seed: int, n_initial: in
         # A model may name a plan twice within a batch; fewer plans than asked for would mean an exhausted space.
         taken = np.concatenate([history.taken, np.array(chosen, dtype=np.int64)])
         chosen += spread(points, taken, np.setdiff1d(history.unseen, chosen), n - len(chosen), rng)
-    return [space[index] for index in chosen]
+    return proposal_of([task.space[index] for index in chosen])
 
 
 def first_plans(asked: int | None, encoding: Encoding) -> int:
