@@ -58,3 +58,15 @@ def make_table(tmp_path: Path) -> MakeTable:
         return path
 
     return make
+
+
+@pytest.fixture
+def settings() -> list[dict[str, object]]:
+    """20 settings of 16 sequences on the node's 8 devices, of which no two take equally long."""
+    degrees = [(tp, 8 // tp // dp, dp) for tp in (1, 2, 4, 8) for dp in (1, 2, 4, 8) if tp * dp <= 8]
+    plans = [
+        {"tp": tp, "pp": pp, "dp": dp, "micro_batch": size, "grad_accum": 16 // size // dp}
+        for tp, pp, dp in degrees
+        for size in (1, 2)
+    ]
+    return [plan | {"step_time_s": 1.0 + 0.1 * at} for at, plan in enumerate(plans)]

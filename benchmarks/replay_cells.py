@@ -1,0 +1,184 @@
+"""What a replay plays: the settings that a table measured of one training, each with what became of it.
+
+A cell is one (model, gpus, seq_len, global_batch) of one training: rows of another cluster or other number formats
+cannot be compared with them and make a cell of their own. Rows of one plan are one setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from reported import Leaving, Reported, reported
+from tables import CellKey, Status, cell_of, read_table
+
+from runners.outcome import Verdict
+from search_spaces.estimates import Training
+from search_spaces.knowledge import missing
+from search_spaces.plan import Plan
+from search_spaces.setting import Setting
+from search_spaces.space import Space
+from tuner.search.base import Past, Seen, Task
+
+# With fewer settings that ran there is little to search.
+LEAST_OK = 10
+FAILURES: Mapping[Status, Verdict] = {Status.OOM: Verdict.OOM, Status.FAIL: Verdict.CRASHED}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """outcomes: of every setting, as a search sees it once it has chosen it. merged: rows of a plan that an earlier row
+    had. past: what a search may know beforehand."""
+
+    table: str
+    key: CellKey
+    training: Training
+    outcomes: Mapping[Plan, Seen]
+    merged: int = 0
+    past: tuple[Past, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"{self.key.model}, {self.key.devices} devices, seq {self.key.seq_len}, batch {self.key.global_batch}"
+
+    @property
+    def ok(self) -> int:
+        """How many settings ran."""
+        return sum(seen.score is not None for seen in self.outcomes.values())
+
+    @property
+    def best(self) -> float:
+        """Tokens per second of the fastest setting."""
+        return max(seen.score for seen in self.outcomes.values() if seen.score is not None)
+
+    def task(self, tolerance: float) -> Task:
+        """All that a search is told: the settings without their outcomes, the training, and the past."""
+        setting = Setting(
+            model=self.training.model,
+            cluster=self.training.cluster,
+            global_batch_size=self.key.global_batch,
+            tp_across_nodes=any(plan.tp > self.training.cluster.devices_per_node for plan in self.outcomes),
+        )
+        space = Space.listed(tuple(self.outcomes), setting)
+        return Task(space=space, training=self.training, tolerance=tolerance, past=self.past)
+
+
+@dataclass(frozen=True, slots=True)
+class TableCells:
+    """One table's cells. read: rows of the table. left: those that cannot be replayed. small: how many cells have too
+    few settings that ran. unknown: the cells whose steps cannot be predicted, and why."""
+
+    table: str
+    read: int
+    left: tuple[Leaving, ...]
+    cells: tuple[Cell, ...]
+    small: int
+    unknown: tuple[str, ...]
+
+    @classmethod
+    def of(cls, table: str, read: int, left: tuple[Leaving, ...], cells: Sequence[Cell]) -> TableCells:
+        """With the cells that can be replayed, and the others counted."""
+        large = [cell for cell in cells if cell.ok >= LEAST_OK]
+        problems = [missing(cell.training) for cell in large]
+        return cls(
+            table=table,
+            read=read,
+            left=left,
+            cells=tuple(cell for cell, found in zip(large, problems, strict=True) if not found),
+            small=len(cells) - len(large),
+            unknown=tuple(
+                f"{cell.label}: {'; '.join(map(str, found))}"
+                for cell, found in zip(large, problems, strict=True)
+                if found
+            ),
+        )
+
+
+def read_cells(path: Path, cluster: str | None = None) -> TableCells:
+    """The cells of one table. cluster: the preset of all rows; None: by their hardware. Raises TableError, OSError."""
+    rows = read_table(path)
+    reports, left = reported(rows, cluster)
+    groups: dict[Hashable, list[Reported]] = {}
+    for one in reports:
+        if _usable(one):
+            groups.setdefault((cell_of(one.row), _identity(one.training)), []).append(one)
+    cells = [_cell(path.stem, members) for members in groups.values()]
+    return TableCells.of(path.stem, len(rows), (*left, *_without_time(reports)), cells)
+
+
+def read_past(path: Path, cluster: str | None = None) -> tuple[Past, ...]:
+    """The rows of a table as earlier campaigns, one per training. Raises TableError, OSError."""
+    groups: dict[Hashable, list[Reported]] = {}
+    for one in reported(read_table(path), cluster)[0]:
+        if _usable(one):
+            groups.setdefault(_identity(one.training), []).append(one)
+    return tuple(Past(training=members[0].training, seen=_seen(members)) for members in groups.values())
+
+
+def smaller(past: Sequence[Past], cell: Cell) -> tuple[Past, ...]:
+    """Those of them on the cell's kind of cluster, with fewer devices than the cell has."""
+    here = cell.training.cluster
+    return tuple(
+        one for one in past if one.training.cluster.name == here.name and one.training.cluster.devices < here.devices
+    )
+
+
+def _cell(table: str, members: Sequence[Reported]) -> Cell:
+    first, outcomes = members[0], {seen.plan: seen for seen in _seen(members)}
+    return Cell(table, cell_of(first.row), first.training, outcomes, merged=len(members) - len(outcomes))
+
+
+def _seen(members: Sequence[Reported]) -> tuple[Seen, ...]:
+    """What became of each plan. All devices and one batch belong to every row, so that two plans of a cell never differ
+    only in what follows from the dimensions."""
+    plans: dict[Plan, list[Reported]] = {}
+    for one in members:
+        plans.setdefault(one.plan, []).append(one)
+    return tuple(_outcome(plan, rows) for plan, rows in plans.items())
+
+
+def _outcome(plan: Plan, repeats: Sequence[Reported]) -> Seen:
+    """A setting ran if any of its rows did; else it ran out of memory if any did, and crashed otherwise."""
+    times = [time for one in repeats if (time := _step_time_s(one)) is not None]
+    if not times:
+        out_of_memory = any(one.row.status is Status.OOM for one in repeats)
+        return Seen(plan=plan, verdict=Verdict.OOM if out_of_memory else Verdict.CRASHED)
+    peaks = [peak for one in repeats if (peak := one.peak_memory_bytes) is not None]
+    step_time_s = median(times)
+    return Seen(
+        plan=plan,
+        verdict=Verdict.OK,
+        score=_tokens(repeats[0]) / step_time_s,
+        step_time_s=step_time_s,
+        peak_bytes=median(peaks) if peaks else None,
+    )
+
+
+def _step_time_s(one: Reported) -> float | None:
+    """Of a run that ended well: as stated, or from the tokens per second; None where neither is."""
+    if one.row.status is not Status.OK:
+        return None
+    if one.row.step_time_s is not None:
+        return one.row.step_time_s
+    return _tokens(one) / one.row.tokens_per_s if one.row.tokens_per_s else None
+
+
+def _tokens(one: Reported) -> int:
+    return one.plan.global_batch_size * one.training.model.seq_len
+
+
+def _usable(one: Reported) -> bool:
+    return one.row.status is not Status.OK or _step_time_s(one) is not None
+
+
+def _without_time(reports: Sequence[Reported]) -> tuple[Leaving, ...]:
+    rows = [one.row for one in reports if not _usable(one)]
+    return (Leaving("ok, but with neither a step time nor tokens/s", len(rows), rows[0].place),) if rows else ()
+
+
+def _identity(training: Training) -> Hashable:
+    # A cluster is told by its preset's name and its size: a ClusterSpec has no hash.
+    cluster = training.cluster
+    return training.model, training.framework, cluster.name, cluster.nodes, cluster.devices_per_node

@@ -1,0 +1,70 @@
+"""The physical search with times made wrong on purpose, to see that it finds out: `physics-shuffled` and its like.
+
+shuffled: each setting is expected to take the time of another one, drawn at random. inverted: the fastest is expected
+to be the slowest. scaled: differences are three times as large, in logarithms, and all times three times as long.
+What is expected of memory stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import log
+
+import numpy as np
+import numpy.typing as npt
+
+from search_spaces.columns import Columns
+from search_spaces.estimates import Training
+from search_spaces.plan import PLAN_FIELDS
+from tuner.search.base import Search
+from tuner.search.physics import PhysicsSearch
+from tuner.search.prior import Rows, rows_of
+
+WAYS = ("shuffled", "inverted", "scaled")
+STRETCHED = 3.0
+
+
+@dataclass(slots=True)
+class _Wrong:
+    """Takes the place of `rows_of`; the first plans that it is asked for are the space. known: by the plan's fields."""
+
+    way: str
+    seed: int
+    known: dict[bytes, Rows] = field(default_factory=dict)
+    middle: float | None = None
+
+    def __call__(self, training: Training, columns: Columns, campaign: int) -> Rows:
+        right = rows_of(training, columns, campaign)
+        keys = np.stack([columns[name] for name in PLAN_FIELDS], axis=1)
+        if self.middle is None:
+            self.middle = float(np.mean(right.log_step))
+            wrong = self._distorted(right, self.middle)
+            self.known = {key.tobytes(): wrong.take(slice(at, at + 1)) for at, key in enumerate(keys)}
+            return wrong
+        return self._looked_up(right, keys)
+
+    def _distorted(self, right: Rows, middle: float) -> Rows:
+        if self.way == "shuffled":
+            order = np.random.default_rng(self.seed).permutation(len(right))
+            return replace(right, log_step=right.log_step[order], step_slopes=right.step_slopes[order])
+        if self.way == "inverted":
+            return replace(right, log_step=2 * middle - right.log_step, step_slopes=-right.step_slopes)
+        stretched = middle + STRETCHED * (right.log_step - middle) + log(STRETCHED)
+        return replace(right, log_step=stretched, step_slopes=STRETCHED * right.step_slopes)
+
+    def _looked_up(self, right: Rows, keys: npt.NDArray[np.int64]) -> Rows:
+        wrong = [self.known[key.tobytes()] for key in keys]
+        return replace(
+            right,
+            log_step=np.array([row.log_step[0] for row in wrong]),
+            step_slopes=np.array([row.step_slopes[0] for row in wrong]).reshape(right.step_slopes.shape),
+        )
+
+
+def create_wrong(way: str, seed: int) -> Search:
+    """A physical search that believes in wrong times."""
+    return PhysicsSearch(seed, rows_of=_Wrong(way, seed))
+
+
+NAMES: Mapping[str, str] = {f"physics-{way}": way for way in WAYS}

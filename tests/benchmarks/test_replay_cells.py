@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from replay_cells import Cell, TableCells, read_cells, read_past, smaller
+from reported import GB
+
+from runners.outcome import Verdict
+from tuner.search.base import Seen
+
+MakeTable = Callable[..., Path]
+Settings = list[dict[str, object]]
+BATCH_TOKENS = 16 * 1024
+
+
+def only(table: TableCells) -> Cell:
+    (cell,) = table.cells
+    return cell
+
+
+def outcome(make_table: MakeTable, settings: Settings, repeats: Sequence[Mapping[str, object]]) -> Seen:
+    """What became of the first setting, measured as the repeats say."""
+    first = settings[0] | {"step_time_s": None}
+    table = read_cells(make_table(*(first | dict(one) for one in repeats), *settings[1:]))
+    assert only(table).merged == len(repeats) - 1
+    return next(iter(only(table).outcomes.values()))
+
+
+def test_a_cell_holds_every_setting_with_what_became_of_it(make_table: MakeTable, settings: Settings) -> None:
+    settings[1] |= {"status": "oom", "step_time_s": None}
+    settings[2] |= {"status": "fail", "step_time_s": None}
+    settings[3] |= {"mem_gb": 30}
+
+    cell = only(read_cells(make_table(*settings)))
+
+    found = list(cell.outcomes.values())
+    assert [seen.plan for seen in found] == list(cell.outcomes)
+    assert [seen.verdict for seen in found] == [Verdict.OK, Verdict.OOM, Verdict.CRASHED] + [Verdict.OK] * 17
+    assert found[3] == Seen(
+        plan=found[3].plan,
+        verdict=Verdict.OK,
+        score=BATCH_TOKENS / 1.3,
+        step_time_s=1.3,
+        peak_bytes=30 * GB,
+    )
+    assert (cell.ok, cell.best) == (18, BATCH_TOKENS / 1.0)
+    assert (found[1].peak_bytes, found[0].peak_bytes) == (None, None)
+
+
+def test_rows_of_one_plan_are_one_setting_with_their_median_time(make_table: MakeTable, settings: Settings) -> None:
+    seen = outcome(make_table, settings, [{"step_time_s": time} for time in (9.0, 2.0, 3.0)])
+    assert (seen.step_time_s, seen.score) == (3.0, BATCH_TOKENS / 3)
+
+
+def test_a_setting_that_ran_once_ran(make_table: MakeTable, settings: Settings) -> None:
+    seen = outcome(make_table, settings, [{"status": "fail"}, {"step_time_s": 2.0}, {"status": "oom"}])
+    assert (seen.verdict, seen.step_time_s) == (Verdict.OK, 2.0)
+
+
+def test_a_setting_that_ran_out_of_memory_once_and_never_ran_is_out_of_memory(
+    make_table: MakeTable, settings: Settings
+) -> None:
+    seen = outcome(make_table, settings, [{"status": "fail"}, {"status": "oom"}])
+    assert (seen.verdict, seen.score, seen.step_time_s) == (Verdict.OOM, None, None)
+
+
+def test_the_time_follows_from_the_tokens_where_only_these_are_stated(
+    make_table: MakeTable, settings: Settings
+) -> None:
+    seen = outcome(make_table, settings, [{"tokens_per_s": 4096, "mfu": 0.9}])
+    assert (seen.step_time_s, seen.score) == (BATCH_TOKENS / 4096, 4096)
+
+
+def test_a_row_that_ran_without_a_time_is_left_out_and_counted(make_table: MakeTable, settings: Settings) -> None:
+    for at in (4, 6):
+        settings[at] |= {"step_time_s": None, "tokens_per_s": 0, "mfu": 0.5}
+
+    table = read_cells(make_table(*settings))
+
+    assert len(only(table).outcomes) == 18
+    (left,) = table.left
+    assert (left.rows, left.first) == (2, "table.csv, line 6")
+    assert "neither a step time nor tokens/s" in left.kind
+
+
+def test_rows_that_cannot_be_expressed_are_counted(make_table: MakeTable, settings: Settings) -> None:
+    table = read_cells(make_table(*settings, {"layers": None}))
+    assert (table.read, [one.rows for one in table.left]) == (21, [1])
+
+
+def test_rows_of_other_number_formats_are_a_cell_of_their_own(make_table: MakeTable, settings: Settings) -> None:
+    other = [row | {"precision": "bf16", "step_time_s": 0.5} for row in settings]
+    table = read_cells(make_table(*settings, *other))
+    assert [(cell.label, len(cell.outcomes), cell.best) for cell in table.cells] == [
+        ("gpt-small, 8 devices, seq 1024, batch 16", 20, BATCH_TOKENS / 1.0),
+        ("gpt-small, 8 devices, seq 1024, batch 16", 20, BATCH_TOKENS / 0.5),
+    ]
+
+
+def test_a_cell_needs_ten_settings_that_ran(make_table: MakeTable, settings: Settings) -> None:
+    failed = [row | {"status": "fail"} for row in settings[10:]]
+    assert len(only(read_cells(make_table(*settings[:10], *failed))).outcomes) == 20
+    table = read_cells(make_table(*settings[:9], *settings[:9], *failed))
+    assert (table.cells, table.small) == ((), 1)
+
+
+def test_a_search_is_told_the_settings_and_the_training_but_no_outcome(
+    make_table: MakeTable, settings: Settings
+) -> None:
+    cell = only(read_cells(make_table(*settings)))
+    slower = [row | {"step_time_s": 99.0 - at, "status": "ok"} for at, row in enumerate(settings)]
+    other = only(read_cells(make_table(*slower[::-1])))
+
+    task, same = cell.task(0.05), other.task(0.05)
+
+    assert set(task.space) == set(cell.outcomes)
+    assert list(task.space) == list(same.space)
+    assert (task.training, task.tolerance, task.past) == (cell.training, 0.05, ())
+    assert task.training.cluster == task.space.setting.cluster
+    assert task.space.setting.global_batch_size == 16
+
+
+def test_a_setting_whose_tensor_groups_leave_the_node_is_searched_as_well(
+    make_table: MakeTable, settings: Settings
+) -> None:
+    small = {"nodes": 4, "gpus_per_node": 2}
+    cell = only(read_cells(make_table(*(row | small for row in settings))))
+    assert cell.task(0.05).space.setting.tp_across_nodes
+    assert set(cell.task(0.05).space) == set(cell.outcomes)
+
+
+def test_the_past_is_every_smaller_training_on_the_same_kind_of_cluster(
+    make_table: MakeTable, settings: Settings
+) -> None:
+    half = {"gpus": 4, "gpus_per_node": 4, "tp": 1, "pp": 2, "dp": 2}
+    two = {"gpus": 16, "nodes": 2, "tp": 2, "pp": 2, "dp": 4, "grad_accum": 2}
+    other = half | {"gpu_mem_gb": 40, "hardware": "A100-40GB (8/node)"}
+    path = make_table(*settings, half, half | {"step_time_s": 2.5}, half | {"seq_len": 2048}, two, other)
+    cell = only(read_cells(path))
+
+    past = read_past(path)
+
+    assert sorted(len(one.seen) for one in past) == [1, 1, 1, 1, 20]
+    known = smaller(past, cell)
+    assert [(one.training.cluster.devices, one.training.model.seq_len) for one in known] == [(4, 1024), (4, 2048)]
+    assert [[seen.step_time_s for seen in one.seen] for one in known] == [[2.0], [1.5]]
+    assert replace(cell, past=known).task(0.05).past == known
+
+
+def test_a_cell_of_a_cluster_whose_speeds_are_unknown_is_left_out_and_says_why(
+    make_table: MakeTable, settings: Settings
+) -> None:
+    cell = only(read_cells(make_table(*settings)))
+    unlinked = replace(cell.training, cluster=replace(cell.training.cluster, node_link=None))
+
+    table = TableCells.of("table", 40, (), [replace(cell, training=unlinked), cell])
+
+    assert (table.cells, table.small) == ((cell,), 0)
+    (why,) = table.unknown
+    assert why.startswith("gpt-small, 8 devices, seq 1024, batch 16: cluster.node_link: is not known")

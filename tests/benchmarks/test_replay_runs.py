@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from replay_cells import Cell, read_cells, read_past
+from replay_runs import Contender, Rules, Run, parse_contenders, play, play_all
+
+from runners.outcome import Verdict
+from tuner.search.base import Proposal, Search, SearchError, Seen, Task, proposal_of
+
+MakeTable = Callable[..., Path]
+Settings = list[dict[str, object]]
+RULES = Rules(tolerance=0.05, batch=1, max_trials=100)
+GRID = Contender("grid", "grid", {})
+RANDOM = Contender("random", "random", {})
+
+
+@dataclass(frozen=True)
+class InOrder(Contender):
+    """Proposes the settings in the order of the table, and writes down what it was asked."""
+
+    label: str = "in order"
+    kind: str = "in order"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    order: tuple[Any, ...] = ()
+    asked: list[tuple[Task, tuple[Seen, ...], int]] = field(default_factory=list)
+
+    def create(self, seed: int) -> Search:
+        return self
+
+    def ask(self, task: Task, seen: Sequence[Seen], n: int) -> Proposal:
+        self.asked.append((task, tuple(seen), n))
+        return proposal_of(list(self.order[len(seen) : len(seen) + n]))
+
+
+@pytest.fixture
+def cell(make_table: MakeTable, settings: Settings) -> Cell:
+    """The settings in the table's order: two fail, and the best are the 7th (1 s) and the 6th (1.04 s); others 2 s."""
+    times = [2.0] * 5 + [1.04, 1.0] + [2.0] * 13
+    rows: Settings = [row | {"step_time_s": time} for row, time in zip(settings, times, strict=True)]
+    rows[1] |= {"status": "oom", "step_time_s": None}
+    rows[2] |= {"status": "fail", "step_time_s": None}
+    (found,) = read_cells(make_table(*rows)).cells
+    return found
+
+
+def timeless(run: Run) -> Run:
+    return replace(run, ask_seconds=())
+
+
+def test_a_run_ends_with_the_first_setting_within_the_tolerance_and_failures_cost_a_trial(cell: Cell) -> None:
+    run = play(cell, InOrder(order=tuple(cell.outcomes)), 0, RULES)
+    assert run.reached
+    assert run.shares == pytest.approx((0.5, 0, 0, 0.5, 0.5, 1 / 1.04))
+    assert run.failed == 2
+    assert len(run.ask_seconds) == 6
+
+
+def test_the_tolerance_is_a_share_of_the_best_speed(cell: Cell) -> None:
+    run = play(cell, InOrder(order=tuple(cell.outcomes)), 0, replace(RULES, tolerance=0.03))
+    assert run.shares[-2:] == pytest.approx((1 / 1.04, 1.0))
+    assert len(play(cell, InOrder(order=tuple(cell.outcomes)), 0, replace(RULES, tolerance=0.5)).shares) == 1
+
+
+def test_a_run_that_does_not_get_there_ends_at_the_most_trials(cell: Cell) -> None:
+    run = play(cell, InOrder(order=tuple(cell.outcomes)), 0, replace(RULES, max_trials=5))
+    assert (run.reached, len(run.shares)) == (False, 5)
+
+
+def test_a_search_that_proposes_nothing_more_has_not_reached_the_goal(cell: Cell) -> None:
+    run = play(cell, InOrder(order=tuple(cell.outcomes)[:3]), 0, RULES)
+    assert (run.reached, len(run.shares)) == (False, 3)
+
+
+def test_a_search_sees_its_task_and_the_outcomes_of_what_it_chose(cell: Cell) -> None:
+    search = InOrder(order=tuple(cell.outcomes))
+    play(cell, search, 0, RULES)
+    outcomes = tuple(cell.outcomes.values())
+    assert [seen for _, seen, _ in search.asked] == [outcomes[:count] for count in range(6)]
+    assert [seen.verdict for seen in outcomes[:3]] == [Verdict.OK, Verdict.OOM, Verdict.CRASHED]
+    assert {id(task) for task, _, _ in search.asked} == {id(search.asked[0][0])}
+    assert set(search.asked[0][0].space) == set(cell.outcomes)
+
+
+def test_a_batch_is_asked_for_at_once_and_its_trials_are_counted_one_by_one(cell: Cell) -> None:
+    search = InOrder(order=tuple(cell.outcomes))
+    run = play(cell, search, 0, replace(RULES, batch=4))
+    assert [(len(seen), n) for _, seen, n in search.asked] == [(0, 4), (4, 4)]
+    assert len(run.shares) == 6
+
+
+def test_a_batch_does_not_go_over_the_most_trials(cell: Cell) -> None:
+    search = InOrder(order=tuple(cell.outcomes))
+    run = play(cell, search, 0, replace(RULES, batch=4, max_trials=5))
+    assert [n for _, _, n in search.asked] == [4, 1]
+    assert len(run.shares) == 5
+
+
+def test_the_past_reaches_the_search(cell: Cell, make_table: MakeTable, settings: Settings) -> None:
+    search = InOrder(order=tuple(cell.outcomes))
+    past = read_past(make_table(*settings, name="past"))
+    play(replace(cell, past=past), search, 0, RULES)
+    assert search.asked[0][0].past == past
+
+
+def test_runs_follow_their_number_and_cells_of_one_size_are_searched_in_orders_of_their_own(cell: Cell) -> None:
+    other = replace(cell, key=replace(cell.key, model="gpt-other"))
+    runs = [timeless(play(cell, RANDOM, number, RULES)) for number in range(8)]
+    assert runs == [timeless(play(cell, RANDOM, number, RULES)) for number in range(8)]
+    assert len(set(runs)) > 4
+    assert runs != [timeless(play(other, RANDOM, number, RULES)) for number in range(8)]
+
+
+def test_processes_change_nothing_but_the_seconds(cell: Cell) -> None:
+    other = replace(cell, key=replace(cell.key, model="gpt-other"))
+    found = [timeless(run) for run in play_all([cell, other], [GRID, RANDOM], 3, RULES)]
+    assert found == [
+        timeless(play(one, contender, number, RULES))
+        for one in (cell, other)
+        for contender in (GRID, RANDOM)
+        for number in range(3)
+    ]
+
+
+def test_a_search_is_named_with_its_options() -> None:
+    assert parse_contenders("random,deephyper:n_initial=4:filter_failures=mean,optuna-tpe:n_initial=null") == (
+        RANDOM,
+        Contender(
+            "deephyper:n_initial=4:filter_failures=mean", "deephyper", {"n_initial": 4, "filter_failures": "mean"}
+        ),
+        Contender("optuna-tpe:n_initial=null", "optuna", {"sampler": "tpe", "n_initial": None}),
+    )
+    assert parse_contenders("optuna-gp")[0].options == {"sampler": "gp"}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("randam", "no search 'randam': did you mean 'random'?"),
+        ("random,", "no search ''"),
+        ("random:speed=3", "search random: unknown option 'speed'"),
+        ("deephyper:n_initial=0", "search deephyper: option 'n_initial' is 0"),
+        ("deephyper:n_initial", "search deephyper:n_initial: 'n_initial' is no option; write NAME:option=value"),
+        ("deephyper:n_initial=[", "search deephyper:n_initial=[: '[' is no YAML value"),
+        ("random,grid,random", "search random is named twice"),
+    ],
+)
+def test_a_search_that_is_not_there_is_refused_with_the_reason(text: str, told: str) -> None:
+    with pytest.raises(SearchError) as refused:
+        parse_contenders(text)
+    assert told in str(refused.value)
