@@ -21,7 +21,7 @@ from tuner.search.base import Search, Seen, Task
 from tuner.search.registry import SEARCHES, create_search
 
 KINDS = sorted(SEARCHES)
-SEEDED = [kind for kind in KINDS if kind != "grid"]
+SEEDED = [kind for kind in KINDS if kind not in ("grid", "physics")]
 MODELS = ["deephyper", "optuna"]
 MakeSpace = Callable[[int, int | None, Bounds], Space]
 

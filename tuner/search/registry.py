@@ -13,6 +13,7 @@ from tuner.search.base import Search, SearchMisconfigured, UnknownSearch
 # Name -> "module:function"; the function takes (seed, options) and raises SearchMisconfigured.
 SEARCHES: Mapping[str, str] = MappingProxyType(
     {
+        "physics": "tuner.search.physics:create",
         "deephyper": "tuner.search.deephyper:create",
         "optuna": "tuner.search.optuna:create",
         "random": "tuner.search.baseline:create_random",

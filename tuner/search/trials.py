@@ -1,0 +1,142 @@
+"""A campaign's history, and that of earlier ones, as the physical search reads it: numbers, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, nan
+
+import numpy as np
+import numpy.typing as npt
+
+from runners.outcome import Verdict
+from search_spaces.columns import Columns, FloatColumn, columns_of
+from search_spaces.estimates import Training
+from search_spaces.plan import Plan
+from tuner.search.acquisition import Cost, cost_of
+from tuner.search.base import Past, Seen, Task
+from tuner.search.feasibility import Tried
+from tuner.search.prior import Rows, stack
+
+# (training, columns, number of the campaign) -> rows.
+RowsOf = Callable[[Training, Columns, int], Rows]
+# More observations than this are thinned out: a Gaussian process costs their cube, and the last hundreds say little.
+MOST_OBSERVATIONS = 300
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trials:
+    """measured, log_times, weights: plans with a step time, as log(seconds per token), own ones and earlier ones; how
+    much each counts. tried: what became of plans, for memory. own_times, own_peaks: of the measured plans of this
+    campaign, all of them (NaN where a peak is unknown). best: the fastest of them, one row. pending: plans under way.
+    unseen: positions in the space of what was never chosen. ran_out: plans that ran out of memory here."""
+
+    measured: Rows
+    log_times: FloatColumn
+    weights: FloatColumn
+    tried: Tried
+    own_times: FloatColumn
+    own_peaks: FloatColumn
+    best: Rows
+    pending: Rows
+    unseen: npt.NDArray[np.int64]
+    ran_out: Sequence[Plan]
+    cost: Cost
+
+    def most_telling(self, count: int) -> Trials:
+        """With the fastest and the latest measurements alone, `count` at the most, for a first look at many plans."""
+        kept = _telling(self.log_times, count)
+        tried, last = self.tried, slice(max(0, len(self.tried.rows) - count), None)
+        fewer = Tried(tried.rows.take(last), tried.log_peak[last], tried.verdicts[last], tried.weights[last])
+        return replace(
+            self,
+            measured=self.measured.take(kept),
+            log_times=self.log_times[kept],
+            weights=self.weights[kept],
+            tried=fewer,
+        )
+
+
+def read_trials(task: Task, seen: Sequence[Seen], unseen: npt.NDArray[np.int64], rows_of: RowsOf) -> Trials:
+    """The history of a campaign. unseen: positions in the space of what was never chosen.
+
+    A plan outside of the space teaches like any other. Cancelled and lost ones teach nothing, broken scores neither.
+    """
+    informative = [one for one in seen if _teaches(one)]
+    times = _log_times(task.training, informative)
+    timed = np.flatnonzero(np.isfinite(times))
+    fastest = [informative[int(i)].plan for i in timed[np.argsort(times[timed], kind="stable")[:1]]]
+    told, weights, parts = list[Seen](), list[float](), list[Rows]()
+    log_times: list[FloatColumn] = []
+    for number, past in enumerate((Past(training=task.training, seen=tuple(informative)), *task.past)):
+        teaching = _thinned(past.training, [one for one in past.seen if _teaches(one)])
+        parts.append(rows_of(past.training, columns_of([one.plan for one in teaching]), number))
+        log_times.append(_log_times(past.training, teaching))
+        told += teaching
+        weights += [past.weight] * len(teaching)
+    rows, weight, log_time = stack(parts), np.array(weights), np.concatenate(log_times)
+    measured = np.flatnonzero(np.isfinite(log_time))
+    return Trials(
+        measured=rows.take(measured),
+        log_times=log_time[measured],
+        weights=weight[measured],
+        tried=Tried(rows, _log_peaks(told), [_verdict(one) for one in told], weight),
+        own_times=times[timed],
+        own_peaks=_log_peaks([informative[int(i)] for i in timed]),
+        best=rows_of(task.training, columns_of(fastest), 0),
+        pending=rows_of(task.training, columns_of([one.plan for one in seen if one.verdict is None]), 0),
+        unseen=unseen,
+        ran_out=[one.plan for one in seen if one.verdict is Verdict.OOM],
+        cost=_cost(informative),
+    )
+
+
+def _thinned(training: Training, informative: Sequence[Seen]) -> list[Seen]:
+    """At most `MOST_OBSERVATIONS`, two thirds of them measured: the physics is worked out for these alone."""
+    times = _log_times(training, informative)
+    timed, failed = np.flatnonzero(np.isfinite(times)), np.flatnonzero(~np.isfinite(times))
+    if len(informative) > MOST_OBSERVATIONS:
+        share = 2 * MOST_OBSERVATIONS // 3
+        timed = timed[_telling(times[timed], max(share, MOST_OBSERVATIONS - len(failed)))]
+        failed = failed[max(0, len(failed) - (MOST_OBSERVATIONS - len(timed))) :]
+    return [informative[int(index)] for index in np.sort(np.concatenate([timed, failed]))]
+
+
+def _log_times(training: Training, told: Sequence[Seen]) -> FloatColumn:
+    """Logarithms of seconds per token, NaN for what was not measured."""
+    tokens = [one.plan.global_batch_size * training.model.seq_len for one in told]
+    return np.log([nan if one.step_time_s is None else one.step_time_s for one in told]) - np.log(tokens)
+
+
+def _log_peaks(told: Sequence[Seen]) -> FloatColumn:
+    logs: FloatColumn = np.log([nan if one.peak_bytes is None else one.peak_bytes for one in told])
+    return logs
+
+
+def _teaches(one: Seen) -> bool:
+    if one.verdict is None or not one.verdict.informative:
+        return False
+    return one.score is None or (isfinite(one.score) and one.step_time_s is not None)
+
+
+def _verdict(one: Seen) -> Verdict:
+    assert one.verdict is not None
+    return one.verdict
+
+
+def _telling(log_times: FloatColumn, most: int) -> npt.NDArray[np.int64]:
+    """Positions of at most `most` observations: the fastest third, the latest third, and others evenly, in order."""
+    count = len(log_times)
+    if count <= most:
+        return np.arange(count)
+    third = max(1, most // 3)
+    chosen = {*np.argsort(log_times, kind="stable")[:third].tolist(), *range(count - third, count)}
+    others = [index for index in range(count) if index not in chosen]
+    spread = np.linspace(0, len(others) - 1, max(0, most - len(chosen))).round().astype(int)
+    return np.array(sorted(chosen | {others[index] for index in spread}), dtype=np.int64)
+
+
+def _cost(informative: Sequence[Seen]) -> Cost:
+    good = [(one.held_s, one.step_time_s) for one in informative if one.held_s and one.step_time_s]
+    failed = [one.held_s for one in informative if one.held_s and one.step_time_s is None]
+    return cost_of([held for held, _ in good], [step for _, step in good], failed)

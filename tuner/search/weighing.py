@@ -1,0 +1,110 @@
+"""What a trial of each candidate is worth, given a belief: the numbers that a choice is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from search_spaces.columns import FloatColumn
+from tuner.expectation import Expectation
+from tuner.search.acquisition import chance_left, log_expected_improvement
+from tuner.search.belief import Belief, moments
+from tuner.search.pareto import Front, Outlook, chance_of_growth, log_expected_growth, measured_front
+from tuner.search.prior import Rows
+from tuner.search.trials import Trials
+
+# 95 % of a normal distribution lie within so many standard deviations.
+WIDTH = 1.96
+# Two plans whose worth differs by less than this share are alike, and the seed chooses.
+ALIKE = 1e-3
+# Before anything is measured, a plan that so likely runs is as good as one that surely does.
+LIKELY = 0.9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weighing:
+    """Candidates under a belief. runs: the probability that each does. best: log(seconds per token) to improve on, None
+    while nothing is known to run."""
+
+    trials: Trials
+    rows: Rows
+    belief: Belief
+    runs: FloatColumn
+    best: float | None
+    pareto: bool
+    seed: int
+
+    def worth(self) -> FloatColumn:
+        """The logarithm of what a trial of each candidate is worth."""
+        log_runs = np.log(np.maximum(self.runs, 1e-12))
+        time, _ = self._times()
+        if self.best is None:
+            return -time + np.minimum(log_runs, np.log(LIKELY))
+        gain = self._growth() if self.pareto else None
+        if gain is None:
+            gain = log_expected_improvement(self.belief.speeds.at(self.rows), self.best)
+        cost: FloatColumn = np.log(self.trials.cost.of(time + self.rows.log_tokens, self.runs))
+        return gain + log_runs - cost
+
+    def choose(self, left: npt.NDArray[np.bool_]) -> int:
+        """The position of the best candidate that is left."""
+        worth = np.where(left, self.worth(), -np.inf)
+        alike = np.flatnonzero(worth >= worth.max() - ALIKE)
+        return int(np.random.default_rng(self.seed).choice(alike))
+
+    def believing(self, row: Rows) -> Weighing:
+        """As if the plan of this one row, under way or just chosen, had been measured just as expected."""
+        mean = float(moments([(one.weight, one.mean, one.sd) for one in self.belief.speeds.at(row)])[0][0])
+        belief = replace(self.belief, speeds=self.belief.speeds.with_believed(row))
+        best = mean if self.best is None else min(self.best, mean)
+        trials = self.trials
+        if self.pareto:
+            peak = self.belief.peaks(row)[0]
+            trials = replace(
+                trials, own_times=np.append(trials.own_times, mean), own_peaks=np.append(trials.own_peaks, peak)
+            )
+        return replace(self, belief=belief, best=best, trials=trials)
+
+    def expectation(self, at: int) -> Expectation:
+        """What is expected of the candidate at this position."""
+        row = self.rows.take(np.array([at]))
+        components = self.belief.speeds.at(row)
+        _, spread = moments([(one.weight, one.mean, one.sd) for one in components])
+        sd, likeliest = float(spread[0]), max(components, key=lambda one: one.weight)
+        step = float(likeliest.mean[0] + row.log_tokens[0])
+        runs = float(np.clip(self.runs[at], 0.0, 1.0))
+        gain = 0.0
+        if self.best is not None:
+            gain = float(np.expm1(np.exp(log_expected_improvement(components, self.best)[0]))) * runs
+        return Expectation(
+            step_time_s=float(np.exp(step)),
+            step_time_low_s=float(np.exp(step - WIDTH * sd)),
+            step_time_high_s=float(np.exp(step + WIDTH * sd)),
+            p_fits=runs,
+            gain=gain,
+            peak_bytes=float(np.exp(self.belief.peaks(row)[0][0])),
+        )
+
+    def chance_left(self, tolerance: float) -> float | None:
+        """The probability that a candidate is better than the best by more than the tolerance, see `Proposal`."""
+        if not len(self.trials.best):
+            return None
+        front = self._front() if self.pareto else None
+        if front is not None:
+            return chance_of_growth(front, self._outlook(), self.runs, tolerance, self.seed)
+        return chance_left(self.belief.speeds, self.runs, self.rows, self.trials.best, tolerance, self.seed)
+
+    def _times(self) -> tuple[FloatColumn, FloatColumn]:
+        return moments([(one.weight, one.mean, one.sd) for one in self.belief.speeds.at(self.rows)])
+
+    def _front(self) -> Front | None:
+        return measured_front(self.trials.own_times, self.trials.own_peaks, float(self.rows.log_capacity[0]))
+
+    def _growth(self) -> FloatColumn | None:
+        front = self._front()
+        return None if front is None else log_expected_growth(front, self._outlook(), self.seed)
+
+    def _outlook(self) -> Outlook:
+        return Outlook(*self._times(), *self.belief.peaks(self.rows))
