@@ -1,45 +1,89 @@
-"""What measurements say beyond their speed: whether two settings train the same.
+"""What a campaign's trials teach: which knobs matter and what each is worth, how often trials failed, whether what was
+expected came, and why the best plans win.
 
-The global batch is fixed and the data are the same, so the first losses of two plans agree up to rounding: later ones
-contain the earlier updates, so a wrong gradient, sum or shard shows there.
+Pure: a campaign, its space and its trials in, a value out. What was measured and what is predicted are kept apart, and
+each says which it is. Plans that do not train as the baseline does are left out: their speed is of another computation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
+from typing import Any
 
-# float32 layouts of the built-in trainer agree to 1e-6 (docs/log.md); bfloat16 rounds at 2**-8 per operation.
-TOLERANCES = {"float32": 1e-4, "bfloat16": 2e-2}
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """equal None: there is nothing to compare. step: the first loss (from 0) that differs by more than the tolerance,
-    with its difference; of equal trainings the step that differs the most."""
-
-    equal: bool | None
-    step: int | None = None
-    difference: float | None = None
-
-    def __str__(self) -> str:
-        if self.equal is None:
-            return "no losses to compare"
-        words = "trains the same" if self.equal else "does not train the same"
-        return f"{words}: the losses of step {self.step} differ by {self.difference:.2g}"
+from runners.registry import SIMULATED
+from search_spaces.knowledge import missing
+from search_spaces.space import Space
+from tuner.campaign import Campaign
+from tuner.effects import Effect, by_size, measured_effects, predicted_effects
+from tuner.failures import FAILED, Failures, count_failures
+from tuner.hindsight import Hindsight, look_back
+from tuner.prediction import Basis, learn, training_of
+from tuner.ranking import rank
+from tuner.sensitivity import Sensitivity, sensitivity
+from tuner.trial import Trial
+from tuner.winners import Winner, explain_winners
 
 
-def same_training(
-    first_losses_a: Sequence[float], first_losses_b: Sequence[float], tolerance: float = TOLERANCES["float32"]
-) -> Comparison:
-    """Compare step by step, as far as both go. A loss that is no finite number equals nothing, not even another."""
-    pairs = zip(first_losses_a, first_losses_b, strict=False)
-    differences = [abs(a - b) if isfinite(a) and isfinite(b) else float("inf") for a, b in pairs]
-    if not differences:
-        return Comparison(None)
-    for step, difference in enumerate(differences):
-        if difference > tolerance:
-            return Comparison(False, step, difference)
-    largest = max(range(len(differences)), key=lambda step: differences[step])
-    return Comparison(True, largest, differences[largest])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """The answer. simulated: no number of it was measured on any device. trials: that have ended. effects: the largest
+    first. basis: what predictions rest on; None, for the reason in `unpredicted`, where there are none."""
+
+    campaign: str
+    simulated: bool
+    trials: int
+    sensitivity: Sensitivity
+    effects: tuple[Effect, ...]
+    failures: Failures
+    hindsight: Hindsight
+    winners: tuple[Winner, ...]
+    basis: Basis | None
+    unpredicted: str
+
+    def document(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "campaign": self.campaign,
+            "simulated": self.simulated,
+            "trials": self.trials,
+            "sensitivity": self.sensitivity.document(),
+            "effects": [effect.document() for effect in self.effects],
+            "failures": self.failures.document(),
+            "hindsight": self.hindsight.document(),
+            "winners": [winner.document() for winner in self.winners],
+            "basis": None if self.basis is None else self.basis.document(),
+            "unpredicted": self.unpredicted,
+        }
+
+
+def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analysis:
+    """The analysis of a campaign over its space, at any time of its life."""
+    ranking = [entry for entry in rank(campaign, trials) if not entry.trains_otherwise]
+    usable = [entry for entry in ranking if entry.usable]
+    measured = {entry.trial.plan: entry.tokens_per_s.value for entry in ranking}
+    training = training_of(campaign.spec)
+    unknown = ", ".join(problem.path for problem in missing(training))
+    basis = None if unknown else learn(_name(campaign), campaign.spec, trials)
+    effects = measured_effects(space, measured)
+    if basis is not None and usable:
+        known = {effect.change for effect in effects}
+        ended = {trial.plan: trial.verdict for trial in trials if trial.verdict in FAILED}
+        predicted = predicted_effects(space, training, basis.calibration, usable[0].trial.plan, ended)
+        effects += [one for one in predicted if not {one.change, one.change.reversed} & known]
+    return Analysis(
+        campaign=campaign.id,
+        simulated=campaign.spec.runner.kind == SIMULATED,
+        trials=sum(trial.state.final for trial in trials),
+        sensitivity=sensitivity(space, measured),
+        effects=tuple(by_size(effects)),
+        failures=count_failures(trials),
+        hindsight=look_back(trials),
+        winners=explain_winners(training, usable, basis),
+        basis=basis,
+        unpredicted=f"no times can be predicted: {unknown} is not known of the cluster" if unknown else "",
+    )
+
+
+def _name(campaign: Campaign) -> str:
+    return f"{campaign.id} (simulated)" if campaign.spec.runner.kind == SIMULATED else campaign.id

@@ -1,0 +1,233 @@
+"""What a knob is worth: pairs of measured plans give exact numbers, and predictions are those of the physics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from math import sqrt
+
+import numpy as np
+import pytest
+
+from runners.outcome import Verdict
+from search_spaces.calibration import UNCALIBRATED
+from search_spaces.columns import columns_of
+from search_spaces.plan import Plan
+from tuner.documents import read_spec
+from tuner.effects import Change, Effect, Evidence, measured_effects, predicted_effects, signed
+from tuner.prediction import WIDTH, foresee, training_of
+from tuner.quantity import Estimate
+
+LINK = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e11}
+DEVICE = {
+    "name": "toy",
+    "kind": "cuda",
+    "memory_bytes": 2**36,
+    "peak_flops": {"float16": 1e14, "float32": 1e12},
+    "memory_bandwidth_bytes_per_s": 1e12,
+}
+SPEC = {
+    "name": "toy",
+    "model": {"preset": "gpt-micro", "layers": 16, "hidden": 2048, "ffn": 8192},
+    "cluster": {"nodes": 2, "devices_per_node": 4, "device": DEVICE, "node_link": LINK, "network_link": LINK},
+    "global_batch_size": 64,
+    "space": {
+        "tp": [1, 2, 4],
+        "pp": [1, 2],
+        "micro_batch_size": [1, 2],
+        "zero_stage": [0, 1],
+        "recompute": ["none", "full"],
+        "vpp": [1, 2, 4],
+        "schedule": ["1f1b", "interleaved"],
+    },
+    "workload": {"kind": "simulated", "framework": "megatron-deepspeed"},
+    "runner": "simulated",
+    "budget": {"trials": 6},
+}
+
+
+@pytest.fixture(scope="module")
+def spec():
+    return read_spec(SPEC, None)[0]
+
+
+@pytest.fixture(scope="module")
+def space():
+    return read_spec(SPEC, None)[1]
+
+
+def words(effects):
+    return [str(effect) for effect in effects]
+
+
+# Measured
+
+
+def test_pairs_give_the_exact_ratio_of_every_two_values(space):
+    worth = {1: 1.0, 2: 1.5, 4: 1.2}
+    measured = {
+        space.complete(tp=tp, micro_batch_size=size): 100 * worth[tp] * size for tp, size in product(worth, (1, 2))
+    }
+    found = measured_effects(space, measured)
+    assert words(found) == [
+        "micro_batch_size 1 -> 2: +100 % (measured, 3 pairs, +100 to +100 %)",
+        "tp 1 -> 2: +50 % (measured, 2 pairs, +50 to +50 %)",
+        "tp 4 -> 2: +25 % (measured, 2 pairs, +25 to +25 %)",
+        "tp 1 -> 4: +20 % (measured, 2 pairs, +20 to +20 %)",
+    ]
+
+
+def test_of_several_pairs_the_median_counts_and_the_range_is_told(space):
+    gains = {(0, 1): 1.1, (0, 2): 0.9, (1, 1): 1.2}
+    measured: dict[Plan, float] = {}
+    for (zero, size), gain in gains.items():
+        measured[space.complete(zero_stage=zero, micro_batch_size=size, recompute="full")] = 50.0
+        measured[space.complete(zero_stage=zero, micro_batch_size=size, recompute="none")] = 50.0 * gain
+    (effect,) = [one for one in measured_effects(space, measured) if one.change.knob == "recompute"]
+    assert (effect.change, effect.pairs) == (Change("recompute", "full", "none"), 3)
+    assert (effect.gain.value, effect.gain.low, effect.gain.high) == pytest.approx((0.1, -0.1, 0.2))
+    assert str(effect) == "recompute full -> none: +10 % (measured, 3 pairs, -10 to +20 %)"
+
+
+def test_one_pair_has_no_range(space):
+    measured = {space.complete(zero_stage=zero): 100.0 + 5.5 * zero for zero in (0, 1)}
+    assert words(measured_effects(space, measured)) == ["zero_stage 0 -> 1: +5.5 % (measured, 1 pair)"]
+
+
+def test_plans_that_differ_in_two_knobs_are_no_pair(space):
+    measured = {space.complete(tp=1, zero_stage=1): 100.0, space.complete(tp=2, zero_stage=0): 120.0}
+    assert measured_effects(space, measured) == []
+
+
+def test_what_follows_from_a_knob_may_differ(space):
+    first, second = (space.complete(tp=tp) for tp in (1, 2))
+    assert (first.dp, first.grad_accum_steps) != (second.dp, second.grad_accum_steps)
+    assert words(measured_effects(space, {first: 1.0, second: 2.0})) == ["tp 1 -> 2: +100 % (measured, 1 pair)"]
+
+
+def test_where_the_batch_is_free_accumulation_is_a_knob_of_its_own():
+    free = read_spec({**SPEC, "global_batch_size": "free"}, None)[1]
+    measured = {free.complete(tp=4, grad_accum_steps=steps): float(10 + steps) for steps in (8, 16)}
+    assert words(measured_effects(free, measured)) == ["grad_accum_steps 8 -> 16: +44 % (measured, 1 pair)"]
+    mixed = {free.complete(tp=4, grad_accum_steps=8): 1.0, free.complete(tp=2, grad_accum_steps=16): 2.0}
+    assert measured_effects(free, mixed) == []
+
+
+def test_an_interleaving_schedule_comes_with_the_chunks_that_it_needs(space):
+    plain = space.complete(pp=2)
+    two, four = (space.complete(pp=2, schedule="interleaved", vpp=chunks) for chunks in (2, 4))
+    assert words(measured_effects(space, {plain: 1.0, two: 1.3, four: 1.2})) == [
+        "schedule 1f1b -> interleaved with vpp 1 -> 2: +30 % (measured, 1 pair)",
+        "schedule 1f1b -> interleaved with vpp 1 -> 4: +20 % (measured, 1 pair)",
+        "vpp 4 -> 2: +8.3 % (measured, 1 pair)",
+    ]
+
+
+def test_schedules_that_both_interleave_are_compared_for_the_same_chunks_alone(space):
+    two, four = (space.complete(pp=2, schedule="interleaved", vpp=chunks) for chunks in (2, 4))
+    measured = {two: 1.0, replace(four, schedule="zero_bubble"): 1.2}
+    assert measured_effects(space, measured) == []
+    assert words(measured_effects(space, {**measured, four: 1.1})) == [
+        "vpp 2 -> 4: +10 % (measured, 1 pair)",
+        "schedule interleaved -> zero_bubble: +9.1 % (measured, 1 pair)",
+    ]
+
+
+def test_a_slower_schedule_is_turned_round_with_its_chunks(space):
+    measured = {space.complete(pp=2): 1.1, space.complete(pp=2, schedule="interleaved", vpp=2): 1.0}
+    (effect,) = measured_effects(space, measured)
+    assert str(effect.change) == "schedule interleaved -> 1f1b with vpp 2 -> 1"
+    assert effect.document()["followers"] == [{"knob": "vpp", "before": 2, "after": 1}]
+
+
+# Predicted
+
+
+def ratio(spec, plan, best):
+    speeds = [foresee(training_of(spec), columns_of([one]), UNCALIBRATED).of(0, one).speed for one in (plan, best)]
+    return speeds[0].tokens_per_s.value / speeds[1].tokens_per_s.value
+
+
+def test_around_the_best_plan_the_physics_says_what_every_other_value_brings(spec, space):
+    best = space.complete(tp=2, pp=2, recompute="full")
+    found = predicted_effects(space, training_of(spec), UNCALIBRATED, best, {})
+    assert {effect.evidence for effect in found} == {Evidence.PREDICTED}
+    assert [effect.gain.value for effect in found] == sorted((e.gain.value for e in found), reverse=True)
+    assert all(effect.gain.value >= 0 and effect.gain.low < effect.gain.value < effect.gain.high for effect in found)
+    (recompute,) = [effect for effect in found if effect.change.knob == "recompute"]
+    beside = replace(best, recompute="none")
+    assert recompute.change == Change("recompute", "full", "none")
+    assert recompute.gain.value == pytest.approx(ratio(spec, beside, best) - 1)
+    assert recompute.p_fits == pytest.approx(
+        foresee(training_of(spec), columns_of([beside]), UNCALIBRATED).of(0, beside).fits
+    )
+    assert "predicted" in str(recompute)
+    assert "P(fits) of the faster plan " in str(recompute)
+
+
+def test_the_faster_plan_is_told_to_have_failed_where_it_did(spec, space):
+    best = space.complete(tp=2, pp=2, recompute="full")
+    failed = {replace(best, recompute="none"): Verdict.OOM}
+    (found,) = [
+        effect
+        for effect in predicted_effects(space, training_of(spec), UNCALIBRATED, best, failed)
+        if effect.change.knob == "recompute"
+    ]
+    assert found.ended is Verdict.OOM
+    assert str(found).endswith("the faster plan was tried: oom)")
+    assert found.document()["ended"] == "oom"
+
+
+def test_nothing_is_said_of_whether_the_best_plan_itself_fits(spec, space):
+    best = space.complete(tp=2, pp=2, recompute="none")
+    found = predicted_effects(
+        space, training_of(spec), UNCALIBRATED, best, {replace(best, recompute="full"): Verdict.OOM}
+    )
+    (recompute,) = [effect for effect in found if effect.change.knob == "recompute"]
+    assert recompute.change == Change("recompute", "full", "none")
+    assert (recompute.p_fits, recompute.ended) == (None, None)
+
+
+def test_only_legal_changes_are_predicted_and_a_schedule_brings_its_chunks(spec, space):
+    best = space.complete(pp=2)
+    changes = {
+        (one.change.knob, *sorted((str(one.change.before), str(one.change.after))))
+        for one in predicted_effects(space, training_of(spec), UNCALIBRATED, best, {})
+    }
+    assert ("schedule", "1f1b", "interleaved") in changes
+    assert not any(knob == "vpp" for knob, *_ in changes)
+    flat = predicted_effects(space, training_of(spec), UNCALIBRATED, space.complete(pp=1), {})
+    assert not any(effect.change.knob in ("schedule", "vpp") for effect in flat)
+
+
+def test_what_is_wrong_with_both_plans_alike_widens_no_interval(spec, space):
+    best = space.complete(tp=2, pp=2, recompute="full")
+
+    def width(calibration):
+        found = predicted_effects(space, training_of(spec), calibration, best, {})
+        gain = next(effect.gain for effect in found if effect.change.knob == "zero_stage")
+        return np.log((1 + gain.high) / (1 + gain.value))
+
+    sure = replace(UNCALIBRATED, covariance=0 * UNCALIBRATED.covariance)
+    assert width(sure) == pytest.approx(WIDTH * sqrt(2) * UNCALIBRATED.time_log_sd)
+    columns = columns_of([best])
+    spread = float(foresee(training_of(spec), columns, UNCALIBRATED).time.log_sd[0])
+    assert width(sure) < width(UNCALIBRATED) < 0.9 * WIDTH * sqrt(2) * spread
+
+
+# Words
+
+
+@pytest.mark.parametrize(
+    ("share", "told"), [(0.11, "+11 %"), (0.042, "+4.2 %"), (-0.2, "-20 %"), (0.0999, "+10 %"), (1.5, "+150 %")]
+)
+def test_small_gains_have_a_decimal(share, told):
+    assert signed(share) == told
+
+
+def test_the_document_has_the_words_and_the_numbers():
+    effect = Effect(change=Change("tp", 8, 4), gain=Estimate(0.11, 0.08, 0.14), evidence=Evidence.MEASURED, pairs=3)
+    document = effect.document()
+    assert document["words"] == "tp 8 -> 4: +11 % (measured, 3 pairs, +8.0 to +14 %)"
+    assert document["gain"] == {"value": 0.11, "low": 0.08, "high": 0.14}
+    assert (document["knob"], document["before"], document["after"], document["pairs"]) == ("tp", 8, 4, 3)

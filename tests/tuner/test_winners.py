@@ -1,0 +1,153 @@
+"""Why a plan wins: the parts of its step against the baseline's, measured or else predicted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from runners.profile import Profile
+from search_spaces.plan import Plan
+from tuner.campaign import CampaignState
+from tuner.documents import read_spec
+from tuner.effects import Evidence
+from tuner.prediction import Basis, training_of
+from tuner.ranking import rank
+from tuner.trial import Origin
+from tuner.winners import explain_winners
+
+DEVICE = {
+    "name": "toy",
+    "kind": "cuda",
+    "memory_bytes": 2**36,
+    "peak_flops": {"float16": 1e14, "float32": 1e12},
+    "memory_bandwidth_bytes_per_s": 1e12,
+}
+LINK = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e11}
+SPEC = {
+    "name": "toy",
+    "model": "gpt-micro",
+    "cluster": {"nodes": 1, "devices_per_node": 4, "device": DEVICE, "node_link": LINK},
+    "global_batch_size": 8,
+    "space": {"tp": [1, 2, 4], "pp": [1], "zero_stage": [0, 1]},
+    "workload": {"kind": "simulated", "framework": "megatron-deepspeed"},
+    "runner": "simulated",
+    "baseline": {"tp": 4, "pp": 1},
+    "budget": {"trials": 4},
+}
+PLANS = [Plan(tp=4, grad_accum_steps=8), Plan(tp=2, dp=2, grad_accum_steps=4), Plan(dp=4, grad_accum_steps=2)]
+
+
+def profile(**parts_s):
+    return Profile(
+        step_time_s=sum(parts_s.values()),
+        parts_s=(parts_s, parts_s),
+        waiting_s=({}, {}),
+        own_times_s=((1.0,), (1.0,)),
+        stages=(0, 0),
+    )
+
+
+@pytest.fixture(scope="module")
+def spec():
+    return read_spec(SPEC, None)[0]
+
+
+@pytest.fixture
+def winners(spec, make):
+    """The winners of trials that took so long, with their parts; the first is the baseline unless told otherwise."""
+
+    def build(*measured, baseline=True, basis=None):
+        trials = [
+            make.trial(
+                number,
+                make.measurement(step_s, profile=None if parts is None else profile(**parts)),
+                origin=Origin.BASELINE if baseline and number == 0 else Origin.SEARCH,
+                plan=PLANS[number],
+            )
+            for number, (step_s, parts) in enumerate(measured)
+        ]
+        ranking = rank(make.campaign(spec, CampaignState.COMPLETED), trials)
+        return explain_winners(training_of(spec), ranking, basis)
+
+    return build
+
+
+def test_the_part_that_shrank_most_comes_first_in_seconds(winners):
+    first, second = winners(
+        (10.0, {"compute": 6.0, "tp": 3.0, "bubble": 1.0}), (8.0, {"compute": 5.5, "tp": 1.0, "bubble": 1.5})
+    )
+    assert str(first) == (
+        "+25 % against the baseline (trial 0): 2.0 s less tensor-parallel communication, 500.0 ms less computation, "
+        "500.0 ms more pipeline bubble (measured)"
+    )
+    assert [part.share for part in first.parts] == pytest.approx([5.5 / 8, 1 / 8, 1.5 / 8])
+    assert (first.rank, first.trial, first.evidence) == (1, 1, Evidence.MEASURED)
+    assert str(second) == "nothing slower was measured to compare it with"
+
+
+def test_three_plans_are_told_of_and_the_baseline_is_compared_with_the_next(winners):
+    found = winners((9.0, {"compute": 9.0}), (8.0, {"compute": 8.0}), (10.0, {"compute": 10.0}))
+    assert [(one.rank, one.trial, one.rival, one.rival_trial) for one in found] == [
+        (1, 1, "the baseline", 0),
+        (2, 0, "the next best", 2),
+        (3, 2, "the baseline", 0),
+    ]
+    assert [one.gain for one in found] == pytest.approx([1 / 8, 1 / 9, -1 / 10])
+
+
+def test_without_a_baseline_each_is_compared_with_the_next(winners):
+    found = winners((9.0, None), (8.0, None), baseline=False)
+    assert [(one.trial, one.rival_trial) for one in found] == [(1, 0), (0, None)]
+    assert str(found[0]) == "+12 % against the next best (trial 0); where the time goes is not known"
+    assert str(found[1]) == "nothing slower was measured to compare it with"
+
+
+def test_a_plan_without_a_profile_is_explained_by_the_physics_and_says_so(winners):
+    found = winners((10.0, {"compute": 10.0}), (8.0, None), basis=Basis())
+    assert found[0].evidence is Evidence.PREDICTED
+    assert str(found[0]).endswith("(predicted)")
+    assert "tensor-parallel communication" in str(found[0])
+    assert sum(part.share for part in found[0].parts) == pytest.approx(1.0)
+
+
+def test_the_measured_is_preferred_to_the_predicted(winners):
+    found = winners((10.0, {"compute": 10.0}), (8.0, {"compute": 8.0}), basis=Basis())
+    assert found[0].evidence is Evidence.MEASURED
+
+
+def test_parts_that_hardly_differ_go_unmentioned_and_unknown_names_stay_as_they_are(winners):
+    found = winners((10.0, {"compute": 9.0, "loading": 1.0}), (9.5, {"compute": 8.96, "loading": 0.5}))
+    assert str(found[0]) == "+5.3 % against the baseline (trial 0): 500.0 ms less loading (measured)"
+    same = winners((10.0, {"compute": 10.0}), (9.99, {"compute": 10.0}))
+    assert str(same[0]).endswith(": no part differs (measured)")
+
+
+def test_steps_of_another_batch_are_scaled_to_the_winners(spec, make):
+    plans = [PLANS[0], replace(PLANS[1], grad_accum_steps=8)]
+    assert plans[1].global_batch_size == 2 * plans[0].global_batch_size
+    trials = []
+    for number, (plan, compute_s, tokens) in enumerate(zip(plans, (10.0, 16.0), (1024, 2048), strict=True)):
+        measured = replace(make.measurement(compute_s, profile=profile(compute=compute_s)), tokens_per_step=tokens)
+        origin = Origin.SEARCH if number else Origin.BASELINE
+        trials.append(make.trial(number, measured, plan=plan, origin=origin))
+    ranking = rank(make.campaign(spec, CampaignState.COMPLETED), trials)
+    found = explain_winners(training_of(spec), ranking, None)[0]
+    assert str(found) == "+25 % against the baseline (trial 0): 4.0 s less computation (measured)"
+
+
+def test_the_document_has_the_words_and_the_seconds(winners):
+    document = winners((10.0, {"compute": 8.0, "tp": 2.0}), (8.0, {"compute": 8.0, "tp": 0.0}))[0].document()
+    assert document["savings_s"] == pytest.approx({"tp": 2.0})
+    assert document["parts"][0] == {"part": "compute", "time_s": 8.0, "share": 1.0}
+    assert (document["rival"], document["gain"], document["evidence"]) == (
+        "the baseline",
+        pytest.approx(0.25),
+        "measured",
+    )
+    assert document["plan_key"] == PLANS[1].key
+    assert document["words"].startswith("+25 %")
+
+
+def test_nothing_measured_wins_nothing(winners):
+    assert winners() == ()
