@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from runners.reading import read_value
 from search_spaces.estimates import MemoryPart, TimePart
 from search_spaces.plan import Plan
+from tuner.quantity import Estimate
 from tuner.quote import Cost, Fit, Quote
-from tuner.recommend import Estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

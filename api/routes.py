@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response, status
 
+from api.analysis_views import AnalysisView, analysis_view
 from api.body import json_document
 from api.quote_views import QuoteView, quote_view
 from api.schema import SPEC_BODY, problems
@@ -22,12 +23,14 @@ from api.views import (
     event_view,
     space_view,
 )
+from tuner.analysis import analyse
 from tuner.campaign import Campaign, CampaignState
 from tuner.documents import read_spec
 from tuner.driver import Driver
 from tuner.prediction import Basis
 from tuner.quote import make_quote
-from tuner.recommend import rank, recommend
+from tuner.ranking import rank
+from tuner.recommend import recommend
 from tuner.service import Service
 from tuner.space import space_of
 
@@ -159,10 +162,20 @@ def get_trial(
 def best_trials(
     campaign_id: CampaignId, service: ServiceHandle, top: Annotated[int, Query(ge=1, le=MOST_PER_PAGE)] = 10
 ) -> BestView:
-    """The best settings measured, and the recommendation with its reason."""
+    """The best settings measured, the front of speed and memory left over, and the recommendation with its reason."""
     campaign = service.store.campaign(campaign_id)
     trials = service.store.trials(campaign_id)
-    return best_view(campaign, recommend(campaign, trials), rank(campaign, trials)[:top])
+    return best_view(campaign, recommend(campaign, trials), rank(campaign, trials), top)
+
+
+@router.get("/campaigns/{campaign_id}/analysis", responses=problems(404), tags=["trials"])
+def analyse_campaign(campaign_id: CampaignId, service: ServiceHandle) -> AnalysisView:
+    """What the trials teach: the knobs that matter, failures, what was expected, and why the best plans win."""
+    campaign = service.store.campaign(campaign_id)
+    trials = service.store.trials(campaign_id)
+    with _ONE_SPACE:
+        space = space_of(campaign.spec)
+    return analysis_view(analyse(campaign, space, trials))
 
 
 @router.get("/campaigns/{campaign_id}/space", responses=problems(404), tags=["spaces"])

@@ -19,7 +19,7 @@ from search_spaces.presets import cluster_presets, model_presets
 from search_spaces.space import Bounds
 from tuner.documents import FREE
 from tuner.search.registry import SEARCHES
-from tuner.spec import Budget, Objective, TrialLimits
+from tuner.spec import Budget, Objective, StopRule, TrialLimits
 
 SPEC_EXAMPLE: dict[str, Any] = {
     "demo": {
@@ -90,8 +90,12 @@ SPEC_SCHEMA: dict[str, Any] = {
         "runner": _backend(sorted(RUNNERS)),
         "budget": _inline(Budget),
         "trial": _inline(TrialLimits),
+        "stop": _inline(StopRule),
         "parallel": {"type": "integer", "minimum": 1, "default": 1},
         "seed": {"type": "integer", "minimum": 0, "default": 0},
+        "pareto": {"type": "boolean", "default": False},
+        "confirm": {"type": "integer", "minimum": 0, "default": 3},
+        "warm_start": {"type": "boolean", "default": True},
     },
 }
 

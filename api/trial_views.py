@@ -10,6 +10,7 @@ from math import isfinite
 from runners.outcome import Measurement, Verdict
 from runners.profile import Profile, Straggler
 from search_spaces.plan import Plan
+from tuner.expectation import Expectation
 from tuner.trial import Attempt, Origin, Trial, TrialState
 
 
@@ -85,7 +86,8 @@ class AttemptView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialView:
-    """A trial; measurement and partial are those of its last attempt."""
+    """A trial; measurement and partial are those of its last attempt. expectation: what the search expected of the plan
+    when it chose it; null for the baseline, for a confirmation, and where it expected nothing."""
 
     number: int
     origin: Origin
@@ -93,6 +95,7 @@ class TrialView:
     verdict: Verdict | None
     plan: Plan
     plan_key: str
+    expectation: Expectation | None
     measurement: MeasurementView | None
     partial: PartialView | None
     attempts: list[AttemptView]
@@ -113,6 +116,7 @@ def trial_view(trial: Trial) -> TrialView:
         verdict=trial.verdict,
         plan=trial.plan,
         plan_key=trial.plan.key,
+        expectation=trial.expectation,
         measurement=None if trial.measurement is None else _measurement_view(trial.measurement),
         partial=attempts[-1].partial,
         attempts=attempts,

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from api.trial_views import rfc3339
+from runners.outcome import Verdict
 from runners.profile import Straggler
 from runners.reading import plain
 from search_spaces.plan import Plan
@@ -18,14 +19,22 @@ from search_spaces.space import Space
 from tuner.breakdown import PartTime, time_by_part
 from tuner.campaign import Campaign, CampaignState, Event
 from tuner.documents import FREE
-from tuner.recommend import Estimate, Ranked, Recommendation
+from tuner.pareto import front_of
+from tuner.quantity import Estimate
+from tuner.ranking import Confirmation, Ranked
+from tuner.recommend import Recommendation
 from tuner.spec import CampaignSpec, Objective
 from tuner.trial import Origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignView:
-    """A campaign. trials: how many, by verdict, or by state while they have none. trouble: what it waits for now."""
+    """A campaign. trials: how many, by verdict, or by state while they have none. trouble: what it waits for now.
+
+    search_ended: why no more plans are chosen; empty while the search goes on. Then the best ones are measured once
+    more. chance_left: the probability that some plan which was not tried is better than the best by more than the
+    spec's `stop.tolerance`, as the search said when it was last asked; null where it never said.
+    """
 
     id: str
     name: str
@@ -38,6 +47,8 @@ class CampaignView:
     legal: int
     trials: Mapping[str, int]
     trouble: str
+    search_ended: str
+    chance_left: float | None
     spec: Mapping[str, Any]
 
 
@@ -58,12 +69,25 @@ class ObjectiveView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredAgainView:
+    """The trial that measured a setting once more, by a fresh job. first: the objective's value as the first trial
+    measured it. change: the second speed over the first minus 1; null where it ended without a measurement."""
+
+    trial: int
+    verdict: Verdict
+    first: float
+    change: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankedView:
     """One measured setting. gain_over_baseline: a ratio of speeds minus 1 (0.25: 25 % faster), with at least 90 %.
 
-    peak_memory_bytes: of tensors, on the most loaded rank. mfu: a share of the device's peak. time_by_part: where the
-    time of a profiled step went, means over the ranks; empty where it was not profiled. trains_as_baseline: true, or
-    how the first losses differ from the baseline's; null where there is nothing to compare.
+    peak_memory_bytes: of tensors, on the most loaded rank. headroom_bytes: what the fullest rank left of its device;
+    null where the job told no memory. mfu: a share of the device's peak. time_by_part: where the time of a profiled
+    step went, means over the ranks; empty where it was not profiled. trains_as_baseline: true, or how the first losses
+    differ from the baseline's; null where there is nothing to compare. measured_again: what all the numbers come from
+    where it measured something; null where nobody tried.
     """
 
     rank: int
@@ -76,6 +100,7 @@ class RankedView:
     step_time_s: float
     timed_steps: int
     peak_memory_bytes: int | None
+    headroom_bytes: float | None
     tflops_per_device: float
     mfu: float | None
     time_by_part: list[PartTime]
@@ -83,6 +108,7 @@ class RankedView:
     first_losses: tuple[float, ...]
     gain_over_baseline: Estimate | None
     trains_as_baseline: Literal[True] | str | None
+    measured_again: MeasuredAgainView | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +122,13 @@ class RecommendationView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestView:
-    """The same as `meshtune best --json`."""
+    """The same as `meshtune best --json`. front: the settings of which none is both slower and fuller than another one,
+    the fastest first, as many as there are."""
 
     campaign: str
     recommendation: RecommendationView
     best: list[RankedView]
+    front: list[RankedView]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +169,8 @@ def campaign_view(campaign: Campaign, trials: Mapping[str, int], trouble: str) -
         legal=campaign.legal,
         trials=dict(trials),
         trouble=trouble,
+        search_ended=campaign.search_ended,
+        chance_left=campaign.chance_left,
         spec=spec_document(campaign.spec),
     )
 
@@ -167,7 +197,7 @@ def space_view(space: Space) -> SpaceView:
     )
 
 
-def best_view(campaign: Campaign, recommendation: Recommendation, best: Sequence[Ranked]) -> BestView:
+def best_view(campaign: Campaign, recommendation: Recommendation, ranking: Sequence[Ranked], top: int) -> BestView:
     objective, choice = campaign.spec.objective, recommendation.choice
     return BestView(
         campaign=campaign.id,
@@ -176,7 +206,8 @@ def best_view(campaign: Campaign, recommendation: Recommendation, best: Sequence
             better_than_baseline=recommendation.better,
             setting=None if choice is None else _ranked_view(objective, choice),
         ),
-        best=[_ranked_view(objective, entry) for entry in best],
+        best=[_ranked_view(objective, entry) for entry in ranking[:top]],
+        front=[_ranked_view(objective, entry) for entry in front_of(ranking)],
     )
 
 
@@ -199,6 +230,7 @@ def _ranked_view(objective: Objective, entry: Ranked) -> RankedView:
         step_time_s=entry.measurement.step_time_s,
         timed_steps=len(entry.measurement.step_times_s),
         peak_memory_bytes=entry.memory_bytes,
+        headroom_bytes=entry.headroom_bytes,
         tflops_per_device=entry.tflops_per_device,
         mfu=entry.mfu,
         time_by_part=list(time_by_part(profile)),
@@ -206,4 +238,12 @@ def _ranked_view(objective: Objective, entry: Ranked) -> RankedView:
         first_losses=entry.measurement.first_losses,
         gain_over_baseline=entry.gain,
         trains_as_baseline=entry.trains_as_baseline,
+        measured_again=None if entry.confirmation is None else _measured_again_view(entry.confirmation),
+    )
+
+
+def _measured_again_view(known: Confirmation) -> MeasuredAgainView:
+    assert known.trial.verdict is not None  # it has ended
+    return MeasuredAgainView(
+        trial=known.trial.number, verdict=known.trial.verdict, first=known.first, change=known.change
     )

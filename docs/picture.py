@@ -11,7 +11,8 @@ from rich.console import Console
 
 from tuner import display
 from tuner.paths import Home
-from tuner.recommend import rank, recommend
+from tuner.ranking import rank
+from tuner.recommend import recommend
 from tuner.store import Store
 
 

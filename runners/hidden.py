@@ -114,7 +114,7 @@ def run(job: SimulatedJob, name: str, time_limit_s: float, conditions: Condition
     true = truth(job.training, job.plan, conditions.seed)
     if true.peak_bytes > job.cluster.device.memory_bytes:
         return _out_of_memory(job, true)
-    return _measured(job, true, time_limit_s, conditions.noise, rng)
+    return _measured(job, true, time_limit_s, conditions, rng)
 
 
 def _out_of_memory(job: SimulatedJob, true: Truth) -> Ending:
@@ -128,7 +128,10 @@ def _out_of_memory(job: SimulatedJob, true: Truth) -> Ending:
     return Ending(state=JobState.FAILED, reason=reason, exit_code=1, share=0.1, outcome=outcome)
 
 
-def _measured(job: SimulatedJob, true: Truth, time_limit_s: float, noise: float, rng: np.random.Generator) -> Ending:
+def _measured(
+    job: SimulatedJob, true: Truth, time_limit_s: float, conditions: Conditions, rng: np.random.Generator
+) -> Ending:
+    noise = conditions.noise
     run_s = true.step_s * exp(noise * rng.standard_normal())
     warmup = [run_s * FIRST_STEP_FACTOR, *(run_s for _ in range(WARMUP_STEPS - 1))]
     steps: list[float] = []
@@ -148,6 +151,8 @@ def _measured(job: SimulatedJob, true: Truth, time_limit_s: float, noise: float,
         peak_flops_per_device=job.cluster.device.peak_flops.get(job.code.framework.dtype),
         peak_memory_bytes=(round(true.peak_bytes),),
         profile=None if pruned else _profile(true, run_s),
+        # Another seed is another cluster, which measurements must tell apart as they do real software.
+        software={"hidden cluster": str(conditions.seed)},
     )
     if pruned:
         outcome = Outcome(verdict=Verdict.PRUNED, partial=measurement, reason=SIMULATED)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from math import inf, isfinite
 from pathlib import Path
@@ -76,6 +76,7 @@ class Measurement:
     peak_flops_per_device: what the device could do in the job's number format. first_losses: of the first optimizer
     steps, to compare with another plan's. Per rank: peak_memory_bytes of tensors, and peak_held_bytes of the process
     (CUDA: reserved by the allocator; CPU: growth of resident memory). profile: where the time of a step went.
+    software: versions by name ("torch", "cuda" ...) that the numbers hold for; empty where unknown.
     """
 
     step_times_s: tuple[float, ...]
@@ -88,6 +89,7 @@ class Measurement:
     peak_memory_bytes: tuple[int, ...] = ()
     peak_held_bytes: tuple[int, ...] = ()
     profile: Profile | None = None
+    software: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         checks = Checks()

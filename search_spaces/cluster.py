@@ -86,7 +86,8 @@ class ClusterSpec:
     node_link: between the devices of a node. network_link: between nodes, one device's share: the node's network
     cards divided by its devices, so a group with k members in a node may use k shares.
     nodes_per_rack: nodes of one rack or dragonfly group, rack_link one device's share of what leads out of it; 0: one
-    flat network. Raises InvalidValue.
+    flat network. device_hour_price: what an hour of one device costs, in the user's currency; None where nobody says.
+    Raises InvalidValue.
     """
 
     __pydantic_config__: ClassVar[Any] = CLOSED
@@ -101,6 +102,7 @@ class ClusterSpec:
     network_link: LinkSpec | None = None
     nodes_per_rack: int = 0
     rack_link: LinkSpec | None = None
+    device_hour_price: float | None = None
 
     def __post_init__(self) -> None:
         checks = Checks()
@@ -124,6 +126,11 @@ class ClusterSpec:
             self.rack_link is None or self.nodes_per_rack != 0,
             "rack_link",
             "leads out of a rack, but nodes_per_rack is 0: one flat network",
+        )
+        checks.require(
+            self.device_hour_price is None or 0 < self.device_hour_price < inf,
+            "device_hour_price",
+            f"must be positive and finite, not {self.device_hour_price}",
         )
         checks.done()
 

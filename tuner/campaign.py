@@ -47,9 +47,26 @@ class CampaignState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """What a campaign's search learns from an earlier one. trials: how many of its trials. weight: how much each of
+    them counts, 1 for as much as one of the campaign's own (see `tuner.past`)."""
+
+    campaign_id: str
+    trials: int
+    weight: float
+
+    def __str__(self) -> str:
+        trials = "1 trial" if self.trials == 1 else f"{self.trials} trials"
+        return f"{self.campaign_id} ({trials}, weight {self.weight:g})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
     """One row of truth. combinations and legal: the size of its space. elapsed_s: the time it was worked on, which a
-    wall-time budget counts. reason: why the state is what it is, fit for a user. Times are epoch seconds."""
+    wall-time budget counts. reason: why the state is what it is, fit for a user. search_ended: why no more plans are
+    chosen, empty while the search goes on and where something else ended the campaign before. chance_left: the last
+    word of the search, see `Proposal`; None where it never said one. lessons: the earlier campaigns that its search
+    learns from. Times are epoch seconds."""
 
     id: str
     spec: CampaignSpec
@@ -60,6 +77,9 @@ class Campaign:
     legal: int
     elapsed_s: float = 0.0
     reason: str = ""
+    search_ended: str = ""
+    chance_left: float | None = None
+    lessons: tuple[Lesson, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The command line: `meshtune run|resume|show|best|export|rerun|spaces|estimate|project|pause|cancel|serve`.
+"""The command line: `meshtune run|resume|show|best|analyze|export|rerun|spaces|estimate|project|pause|cancel|serve`.
 
 Exit codes: 0 done; 1 the campaign ended without a measured setting; 2 a mistake in what was asked for, or something
 that meshtune needs and does not get, told in one message; 130 interrupted, and the campaign can be resumed.
@@ -18,14 +18,14 @@ from runners.base import RunnerError
 from runners.registry import UnknownBackend
 from search_spaces.checks import InvalidValue
 from tuner import display
+from tuner.analysis_commands import analysis_app
 from tuner.arguments import Refused, find_campaign, open_service, plan_fields, read_spec_file
 from tuner.campaign import Campaign, CampaignState
 from tuner.cluster_commands import cluster_app
 from tuner.driver import Driver, drive_one
 from tuner.estimate_commands import estimate_app
-from tuner.export import NothingToExport, choose, ranked_document, recommendation_document, write_export
+from tuner.export import NothingToExport, best_document, choose, write_export
 from tuner.options import DEFAULT_HOME, CampaignId, DatabaseOption, HomeOption, JsonOption, SpecFile, print_json
-from tuner.recommend import rank, recommend
 from tuner.remeasure import remeasure
 from tuner.search.base import SearchError
 from tuner.service import Service
@@ -40,6 +40,7 @@ app = typer.Typer(
 )
 app.add_typer(cluster_app, name="cluster")
 app.add_typer(estimate_app)
+app.add_typer(analysis_app)
 
 
 def _version(wanted: bool) -> None:
@@ -144,13 +145,7 @@ def best(
         chosen = find_campaign(service, campaign)
         trials = service.store.trials(chosen.id)
         if as_json:
-            print_json(
-                {
-                    "campaign": chosen.id,
-                    "recommendation": recommendation_document(chosen, recommend(chosen, trials)),
-                    "best": [ranked_document(chosen, entry) for entry in rank(chosen, trials)[:top]],
-                }
-            )
+            print_json(best_document(chosen, trials, top))
         else:
             print_best(chosen, service, top)
 

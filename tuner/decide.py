@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from runners.base import JobState, JobStatus
 from runners.outcome import Outcome
+from search_spaces.plan import Plan
 from tuner.campaign import Campaign, CampaignState
+from tuner.ending import closing_reason, confirmations, finalists
 from tuner.spec import Budget
-from tuner.trial import Trial, TrialState
+from tuner.trial import Origin, Trial, TrialState
 
 # A runner ends jobs at their time limit; one that runs this much longer is cancelled by us.
 OVERTIME_S = 60.0
@@ -37,6 +39,20 @@ class Ask:
     """Let the search choose up to n plans."""
 
     n: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndSearch:
+    """Choose no more plans from now on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """Plan these once more, for fresh jobs."""
+
+    plans: tuple[Plan, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +99,7 @@ class Close:
     reason: str
 
 
-Intent = PlanBaseline | Ask | Submit | MarkRunning | Finish | Retry | Cancel | Close
+Intent = PlanBaseline | Ask | EndSearch | Confirm | Submit | MarkRunning | Finish | Retry | Cancel | Close
 
 
 def decide(
@@ -111,13 +127,8 @@ def decide(
     submits: list[Intent] = [Submit(trial.number) for trial in unfinished if trial.state is TrialState.PLANNED]
     if retries:
         return [*overtime, *retries]
-    room = campaign.spec.parallel - len(unfinished)
-    left = _trials_left(campaign.spec.budget, trials)
-    if left == 0 and not unfinished:
-        return [Close(CampaignState.COMPLETED, f"the budget of {campaign.spec.budget.trials} trials is spent")]
-    n = room if left is None else min(room, left)
-    asks: list[Intent] = [Ask(n)] if n > 0 else []
-    return [*overtime, *submits, *asks]
+    go_on = _conclude if campaign.search_ended else _search
+    return [*overtime, *submits, *go_on(campaign, trials, campaign.spec.parallel - len(unfinished))]
 
 
 def device_seconds(campaign: Campaign, trials: Sequence[Trial], now: float) -> float:
@@ -129,6 +140,30 @@ def device_seconds(campaign: Campaign, trials: Sequence[Trial], now: float) -> f
             if attempt.started_at is not None and attempt.finished_at is None:
                 held += max(0.0, now - attempt.started_at)
     return held * campaign.spec.cluster.devices
+
+
+def _search(campaign: Campaign, trials: Sequence[Trial], room: int) -> list[Intent]:
+    """Ask for plans while the budget has some left. What else ends a search it says itself, when it is asked."""
+    budget = campaign.spec.budget
+    left = _trials_left(budget, trials)
+    if left == 0:
+        return [EndSearch(f"the budget of {budget.trials} trials is spent")]
+    n = room if left is None else min(room, left)
+    return [Ask(n)] if n > 0 else []
+
+
+def _conclude(campaign: Campaign, trials: Sequence[Trial], room: int) -> list[Intent]:
+    """After the search: await what runs, measure the best plans once more, close."""
+    if any(not trial.state.final for trial in trials if trial.origin is not Origin.CONFIRMATION):
+        return []
+    again = confirmations(trials)
+    planned = {trial.plan for trial in again}
+    missing = [plan for plan in finalists(campaign.spec, trials) if plan not in planned]
+    if missing:
+        return [Confirm(tuple(missing[:room]))] if room > 0 else []
+    if any(not trial.state.final for trial in again):
+        return []
+    return [Close(CampaignState.COMPLETED, closing_reason(campaign, trials))]
 
 
 def _news(trials: Sequence[Trial], observations: Mapping[int, Observation], now: float) -> list[Intent]:

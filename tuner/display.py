@@ -18,8 +18,11 @@ from search_spaces.space import Space
 from tuner.breakdown import time_by_part
 from tuner.campaign import Campaign
 from tuner.decide import device_seconds
-from tuner.recommend import Ranked, Recommendation
+from tuner.pareto import front_of
+from tuner.ranking import Confirmation, Ranked, reproduction
+from tuner.recommend import Recommendation
 from tuner.trial import Origin, Trial, TrialState
+from tuner.yardstick import yardstick_of
 
 # Of a terminal that shows two windows side by side; long settings wrap.
 WIDEST = 120
@@ -36,43 +39,84 @@ _COLOURS: Mapping[str, str] = {
 def best_table(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> RenderableType:
     """The best settings with their throughput, its interval, memory of tensors and the gain over the baseline.
 
-    A trial that does not train as the baseline does is marked; `best_notes` says why.
+    A setting that was measured again is shown with both trials. Marked: `!` what is never recommended (`best_notes`
+    says why), `*` what is on the front, where the spec asks for one.
     """
     spec = campaign.spec
+    front = front_of(ranking) if spec.pareto else []
     table = new_table(f"Best settings of {campaign.id}")
     for name in ("#", "trial", "setting"):
         table.add_column(name, overflow="fold")
-    for name in (spec.objective.unit, "95 % interval", "step", "memory/rank", "gain over baseline"):
+    for name in (yardstick_of(spec).unit, "95 % interval", "step", "memory/rank", "gain over baseline"):
         table.add_column(name, justify="right", overflow="fold")
     for entry in ranking[:top]:
         table.add_row(
             str(entry.rank),
-            f"{entry.trial.number}{' !' if entry.trains_otherwise else ''}",
+            f"{_trials(entry)}{'' if entry.usable else ' !'}{' *' if entry in front else ''}",
             entry.trial.plan.key,
             number(entry.objective.value),
             f"{number(entry.objective.low)} - {number(entry.objective.high)}",
             seconds(entry.measurement.step_time_s),
             "-" if entry.memory_bytes is None else gibibytes(entry.memory_bytes),
             _gain(entry),
-            style="red" if entry.trains_otherwise else "bold" if entry.rank == 1 else "",
+            style="bold" if entry.usable and entry.rank == 1 else "" if entry.usable else "red",
         )
     return Constrain(table, WIDEST)
 
 
-def best_notes(ranking: Sequence[Ranked], top: int) -> list[Text]:
-    """Below the table: where the time of the best and of the baseline goes, who is slow, and what trains otherwise."""
+def front_table(campaign: Campaign, ranking: Sequence[Ranked]) -> RenderableType:
+    """The Pareto front, the fastest first: what each setting leaves of the device's memory on its fullest rank."""
+    table = new_table("Front of speed and memory left over")
+    for name in ("trial", "setting"):
+        table.add_column(name, overflow="fold")
+    for name in (yardstick_of(campaign.spec).unit, "slower", "headroom", "of the device"):
+        table.add_column(name, justify="right", overflow="fold")
+    front = front_of(ranking)
+    for entry in front:
+        headroom_bytes = entry.headroom_bytes or 0.0
+        table.add_row(
+            _trials(entry),
+            entry.trial.plan.key,
+            number(entry.objective.value),
+            f"{100 * (1 - entry.tokens_per_s.value / front[0].tokens_per_s.value):.1f} %",
+            gibibytes(round(headroom_bytes)),
+            f"{headroom_bytes / campaign.spec.cluster.device.memory_bytes:.0%}",
+        )
+    return Constrain(table, WIDEST)
+
+
+def best_notes(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> list[Text]:
+    """Below the table: where the time of the best and of the baseline goes, who is slow, how well first runs were
+    reproduced, and what trains otherwise."""
     notes: list[Text] = []
     for entry in ranking:
         baseline = entry.trial.origin is Origin.BASELINE
         if entry.rank > 1 and not baseline:
             continue
         name = " and ".join([*(["the best"] if entry.rank == 1 else []), *(["the baseline"] if baseline else [])])
-        notes += time_notes(f"{name} (trial {entry.trial.number})", entry.measurement)
+        notes += time_notes(f"{name} (trial {entry.measured_by.number})", entry.measurement)
+    if (known := reproduction(ranking)) is not None:
+        notes.append(Text(str(known)))
+    unit = yardstick_of(campaign.spec).unit
+    for entry in ranking:
+        if entry.confirmation is not None:
+            notes.append(_confirmation_note(entry, entry.confirmation, unit))
     for entry in ranking[:top]:
         if entry.trains_otherwise:
             sentence = f"! trial {entry.trial.number} {entry.training} from the baseline's; never recommended"
             notes.append(Text(sentence, style="red"))
     return notes
+
+
+def _confirmation_note(entry: Ranked, confirmation: Confirmation, unit: str) -> Text:
+    again, first = confirmation.trial, number(confirmation.first)
+    said = f"trial {entry.trial.number} measured again by trial {again.number}"
+    if confirmation.change is not None:
+        value = f"{number(entry.objective.value)} after {first} {unit}"
+        return Text(f"{said}: {value} ({100 * confirmation.change:+.1f} % in speed)")
+    if confirmation.failed:
+        return Text(f"! {said}: {again.verdict} after {first} {unit}; never recommended", style="red")
+    return Text(f"{said}: {again.verdict}, which says nothing of the setting", style="yellow")
 
 
 def time_notes(name: str, measured: Measurement) -> list[Text]:
@@ -176,7 +220,7 @@ def progress(
         best = ranking[0]
         gain = "" if best.gain is None else f", {_gain(best)} against the baseline"
         gain = ", the baseline" if best.trial.origin is Origin.BASELINE else gain
-        value = f"{number(best.objective.value)} {campaign.spec.objective.unit}"
+        value = f"{number(best.objective.value)} {yardstick_of(campaign.spec).unit}"
         lines.append(Text(f"best so far: {best.trial.plan.key}: {value}{gain}", style="green"))
     running = [trial for trial in trials if not trial.state.final]
     lines += [Text(f"{trial.state}: trial {trial.number}, {trial.plan.key}") for trial in running]
@@ -222,9 +266,11 @@ def left(campaign: Campaign, trials: Sequence[Trial]) -> str:
 
 
 def _planned_total(campaign: Campaign) -> int:
-    """Trials at the most: the budget's, or the whole space and a baseline that may lie outside of it."""
+    """Trials at the most: the budget's, or the whole space and a baseline that may lie outside of it;
+    then the confirmations."""
     there = campaign.legal + (campaign.spec.baseline is not None)
-    return min(campaign.spec.budget.trials or there, there)
+    chosen = min(campaign.spec.budget.trials or there, there)
+    return chosen + min(campaign.spec.confirm, chosen)
 
 
 def state_text(trial: Trial) -> Text:
@@ -248,9 +294,16 @@ def seconds(value: float) -> str:
 
 
 def gibibytes(value: int) -> str:
+    if value < 0:
+        return f"-{gibibytes(-value)}"
     if value >= 2**30:
         return f"{value / 2**30:.2f} GiB"
     return f"{value / 2**20:.0f} MiB" if value >= 2**20 else f"{value / 2**10:.0f} KiB"
+
+
+def _trials(entry: Ranked) -> str:
+    again = f"+{entry.confirmation.trial.number}" if entry.confirmation is not None else ""
+    return f"{entry.trial.number}{again}"
 
 
 def _gain(entry: Ranked) -> str:

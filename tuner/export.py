@@ -10,7 +10,9 @@ from typing import Any
 
 from tuner.breakdown import time_by_part
 from tuner.campaign import Campaign
-from tuner.recommend import Estimate, Ranked, Recommendation, rank, recommend
+from tuner.pareto import front_of
+from tuner.ranking import Confirmation, Ranked, rank
+from tuner.recommend import Recommendation, recommend
 from tuner.service import Service
 from tuner.space import workload_of
 from tuner.trial import Trial
@@ -31,7 +33,7 @@ def choose(campaign: Campaign, trials: Sequence[Trial], selector: str) -> Ranked
     if selector in ("best", "worst"):
         return ranking[0] if selector == "best" else ranking[-1]
     for entry in ranking:
-        if str(entry.trial.number) == selector:
+        if selector in (str(entry.trial.number), str(entry.measured_by.number)):
             return entry
     known = ", ".join(str(entry.trial.number) for entry in ranking)
     raise NothingToExport(f"campaign {campaign.id} has no measured trial {selector!r}; measured: {known}")
@@ -47,18 +49,31 @@ def ranked_document(campaign: Campaign, entry: Ranked) -> dict[str, Any]:
         "origin": str(entry.trial.origin),
         "plan": entry.trial.plan.as_dict(),
         "plan_key": entry.trial.plan.key,
-        "objective": {"name": str(campaign.spec.objective), **_estimate(entry.objective)},
-        "tokens_per_s": _estimate(entry.tokens_per_s),
+        "objective": {"name": str(campaign.spec.objective), **entry.objective.document()},
+        "tokens_per_s": entry.tokens_per_s.document(),
         "step_time_s": entry.measurement.step_time_s,
         "timed_steps": len(entry.measurement.step_times_s),
         "peak_memory_bytes": entry.memory_bytes,
+        "headroom_bytes": entry.headroom_bytes,
         "tflops_per_device": entry.tflops_per_device,
         "mfu": entry.mfu,
         "time_by_part": [asdict(part) for part in time_by_part(profile)],
         "straggler": None if straggler is None else asdict(straggler),
         "first_losses": list(entry.measurement.first_losses),
-        "gain_over_baseline": None if entry.gain is None else _estimate(entry.gain),
+        "gain_over_baseline": None if entry.gain is None else entry.gain.document(),
         "trains_as_baseline": entry.trains_as_baseline,
+        "measured_again": None if entry.confirmation is None else _confirmation(entry.confirmation),
+    }
+
+
+def best_document(campaign: Campaign, trials: Sequence[Trial], top: int) -> dict[str, Any]:
+    """The recommendation, the best settings, and the whole front of speed and memory left over."""
+    ranking = rank(campaign, trials)
+    return {
+        "campaign": campaign.id,
+        "recommendation": recommendation_document(campaign, recommend(campaign, trials)),
+        "best": [ranked_document(campaign, entry) for entry in ranking[:top]],
+        "front": [ranked_document(campaign, entry) for entry in front_of(ranking)],
     }
 
 
@@ -87,5 +102,10 @@ def write_export(service: Service, campaign: Campaign, entry: Ranked, directory:
     return [directory / name for name in texts]
 
 
-def _estimate(estimate: Estimate) -> dict[str, float]:
-    return {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+def _confirmation(known: Confirmation) -> dict[str, Any]:
+    return {
+        "trial": known.trial.number,
+        "verdict": str(known.trial.verdict),
+        "first": known.first,
+        "change": known.change,
+    }

@@ -15,10 +15,10 @@ from tuner.trial import Origin, Trial
 def incumbent_step_time_s(campaign: Campaign, trials: Sequence[Trial], trial: Trial) -> float | None:
     """The upper end of the best measured trial's interval, scaled to the tokens that `trial` does in a step.
 
-    None: no racing, nothing measured yet, or the trial is the baseline, which everything is compared with. Any
-    objective ranks plans on equal devices by tokens per second.
+    None: no racing, nothing measured yet, or a trial that must be measured to its end: the baseline, which everything
+    is compared with, and a confirmation. Any objective ranks plans on equal devices by tokens per second.
     """
-    if not campaign.spec.trial.racing or trial.origin is Origin.BASELINE:
+    if not campaign.spec.trial.racing or trial.origin is not Origin.SEARCH:
         return None
     tokens = trial.plan.global_batch_size * campaign.spec.model.seq_len
     measured = [known.measurement for known in trials if known.measurement is not None]

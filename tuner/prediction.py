@@ -32,7 +32,7 @@ from search_spaces.fitting import calibrate
 from search_spaces.knowledge import missing
 from search_spaces.physics import estimate, estimate_memory, estimate_time
 from search_spaces.plan import Plan
-from tuner.recommend import Estimate
+from tuner.quantity import Estimate
 from tuner.space import workload_of
 from tuner.spec import CampaignSpec
 from tuner.trial import Trial

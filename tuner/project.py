@@ -20,7 +20,7 @@ from search_spaces.estimates import Training
 from search_spaces.knowledge import missing
 from search_spaces.space import Space, SpaceTooLarge
 from tuner.prediction import Basis, Prediction, Speed, foresee, training_of
-from tuner.recommend import Estimate
+from tuner.quantity import Estimate
 from tuner.space import build_space, workload_of
 from tuner.spec import CampaignSpec
 from tuner.trial import Trial

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from tuner.display import new_table, number
 from tuner.project import Projection, Row, Scaling, count_nodes
+from tuner.quantity import Estimate
 from tuner.quote_page import interval_percent, interval_s, percent, ranked_by, shares
-from tuner.recommend import Estimate
 
 TITLES = {
     Scaling.WEAK: "Weak scaling: the global batch grows with the devices",

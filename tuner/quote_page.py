@@ -9,8 +9,8 @@ from rich.text import Text
 
 from tuner.display import gibibytes, new_table, number, seconds
 from tuner.prediction import Prediction
+from tuner.quantity import Estimate
 from tuner.quote import Fit, Quote, Span
-from tuner.recommend import Estimate
 from tuner.why import Explanation
 
 # Parts of a step that round to nothing are left out.

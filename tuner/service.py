@@ -16,11 +16,14 @@ from runners.base import InvalidJob, JobSpec
 from runners.outcome import Outcome, Verdict
 from runners.workloads.base import Workload
 from search_spaces.plan import Plan
+from tuner.asking import propose
 from tuner.campaign import Campaign, CampaignState
 from tuner.decide import (
     Ask,
     Cancel,
     Close,
+    Confirm,
+    EndSearch,
     Finish,
     Intent,
     MarkRunning,
@@ -31,12 +34,10 @@ from tuner.decide import (
     decide,
 )
 from tuner.documents import read_spec
+from tuner.ending import search_end
 from tuner.incumbent import incumbent_step_time_s
 from tuner.paths import Home
-from tuner.prediction import fullest_rank_bytes
-from tuner.recommend import peak_flops
-from tuner.search.base import Proposal, Search, SearchError, Seen, Task
-from tuner.spec import CampaignSpec
+from tuner.search.base import Choice, SearchError
 from tuner.store import IllegalMove, Store
 from tuner.trial import Origin, Trial, TrialState
 from tuner.work import Work, open_work
@@ -206,9 +207,14 @@ class Service:
                 return self._cancel(campaign, trials[number], reason, work)
             case PlanBaseline():
                 assert campaign.spec.baseline is not None
-                self.store.plan_trials(campaign.id, [(campaign.spec.baseline, Origin.BASELINE)], now=now)
+                self.store.plan_trials(campaign.id, [Choice(campaign.spec.baseline)], Origin.BASELINE, now=now)
             case Ask(n):
                 return self._ask(campaign, trials, n, work)
+            case EndSearch(reason):
+                self.store.end_search(campaign.id, reason, now=now)
+            case Confirm(plans):
+                again = [Choice(plan) for plan in plans]
+                self.store.plan_trials(campaign.id, again, Origin.CONFIRMATION, now=now)
             case Close(state, reason):
                 self._end(campaign, state, reason)
         return True
@@ -250,31 +256,28 @@ class Service:
         return True
 
     def _ask(self, campaign: Campaign, trials: Sequence[Trial], n: int, work: Work) -> bool:
-        """Plan what the search chooses. With nothing left to choose or to wait for, the campaign is over.
+        """Plan what the search chooses, unless that is its last word: then it is not asked any more.
 
-        A search that has nothing to say is asked again when a trial has ended: till then it would say the same.
+        A search that has nothing to propose is asked again when a trial has ended: till then it would say the same.
         """
         if work.stuck_at == _finished(trials):
             return False
+        work.remember(campaign, trials, self.store, self._clock())
         try:
             proposal = propose(work.search, work.task, campaign.spec, trials, n)
         except SearchError as error:
             return self._search_failed(campaign, trials, str(error), work)
-        if proposal.choices:
-            now = self._clock()
-            self.store.plan_trials(campaign.id, [(plan, Origin.SEARCH) for plan in proposal.plans], now=now)
+        chosen = {trial.plan for trial in trials}
+        untried = len(work.task.space) - sum(plan in work.task.space for plan in chosen)
+        reason = search_end(campaign, trials, proposal, untried)
+        now, chance = self._clock(), proposal.chance_left
+        if reason:
+            self.store.end_search(campaign.id, reason, chance_left=chance, now=now)
             return True
-        if any(not trial.state.final for trial in trials):
+        self.store.plan_trials(campaign.id, proposal.choices, Origin.SEARCH, chance_left=chance, now=now)
+        if not proposal.choices:
             work.stuck_at = _finished(trials)
-            return False
-        tried = sum(trial.plan in work.task.space for trial in trials)
-        reason = (
-            f"every one of the {len(work.task.space)} legal plans has been tried"
-            if tried == len(work.task.space)
-            else f"the search {campaign.spec.search.kind} proposes no further plan"
-        )
-        self._end(campaign, CampaignState.COMPLETED, reason)
-        return True
+        return bool(proposal.choices)
 
     def _search_failed(self, campaign: Campaign, trials: Sequence[Trial], message: str, work: Work) -> bool:
         """The same history fails again: wait for running trials, which change it; without any, the campaign failed."""
@@ -284,47 +287,6 @@ class Service:
         reason = f"the search {campaign.spec.search.kind} failed: {message}"
         self._end(campaign, CampaignState.FAILED, reason)
         return True
-
-
-def history(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Seen]:
-    """The campaign as a search sees it, in the order of choosing."""
-    peak = peak_flops(spec)
-    return [seen_of(trial, spec, peak) for trial in trials]
-
-
-def seen_of(trial: Trial, spec: CampaignSpec, peak: float | None) -> Seen:
-    """One trial as a search sees it. peak: FLOP/s of one device, for MFU only."""
-    measured = trial.measurement
-    if measured is None:
-        return Seen(plan=trial.plan, verdict=trial.verdict, held_s=trial.last.running_s or None)
-    return Seen(
-        plan=trial.plan,
-        verdict=trial.verdict,
-        score=spec.objective.score(measured, spec.model, peak),
-        step_time_s=measured.step_time_s,
-        peak_bytes=fullest_rank_bytes(measured),
-        held_s=trial.last.running_s or None,
-    )
-
-
-def propose(search: Search, task: Task, spec: CampaignSpec, trials: Sequence[Trial], n: int) -> Proposal:
-    """Up to n new plans from the search. Raises SearchError for one that is illegal or not new, and for a crash."""
-    seen = history(spec, trials)
-    try:
-        proposal = search.ask(task, seen, n)
-    except SearchError:
-        raise
-    except Exception as error:  # a defect of a search library must not take the service down
-        raise SearchError(f"{type(error).__name__}: {error}") from error
-    known = {entry.plan for entry in seen}
-    for plan in proposal.plans[:n]:
-        broken = task.space.explain(plan)
-        if broken:
-            raise SearchError(f"it proposed the illegal plan {plan.key}: {broken[0]}")
-        if plan in known:
-            raise SearchError(f"it proposed the plan {plan.key} again")
-        known.add(plan)
-    return replace(proposal, choices=proposal.choices[:n])
 
 
 def _finished(trials: Sequence[Trial]) -> int:

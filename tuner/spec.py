@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from runners.outcome import Measurement
 from search_spaces.checks import CLOSED, Checks
 from search_spaces.cluster import ClusterSpec
 from search_spaces.model import ModelSpec
@@ -20,43 +19,18 @@ from search_spaces.space import Bounds
 
 
 class Objective(StrEnum):
-    """What makes one plan better than another."""
+    """What makes one plan better than another; `tuner.yardstick` works it out. With one global batch on equal devices
+    they all order plans alike: what differs is what they tell."""
 
     TOKENS_PER_S_PER_DEVICE = "tokens_per_s_per_device"
     STEP_TIME = "step_time"
     TFLOPS_PER_DEVICE = "tflops_per_device"
     MFU = "mfu"
-
-    @property
-    def unit(self) -> str:
-        return {"step_time": "s", "tflops_per_device": "TFLOP/s", "mfu": "%"}.get(str(self), "tokens/s/device")
+    COST = "cost"
 
     @property
     def smaller_is_better(self) -> bool:
-        return self is Objective.STEP_TIME
-
-    def of(self, measurement: Measurement, step_time_s: float, model: ModelSpec, peak_flops: float | None) -> float:
-        """The objective in its unit if a step took `step_time_s`. peak_flops: FLOP/s of one device, for MFU only.
-
-        The model's FLOPs are the job's own number, or by its shapes where the job reports none. Raises ValueError for
-        MFU without a peak.
-        """
-        if self is Objective.STEP_TIME:
-            return step_time_s
-        tokens_per_s = measurement.tokens_per_step / step_time_s / measurement.devices
-        if self is Objective.TOKENS_PER_S_PER_DEVICE:
-            return tokens_per_s
-        flops = tokens_per_s * (measurement.model_flops_per_token or model.flops_per_token)
-        if self is Objective.TFLOPS_PER_DEVICE:
-            return flops / 1e12
-        if peak_flops is None:
-            raise ValueError("the objective mfu needs the device's peak FLOP/s")
-        return 100.0 * flops / peak_flops
-
-    def score(self, measurement: Measurement, model: ModelSpec, peak_flops: float | None) -> float:
-        """The objective at the median step time as a number to maximise."""
-        value = self.of(measurement, measurement.step_time_s, model, peak_flops)
-        return -value if self.smaller_is_better else value
+        return self in (Objective.STEP_TIME, Objective.COST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

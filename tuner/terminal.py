@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
@@ -13,9 +13,12 @@ from runners.registry import SIMULATED
 from tuner import display
 from tuner.campaign import Campaign
 from tuner.driver import Driver, drive_one
-from tuner.recommend import rank, recommend
+from tuner.ending import phase_text
+from tuner.past import lessons_text
+from tuner.ranking import rank
+from tuner.recommend import recommend
 from tuner.service import Service
-from tuner.trial import Trial
+from tuner.trial import Origin, Trial
 from tuner.trial_page import trial_page
 
 # Nobody's log or reason is markup, and a file or a pipe has no width to cut tables at.
@@ -48,8 +51,10 @@ def print_best(campaign: Campaign, service: Service, top: int) -> bool:
     ranking = rank(campaign, trials)
     if ranking:
         console.print(display.best_table(campaign, ranking, top))
-        for note in display.best_notes(ranking, top):
+        for note in display.best_notes(campaign, ranking, top):
             console.print(note, soft_wrap=True)
+        if campaign.spec.pareto:
+            console.print(display.front_table(campaign, ranking))
     failures = display.failure_counts(trials)
     if failures:
         console.print("failures: " + ", ".join(f"{count} {kind}" for kind, count in failures.items()))
@@ -65,11 +70,16 @@ def print_campaigns(service: Service) -> None:
 
 
 def print_campaign(campaign: Campaign, service: Service) -> None:
-    """Print one campaign with every trial."""
+    """Print one campaign, what it does now, and every trial."""
+    trials = service.store.trials(campaign.id)
     console.print(display.header(campaign))
     why = f" ({campaign.reason})" if campaign.reason not in ("", str(campaign.state)) else ""
     console.print(f"{campaign.state}{why}, worked on for {display.seconds(campaign.elapsed_s)}")
-    console.print(display.trials_table(service.store.trials(campaign.id)))
+    if phase := phase_text(campaign, trials):
+        console.print(phase, soft_wrap=True)
+    if campaign.lessons:
+        console.print(f"{lessons_text(campaign.lessons)}: {', '.join(map(str, campaign.lessons))}", soft_wrap=True)
+    console.print(display.trials_table(trials))
 
 
 def print_trial(trial: Trial) -> None:
@@ -85,25 +95,36 @@ def _follow_live(driver: Driver, service: Service, campaign_id: str) -> None:
             campaign = service.current(campaign_id)
             trials = service.store.trials(campaign_id)
             trouble = driver.troubles.get(campaign_id, "")
-            live.update(display.progress(campaign, trials, rank(campaign, trials), time.time(), trouble))
+            shown = display.progress(campaign, trials, rank(campaign, trials), time.time(), trouble)
+            words = (phase_text(campaign, trials), lessons_text(campaign.lessons))
+            live.update(Group(shown, *(Text(line) for line in words if line)))
 
         drive_one(driver, service, campaign_id, watch)
 
 
 def _follow_logged(driver: Driver, service: Service, campaign: Campaign) -> None:
-    begun = False
+    begun, ended = False, False
     told: set[int] = {trial.number for trial in service.store.trials(campaign.id) if trial.state.final}
-    trouble_told = ""
+    learns_told, trouble_told = "", ""
 
     def watch() -> None:
-        nonlocal begun, trouble_told
+        nonlocal begun, ended, learns_told, trouble_told
+        now, trials = service.store.campaign(campaign.id), service.store.trials(campaign.id)
         if not begun:
             console.print(display.header(campaign), soft_wrap=True)
         begun = True
-        for trial in service.store.trials(campaign.id):
+        learns = lessons_text(now.lessons)
+        if learns != learns_told:
+            console.print(learns, soft_wrap=True)
+        learns_told = learns
+        for trial in trials:
             if trial.state.final and trial.number not in told:
                 told.add(trial.number)
-                console.print(display.trial_line(trial), soft_wrap=True)
+                again = "again, " if trial.origin is Origin.CONFIRMATION else ""
+                console.print(f"{again}{display.trial_line(trial)}", soft_wrap=True)
+        if now.search_ended and not ended:
+            console.print(phase_text(now, trials), soft_wrap=True)
+        ended = bool(now.search_ended)
         trouble = driver.troubles.get(campaign.id, "")
         if trouble and trouble != trouble_told:
             errors.print(f"waiting: {trouble}", style="yellow")

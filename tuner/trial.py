@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from runners.outcome import Measurement, Outcome, Verdict
 from search_spaces.plan import Plan
+from tuner.expectation import Expectation
 
 
 class TrialState(StrEnum):
@@ -32,10 +33,12 @@ class TrialState(StrEnum):
 
 
 class Origin(StrEnum):
-    """Who chose the plan."""
+    """Who chose the plan. A CONFIRMATION repeats a good trial's plan: a fresh job measures it once more before a winner
+    is named."""
 
     BASELINE = "baseline"
     SEARCH = "search"
+    CONFIRMATION = "confirmation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +67,15 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """number counts from 0 within the campaign, in the order of planning. attempts: at least one, oldest first."""
+    """number counts from 0 within the campaign, in the order of planning. attempts: at least one, oldest first.
+    expectation: the search's, at the time it chose the plan; None where nobody expected anything."""
 
     campaign_id: str
     number: int
     plan: Plan
     origin: Origin
     attempts: tuple[Attempt, ...]
+    expectation: Expectation | None = None
 
     @property
     def last(self) -> Attempt:

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from runners.outcome import Measurement
+from runners.outcome import Measurement, Verdict
 from runners.profile import Part, Profile
 from tuner.display import gibibytes, new_table, number, pruned_text, seconds, state_text, time_notes
-from tuner.trial import Trial
+from tuner.expectation import Expectation
+from tuner.prediction import fullest_rank_bytes
+from tuner.trial import Origin, Trial
+
+_AGAIN = " (a plan that was measured before, once more)"
+# What a verdict says of the memory; the others say nothing.
+_FITS: Mapping[Verdict, str] = {Verdict.OK: "it fits", Verdict.PRUNED: "it fits", Verdict.OOM: "out of memory"}
 
 
 def trial_page(trial: Trial) -> Group:
-    """The plan, the attempts, what was measured, each rank, and the end of the log."""
+    """The plan, the attempts, what was expected and measured, each rank, and the end of the log."""
     outcome = trial.outcome
     lines: list[RenderableType] = [
         Text(f"trial {trial.number} of {trial.campaign_id}: {trial.plan.key}", style="bold"),
-        Text(f"chosen by: {trial.origin}"),
+        Text(f"chosen by: {trial.origin}{_AGAIN if trial.origin is Origin.CONFIRMATION else ''}"),
         Text("plan: " + ", ".join(f"{name} {value}" for name, value in trial.plan.as_dict().items())),
         Text.assemble("verdict: " if trial.state.final else "state: ", state_text(trial)),
         attempts_table(trial),
     ]
+    if trial.expectation is not None:
+        lines.append(expectation_table(trial.expectation, trial))
     if outcome is None:
         return Group(*lines)
     measured = outcome.measurement or outcome.partial
@@ -56,6 +64,26 @@ def attempts_table(trial: Trial) -> Table:
             (outcome.phase if outcome else None) or "-",
             outcome.reason.strip() if outcome else "",
         )
+    return table
+
+
+def expectation_table(expected: Expectation, trial: Trial) -> Table:
+    """What the search expected of the plan when it chose it, beside what was measured."""
+    measured = trial.measurement
+    step = None if measured is None else seconds(measured.step_time_s)
+    peak = None if measured is None else fullest_rank_bytes(measured)
+    span = f"{seconds(expected.step_time_low_s)} to {seconds(expected.step_time_high_s)}"
+    rows = (
+        ("step (95 % interval)", f"{seconds(expected.step_time_s)} ({span})", step),
+        ("peak of the fullest rank", gibibytes(round(expected.peak_bytes)), peak and gibibytes(round(peak))),
+        ("fits into memory", f"{100 * expected.p_fits:.0f} %", trial.verdict and _FITS.get(trial.verdict)),
+        ("gain over the best before", f"{100 * expected.gain:+.1f} %", None),
+    )
+    table = new_table("Expected")
+    for name in ("", "expected", "measured"):
+        table.add_column(name, overflow="fold")
+    for name, value, found in rows:
+        table.add_row(name, value, found or "-")
     return table
 
 

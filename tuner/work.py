@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import fcntl
 import os
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from runners.base import Runner
 from runners.registry import create_runner
 from runners.workloads.base import Workload
 from tuner.campaign import Campaign
+from tuner.past import MOST_CAMPAIGNS, MOST_TRIALS_EACH, learn_from, software_of
 from tuner.paths import Home
 from tuner.prediction import training_of
 from tuner.search.base import Search, Task
 from tuner.search.registry import create_search
 from tuner.space import space_of, workload_of
+from tuner.store import Store
+from tuner.trial import Trial
 
 
 class CampaignBusy(RuntimeError):
@@ -29,7 +34,7 @@ class CampaignBusy(RuntimeError):
 class Work:
     """One campaign in this process's hands. unsaved_s: time worked on it that the store does not know yet.
     cancelled: jobs whose end was asked for already. stuck_at: how many trials had ended when the search had nothing to
-    propose."""
+    propose. weighed_for: the campaign's own software when its past was read, None before that."""
 
     task: Task
     search: Search
@@ -40,6 +45,25 @@ class Work:
     unsaved_s: float = 0.0
     cancelled: set[str] = field(default_factory=set)
     stuck_at: int | None = None
+    weighed_for: Mapping[str, str] | None = None
+
+    def remember(self, campaign: Campaign, trials: Sequence[Trial], store: Store, now: float) -> None:
+        """Let the search learn from other campaigns; the store keeps from which.
+
+        They are read once, and again when the campaign's own trials tell that it runs on other software than was
+        thought. So a campaign that is opened again later may learn more.
+        """
+        spec, software = campaign.spec, software_of(trials)
+        if not spec.warm_start or software == self.weighed_for:
+            return
+        # One more, since the campaign itself is among them.
+        others = store.campaigns_on(spec.cluster.device.name, spec.workload.kind, limit=MOST_CAMPAIGNS + 1)
+        found = learn_from(campaign, trials, others, partial(store.trials, limit=MOST_TRIALS_EACH))
+        store.keep_lessons(campaign.id, [earlier.lesson for earlier in found], now=now)
+        past = tuple(earlier.past for earlier in found)
+        if past != self.task.past:  # searches keep what they worked out for a task
+            self.task = replace(self.task, past=past)
+        self.weighed_for = software
 
     def close(self) -> None:
         self.runner.close()

@@ -35,6 +35,7 @@ from runners.trainer.failure import Phase, describe, first_cause, read_failures,
 from runners.trainer.gang import run_ranks
 from runners.trainer.gloo import register_gloo
 from runners.trainer.rates import Place, dtypes, time_matmul, time_memory, time_messages
+from runners.trainer.software import software
 from search_spaces.cluster import DeviceKind
 
 # How long a rank waits for its peers; under a launcher they may start minutes apart.
@@ -239,16 +240,6 @@ def _every_node(own: str) -> list[str]:
     names: list[str] = [""] * dist.get_world_size()
     dist.all_gather_object(names, own)
     return names
-
-
-def software(device: torch.device) -> dict[str, str]:
-    """The versions that the figures hold for."""
-    versions = {"torch": torch.__version__, "python": platform.python_version(), "backend": dist.get_backend()}
-    if device.type == "cuda":
-        versions |= {"cuda": str(torch.version.cuda or torch.version.hip)}
-        nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]  # it has no annotations
-        versions |= {"nccl": ".".join(map(str, nccl))}
-    return versions
 
 
 def device_name(device: torch.device) -> str:

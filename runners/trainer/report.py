@@ -12,6 +12,7 @@ import torch
 from runners.outcome import Measurement, Outcome, Verdict, write_result
 from runners.trainer.job import Job
 from runners.trainer.measure import Timings
+from runners.trainer.software import software
 
 
 def report(
@@ -34,6 +35,7 @@ def report(
         peak_memory_bytes=tuple(tensors for tensors, _ in peaks),
         peak_held_bytes=tuple(held for _, held in peaks),
         profile=timings.profile,
+        software=software(device),
     )
     on_cuda = device.type == "cuda"
     extra = {
@@ -41,7 +43,6 @@ def report(
         "plan": job.plan.as_dict(),
         "build_s": build_s,
         "steps_at": {"first_s": timings.first_s, "last_s": timings.last_s},
-        "versions": {"torch": torch.__version__, "python": platform.python_version()},
         "device_name": torch.cuda.get_device_name(device) if on_cuda else platform.processor() or platform.machine(),
     }
     write_result(directory, conclude(job, timings, measurement), extra)

@@ -34,6 +34,7 @@ SPEC: Mapping[str, Any] = {
     "search": "random",
     "runner": "instant",
     "budget": {"trials": 5},
+    "confirm": 0,
 }
 
 

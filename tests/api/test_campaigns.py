@@ -3,8 +3,7 @@
 import pytest
 
 from tuner.documents import read_spec
-from tuner.export import ranked_document, recommendation_document
-from tuner.recommend import rank, recommend
+from tuner.export import best_document
 
 
 def test_a_created_campaign_is_at_its_location(client, spec):
@@ -116,11 +115,7 @@ def test_the_best_settings_are_those_of_the_command_line(client, create, drive, 
     drive(id)
     best = client.get(f"/v1/campaigns/{id}/best", params={"top": 3}).json()
     campaign, trials = service.store.campaign(id), service.store.trials(id)
-    assert best == {
-        "campaign": id,
-        "recommendation": recommendation_document(campaign, recommend(campaign, trials)),
-        "best": [ranked_document(campaign, entry) for entry in rank(campaign, trials)[:3]],
-    }
+    assert best == best_document(campaign, trials, 3)
     assert [entry["rank"] for entry in best["best"]] == [1, 2, 3]
     assert best["recommendation"]["better_than_baseline"] is True
 

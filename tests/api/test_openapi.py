@@ -26,6 +26,7 @@ OPERATIONS = {
     "list_trials": ("get", "/v1/campaigns/{campaign_id}/trials"),
     "get_trial": ("get", "/v1/campaigns/{campaign_id}/trials/{number}"),
     "best_trials": ("get", "/v1/campaigns/{campaign_id}/best"),
+    "analyse_campaign": ("get", "/v1/campaigns/{campaign_id}/analysis"),
     "campaign_space": ("get", "/v1/campaigns/{campaign_id}/space"),
     "count_space": ("post", "/v1/spaces"),
     "estimate_campaign": ("post", "/v1/estimates"),

@@ -28,6 +28,7 @@ SPEC = {
     "workload": {"kind": "torch", "measuring": {"max_warmup_steps": 1, "min_steps": 3, "max_steps": 3}},
     "runner": {"kind": "local", "idle_s": 1},
     "budget": {"trials": 3},
+    "confirm": 0,
 }
 
 

@@ -71,6 +71,12 @@ def test_a_seed_is_one_cluster_and_another_seed_another():
     assert hidden_constants(7) == hidden_constants(7) != hidden_constants(8)
 
 
+def test_a_measurement_names_its_hidden_cluster_as_its_software():
+    for seed in (7, 8):
+        measured = run(JOB, "job", LONG_S, replace(QUIET, seed=seed)).outcome.measurement
+        assert measured.software == {"hidden cluster": str(seed)}
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_every_constant_is_off_yet_possible(seed):
     hidden = hidden_constants(seed)

@@ -13,7 +13,7 @@ from tuner.search.registry import SEARCHES, create_search
 
 
 def test_an_unknown_search_names_the_known_ones_and_the_nearest() -> None:
-    with pytest.raises(UnknownSearch, match=r"'deephiper': did you mean 'deephyper'\? .*grid, optuna, random"):
+    with pytest.raises(UnknownSearch, match=r"'deephiper': did you mean 'deephyper'\? .*grid, optuna, physics, random"):
         create_search("deephiper", seed=0, options={})
 
 
@@ -26,11 +26,17 @@ def test_good_options_reach_the_search() -> None:
     ("kind", "options", "message"),
     [
         ("deephyper", {"n_inital": 5}, r"deephyper: unknown option 'n_inital' \(5\); did you mean 'n_initial'\?"),
-        ("deephyper", {"n_initial": "5"}, r"'n_initial' is '5': .*known options: n_initial, filter_failures"),
+        ("deephyper", {"n_initial": "5"}, r"'n_initial' is '5': .*known options: n_initial, guard, filter_failures"),
         ("deephyper", {"n_initial": True}, r"'n_initial' is True"),
         ("deephyper", {"n_initial": 0}, r"'n_initial' is 0: .*greater than or equal to 1"),
         ("deephyper", {"filter_failures": "ignore"}, r"'filter_failures' is 'ignore': .*'min' or 'mean'"),
-        ("optuna", {"sampler": "gp"}, r"optuna: unknown option 'sampler' \('gp'\); known: n_initial"),
+        ("deephyper", {"guard": 1.0}, r"'guard' is 1.0: .*less than 1"),
+        (
+            "optuna",
+            {"sampler": "cma"},
+            r"'sampler' is 'cma': .*'tpe' or 'gp'.*known options: n_initial, guard, sampler",
+        ),
+        ("optuna", {"guard": -0.1}, r"'guard' is -0.1: .*greater than or equal to 0"),
         ("random", {"n_initial": 4}, r"random: unknown option 'n_initial' \(4\); it takes no options"),
         ("grid", {"x": 1}, r"it takes no options"),
     ],

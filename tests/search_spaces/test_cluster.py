@@ -66,6 +66,8 @@ def test_devices_are_those_of_all_nodes():
             EIGHT | {"rack_link": LINK},
             "^rack_link: leads out of a rack, but nodes_per_rack is 0: one flat network$",
         ),
+        (ClusterSpec, EIGHT | {"device_hour_price": 0.0}, "^device_hour_price: must be positive and finite, not 0.0$"),
+        (ClusterSpec, EIGHT | {"device_hour_price": nan}, "^device_hour_price: .*not nan$"),
         (
             ClusterSpec,
             EIGHT | {"devices_per_module": 5, "nodes_per_rack": -2},

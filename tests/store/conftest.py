@@ -21,6 +21,8 @@ from search_spaces.model import Activation, ModelSpec, Norm
 from search_spaces.plan import Plan, Recompute, Schedule
 from search_spaces.space import Bounds
 from tuner.campaign import Campaign, CampaignState
+from tuner.expectation import Expectation
+from tuner.search.base import Choice
 from tuner.spec import Backend, Budget, CampaignSpec, Objective, TrialLimits
 from tuner.store import Store
 from tuner.trial import Origin
@@ -227,9 +229,18 @@ class Make:
             legal=123,
         )
 
-    def plans(self, n: int, *, first: int = 1) -> list[tuple[Plan, Origin]]:
-        """n plans, all different."""
-        return [(Plan(tp=tp, schedule=Schedule.GPIPE), Origin.SEARCH) for tp in range(first, first + n)]
+    expectation = Expectation(
+        step_time_s=0.1 + 0.2,
+        step_time_low_s=1 / 7,
+        step_time_high_s=1 / 3,
+        p_fits=0.9,
+        gain=1e-300,
+        peak_bytes=2.0**40 / 3,
+    )
+
+    def choices(self, n: int, *, first: int = 1) -> list[Choice]:
+        """n plans, all different, of which nobody expects anything."""
+        return [Choice(Plan(tp=tp, schedule=Schedule.GPIPE)) for tp in range(first, first + n)]
 
     def ok(self, *, steps: int = 6, first_s: float = 0.1) -> Outcome:
         return Outcome(
@@ -254,7 +265,7 @@ class Make:
     def running(self, store: Store, id: str = "c1", *, trials: int = 1) -> None:
         """A campaign with so many trials, all planned."""
         store.create_campaign(self.campaign(id))
-        store.plan_trials(id, self.plans(trials), now=101.0)
+        store.plan_trials(id, self.choices(trials), Origin.SEARCH, now=101.0)
 
 
 @pytest.fixture

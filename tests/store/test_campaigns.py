@@ -3,6 +3,7 @@ import pytest
 from tuner.campaign import CampaignState
 from tuner.store import AlreadyExists, IllegalMove, NotFound, Store
 from tuner.store.codec import decode_spec, encode_spec
+from tuner.trial import Origin
 
 
 def test_a_spec_survives_json_exactly(make):
@@ -46,7 +47,8 @@ def test_unknown_campaigns_are_not_found(store: Store, make):
         lambda: store.campaigns(limit=1, before="c9"),
         lambda: store.move_campaign("c9", CampaignState.PAUSED, reason="", now=1.0),
         lambda: store.add_elapsed("c9", 1.0, 1.0),
-        lambda: store.plan_trials("c9", make.plans(1), now=1.0),
+        lambda: store.end_search("c9", "enough", now=1.0),
+        lambda: store.plan_trials("c9", make.choices(1), Origin.SEARCH, now=1.0),
     ):
         with pytest.raises(NotFound, match="no campaign"):
             call()
@@ -95,6 +97,39 @@ def test_elapsed_time_adds_up_without_events(store: Store, make):
     store.add_elapsed("c1", 2.25, 120.0)
     assert (store.campaign("c1").elapsed_s, store.campaign("c1").updated_at) == (3.75, 120.0)
     assert len(store.events(None)) == 1
+
+
+def test_a_search_ends_once_for_the_first_reason(store: Store, make):
+    make.running(store)
+    assert (store.campaign("c1").search_ended, store.campaign("c1").chance_left) == ("", None)
+    ended = store.end_search("c1", "enough \u2713", chance_left=0.008, now=200.0)
+    assert (ended.search_ended, ended.chance_left, ended.updated_at) == ("enough \u2713", 0.008, 200.0)
+    assert store.end_search("c1", "too late", chance_left=0.5, now=300.0) == ended == store.campaign("c1")
+    told = [(event.at, event.data) for event in store.events("c1") if event.kind == "search.ended"]
+    assert told == [(200.0, {"reason": "enough \u2713", "chance_left": 0.008})]
+
+
+def test_the_end_of_a_search_keeps_what_it_said_last(store: Store, make):
+    store.create_campaign(make.campaign())
+    store.plan_trials("c1", [], Origin.SEARCH, chance_left=0.25, now=150.0)
+    assert store.end_search("c1", "the budget is spent", now=200.0).chance_left == 0.25
+    assert store.events("c1")[-1].data == {"reason": "the budget is spent", "chance_left": 0.25}
+
+
+def test_a_pause_keeps_the_end_of_the_search(store: Store, make):
+    store.create_campaign(make.campaign())
+    store.end_search("c1", "enough", now=200.0)
+    store.move_campaign("c1", CampaignState.PAUSED, reason="", now=201.0)
+    assert store.move_campaign("c1", CampaignState.RUNNING, reason="", now=202.0).search_ended == "enough"
+
+
+def test_only_the_search_of_a_running_campaign_ends(store: Store, make):
+    store.create_campaign(make.campaign())
+    store.move_campaign("c1", CampaignState.PAUSED, reason="", now=201.0)
+    before = (store.campaign("c1"), store.events(None))
+    with pytest.raises(IllegalMove, match=r"the search of campaign c1 .* the campaign is paused, not running"):
+        store.end_search("c1", "enough", now=202.0)
+    assert (store.campaign("c1"), store.events(None)) == before
 
 
 def test_pages_run_from_new_to_old_without_gap_or_repeat(store: Store, make):

@@ -9,7 +9,7 @@ import pytest
 
 from runners.outcome import Verdict
 from tuner.store import IllegalMove, Store
-from tuner.trial import Trial, TrialState
+from tuner.trial import Origin, Trial, TrialState
 
 THREADS = 8
 
@@ -66,7 +66,9 @@ def test_threads_that_plan_get_numbers_without_gap_or_repeat(store: Store, make)
         return [
             trial.number
             for first in range(3)
-            for trial in store.plan_trials("c1", make.plans(2, first=1 + 6 * number + 2 * first), now=1.0)
+            for trial in store.plan_trials(
+                "c1", make.choices(2, first=1 + 6 * number + 2 * first), Origin.SEARCH, now=1.0
+            )
         ]
 
     numbers = [number for result in race(plan) for number in result]

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from runners.outcome import Verdict
 from search_spaces.plan import Plan
 from tuner.campaign import CampaignState, Event
+from tuner.search.base import Choice
 from tuner.store import AlreadyExists, IllegalMove, NotFound, Store
 from tuner.trial import Origin, TrialState
 
@@ -26,7 +27,7 @@ commands = st.one_of(
 def obey(store: Store, id: str, command: tuple, make) -> None:
     match command:
         case ("plan", degrees):
-            store.plan_trials(id, [(Plan(tp=tp), Origin.SEARCH) for tp in degrees], now=1.0)
+            store.plan_trials(id, [Choice(Plan(tp=tp)) for tp in degrees], Origin.SEARCH, now=1.0)
         case ("attempt", number):
             store.plan_attempt(id, number, now=1.0)
         case ("submit", number):

@@ -13,7 +13,7 @@ from sqlalchemy.pool import Pool
 from runners.outcome import Verdict
 from tuner.campaign import CampaignState
 from tuner.store import Store, StoreError, StoreUnavailable, database
-from tuner.trial import TrialState
+from tuner.trial import Origin, TrialState
 
 
 def refused(url: str, match: str, *, transient: bool) -> str:
@@ -177,7 +177,9 @@ def test_a_write_that_fails_at_its_event_leaves_no_rows(store: Store, url: str, 
     for call in (
         lambda: store.create_campaign(make.campaign("c2")),
         lambda: store.move_campaign("c1", CampaignState.PAUSED, reason="", now=3.0),
-        lambda: store.plan_trials("c1", make.plans(3, first=7), now=3.0),
+        lambda: store.end_search("c1", "enough", chance_left=0.01, now=3.0),
+        lambda: store.plan_trials("c1", [], Origin.SEARCH, chance_left=0.5, now=3.0),
+        lambda: store.plan_trials("c1", make.choices(3, first=7), Origin.SEARCH, now=3.0),
         lambda: store.plan_attempt("c1", 1, now=3.0),
         lambda: store.mark_submitted("c1", 0, "j", now=3.0),
         lambda: store.mark_running("c1", 0, started_at=3.0, now=3.0),

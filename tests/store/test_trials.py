@@ -1,5 +1,5 @@
 import math
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 
 import pytest
 from sqlalchemy import event, insert, select
@@ -9,7 +9,8 @@ from runners.outcome import Measurement, Outcome, Verdict
 from runners.profile import Profile
 from search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
 from tuner.campaign import CampaignState
-from tuner.store import AlreadyExists, IllegalMove, NotFound, Store, tables
+from tuner.search.base import Choice
+from tuner.store import AlreadyExists, IllegalMove, NotFound, Store, StoreError, tables
 from tuner.store.rows import attempt_row, measurement_row, outcome_columns, step_rows, trial_row
 from tuner.trial import Attempt, Origin, Trial, TrialState, job_name
 
@@ -34,8 +35,9 @@ def everything(store: Store) -> tuple[object, ...]:
 
 def test_trials_are_numbered_on_and_get_a_planned_first_attempt(store: Store, make):
     store.create_campaign(make.campaign())
-    first = store.plan_trials("c1", [(EVERY_FIELD, Origin.BASELINE), *make.plans(2)], now=200.5)
-    second = store.plan_trials("c1", make.plans(1, first=9), now=300.0)
+    first = store.plan_trials("c1", [Choice(EVERY_FIELD)], Origin.BASELINE, now=200.5)
+    first += store.plan_trials("c1", make.choices(2), Origin.SEARCH, now=200.5)
+    second = store.plan_trials("c1", make.choices(1, first=9), Origin.SEARCH, now=300.0)
     assert [trial.number for trial in first + second] == [0, 1, 2, 3]
     assert first[0] == Trial(
         campaign_id="c1",
@@ -59,7 +61,7 @@ def test_trials_are_numbered_on_and_get_a_planned_first_attempt(store: Store, ma
 def test_every_field_of_a_plan_is_a_column_that_sql_can_ask_for(store: Store, make):
     assert {field.name for field in fields(Plan)} <= set(tables.trials.columns.keys())
     store.create_campaign(make.campaign())
-    store.plan_trials("c1", [(EVERY_FIELD, Origin.SEARCH)], now=1.0)
+    store.plan_trials("c1", [Choice(EVERY_FIELD)], Origin.SEARCH, now=1.0)
     with store._database.reading() as connection:
         row = connection.execute(select(*(tables.trials.c[name] for name in PLAN_FIELDS))).one()
     assert dict(row._mapping) == EVERY_FIELD.as_dict()
@@ -67,7 +69,7 @@ def test_every_field_of_a_plan_is_a_column_that_sql_can_ask_for(store: Store, ma
 
 def test_no_plans_are_no_trials(store: Store, make):
     store.create_campaign(make.campaign())
-    assert store.plan_trials("c1", [], now=1.0) == []
+    assert store.plan_trials("c1", [], Origin.SEARCH, now=1.0) == []
     assert len(store.events(None)) == 1
 
 
@@ -75,12 +77,68 @@ def test_a_plan_that_the_campaign_has_leaves_the_whole_list_out(store: Store, ma
     make.running(store, trials=2)
     before = everything(store)
     with pytest.raises(AlreadyExists, match=r"campaign c1 has the plan tp2 .* already, as trial 1"):
-        store.plan_trials("c1", make.plans(4, first=5) + make.plans(1, first=2), now=2.0)
+        store.plan_trials("c1", make.choices(4, first=5) + make.choices(1, first=2), Origin.SEARCH, now=2.0)
     with pytest.raises(AlreadyExists, match="comes twice"):
-        store.plan_trials("c1", make.plans(4, first=5) + make.plans(1, first=7), now=2.0)
+        store.plan_trials("c1", make.choices(4, first=5) + make.choices(1, first=7), Origin.SEARCH, now=2.0)
     assert everything(store) == before
     store.create_campaign(make.campaign("c2"))
-    assert [trial.number for trial in store.plan_trials("c2", make.plans(2), now=3.0)] == [0, 1]
+    assert [trial.number for trial in store.plan_trials("c2", make.choices(2), Origin.SEARCH, now=3.0)] == [0, 1]
+
+
+def test_what_was_expected_of_a_plan_comes_back_and_is_told(store: Store, make):
+    store.create_campaign(make.campaign())
+    expected = make.expectation
+    planned = store.plan_trials("c1", [Choice(EVERY_FIELD, expected), *make.choices(1)], Origin.SEARCH, now=1.0)
+    assert [trial.expectation for trial in planned] == [expected, None]
+    assert store.trials("c1") == planned
+    told = [event.data.get("expectation") for event in store.events("c1")[1:]]
+    assert told == [asdict(expected), None]
+    store.finish("c1", 0, make.failed(Verdict.LOST), started_at=None, finished_at=2.0, now=2.0)
+    assert store.plan_attempt("c1", 0, now=3.0).expectation == expected
+    with store._database.reading() as connection:
+        missing = select(tables.trials.c.number).where(tables.trials.c.expectation.is_(None))
+        assert connection.scalars(missing).all() == [1]
+
+
+def test_a_confirmation_repeats_a_plan_once(store: Store, make):
+    make.running(store, trials=2)
+    again = store.plan_trials("c1", make.choices(1, first=2), Origin.CONFIRMATION, now=2.0)
+    assert [(trial.number, trial.origin, trial.plan.tp) for trial in again] == [(2, Origin.CONFIRMATION, 2)]
+    before = everything(store)
+    with pytest.raises(AlreadyExists, match=r"campaign c1 has the plan tp2 .* already, as trial 2"):
+        store.plan_trials("c1", make.choices(2), Origin.CONFIRMATION, now=3.0)
+    for origin in (Origin.SEARCH, Origin.BASELINE):
+        with pytest.raises(AlreadyExists, match=r"campaign c1 has the plan tp2 .* already, as trial 1"):
+            store.plan_trials("c1", make.choices(1, first=2), origin, now=3.0)
+    assert everything(store) == before
+
+
+def test_the_database_itself_refuses_a_plan_that_comes_twice_from_one_origin(store: Store, make):
+    make.running(store)
+    store.plan_trials("c1", make.choices(1), Origin.CONFIRMATION, now=2.0)
+    with pytest.raises(StoreError, match=r"(?i)unique"), store._database.writing() as connection:
+        connection.execute(insert(tables.trials), trial_row(replace(store.trial("c1", 1), number=9)))
+
+
+def test_the_searchs_word_on_what_is_left_is_kept_with_or_without_plans(store: Store, make):
+    store.create_campaign(make.campaign())
+    assert store.campaign("c1").chance_left is None
+    store.plan_trials("c1", make.choices(1), Origin.SEARCH, chance_left=0.1 + 0.2, now=5.0)
+    assert (store.campaign("c1").chance_left, store.campaign("c1").updated_at) == (0.1 + 0.2, 5.0)
+    store.plan_trials("c1", make.choices(1, first=2), Origin.SEARCH, now=6.0)
+    assert store.campaign("c1").chance_left == 0.1 + 0.2
+    assert store.plan_trials("c1", [], Origin.SEARCH, chance_left=0.0, now=7.0) == []
+    assert store.campaign("c1").chance_left == 0.0
+    told = [event.data for event in store.events("c1") if event.kind == "search.asked"]
+    assert told == [{"chance_left": 0.1 + 0.2}, {"chance_left": 0.0}]
+
+
+def test_plans_that_are_refused_leave_no_word_of_the_search(store: Store, make):
+    make.running(store)
+    before = everything(store)
+    with pytest.raises(AlreadyExists):
+        store.plan_trials("c1", make.choices(1), Origin.SEARCH, chance_left=0.5, now=2.0)
+    assert everything(store) == before
 
 
 def test_only_a_running_campaign_takes_trials_and_attempts(store: Store, make):
@@ -89,7 +147,7 @@ def test_only_a_running_campaign_takes_trials_and_attempts(store: Store, make):
     store.move_campaign("c1", CampaignState.PAUSED, reason="", now=3.0)
     before = everything(store)
     with pytest.raises(IllegalMove, match="the campaign is paused, not running"):
-        store.plan_trials("c1", make.plans(1, first=5), now=4.0)
+        store.plan_trials("c1", make.choices(1, first=5), Origin.SEARCH, now=4.0)
     with pytest.raises(IllegalMove, match="the campaign is paused, not running"):
         store.plan_attempt("c1", 0, now=4.0)
     assert everything(store) == before

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
 import socket
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,11 @@ def test_ranks_meet_and_leave_a_result_in_their_directory(meeting, tmp_path, mak
     outcome = read_result(tmp_path)
     assert outcome.verdict is Verdict.OK
     assert outcome.measurement is not None
+    assert outcome.measurement.software == {
+        "torch": version("torch"),
+        "python": platform.python_version(),
+        "backend": "gloo_in_order",
+    }
     assert outcome.measurement.devices == 2
     assert (tmp_path / "rendezvous").exists() == (meeting == "file")
 

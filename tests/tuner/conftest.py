@@ -209,7 +209,8 @@ class Killed(BaseException):
     """The process died here."""
 
 
-WRITES = "create_campaign move_campaign add_elapsed plan_trials plan_attempt mark_submitted mark_running finish"
+MOVES = "create_campaign move_campaign add_elapsed end_search keep_lessons"
+WRITES = f"{MOVES} plan_trials plan_attempt mark_submitted mark_running finish"
 ACTS = frozenset(f"{WRITES} submit poll cancel find".split())
 
 
@@ -289,6 +290,7 @@ class Lab:
             "runner": "fake",
             "search": "fake",
             "budget": {"trials": 4},
+            "confirm": 0,
             **over,
         }
 

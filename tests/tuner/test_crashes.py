@@ -1,7 +1,7 @@
 """A service may die between any two acts, before or after each: the next one goes on, loses nothing, doubles nothing.
 
 Every store write and every call of the runner is an act. Whatever a campaign did, at its end each trial is DONE exactly
-once, each job was sent exactly once, and the trials are as many as the budget.
+once, each job was sent exactly once, the trials are as many as the budget, and the best were confirmed once each.
 """
 
 from __future__ import annotations
@@ -12,26 +12,39 @@ from functools import partial
 import pytest
 
 from tuner.campaign import CampaignState
+from tuner.search.base import Choice, Proposal
+from tuner.trial import Origin
 
 TRIALS = 4
+CONFIRMED = 2
 
 
 def script(make, name):
-    """Trial 0 is quick, 1 is lost once, 2 runs out of memory, 3 takes longest."""
+    """Trial 0 is quick, 1 is lost once, 2 runs out of memory, 3 takes longest; the last confirmation is lost once."""
     number, attempt = int(name.split("-t")[1][:4]), int(name[-1])
-    if number == 1 and attempt == 1:
+    if number in (1, TRIALS + CONFIRMED - 1) and attempt == 1:
         return make.Behaviour("lost", run_s=0.5)
     return make.Behaviour("oom" if number == 2 else "ok", queue_s=0.3, run_s=0.2 + 0.5 * number)
 
 
-def create(lab, make):
+def create(lab, make, trials):
     lab.machine.script = partial(script, make)
-    return lab.create(baseline={"tp": 1}, parallel=2, budget={"trials": TRIALS})
+    # Hundreds of campaigns in one lab would learn from each other; test_warm_start.py crashes there.
+    limits = {"budget": {"trials": trials}, "confirm": CONFIRMED, "warm_start": False}
+    return lab.create(baseline={"tp": 1}, parallel=2, **limits)
 
 
-def run_dying_at(lab, make, act, *, after, order=None):
+def enough(space, seen, n):
+    """A search that says every time how much is left: after TRIALS plans, three of them measured, too little."""
+    tried = {one.plan for one in seen}
+    fresh = [plan for plan in space if plan not in tried][: min(n, TRIALS - len(seen))]
+    measured = sum(one.score is not None for one in seen)
+    return Proposal(tuple(Choice(plan) for plan in fresh), 0.5 if measured < 3 else 0.01)
+
+
+def run_dying_at(lab, make, act, *, after, order=None, trials=TRIALS):
     """Work on the campaign until the process dies at its act-th act, then with a fresh process. True when it died."""
-    id = create(lab, make)
+    id = create(lab, make, trials)
     counter = [0]
     lab.wrap = partial(make.Mortal, counter=counter, dies_at=act, after=after)
     lab.open()
@@ -55,7 +68,9 @@ def check_truth(lab, id):
     """What must hold at the end of any campaign."""
     trials = lab.trials(id)
     assert [trial.number for trial in trials] == list(range(len(trials)))
-    assert len({trial.plan for trial in trials}) == len(trials)
+    for again in (False, True):
+        plans = [trial.plan for trial in trials if (trial.origin is Origin.CONFIRMATION) is again]
+        assert len(set(plans)) == len(plans)
     assert all(trial.state.final for trial in trials)
     assert set(lab.machine.sent.values()) <= {1}
     known = {attempt.job_name for trial in trials for attempt in trial.attempts}
@@ -66,6 +81,20 @@ def check_truth(lab, id):
     assert all(job.status(lab.now).state.final for job in lab.machine.jobs.values())
 
 
+def check_end(lab, id, reason, what):
+    """What must hold at the end of a campaign that nobody cancelled."""
+    trials = lab.trials(id)
+    assert lab.verdicts(id) == ["ok", "ok", "oom", "ok", "ok", "ok"], what
+    assert [len(trial.attempts) for trial in trials] == [1, 2, 1, 1, 1, 2], what
+    assert [trial.origin for trial in trials[TRIALS:]] == [Origin.CONFIRMATION] * CONFIRMED
+    assert lab.campaign(id).state is CampaignState.COMPLETED
+    assert lab.campaign(id).search_ended == reason
+    assert lab.campaign(id).reason == f"{reason}; the best 2 were measured again"
+    ended = [event.data["reason"] for event in lab.store.events(id) if event.kind == "search.ended"]
+    assert ended == [reason], what
+    assert lab.machine.sent.total() == TRIALS + CONFIRMED + 2, what
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_death_at_any_act_loses_nothing_and_doubles_nothing(lab, make, after):
     died, act = True, 0
@@ -73,14 +102,26 @@ def test_a_death_at_any_act_loses_nothing_and_doubles_nothing(lab, make, after):
         act += 1
         id, died = run_dying_at(lab, make, act, after=after)
         check_truth(lab, id)
-        assert lab.verdicts(id) == ["ok", "ok", "oom", "ok"], f"act {act}"
-        assert len(lab.trials(id)[1].attempts) == 2, f"act {act}"
-        assert lab.campaign(id).state is CampaignState.COMPLETED
-        assert lab.machine.sent.total() == TRIALS + 1, f"act {act}"
+        check_end(lab, id, "the budget of 4 trials is spent", f"act {act}")
         assert lab.machine.most_at_once <= 2
         lab.machine.sent.clear()
         lab.machine.jobs.clear()
-    assert act > 40  # it did go through a whole campaign
+    assert act > 60  # it did go through a whole campaign
+
+
+def test_a_death_after_any_act_of_a_search_that_finds_enough_changes_nothing_of_its_end(lab, make):
+    lab.search.say = enough
+    reason = "the probability that any of the 6 untried plans beats the best by more than 2 % is 1 %"
+    died, act = True, 0
+    while died:
+        act += 1
+        id, died = run_dying_at(lab, make, act, after=True, trials=9)
+        check_truth(lab, id)
+        check_end(lab, id, reason, f"act {act}")
+        assert lab.campaign(id).chance_left == 0.01
+        lab.machine.sent.clear()
+        lab.machine.jobs.clear()
+    assert act > 60
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

@@ -22,6 +22,8 @@ from tuner.decide import (
     Ask,
     Cancel,
     Close,
+    Confirm,
+    EndSearch,
     Finish,
     MarkRunning,
     Observation,
@@ -34,7 +36,15 @@ from tuner.decide import (
 from tuner.spec import Backend, Budget, CampaignSpec, Objective, TrialLimits
 from tuner.trial import Attempt, Origin, Trial, TrialState, job_name
 
-OK = Outcome(verdict=Verdict.OK, measurement=Measurement(step_times_s=(1.0,), tokens_per_step=8, devices=4))
+ENOUGH = "it was enough"
+
+
+def measured(step_s):
+    measurement = Measurement(step_times_s=(step_s,), tokens_per_step=8, devices=4)
+    return Outcome(verdict=Verdict.OK, measurement=measurement)
+
+
+OK = measured(1.0)
 BASELINE = Plan(tp=4)
 PLANNED, SUBMITTED, RUNNING, DONE = TrialState
 DEVICE = DeviceSpec(name="d", kind=DeviceKind.CPU, memory_bytes=1)
@@ -59,8 +69,9 @@ def make_spec(**over: Any) -> CampaignSpec:
     return CampaignSpec(**{**given, **over})
 
 
-def decided(make, trials, *, state=CampaignState.RUNNING, seen=None, now=0.0, elapsed_s=0.0, **over):
-    campaign = make.campaign(make_spec(**over), state, elapsed_s=elapsed_s, reason="because")
+def decided(make, trials, *, state=CampaignState.RUNNING, seen=None, now=0.0, elapsed_s=0.0, search_ended="", **over):
+    more = {"elapsed_s": elapsed_s, "reason": "because", "search_ended": search_ended}
+    campaign = make.campaign(make_spec(**over), state, **more)
     return decide(campaign, trials, seen or {}, now)
 
 
@@ -98,11 +109,118 @@ def test_planned_trials_are_submitted(make):
     assert decided(make, trials, parallel=2) == [Submit(0), Submit(1)]
 
 
-def test_the_campaign_closes_when_the_budget_is_spent_and_nothing_runs(make):
-    done = [make.trial(number, OK) for number in range(3)]
-    assert decided(make, [*done, make.trial(3, state=RUNNING)]) == []
-    closed = Close(CampaignState.COMPLETED, "the budget of 4 trials is spent")
-    assert decided(make, [*done, make.trial(3, OK)]) == [closed]
+def test_the_search_ends_when_the_budget_is_spent_whatever_still_runs(make):
+    trials = [*(make.trial(number, OK) for number in range(3)), make.trial(3, state=RUNNING)]
+    assert decided(make, trials) == [EndSearch("the budget of 4 trials is spent")]
+    assert decided(make, trials, search_ended=ENOUGH) == []
+
+
+def test_nothing_is_asked_after_the_search_has_ended(make):
+    trials = [make.trial(0, OK), make.trial(1, state=RUNNING), make.trial(2)]
+    assert decided(make, trials, search_ended=ENOUGH, parallel=4) == [Submit(2)]
+
+
+def test_what_was_lost_is_tried_again_before_the_best_are_named(make):
+    trials = [make.trial(0, OK), make.trial(1, Verdict.LOST)]
+    assert decided(make, trials, search_ended=ENOUGH) == [Retry(1)]
+
+
+def ended_search(make):
+    """Five trials, of which four were measured; from the fastest to the slowest: 2, 0, 4, 1."""
+    outcomes = [measured(2.0), measured(9.0), measured(1.0), Outcome(verdict=Verdict.OOM), measured(3.0)]
+    return [make.trial(number, outcome) for number, outcome in enumerate(outcomes)]
+
+
+def confirming(make, trials, plans, *, outcome=None, state=None):
+    """The trials that measure these trials' plans again, numbered on."""
+    return [
+        make.trial(number, outcome, state=state, origin=Origin.CONFIRMATION, plan=trials[plan].plan)
+        for number, plan in enumerate(plans, start=len(trials))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parallel", "confirm", "planned"),
+    [(1, 3, [2]), (2, 3, [2, 0]), (8, 3, [2, 0, 4]), (8, 2, [2, 0]), (8, 9, [2, 0, 4, 1])],
+)
+def test_the_best_measured_plans_are_planned_once_more_as_there_is_room(make, parallel, confirm, planned):
+    trials = ended_search(make)
+    plans = tuple(trials[number].plan for number in planned)
+    assert decided(make, trials, search_ended=ENOUGH, parallel=parallel, confirm=confirm) == [Confirm(plans)]
+
+
+def test_smaller_may_be_better(make):
+    # Four times the tokens in twice the time: more tokens per second, and a longer step.
+    large = Measurement(step_times_s=(4.0,), tokens_per_step=32, devices=4)
+    trials = [make.trial(0, measured(2.0)), make.trial(1, large)]
+    for objective, best in ((Objective.STEP_TIME, 0), (Objective.TOKENS_PER_S_PER_DEVICE, 1), (Objective.MFU, 1)):
+        plans = (trials[best].plan,)
+        assert decided(make, trials, search_ended=ENOUGH, confirm=1, objective=objective) == [Confirm(plans)]
+
+
+def test_a_confirmation_that_was_slower_changes_nothing_in_what_is_confirmed(make):
+    trials = ended_search(make)
+    slow = confirming(make, trials, [2], outcome=measured(99.0))
+    assert decided(make, trials + slow, search_ended=ENOUGH, confirm=2) == [Confirm((trials[0].plan,))]
+    fast = confirming(make, trials, [2], outcome=measured(0.1))
+    assert decided(make, trials + fast, search_ended=ENOUGH, confirm=2) == [Confirm((trials[0].plan,))]
+
+
+def test_what_is_confirmed_waits_for_its_room(make):
+    trials = ended_search(make)
+    one = confirming(make, trials, [2], state=RUNNING)
+    assert decided(make, trials + one, search_ended=ENOUGH) == []
+    assert decided(make, trials + one, search_ended=ENOUGH, parallel=2) == [Confirm((trials[0].plan,))]
+    planned = confirming(make, trials, [2])
+    assert decided(make, trials + planned, search_ended=ENOUGH) == [Submit(5)]
+
+
+def test_a_confirmation_that_was_lost_is_tried_again(make):
+    trials = ended_search(make)
+    trials += confirming(make, trials, [2], outcome=Outcome(verdict=Verdict.LOST))
+    assert decided(make, trials, search_ended=ENOUGH, confirm=1) == [Retry(5)]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "words"),
+    [
+        ([measured(1.1)] * 3, "; the best 3 were measured again"),
+        ([measured(1.1)], "; the best one was measured again"),
+        ([measured(1.1), Outcome(verdict=Verdict.OOM)], "; of the best 2, 1 could be measured again"),
+        ([], ""),
+    ],
+)
+def test_the_campaign_closes_when_the_best_were_measured_again(make, outcomes, words):
+    trials = ended_search(make)
+    for plan, outcome in zip([2, 0, 4], outcomes, strict=False):
+        trials += confirming(make, trials, [plan], outcome=outcome)
+    closed = Close(CampaignState.COMPLETED, f"{ENOUGH}{words}")
+    assert decided(make, trials, search_ended=ENOUGH, confirm=len(outcomes)) == [closed]
+
+
+def test_the_last_confirmation_is_waited_for(make):
+    trials = ended_search(make)
+    trials += confirming(make, trials, [2], outcome=OK) + confirming(make, [*trials, None], [0], state=RUNNING)
+    assert decided(make, trials, search_ended=ENOUGH, confirm=2, parallel=4) == []
+
+
+def test_a_campaign_without_a_measurement_has_nothing_to_confirm(make):
+    trials = [make.trial(0, Verdict.OOM), make.trial(1, Verdict.CRASHED)]
+    assert decided(make, trials, search_ended=ENOUGH) == [Close(CampaignState.COMPLETED, ENOUGH)]
+
+
+def test_a_spent_hard_budget_ends_confirmations_too(make):
+    trials = ended_search(make)
+    over = {"search_ended": ENOUGH, "budget": Budget(wall_time_s=50.0), "elapsed_s": 50.0}
+    spent = "the wall-time budget of 50 s is spent"
+    assert decided(make, trials + confirming(make, trials, [2], state=RUNNING), **over) == [Cancel(5, spent)]
+    assert decided(make, trials, **over) == [Close(CampaignState.COMPLETED, spent)]
+
+
+def test_a_paused_campaign_confirms_nothing(make):
+    trials = ended_search(make)
+    trials += confirming(make, trials, [2])
+    assert decided(make, trials, search_ended=ENOUGH, state=CampaignState.PAUSED, parallel=4) == []
 
 
 def test_news_of_jobs_come_first_and_alone(make):
@@ -197,8 +315,10 @@ class World(RuleBasedStateMachine):
         hours=st.one_of(st.none(), st.floats(0.01, 0.5)),
         baseline=st.booleans(),
         plans=st.integers(0, 12),
+        confirm=st.integers(0, 4),
+        enough=st.one_of(st.none(), st.integers(1, 5)),
     )
-    def begin(self, parallel, attempts, trials, wall, hours, baseline, plans):
+    def begin(self, parallel, attempts, trials, wall, hours, baseline, plans, confirm, enough):
         if trials is wall is hours is None:
             trials = 3
         spec = make_spec(
@@ -206,7 +326,9 @@ class World(RuleBasedStateMachine):
             trial=TrialLimits(time_limit_s=100.0, attempts=attempts),
             budget=Budget(trials=trials, wall_time_s=wall, device_hours=hours),
             baseline=BASELINE if baseline else None,
+            confirm=confirm,
         )
+        self.enough = enough
         self.campaign = Campaign(
             id="c", spec=spec, state=CampaignState.RUNNING, created_at=0, updated_at=0, combinations=99, legal=plans
         )
@@ -265,7 +387,8 @@ class World(RuleBasedStateMachine):
         spent = self.spent()
         intents = decide(self.campaign, self.trials, {} if silent else seen, self.now)
         if spent or self.campaign.state is not CampaignState.RUNNING:
-            assert not any(isinstance(intent, PlanBaseline | Ask | Submit | Retry) for intent in intents)
+            starts = PlanBaseline | Ask | EndSearch | Confirm | Submit | Retry
+            assert not any(isinstance(intent, starts) for intent in intents)
         return intents
 
     def spent(self):
@@ -282,11 +405,22 @@ class World(RuleBasedStateMachine):
                 self.plan(Origin.BASELINE)
             case Ask(n):
                 assert n >= 1
+                assert not self.campaign.search_ended
+                if len(self.trials) == self.enough:
+                    self.end_search(ENOUGH)
+                    return
                 for _ in range(min(n, self.plans_left)):
                     self.plans_left -= 1
                     self.plan(Origin.SEARCH)
                 if self.plans_left == 0 and all(trial.state.final for trial in self.trials):
-                    self.close(CampaignState.COMPLETED)
+                    self.end_search("nothing is left")
+            case EndSearch(reason):
+                self.end_search(reason)
+            case Confirm(plans):
+                assert self.campaign.search_ended
+                assert all(trial.state.final for trial in self.chosen())
+                for plan in plans:
+                    self.plan(Origin.CONFIRMATION, plan)
             case Submit(number):
                 assert self.trials[number].state is PLANNED
                 self.jobs.setdefault(self.trials[number].last.job_name, JobStatus(state=JobState.QUEUED))
@@ -311,17 +445,28 @@ class World(RuleBasedStateMachine):
                     self.cancelled.add(name)
             case Close(state, reason):
                 assert reason
+                if state is CampaignState.COMPLETED and not self.spent():
+                    measured = sum(trial.measurement is not None for trial in self.chosen())
+                    again = [trial for trial in self.trials if trial.origin is Origin.CONFIRMATION]
+                    assert len(again) == min(self.campaign.spec.confirm, measured)
                 self.close(state)
+
+    def end_search(self, reason):
+        assert reason
+        self.campaign = replace(self.campaign, search_ended=self.campaign.search_ended or reason)
+
+    def chosen(self):
+        """The trials that are no confirmations."""
+        return [trial for trial in self.trials if trial.origin is not Origin.CONFIRMATION]
 
     def attempt(self, number, attempt):
         return Attempt(number=attempt, job_name=job_name("c", number, attempt), state=PLANNED, planned_at=self.now)
 
-    def plan(self, origin):
+    def plan(self, origin, plan=None):
         number = len(self.trials)
         attempts = (self.attempt(number, 1),)
-        self.trials.append(
-            Trial(campaign_id="c", number=number, plan=Plan(dp=number + 1), origin=origin, attempts=attempts)
-        )
+        plan = plan or Plan(dp=number + 1)
+        self.trials.append(Trial(campaign_id="c", number=number, plan=plan, origin=origin, attempts=attempts))
 
     def move(self, number, state, **more):
         trial = self.trials[number]
@@ -342,7 +487,7 @@ class World(RuleBasedStateMachine):
 
     @invariant()
     def never_more_trials_or_attempts_than_allowed(self):
-        assert len(self.trials) <= (self.campaign.spec.budget.trials or 10**9)
+        assert len(self.chosen()) <= (self.campaign.spec.budget.trials or 10**9)
         assert all(len(trial.attempts) <= self.campaign.spec.trial.attempts for trial in self.trials)
         assert all(attempt.outcome.verdict is Verdict.LOST for trial in self.trials for attempt in trial.attempts[:-1])
 
@@ -351,6 +496,12 @@ class World(RuleBasedStateMachine):
         wanted = self.campaign.spec.baseline is not None
         assert [trial.origin is Origin.BASELINE for trial in self.trials[:1]] == [wanted] * len(self.trials[:1])
         assert not any(trial.origin is Origin.BASELINE for trial in self.trials[1:])
+
+    @invariant()
+    def each_of_the_measured_plans_is_confirmed_at_most_once(self):
+        again = [trial.plan for trial in self.trials if trial.origin is Origin.CONFIRMATION]
+        assert len(again) == len(set(again)) <= self.campaign.spec.confirm
+        assert set(again) <= {trial.plan for trial in self.chosen() if trial.measurement is not None}
 
     @invariant()
     def nothing_is_open_when_the_campaign_is_over(self):

@@ -14,7 +14,8 @@ from search_spaces.plan import Plan
 from tuner import display
 from tuner.campaign import CampaignState
 from tuner.documents import read_spec
-from tuner.recommend import rank, recommend
+from tuner.ranking import rank
+from tuner.recommend import recommend
 from tuner.trial import Origin, TrialState
 
 
@@ -129,14 +130,17 @@ def test_below_the_best_it_is_said_where_the_time_of_the_best_and_the_baseline_g
         make.trial(1, make.measurement(0.5, profile=other)),
         make.trial(2, make.measurement(0.7, profile=other)),
     ]
-    ranking = rank(make.campaign(lab.spec(baseline={"tp": 1})), trials)
-    assert [note.plain for note in display.best_notes(ranking, 10)] == [
+    campaign = make.campaign(lab.spec(baseline={"tp": 1}))
+    ranking = rank(campaign, trials)
+    assert [note.plain for note in display.best_notes(campaign, ranking, 10)] == [
         "time of the best (trial 1): compute 60 %, dp 40 %",
         "time of the baseline (trial 0): compute 75 %, tp 25 %",
         "the baseline (trial 0): rank 1 takes 2.00 times as long as its peers for the same work",
     ]
-    alone = rank(make.campaign(lab.spec(baseline={"tp": 1})), trials[:1])
-    assert display.best_notes(alone, 10)[0].plain.startswith("time of the best and the baseline (trial 0): compute")
+    alone = rank(campaign, trials[:1])
+    assert display.best_notes(campaign, alone, 10)[0].plain.startswith(
+        "time of the best and the baseline (trial 0): compute"
+    )
 
 
 def test_a_setting_that_trains_otherwise_is_marked_and_explained(lab, make):
@@ -147,9 +151,60 @@ def test_a_setting_that_trains_otherwise_is_marked_and_explained(lab, make):
     campaign = make.campaign(lab.spec(baseline={"tp": 1}))
     ranking = rank(campaign, trials)
     assert " 1 ! " in shown(display.best_table(campaign, ranking, 10))
-    assert [note.plain for note in display.best_notes(ranking, 10)] == [
+    assert [note.plain for note in display.best_notes(campaign, ranking, 10)] == [
         "! trial 1 does not train the same: the losses of step 1 differ by 0.5 from the baseline's; never recommended"
     ]
+
+
+def test_settings_that_were_measured_again_are_shown_with_both_trials_and_both_values(lab, make, profile):
+    first = [make.trial(number, make.measurement(0.5 + number / 10)) for number in range(4)]
+    ends = (make.measurement(0.8, profile=profile), Verdict.OOM, Verdict.LOST)
+    again = [
+        make.trial(4 + number, ended, origin=Origin.CONFIRMATION, plan=first[number].plan)
+        for number, ended in enumerate(ends)
+    ]
+    campaign = make.campaign(lab.spec())
+    ranking = rank(campaign, first + again)
+    text = shown(display.best_table(campaign, ranking, 10))
+    for cell in (" 0+4 ", " 1+5 ! ", " 2+6 ", " 3 "):
+        assert cell in text
+    unit = "tokens/s/device"
+    assert [note.plain for note in display.best_notes(campaign, ranking, 10)] == [
+        "1 setting measured again: -37.5 % against the first run; the intervals cover such differences",
+        f"! trial 1 measured again by trial 5: oom after 426.7 {unit}; never recommended",
+        "trial 2 measured again by trial 6: lost, which says nothing of the setting",
+        f"trial 0 measured again by trial 4: 320 after 512 {unit} (-37.5 % in speed)",
+    ]
+    alone = rank(campaign, [first[0], again[0]])
+    assert display.best_notes(campaign, alone, 10)[0].plain.startswith("time of the best (trial 4): compute 75 %")
+
+
+def test_the_front_is_marked_and_has_a_table_of_what_is_left_of_the_device(lab, make):
+    cluster = {"preset": "local-cpu", "device": {"memory_bytes": 64 * 2**30}}
+    campaign = make.campaign(lab.spec(pareto=True, cluster=cluster, objective="step_time"))
+    trials = [
+        make.trial(number, make.measurement(step, peak_held_bytes=(size * 2**30,)))
+        for number, (step, size) in enumerate([(0.46, 48), (0.5, 36), (0.6, 40), (1.0, 65)])
+    ]
+    ranking = rank(campaign, trials)
+    table = shown(display.best_table(campaign, ranking, 10))
+    assert [f" {number} * " in table for number in range(4)] == [True, True, False, False]
+    lines = [line.split() for line in shown(display.front_table(campaign, ranking)).splitlines()]
+    assert [line[-6:] for line in lines if "tp1" in line] == [
+        ["0.46", "0.0", "%", "16.00", "GiB", "25%"],
+        ["0.5", "8.0", "%", "28.00", "GiB", "44%"],
+    ]
+    assert " * " not in shown(display.best_table(make.campaign(lab.spec(cluster=cluster)), ranking, 10))
+    full = shown(display.front_table(campaign, rank(campaign, trials[3:])))
+    assert "-1.00 GiB" in full
+    assert "-2%" in full
+
+
+def test_a_cost_is_shown_in_its_unit(lab, make):
+    for price, unit in ((None, "device-hours/1e9"), (2.5, "cost/1e9 tokens")):
+        cluster = {"preset": "local-cpu", "device_hour_price": price}
+        campaign = make.campaign(lab.spec(objective="cost", cluster=cluster))
+        assert unit in shown(display.best_table(campaign, rank(campaign, [make.trial(0, make.measurement(1.0))]), 10))
 
 
 def test_a_pruned_trial_is_told_by_its_steps(make):

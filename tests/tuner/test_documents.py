@@ -103,6 +103,20 @@ def test_every_key_can_be_given(home):
     assert space.dimensions["tp"] == (1, 2)
 
 
+def test_a_price_and_a_second_objective_can_be_asked_for_and_are_stored(home):
+    over = {"objective": "cost", "pareto": True, "cluster": {"preset": "local-cpu", "device_hour_price": 1.25}}
+    spec, _ = read_spec({**MINIMAL, **over}, home)
+    assert (spec.objective, spec.pareto, spec.cluster.device_hour_price) == (Objective.COST, True, 1.25)
+    assert decode_spec(encode_spec(spec)) == spec
+
+
+def test_a_spec_that_was_stored_before_there_were_prices_is_read(home):
+    spec, _ = read_spec(MINIMAL, home)
+    stored = encode_spec(spec)
+    del stored["cluster"]["device_hour_price"], stored["pareto"]
+    assert decode_spec(stored) == spec
+
+
 def test_the_devices_of_several_nodes_are_no_business_of_the_local_runner(home):
     over = {"cluster": {"preset": "dgx-h100", "nodes": 4}, "global_batch_size": 64}
     only_problem(home, "runner", **over)
@@ -223,6 +237,13 @@ def test_a_mistake_between_sections_is_told_beside_others(home):
         ({"parallel": 0}, "parallel", "must be at least 1, not 0"),
         ({"seed": -1}, "seed", "must be at least 0, not -1"),
         ({"objective": "step_time", "global_batch_size": "free"}, "objective", "would choose the smallest batch"),
+        ({"objective": "costs"}, "objective", "'cost'"),
+        ({"pareto": "both"}, "pareto", "'both'"),
+        (
+            {"cluster": {"preset": "local-cpu", "device_hour_price": 0}},
+            "cluster.device_hour_price",
+            "must be positive and finite, not 0.0",
+        ),
     ],
 )
 def test_a_mistake_is_told_with_its_path_and_numbers(home, over, path, message):

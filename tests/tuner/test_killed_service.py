@@ -46,6 +46,7 @@ SPEC = {
     "space": {"micro_batch_size": [1, 2, 4]},
     "baseline": {"tp": 1},
     "search": "random",
+    "confirm": 0,
     "runner": {"kind": "local", "idle_s": 20},
 }
 

@@ -11,8 +11,8 @@ from runners.profile import Profile
 from search_spaces.plan import Plan
 from tuner.campaign import CampaignState
 from tuner.export import NothingToExport, choose, ranked_document, recommendation_document
-from tuner.recommend import rank, recommend
-from tuner.spec import Objective
+from tuner.ranking import rank
+from tuner.recommend import recommend
 from tuner.trial import Origin
 
 
@@ -70,6 +70,7 @@ def test_a_trial_without_memory_numbers_has_none(campaign, trials):
         ("step_time", None, 1, 0.5),
         ("tflops_per_device", 2e12, 1, 256 / 0.5 * 2),
         ("mfu", 1e9, 1, 100 * 256 / 0.5 * 1e9 / 1e15),
+        ("cost", None, 1, 1e9 / (256 / 0.5) / 3600),
     ],
 )
 def test_every_objective_ranks_by_its_own_measure_in_its_own_unit(campaign, trials, objective, flops, best, value):
@@ -87,11 +88,6 @@ def test_flops_that_the_job_does_not_report_follow_from_the_models_shapes(campai
     found = campaign(objective="tflops_per_device")
     entry = rank(found, trials(1.0))[0]
     assert entry.objective.value == pytest.approx(256 * found.spec.model.flops_per_token / 1e12)
-
-
-def test_mfu_without_a_peak_is_a_mistake_that_reading_specs_rules_out(lab, make):
-    with pytest.raises(ValueError, match="peak"):
-        Objective.MFU.of(make.measurement(1.0), 1.0, lab.spec().model, None)
 
 
 def test_a_gain_is_the_ratio_of_speeds_with_the_widest_ends(campaign, trials):
@@ -163,8 +159,9 @@ def test_with_nothing_measured_nothing_is_recommended(campaign, trials):
         assert (found.choice, found.better, found.reason) == (None, False, "no setting was measured")
 
 
-def test_step_time_is_better_when_smaller(campaign, trials):
-    found = recommend(campaign(objective="step_time"), trials(1.0, 2.0, 0.5))
+@pytest.mark.parametrize("objective", ["step_time", "cost"])
+def test_step_time_and_cost_are_better_when_smaller(campaign, trials, objective):
+    found = recommend(campaign(objective=objective), trials(1.0, 2.0, 0.5))
     assert (found.choice.trial.number, found.better) == (2, True)
 
 
@@ -220,7 +217,7 @@ def test_a_slower_setting_that_trains_otherwise_is_not_worth_a_word(campaign, lo
     ("dtype", "same"), [("float32", False), ("bfloat16", True), ("float16", True)], ids=lambda value: str(value)
 )
 def test_the_tolerance_is_that_of_the_number_format(campaign, losing, monkeypatch, dtype, same):
-    monkeypatch.setattr("tuner.recommend._dtype", lambda spec: dtype)
+    monkeypatch.setattr("tests.tuner.conftest.FakeWorkload.dtype", dtype)
     entry = rank(campaign(), losing((1.0, (2.0,)), (0.5, (2.01,))))[0]
     assert (entry.trains_as_baseline is True, entry.trains_otherwise) == (same, not same)
 

@@ -19,7 +19,7 @@ from tuner.campaign import Campaign, CampaignState
 from tuner.documents import InvalidSpec, parse_yaml, read_spec
 from tuner.driver import Driver, drive_one
 from tuner.paths import Home
-from tuner.recommend import rank
+from tuner.ranking import rank
 from tuner.remeasure import remeasure
 from tuner.service import Service
 from tuner.store import Store
@@ -38,6 +38,7 @@ SPEC = {
     "baseline": {"tp": 8, "pp": 64, "micro_batch_size": 1, "zero_stage": 1, "recompute": "full"},
     "search": "random",
     "budget": {"trials": 12},
+    "confirm": 0,
     "trial": {"time_limit_s": 1e6},
     "parallel": 2,
 }
@@ -124,8 +125,8 @@ def test_an_example_recommends_a_setting(name, service, monkeypatch):
     printed = io.StringIO()
     monkeypatch.setattr("tuner.terminal.console", Console(file=printed, width=200))
     text = (ROOT / "examples" / f"{name}.yaml").read_text(encoding="utf-8")
-    ended, trials = campaign(service, **parse_yaml(text))
-    assert (ended.state, len(trials)) == (CampaignState.COMPLETED, 25)
+    ended, trials = campaign(service, **{"confirm": 3, **parse_yaml(text)})
+    assert (ended.state, len(trials)) == (CampaignState.COMPLETED, 25 + 3)
     assert print_best(ended, service, 3)
     assert printed.getvalue().startswith("simulated: nothing below was measured on any device\n")
     assert "Use tp" in printed.getvalue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.console import Console
 from runners.outcome import Outcome, Verdict
 from runners.profile import Profile
 from tuner.display import gibibytes
+from tuner.expectation import Expectation
 from tuner.trial import Origin, TrialState
 from tuner.trial_page import ranks_table, trial_page
 
@@ -65,6 +67,40 @@ def test_a_measured_trial_shows_its_medians_with_intervals_its_losses_and_its_at
         ["2", "c-t0004-a2", "(id-4-2)", "ok"],
     ]
     assert attempts[0][-2:] == ["node", "down"]
+
+
+EXPECTATION = Expectation(
+    step_time_s=0.4, step_time_low_s=0.3, step_time_high_s=0.55, p_fits=0.972, gain=0.031, peak_bytes=1.5 * 2**30
+)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "found"),
+    [
+        ("measured", ["500.0 ms", "2.00 GiB", "it fits", "-"]),
+        (Outcome(verdict=Verdict.OOM), ["-", "-", "out of memory", "-"]),
+        (Outcome(verdict=Verdict.CRASHED), ["-", "-", "-", "-"]),
+        (None, ["-", "-", "-", "-"]),
+    ],
+)
+def test_what_was_expected_stands_beside_what_was_measured(make, measurement, outcome, found):
+    trial = make.trial(0, measurement if outcome == "measured" else outcome)
+    lines = shown(trial_page(replace(trial, expectation=EXPECTATION))).splitlines()
+    expected = {
+        "step (95 % interval)": "400.0 ms (300.0 ms to 550.0 ms)",
+        "peak of the fullest rank": "1.50 GiB",
+        "fits into memory": "97 %",
+        "gain over the best before": "+3.1 %",
+    }
+    for (name, value), measured in zip(expected.items(), found, strict=True):
+        (line,) = [line for line in lines if line.strip().startswith(name)]
+        assert words(line) == words(f"{name} {value} {measured}")
+
+
+def test_a_confirmation_says_that_it_is_one(make, measurement):
+    text = shown(trial_page(make.trial(4, measurement, origin=Origin.CONFIRMATION)))
+    assert "chosen by: confirmation (a plan that was measured before, once more)" in text
+    assert "Expected" not in text
 
 
 def test_the_ranks_show_tensors_and_held_memory_and_their_parts(measurement):

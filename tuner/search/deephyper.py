@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field
+import numpy as np
 
 from tuner.search.base import Proposal, Search, SearchMisconfigured, Seen, Task
 from tuner.search.encoding import Encoding, Features, IntArray
 from tuner.search.history import History
 from tuner.search.options import parse_options, require_library
-from tuner.search.surrogate import propose
+from tuner.search.surrogate import SurrogateOptions, propose
 
 # DeepHyper makes Python objects of every candidate for every point of a batch: of 20,000, at 100 observations, ask(1)
 # takes 0.4 s of CPU and ask(8) 2.1 s, and both grow in proportion. More than this many are thinned out at random.
@@ -33,16 +33,16 @@ KAPPA_FIRST, KAPPA_LAST, KAPPA_PERIOD = 1.96, 0.01, 10
 # mean: default 23 / 32.5 and 24.5 / 28.2; 30 full trees (failures as "mean") 19 / 24.4 and 16.5 / 27.9.
 TREES = 30
 
+# The share of the weighed sum beside the weighed minimum, as in ParEGO.
+AUGMENTED = 0.05
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeepHyperOptions:
-    """n_initial: plans spread over the space before the surrogate chooses (None: see `surrogate.first_plans`).
-
-    filter_failures: the score a failed plan gets, the worst success ("min") or the mean one. DeepHyper's third way,
+class DeepHyperOptions(SurrogateOptions):
+    """filter_failures: the score a failed plan gets, the worst success ("min") or the mean one. DeepHyper's third way,
     "ignore", proposes the same failing plan for ever.
     """
 
-    n_initial: Annotated[int, Field(ge=1)] | None = None
     filter_failures: Literal["min", "mean"] = "min"
 
 
@@ -66,11 +66,11 @@ class DeepHyperSearch:
             offered = [encoding.features(index) for index in candidates[:MOST_CANDIDATES].tolist()]
             with TemporaryDirectory(prefix="meshtune-deephyper-") as scratch:
                 search = self._build(encoding, offered, seed, kappa, scratch)
-                search.tell(_observations(history, under_way))
+                search.tell(_observations(history, under_way, seed))
                 found = [encoding.index_of(answer) for answer in search.ask(n)]
             return list(dict.fromkeys(index for index in found if index is not None))
 
-        return propose(task, seen, n, self.seed, self.options.n_initial, acquire)
+        return propose(task, seen, n, self.seed, self.options, acquire)
 
     def _build(self, encoding: Encoding, offered: list[Features], seed: int, kappa: float, scratch: str) -> Any:
         try:
@@ -100,13 +100,27 @@ class DeepHyperSearch:
         )
 
 
-def _observations(history: History, under_way: Sequence[Features]) -> list[tuple[Features, float | str]]:
+def _observations(history: History, under_way: Sequence[Features], seed: int) -> list[tuple[Features, float | str]]:
     """What CBO is told. Plans under way get the lie that `cl_max` tells within a batch: as good as the best so far."""
+    worths = _traded_off(history, seed) if history.pareto else history.scores
+    left = iter(worths)
     told: list[tuple[Features, float | str]] = [
-        (one.features, f"F_{one.verdict}" if one.score is None else one.score) for one in history.told
+        (one.features, f"F_{one.verdict}" if one.score is None else next(left)) for one in history.told
     ]
-    lie = max(history.scores)
+    lie = max(worths)
     return told + [(features, lie) for features in under_way]
+
+
+def _traded_off(history: History, seed: int) -> list[float]:
+    """Score and peak memory of each success as one number, weighed against each other at random, anew at every ask:
+    the augmented Chebyshev function of both, each between its extremes (Knowles 2006, ParEGO)."""
+    values = np.array([(one.score, -one.peak_bytes) for one in history.told if one.score is not None])
+    span = np.ptp(values, axis=0)
+    shares = (values - values.min(axis=0)) / np.where(span > 0, span, 1.0)
+    weight = np.random.default_rng(seed).random()
+    weighed = shares * (weight, 1.0 - weight)
+    worths: list[float] = (weighed.min(axis=1) + AUGMENTED * weighed.sum(axis=1)).tolist()
+    return worths
 
 
 def _kappa(trial: int) -> float:

@@ -13,24 +13,27 @@ from math import isfinite
 import numpy as np
 
 from runners.outcome import Verdict
-from search_spaces.space import Space
-from tuner.search.base import Seen
+from tuner.search.base import Seen, Task
 from tuner.search.encoding import Encoding, Features, IntArray
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One observation. score None: the plan failed, in the way that `verdict` names."""
+    """One observation. score None: the plan failed, in the way that `verdict` names. peak_bytes: of all the device's
+    memory where the peak is unknown."""
 
     features: Features
     verdict: Verdict
     score: float | None
+    peak_bytes: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class History:
-    """taken, unseen: positions in the space; together they are the whole space."""
+    """pareto: peak memory counts beside the score. taken, unseen: positions in the space; together they are the whole
+    space."""
 
+    pareto: bool
     encoding: Encoding
     told: Sequence[Told]
     pending: Sequence[Features]
@@ -47,8 +50,9 @@ class History:
         return [told.score for told in self.told if told.score is not None]
 
 
-def read_history(space: Space, seen: Sequence[Seen]) -> History:
-    """The history of one campaign over `space`. Scores that are no finite number (a broken score) are passed over."""
+def read_history(task: Task, seen: Sequence[Seen]) -> History:
+    """The history of one campaign. Scores that are no finite number (a broken score) are passed over."""
+    space, device_bytes = task.space, task.training.cluster.device.memory_bytes
     encoding = Encoding.of(space)
     told: list[Told] = []
     pending: list[Features] = []
@@ -63,5 +67,5 @@ def read_history(space: Space, seen: Sequence[Seen]) -> History:
         if one.verdict is None:
             pending.append(features)
         elif one.verdict.informative and (one.score is None or isfinite(one.score)):
-            told.append(Told(features, one.verdict, one.score))
-    return History(encoding, told, pending, np.flatnonzero(~free), np.flatnonzero(free))
+            told.append(Told(features, one.verdict, one.score, one.peak_bytes or device_bytes))
+    return History(task.pareto, encoding, told, pending, np.flatnonzero(~free), np.flatnonzero(free))

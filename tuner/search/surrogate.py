@@ -7,14 +7,26 @@ included, are handed to it, so that parallel workers get different plans.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Annotated, Protocol
 
 import numpy as np
+from pydantic import Field
 
 from tuner.search.base import Proposal, Seen, Task, proposal_of
 from tuner.search.design import spread
 from tuner.search.encoding import Encoding, Features, IntArray
+from tuner.search.guard import in_turn
 from tuner.search.history import History, read_history
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurrogateOptions:
+    """n_initial: plans spread over the space before the model chooses (None: see `first_plans`). guard: plans that fit
+    into memory with a lower probability are proposed when nothing else is left (see `guard`); 0 holds none back."""
+
+    n_initial: Annotated[int, Field(ge=1)] | None = None
+    guard: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
 class Model(Protocol):
@@ -24,25 +36,46 @@ class Model(Protocol):
         """Up to `n` distinct ones of `candidates` (positions in the space, shuffled), best first."""
 
 
-def propose(task: Task, seen: Sequence[Seen], n: int, seed: int, n_initial: int | None, model: Model) -> Proposal:
+def propose(task: Task, seen: Sequence[Seen], n: int, seed: int, options: SurrogateOptions, model: Model) -> Proposal:
     """The plans of one ask, see `Search.ask`."""
-    history = read_history(task.space, seen)
-    encoding = history.encoding
+    history = read_history(task, seen)
     ask_seed = derived_seed(seed, seen)
     rng = np.random.default_rng(ask_seed)
     n = max(0, min(n, len(history.unseen)))
-    still_spread = first_plans(n_initial, encoding) - history.observed if history.scores else n
-    points = encoding.points()
-    chosen = spread(points, history.taken, history.unseen, min(n, still_spread), rng)
-    if len(chosen) < n:
-        under_way = [*history.pending, *(encoding.features(index) for index in chosen)]
-        candidates = rng.permutation(np.setdiff1d(history.unseen, chosen))
-        chosen += model(history, under_way, candidates, n - len(chosen), ask_seed)
-    if len(chosen) < n:
-        # A model may name a plan twice within a batch; fewer plans than asked for would mean an exhausted space.
-        taken = np.concatenate([history.taken, np.array(chosen, dtype=np.int64)])
-        chosen += spread(points, taken, np.setdiff1d(history.unseen, chosen), n - len(chosen), rng)
+    first = first_plans(options.n_initial, history.encoding) - history.observed if history.scores else n
+    chosen: list[int] = []
+    for offered in in_turn(task, seen, history.unseen, options.guard):
+        wanted = min(n - len(chosen), len(offered))
+        if wanted:
+            chosen += _choose(history, chosen, offered, wanted, first - len(chosen), model, rng, ask_seed)
     return proposal_of([task.space[index] for index in chosen])
+
+
+def _choose(
+    history: History,
+    before: Sequence[int],
+    offered: IntArray,
+    n: int,
+    first: int,
+    model: Model,
+    rng: np.random.Generator,
+    seed: int,
+) -> list[int]:
+    """`n` of the positions `offered`: the `first` of them spread, then the model's. before: chosen in this ask."""
+    encoding = history.encoding
+    points = encoding.points()
+
+    def spread_apart(chosen: Sequence[int], count: int) -> list[int]:
+        taken = np.concatenate([history.taken, np.array([*before, *chosen], dtype=np.int64)])
+        return spread(points, taken, np.setdiff1d(offered, chosen), count, rng)
+
+    chosen = spread_apart([], max(0, min(n, first)))
+    if len(chosen) < n:
+        under_way = [*history.pending, *(encoding.features(index) for index in (*before, *chosen))]
+        candidates = rng.permutation(np.setdiff1d(offered, chosen))
+        chosen += model(history, under_way, candidates, n - len(chosen), seed)
+    # A model may name a plan twice within a batch; fewer plans than asked for would mean an exhausted space.
+    return chosen + spread_apart(chosen, n - len(chosen))
 
 
 def first_plans(asked: int | None, encoding: Encoding) -> int:

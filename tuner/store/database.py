@@ -22,7 +22,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import StaticPool
 
 from tuner.store.border import converting
-from tuner.store.errors import StoreUnavailable
+from tuner.store.errors import StoreError, StoreUnavailable
 
 # How long a writer waits for another process before the database counts as locked.
 LOCK_TIMEOUT_S = 10
@@ -64,16 +64,34 @@ class Database:
 
         Raises StoreErrors only, StoreUnavailable(transient=True) where another process keeps the writer's place.
         """
+        with self._writing(foreign_keys=True) as connection:
+            yield connection
+
+    @contextmanager
+    def _writing(self, *, foreign_keys: bool) -> Iterator[Connection]:
+        options = {"immediate": True, "foreign_keys": foreign_keys}
         with (
             converting(self.name),
             self._lock,
-            self._engine.connect().execution_options(immediate=True) as connection,
+            self._engine.connect().execution_options(**options) as connection,
             connection.begin(),
         ):
             if self._postgres:
                 connection.execute(select(func.set_config("lock_timeout", f"{LOCK_TIMEOUT_S}s", True)))
                 connection.execute(select(func.pg_advisory_xact_lock(WRITER_LOCK)))
             yield connection
+
+    @contextmanager
+    def upgrading(self) -> Iterator[Connection]:
+        """As `writing`, for changes of the schema.
+
+        SQLite changes a table by copying it and dropping the old one, which rows that refer to it would forbid; so
+        all rows together are held against their keys, at the end. Raises StoreError where one refers to nothing.
+        """
+        with self._writing(foreign_keys=False) as connection:
+            yield connection
+            if not self._postgres and connection.exec_driver_sql("PRAGMA foreign_key_check").first() is not None:
+                raise StoreError(f"{self.name} holds rows that refer to others which are not there")
 
     def close(self) -> None:
         """Close all connections; the database must not be used afterwards."""
@@ -141,7 +159,6 @@ def _sqlite_engine(url: URL) -> Engine:
 def _set_up_sqlite(connection: Any, _record: object) -> None:
     # The driver would begin transactions by itself, deferred and not before DDL; _begin_sqlite does it.
     connection.isolation_level = None
-    connection.execute("PRAGMA foreign_keys = ON")
     _enter_wal(connection)
 
 
@@ -164,6 +181,10 @@ def _enter_wal(connection: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
+    options = connection.get_execution_options()
+    # Within a transaction it is ignored. Not a statement of ours, so not by SQLAlchemy.
+    driver: Any = connection.connection.driver_connection
+    driver.execute(f"PRAGMA foreign_keys = {'ON' if options.get('foreign_keys', True) else 'OFF'}")
     # A deferred transaction that reads first cannot wait for a lock when it writes: it fails with SQLITE_BUSY at once.
-    immediate = connection.get_execution_options().get("immediate", False)
+    immediate = options.get("immediate", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")

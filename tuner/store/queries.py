@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, and_, func, select, tuple_
 
 from tuner.campaign import Campaign, CampaignState
-from tuner.store.errors import NotFound
+from tuner.store.errors import NotFound, StoreError
 from tuner.store.rows import StepTimes, attempt_of, campaign_of, trial_of
 from tuner.store.tables import attempts, campaigns, measurements, steps, trials
 from tuner.trial import Attempt, Trial
@@ -39,6 +40,21 @@ def campaign_page(
     if states is not None:
         page = page.where(campaigns.c.state.in_([str(state) for state in states]))
     return [campaign_of(row) for row in connection.execute(page)]
+
+
+def campaigns_on(connection: Connection, device: str, workload: str, limit: int) -> list[Campaign]:
+    """Newest first; of those, one with a spec that today's rules do not read is left out."""
+    query = (
+        select(campaigns)
+        .where(campaigns.c.device == device, campaigns.c.workload == workload)
+        .order_by(campaigns.c.created_at.desc(), campaigns.c.id.desc())
+        .limit(limit)
+    )
+    found: list[Campaign] = []
+    for row in connection.execute(query):
+        with suppress(StoreError):
+            found.append(campaign_of(row))
+    return found
 
 
 def trial(connection: Connection, campaign_id: str, number: int) -> Trial:

@@ -13,7 +13,8 @@ from runners.outcome import Measurement, Outcome, Verdict
 from runners.profile import Profile
 from runners.reading import read_value
 from search_spaces.plan import PLAN_FIELDS, Plan
-from tuner.campaign import Campaign, CampaignState, Event
+from tuner.campaign import Campaign, CampaignState, Event, Lesson
+from tuner.expectation import Expectation
 from tuner.store.codec import decode_spec, encode_spec
 from tuner.store.errors import StoreError
 from tuner.trial import Attempt, Origin, Trial, TrialState
@@ -39,6 +40,11 @@ def campaign_row(campaign: Campaign) -> dict[str, Any]:
         "elapsed_s": campaign.elapsed_s,
         "combinations": campaign.combinations,
         "legal": campaign.legal,
+        "search_ended": campaign.search_ended,
+        "chance_left": campaign.chance_left,
+        "lessons": lessons_document(campaign.lessons),
+        "device": campaign.spec.cluster.device.name,
+        "workload": campaign.spec.workload.kind,
     }
 
 
@@ -58,7 +64,14 @@ def campaign_of(row: Row[Any]) -> Campaign:
         legal=row.legal,
         elapsed_s=row.elapsed_s,
         reason=row.reason,
+        search_ended=row.search_ended,
+        chance_left=row.chance_left,
+        lessons=tuple(Lesson(**lesson) for lesson in row.lessons),
     )
+
+
+def lessons_document(lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
+    return [asdict(lesson) for lesson in lessons]
 
 
 def event_of(row: Row[Any]) -> Event:
@@ -72,6 +85,7 @@ def trial_row(trial: Trial) -> dict[str, Any]:
         "origin": str(trial.origin),
         "plan_key": trial.plan.key,
         **trial.plan.as_dict(),
+        "expectation": null() if trial.expectation is None else asdict(trial.expectation),
     }
 
 
@@ -113,6 +127,7 @@ def measurement_row(measurement: Measurement, attempt_id: int) -> dict[str, Any]
         "peak_memory_bytes": list(measurement.peak_memory_bytes),
         "peak_held_bytes": list(measurement.peak_held_bytes),
         "profile": null() if measurement.profile is None else asdict(measurement.profile),
+        "software": dict(measurement.software),
     }
 
 
@@ -141,6 +156,7 @@ def trial_of(row: Row[Any], attempts: Sequence[Attempt]) -> Trial:
         plan=Plan(**{name: columns[name] for name in PLAN_FIELDS}),
         origin=Origin(row.origin),
         attempts=tuple(attempts),
+        expectation=None if row.expectation is None else read_value(Expectation, row.expectation),
     )
 
 
@@ -182,4 +198,5 @@ def _measurement_of(row: Row[Any], times: StepTimes) -> Measurement:
         peak_memory_bytes=tuple(row.peak_memory_bytes),
         peak_held_bytes=tuple(row.peak_held_bytes),
         profile=None if row.profile is None else read_value(Profile, row.profile),
+        software=row.software,
     )

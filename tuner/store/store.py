@@ -14,8 +14,8 @@ from typing import Any, Self
 from sqlalchemy import Connection, insert, select, update
 
 from runners.outcome import Outcome
-from search_spaces.plan import Plan
-from tuner.campaign import Campaign, CampaignState, Event
+from tuner.campaign import Campaign, CampaignState, Event, Lesson
+from tuner.search.base import Choice
 from tuner.store import queries, schema
 from tuner.store.database import Database
 from tuner.store.errors import AlreadyExists, IllegalMove, NotFound
@@ -23,12 +23,14 @@ from tuner.store.rows import (
     attempt_row,
     campaign_row,
     event_of,
+    lessons_document,
     measurement_row,
     outcome_columns,
     step_rows,
     trial_row,
 )
 from tuner.store.tables import attempts, campaigns, events, measurements, steps, trials
+from tuner.store.telling import done_data, event_row, move_data, planned_data, tell
 from tuner.trial import Attempt, Origin, Trial, TrialState, job_name
 
 
@@ -48,7 +50,7 @@ class Store:
         """
         database = Database(url)
         try:
-            with database.writing() as connection:
+            with database.upgrading() as connection:
                 schema.upgrade(connection, database.name)
                 schema.probe(connection)
         except BaseException:
@@ -82,7 +84,7 @@ class Store:
                 raise AlreadyExists(f"campaign {campaign.id} exists already")
             connection.execute(insert(campaigns), campaign_row(campaign))
             data = {"name": campaign.spec.name, "state": str(campaign.state)}
-            _tell(connection, campaign.id, campaign.created_at, "campaign.created", data)
+            tell(connection, campaign.id, campaign.created_at, "campaign.created", data)
 
     def campaign(self, id: str) -> Campaign:
         """Raises NotFound."""
@@ -96,6 +98,12 @@ class Store:
         with self._database.reading() as connection:
             return queries.campaign_page(connection, limit, before, states)
 
+    def campaigns_on(self, device: str, workload: str, *, limit: int) -> list[Campaign]:
+        """The newest campaigns on this device with this kind of workload, newest first; among them, one whose spec
+        this meshtune does not read is left out."""
+        with self._database.reading() as connection:
+            return queries.campaigns_on(connection, device, workload, limit)
+
     def move_campaign(self, id: str, to: CampaignState, *, reason: str, now: float) -> Campaign:
         """The campaign in its new state. Raises NotFound, or IllegalMove by `CampaignState.may_become`."""
         with self._database.writing() as connection:
@@ -104,7 +112,7 @@ class Store:
                 raise IllegalMove(f"campaign {id}", state, to)
             values = {"state": str(to), "reason": reason, "updated_at": now}
             connection.execute(update(campaigns).where(campaigns.c.id == id).values(values))
-            _tell(connection, id, now, f"campaign.{to}", {"state": str(to), "reason": reason})
+            tell(connection, id, now, f"campaign.{to}", {"state": str(to), "reason": reason})
             return queries.campaign(connection, id)
 
     def add_elapsed(self, id: str, seconds: float, now: float) -> None:
@@ -114,29 +122,70 @@ class Store:
             if connection.execute(update(campaigns).where(campaigns.c.id == id).values(values)).rowcount == 0:
                 raise NotFound(f"there is no campaign {id}")
 
+    def end_search(self, id: str, reason: str, *, chance_left: float | None = None, now: float) -> Campaign:
+        """The campaign with its search ended for this reason; where it has ended already, the first reason stays.
+
+        chance_left: as in `plan_trials`. Raises NotFound, and IllegalMove when the campaign is not RUNNING.
+        """
+        with self._database.writing() as connection:
+            thing = f"the search of campaign {id}"
+            campaign = queries.campaign(connection, id)
+            if campaign.search_ended:
+                return campaign
+            _require_running(connection, id, thing, "under way", "ended")
+            values = {"search_ended": reason, "updated_at": now}
+            if chance_left is not None:
+                values["chance_left"] = chance_left
+            connection.execute(update(campaigns).where(campaigns.c.id == id).values(values))
+            campaign = queries.campaign(connection, id)
+            data = {"reason": reason, "chance_left": campaign.chance_left}
+            tell(connection, id, now, "search.ended", data)
+            return campaign
+
+    def keep_lessons(self, id: str, lessons: Sequence[Lesson], *, now: float) -> None:
+        """Keep what the campaign's search learns from; the same as before is nothing new. Raises NotFound."""
+        with self._database.writing() as connection:
+            if queries.campaign(connection, id).lessons == tuple(lessons):
+                return
+            document = lessons_document(lessons)
+            connection.execute(update(campaigns).where(campaigns.c.id == id).values(lessons=document, updated_at=now))
+            tell(connection, id, now, "campaign.learns", {"lessons": document})
+
     # Trials
 
-    def plan_trials(self, campaign_id: str, plans: Sequence[tuple[Plan, Origin]], *, now: float) -> list[Trial]:
+    def plan_trials(
+        self,
+        campaign_id: str,
+        choices: Sequence[Choice],
+        origin: Origin,
+        *,
+        chance_left: float | None = None,
+        now: float,
+    ) -> list[Trial]:
         """The new trials, numbered on from the last one, each with a PLANNED first attempt: all of them or none.
 
-        Raises NotFound, IllegalMove when the campaign is not RUNNING, AlreadyExists for a plan that it has already
-        or that comes twice.
+        chance_left: the search's word on what it did not choose; it is kept even where nothing is chosen. None: what
+        it said before stays. Raises NotFound, IllegalMove when the campaign is not RUNNING, AlreadyExists for a plan
+        that comes twice or that the campaign has; a confirmation may repeat it once.
         """
         with self._database.writing() as connection:
             _require_running(connection, campaign_id, f"a new trial of campaign {campaign_id}", "new")
-            if not plans:
+            if chance_left is not None:
+                _keep_chance(connection, campaign_id, chance_left, now)
+            if not choices:
                 return []
-            _require_new(connection, campaign_id, [plan for plan, _ in plans])
+            _require_new(connection, campaign_id, choices, origin)
             first = queries.next_trial_number(connection, campaign_id)
             planned = [
                 Trial(
                     campaign_id=campaign_id,
                     number=number,
-                    plan=plan,
+                    plan=choice.plan,
                     origin=origin,
                     attempts=(_planned_attempt(campaign_id, number, 1, now),),
+                    expectation=choice.expectation,
                 )
-                for number, (plan, origin) in enumerate(plans, start=first)
+                for number, choice in enumerate(choices, start=first)
             ]
             ids = connection.scalars(
                 insert(trials).returning(trials.c.id, sort_by_parameter_order=True),
@@ -144,7 +193,7 @@ class Store:
             ).all()
             rows = [attempt_row(trial.last, id) for trial, id in zip(planned, ids, strict=True)]
             connection.execute(insert(attempts), rows)
-            told = [_event_row(campaign_id, now, "trial.planned", _planned_data(trial)) for trial in planned]
+            told = [event_row(campaign_id, now, "trial.planned", planned_data(trial)) for trial in planned]
             connection.execute(insert(events), told)
             return planned
 
@@ -163,7 +212,7 @@ class Store:
             lost = select(attempts.c.trial_id).where(attempts.c.job_name == trial.last.job_name)
             connection.execute(insert(attempts), attempt_row(attempt, connection.scalars(lost).one()))
             trial = queries.trial(connection, campaign_id, number)
-            _tell(connection, campaign_id, now, "trial.planned", _planned_data(trial))
+            tell(connection, campaign_id, now, "trial.planned", planned_data(trial))
             return trial
 
     def mark_submitted(self, campaign_id: str, number: int, job_id: str, *, now: float) -> Trial:
@@ -172,7 +221,7 @@ class Store:
             values = {"job_id": job_id, "submitted_at": now}
             _advance(connection, campaign_id, number, TrialState.SUBMITTED, values)
             trial = queries.trial(connection, campaign_id, number)
-            _tell(connection, campaign_id, now, "trial.submitted", {**_move_data(trial), "job_id": job_id})
+            tell(connection, campaign_id, now, "trial.submitted", {**move_data(trial), "job_id": job_id})
             return trial
 
     def mark_running(self, campaign_id: str, number: int, *, started_at: float, now: float) -> Trial:
@@ -180,7 +229,7 @@ class Store:
         with self._database.writing() as connection:
             _advance(connection, campaign_id, number, TrialState.RUNNING, {"started_at": started_at})
             trial = queries.trial(connection, campaign_id, number)
-            _tell(connection, campaign_id, now, "trial.running", _move_data(trial))
+            tell(connection, campaign_id, now, "trial.running", move_data(trial))
             return trial
 
     def finish(
@@ -207,7 +256,7 @@ class Store:
                 connection.execute(insert(measurements), measurement_row(outcome.measurement, attempt_id))
                 connection.execute(insert(steps), step_rows(outcome.measurement, attempt_id))
             trial = queries.trial(connection, campaign_id, number)
-            _tell(connection, campaign_id, now, "trial.done", _done_data(trial))
+            tell(connection, campaign_id, now, "trial.done", done_data(trial))
             return trial
 
     def trial(self, campaign_id: str, number: int) -> Trial:
@@ -239,25 +288,27 @@ class Store:
             return [event_of(row) for row in connection.execute(query)]
 
 
-def _tell(connection: Connection, campaign_id: str, now: float, kind: str, data: Mapping[str, object]) -> None:
-    connection.execute(insert(events), _event_row(campaign_id, now, kind, data))
-
-
-def _event_row(campaign_id: str, now: float, kind: str, data: Mapping[str, object]) -> dict[str, object]:
-    return {"campaign_id": campaign_id, "at": now, "kind": kind, "data": dict(data)}
-
-
-def _require_running(connection: Connection, campaign_id: str, thing: str, state: str) -> None:
+def _require_running(
+    connection: Connection, campaign_id: str, thing: str, state: str, wanted: str = TrialState.PLANNED
+) -> None:
     campaign = queries.campaign_state(connection, campaign_id)
     if campaign is not CampaignState.RUNNING:
-        raise IllegalMove(thing, state, TrialState.PLANNED, f"the campaign is {campaign}, not running")
+        raise IllegalMove(thing, state, wanted, f"the campaign is {campaign}, not running")
 
 
-def _require_new(connection: Connection, campaign_id: str, plans: Sequence[Plan]) -> None:
-    query = select(trials.c.plan_key, trials.c.number).where(trials.c.campaign_id == campaign_id)
+def _keep_chance(connection: Connection, campaign_id: str, chance_left: float, now: float) -> None:
+    values = {"chance_left": chance_left, "updated_at": now}
+    connection.execute(update(campaigns).where(campaigns.c.id == campaign_id).values(values))
+    tell(connection, campaign_id, now, "search.asked", {"chance_left": chance_left})
+
+
+def _require_new(connection: Connection, campaign_id: str, choices: Sequence[Choice], origin: Origin) -> None:
+    confirmation = trials.c.origin == str(Origin.CONFIRMATION)
+    alike = confirmation if origin is Origin.CONFIRMATION else ~confirmation
+    query = select(trials.c.plan_key, trials.c.number).where(trials.c.campaign_id == campaign_id, alike)
     taken: dict[str, int] = {key: number for key, number in connection.execute(query)}
     coming: set[str] = set()
-    for plan in plans:
+    for plan in (choice.plan for choice in choices):
         if plan.key in taken:
             raise AlreadyExists(f"campaign {campaign_id} has the plan {plan.key} already, as trial {taken[plan.key]}")
         if plan.key in coming:
@@ -287,19 +338,3 @@ def _planned_attempt(campaign_id: str, trial_number: int, number: int, now: floa
 
 def _thing(trial: Trial) -> str:
     return f"trial {trial.number} of campaign {trial.campaign_id} (attempt {trial.last.number})"
-
-
-def _move_data(trial: Trial) -> dict[str, object]:
-    return {"number": trial.number, "attempt": trial.last.number, "state": str(trial.state)}
-
-
-def _planned_data(trial: Trial) -> dict[str, object]:
-    return {**_move_data(trial), "plan": trial.plan.key, "origin": str(trial.origin)}
-
-
-def _done_data(trial: Trial) -> dict[str, object]:
-    data = {**_move_data(trial), "verdict": str(trial.verdict)}
-    if trial.measurement is not None:
-        data["step_time_s"] = trial.measurement.step_time_s
-        data["tokens_per_s_per_device"] = trial.measurement.tokens_per_s_per_device
-    return data

@@ -74,7 +74,14 @@ campaigns = Table(
     _required("elapsed_s", Double),
     _required("combinations", BigInteger),
     _required("legal", BigInteger),
+    _required("search_ended", PlainText),
+    Column("chance_left", Double),
+    _required("lessons", JSON),
+    # From the spec: what later campaigns look for.
+    _required("device", PlainText),
+    _required("workload", PlainText),
     Index(None, "created_at", "id"),
+    Index(None, "device", "workload", "created_at", "id"),
 )
 
 trials = Table(
@@ -99,9 +106,11 @@ trials = Table(
     _required("sequence_parallel", Boolean),
     _required("recompute_interval", Integer),
     _required("context", PlainText),
+    Column("expectation", JSON),
     # The index of this constraint is the one for "the trials of a campaign", too.
     UniqueConstraint("campaign_id", "number"),
-    UniqueConstraint("campaign_id", "plan_key"),
+    # With the origin: a confirmation repeats a plan.
+    UniqueConstraint("campaign_id", "plan_key", "origin"),
 )
 
 attempts = Table(
@@ -142,6 +151,7 @@ measurements = Table(
     _required("peak_memory_bytes", JSON),
     _required("peak_held_bytes", JSON),
     Column("profile", JSON),
+    _required("software", JSON),
 )
 
 # number counts from 0 over all steps of the job, warm-up first.

@@ -1,0 +1,58 @@
+"""REST tells how a search ended, what it expected, and which trials measure the best plans once more."""
+
+from dataclasses import asdict
+
+from search_spaces.plan import Plan
+from tuner.expectation import Expectation
+from tuner.search.base import Choice
+from tuner.trial import Origin
+
+EXPECTATION = Expectation(
+    step_time_s=1.0, step_time_low_s=0.5, step_time_high_s=2.0, p_fits=0.9, gain=0.03, peak_bytes=2.0**30
+)
+
+
+def test_a_campaign_says_what_its_search_said_last(client, create, service):
+    id = create()
+    fresh = client.get(f"/v1/campaigns/{id}").json()
+    assert (fresh["search_ended"], fresh["chance_left"]) == ("", None)
+    service.store.plan_trials(id, [], Origin.SEARCH, chance_left=0.3, now=1.0)
+    assert client.get(f"/v1/campaigns/{id}").json()["chance_left"] == 0.3
+    service.store.end_search(id, "enough", chance_left=0.01, now=2.0)
+    ended = client.get(f"/v1/campaigns/{id}").json()
+    assert (ended["state"], ended["search_ended"], ended["chance_left"]) == ("running", "enough", 0.01)
+
+
+def test_a_trial_shows_what_was_expected_of_it(client, create, service):
+    id = create()
+    choices = [Choice(Plan(dp=4), EXPECTATION), Choice(Plan(tp=4))]
+    service.store.plan_trials(id, choices, Origin.SEARCH, now=1.0)
+    trials = client.get(f"/v1/campaigns/{id}/trials").json()["trials"]
+    assert [trial["expectation"] for trial in trials] == [asdict(EXPECTATION), None]
+
+
+def test_confirmations_are_trials_of_their_own(client, create, drive):
+    id = create(confirm=2)
+    drive(id)
+    campaign = client.get(f"/v1/campaigns/{id}").json()
+    assert campaign["search_ended"] == "the budget of 5 trials is spent"
+    assert campaign["reason"] == "the budget of 5 trials is spent; the best 2 were measured again"
+    trials = client.get(f"/v1/campaigns/{id}/trials").json()["trials"]
+    again = [trial for trial in trials if trial["origin"] == "confirmation"]
+    assert [trial["number"] for trial in again] == [5, 6]
+    assert {trial["plan_key"] for trial in again} < {trial["plan_key"] for trial in trials[:5]}
+    assert all(trial["measurement"] and trial["expectation"] is None for trial in again)
+
+
+def test_events_tell_the_end_of_the_search(client, create, drive):
+    id = create(confirm=1)
+    drive(id)
+    events = client.get(f"/v1/campaigns/{id}/events").json()
+    (ended,) = [event for event in events if event["kind"] == "search.ended"]
+    assert ended["data"] == {"reason": "the budget of 5 trials is spent", "chance_left": None}
+
+
+def test_the_schema_types_what_was_expected(app):
+    schemas = app.openapi()["components"]["schemas"]
+    assert schemas["TrialView"]["properties"]["expectation"]["anyOf"][0] == {"$ref": "#/components/schemas/Expectation"}
+    assert "confirmation" in schemas["Origin"]["enum"]

@@ -1,0 +1,125 @@
+"""The borrowed searches beyond the contract: Optuna's Gaussian process, and two objectives at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import mean
+from typing import Any
+
+import pytest
+
+from runners.outcome import Verdict
+from search_spaces.plan import Plan, Recompute
+from search_spaces.space import Bounds, Space
+from tuner.search.base import SearchMisconfigured, Seen, Task
+from tuner.search.registry import create_search
+
+GIB = 2**30
+SEARCHES = [
+    ("deephyper", {}),
+    ("optuna", {"sampler": "tpe"}),
+    pytest.param("optuna", {"sampler": "gp"}, marks=pytest.mark.slow),
+]
+
+
+def gp(seed: int = 0) -> Any:
+    return create_search("optuna", seed=seed, options={"sampler": "gp"})
+
+
+@pytest.fixture(scope="module")
+def small(make: Callable[[int, int | None, Bounds], Space]) -> Space:
+    return make(1, 64, Bounds(recompute=tuple(Recompute), zero_stage=(0, 1)))
+
+
+@pytest.fixture(scope="module")
+def measure(landscape: Any) -> Callable[[Plan], Seen]:
+    """The landscape's outcome of a plan, with its peak."""
+
+    def measured(plan: Plan) -> Seen:
+        seen: Seen = landscape.measure(plan)
+        return seen if seen.score is None else replace(seen, peak_bytes=landscape.memory_gib(plan) * GIB)
+
+    return measured
+
+
+@pytest.mark.parametrize("told", [1, 12])
+def test_the_gaussian_process_gives_distinct_legal_unseen_plans_and_the_same_ones_again(
+    told: int, small: Space, task: Callable[..., Task], measure: Callable[[Plan], Seen]
+) -> None:
+    seen = [measure(plan) for plan in small[:: len(small) // told][:told]]
+    plans = gp().ask(task(small), seen, 2).plans
+    assert len(set(plans)) == len(plans) == 2
+    assert all(plan in small for plan in plans)
+    assert not {one.plan for one in seen} & set(plans)
+    assert gp().ask(task(small), seen, 2).plans == plans
+
+
+def test_the_gaussian_process_keeps_away_from_plans_under_way(
+    small: Space, task: Callable[..., Task], measure: Callable[[Plan], Seen]
+) -> None:
+    seen = [measure(plan) for plan in small[::6]]
+    (first,) = gp().ask(task(small), seen, 1).plans
+    (second,) = gp().ask(task(small), [*seen, Seen(plan=first)], 1).plans
+    assert second not in {first, *(one.plan for one in seen)}
+
+
+def test_the_gaussian_process_visits_every_plan_of_a_space_once(
+    make: Callable[[int, int | None, Bounds], Space], task: Callable[..., Task]
+) -> None:
+    space = make(1, 16, Bounds(tp=(1, 2), zero_stage=(0, 1), micro_batch_size=(1, 2)))
+    seen = list[Seen]()
+    while plans := gp().ask(task(space), seen, 3).plans:
+        seen += [Seen(plan=plan, verdict=Verdict.OK, score=1.0 + plan.tp) for plan in plans]
+    assert sorted(one.plan.key for one in seen) == sorted(plan.key for plan in space)
+
+
+def test_the_gaussian_process_finds_the_peak_of_a_smooth_hill(small: Space, task: Callable[..., Task]) -> None:
+    # Score falls off around one plan; the acquisition on every plan comes to it within a few trials.
+    def hill(plan: Plan) -> Seen:
+        off = abs(plan.tp.bit_length() - 2) + abs(plan.micro_batch_size.bit_length() - 3) + (plan.zero_stage == 0)
+        return Seen(plan=plan, verdict=Verdict.OK, score=10.0 - off - (plan.recompute is not Recompute.NONE))
+
+    best = max(hill(plan).score or 0.0 for plan in small)
+    for seed in range(2):
+        seen = list[Seen]()
+        while not any(one.score == best for one in seen):
+            seen.append(hill(gp(seed).ask(task(small), seen, 1).plans[0]))
+        assert len(seen) <= 20
+
+
+def test_without_torch_only_the_gaussian_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(SearchMisconfigured, match=r"optuna with sampler gp needs torch.*pip install torch"):
+        gp()
+    create_search("optuna", seed=0, options={"sampler": "tpe"})
+
+
+def hypervolume(seen: Sequence[Seen]) -> float:
+    """What the measured plans dominate of score times memory left over of 40 GiB."""
+    area, reached = 0.0, 0.0
+    known = [(one.score, 40.0 - one.peak_bytes / GIB) for one in seen if one.score is not None and one.peak_bytes]
+    for score, left in sorted(known, reverse=True):
+        area += score * max(0.0, left - reached)
+        reached = max(reached, left)
+    return area
+
+
+@pytest.mark.parametrize(("kind", "options"), SEARCHES)
+def test_a_pareto_search_dominates_more_than_random_in_as_many_trials(
+    kind: str,
+    options: dict[str, Any],
+    small: Space,
+    task: Callable[..., Task],
+    measure: Callable[[Plan], Seen],
+) -> None:
+    def dominated(kind: str, options: dict[str, Any], seed: int) -> float:
+        search, seen = create_search(kind, seed=seed, options=options), list[Seen]()
+        for _ in range(20):
+            seen.append(measure(search.ask(task(small, pareto=True), seen, 1).plans[0]))
+        return hypervolume(seen)
+
+    seeds = range(4)
+    ours, random = (mean(dominated(*search, seed) for seed in seeds) for search in ((kind, options), ("random", {})))
+    assert ours > random

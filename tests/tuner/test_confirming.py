@@ -1,0 +1,210 @@
+"""The end of a search and the confirmations after it, through the whole loop."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tuner.asking import history
+from tuner.campaign import CampaignState
+from tuner.expectation import Expectation
+from tuner.search.base import Choice, Proposal
+from tuner.trial import Origin, TrialState
+
+EXPECTATION = Expectation(
+    step_time_s=1.0, step_time_low_s=0.5, step_time_high_s=2.0, p_fits=0.9, gain=0.03, peak_bytes=2.0**30
+)
+CONFIRMATION = Origin.CONFIRMATION
+
+
+def fresh(space, seen, n, chance=None, expectation=None):
+    """The first n plans that were not tried."""
+    tried = {one.plan for one in seen}
+    plans = [plan for plan in space if plan not in tried]
+    return Proposal(tuple(Choice(plan, expectation) for plan in plans[:n]), chance)
+
+
+def again(lab, id):
+    return [trial for trial in lab.trials(id) if trial.origin is CONFIRMATION]
+
+
+def enough_after(trials):
+    """A search that says that nothing is left once it sees so many trials."""
+    return lambda space, seen, n: fresh(space, seen, n, 0.2 if len(seen) < trials else 0.008)
+
+
+def test_the_best_plans_are_measured_again_by_fresh_jobs_before_the_campaign_closes(lab):
+    id = lab.create(confirm=2)
+    lab.run(id)
+    first, confirmed = lab.trials(id)[:4], again(lab, id)
+    fastest = sorted(first, key=lambda trial: trial.measurement.step_time_s)
+    assert [trial.plan for trial in confirmed] == [trial.plan for trial in fastest[:2]]
+    assert [trial.number for trial in confirmed] == [4, 5]
+    assert lab.verdicts(id) == ["ok"] * 6
+    assert len(lab.machine.sent) == lab.machine.sent.total() == 6
+    ended = lab.campaign(id)
+    assert (ended.state, ended.search_ended) == (CampaignState.COMPLETED, "the budget of 4 trials is spent")
+    assert ended.reason == "the budget of 4 trials is spent; the best 2 were measured again"
+
+
+def test_a_spec_names_three_finalists_by_default(lab):
+    document = lab.document()
+    del document["confirm"]
+    id = lab.service.create(document).id
+    lab.run(id)
+    assert len(again(lab, id)) == 3
+
+
+def test_without_confirmations_the_campaign_closes_when_the_search_ends(lab):
+    id = lab.create(confirm=0)
+    lab.run(id)
+    assert (again(lab, id), len(lab.trials(id))) == ([], 4)
+    assert lab.campaign(id).reason == lab.campaign(id).search_ended == "the budget of 4 trials is spent"
+
+
+def test_the_stop_rule_ends_the_search_before_its_budget_and_says_the_number(lab):
+    lab.search.say = enough_after(3)
+    id = lab.create(budget={"trials": 9}, confirm=1)
+    lab.run(id)
+    reason = "the probability that any of the 7 untried plans beats the best by more than 2 % is 0.8 %"
+    assert [trial.origin for trial in lab.trials(id)] == [Origin.SEARCH] * 3 + [CONFIRMATION]
+    assert lab.campaign(id).search_ended == reason
+    assert lab.campaign(id).reason == f"{reason}; the best one was measured again"
+    assert lab.campaign(id).chance_left == 0.008
+    assert lab.search.asked == [1] * 4
+
+
+def test_a_chance_that_is_not_believed_yet_does_not_end_the_search(lab):
+    lab.search.say = enough_after(0)
+    id = lab.create(budget={"trials": 9})
+    lab.run(id)
+    assert len(lab.trials(id)) == 3
+
+
+def test_a_spec_may_leave_the_end_to_the_budget(lab):
+    lab.search.say = enough_after(0)
+    id = lab.create(budget={"trials": 6}, stop={"chance": 0})
+    lab.run(id)
+    assert len(lab.trials(id)) == 6
+
+
+def test_with_several_in_flight_the_last_word_plans_nothing_and_what_runs_is_awaited(lab, make):
+    lab.machine.script = lambda name: make.Behaviour(run_s=5.0 if "-t0003" in name else 1.0)
+    lab.search.say = enough_after(4)
+    id = lab.create(parallel=2, budget={"trials": 9}, confirm=3)
+    lab.run(id, until=lambda: lab.campaign(id).search_ended)
+    assert lab.trials(id)[3].state is TrialState.RUNNING
+    lab.run(id, until=lambda: again(lab, id))
+    assert [trial.state for trial in lab.trials(id)[:4]] == [TrialState.DONE] * 4
+    asked = len(lab.search.asked)
+    lab.run(id)
+    assert (len(lab.search.asked), len(lab.trials(id))) == (asked, 7)
+    assert lab.machine.most_at_once == 2
+
+
+def test_every_word_of_the_search_on_what_is_left_is_kept(lab):
+    lab.search.say = lambda space, seen, n: fresh(space, seen, n, (None, 0.5, 0.25, None)[len(seen)])
+    id = lab.create()
+    lab.run(id)
+    told = [event.data["chance_left"] for event in lab.store.events(id) if event.kind == "search.asked"]
+    assert told == [0.5, 0.25]
+    assert lab.campaign(id).chance_left == 0.25
+
+
+@pytest.mark.parametrize("chance", [-0.1, 1.1, float("nan")])
+def test_a_chance_that_is_no_probability_is_the_searchs_failure(lab, chance):
+    lab.search.say = lambda space, seen, n: fresh(space, seen, n, chance)
+    id = lab.create()
+    lab.run(id)
+    assert lab.campaign(id).state is CampaignState.FAILED
+    assert lab.campaign(id).reason.endswith(f"it gave the chance left as {chance}, which is no probability")
+    assert lab.trials(id) == []
+
+
+def test_what_was_expected_stays_with_the_trial_and_nothing_is_expected_of_a_confirmation(lab):
+    lab.search.say = lambda space, seen, n: fresh(space, seen, n, expectation=EXPECTATION)
+    id = lab.create(baseline={"tp": 1}, confirm=1)
+    lab.run(id)
+    assert [trial.expectation for trial in lab.trials(id)] == [None, *[EXPECTATION] * 3, None]
+
+
+def test_the_history_holds_a_confirmed_plan_twice(lab):
+    id = lab.create(budget={"trials": 2}, confirm=2)
+    lab.run(id)
+    seen = history(lab.campaign(id).spec, lab.trials(id))
+    assert [one.plan for one in seen[2:]] == [trial.plan for trial in again(lab, id)]
+    assert len({one.plan for one in seen}) == 2
+    assert all(one.score is not None for one in seen)
+
+
+def test_confirmations_do_not_race(lab):
+    id = lab.create(trial={"racing": True}, confirm=2)
+    lab.run(id)
+    told = [json.loads(job.spec.env["INCUMBENT_STEP_TIME_S"]) for job in lab.machine.jobs.values()]
+    assert [step_s is None for step_s in told] == [True, False, False, False, True, True]
+
+
+def test_a_lost_confirmation_is_tried_again(lab, make):
+    lab.machine.script = lambda name: make.Behaviour("lost" if name.endswith("-t0004-a1") else "ok")
+    id = lab.create(confirm=1)
+    lab.run(id)
+    assert [str(attempt.outcome.verdict) for attempt in again(lab, id)[0].attempts] == ["lost", "ok"]
+
+
+def test_a_confirmation_that_fails_is_counted_in_the_reason(lab, make):
+    lab.machine.script = lambda name: make.Behaviour("oom" if "-t0004" in name else "ok")
+    id = lab.create(confirm=2)
+    lab.run(id)
+    assert lab.campaign(id).reason.endswith("; of the best 2, 1 could be measured again")
+
+
+def test_a_pause_among_the_confirmations_finishes_what_runs_and_goes_on_later(lab):
+    id = lab.create(confirm=2)
+    lab.run(id, until=lambda: bool(again(lab, id)) and again(lab, id)[0].state is TrialState.RUNNING)
+    lab.service.pause(id)
+    lab.run(id, until=lambda: again(lab, id)[0].state.final)
+    for _ in range(5):
+        assert not lab.tick(id, 1.0)
+    assert len(again(lab, id)) == 1
+    lab.service.close()
+    lab.open()  # the store alone knows where it was
+    lab.service.resume(id)
+    lab.run(id)
+    assert [trial.verdict for trial in again(lab, id)] == ["ok", "ok"]
+    assert len(lab.search.asked) == 4
+
+
+def test_a_pause_in_the_middle_of_the_last_word_is_obeyed_and_the_word_comes_again(lab):
+    def say(space, seen, n):
+        if len(seen) == 3 and lab.campaign(id).state is CampaignState.RUNNING and not paused:
+            paused.append(True)
+            lab.service.pause(id)
+        return enough_after(3)(space, seen, n)
+
+    paused: list[bool] = []
+    lab.search.say = say
+    id = lab.create(budget={"trials": 9})
+    lab.run(id, until=lambda: lab.campaign(id).state is CampaignState.PAUSED)
+    assert lab.campaign(id).search_ended == ""
+    lab.service.resume(id)
+    lab.run(id)
+    assert (len(lab.trials(id)), lab.campaign(id).chance_left) == (3, 0.008)
+
+
+def test_a_wall_time_budget_ends_confirmations_without_finishing_them(lab, make):
+    lab.machine.script = lambda name: make.Behaviour(run_s=500.0 if "-t0004" in name else 1.0)
+    id = lab.create(budget={"trials": 4, "wall_time_s": 100.0}, confirm=2)
+    lab.run(id, step_s=1.0)
+    assert lab.verdicts(id) == ["ok"] * 4 + ["cancelled"]
+    assert lab.campaign(id).reason == "the wall-time budget of 100 s is spent"
+
+
+def test_a_campaign_that_is_cancelled_among_its_confirmations_leaves_no_job_behind(lab, make):
+    lab.machine.script = lambda name: make.Behaviour(run_s=500.0 if "-t0004" in name else 1.0)
+    id = lab.create(confirm=2)
+    lab.run(id, until=lambda: bool(again(lab, id)) and again(lab, id)[0].state is TrialState.RUNNING)
+    lab.service.cancel(id)
+    lab.run(id)
+    assert lab.campaign(id).state is CampaignState.CANCELLED
+    assert all(job.status(lab.now).state.final for job in lab.machine.jobs.values())

@@ -1,0 +1,191 @@
+"""A campaign learns from earlier ones of its home, keeps from which, and says so."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from rich.console import Console
+
+from runners.outcome import Verdict
+from tuner.campaign import Lesson
+from tuner.past import OTHER_RELEASE, weight_of
+from tuner.paths import Home
+from tuner.prediction import training_of
+from tuner.search.base import Past, Proposal, Seen, Task
+from tuner.search.baseline import GridSearch
+from tuner.service import Service
+from tuner.store import Store
+from tuner.terminal import follow, print_campaign
+from tuner.work import open_work
+
+SIMULATED = {
+    "name": "small",
+    "model": "gpt-1.4b",
+    "cluster": {"preset": "dgx-a100", "nodes": 2},
+    "global_batch_size": 64,
+    "space": {"tp": [1, 2, 4, 8], "pp": [1, 2], "micro_batch_size": [1, 2, 4, 8], "recompute": ["none", "full"]},
+    "workload": "simulated",
+    "runner": {"kind": "simulated", "seed": 7},
+    "search": "physics",
+    "budget": {"trials": 10},
+    "stop": {"chance": 0},
+    "confirm": 0,
+    "trial": {"time_limit_s": 1e6},
+}
+
+
+@dataclass
+class NotingSearch:
+    """The grid, which notes what it was asked to solve."""
+
+    tasks: list[Task] = field(default_factory=list)
+
+    def ask(self, task: Task, seen: Sequence[Seen], n: int) -> Proposal:
+        self.tasks.append(task)
+        return GridSearch().ask(task, seen, n)
+
+    @property
+    def past(self) -> tuple[Past, ...]:
+        return self.tasks[-1].past
+
+
+@pytest.fixture
+def noted(lab) -> NotingSearch:
+    lab.search = NotingSearch()
+    return lab.search
+
+
+def learnt(lab, id: str) -> list[object]:
+    return [event.data for event in lab.store.events(id) if event.kind == "campaign.learns"]
+
+
+def test_the_first_campaign_of_a_home_has_no_past(lab, noted):
+    id = lab.create()
+    lab.run(id)
+    assert noted.past == ()
+    assert lab.campaign(id).lessons == ()
+    assert learnt(lab, id) == []
+
+
+def test_a_later_campaign_sees_what_an_earlier_one_measured_and_keeps_from_which_it_learnt(lab, noted, make):
+    lab.machine.script = lambda name: make.Behaviour(kind="oom" if name.endswith("t0001-a1") else "ok")
+    first = lab.create(confirm=0)
+    lab.run(first)
+    second = lab.create(cluster={"preset": "local-cpu", "nodes": 2})
+    lab.run(second)
+    (past,) = noted.past
+    assert past.training == training_of(lab.campaign(first).spec)
+    assert [seen.plan for seen in past.seen] == [trial.plan for trial in lab.trials(first)]
+    assert [seen.verdict for seen in past.seen] == [Verdict.OK, Verdict.OOM, Verdict.OK, Verdict.OK]
+    assert [seen.step_time_s for seen in past.seen] == [
+        None if trial.measurement is None else trial.measurement.step_time_s for trial in lab.trials(first)
+    ]
+    lesson = Lesson(campaign_id=first, trials=4, weight=past.weight)
+    assert lab.campaign(second).lessons == (lesson,)
+    [told] = learnt(lab, second)
+    assert told == {"lessons": [{"campaign_id": first, "trials": 4, "weight": past.weight}]}
+
+
+def test_a_campaign_that_wants_no_warm_start_has_none(lab, noted):
+    lab.run(lab.create())
+    id = lab.create(warm_start=False)
+    lab.run(id)
+    assert noted.past == ()
+    assert lab.campaign(id).lessons == ()
+
+
+def test_what_is_learnt_is_read_once_and_again_when_the_campaign_is_opened_again(lab, noted):
+    first, second = lab.create(name="first"), lab.create(name="second")
+    lab.run(second, until=lambda: len(lab.trials(second)) == 2)
+    assert noted.past == ()
+    lab.run(first)
+    lab.run(second, until=lambda: len(lab.trials(second)) == 3)
+    assert noted.past == ()
+    lab.service.release(second)
+    lab.run(second)
+    assert len(noted.past[0].seen) == len(lab.trials(first))
+    assert [lesson.campaign_id for lesson in lab.campaign(second).lessons] == [first]
+    assert len(learnt(lab, second)) == 1
+
+
+def test_opening_again_with_nothing_new_to_learn_tells_nothing(lab, noted):
+    lab.run(lab.create())
+    id = lab.create()
+    for trials in (1, 2, 3):
+        lab.run(id, until=lambda count=trials: len(lab.trials(id)) == count)
+        lab.service.release(id)
+    assert len(learnt(lab, id)) == 1
+
+
+def test_the_past_is_read_again_only_for_other_software(lab, noted, make):
+    lab.run(lab.create())
+    campaign = lab.campaign(lab.create(name="second"))
+    work = open_work(campaign, lab.home)
+    own = {version: [make.trial(0, make.measurement(1.0, software={"torch": version}))] for version in ("2.12", "2.13")}
+    try:
+        work.remember(campaign, own["2.12"], lab.store, lab.now)
+        lab.run(lab.create(name="third"))
+        work.remember(campaign, own["2.12"], lab.store, lab.now)
+        assert len(work.task.past) == 1
+        work.remember(campaign, own["2.13"], lab.store, lab.now)
+        assert len(work.task.past) == 2
+    finally:
+        work.close()
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_service_that_dies_as_it_keeps_the_lessons_doubles_nothing(lab, noted, make, after):
+    lab.run(lab.create())
+    id = lab.create()
+    counter = [0]
+    lab.wrap = lambda thing: make.Mortal(thing, counter, dies_at=1, after=after)
+    lab.open()
+    with pytest.raises(make.Killed):
+        lab.run(id)
+    assert len(lab.campaign(id).lessons) == after
+    lab.kill()
+    lab.wrap = lambda thing: thing
+    lab.open()
+    lab.run(id)
+    assert len(noted.past) == len(lab.campaign(id).lessons) == len(learnt(lab, id)) == 1
+
+
+@pytest.fixture
+def service(tmp_path):
+    with Store.open("sqlite://") as store:
+        service = Service(store, Home(tmp_path / "home"))
+        yield service
+        service.close()
+
+
+@pytest.fixture
+def printed(monkeypatch) -> io.StringIO:
+    text = io.StringIO()
+    monkeypatch.setattr("tuner.terminal.console", Console(file=text, width=200))
+    return text
+
+
+def test_run_and_show_tell_from_what_the_default_search_learns(service, printed):
+    small = service.create(SIMULATED)
+    follow(service, small)
+    assert "learns from" not in printed.getvalue()
+    large = service.create({**SIMULATED, "cluster": {"preset": "dgx-a100", "nodes": 4}})
+    follow(service, large)
+    told = [line for line in printed.getvalue().splitlines() if line.startswith("learns from")]
+    assert told == ["learns from 1 earlier campaign, 10 trials"]
+    print_campaign(service.store.campaign(large.id), service)
+    assert f"learns from 1 earlier campaign, 10 trials: {small.id} (10 trials, weight 1)\n" in printed.getvalue()
+
+
+def test_once_it_has_measured_a_campaign_knows_its_software_and_weighs_its_past_anew(service, printed):
+    """To the simulator another seed is another software."""
+    for seed in (7, 8):
+        campaign = service.create({**SIMULATED, "runner": {"kind": "simulated", "seed": seed}, "budget": {"trials": 4}})
+        follow(service, campaign)
+    told = [event.data["lessons"] for event in service.store.events(campaign.id) if event.kind == "campaign.learns"]
+    assert [lesson["weight"] for [lesson] in told] == [1.0, weight_of(OTHER_RELEASE)]
+    [lesson] = service.store.campaign(campaign.id).lessons
+    assert lesson.weight == weight_of(OTHER_RELEASE)
