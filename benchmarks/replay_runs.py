@@ -1,7 +1,8 @@
 """One replay: a search proposes settings of a cell until one is within the tolerance of the best, and each costs a
 trial, whether it ran or not.
 
-Searches are named as the product names them, with options after colons: `physics:prior=none`, `deephyper:n_initial=4`.
+Searches are named as the product names them, with options after colons: `physics:prior=false`, `deephyper:n_initial=4`;
+those of `wrong_prior` take no options.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from zlib import crc32
 import numpy as np
 import yaml
 from replay_cells import Cell
+from wrong_prior import WRONG_PRIORS, create_wrong
 
 from tuner.search.base import Search, SearchMisconfigured, Seen
 from tuner.search.registry import create_search
@@ -41,6 +43,8 @@ class Contender:
 
     def create(self, seed: int) -> Search:
         """Raises SearchError."""
+        if self.kind in WRONG_PRIORS and not self.options:
+            return create_wrong(WRONG_PRIORS[self.kind], seed)
         return create_search(self.kind, seed=seed, options=self.options)
 
 

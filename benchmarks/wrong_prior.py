@@ -34,8 +34,8 @@ class _Wrong:
     known: dict[bytes, Rows] = field(default_factory=dict)
     middle: float | None = None
 
-    def __call__(self, training: Training, columns: Columns, campaign: int) -> Rows:
-        right = rows_of(training, columns, campaign)
+    def __call__(self, training: Training, columns: Columns, campaign: int = 0, *, sloped: bool = True) -> Rows:
+        right = rows_of(training, columns, campaign, sloped=sloped)
         keys = np.stack([columns[name] for name in PLAN_FIELDS], axis=1)
         if self.middle is None:
             self.middle = float(np.mean(right.log_step))
@@ -67,4 +67,5 @@ def create_wrong(way: str, seed: int) -> Search:
     return PhysicsSearch(seed, rows_of=_Wrong(way, seed))
 
 
-NAMES: Mapping[str, str] = {f"physics-{way}": way for way in WAYS}
+# By the names that the replay knows them under.
+WRONG_PRIORS: Mapping[str, str] = {f"physics-{way}": way for way in WAYS}

@@ -116,8 +116,9 @@ def test_a_confirmation_repeats_a_plan_once(store: Store, make):
 def test_the_database_itself_refuses_a_plan_that_comes_twice_from_one_origin(store: Store, make):
     make.running(store)
     store.plan_trials("c1", make.choices(1), Origin.CONFIRMATION, now=2.0)
+    row = trial_row(replace(store.trial("c1", 1), number=9))
     with pytest.raises(StoreError, match=r"(?i)unique"), store._database.writing() as connection:
-        connection.execute(insert(tables.trials), trial_row(replace(store.trial("c1", 1), number=9)))
+        connection.execute(insert(tables.trials), row)
 
 
 def test_the_searchs_word_on_what_is_left_is_kept_with_or_without_plans(store: Store, make):

@@ -30,6 +30,7 @@ SPEC = {
     "search": "random",
     "runner": {"kind": "local", "idle_s": 2},
     "budget": {"trials": 4},
+    "confirm": 0,
 }
 
 

@@ -78,18 +78,26 @@ def chance_better(components: Sequence[Component], than: float) -> FloatColumn:
     return total
 
 
-def chance_left(speeds: Speeds, runs: FloatColumn, rows: Rows, best: Rows, tolerance: float, seed: int) -> float:
+def chance_left(
+    speeds: Speeds,
+    components: Sequence[Component],
+    runs: FloatColumn,
+    rows: Rows,
+    best: Rows,
+    tolerance: float,
+    seed: int,
+) -> float:
     """The probability that any of the plans of `rows` runs and is faster than the best one by more than `tolerance`.
 
-    best: one row, the best measured plan, whose own speed is not known for sure either. runs: the chance of each plan.
-    By `DRAWS` joint draws of the most promising plans' speeds: neighbours are fast together, so their chances do not
-    add up. That plans run is taken as independent of each other, which makes the chance larger than it is.
+    components, runs: of these plans. best: one row, the best measured plan, whose own speed is not known for sure
+    either. By `DRAWS` joint draws of the most promising plans' speeds: neighbours are fast together, so their chances
+    do not add up. That plans run is taken as independent of each other, which makes the chance larger than it is.
     """
     if not len(rows):
         return 0.0
     random = np.random.default_rng(seed)
     incumbent = float(sum(one.weight * one.mean[0] for one in speeds.at(best)))
-    single = chance_better(speeds.at(rows), incumbent + np.log1p(-tolerance)) * runs
+    single = chance_better(components, incumbent + np.log1p(-tolerance)) * runs
     chosen = np.argsort(-single, kind="stable")[:DRAWN_PLANS]
     drawn = speeds.draw(stack([best, rows.take(chosen)]), DRAWS, random)
     faster = drawn[:, 1:] < drawn[:, :1] + np.log1p(-tolerance)

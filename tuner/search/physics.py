@@ -6,7 +6,8 @@ probability is the memory estimate's with a residual of its own (`feasibility`);
 physics and some that do not, so that a wrong prior is found out. Plans under way count as measured just as expected.
 
 Exact for all plans as long as plans times observations is moderate (`MOST_WEIGHED`); beyond that the plans are first
-ranked by the most telling observations alone, and the best `SCREENED` of them are weighed exactly.
+ranked by the most telling observations alone, and the best `SCREENED` of them are weighed exactly. All that is kept
+between asks is what the task alone says.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from search_spaces.columns import rows as columns_at
 from search_spaces.plan import Plan
 from tuner.search.base import Choice, Proposal, Search, Seen, Task
 from tuner.search.belief import PhysicsOptions, believe
@@ -25,11 +27,12 @@ from tuner.search.options import parse_options
 from tuner.search.prior import Rows, rows_of
 from tuner.search.pruning import surely_out_of_memory
 from tuner.search.surrogate import derived_seed
-from tuner.search.trials import RowsOf, Trials, read_trials
+from tuner.search.trials import RowsOf, Trials, flat, read_trials
 from tuner.search.weighing import Weighing
 
-# Plans times observations that are weighed at once.
+# Plans times observations that are weighed at once, and plans whose slopes are worked out at once.
 MOST_WEIGHED = 3_000_000
+MOST_SLOPED = 20_000
 SCREENED = 4_000
 SCREENED_BY = 24
 
@@ -65,7 +68,7 @@ class PhysicsSearch:
         choices: list[Choice] = []
         chance: float | None = 0.0 if len(trials.best) else None
         if len(weighed):
-            weighing = self._weighing(trials, rows.take(weighed), task, seed)
+            weighing = self._weighing(trials, self._sloped(task, rows, weighed), task, seed)
             chance = weighing.chance_left(task.tolerance)
             for row in range(len(trials.pending)):
                 weighing = weighing.believing(trials.pending.take(np.array([row])))
@@ -85,21 +88,37 @@ class PhysicsSearch:
         self, trials: Trials, rows: Rows, hopeful: npt.NDArray[np.int64], task: Task, seed: int
     ) -> npt.NDArray[np.int64]:
         observations = max(len(trials.measured), len(trials.tried.rows), SCREENED_BY)
-        if len(hopeful) * observations <= MOST_WEIGHED:
+        if len(rows) <= MOST_SLOPED and len(hopeful) * observations <= MOST_WEIGHED:
             return hopeful
-        first_look = self._weighing(trials.most_telling(SCREENED_BY), rows.take(hopeful), task, seed).worth()
+        first_look = self._weighing(trials.first_look(SCREENED_BY), flat(rows.take(hopeful)), task, seed).worth()
         return np.sort(hopeful[np.argsort(-first_look, kind="stable")[:SCREENED]])
 
     def _weighing(self, trials: Trials, candidates: Rows, task: Task, seed: int) -> Weighing:
         belief = believe(trials, self.options)
         best = float(np.min(trials.own_times)) if self.options.residual and len(trials.own_times) else None
-        return Weighing(trials, candidates, belief, belief.runs(candidates), best, task.pareto, seed)
+        return Weighing(
+            trials=trials,
+            rows=candidates,
+            belief=belief,
+            components=belief.speeds.at(candidates),
+            runs=belief.runs(candidates),
+            best=best,
+            pareto=task.pareto,
+            seed=seed,
+        )
 
     def _rows(self, task: Task) -> Rows:
         if self._known.rows is None or self._known.task is not task:
-            self._known.rows = self.rows_of(task.training, task.space.columns, 0)
+            sloped = len(task.space) <= MOST_SLOPED
+            self._known.rows = self.rows_of(task.training, task.space.columns, sloped=sloped)
             self._known.task, self._known.places = task, {}
         return self._known.rows
+
+    def _sloped(self, task: Task, rows: Rows, index: npt.NDArray[np.int64]) -> Rows:
+        """These rows of the space, with their slopes."""
+        if len(rows) <= MOST_SLOPED:
+            return rows.take(index)
+        return self.rows_of(task.training, columns_at(task.space.columns, index))
 
     def _unseen(self, task: Task, seen: Sequence[Seen]) -> npt.NDArray[np.int64]:
         """Positions of the plans that were never chosen."""

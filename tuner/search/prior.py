@@ -68,9 +68,10 @@ def stack(parts: Sequence[Rows]) -> Rows:
     return Rows(*(np.concatenate([getattr(part, name) for part in parts]) for name in Rows.__slots__))
 
 
-def rows_of(training: Training, columns: Columns, campaign: int = 0) -> Rows:
+def rows_of(training: Training, columns: Columns, campaign: int = 0, *, sloped: bool = True) -> Rows:
     """What the physics says of these plans. Where a speed of the cluster is unknown, all plans are expected to take
-    the same time, and only measurements tell them apart."""
+    the same time, and only measurements tell them apart. sloped False: all slopes are 0, which saves most of the work.
+    """
     count = len(columns["tp"])
     model, devices = training.model, training.cluster.devices
     sequences = columns["micro_batch_size"] * columns["grad_accum_steps"] * columns["dp"]
@@ -78,16 +79,14 @@ def rows_of(training: Training, columns: Columns, campaign: int = 0) -> Rows:
     peak = training.cluster.device.peak_flops.get(training.framework.dtype, SOME_PEAK)
     ideal = np.full(count, log(model.flops_per_token / devices / (USUAL_SHARE * peak)))
     sd = np.array([PRIOR_LOG_SD[name] for name in CONSTANTS])
-    step, step_slopes = ideal, np.zeros((count, len(CONSTANTS)))
-    if not missing(training):
-        step = log_step(training, columns, DEFAULTS) - tokens
-        step_slopes = slopes(log_step, training, columns, DEFAULTS, TIME_CONSTANTS) * sd
+    flat = np.zeros((count, len(CONSTANTS)))
+    timed = not missing(training)
     scales = [log2(devices), log2(model.parameters), log2(model.seq_len)]
     return Rows(
         features=np.concatenate([_features(columns), np.tile(np.array(scales) * PER_SCALE, (count, 1))], axis=1),
-        step_slopes=step_slopes,
-        peak_slopes=slopes(log_peak, training, columns, DEFAULTS, MEMORY_CONSTANTS) * sd,
-        log_step=step,
+        step_slopes=slopes(log_step, training, columns, DEFAULTS, TIME_CONSTANTS) * sd if sloped and timed else flat,
+        peak_slopes=slopes(log_peak, training, columns, DEFAULTS, MEMORY_CONSTANTS) * sd if sloped else flat,
+        log_step=log_step(training, columns, DEFAULTS) - tokens if timed else ideal,
         log_peak=log_peak(training, columns, DEFAULTS),
         log_ideal=ideal,
         log_tokens=tokens,

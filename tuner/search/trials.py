@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, nan
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +19,18 @@ from tuner.search.base import Past, Seen, Task
 from tuner.search.feasibility import Tried
 from tuner.search.prior import Rows, stack
 
-# (training, columns, number of the campaign) -> rows.
-RowsOf = Callable[[Training, Columns, int], Rows]
+
+class RowsOf(Protocol):
+    """As `prior.rows_of`."""
+
+    def __call__(self, training: Training, columns: Columns, campaign: int = 0, *, sloped: bool = True) -> Rows: ...
+
+
 # More observations than this are thinned out: a Gaussian process costs their cube, and the last hundreds say little.
 MOST_OBSERVATIONS = 300
+# Of all earlier campaigns together, and of each at least.
+MOST_PAST = 200
+LEAST_PAST = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,14 +52,15 @@ class Trials:
     ran_out: Sequence[Plan]
     cost: Cost
 
-    def most_telling(self, count: int) -> Trials:
-        """With the fastest and the latest measurements alone, `count` at the most, for a first look at many plans."""
+    def first_look(self, count: int) -> Trials:
+        """With the fastest and the latest measurements alone, `count` at the most, and with no doubt about the physics'
+        constants: for a first look at many plans."""
         kept = _telling(self.log_times, count)
         tried, last = self.tried, slice(max(0, len(self.tried.rows) - count), None)
-        fewer = Tried(tried.rows.take(last), tried.log_peak[last], tried.verdicts[last], tried.weights[last])
+        fewer = Tried(flat(tried.rows.take(last)), tried.log_peak[last], tried.verdicts[last], tried.weights[last])
         return replace(
             self,
-            measured=self.measured.take(kept),
+            measured=flat(self.measured.take(kept)),
             log_times=self.log_times[kept],
             weights=self.weights[kept],
             tried=fewer,
@@ -68,12 +78,14 @@ def read_trials(task: Task, seen: Sequence[Seen], unseen: npt.NDArray[np.int64],
     fastest = [informative[int(i)].plan for i in timed[np.argsort(times[timed], kind="stable")[:1]]]
     told, weights, parts = list[Seen](), list[float](), list[Rows]()
     log_times: list[FloatColumn] = []
+    most = max(LEAST_PAST, MOST_PAST // max(1, len(task.past)))
     for number, past in enumerate((Past(training=task.training, seen=tuple(informative)), *task.past)):
-        teaching = _thinned(past.training, [one for one in past.seen if _teaches(one)])
+        learnt = [one for one in past.seen if _teaches(one)]
+        teaching = _thinned(past.training, learnt, most if number else MOST_OBSERVATIONS)
         parts.append(rows_of(past.training, columns_of([one.plan for one in teaching]), number))
         log_times.append(_log_times(past.training, teaching))
         told += teaching
-        weights += [past.weight] * len(teaching)
+        weights += [past.weight if number else 1.0] * len(teaching)
     rows, weight, log_time = stack(parts), np.array(weights), np.concatenate(log_times)
     measured = np.flatnonzero(np.isfinite(log_time))
     return Trials(
@@ -91,14 +103,18 @@ def read_trials(task: Task, seen: Sequence[Seen], unseen: npt.NDArray[np.int64],
     )
 
 
-def _thinned(training: Training, informative: Sequence[Seen]) -> list[Seen]:
-    """At most `MOST_OBSERVATIONS`, two thirds of them measured: the physics is worked out for these alone."""
+def flat(rows: Rows) -> Rows:
+    """The rows without slopes."""
+    return replace(rows, step_slopes=np.zeros_like(rows.step_slopes), peak_slopes=np.zeros_like(rows.peak_slopes))
+
+
+def _thinned(training: Training, informative: Sequence[Seen], most: int) -> list[Seen]:
+    """At most so many, two thirds of them measured where there are: the physics is worked out for these alone."""
     times = _log_times(training, informative)
     timed, failed = np.flatnonzero(np.isfinite(times)), np.flatnonzero(~np.isfinite(times))
-    if len(informative) > MOST_OBSERVATIONS:
-        share = 2 * MOST_OBSERVATIONS // 3
-        timed = timed[_telling(times[timed], max(share, MOST_OBSERVATIONS - len(failed)))]
-        failed = failed[max(0, len(failed) - (MOST_OBSERVATIONS - len(timed))) :]
+    if len(informative) > most:
+        timed = timed[_telling(times[timed], max(2 * most // 3, most - len(failed)))]
+        failed = failed[max(0, len(failed) - (most - len(timed))) :]
     return [informative[int(index)] for index in np.sort(np.concatenate([timed, failed]))]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from tuner.search.acquisition import chance_left, log_expected_improvement
 from tuner.search.belief import Belief, moments
 from tuner.search.pareto import Front, Outlook, chance_of_growth, log_expected_growth, measured_front
 from tuner.search.prior import Rows
+from tuner.search.speed import Component
 from tuner.search.trials import Trials
 
 # 95 % of a normal distribution lie within so many standard deviations.
@@ -25,12 +27,13 @@ LIKELY = 0.9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weighing:
-    """Candidates under a belief. runs: the probability that each does. best: log(seconds per token) to improve on, None
-    while nothing is known to run."""
+    """Candidates under a belief. components: what each hypothesis says of their speeds. runs: the probability that each
+    does. best: log(seconds per token) to improve on, None while nothing is known to run."""
 
     trials: Trials
     rows: Rows
     belief: Belief
+    components: Sequence[Component]
     runs: FloatColumn
     best: float | None
     pareto: bool
@@ -44,7 +47,7 @@ class Weighing:
             return -time + np.minimum(log_runs, np.log(LIKELY))
         gain = self._growth() if self.pareto else None
         if gain is None:
-            gain = log_expected_improvement(self.belief.speeds.at(self.rows), self.best)
+            gain = log_expected_improvement(self.components, self.best)
         cost: FloatColumn = np.log(self.trials.cost.of(time + self.rows.log_tokens, self.runs))
         return gain + log_runs - cost
 
@@ -56,7 +59,7 @@ class Weighing:
 
     def believing(self, row: Rows) -> Weighing:
         """As if the plan of this one row, under way or just chosen, had been measured just as expected."""
-        mean = float(moments([(one.weight, one.mean, one.sd) for one in self.belief.speeds.at(row)])[0][0])
+        mean = float(_moments(self.belief.speeds.at(row))[0][0])
         belief = replace(self.belief, speeds=self.belief.speeds.with_believed(row))
         best = mean if self.best is None else min(self.best, mean)
         trials = self.trials
@@ -65,13 +68,13 @@ class Weighing:
             trials = replace(
                 trials, own_times=np.append(trials.own_times, mean), own_peaks=np.append(trials.own_peaks, peak)
             )
-        return replace(self, belief=belief, best=best, trials=trials)
+        return replace(self, belief=belief, components=belief.speeds.at(self.rows), best=best, trials=trials)
 
     def expectation(self, at: int) -> Expectation:
         """What is expected of the candidate at this position."""
         row = self.rows.take(np.array([at]))
-        components = self.belief.speeds.at(row)
-        _, spread = moments([(one.weight, one.mean, one.sd) for one in components])
+        components = [Component(one.weight, one.mean[at : at + 1], one.sd[at : at + 1]) for one in self.components]
+        _, spread = _moments(components)
         sd, likeliest = float(spread[0]), max(components, key=lambda one: one.weight)
         step = float(likeliest.mean[0] + row.log_tokens[0])
         runs = float(np.clip(self.runs[at], 0.0, 1.0))
@@ -94,10 +97,11 @@ class Weighing:
         front = self._front() if self.pareto else None
         if front is not None:
             return chance_of_growth(front, self._outlook(), self.runs, tolerance, self.seed)
-        return chance_left(self.belief.speeds, self.runs, self.rows, self.trials.best, tolerance, self.seed)
+        single = self.components, self.runs, self.rows
+        return chance_left(self.belief.speeds, *single, self.trials.best, tolerance, self.seed)
 
     def _times(self) -> tuple[FloatColumn, FloatColumn]:
-        return moments([(one.weight, one.mean, one.sd) for one in self.belief.speeds.at(self.rows)])
+        return _moments(self.components)
 
     def _front(self) -> Front | None:
         return measured_front(self.trials.own_times, self.trials.own_peaks, float(self.rows.log_capacity[0]))
@@ -108,3 +112,7 @@ class Weighing:
 
     def _outlook(self) -> Outlook:
         return Outlook(*self._times(), *self.belief.peaks(self.rows))
+
+
+def _moments(components: Sequence[Component]) -> tuple[FloatColumn, FloatColumn]:
+    return moments([(one.weight, one.mean, one.sd) for one in components])
