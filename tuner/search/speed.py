@@ -18,8 +18,6 @@ from tuner.search.prior import Matrix, Rows
 
 # Between two runs of one plan, as a standard deviation of logarithms.
 NOISE = 0.05
-# Of an earlier campaign, beyond what its features and its own offset explain: other nodes, another network load.
-PAST_NOISE = 0.1
 # A run this many standard deviations from what all others say is taken for a sick node's.
 FAR = 4.0
 # Of seconds per token, when nothing is measured: a cluster may be slower or faster as a whole, by a factor of e.
@@ -125,10 +123,9 @@ def learn_speeds(
         total = sum(hypothesis.weight for hypothesis in hypotheses)
         return Speeds([(hypothesis.weight / total, hypothesis, None) for hypothesis in hypotheses])
     points, processes, evidence = points_of(rows), [], []
-    scatter = NOISE**2 / weights + np.where(rows.campaign > 0, PAST_NOISE**2, 0.0)
     for hypothesis in hypotheses:
         residuals = log_times - expected(hypothesis, rows)
-        noise = tamed(hypothesis.field, points, residuals, scatter, FAR)
+        noise = tamed(hypothesis.field, points, residuals, NOISE**2 / weights, FAR)
         processes.append(condition(hypothesis.field, points, residuals, noise))
         evidence.append(np.log(hypothesis.weight) + processes[-1].log_evidence)
     shares = np.exp(np.array(evidence) - max(evidence))
