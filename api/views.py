@@ -17,7 +17,7 @@ from runners.reading import plain
 from search_spaces.plan import Plan
 from search_spaces.space import Space
 from tuner.breakdown import PartTime, time_by_part
-from tuner.campaign import Campaign, CampaignState, Event
+from tuner.campaign import Campaign, CampaignState, Event, Lesson
 from tuner.documents import FREE
 from tuner.pareto import front_of
 from tuner.quantity import Estimate
@@ -33,7 +33,8 @@ class CampaignView:
 
     search_ended: why no more plans are chosen; empty while the search goes on. Then the best ones are measured once
     more. chance_left: the probability that some plan which was not tried is better than the best by more than the
-    spec's `stop.tolerance`, as the search said when it was last asked; null where it never said.
+    spec's `stop.tolerance`, as the search said when it was last asked; null where it never said. lessons: the earlier
+    campaigns that the search learns from.
     """
 
     id: str
@@ -49,6 +50,7 @@ class CampaignView:
     trouble: str
     search_ended: str
     chance_left: float | None
+    lessons: tuple[Lesson, ...]
     spec: Mapping[str, Any]
 
 
@@ -171,6 +173,7 @@ def campaign_view(campaign: Campaign, trials: Mapping[str, int], trouble: str) -
         trouble=trouble,
         search_ended=campaign.search_ended,
         chance_left=campaign.chance_left,
+        lessons=campaign.lessons,
         spec=spec_document(campaign.spec),
     )
 

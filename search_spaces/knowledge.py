@@ -5,7 +5,11 @@ Memory needs none of it: what a device holds is in every description.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
 from search_spaces.checks import Problem
+from search_spaces.cluster import DeviceKind, LinkSpec
 from search_spaces.estimates import Training
 
 REMEDY = "run `meshtune cluster probe`, or take a preset that has it"
@@ -33,3 +37,45 @@ def missing(training: Training) -> list[Problem]:
         told = f"is not known, but the cluster has {cluster.nodes} nodes; {REMEDY}"
         problems.append(Problem("cluster.network_link", told))
     return problems
+
+
+@dataclass(frozen=True, slots=True)
+class UsualSpeeds:
+    """Orders of magnitude. peak_flops: of any number format. memory_bandwidth: bytes per second."""
+
+    peak_flops: float
+    memory_bandwidth: float
+    node_link: LinkSpec
+    network_link: LinkSpec
+
+
+# CPU: what `meshtune cluster probe` found for four ranks on two cores (docs/log.md), and 10-gigabit Ethernet. CUDA: an
+# A100 with NVLink and one 200-gigabit port a device.
+USUAL: Mapping[DeviceKind, UsualSpeeds] = {
+    DeviceKind.CPU: UsualSpeeds(
+        peak_flops=5e10,
+        memory_bandwidth=1.8e10,
+        node_link=LinkSpec(latency_s=8e-4, bandwidth_bytes_per_s=2.6e9),
+        network_link=LinkSpec(latency_s=1e-3, bandwidth_bytes_per_s=1.2e9),
+    ),
+    DeviceKind.CUDA: UsualSpeeds(
+        peak_flops=3.12e14,
+        memory_bandwidth=2e12,
+        node_link=LinkSpec(latency_s=3e-6, bandwidth_bytes_per_s=3e11),
+        network_link=LinkSpec(latency_s=5e-6, bandwidth_bytes_per_s=2.5e10),
+    ),
+}
+
+
+def with_usual_speeds(training: Training) -> Training:
+    """The training with a usual speed for each that is unknown: enough to say which plan to try first, since a search
+    learns how wrong that is; never to be shown as a prediction."""
+    cluster, device, dtype = training.cluster, training.cluster.device, training.framework.dtype
+    usual = USUAL[device.kind]
+    known = replace(
+        device,
+        peak_flops={dtype: usual.peak_flops} | device.peak_flops,
+        memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s or usual.memory_bandwidth,
+    )
+    node_link, network_link = cluster.node_link or usual.node_link, cluster.network_link or usual.network_link
+    return replace(training, cluster=replace(cluster, device=known, node_link=node_link, network_link=network_link))

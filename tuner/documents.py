@@ -30,7 +30,7 @@ from tuner.space import build_space
 from tuner.spec import Backend, Budget, CampaignSpec, Objective, StopRule, TrialLimits, check_plain
 
 FREE = "free"
-DEFAULT_SEARCH = "deephyper"
+DEFAULT_SEARCH = "physics"
 DEFAULT_TRIALS = 20
 
 

@@ -6,9 +6,11 @@ Pure, as `tuner.decide` is. Budgets of time end a campaign without any of this.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from search_spaces.plan import Plan
 from tuner.campaign import Campaign, CampaignState
+from tuner.prediction import fullest_rank_bytes
 from tuner.search.base import Proposal
 from tuner.spec import CampaignSpec
 from tuner.trial import Origin, Trial
@@ -44,19 +46,34 @@ def chance_text(spec: CampaignSpec, plans: str, chance: float) -> str:
 
 
 def finalists(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Plan]:
-    """The best measured plans, at most `spec.confirm`, the best first; equal ones in the order of choosing.
+    """The best measured plans, at most `spec.confirm`, the best first; equal ones in the order of choosing. With
+    `spec.pareto` those of the front come before all others.
 
     They stay the same while they are measured again: only first measurements count.
     """
     # The device's peak and its price scale an objective for all plans alike: any will do for their order.
     yardstick = Yardstick(objective=spec.objective, model=spec.model, peak_flops=1.0)
-    measured = [
+    scored = [
         (yardstick.score(trial.measurement), trial)
         for trial in trials
         if trial.measurement is not None and trial.origin is not Origin.CONFIRMATION
     ]
-    measured.sort(key=lambda pair: (-pair[0], pair[1].number))
-    return [trial.plan for _, trial in measured[: spec.confirm]]
+    scored.sort(key=lambda pair: (-pair[0], pair[1].number))
+    measured = [trial for _, trial in scored]
+    if spec.pareto:
+        measured = _front_first(measured)
+    return [trial.plan for trial in measured[: spec.confirm]]
+
+
+def _front_first(measured: Sequence[Trial]) -> list[Trial]:
+    """Trials from the fastest on: first those that need less memory than every faster one, then the others."""
+    front, lowest = list[Trial](), inf
+    for trial in measured:
+        peak = None if trial.measurement is None else fullest_rank_bytes(trial.measurement)
+        if peak is not None and peak < lowest:
+            front.append(trial)
+            lowest = peak
+    return front + [trial for trial in measured if trial not in front]
 
 
 def confirmations(trials: Sequence[Trial]) -> list[Trial]:

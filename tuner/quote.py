@@ -56,8 +56,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What all trials of a campaign take. trials: that the spec allows and the space holds. steps: of one trial, where
-    its job says how long it measures and times can be predicted. startup_s: of each trial beside its steps.
+    """What all trials of a campaign take, if the search does not end it sooner. trials: that the spec allows and the
+    space holds, the best ones' second runs included. steps: of one trial, where its job says how long it measures and
+    times can be predicted. startup_s: of each trial beside its steps.
 
     low: every trial takes as few steps as it may; high: as many. Each is for the cheaper, or the dearer, of two
     campaigns: one whose trials are the plans predicted best, one that draws them evenly from the space. Plans that do
@@ -146,7 +147,8 @@ def count_fits(fits: FloatColumn) -> Fit:
 def predict_cost(spec: CampaignSpec, space: Space, outlook: Outlook, basis: Basis) -> Cost:
     """What the spec's trials take; between a mere start and the time limit each where no more can be said."""
     there = len(space) + (spec.baseline is not None and spec.baseline not in space)
-    trials = min(spec.budget.trials or there, there)
+    chosen = min(spec.budget.trials or there, there)
+    trials = chosen + min(spec.confirm, chosen)
     startup_s = STARTUP_S[spec.cluster.device.kind] if basis.startup_s is None else basis.startup_s
     counts = _step_counts(spec, space)
     if outlook.time is None or counts is None:

@@ -3,6 +3,7 @@
 from dataclasses import asdict
 
 from search_spaces.plan import Plan
+from tuner.campaign import Lesson
 from tuner.expectation import Expectation
 from tuner.search.base import Choice
 from tuner.trial import Origin
@@ -15,9 +16,12 @@ EXPECTATION = Expectation(
 def test_a_campaign_says_what_its_search_said_last(client, create, service):
     id = create()
     fresh = client.get(f"/v1/campaigns/{id}").json()
-    assert (fresh["search_ended"], fresh["chance_left"]) == ("", None)
+    assert (fresh["search_ended"], fresh["chance_left"], fresh["lessons"]) == ("", None, [])
     service.store.plan_trials(id, [], Origin.SEARCH, chance_left=0.3, now=1.0)
     assert client.get(f"/v1/campaigns/{id}").json()["chance_left"] == 0.3
+    service.store.keep_lessons(id, [Lesson(campaign_id="before-1", trials=12, weight=0.2)], now=1.0)
+    learns = client.get(f"/v1/campaigns/{id}").json()["lessons"]
+    assert learns == [{"campaign_id": "before-1", "trials": 12, "weight": 0.2}]
     service.store.end_search(id, "enough", chance_left=0.01, now=2.0)
     ended = client.get(f"/v1/campaigns/{id}").json()
     assert (ended["state"], ended["search_ended"], ended["chance_left"]) == ("running", "enough", 0.01)

@@ -11,7 +11,7 @@ from search_spaces.columns import columns_of
 from search_spaces.constants import DEFAULTS
 from search_spaces.estimates import Training
 from search_spaces.frameworks import MEGATRON_DEEPSPEED, TRAINER_BFLOAT16, TRAINER_FLOAT32
-from search_spaces.knowledge import missing
+from search_spaces.knowledge import missing, with_usual_speeds
 from search_spaces.model import ModelSpec
 from search_spaces.plan import Plan
 from search_spaces.timing import time_parts
@@ -93,3 +93,16 @@ def test_where_nothing_lacks_every_collective_has_its_price(changes, plan):
     for part, column in fast.items():
         if part in ("tp", "send_receive", "dp") and column[0] > 0:
             assert slower[part][0] > 1000 * column[0]
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_with_usual_speeds_nothing_is_missing_and_what_is_known_stays(kind: str) -> None:
+    bare = replace(CLUSTER, device=DeviceSpec(name="?", kind=kind, memory_bytes=2**30), node_link=None)
+    training = with_usual_speeds(Training(MODEL, bare, TRAINER_BFLOAT16))
+    assert not missing(training)
+    assert training.cluster.network_link == LINK
+    known = Training(MODEL, CLUSTER, TRAINER_BFLOAT16)
+    assert with_usual_speeds(known) == known
+    other = with_usual_speeds(Training(MODEL, CLUSTER, TRAINER_FLOAT32))
+    assert other.cluster.device.peak_flops["bfloat16"] == 1e14
+    assert not missing(other)

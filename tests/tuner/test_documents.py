@@ -70,7 +70,7 @@ def test_three_lines_are_a_spec_and_the_rest_has_defaults(home):
     assert spec.name == "campaign"
     assert (spec.model.name, spec.cluster.devices, spec.global_batch_size) == ("gpt-micro", 4, 8)
     assert spec.workload == Backend(kind="torch")
-    assert spec.search == Backend(kind="deephyper")
+    assert spec.search == Backend(kind="physics")
     assert spec.runner == Backend(kind="local")
     assert (spec.budget, spec.trial) == (Budget(trials=20), TrialLimits(time_limit_s=300.0, attempts=3))
     assert (spec.objective, spec.baseline, spec.parallel) == (Objective.TOKENS_PER_S_PER_DEVICE, None, 1)

@@ -9,7 +9,7 @@ import pytest
 from runners.outcome import Verdict
 from search_spaces.plan import Plan
 from tuner.campaign import CampaignState
-from tuner.ending import LEAST_MEASURED, phase_text, search_end
+from tuner.ending import LEAST_MEASURED, finalists, phase_text, search_end
 from tuner.search.base import Choice, Proposal
 from tuner.spec import StopRule
 from tuner.trial import Origin, TrialState
@@ -126,3 +126,16 @@ def test_before_and_without_confirmations_the_end_of_the_search_is_said(phase, m
 @pytest.mark.parametrize("state", [state for state in CampaignState if state.final or state.value == "cancelling"])
 def test_a_campaign_that_is_over_or_ends_has_no_phase(phase, make, state):
     assert phase(measured(make, 3), state, search_ended="enough") == ""
+
+
+def test_with_two_objectives_the_front_is_measured_again_before_what_is_only_fast(lab, make):
+    # (seconds, bytes): the second is slower and fuller than the first, the third slower and leaner.
+    runs = [(1.0, 50), (1.1, 60), (1.2, 40), (1.3, 45), (1.4, 10)]
+    plans = [Plan(tp=1, micro_batch_size=size) for size in range(1, 6)]
+    trials = [
+        make.trial(number, make.measurement(step, peak_held_bytes=(peak,) * 4), plan=plan)
+        for number, ((step, peak), plan) in enumerate(zip(runs, plans, strict=True))
+    ]
+    spec = replace(lab.spec(), confirm=4)
+    assert finalists(spec, trials) == plans[:4]
+    assert finalists(replace(spec, pareto=True), trials) == [plans[0], plans[2], plans[4], plans[1]]

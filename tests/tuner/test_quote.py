@@ -49,6 +49,7 @@ def read(**over):
         "workload": {"kind": "torch", "measuring": MEASURING},
         "trial": {"time_limit_s": 1e6},
         "search": "random",
+        "confirm": 0,
         **over,
     }
     return read_spec(document, None)
@@ -181,6 +182,13 @@ def test_no_trial_takes_longer_than_its_limit_and_one_that_does_not_fit_only_its
     assert quoted(trial={"time_limit_s": 31}, model="gpt3-175b").cost.trial_s.high <= 31
     small = quoted(cluster={"device": DEVICE | {"memory_bytes": 10**5}}).cost
     assert small.trial_s.high == pytest.approx(small.startup_s, rel=1e-3)
+
+
+def test_the_best_plans_second_runs_are_trials_too():
+    assert quoted(confirm=1).cost.trials == 2 + 1
+    assert quoted(confirm=3).cost.trials == 2 + 2  # no more than there are plans
+    once, again = (make_quote(*eight(budget={"trials": 5}, confirm=n), Basis()).cost for n in (0, 3))
+    assert again.device_hours.high == pytest.approx(8 / 5 * once.device_hours.high)
 
 
 def test_no_more_trials_than_plans_and_a_baseline_outside_of_the_space():

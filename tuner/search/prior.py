@@ -17,7 +17,7 @@ import numpy.typing as npt
 from search_spaces.columns import Columns, FloatColumn
 from search_spaces.constants import CONSTANTS, DEFAULTS, MEMORY_CONSTANTS, PRIOR_LOG_SD, TIME_CONSTANTS
 from search_spaces.estimates import Training, usable_bytes
-from search_spaces.knowledge import missing
+from search_spaces.knowledge import with_usual_speeds
 from search_spaces.physics import log_peak, log_step, slopes
 
 Matrix = npt.NDArray[np.float64]
@@ -29,9 +29,8 @@ FACTORS = ("tp", "pp", "dp", "cp", "ep", "vpp", "micro_batch_size", "grad_accum_
 PER_FACTOR = 1 / 2
 PER_CHOICE = 1 / 1.5
 PER_SCALE = 1 / 4
-# Of the peak, reached by plans of which nothing is known; and the peak of a device of which nothing is known, FLOP/s.
+# Of the peak, reached by plans of which nothing is known.
 USUAL_SHARE = 0.4
-SOME_PEAK = 1e13
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,24 +68,23 @@ def stack(parts: Sequence[Rows]) -> Rows:
 
 
 def rows_of(training: Training, columns: Columns, campaign: int = 0, *, sloped: bool = True) -> Rows:
-    """What the physics says of these plans. Where a speed of the cluster is unknown, all plans are expected to take
-    the same time, and only measurements tell them apart. sloped False: all slopes are 0, which saves most of the work.
-    """
+    """What the physics says of these plans; with a usual speed where one of the cluster is unknown. sloped False: all
+    slopes are 0, which saves most of the work."""
     count = len(columns["tp"])
+    training = with_usual_speeds(training)
     model, devices = training.model, training.cluster.devices
     sequences = columns["micro_batch_size"] * columns["grad_accum_steps"] * columns["dp"]
     tokens = np.log(sequences * float(model.seq_len))
-    peak = training.cluster.device.peak_flops.get(training.framework.dtype, SOME_PEAK)
+    peak = training.cluster.device.peak_flops[training.framework.dtype]
     ideal = np.full(count, log(model.flops_per_token / devices / (USUAL_SHARE * peak)))
     sd = np.array([PRIOR_LOG_SD[name] for name in CONSTANTS])
     flat = np.zeros((count, len(CONSTANTS)))
-    timed = not missing(training)
     scales = [log2(devices), log2(model.parameters), log2(model.seq_len)]
     return Rows(
         features=np.concatenate([_features(columns), np.tile(np.array(scales) * PER_SCALE, (count, 1))], axis=1),
-        step_slopes=slopes(log_step, training, columns, DEFAULTS, TIME_CONSTANTS) * sd if sloped and timed else flat,
+        step_slopes=slopes(log_step, training, columns, DEFAULTS, TIME_CONSTANTS) * sd if sloped else flat,
         peak_slopes=slopes(log_peak, training, columns, DEFAULTS, MEMORY_CONSTANTS) * sd if sloped else flat,
-        log_step=log_step(training, columns, DEFAULTS) - tokens if timed else ideal,
+        log_step=log_step(training, columns, DEFAULTS) - tokens,
         log_peak=log_peak(training, columns, DEFAULTS),
         log_ideal=ideal,
         log_tokens=tokens,
