@@ -16,7 +16,6 @@ from tables import CellKey, Status, cell_of, read_table
 
 from runners.outcome import Verdict
 from search_spaces.estimates import Training
-from search_spaces.knowledge import missing
 from search_spaces.plan import Plan
 from search_spaces.setting import Setting
 from search_spaces.space import Space
@@ -68,38 +67,25 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class TableCells:
     """One table's cells. read: rows of the table. left: those that cannot be replayed. small: how many cells have too
-    few settings that ran. unknown: the cells whose steps cannot be predicted, and why."""
+    few settings that ran."""
 
     table: str
     read: int
     left: tuple[Leaving, ...]
     cells: tuple[Cell, ...]
     small: int
-    unknown: tuple[str, ...]
 
     @classmethod
     def of(cls, table: str, read: int, left: tuple[Leaving, ...], cells: Sequence[Cell]) -> TableCells:
         """With the cells that can be replayed, and the others counted."""
-        large = [cell for cell in cells if cell.ok >= LEAST_OK]
-        problems = [missing(cell.training) for cell in large]
-        return cls(
-            table=table,
-            read=read,
-            left=left,
-            cells=tuple(cell for cell, found in zip(large, problems, strict=True) if not found),
-            small=len(cells) - len(large),
-            unknown=tuple(
-                f"{cell.label}: {'; '.join(map(str, found))}"
-                for cell, found in zip(large, problems, strict=True)
-                if found
-            ),
-        )
+        large = tuple(cell for cell in cells if cell.ok >= LEAST_OK)
+        return cls(table=table, read=read, left=left, cells=large, small=len(cells) - len(large))
 
 
 def read_cells(path: Path, cluster: str | None = None) -> TableCells:
     """The cells of one table. cluster: the preset of all rows; None: by their hardware. Raises TableError, OSError."""
     rows = read_table(path)
-    reports, left = reported(rows, cluster)
+    reports, left = reported(rows, cluster, guess=True)
     groups: dict[Hashable, list[Reported]] = {}
     for one in reports:
         if _usable(one):
@@ -111,7 +97,7 @@ def read_cells(path: Path, cluster: str | None = None) -> TableCells:
 def read_past(path: Path, cluster: str | None = None) -> tuple[Past, ...]:
     """The rows of a table as earlier campaigns, one per training. Raises TableError, OSError."""
     groups: dict[Hashable, list[Reported]] = {}
-    for one in reported(read_table(path), cluster)[0]:
+    for one in reported(read_table(path), cluster, guess=True)[0]:
         if _usable(one):
             groups.setdefault(_identity(one.training), []).append(one)
     return tuple(Past(training=members[0].training, seen=_seen(members)) for members in groups.values())

@@ -111,7 +111,6 @@ def show_table(table: TableCells, console: Console) -> None:
     lines += [f"  left out, {one.kind}: {one.rows} rows, first {one.first}" for one in table.left]
     if table.small:
         lines.append(f"  left out, too few settings that ran: {table.small} cells")
-    lines += [f"  left out, steps cannot be predicted: {one}" for one in table.unknown]
     for line in lines:
         console.print(line, markup=False, highlight=False)
 

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from tables import Row, Status, TableError
 
 from search_spaces.checks import InvalidValue
-from search_spaces.cluster import ClusterSpec
+from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from search_spaces.estimates import Training
 from search_spaces.framework import Framework
 from search_spaces.frameworks import FSDP, MEGATRON_DEEPSPEED, NANOTRON
@@ -51,6 +51,8 @@ HARDWARE: tuple[tuple[str, int | None, int | None, tuple[str, ...], str], ...] =
     ("mi250x", None, None, (), "frontier"),
     ("t4", None, None, (), "aws-g4dn"),
 )
+# What a device has of which nothing is known.
+SOME_MEMORY_GB = 80
 # What the device has where neither the column nor the text says it.
 USUAL_MEMORY_GB: Mapping[str, int] = {"h100": 80, "a100": 80, "v100": 32}
 RECOMPUTES: Mapping[str | None, Recompute] = {None: Recompute.NONE} | {str(one): one for one in Recompute}
@@ -99,17 +101,20 @@ class Leaving:
     first: str
 
 
-def reported(rows: Sequence[Row], cluster: str | None = None) -> tuple[tuple[Reported, ...], tuple[Leaving, ...]]:
+def reported(
+    rows: Sequence[Row], cluster: str | None = None, *, guess: bool = False
+) -> tuple[tuple[Reported, ...], tuple[Leaving, ...]]:
     """The rows that can be estimated, and what was left out of them, reason by reason.
 
     cluster: the preset for all rows; None: by each row's hardware. Raises TableError where no preset answers to it.
+    guess: unknown models, number formats and hardware are taken for something alike, and shapes need not give the
+    stated size, as for a search, which learns how wrong that is; never where predictions are judged.
     """
     kept: list[Reported] = []
     left: dict[str, Leaving] = {}
     for row in rows:
-        preset = cluster or preset_of(row)
         try:
-            kept.append(_reported(row, preset))
+            kept.append(_reported(row, cluster, guess))
         except LeftOut as why:
             known = left.get(why.kind, Leaving(why.kind, 0, f"{row.place}: {why.detail}"))
             left[why.kind] = replace(known, rows=known.rows + 1)
@@ -135,10 +140,10 @@ def preset_of(row: Row) -> str:
     )
 
 
-def _reported(row: Row, preset: str) -> Reported:
+def _reported(row: Row, preset: str | None, guess: bool) -> Reported:
     try:
-        model, cluster = _model(row), _cluster(row, preset)
-        framework = _framework(row, cluster)
+        model, cluster = _model(row, guess), _cluster(row, preset, guess)
+        framework = _framework(row, cluster, guess)
         plan = _plan(row, framework)
         if plan.pp > model.layers:
             raise LeftOut("more stages than layers", f"pp({plan.pp}), layers({model.layers})")
@@ -147,11 +152,18 @@ def _reported(row: Row, preset: str) -> Reported:
         raise LeftOut("breaks the rules of a model or a plan", str(problem)) from None
 
 
-def _cluster(row: Row, preset: str) -> ClusterSpec:
+def _cluster(row: Row, preset: str | None, guess: bool) -> ClusterSpec:
     nodes, per_node = _stated(row, "nodes", "gpus_per_node")
     if nodes * per_node != row.gpus:
         raise LeftOut("nodes and devices disagree", f"nodes({nodes}) * gpus_per_node({per_node}), gpus({row.gpus})")
-    return cluster_spec(preset, nodes, per_node)
+    try:
+        return cluster_spec(preset or preset_of(row), nodes, per_node)
+    except TableError:
+        if preset is not None or not guess:
+            raise
+    memory_bytes = round((row.gpu_mem_gb or SOME_MEMORY_GB) * GB)
+    device = DeviceSpec(name=row.hardware, kind=DeviceKind.CUDA, memory_bytes=memory_bytes)
+    return ClusterSpec(name=row.hardware, nodes=nodes, devices_per_node=per_node, device=device)
 
 
 @cache
@@ -166,20 +178,23 @@ def cluster_spec(preset: str, nodes: int, devices_per_node: int) -> ClusterSpec:
     return spec
 
 
-def _framework(row: Row, cluster: ClusterSpec) -> Framework:
+def _framework(row: Row, cluster: ClusterSpec, guess: bool) -> Framework:
     """The training code and its number formats: by the model's name and the precision."""
-    (precision,) = _stated(row, "precision")
-    if _family(row) == "mpt":
+    precision = row.precision if guess else _stated(row, "precision")[0]
+    family = _family(row, guess)
+    if family == "mpt":
         # llm-foundry's tables: bf16 went with FSDP's mixed precision PURE, which reduces in bf16, amp_* with DEFAULT,
         # which reduces in float32. Weights and AdamW's state are float32 in both.
         known = {"bf16": FSDP, "amp_bf16": replace(FSDP, name="torch FSDP, amp_bf16", reduce_bytes=4)}
         known["amp_fp8"] = replace(known["amp_bf16"], name="torch FSDP, amp_fp8", dtype="float8")
         if "float8" not in cluster.device.peak_flops:
             known["amp_fp8"] = replace(known["amp_fp8"], dtype="bfloat16")
-    elif _family(row) == "gpt":
+    elif family == "gpt":
         known = {"fp16": MEGATRON_DEEPSPEED, "bf16": MEGATRON_BF16}
     else:
         known = {"bf16": NANOTRON}
+    if guess:
+        return known.get(precision or "", next(iter(known.values())))
     if precision not in known:
         raise LeftOut("unknown precision for the training code", f"{precision} of {row.model}")
     framework = known[precision]
@@ -188,7 +203,7 @@ def _framework(row: Row, cluster: ClusterSpec) -> Framework:
     return framework
 
 
-def _model(row: Row) -> ModelSpec:
+def _model(row: Row, guess: bool) -> ModelSpec:
     layers, hidden, heads, ffn, seq_len = _stated(row, "layers", "hidden", "heads", "ffn", "seq_len")
     shapes: dict[str, Any] = {
         "name": row.model,
@@ -202,20 +217,21 @@ def _model(row: Row) -> ModelSpec:
         "experts": row.experts or 0,
         "top_k": row.topk or 0,
     }
-    if _family(row) in ("gpt", "mpt"):
+    if _family(row, guess) in ("gpt", "mpt"):
         gpt: dict[str, Any] = {"norm": Norm.LAYERNORM, "activation": Activation.GELU, "position": Position.LEARNED}
-        return _of_stated_size(row, [ModelSpec(**shapes, **gpt, tied_head=True)])
-    return _of_stated_size(row, [ModelSpec(**shapes, tied_head=tied) for tied in (False, True)])
+        return _of_stated_size(row, [ModelSpec(**shapes, **gpt, tied_head=True)], guess)
+    return _of_stated_size(row, [ModelSpec(**shapes, tied_head=tied) for tied in (False, True)], guess)
 
 
-def _of_stated_size(row: Row, candidates: Sequence[ModelSpec]) -> ModelSpec:
+def _of_stated_size(row: Row, candidates: Sequence[ModelSpec], guess: bool) -> ModelSpec:
     """The candidate whose number of weights is nearest to what the row states; the first where it states none."""
     if row.params_b is None:
         return candidates[0]
     stated = row.params_b * 1e9
     model = min(candidates, key=lambda one: abs(one.parameters - stated))
     without = model.layers * model.layer_parameters
-    if min(abs(size / stated - 1) for size in (model.parameters, without)) > SIZE_TOLERANCE:
+    off = min(abs(size / stated - 1) for size in (model.parameters, without))
+    if off > SIZE_TOLERANCE and not guess:
         detail = (
             f"{row.model} of {model.layers} layers has {model.parameters / 1e9:.1f}, params_b says {row.params_b:g}"
         )
@@ -253,12 +269,15 @@ def _plan(row: Row, framework: Framework) -> Plan:
     )
 
 
-def _family(row: Row) -> str:
-    """gpt, mpt (both LayerNorm, GELU, learned positions, tied head) or llama (RMSNorm, SwiGLU, rope)."""
+def _family(row: Row, guess: bool) -> str:
+    """gpt, mpt (both LayerNorm, GELU, learned positions, tied head) or llama (RMSNorm, SwiGLU, rope), the last where it
+    is a guess."""
     name = row.model.lower()
     for start, family in (("gpt", "gpt"), ("mpt", "mpt"), ("llama", "llama"), ("nanotron", "llama")):
         if name.startswith(start):
             return family
+    if guess:
+        return "llama"
     raise LeftOut("unknown family: known are gpt, mpt, llama and nanotron", row.model)
 
 

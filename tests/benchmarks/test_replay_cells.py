@@ -9,6 +9,7 @@ from reported import GB
 
 from runners.outcome import Verdict
 from tuner.search.base import Seen
+from tuner.search.physics import PhysicsSearch
 
 MakeTable = Callable[..., Path]
 Settings = list[dict[str, object]]
@@ -149,14 +150,12 @@ def test_the_past_is_every_smaller_training_on_the_same_kind_of_cluster(
     assert replace(cell, past=known).task(0.05).past == known
 
 
-def test_a_cell_of_a_cluster_whose_speeds_are_unknown_is_left_out_and_says_why(
+def test_what_is_unknown_is_guessed_since_a_search_learns_how_wrong_that_is(
     make_table: MakeTable, settings: Settings
 ) -> None:
-    cell = only(read_cells(make_table(*settings)))
-    unlinked = replace(cell.training, cluster=replace(cell.training.cluster, node_link=None))
-
-    table = TableCells.of("table", 40, (), [replace(cell, training=unlinked), cell])
-
-    assert (table.cells, table.small) == ((cell,), 0)
-    (why,) = table.unknown
-    assert why.startswith("gpt-small, 8 devices, seq 1024, batch 16: cluster.node_link: is not known")
+    odd = {"model": "falcon-7b", "hardware": "X9 (8/node)", "precision": "", "gpu_mem_gb": 24, "params_b": 70}
+    cell = only(read_cells(make_table(*(one | odd for one in settings))))
+    training = cell.training
+    assert (training.cluster.name, training.cluster.device.memory_bytes) == ("X9 (8/node)", 24 * GB)
+    assert training.framework.dtype == "bfloat16"
+    assert PhysicsSearch(0).ask(cell.task(0.05), (), 3).plans

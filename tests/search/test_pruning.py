@@ -128,7 +128,7 @@ def test_a_plan_that_crashed_dooms_none(space: Space, task: Callable[..., Task])
     # What is doomed is proposed last and with no expectation.
     witness = min(space, key=lambda plan: (plan.micro_batch_size, -plan.zero_stage, plan.tp * plan.pp))
     doomed = surely_out_of_memory(space.columns, [witness])
-    assert np.count_nonzero(doomed) > 5
+    assert np.count_nonzero(doomed) > 3
 
     def weighed(verdict: Verdict) -> int:
         choices = PhysicsSearch(0).ask(task(space), [Seen(plan=witness, verdict=verdict)], len(space)).choices

@@ -1,0 +1,227 @@
+"""What trials teach about memory: measured peaks, plans that ran out, crashes, and what says nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import log, nan
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runners.outcome import Verdict
+from search_spaces.columns import FloatColumn
+from search_spaces.space import Bounds, Space
+from tuner.search.base import Task
+from tuner.search.feasibility import BASE_FAILURES, HYPOTHESES, Feasibility, Tried, learn_feasibility
+from tuner.search.prior import Rows, rows_of
+
+
+@pytest.fixture(scope="module")
+def tight(make: Callable[[int, int | None, Bounds], Space]) -> Space:
+    """Plans of which the larger micro-batches do not fit."""
+    return make(1, 512, Bounds(micro_batch_size=(1, 2, 4, 8, 16, 32), pp=(1, 2, 4), zero_stage=(0, 1)))
+
+
+@pytest.fixture(scope="module")
+def rows(tight: Space, task: Callable[..., Task]) -> Rows:
+    return rows_of(task(tight).training, tight.columns)
+
+
+def margin(rows: Rows) -> FloatColumn:
+    """How far above the usable memory the physics expects each plan, as a logarithm."""
+    return rows.log_peak - rows.log_capacity
+
+
+def learn(rows: Rows, told: Sequence[tuple[int, Verdict, float]], weight: float = 1.0) -> Feasibility:
+    """After these trials: position, verdict and the logarithm of the peak (NaN: unknown)."""
+    chosen = rows.take(np.array([index for index, _, _ in told], dtype=np.int64))
+    peaks, verdicts = np.array([peak for _, _, peak in told]), [verdict for _, verdict, _ in told]
+    return learn_feasibility(Tried(chosen, peaks, verdicts, np.full(len(told), weight)))
+
+
+def at(rows: Rows, told: Sequence[tuple[int, Verdict, float]], weight: float = 1.0) -> FloatColumn:
+    return learn(rows, told, weight).at(rows)
+
+
+def closest(rows: Rows, to: float) -> int:
+    """The plan whose expected peak lies closest to so many times the usable memory, as a logarithm."""
+    return int(np.argmin(np.abs(margin(rows) - to)))
+
+
+def place(tight: Space, **fields: Any) -> int:
+    return next(index for index, plan in enumerate(tight) if all(getattr(plan, n) == v for n, v in fields.items()))
+
+
+def doubtful(rows: Rows) -> Any:
+    """The plans that may fit or not."""
+    return np.flatnonzero(np.abs(margin(rows)) < 0.2)
+
+
+def test_before_any_trial_the_physics_says_what_fits(rows: Rows) -> None:
+    fits = at(rows, [])
+    assert np.all(np.diff(fits[np.argsort(-margin(rows))]) > -0.05)
+    assert fits[margin(rows) < -0.7].min() > 0.8
+    assert fits[margin(rows) > 0.7].max() < 0.2
+    assert fits.max() <= 1.0 - BASE_FAILURES
+    assert len(doubtful(rows)) > 5
+
+
+@pytest.mark.parametrize("off", [-0.15, 0.15])
+def test_measured_peaks_move_what_is_expected_of_plans_not_tried(off: float, rows: Rows) -> None:
+    told = [
+        (int(index), Verdict.OK, float(rows.log_peak[index] + off)) for index in np.flatnonzero(margin(rows) < -0.3)
+    ]
+    others = doubtful(rows)
+    moved = at(rows, told[::4])[others] - at(rows, [])[others]
+    # An OK raises the chance that nothing else stops a plan, too, by little.
+    assert np.mean(moved) * np.sign(-off) > 0.1
+    mean = np.sum([weight * means for weight, means, _ in learn(rows, told[::4]).peaks(rows)], axis=0)
+    assert mean[others] - rows.log_peak[others] == pytest.approx(np.full(len(others), off), abs=0.08)
+
+
+def test_running_out_lowers_the_chance_of_larger_micro_batches_and_hardly_touches_far_plans(
+    tight: Space, rows: Rows
+) -> None:
+    before = at(rows, [])
+    ran_out = next(
+        index
+        for index, plan in enumerate(tight)
+        if abs(margin(rows)[index]) < 0.25 and before[index] > 0.4 and plan.micro_batch_size <= 16
+    )
+    after = at(rows, [(ran_out, Verdict.OOM, nan)])
+    witness = tight[ran_out]
+    larger = place(
+        tight,
+        tp=witness.tp,
+        pp=witness.pp,
+        zero_stage=witness.zero_stage,
+        micro_batch_size=2 * witness.micro_batch_size,
+    )
+    assert after[ran_out] < 0.4 * before[ran_out]
+    assert after[larger] < 0.7 * before[larger]
+    far = np.argsort(np.linalg.norm(rows.features - rows.features[ran_out], axis=1))[-20:]
+    far = far[margin(rows)[far] < -1.0]
+    assert len(far) > 3
+    assert np.all(after[far] > before[far] - 0.1)
+
+
+def test_a_crash_lowers_its_twins_less_than_running_out_of_memory(rows: Rows) -> None:
+    before, index = at(rows, []), closest(rows, 0.0)
+    crashed, ran_out = (at(rows, [(index, verdict, nan)]) for verdict in (Verdict.CRASHED, Verdict.OOM))
+    near = np.argsort(np.linalg.norm(rows.features - rows.features[index], axis=1))[1:4]
+    near = near[margin(rows)[near] > -0.25]
+    assert len(near)
+    assert np.all(ran_out[near] < crashed[near])
+    assert np.all(crashed[near] < before[near])
+    assert ran_out[index] < crashed[index] < before[index]
+
+
+def test_a_crash_far_below_the_memory_is_no_matter_of_memory_but_its_neighbours_are_suspect(rows: Rows) -> None:
+    index = int(np.argmin(margin(rows)))
+    told = [(index, Verdict.CRASHED, nan)]
+    believed, before = learn(rows, told), at(rows, [])
+    assert believed.suspects[0] > 0.5
+    assert believed.at(rows)[index] < before[index] - 0.15
+    assert believed.at(rows)[doubtful(rows)] == pytest.approx(before[doubtful(rows)], abs=0.1)
+    assert learn(rows, [(closest(rows, 1.0), Verdict.CRASHED, nan)]).suspects[0] < 0.2
+
+
+def test_a_time_out_says_nothing_of_memory(rows: Rows) -> None:
+    told = [(index, Verdict.TIMED_OUT, nan) for index in range(0, len(rows), 7)]
+    untold = learn(rows, []).peaks(rows)
+    for (weight, mean, sd), before in zip(learn(rows, told).peaks(rows), untold, strict=True):
+        assert weight == pytest.approx(before[0])
+        assert mean.tolist() == before[1].tolist()
+        assert sd.tolist() == before[2].tolist()
+    # That it may happen again to its neighbours is another matter.
+    assert at(rows, told)[0] < at(rows, [])[0]
+
+
+@pytest.mark.parametrize("verdict", [Verdict.OK, Verdict.PRUNED])
+def test_a_plan_that_ran_without_telling_its_peak_fitted(verdict: Verdict, rows: Rows) -> None:
+    index = closest(rows, 0.05)
+    before, after = at(rows, []), at(rows, [(index, verdict, nan)])
+    assert after[index] > before[index] + 0.15
+    assert np.mean(after[doubtful(rows)] - before[doubtful(rows)]) > 0.02
+    assert learn(rows, [(index, verdict, nan)]).suspects.tolist() == [0.0]
+
+
+def test_running_out_where_the_physics_was_sure_costs_its_hypothesis_weight(rows: Rows) -> None:
+    surely_fits = np.flatnonzero((margin(rows) < -0.8) & (margin(rows) > -1.6))[::3][:4]
+    assert len(surely_fits) == 4
+    trusted = weights(learn(rows, [(int(index), Verdict.OOM, nan) for index in surely_fits]))
+    assert trusted.get(0, 0.0) < 0.5 * HYPOTHESES[0].weight
+    assert trusted.get(1, 0.0) + trusted.get(2, 0.0) > HYPOTHESES[1].weight + HYPOTHESES[2].weight + 0.2
+
+
+def test_peaks_as_expected_leave_little_weight_to_distrust(rows: Rows) -> None:
+    scatter = 0.03 * np.random.default_rng(0).standard_normal(len(rows))
+    told = [(index, Verdict.OK, float(rows.log_peak[index] + scatter[index])) for index in range(0, len(rows), 12)]
+    found = weights(learn(rows, told))
+    assert found[0] > 0.9
+    assert sum(found.values()) == pytest.approx(1.0)
+
+
+def weights(believed: Feasibility) -> dict[int, float]:
+    """By the position of the hypothesis."""
+    return {HYPOTHESES.index(hypothesis): weight for weight, hypothesis, _ in believed.kept}
+
+
+def test_what_counts_little_teaches_little(rows: Rows) -> None:
+    index = closest(rows, 0.0)
+    before = at(rows, [])[index]
+    full, little = (at(rows, [(index, Verdict.OOM, nan)], weight)[index] for weight in (1.0, 0.05))
+    assert full < little < before
+    assert before - little < 0.3 * (before - full)
+
+
+def outcomes(rows: Rows, count: int, seed: int) -> list[tuple[int, Verdict, float]]:
+    """Trials of a cluster whose peaks are not the physics', with every verdict that teaches, in odd places."""
+    random = np.random.default_rng(seed)
+    told: list[tuple[int, Verdict, float]] = []
+    for index in random.integers(0, len(rows), count).tolist():
+        peak = float(rows.log_peak[index] + 0.4 * random.standard_normal())
+        odd = random.random()
+        if odd < 0.2:
+            verdict = (Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.OOM, Verdict.PRUNED)[int(20 * odd) % 4]
+            told.append((index, verdict, nan))
+        elif peak > rows.log_capacity[index]:
+            told.append((index, Verdict.OOM, nan))
+        else:
+            told.append((index, Verdict.OK, peak if odd < 0.8 else nan))
+    return told
+
+
+@pytest.mark.parametrize("count", [1, 20, 300])
+def test_chances_are_chances_whatever_was_tried(count: int, rows: Rows) -> None:
+    for weight in (1.0, 0.05):
+        fits = at(rows, outcomes(rows, count, 0), weight)
+        assert np.all(np.isfinite(fits))
+        assert np.all((fits >= 0) & (fits <= 1))
+
+
+@pytest.mark.parametrize("verdict", [Verdict.OOM, Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.PRUNED])
+def test_hundreds_of_one_verdict_still_leave_chances(verdict: Verdict, rows: Rows) -> None:
+    told = [(index % len(rows), verdict, nan) for index in range(300)]
+    fits = at(rows, told)
+    assert np.all((fits >= 0) & (fits <= 1))
+    if verdict is Verdict.PRUNED:
+        assert fits.min() > 0.5
+    else:
+        assert np.median(fits) < 0.3
+
+
+def test_many_trials_tell_what_fits(rows: Rows) -> None:
+    # The real peaks are a third larger than expected, which leaves 0.29 of a logarithm to learn.
+    random = np.random.default_rng(2)
+    real = rows.log_peak + log(4 / 3)
+    fitting = real <= rows.log_capacity
+    told = [
+        (int(i), Verdict.OK, float(real[i])) if fitting[i] else (int(i), Verdict.OOM, nan)
+        for i in random.permutation(len(rows))[:25]
+    ]
+    before, after = at(rows, []), at(rows, told)
+    wrong_before, wrong_after = (np.count_nonzero((fits > 0.5) != fitting) for fits in (before, after))
+    assert wrong_before > 5
+    assert wrong_after < 0.3 * wrong_before

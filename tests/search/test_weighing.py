@@ -1,0 +1,226 @@
+"""What the physical search expects of its choices, what time, memory and cost are worth to it, and what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runners.outcome import Verdict
+from search_spaces.plan import Recompute
+from search_spaces.space import Bounds, Space
+from tuner.search.acquisition import EQUAL, Cost
+from tuner.search.base import Seen, Task
+from tuner.search.belief import PhysicsOptions, believe
+from tuner.search.front import dominated_area, front_of
+from tuner.search.physics import PhysicsSearch
+from tuner.search.prior import Rows, rows_of, stack
+from tuner.search.trials import read_trials
+from tuner.search.weighing import Weighing
+
+SPREAD = 0.08
+
+
+@pytest.fixture(scope="module")
+def small(make: Callable[[int, int | None, Bounds], Space], task: Callable[..., Task]) -> Task:
+    """312 plans on 32 devices."""
+    bounds = Bounds(micro_batch_size=(1, 2, 4, 8), recompute=tuple(Recompute), zero_stage=(0, 1))
+    return task(make(4, 128, bounds))
+
+
+@pytest.fixture(scope="module")
+def rows(small: Task) -> Rows:
+    return rows_of(small.training, small.space.columns)
+
+
+@pytest.fixture(scope="module")
+def measured(small: Task, rows: Rows) -> list[Seen]:
+    """All plans, as the physics has them but for a common factor and noise; those that do not fit ran out of memory."""
+    random = np.random.default_rng(0)
+    steps = np.exp(rows.log_step + rows.log_tokens + 0.2 + SPREAD * random.standard_normal(len(rows)))
+    peaks = np.exp(rows.log_peak + SPREAD * random.standard_normal(len(rows)))
+    return [
+        Seen(plan=plan, verdict=Verdict.OK, score=1.0 / step, step_time_s=step, peak_bytes=peak)
+        if peak <= small.training.cluster.device.memory_bytes
+        else Seen(plan=plan, verdict=Verdict.OOM)
+        for plan, step, peak in zip(small.space, steps.tolist(), peaks.tolist(), strict=True)
+    ]
+
+
+def by_speed(measured: list[Seen]) -> list[Seen]:
+    """Those that ran, the fastest first."""
+    return sorted((one for one in measured if one.step_time_s), key=lambda one: one.step_time_s or 0.0)
+
+
+def weighing_of(task: Task, rows: Rows, seen: list[Seen], *, seed: int = 0, **changed: Any) -> Weighing:
+    trials = replace(read_trials(task, seen, np.zeros(0, dtype=np.int64), rows_of), **changed)
+    belief = believe(trials, PhysicsOptions())
+    best = float(np.min(trials.own_times)) if len(trials.own_times) else None
+    components, runs = belief.speeds.at(rows), belief.runs(rows)
+    return Weighing(trials, rows, belief, components, runs, best, task.pareto, seed)
+
+
+def left(task: Task, seen: list[Seen]) -> float | None:
+    return PhysicsSearch(0).ask(task, seen, 1).chance_left
+
+
+def test_the_interval_holds_the_truth_for_most_plans_and_the_chances_come_true(
+    small: Task, rows: Rows, measured: list[Seen]
+) -> None:
+    tried = np.random.default_rng(1).permutation(len(measured))[:12].tolist()
+    weighing = weighing_of(small, rows, [measured[i] for i in tried])
+    inside, ran, fits, near = [], [], [], []
+    for index, one in enumerate(measured):
+        if index in tried:
+            continue
+        expected = weighing.expectation(index)
+        assert expected.step_time_low_s < expected.step_time_s < expected.step_time_high_s
+        assert 0.0 <= expected.p_fits <= 1.0
+        fits.append(expected.p_fits)
+        ran.append(one.step_time_s is not None)
+        if one.step_time_s and one.peak_bytes:
+            inside.append(expected.step_time_low_s <= one.step_time_s <= expected.step_time_high_s)
+            near.append(abs(np.log(one.peak_bytes / expected.peak_bytes)) < 4 * SPREAD)
+    assert np.mean(inside) > 0.8
+    assert np.mean(near) > 0.9
+    assert np.mean(fits) == pytest.approx(np.mean(ran), abs=0.12)
+    assert np.mean(np.array(fits)[ran]) > np.mean(np.array(fits)[~np.array(ran)]) + 0.4
+
+
+def test_the_gain_falls_as_the_best_improves(small: Task, rows: Rows, measured: list[Seen]) -> None:
+    ranked = by_speed(measured)
+    at = small.space.index_of(ranked[3].plan)
+    gains = [weighing_of(small, rows, ranked[worst:100:7]).expectation(at).gain for worst in (50, 20, 8, 1)]
+    assert gains == sorted(gains, reverse=True)
+    assert gains[0] > 0.05 > 2 * gains[-1] > 0.0
+    assert weighing_of(small, rows, []).expectation(at).gain == 0.0
+
+
+def test_before_anything_is_measured_nothing_is_said_of_what_is_left(small: Task, measured: list[Seen]) -> None:
+    failed = [one for one in measured if one.verdict is Verdict.OOM][:2]
+    assert len(failed) == 2
+    assert left(small, []) is None
+    assert left(small, [*failed, Seen(plan=small.space[0])]) is None
+
+
+def test_the_chance_left_falls_to_nothing_as_the_good_plans_are_tried(small: Task, measured: list[Seen]) -> None:
+    ranked = by_speed(measured)
+    chances = [left(small, ranked[-5:] + ranked[:count]) for count in (0, 40, 120)]
+    assert chances[0] is not None
+    assert chances[1] is not None
+    assert chances[2] is not None
+    assert chances[0] > 0.95 > chances[1] > chances[2]
+    assert chances[2] < 0.1
+    assert left(small, measured) == 0.0
+
+
+def test_a_larger_tolerance_leaves_a_smaller_chance(small: Task, measured: list[Seen]) -> None:
+    seen = by_speed(measured)[:40:3]
+    chances = [left(replace(small, tolerance=tolerance), seen) or 0.0 for tolerance in (0.01, 0.1, 0.4)]
+    assert chances == sorted(chances, reverse=True)
+    assert chances[0] > chances[-1] + 0.2
+
+
+def test_the_chance_left_is_large_while_the_best_by_far_is_untried(
+    small: Task, rows: Rows, measured: list[Seen]
+) -> None:
+    ranked = by_speed(measured)
+    others = ranked[60:]
+    assert (left(small, others) or 0.0) > 0.9
+    assert (left(small, ranked) or 0.0) < (left(small, others) or 0.0)
+
+
+def test_of_two_plans_alike_in_gain_the_cheaper_one_is_chosen(small: Task, rows: Rows, measured: list[Seen]) -> None:
+    # The same plan with a batch four times as large: as fast per token, and its steps take four times as long.
+    one = rows.take(np.array([small.space.index_of(by_speed(measured)[5].plan)]))
+    pair = stack([replace(one, log_tokens=one.log_tokens + np.log(4.0)), one])
+    told = by_speed(measured)[20:30]
+
+    def chosen(cost: Cost) -> set[int]:
+        return {
+            weighing_of(small, pair, told, seed=seed, cost=cost).choose(np.ones(2, dtype=np.bool_))
+            for seed in range(12)
+        }
+
+    assert chosen(Cost(startup_s=10.0, steps=100.0, failed_s=10.0)) == {1}
+    assert chosen(EQUAL) == {0, 1}  # nothing tells them apart but the seed
+
+
+def test_what_trials_held_reaches_the_choice(small: Task, measured: list[Seen]) -> None:
+    told = by_speed(measured)[20:60:4]
+    # A trial's cost is all start-up, or all steps: the same plans are worth more, or less, by how slow they are.
+    flat, steep = (
+        weighing_of(
+            small,
+            rows_of(small.training, small.space.columns),
+            [replace(one, held_s=startup + steps * (one.step_time_s or 0.0)) for one in told],
+        )
+        for startup, steps in ((100.0, 0.0), (0.1, 1000.0))
+    )
+    assert steep.trials.cost.steps == pytest.approx(1000.0)
+    slower = np.argsort(steep.rows.log_step)
+    fast, slow = slower[:20], slower[-20:]
+    lifted = steep.worth() - flat.worth()
+    assert np.mean(lifted[fast]) > np.mean(lifted[slow]) + 0.2
+
+
+def area(seen: list[Seen], reference: tuple[float, float]) -> float:
+    """What the measured plans dominate of log(step time) and log(peak bytes)."""
+    points = [(np.log(one.step_time_s), np.log(one.peak_bytes)) for one in seen if one.step_time_s and one.peak_bytes]
+    return dominated_area(front_of(np.array(points)), np.array(reference))
+
+
+def test_a_pareto_task_extends_the_front_faster_than_the_score_alone(small: Task, measured: list[Seen]) -> None:
+    fastest = by_speed(measured)[0].step_time_s or 0.0
+    reference = (np.log(2 * fastest), np.log(0.9 * small.training.cluster.device.memory_bytes))
+
+    def tried(pareto: bool, seed: int) -> list[Seen]:
+        seen: list[Seen] = []
+        while len(seen) < 10:
+            (plan,) = PhysicsSearch(seed).ask(replace(small, pareto=pareto), seen, 1).plans
+            seen.append(measured[small.space.index_of(plan)])
+        return seen
+
+    fronts, scores = ([tried(pareto, seed) for seed in range(3)] for pareto in (True, False))
+    most = area(measured, reference)
+    reached, alone = (np.mean([area(seen, reference) for seen in each]) / most for each in (fronts, scores))
+    assert reached > 0.75
+    assert reached > alone + 0.05, f"of the whole area: {reached:.2f}, for the score alone {alone:.2f}"
+    lowest = [min(one.peak_bytes or np.inf for seen in each for one in seen) for each in (fronts, scores)]
+    assert lowest[0] < lowest[1]
+
+
+def test_a_pareto_task_says_what_is_left_of_the_front(small: Task, measured: list[Seen]) -> None:
+    pareto, ranked = replace(small, pareto=True), by_speed(measured)
+    assert left(pareto, []) is None
+    assert (left(pareto, ranked[:1]) or 0.0) > 0.9
+    emptiest = sorted(ranked, key=lambda one: one.peak_bytes or 0.0)
+    nearly = [one for one in measured if one not in ranked[-30:]]
+    assert (left(pareto, nearly) or 0.0) < (left(pareto, emptiest[-1:]) or 0.0)
+    assert left(pareto, measured) == 0.0
+
+
+def test_a_batch_of_a_pareto_task_is_of_distinct_plans_that_spread_over_the_front(
+    small: Task, measured: list[Seen]
+) -> None:
+    choices = PhysicsSearch(0).ask(replace(small, pareto=True), by_speed(measured)[:60:10], 6).choices
+    peaks = [choice.expectation.peak_bytes for choice in choices if choice.expectation]
+    assert len({choice.plan for choice in choices}) == 6
+    assert max(peaks) > 1.3 * min(peaks)
+
+
+def test_a_plan_under_way_counts_as_measured_just_as_expected(small: Task, rows: Rows, measured: list[Seen]) -> None:
+    fastest = rows.take(np.array([int(np.argmin(rows.log_step))]))
+    for told in ([], by_speed(measured)[100:110]):
+        weighing = weighing_of(small, rows, told)
+        mean = sum(one.weight * one.mean[0] for one in weighing.belief.speeds.at(fastest))
+        believed = weighing.believing(fastest)
+        assert believed.best == pytest.approx(mean)
+        slow = rows.take(np.array([int(np.argmax(rows.log_step))]))
+        assert believed.believing(slow).best == pytest.approx(mean)
+        at = int(np.argmin(rows.log_step))
+        for before, after in zip(weighing.components, believed.components, strict=True):
+            assert after.sd[at] < 0.9 * before.sd[at]
