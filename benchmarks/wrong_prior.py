@@ -23,6 +23,8 @@ from tuner.search.prior import Rows, rows_of
 
 WAYS = ("shuffled", "inverted", "scaled")
 STRETCHED = 3.0
+# What is expected of times.
+TIMES = ("log_step", "log_stalled")
 
 
 @dataclass(slots=True)
@@ -47,17 +49,19 @@ class _Wrong:
     def _distorted(self, right: Rows, middle: float) -> Rows:
         if self.way == "shuffled":
             order = np.random.default_rng(self.seed).permutation(len(right))
-            return replace(right, log_step=right.log_step[order], step_slopes=right.step_slopes[order])
+            wrong = {name: getattr(right, name)[order] for name in TIMES}
+            return replace(right, **wrong, step_slopes=right.step_slopes[order])
         if self.way == "inverted":
-            return replace(right, log_step=2 * middle - right.log_step, step_slopes=-right.step_slopes)
-        stretched = middle + STRETCHED * (right.log_step - middle) + log(STRETCHED)
-        return replace(right, log_step=stretched, step_slopes=STRETCHED * right.step_slopes)
+            wrong = {name: 2 * middle - getattr(right, name) for name in TIMES}
+            return replace(right, **wrong, step_slopes=-right.step_slopes)
+        wrong = {name: middle + STRETCHED * (getattr(right, name) - middle) + log(STRETCHED) for name in TIMES}
+        return replace(right, **wrong, step_slopes=STRETCHED * right.step_slopes)
 
     def _looked_up(self, right: Rows, keys: npt.NDArray[np.int64]) -> Rows:
         wrong = [self.known[key.tobytes()] for key in keys]
         return replace(
             right,
-            log_step=np.array([row.log_step[0] for row in wrong]),
+            **{name: np.array([getattr(row, name)[0] for row in wrong]) for name in TIMES},
             step_slopes=np.array([row.step_slopes[0] for row in wrong]).reshape(right.step_slopes.shape),
         )
 

@@ -9,7 +9,7 @@ import numpy as np
 from search_spaces.columns import FloatColumn
 from tuner.search.feasibility import Feasibility, Tried, learn_feasibility
 from tuner.search.prior import Rows
-from tuner.search.speed import HYPOTHESES, Speeds, learn_speeds
+from tuner.search.speed import HYPOTHESES, Expects, Speeds, learn_speeds
 from tuner.search.trials import Trials
 
 
@@ -44,7 +44,7 @@ class Belief:
 
 def believe(trials: Trials, options: PhysicsOptions) -> Belief:
     """The belief after these trials."""
-    hypotheses = [one for one in HYPOTHESES if options.prior or not one.physics]
+    hypotheses = [one for one in HYPOTHESES if options.prior or one.expects is Expects.ALIKE]
     if options.residual:
         speeds = learn_speeds(trials.measured, trials.log_times, trials.weights, hypotheses)
         tried = trials.tried

@@ -8,7 +8,7 @@ earlier campaigns teach.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log, log2
 
 import numpy as np
@@ -31,6 +31,9 @@ PER_CHOICE = 1 / 1.5
 PER_SCALE = 1 / 4
 # Of the peak, reached by plans of which nothing is known.
 USUAL_SHARE = 0.4
+# A network that retries sends: every transfer between stages takes a quarter of a second, as in a public table of H100
+# (docs/log.md). No slope of the default, half a millisecond, leads there.
+STALLED = replace(DEFAULTS, send_overhead_s=0.25)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,15 +42,16 @@ class Rows:
     x constants, derivatives of the logarithms below by the constants', times the standard deviation of each. campaign:
     0 for the task's own, then one number for each earlier campaign.
 
-    log_step: log of the expected seconds per token. log_peak: log of the expected bytes at the fullest rank.
-    log_ideal: the first, if all plans reached the same share of the peak. log_tokens: of a step.
-    log_capacity: of the memory that a rank can use.
+    log_step: log of the expected seconds per token. log_stalled: the same, where transfers between stages stall.
+    log_peak: log of the expected bytes at the fullest rank. log_ideal: as log_step, if all plans reached the same share
+    of the peak. log_tokens: of a step. log_capacity: of the memory that a rank can use.
     """
 
     features: Matrix
     step_slopes: Matrix
     peak_slopes: Matrix
     log_step: FloatColumn
+    log_stalled: FloatColumn
     log_peak: FloatColumn
     log_ideal: FloatColumn
     log_tokens: FloatColumn
@@ -85,6 +89,7 @@ def rows_of(training: Training, columns: Columns, campaign: int = 0, *, sloped: 
         step_slopes=slopes(log_step, training, columns, DEFAULTS, TIME_CONSTANTS) * sd if sloped else flat,
         peak_slopes=slopes(log_peak, training, columns, DEFAULTS, MEMORY_CONSTANTS) * sd if sloped else flat,
         log_step=log_step(training, columns, DEFAULTS) - tokens,
+        log_stalled=log_step(training, columns, STALLED) - tokens,
         log_peak=log_peak(training, columns, DEFAULTS),
         log_ideal=ideal,
         log_tokens=tokens,

@@ -25,16 +25,31 @@ WITHOUT_BUFFERS = 1
 
 def surely_out_of_memory(columns: Columns, ran_out: Sequence[Plan]) -> npt.NDArray[np.bool_]:
     """True for each plan of `columns` that needs at least the memory of one of those that ran out."""
-    kept = np.array([KEPT[recompute] for recompute in RECOMPUTES])
     doomed = np.zeros(len(columns["tp"]), dtype=np.bool_)
+    if not ran_out:
+        return doomed
+    kept = np.array([KEPT[recompute] for recompute in RECOMPUTES])
     tried = columns_of(ran_out)
-    for row in range(len(ran_out)):
-        here = {name: tried[name][row] for name in PLAN_FIELDS}
-        same = np.all([columns[name] == here[name] for name in PLAN_FIELDS if name not in LOOSE], axis=0)
-        batch = columns["micro_batch_size"] * columns["grad_accum_steps"]
-        same &= batch == here["micro_batch_size"] * here["grad_accum_steps"]
-        stage = columns["zero_stage"] == here["zero_stage"]
-        stage |= (columns["zero_stage"] < here["zero_stage"]) & (here["zero_stage"] <= WITHOUT_BUFFERS)
-        larger = columns["micro_batch_size"] >= here["micro_batch_size"]
-        doomed |= same & stage & larger & (kept[columns["recompute"]] >= kept[here["recompute"]])
+    alike = _alike(columns, tried)
+    for row, same in enumerate(alike):
+        micro_batch, stage = tried["micro_batch_size"][row], tried["zero_stage"][row]
+        stages = columns["zero_stage"][same]
+        lower = (stages == stage) | ((stages < stage) & (stage <= WITHOUT_BUFFERS))
+        larger = columns["micro_batch_size"][same] >= micro_batch
+        doomed[same] |= lower & larger & (kept[columns["recompute"][same]] >= kept[tried["recompute"][row]])
     return doomed
+
+
+def _alike(columns: Columns, tried: Columns) -> list[npt.NDArray[np.int64]]:
+    """For each of the tried plans: the rows that differ from it in nothing but what the rules compare."""
+    both = {name: np.concatenate([columns[name], tried[name]]) for name in PLAN_FIELDS}
+    both["batch"] = both["micro_batch_size"] * both["grad_accum_steps"]
+    group = np.zeros(len(both["tp"]), dtype=np.int64)
+    for name, column in both.items():
+        if name not in LOOSE:
+            values, codes = np.unique(column, return_inverse=True)
+            _, group = np.unique(group * len(values) + codes, return_inverse=True)
+    count = len(columns["tp"])
+    order = np.argsort(group[:count], kind="stable")
+    ends = np.searchsorted(group[:count][order], [group[count:], group[count:] + 1])
+    return [order[begin:end] for begin, end in ends.T]

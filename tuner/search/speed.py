@@ -1,14 +1,16 @@
 """How fast plans are believed to be, after what was measured: a mixture of hypotheses about the physics' error.
 
 Each hypothesis is a Gaussian process over log(measured / expected). Two trust the physics, one closely and one loosely;
-two do not, and take every plan for equally fast at first. Their weights follow from how well each foretold what was
-measured (their evidence), so a prior that is badly wrong is found out within a few trials and no longer followed.
+one expects a network that stalls; two trust nothing, and take every plan for equally fast at first. Their weights
+follow from how well each foretold what was measured (their evidence), so a prior that is badly wrong is found out
+within a few trials and no longer followed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 
@@ -31,26 +33,35 @@ ROUNDING = 1e-7
 LEAST_WEIGHT = 1e-3
 
 
+class Expects(StrEnum):
+    """What a hypothesis expects of plans: the physics' times; those where transfers between stages stall; all alike."""
+
+    PHYSICS = "physics"
+    STALLS = "stalls"
+    ALIKE = "alike"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
-    """weight: before any measurement. physics: the expectation is the physics', else all plans are alike."""
+    """weight: before any measurement."""
 
     weight: float
-    physics: bool
+    expects: Expects
     field: Field
 
 
-def _hypothesis(weight: float, physics: bool, slopes: float, amplitude: float, length: float) -> Hypothesis:
+def _hypothesis(weight: float, expects: Expects, slopes: float, amplitude: float, length: float) -> Hypothesis:
     field = Field(slopes=slopes, amplitude=amplitude, length=length, offset=OFFSET, campaign_offset=CAMPAIGN_OFFSET)
-    return Hypothesis(weight=weight, physics=physics, field=field)
+    return Hypothesis(weight=weight, expects=expects, field=field)
 
 
 # Chosen on the public H100 and A100 tables, where wide ranges of them do equally well (docs/log.md).
 HYPOTHESES = (
-    _hypothesis(0.5, True, slopes=1.0, amplitude=0.08, length=1.0),
-    _hypothesis(0.3, True, slopes=2.0, amplitude=0.2, length=1.0),
-    _hypothesis(0.1, False, slopes=0.0, amplitude=0.4, length=1.0),
-    _hypothesis(0.1, False, slopes=0.0, amplitude=0.5, length=2.0),
+    _hypothesis(0.45, Expects.PHYSICS, slopes=1.0, amplitude=0.08, length=1.0),
+    _hypothesis(0.27, Expects.PHYSICS, slopes=2.0, amplitude=0.2, length=1.0),
+    _hypothesis(0.1, Expects.STALLS, slopes=2.0, amplitude=0.2, length=1.0),
+    _hypothesis(0.09, Expects.ALIKE, slopes=0.0, amplitude=0.4, length=1.0),
+    _hypothesis(0.09, Expects.ALIKE, slopes=0.0, amplitude=0.5, length=2.0),
 )
 
 
@@ -136,7 +147,13 @@ def learn_speeds(
 
 
 def expected(hypothesis: Hypothesis, rows: Rows) -> FloatColumn:
-    return rows.log_step if hypothesis.physics else rows.log_ideal
+    match hypothesis.expects:
+        case Expects.PHYSICS:
+            return rows.log_step
+        case Expects.STALLS:
+            return rows.log_stalled
+        case Expects.ALIKE:
+            return rows.log_ideal
 
 
 def points_of(rows: Rows) -> Points:
