@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from wrong_prior import WAYS, create_wrong
 
 import tuner.search.physics
-from benchmarks.wrong_prior import WAYS, create_wrong
 from runners.hidden import hidden_constants
 from runners.outcome import Verdict
 from search_spaces.columns import FloatColumn
