@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runners.registry import SIMULATED
 from search_spaces.knowledge import missing
 from search_spaces.space import Space
 from tuner.campaign import Campaign
@@ -64,7 +63,7 @@ def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analys
     measured = {entry.trial.plan: entry.tokens_per_s.value for entry in ranking}
     training = training_of(campaign.spec)
     unknown = ", ".join(problem.path for problem in missing(training))
-    basis = None if unknown else learn(_name(campaign), campaign.spec, trials)
+    basis = None if unknown else learn(campaign.label, campaign.spec, trials)
     effects = measured_effects(space, measured)
     if basis is not None and usable:
         known = {effect.change for effect in effects}
@@ -73,7 +72,7 @@ def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analys
         effects += [one for one in predicted if not {one.change, one.change.reversed} & known]
     return Analysis(
         campaign=campaign.id,
-        simulated=campaign.spec.runner.kind == SIMULATED,
+        simulated=campaign.simulated,
         trials=sum(trial.state.final for trial in trials),
         sensitivity=sensitivity(space, measured),
         effects=tuple(by_size(effects)),
@@ -83,7 +82,3 @@ def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analys
         basis=basis,
         unpredicted=f"no times can be predicted: {unknown} is not known of the cluster" if unknown else "",
     )
-
-
-def _name(campaign: Campaign) -> str:
-    return f"{campaign.id} (simulated)" if campaign.spec.runner.kind == SIMULATED else campaign.id

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from runners.registry import SIMULATED
 from tuner.spec import CampaignSpec
 
 
@@ -80,6 +81,16 @@ class Campaign:
     search_ended: str = ""
     chance_left: float | None = None
     lessons: tuple[Lesson, ...] = ()
+
+    @property
+    def simulated(self) -> bool:
+        """True where no device runs its trials: what they measure are made-up numbers."""
+        return self.spec.runner.kind == SIMULATED
+
+    @property
+    def label(self) -> str:
+        """Its id, and that it is simulated where it is."""
+        return f"{self.id} (simulated)" if self.simulated else self.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

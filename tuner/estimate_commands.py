@@ -13,7 +13,6 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from runners.registry import SIMULATED
 from tuner.arguments import Refused, find_campaign, open_service, plan_fields, read_spec_file
 from tuner.campaign import Campaign
 from tuner.estimate import estimate_exactly
@@ -99,7 +98,7 @@ def project(
     else:
         campaign, trials = _recorded(source, home, db)
         spec = campaign.spec
-        basis = learn(_name(campaign), spec, trials)
+        basis = learn(campaign.label, spec, trials)
     counts = node_counts(nodes, spec.cluster.nodes)
     found = make_projection(spec, basis, counts, least_efficiency=wall, tokens=tokens, trials=trials)
     if as_json:
@@ -111,17 +110,13 @@ def project(
 def _learn_from(campaign_id: str, spec: CampaignSpec, home: Path, db: str) -> Basis:
     campaign, trials = _recorded(campaign_id, home, db)
     check_same(campaign.spec, spec)
-    return learn(_name(campaign), campaign.spec, trials)
+    return learn(campaign.label, campaign.spec, trials)
 
 
 def _recorded(campaign_id: str, home: Path, db: str) -> tuple[Campaign, list[Trial]]:
     with open_service(home, db) as service:
         campaign = find_campaign(service, campaign_id)
         return campaign, service.store.trials(campaign.id)
-
-
-def _name(campaign: Campaign) -> str:
-    return f"{campaign.id} (simulated)" if campaign.spec.runner.kind == SIMULATED else campaign.id
 
 
 def _print(page: Sequence[Table | Text]) -> None:

@@ -9,7 +9,6 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from runners.registry import SIMULATED
 from tuner import display
 from tuner.campaign import Campaign
 from tuner.driver import Driver, drive_one
@@ -45,7 +44,7 @@ def follow(service: Service, campaign: Campaign) -> None:
 
 def print_best(campaign: Campaign, service: Service, top: int) -> bool:
     """Print the table, what there is to say about it, and the recommendation; False when nothing was measured."""
-    if campaign.spec.runner.kind == SIMULATED:
+    if campaign.simulated:
         console.print("simulated: nothing below was measured on any device", style="yellow")
     trials = service.store.trials(campaign.id)
     ranking = rank(campaign, trials)

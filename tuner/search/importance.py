@@ -8,11 +8,11 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tuner.search.encoding import CATEGORIES
+from tuner.search.quiet import quiet_optuna
 
 if TYPE_CHECKING:
     import optuna
@@ -51,7 +51,7 @@ def study_of(points: Sequence[Mapping[str, Any]], values: Sequence[float]) -> op
         else IntDistribution(0, len(known) - 1)
         for name, known in choices.items()
     }
-    with _quiet():
+    with quiet_optuna():
         study = optuna.create_study(direction="maximize")
     for point, value in zip(points, values, strict=True):
         params = {
@@ -60,16 +60,3 @@ def study_of(points: Sequence[Mapping[str, Any]], values: Sequence[float]) -> op
         }
         study.add_trial(create_trial(params=params, distributions=distributions, value=value))
     return study
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without Optuna's line for every new study; its verbosity is global, so it is put back."""
-    import optuna
-
-    level = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        yield
-    finally:
-        optuna.logging.set_verbosity(level)

@@ -13,8 +13,7 @@ TPE's own acquisition on every legal plan, which Optuna keeps private, was no be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -26,6 +25,7 @@ from tuner.search.base import Proposal, Search, SearchMisconfigured, Seen, Task
 from tuner.search.encoding import CATEGORIES, Encoding, Features, FloatArray, IntArray
 from tuner.search.history import History, Told
 from tuner.search.options import parse_options, require_library
+from tuner.search.quiet import quiet_optuna
 from tuner.search.surrogate import SurrogateOptions, propose
 
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ def best_by_gp(history: History, under_way: Sequence[Features], candidates: IntA
     """`n` of the candidates: each the best by the acquisition, with those before it under way."""
     encoding = history.encoding
     free, chosen = candidates[:MOST_CANDIDATES], list[int]()
-    with _quiet(_optuna()):
+    _optuna()
+    with quiet_optuna():
         while len(chosen) < n and len(free):
             # Told as RUNNING, each would cost a second: Optuna then integrates over what may become of it. A poor
             # success keeps the next choice away just as well.
@@ -118,7 +119,7 @@ def drawn_by_tpe(history: History, under_way: Sequence[Features], candidates: In
     encoding = history.encoding
     points, free, chosen = encoding.points(), candidates, list[int]()
     optuna = _optuna()
-    with _quiet(optuna):
+    with quiet_optuna():
         study = _study(history, optuna.samplers.TPESampler(seed=seed, n_startup_trials=1, multivariate=True))
         for features in under_way:
             study.add_trial(_running(encoding, features))
@@ -210,17 +211,6 @@ def _optuna() -> Any:
     except ImportError as error:
         raise SearchMisconfigured(f"search optuna cannot import optuna ({error}): pip install optuna") from error
     return optuna
-
-
-@contextmanager
-def _quiet(optuna: Any) -> Iterator[None]:
-    """Without Optuna's line for every new study; its verbosity is global, so it is put back."""
-    level = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        yield
-    finally:
-        optuna.logging.set_verbosity(level)
 
 
 def create(seed: int, options: Mapping[str, Any]) -> Search:
