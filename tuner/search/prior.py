@@ -39,7 +39,8 @@ STALLED = replace(DEFAULTS, send_overhead_s=0.25)
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
     """Plans as the posterior sees them. features: plans x features, in units of length. step_slopes, peak_slopes: plans
-    x constants, derivatives of the logarithms below by the constants', times the standard deviation of each. campaign:
+    x constants, derivatives of the logarithms below by the constants', times the standard deviation of each; no columns
+    where they were left out. campaign:
     0 for the task's own, then one number for each earlier campaign.
 
     log_step: log of the expected seconds per token. log_stalled: the same, where transfers between stages stall.
@@ -72,8 +73,8 @@ def stack(parts: Sequence[Rows]) -> Rows:
 
 
 def rows_of(training: Training, columns: Columns, campaign: int = 0, *, sloped: bool = True) -> Rows:
-    """What the physics says of these plans; with a usual speed where one of the cluster is unknown. sloped False: all
-    slopes are 0, which saves most of the work."""
+    """What the physics says of these plans; with a usual speed where one of the cluster is unknown. sloped False: none
+    has slopes, which saves most of the work and of the memory."""
     count = len(columns["tp"])
     training = with_usual_speeds(training)
     model, devices = training.model, training.cluster.devices
@@ -82,7 +83,7 @@ def rows_of(training: Training, columns: Columns, campaign: int = 0, *, sloped: 
     peak = training.cluster.device.peak_flops[training.framework.dtype]
     ideal = np.full(count, log(model.flops_per_token / devices / (USUAL_SHARE * peak)))
     sd = np.array([PRIOR_LOG_SD[name] for name in CONSTANTS])
-    flat = np.zeros((count, len(CONSTANTS)))
+    flat = np.zeros((count, 0))
     scales = [log2(devices), log2(model.parameters), log2(model.seq_len)]
     return Rows(
         features=np.concatenate([_features(columns), np.tile(np.array(scales) * PER_SCALE, (count, 1))], axis=1),

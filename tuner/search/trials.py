@@ -105,7 +105,8 @@ def read_trials(task: Task, seen: Sequence[Seen], unseen: npt.NDArray[np.int64],
 
 def flat(rows: Rows) -> Rows:
     """The rows without slopes."""
-    return replace(rows, step_slopes=np.zeros_like(rows.step_slopes), peak_slopes=np.zeros_like(rows.peak_slopes))
+    none = np.zeros((len(rows), 0))
+    return replace(rows, step_slopes=none, peak_slopes=none)
 
 
 def _thinned(training: Training, informative: Sequence[Seen], most: int) -> list[Seen]:
