@@ -62,6 +62,7 @@ TIGHT = {
     "search": "grid",
     "runner": {"kind": "local", "idle_s": 0.5},
     "budget": {"trials": 2},
+    "confirm": 0,
 }
 
 
