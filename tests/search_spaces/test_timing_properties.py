@@ -108,7 +108,7 @@ def test_no_plans_take_no_time():
     assert len(empty) == len(empty.time.step_s) == len(empty.fits) == len(empty.tokens_per_s) == 0
 
 
-def test_a_hundred_thousand_plans_of_a_real_space_take_half_a_second_and_with_their_spread_two():
+def test_a_hundred_thousand_plans_of_a_real_space_take_half_a_second_and_with_their_spread_three():
     able = Capabilities(
         schedules=frozenset(Schedule),
         recompute=frozenset(Recompute),
@@ -139,4 +139,4 @@ def test_a_hundred_thousand_plans_of_a_real_space_take_half_a_second_and_with_th
     assert np.isfinite(found.time.step_s).all()
     assert np.isfinite(found.time.log_sd).all()
     assert min(times) < 0.5
-    assert min(everything) < 2.0
+    assert min(everything) < 3.0

@@ -108,12 +108,12 @@ def test_a_few_micro_batches_tell_of_many(plan, make_job, monkeypatch):
 
 
 @pytest.mark.slow
-def test_22_billion_parameters_on_256_devices_take_less_than_half_a_minute():
+def test_22_billion_parameters_on_256_devices_take_less_than_a_minute():
     plan = Plan(tp=8, pp=4, dp=8, zero_stage=3, grad_accum_steps=32, recompute="full")
     job = Job(name="22b", model=GPT_22B, plan=plan, device=DeviceKind.CUDA, dtype=Dtype.BFLOAT16)
     start = time.process_time()
     peak = exact_peak(job, 0)
-    assert time.process_time() - start < 30
+    assert time.process_time() - start < 60
     assert not peak.extrapolated
     shard = peak.parameters  # float32 and sharded by FSDP2: the weights and two moments of AdamW at least
     assert 12 * shard < peak.lasting_bytes < peak.peak_bytes < 16 * 2**30
