@@ -85,7 +85,7 @@ def read_trials(task: Task, seen: Sequence[Seen], unseen: npt.NDArray[np.int64],
         parts.append(rows_of(past.training, columns_of([one.plan for one in teaching]), number))
         log_times.append(_log_times(past.training, teaching))
         told += teaching
-        weights += [past.weight if number else 1.0] * len(teaching)
+        weights += [past.weight] * len(teaching)
     rows, weight, log_time = stack(parts), np.array(weights), np.concatenate(log_times)
     measured = np.flatnonzero(np.isfinite(log_time))
     return Trials(

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from search_spaces.columns import FloatColumn
 from tuner.expectation import Expectation
+from tuner.prediction import WIDTH
 from tuner.search.acquisition import chance_left, log_expected_improvement
 from tuner.search.belief import Belief, moments
 from tuner.search.pareto import Front, Outlook, chance_of_growth, log_expected_growth, measured_front
@@ -17,8 +18,6 @@ from tuner.search.prior import Rows
 from tuner.search.speed import Component
 from tuner.search.trials import Trials
 
-# 95 % of a normal distribution lie within so many standard deviations.
-WIDTH = 1.96
 # Two plans whose worth differs by less than this share are alike, and the seed chooses.
 ALIKE = 1e-3
 # Before anything is measured, a plan that so likely runs is as good as one that surely does.
