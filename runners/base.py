@@ -6,6 +6,7 @@ Runners know jobs, never campaigns. The contract is written on `Runner` and hold
     +-- InvalidJob           the job can never run there (too many devices ...); the same spec fails again
     +-- SubmitFailed         nothing was sent; trying again may help
     +-- RunnerUnavailable    the runner did not answer; trying again may help; says nothing about jobs
+    +-- NoTimeLeft           the runner has no time left for this job and will not get more (an allocation that ends)
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
+
+from runners.causes import Cause
 
 
 class RunnerError(Exception):
@@ -31,6 +34,19 @@ class SubmitFailed(RunnerError):
 
 class RunnerUnavailable(RunnerError):
     """The runner did not answer; trying again may help, and nothing is known about the jobs."""
+
+
+class NoTimeLeft(RunnerError):
+    """Nothing was sent: what this runner may use ends before the job would. Another runner object may have more."""
+
+
+class Start(StrEnum):
+    """How many processes of its command a job starts: one per device; one per node, for launchers such as torchrun;
+    or one in all, on the first node, for a script that does its own launching."""
+
+    DEVICE = "device"
+    NODE = "node"
+    JOB = "job"
 
 
 class JobState(StrEnum):
@@ -52,11 +68,14 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """A gang of nodes * devices_per_node processes of one command, started together and ended together.
+    """A gang of processes of one command on nodes * devices_per_node devices, started together and ended together.
 
     name: unique for ever, the idempotency key; letters, digits, '-', '_' and '.' only. directory: the job's own folder,
     where it starts, writes its result and logs. files: texts to put there first, by relative name. env: what the
-    job sees on top of the runner's own minimal environment. Each process gets RANK, WORLD_SIZE, LOCAL_RANK.
+    job sees on top of the runner's own minimal environment. avoid: nodes to keep away from where others can be had.
+
+    Each process gets RANK, WORLD_SIZE, LOCAL_RANK (they count the processes that `start` asks for), NODE_RANK, NNODES,
+    and MASTER_ADDR and MASTER_PORT, where they can meet.
     """
 
     name: str
@@ -67,21 +86,41 @@ class JobSpec:
     time_limit_s: float
     files: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    start: Start = Start.DEVICE
+    avoid: tuple[str, ...] = ()
+
+    @property
+    def devices(self) -> int:
+        """Devices that the job holds while it runs."""
+        return self.nodes * self.devices_per_node
+
+    @property
+    def processes_per_node(self) -> int:
+        """Processes of the command that start on each node that starts any."""
+        return self.devices_per_node if self.start is Start.DEVICE else 1
 
     @property
     def processes(self) -> int:
-        return self.nodes * self.devices_per_node
+        """Processes of the command that start in all."""
+        return 1 if self.start is Start.JOB else self.nodes * self.processes_per_node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """One look at a job. reason: a sentence for people where the state needs one. Times are seconds since the epoch."""
+    """One look at a job. reason: a sentence for people where the state needs one. Times are seconds since the epoch.
+
+    nodes: the hosts it has or had, where the runner knows. failed_nodes: those of them to blame for its end. cause: why
+    it failed, where the runner knows better than the job.
+    """
 
     state: JobState
     reason: str = ""
     exit_code: int | None = None
     started_at: float | None = None
     finished_at: float | None = None
+    nodes: tuple[str, ...] = ()
+    failed_nodes: tuple[str, ...] = ()
+    cause: Cause | None = None
 
 
 class Runner(Protocol):
@@ -91,6 +130,7 @@ class Runner(Protocol):
         """Send the job; return the runner's id of it.
 
         Returned: it was sent, and everything after, failures included, arrives by `poll`. Raised: nothing was sent.
+        Only InvalidJob, SubmitFailed, RunnerUnavailable and NoTimeLeft are raised.
         Submitting a name that is already there sends nothing and returns the id it has.
         """
 

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from runners.base import InvalidJob, JobSpec, JobStatus, RunnerUnavailable, SubmitFailed
+from runners.jobfile import write_whole
 from runners.local_server import take_lock
 from runners.processes import minimal_environment
 from runners.reading import read_value
-from runners.spool import Order, Spool, require_fit, write_whole
+from runners.spool import Order, Spool, require_fit
 from search_spaces.checks import CLOSED, Checks
 from search_spaces.cluster import ClusterSpec, DeviceKind
 
@@ -55,8 +56,8 @@ class LocalRunner:
 
     def _refuse_invalid(self, spec: JobSpec) -> None:
         require_fit(spec.name)
-        if not 1 <= spec.processes <= self._slots:
-            raise InvalidJob(f"{spec.name} needs {spec.processes} processes, but the runner has {self._slots} slots")
+        if not 1 <= spec.devices <= self._slots:
+            raise InvalidJob(f"{spec.name} needs {spec.devices} processes, but the runner has {self._slots} slots")
         if not spec.command:
             raise InvalidJob(f"{spec.name} has an empty command")
 

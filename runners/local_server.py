@@ -169,8 +169,8 @@ class Server:
                 self.queue.remove(order)
         while self.queue:
             order = self.queue[0]
-            taken = sum(gang.order.spec.processes for gang in self.gangs.values())
-            if taken + order.spec.processes > order.slots or not self._write_running(order, now):
+            taken = sum(gang.order.spec.devices for gang in self.gangs.values())
+            if taken + order.spec.devices > order.slots or not self._write_running(order, now):
                 return
             self.queue.pop(0)
             self._start(order, now)

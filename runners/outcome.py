@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from runners.causes import Cause
 from runners.profile import Profile
 from runners.reading import read_value
 from runners.statistics import Interval, median_interval
@@ -65,6 +66,16 @@ class Verdict(StrEnum):
     def retryable(self) -> bool:
         """True when the infrastructure made it, so that the same plan may be run again."""
         return self is Verdict.LOST
+
+
+# The verdicts that are failures, each with the cause that it stands for where nobody named another.
+FAILED: Mapping[Verdict, Cause] = {
+    Verdict.OOM: Cause.OOM,
+    Verdict.CRASHED: Cause.CRASH,
+    Verdict.TIMED_OUT: Cause.TIME_LIMIT,
+    Verdict.LOST: Cause.NODE_FAULT,
+    Verdict.ILLEGAL: Cause.ILLEGAL_SETTING,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,12 +154,14 @@ class Outcome:
     """How a job ended: a verdict, a measurement exactly when the verdict is OK, and what people need to see.
 
     partial: the steps that a PRUNED job took before it gave up; they prove that it is slower, and measure nothing.
+    cause: why it failed, where somebody said so; see `failure`.
     """
 
     verdict: Verdict
     measurement: Measurement | None = None
     partial: Measurement | None = None
     reason: str = ""
+    cause: Cause | None = None
     failed_rank: int | None = None
     phase: str | None = None
     log_tail: str = ""
@@ -162,7 +175,14 @@ class Outcome:
         checks.require(self.partial is None or pruned, "partial", f"does not go with the verdict {self.verdict}")
         if self.failed_rank is not None:
             checks.at_least(0, failed_rank=self.failed_rank)
+        wrong = self.cause is not None and self.verdict not in FAILED
+        checks.require(not wrong, "cause", f"does not go with the verdict {self.verdict}")
         checks.done()
+
+    @property
+    def failure(self) -> Cause | None:
+        """Why it failed: the cause that was named, else the verdict's own; None for what did not fail."""
+        return None if self.verdict not in FAILED else self.cause or FAILED[self.verdict]
 
 
 def write_result(directory: Path, outcome: Outcome, extra: Mapping[str, Any] | None = None) -> Path:

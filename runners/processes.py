@@ -15,13 +15,17 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
+from zlib import crc32
 
 from runners.base import JobSpec
 
 # What `python -m MODULE` would run, as a function of the arguments after it.
 Entry = Callable[[list[str]], int]
 _PR_SET_PDEATHSIG = 1
+_FIRST_PORT, _PORTS = 20_000, 12_000
 # Names the job in the environment of its ranks, which every program they start inherits.
 JOB_MARK = "MESHTUNE_JOB"
 # A process that forks faster than it is found escapes one look at all processes, but not many.
@@ -30,6 +34,7 @@ _MARK_LOOKS = 20
 _INHERITED = (
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV"),
     *("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "ROCM_PATH", "ROCR_VISIBLE_DEVICES"),
+    *("HIP_VISIBLE_DEVICES", "ONEAPI_DEVICE_SELECTOR"),
 )
 
 
@@ -45,6 +50,32 @@ def minimal_environment() -> dict[str, str]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where the processes of one job can meet."""
+
+    address: str
+    port: int
+
+
+def meeting_here(spec: JobSpec) -> Meeting:
+    """On this machine: a port of the job's own, below those that the kernel gives to clients."""
+    return Meeting("127.0.0.1", _FIRST_PORT + crc32(spec.name.encode()) % _PORTS)
+
+
+def rank_environment(spec: JobSpec, rank: int, meeting: Meeting) -> dict[str, str]:
+    """What tells one process of the job which it is, under the names that torchrun uses."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(spec.processes),
+        "LOCAL_RANK": str(rank % spec.processes_per_node),
+        "NODE_RANK": str(rank // spec.processes_per_node),
+        "NNODES": str(spec.nodes),
+        "MASTER_ADDR": meeting.address,
+        "MASTER_PORT": str(meeting.port),
+    }
+
+
 def start_gang(spec: JobSpec, entry: Entry | None) -> list[int]:
     """Start every process of the job; return their ids in rank order. Raises OSError, and then none is left.
 
@@ -53,7 +84,7 @@ def start_gang(spec: JobSpec, entry: Entry | None) -> list[int]:
     pids: list[int] = []
     try:
         for rank in range(spec.processes):
-            pids.append(_start_rank(spec, rank, entry))
+            pids.append(start_rank(spec, rank, meeting_here(spec), entry))
     except OSError:
         for pid in pids:
             kill_tree(pid)
@@ -61,6 +92,42 @@ def start_gang(spec: JobSpec, entry: Entry | None) -> list[int]:
                 os.waitpid(pid, 0)
         raise
     return pids
+
+
+def start_rank(spec: JobSpec, rank: int, meeting: Meeting, entry: Entry | None) -> int:
+    """Start one process of the job, as the leader of a session that dies with us; return its id. Raises OSError.
+
+    entry: what it runs in a fork of this process; None: fork and exec the job's command.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        _settle(spec, rank, meeting, parent)
+        if entry is None:
+            _exec(spec.command)
+        code = entry(list(spec.command[3:]))
+    except SystemExit as exit_:
+        code = _exit_code(exit_)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _exec(command: tuple[str, ...]) -> NoReturn:
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        # In Python's words, and with the name that they lack here.
+        raise SystemExit(f"{type(error).__name__}: {error}: {command[0]!r}") from None
 
 
 def kill_tree(pid: int) -> None:
@@ -133,30 +200,6 @@ def log_path(directory: Path, rank: int) -> Path:
     return directory / f"rank-{rank}.log"
 
 
-def _start_rank(spec: JobSpec, rank: int, entry: Entry | None) -> int:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    parent = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        _settle(spec, rank, parent)
-        if entry is None:
-            os.execvp(spec.command[0], spec.command)
-        code = entry(list(spec.command[3:]))
-    except SystemExit as exit_:
-        code = _exit_code(exit_)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        with suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
-
-
 def _exit_code(exit_: SystemExit) -> int:
     """What the interpreter would make of it."""
     if exit_.code is None:
@@ -167,7 +210,7 @@ def _exit_code(exit_: SystemExit) -> int:
     return 1
 
 
-def _settle(spec: JobSpec, rank: int, parent: int) -> None:
+def _settle(spec: JobSpec, rank: int, meeting: Meeting, parent: int) -> None:
     """Make the fresh child a rank: its session, death with its parent, folder, log, environment, default signals."""
     os.setsid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -181,11 +224,6 @@ def _settle(spec: JobSpec, rank: int, parent: int) -> None:
     for target, source in ((0, nothing), (1, log), (2, log)):
         os.dup2(source, target)
     os.closerange(3, 256)
-    ranks = {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(spec.processes),
-        "LOCAL_RANK": str(rank % spec.devices_per_node),
-    }
-    environment = {**minimal_environment(), **spec.env, **ranks}
+    environment = {**minimal_environment(), **spec.env, **rank_environment(spec, rank, meeting)}
     os.environ.clear()
     os.environ.update(environment)

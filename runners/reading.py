@@ -81,6 +81,9 @@ def _shown(value: object) -> str:
 def _type_at(kind: Any, path: Iterable[Any]) -> Any:
     """The dataclass that a path inside a dataclass leads to, None when it leads elsewhere."""
     for part in path:
+        if typing.get_origin(kind) is dict:
+            kind = typing.get_args(kind)[1]
+            continue
         if not is_dataclass(kind):
             return None
         kind = typing.get_type_hints(kind).get(str(part))

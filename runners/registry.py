@@ -7,17 +7,45 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from runners.base import Runner
+from runners.base import JobSpec, Runner
+from runners.dialects.base import CannotRead, Files, Imported
 from runners.workloads.base import Workload
 from search_spaces.checks import Problem, did_you_mean
 from search_spaces.cluster import ClusterSpec
+from search_spaces.model import ModelSpec
+from search_spaces.plan import Plan
 
 # name -> "module:function(root, cluster, options)"
-RUNNERS: Mapping[str, str] = {"local": "runners.local:create", "simulated": "runners.simulated:create"}
+RUNNERS: Mapping[str, str] = {
+    "local": "runners.local:create",
+    "ray": "runners.ray.runner:create",
+    "slurm": "runners.slurm:create",
+    "pbs": "runners.pbs:create",
+    "simulated": "runners.simulated:create",
+}
 # name -> "module:class(options)"
 WORKLOADS: Mapping[str, str] = {
     "torch": "runners.workloads.torch:TorchWorkload",
+    "command": "runners.workloads.command:CommandWorkload",
+    "megatron": "runners.workloads.megatron:MegatronWorkload",
+    "deepspeed": "runners.workloads.deepspeed:DeepSpeedWorkload",
+    "torchtitan": "runners.workloads.torchtitan:TorchtitanWorkload",
     "simulated": "runners.workloads.simulated:SimulatedWorkload",
+}
+# How a scheduler is told of a job, as text: name -> "module:function(JobSpec, options) -> text". Those that are runners
+# too read the same options; the others can only be exported.
+SCRIPTS: Mapping[str, str] = {
+    "slurm": "runners.slurm_script:render_script",
+    "pbs": "runners.pbs_script:render_script",
+    "jobset": "runners.kubernetes:render_jobset",
+    "trainjob": "runners.kubernetes:render_trainjob",
+}
+# Other programs' own words for a plan: name -> its module, see `runners.dialects.base`.
+DIALECTS: Mapping[str, str] = {
+    "megatron": "runners.dialects.megatron",
+    "deepspeed": "runners.dialects.deepspeed",
+    "torchtitan": "runners.dialects.torchtitan",
+    "accelerate": "runners.dialects.accelerate",
 }
 
 
@@ -41,12 +69,41 @@ def create_workload(kind: str, options: Mapping[str, Any]) -> Workload:
     return workload
 
 
+def render_script(kind: str, spec: JobSpec, options: Mapping[str, Any]) -> str:
+    """What a scheduler would be given to run the job. Raises UnknownBackend, InvalidValue."""
+    text: str = _load("job script", SCRIPTS, kind)(spec, options)
+    return text
+
+
+def render_dialect(
+    kind: str, model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any] | None = None
+) -> Files:
+    """A plan in another program's words. extra: that workload's options. Raises UnknownBackend, CannotExpress."""
+    files: Files = _module("dialect", DIALECTS, kind).render(model, plan, cluster, extra or {})
+    return files
+
+
+def parse_dialect(kind: str, text: str) -> Imported:
+    """What a launch script or configuration of another program says. Raises UnknownBackend, CannotRead."""
+    module = _module("dialect", DIALECTS, kind)
+    if not hasattr(module, "parse"):
+        raise CannotRead(f"scripts of {kind} cannot be read, only written")
+    imported: Imported = module.parse(text)
+    return imported
+
+
 def check_pair(runner: str, workload: str) -> list[Problem]:
     """Why the runner of one kind cannot run the workload of another; nothing where it can."""
     if (runner == SIMULATED) == (workload == SIMULATED):
         return []
     told = f"the runner {runner} cannot run the workload {workload}: `simulated` goes with `simulated` only"
     return [Problem("runner.kind", told)]
+
+
+def _module(seam: str, known: Mapping[str, str], kind: str) -> Any:
+    if kind not in known:
+        raise UnknownBackend(f"no {seam} is called {kind!r}; {did_you_mean(kind, known)}")
+    return import_module(known[kind])
 
 
 def _load(seam: str, known: Mapping[str, str], kind: str) -> Any:

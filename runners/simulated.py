@@ -26,9 +26,10 @@ from typing import Any, ClassVar
 
 from runners.base import InvalidJob, JobSpec, JobState, JobStatus, RunnerUnavailable, SubmitFailed
 from runners.hidden import Conditions, Ending, run
+from runners.jobfile import write_whole
 from runners.outcome import RESULT_FILE, write_result
 from runners.reading import plain, read_value
-from runners.spool import require_fit, write_whole
+from runners.spool import require_fit
 from runners.workloads.simulated import JOB_FILE, JobMalformed, SimulatedJob, parse_job
 from search_spaces.checks import CLOSED, Checks
 from search_spaces.cluster import ClusterSpec

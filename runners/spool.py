@@ -19,9 +19,10 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from runners.base import InvalidJob, JobSpec, JobState, JobStatus
+from runners.jobfile import decode_job, encode_job, write_whole
+from runners.reading import read_value
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
@@ -56,7 +57,8 @@ class Spool:
         shutil.rmtree(draft, ignore_errors=True)
         try:
             draft.mkdir()
-            (draft / "spec.json").write_text(json.dumps(_encode(order)), encoding="utf-8")
+            document = {"spec": encode_job(order.spec), "slots": order.slots}
+            (draft / "spec.json").write_text(json.dumps(document), encoding="utf-8")
             # The file system's own clock ticks every few milliseconds, too coarse for the order of submission.
             os.utime(draft / "spec.json", ns=(time.time_ns(),) * 2)
             try:
@@ -82,9 +84,7 @@ class Spool:
 
     def order(self, name: str) -> Order:
         document = json.loads((self.jobs / name / "spec.json").read_text(encoding="utf-8"))
-        spec = document["spec"]
-        spec["command"], spec["directory"] = tuple(spec["command"]), Path(spec["directory"])
-        return Order(spec=JobSpec(**spec), slots=document["slots"])
+        return Order(spec=decode_job(document["spec"]), slots=document["slots"])
 
     def status(self, name: str) -> JobStatus:
         """The job's state; LOST for one that is not in the spool."""
@@ -94,7 +94,7 @@ class Spool:
             document = json.loads((self.jobs / name / "status.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             return JobStatus(state=JobState.QUEUED)
-        return JobStatus(**{**document, "state": JobState(document["state"])})
+        return read_value(JobStatus, document)
 
     def set_status(self, name: str, status: JobStatus) -> None:
         write_whole(self.jobs / name / "status.json", json.dumps(asdict(status)))
@@ -113,18 +113,3 @@ def require_fit(name: str) -> None:
             f"job name {name!r}: letters, digits, '.', '_' and '-' only, the first a letter or digit, "
             "200 characters at most"
         )
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file by rename, so that a reader sees all of it or what was there before. Raises OSError."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _encode(order: Order) -> dict[str, Any]:
-    spec = {**asdict(order.spec), "directory": str(order.spec.directory), "files": {}, "env": dict(order.spec.env)}
-    return {"spec": spec, "slots": order.slots}

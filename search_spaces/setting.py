@@ -17,6 +17,7 @@ class Capabilities:
     """What the training code of a workload can run. The default is plain data, tensor and pipeline parallelism.
 
     contexts: the kinds of context parallelism, none when empty. choice_of_sequence_parallel: it can be turned off.
+    rules: what it demands of a plan beyond all these; they stand beside `search_spaces.constraints`.
     """
 
     schedules: frozenset[Schedule] = frozenset({Schedule.ONE_F_ONE_B})
@@ -29,6 +30,7 @@ class Capabilities:
     expert_parallel: bool = False
     kv_replication: bool = False
     experts: bool = False
+    rules: tuple[Constraint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

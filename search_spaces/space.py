@@ -17,7 +17,7 @@ from search_spaces.checks import CLOSED, Checks, InvalidValue, Problem
 from search_spaces.columns import MEMBERS, BoolColumn, IntColumn, code, columns_of, rows, value_of
 from search_spaces.constraints import CONSTRAINTS
 from search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
-from search_spaces.setting import Setting, Violation
+from search_spaces.setting import Constraint, Setting, Violation
 
 # 10^7 combinations are about 1 GB of columns and some seconds; more is a mistake in the bounds.
 MOST_COMBINATIONS = 10_000_000
@@ -107,7 +107,7 @@ class Space(Sequence[Plan]):
         grid = _grid(self.dimensions, setting)
         legal = np.ones(combinations, dtype=np.bool_)
         broken: dict[str, int] = {}
-        for constraint in CONSTRAINTS:
+        for constraint in _rules(setting):
             kept = np.broadcast_to(constraint.holds(grid, setting), legal.shape)
             broken[constraint.name] = int(combinations - np.count_nonzero(kept))
             legal &= kept
@@ -189,7 +189,7 @@ class Space(Sequence[Plan]):
         ]
         # Python's integers: a plan that people come up with may multiply up to more than int64 holds.
         row = {name: np.array([code(name, getattr(plan, name))], dtype=object) for name in PLAN_FIELDS}
-        for constraint in CONSTRAINTS:
+        for constraint in _rules(self.setting):
             kept: BoolColumn = np.broadcast_to(constraint.holds(row, self.setting), (1,))
             if not kept[0]:
                 numbers = constraint.numbers(plan, self.setting)
@@ -251,6 +251,11 @@ def _grid(dims: Mapping[str, tuple[Any, ...]], setting: Setting) -> dict[str, In
 
 def _plan(row: dict[str, int]) -> Plan:
     return Plan(**{name: value_of(name, value) for name, value in row.items()})
+
+
+def _rules(setting: Setting) -> tuple[Constraint, ...]:
+    """What every plan must keep, and what this training code demands besides."""
+    return CONSTRAINTS + setting.capabilities.rules
 
 
 def _divisors(number: int) -> tuple[int, ...]:

@@ -36,6 +36,7 @@ from search_spaces.checks import InvalidValue
 from search_spaces.cluster import DeviceKind
 
 RENDEZVOUS_FILE = "rendezvous"
+LOOPBACK = "127.0.0.1"
 # How long one rank waits for another before it gives up; a dead peer is noticed much sooner.
 PEER_TIMEOUT = timedelta(minutes=5)
 
@@ -114,13 +115,14 @@ def choose_device(job: Job) -> torch.device:
 
 
 def meet(job: Job, rank: int, directory: Path) -> None:
-    """Meet the other ranks: at MASTER_ADDR where the runner names one, else over a file in the job's directory."""
+    """Meet the other ranks: at MASTER_ADDR where it is another machine's, else over a file in the job's directory."""
     backend = register_gloo() if job.device is DeviceKind.CPU else "nccl"
     world_size = job.plan.world_size
-    if "MASTER_ADDR" in os.environ:
+    if os.environ.get("MASTER_ADDR", LOOPBACK) != LOOPBACK:
         dist.init_process_group(backend, "env://", rank=rank, world_size=world_size, timeout=PEER_TIMEOUT)
         return
-    # Without an address all ranks are on this machine; gloo would ask the host's name, which may not resolve.
+    # All ranks are on this machine: a file cannot be in use, as a port can. gloo would ask the host's name, which may
+    # not resolve.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = dist.FileStore(str(directory / RENDEZVOUS_FILE), world_size)  # type: ignore[attr-defined]  # no __all__
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=PEER_TIMEOUT)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from runners.base import InvalidJob, JobSpec, JobState, JobStatus
-from runners.spool import Order, Spool, write_whole
+from runners.jobfile import write_whole
+from runners.spool import Order, Spool
 
 
 def order(name: str, **changes) -> Order:

@@ -55,7 +55,7 @@ def free_port() -> str:
 def test_ranks_meet_and_leave_a_result_in_their_directory(meeting, tmp_path, make_job):
     job = make_job(plan={"dp": 2})
     (tmp_path / "job.json").write_text(render_job(job), encoding="utf-8")
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()} if meeting == "address" else {}
+    address = {"MASTER_ADDR": "127.0.0.2", "MASTER_PORT": free_port()} if meeting == "address" else {}
     assert wait(start_ranks(tmp_path, 2, 2, **address)) == [0, 0]
     outcome = read_result(tmp_path)
     assert outcome.verdict is Verdict.OK

@@ -1,0 +1,28 @@
+"""Why a job failed, in the field's words: what a person would look at next. The verdict says what a search may learn.
+
+A runner knows some (a node that died), the training code others (a collective that nobody answered); an outcome that
+names none has its verdict's.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Cause(StrEnum):
+    """user_bug: a failure that no plan can change, such as a missing file or module; trying other plans is waste."""
+
+    OOM = "oom"
+    ILLEGAL_SETTING = "illegal_setting"
+    HANG = "hang"
+    COMMUNICATION = "communication"
+    NODE_FAULT = "node_fault"
+    PREEMPTION = "preemption"
+    TIME_LIMIT = "time_limit"
+    USER_BUG = "user_bug"
+    CRASH = "crash"
+
+    @property
+    def infrastructure(self) -> bool:
+        """True where the plan is not to blame, so that the same plan may be run again."""
+        return self in (Cause.COMMUNICATION, Cause.NODE_FAULT, Cause.PREEMPTION)
