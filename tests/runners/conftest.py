@@ -1,167 +1,29 @@
-"""A laboratory per runner: a place for jobs, ways to wait for them, and proof that no process is left behind."""
+"""The laboratory of every runner that keeps the contract; tests/laboratories/jobs.py says how another one joins."""
 
 from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from jobs import Laboratory, LocalLaboratory
 
-from runners.base import JobSpec, JobState, JobStatus, Runner
-from runners.local import LocalRunner
-
-LIMIT_S = 20.0
-MARK = "LABORATORY"
-
-
-def wait_for(holds: Callable[[], object], limit_s: float = LIMIT_S) -> None:
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline, f"not so after {limit_s} s"
-        time.sleep(0.01)
+# name -> "module:class" in tests/laboratories, imported by the tests that use it, and the marks of these tests
+LABORATORIES = {
+    "local": ("jobs:LocalLaboratory", ()),
+    "slurm": ("slurm_jobs:SlurmLaboratory", (pytest.mark.slow, pytest.mark.slurm)),
+    "allocation": ("allocation_jobs:AllocationLaboratory", (pytest.mark.slow, pytest.mark.slurm)),
+    "ray": ("ray_jobs:RayLaboratory", (pytest.mark.slow,)),
+}
+# Its jobs are descriptions, not programs.
+SIMULATED = {"simulated": ("simulated_jobs:SimulatedLaboratory", ())}
 
 
-def processes_where(holds: Callable[[Path], bool]) -> list[int]:
-    """The processes of which `holds` is true, given their folder in /proc; one that has ended is none."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        with suppress(OSError):
-            if folder.name.isdecimal() and holds(folder):
-                found.append(int(folder.name))
-    return found
-
-
-def alive(pid: int) -> bool:
-    """False for a zombie too: it runs nothing any more."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-class Laboratory:
-    """Jobs of one runner under test. Subclasses say how to open it and what it leaves running on purpose.
-
-    slots: how many processes the runner of `open` lets run at once.
-    """
-
-    slots = 4
-    alive = staticmethod(alive)
-    wait_for = staticmethod(wait_for)
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.opened: list[Runner] = []
-        self.runner = self.open()
-
-    def open(self) -> Runner:
-        """Another runner object for the same jobs, as after a restart of the service."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-    def spec(
-        self, name: str, script: str, *, processes: int = 1, env: dict[str, str] | None = None, **changes
-    ) -> JobSpec:
-        """A job of a shell script, in a folder of its own."""
-        fields = {
-            "name": name,
-            "command": ("sh", "-c", script),
-            "directory": self.folder / "work" / name,
-            "devices_per_node": processes,
-            "time_limit_s": 60.0,
-            # Every process of the job inherits it, however it is started: `left` finds it there.
-            "env": {MARK: str(self.folder), **(env or {})},
-        }
-        return JobSpec(**fields | changes)
-
-    def submit(self, name: str, script: str, **changes) -> str:
-        return self.runner.submit(self.spec(name, script, **changes))
-
-    def status(self, id: str) -> JobStatus:
-        return self.runner.poll([id])[id]
-
-    def wait(self, id: str, *states: JobState, limit_s: float = LIMIT_S) -> JobStatus:
-        """The job's status once it is in one of these states, by default in a final one."""
-        deadline = time.monotonic() + limit_s
-        while True:
-            status = self.status(id)
-            if status.state in states or (not states and status.state.final):
-                return status
-            assert not status.state.final, f"{id} ended unexpectedly: {status}"
-            assert time.monotonic() < deadline, f"{id} is {status} after {limit_s} s"
-            time.sleep(0.01)
-
-    def wait_file(self, name: str, file: str) -> Path:
-        path = self.folder / "work" / name / file
-        wait_for(path.exists)
-        return path
-
-    def wait_text(self, name: str, file: str) -> str:
-        """The file's text once it ends in a line break."""
-        path = self.folder / "work" / name / file
-        wait_for(lambda: path.exists() and path.read_text().endswith("\n"))
-        return path.read_text()
-
-    def left(self) -> list[int]:
-        """Processes of jobs that run."""
-        mark = f"{MARK}={self.folder}".encode()
-        return [
-            pid
-            for pid in processes_where(lambda folder: mark in (folder / "environ").read_bytes().split(b"\0"))
-            if alive(pid)
-        ]
-
-    def wait_nothing_left(self, limit_s: float = LIMIT_S) -> None:
-        wait_for(lambda: not self.left(), limit_s)
-
-
-class LocalLaboratory(Laboratory):
-    def open(self, *, root: Path | None = None, idle_s: float = 30.0, slots: int | None = None) -> LocalRunner:
-        runner = LocalRunner(root or self.folder / "spool", slots=slots or self.slots, idle_s=idle_s)
-        self.opened.append(runner)
-        return runner
-
-    def servers(self) -> list[int]:
-        """The living servers of this laboratory; what they forked looks the same but for its parent."""
-        wanted = [b"runners.local_server", str(self.folder / "spool").encode()]
-        found = processes_where(
-            lambda folder: all(word in (folder / "cmdline").read_bytes().split(b"\0") for word in wanted)
-        )
-        return [pid for pid in found if alive(pid) and self._parent(pid) not in found]
-
-    def _parent(self, pid: int) -> int:
-        try:
-            return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            return 0
-
-    def wait_server(self) -> int:
-        wait_for(lambda: len(self.servers()) == 1)
-        return self.servers()[0]
-
-    def close(self) -> None:
-        for runner in self.opened:
-            if runner._server is not None:  # one that has just been started is not seen in /proc yet
-                runner._server.terminate()
-                runner._server.wait(LIMIT_S)
-            runner.close()
-        for pid in self.servers():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
-        wait_for(lambda: not self.servers())
-
-
-LABORATORIES: dict[str, type[Laboratory]] = {"local": LocalLaboratory}
-
-
-def _laboratory(kind: type[Laboratory], folder: Path) -> Iterator[Laboratory]:
-    laboratory = kind(folder)
+def _laboratory(kind: type[Laboratory], folder: Path, place: object = None) -> Iterator[Laboratory]:
+    laboratory = kind(folder, place)
     try:
         yield laboratory
     finally:
@@ -172,10 +34,27 @@ def _laboratory(kind: type[Laboratory], folder: Path) -> Iterator[Laboratory]:
     assert not left, "processes outlived their jobs"
 
 
-@pytest.fixture(params=LABORATORIES)
+def _params(kinds: dict) -> list:
+    return [pytest.param(path, marks=marks, id=name) for name, (path, marks) in kinds.items()]
+
+
+def _open(request: pytest.FixtureRequest, folder: Path) -> Iterator[Laboratory]:
+    module, _, name = request.param.partition(":")
+    kind = getattr(import_module(module), name)
+    place = request.getfixturevalue(kind.needs) if kind.needs else None
+    yield from _laboratory(kind, folder, place)
+
+
+@pytest.fixture(params=_params(LABORATORIES))
 def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Laboratory]:
-    """A laboratory of every runner that keeps the contract."""
-    yield from _laboratory(LABORATORIES[request.param], tmp_path)
+    """A laboratory of every runner that runs programs."""
+    yield from _open(request, tmp_path)
+
+
+@pytest.fixture(params=_params(LABORATORIES | SIMULATED))
+def life(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Laboratory]:
+    """A laboratory of every runner, for jobs of any kind."""
+    yield from _open(request, tmp_path)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from runners.base import JobState, RunnerUnavailable, SubmitFailed
+from runners.base import InvalidJob, JobState, RunnerUnavailable, SubmitFailed
 from runners.local import create
 from runners.processes import JOB_MARK
 from search_spaces.checks import InvalidValue
@@ -172,6 +172,31 @@ def test_an_unwritable_root_sends_nothing(local):
     assert runner.poll(["job"])["job"].state is JobState.LOST
     assert not spec.directory.exists()
     runner.cancel("job")
+
+
+def test_first_come_first_served(local):
+    blocker = local.submit("blocker", FOREVER, processes=local.slots)
+    # Neither the names nor the sizes are in the order of submission.
+    names = [f"job{number}" for number in (9, 3, 7, 1, 8, 10, 2, 5)]
+    for position, name in enumerate(names):
+        local.submit(name, "true", processes=local.slots if position % 2 else 3)
+    local.runner.cancel(blocker)
+    started = [local.wait(name).started_at for name in names]
+    assert started == sorted(started)
+    assert len(set(started)) == len(started)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"processes": 5}, "job needs 5 processes, but the runner has 4 slots"),
+        ({"processes": 2, "nodes": 3}, "job needs 6 processes, but the runner has 4 slots"),
+        ({"processes": 0}, "job needs 0 processes, but the runner has 4 slots"),
+    ],
+)
+def test_a_job_larger_than_the_slots_is_told_both_numbers(changes, message, local):
+    with pytest.raises(InvalidJob, match=f"^{message}$"):
+        local.submit("job", "true", **changes)
 
 
 @contextmanager

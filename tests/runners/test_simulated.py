@@ -1,6 +1,6 @@
 """The simulated runner keeps the promises of a runner, on a clock that the tests turn; its jobs are files.
 
-The shared contract's jobs are shell scripts, which nothing runs here: what it promises of jobs is asked again.
+What any runner promises of any job is in test_life_cycle.py.
 """
 
 from __future__ import annotations
@@ -104,15 +104,6 @@ def test_a_name_is_sent_once_however_often_it_is_submitted(lab):
     assert lab.status("once", 1010.0).state is JobState.SUCCEEDED
     assert lab.result("once").measurement.tokens_per_step == 8 * 256
     assert json.loads((lab.folder / "work" / "once" / JOB_FILE).read_text())["plan"]["grad_accum_steps"] == 2
-
-
-def test_a_job_is_found_by_its_name_in_every_state(lab):
-    assert lab.runner.find("third") is None
-    for name in ("first", "second", "third"):
-        assert lab.submit(name) == name
-    for now, state in ((1000.0, JobState.QUEUED), (1010.0, JobState.RUNNING), (1020.0, JobState.SUCCEEDED)):
-        assert lab.status("third", now).state is state
-        assert lab.runner.find("third") == "third"
 
 
 @pytest.mark.parametrize("name", ["jo", "job ", "", ".", "..", "../job", "a/b", "x" * 300, "nul\0"])

@@ -225,10 +225,12 @@ class Make:
             state=CampaignState.RUNNING,
             created_at=created_at,
             updated_at=created_at,
+            running_since=created_at,
             combinations=10**7,
             legal=123,
         )
 
+    origin = Origin.SEARCH
     expectation = Expectation(
         step_time_s=0.1 + 0.2,
         step_time_low_s=1 / 7,

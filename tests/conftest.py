@@ -1,0 +1,56 @@
+"""What tests of several folders share: the laboratories, and one Slurm cluster for all that need one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "laboratories"))
+
+from ray_lab import ENVIRONMENT, RayLab
+from slurm_lab import SlurmLab, why_not
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[RayLab]:
+    """One Ray node of 4 CPUs, started once for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        with RayLab(cpus=4) as lab:
+            yield lab
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster() -> Iterator[SlurmLab]:
+    """4 nodes of 4 CPUs, started once for all tests, which leave it idle and as they found it."""
+    reason = why_not()
+    if reason is not None:
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with SlurmLab() as lab:
+        yield lab
+
+
+@pytest.fixture
+def frail_slurm(slurm_cluster: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
+    """A cluster of the test's own, which sees within seconds that a node died, and forgets jobs as fast."""
+    with SlurmLab(nodes=3, frail=True, min_job_age_s=3) as lab:
+        for name, value in lab.environment.items():
+            monkeypatch.setenv(name, value)
+        yield lab
+
+
+@pytest.fixture
+def slurm(slurm_cluster: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
+    """The cluster with all nodes idle; every Slurm command and our runner speak to it meanwhile."""
+    for name, value in slurm_cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    slurm_cluster.wait_idle()
+    yield slurm_cluster
+    slurm_cluster.cancel_all()

@@ -1,0 +1,126 @@
+"""A real Ray cluster on this machine, in a process of its own: Ray's threads and warnings stay out of the tests.
+
+    with RayLab(cpus=4) as cluster:               # or the session's own: the fixture `ray_cluster`
+        cluster.add_node("n1", cpus=2); cluster.remove_node("n1")
+
+A node is one set of Ray's processes; CPUs are only counted. All nodes have this machine's address, so those that are
+added have names. The head is named by the address. Everything ends with the process that reads our commands.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from runners.ray.runner import RayOptions, RayRunner
+
+# Another cluster's token, which this user may have, is no use here; and nothing may be written to the home folder.
+ENVIRONMENT = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+STOP_LIMIT_S = 20.0
+
+
+class RayLab:
+    """One Ray cluster, of one node until more are added."""
+
+    def __init__(self, *, cpus: int = 4) -> None:
+        self._server = subprocess.Popen(
+            [sys.executable, __file__, str(cpus)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, **ENVIRONMENT},
+            start_new_session=True,
+        )
+        self.address = self._heard()
+        self._folder = Path(tempfile.mkdtemp(prefix="mt-ray-"))
+        # The driver ends with the last runner that uses it, and another takes a second to start.
+        self._first = self.runner(self._folder)
+
+    def runner(self, root: Path, *, devices: str = "CPU", **options: Any) -> RayRunner:
+        """A runner on this cluster."""
+        return RayRunner(root, RayOptions(**{"address": self.address, **options}), devices=devices, slots=0)
+
+    def __enter__(self) -> RayLab:
+        self._first.find("")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._first.close()
+        shutil.rmtree(self._folder)
+        self._server.stdin.close()
+        self._server.wait(STOP_LIMIT_S)
+        self._server.stdout.close()
+
+    def add_node(self, name: str, *, cpus: int, gpus: int = 0) -> None:
+        """gpus: only counted, like CPUs."""
+        self._do(f"add {name} {cpus} {gpus}")
+
+    def remove_node(self, name: str) -> None:
+        """Kill it as a failing machine would, without a word to anybody."""
+        self._do(f"remove {name}")
+
+    def processes(self, title: str) -> list[int]:
+        """The living processes of the cluster whose command line begins so; Ray's workers are named after actors."""
+        mine, grew = {self._server.pid}, True
+        parents = {pid: parent for pid, parent in _parents()}
+        while grew:
+            more = {pid for pid, parent in parents.items() if parent in mine} - mine
+            mine, grew = mine | more, bool(more)
+        return [pid for pid in mine if _command_line(pid).startswith(title.encode())]
+
+    def _do(self, command: str) -> None:
+        self._server.stdin.write(f"{command}\n")
+        self._server.stdin.flush()
+        assert self._heard() == "done", command
+
+    def _heard(self) -> str:
+        line = self._server.stdout.readline()
+        assert line, "the Ray cluster has died"
+        return line.strip()
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    """Every process and its parent."""
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError):
+            if folder.name.isdecimal():
+                yield int(folder.name), int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def serve(cpus: int) -> None:
+    """Hold a cluster until the end of our input."""
+    from ray.cluster_utils import Cluster
+
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    small = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": cpus, **small})
+    nodes = {}
+    answers.write(f"{cluster.address}\n")
+    for line in sys.stdin:
+        verb, name, *count = line.split()
+        if verb == "add":
+            nodes[name] = cluster.add_node(num_cpus=int(count[0]), num_gpus=int(count[1]), node_name=name, **small)
+        else:
+            cluster.remove_node(nodes.pop(name), allow_graceful=False)
+        answers.write("done\n")
+    cluster.shutdown()
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))

@@ -1,0 +1,29 @@
+"""Jobs of the Slurm runner on the session's real cluster: partition `one` holds 4 processes, `main` several nodes."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from jobs import Laboratory
+from slurm_lab import SlurmLab
+
+from runners.slurm import SlurmRunner
+from runners.slurm_script import SlurmOptions
+
+
+class SlurmLaboratory(Laboratory):
+    needs: ClassVar[str | None] = "slurm"
+    place: SlurmLab
+
+    def open(self, *, partition: str = "one", nodes: int = 1, **options) -> SlurmRunner:
+        chosen = SlurmOptions(partition=partition, gres="", **options)
+        runner = SlurmRunner(self.folder / "records", chosen, nodes=nodes, devices_per_node=self.slots)
+        self.opened.append(runner)
+        return runner
+
+    def wide(self) -> SlurmRunner:
+        return self.open(partition="main", nodes=len(self.place.nodes))
+
+    def close(self) -> None:
+        self.place.cancel_all()
+        self.wait_nothing_left()

@@ -1,0 +1,152 @@
+"""Inside one allocation: what it is read from, how a step is started, and when it has no time or node left."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from allocation_jobs import AllocationLaboratory
+
+from runners.base import InvalidJob, JobSpec, JobState, NoTimeLeft, Start
+from runners.causes import Cause
+from runners.slurm_script import SlurmOptions
+from runners.slurm_steps import Allocation, AllocationRunner, create_steps, read_allocation, render_step
+from search_spaces.checks import InvalidValue
+from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+
+ALLOCATION = Allocation(id="7", nodes=3, devices_per_node=4)
+
+
+def cluster(nodes: int, devices: int, kind: DeviceKind = DeviceKind.CPU) -> ClusterSpec:
+    device = DeviceSpec(name="d", kind=kind, memory_bytes=2**30)
+    return ClusterSpec(name="c", nodes=nodes, devices_per_node=devices, device=device)
+
+
+def job(**changes) -> JobSpec:
+    fields = {"name": "job", "command": ("train",), "directory": Path("/work"), "time_limit_s": 60.0}
+    return JobSpec(**fields | {"nodes": 2, "devices_per_node": 4} | changes)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "per_device", "nodes", "devices"),
+    [("4(x3)", 1, 3, 4), ("8(x2),4", 2, 3, 2), ("16", 4, 1, 4)],
+)
+def test_an_allocation_is_read_from_slurms_variables(cpus, per_device, nodes, devices):
+    environment = {"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": cpus}
+    found = read_allocation(environment, cluster(1, 1), per_device)
+    assert found == Allocation(id="7", nodes=nodes, devices_per_node=devices)
+
+
+def test_the_gpus_of_a_node_are_slurms_or_else_the_specs():
+    environment = {"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "64(x2)"}
+    gpus = cluster(2, 4, DeviceKind.CUDA)
+    assert read_allocation(environment, gpus, 1).devices_per_node == 4
+    assert read_allocation({**environment, "SLURM_GPUS_ON_NODE": "8"}, gpus, 1).devices_per_node == 8
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({}, "SLURM_JOB_ID is not set"),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "8"}, r"nodes\(1\) of allocation 7 are too few for the 2"),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "2(x2)"}, r"devices_per_node\(2\) .* too few for the 4"),
+    ],
+)
+def test_an_allocation_that_cannot_hold_a_trial_is_told(environment, message, monkeypatch, tmp_path):
+    for name in ("SLURM_JOB_ID", "SLURM_JOB_CPUS_PER_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InvalidValue, match=message):
+        create_steps(tmp_path, cluster(2, 4), {})
+
+
+def test_a_step_asks_for_its_part_of_the_allocation_alone():
+    options = SlurmOptions(gres="gpu", cpus_per_device=2, setup=("module load cuda",))
+    lines = render_step(job(avoid=("n2",)), options, ALLOCATION).splitlines()
+    assert lines[0] == "module load cuda"
+    assert lines[1].startswith(
+        "exec srun --jobid=7 --job-name=job --exact --input=none --nodes=2 --ntasks=8 --ntasks-per-node=4 "
+        "--cpus-per-task=2 --time=3 --chdir=/work --export=ALL --kill-on-bad-exit=1 --wait=0 --gres=gpu:4 --exclude=n2 "
+        "bash -c "
+    )
+    assert lines[-1].endswith("-m runners.rank'")
+
+
+def test_one_launcher_per_node_gets_the_nodes_devices():
+    text = render_step(job(start=Start.NODE), SlurmOptions(cpus_per_device=2), ALLOCATION)
+    assert "--nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=8 " in text
+
+
+def test_nodes_are_not_avoided_where_too_few_would_be_left():
+    assert "--exclude" in render_step(job(avoid=("n0",)), SlurmOptions(), ALLOCATION)
+    assert "--exclude" not in render_step(job(avoid=("n0", "n1")), SlurmOptions(), ALLOCATION)
+
+
+def test_what_does_not_fit_the_allocation_is_refused(tmp_path):
+    runner = AllocationRunner(tmp_path, SlurmOptions(), ALLOCATION)
+    for changes, message in (
+        ({"nodes": 4}, "needs 4 nodes, but allocation 7 has 3"),
+        ({"devices_per_node": 5}, "needs 5 devices on a node, but allocation 7 has 4"),
+        ({"start": Start.JOB}, "launches by itself"),
+    ):
+        with pytest.raises(InvalidJob, match=message):
+            runner.submit(job(**changes))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def inside(slurm, tmp_path):
+    laboratory = AllocationLaboratory(tmp_path, slurm)
+    try:
+        yield laboratory
+    finally:
+        laboratory.close()
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+def test_a_trial_that_would_outlast_the_allocation_is_not_started(inside):
+    with pytest.raises(NoTimeLeft, match=r"ends in 3[0-9]{3} s, and a trial takes up to 3600 s"):
+        inside.submit("late", "true", time_limit_s=3600.0)
+    assert inside.runner.find("late") is None
+    assert not (inside.folder / "work" / "late").exists()
+    inside.wait(inside.submit("early", "true", time_limit_s=60.0))
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+def test_the_end_of_the_allocation_loses_what_runs_and_the_next_one_knows_nothing_of_it(inside):
+    script = "touch started-$RANK; exec sleep 300"
+    id = inside.submit("long", script, processes=2)
+    inside.wait_file("long", "started-1")
+    inside.place.run("scancel", inside.runner._allocation.id)
+    status = inside.wait(id)
+    assert (status.state, status.cause, status.nodes) == (JobState.LOST, Cause.PREEMPTION, ("n0",))
+    assert status.reason == "its allocation ended"
+    inside.allocations.clear()
+    later = inside.open()
+    assert later.find("long") is None
+    assert later.poll([id])[id].state is JobState.LOST
+    assert "earlier allocation" in later.poll([id])[id].reason
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+def test_two_trials_share_the_nodes_and_a_third_waits_for_them(inside):
+    runner = inside.runner = inside.open(nodes=2)
+    script = "touch started-$RANK; while [ ! -e go ]; do sleep 0.05; done"
+    for name in ("first", "second", "third"):
+        inside.submit(name, script, processes=1, nodes=2)
+    for name in ("first", "second"):
+        inside.wait_file(name, "started-1")
+        assert len(inside.status(name).nodes) == 2
+    time.sleep(0.5)
+    assert inside.status("third").state is JobState.QUEUED
+    for name in ("first", "second"):
+        (inside.folder / "work" / name / "go").touch()
+    inside.wait_file("third", "started-1")
+    (inside.folder / "work" / "third" / "go").touch()
+    assert all(inside.wait(name).state is JobState.SUCCEEDED for name in ("first", "second", "third"))
+    assert runner.find("third") == "third"
