@@ -1,0 +1,465 @@
+"""The PBS Pro runner against recorded answers of qsub, qstat, qselect and qdel; no PBS is needed, and none was at hand.
+
+The answers have the form that OpenPBS 23.06 gives them (src/cmds/qstat.c, qsub.c, qdel.c; messages from
+src/lib/Liblog/pbs_messages.c); their exit statuses are the server's error numbers, of which a shell sees 8 bits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, SubmitFailed
+from runners.causes import Cause
+from runners.pbs import PbsRunner, create
+from runners.pbs_script import PbsOptions
+from runners.rank import End, Note
+from search_spaces.checks import InvalidValue
+from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+
+ID = "7.pbs01.example.org"
+# qstat.c prints the head of its answer whatever it found.
+HEAD = {"timestamp": 1750053827, "pbs_version": "23.06.06", "pbs_server": "pbs01.example.org"}
+CANNOT_CONNECT = "Connection refused\nqstat: cannot connect to server pbs01.example.org (errno=15010)\n"
+NO_HISTORY = "qstat: PBS is not configured to maintain job history 7.pbs01.example.org\n"
+UNKNOWN = f"qstat: Unknown Job Id {ID}\n"
+
+SHIM = """#!/bin/sh
+folder=$(dirname "$0")
+name=$(basename "$0")
+echo "$*" >> "$folder/$name.calls"
+env > "$folder/$name.env"
+case "$1" in -x) [ -e "$folder/$name-x.out" ] && name="$name-x" ;; esac
+[ -e "$folder/$name.hangs" ] && exec sleep 60
+cat "$folder/$name.out"
+cat "$folder/$name.err" >&2
+exit "$(cat "$folder/$name.code")"
+"""
+
+
+def opened(folder: Path, options: PbsOptions) -> PbsRunner:
+    return PbsRunner(folder / "root", options, nodes=2, devices_per_node=4)
+
+
+class Shims:
+    """Programs that give recorded answers, and tell how they were called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for program in ("qsub", "qstat", "qdel", "qselect"):
+            (folder / program).write_text(SHIM)
+            (folder / program).chmod(0o755)
+            self.answer(program)
+        self.answer("qsub", f"{ID}\n")
+
+    def answer(self, program: str, out: str = "", err: str = "", code: int = 0) -> None:
+        for end, text in {"out": out, "err": err, "code": str(code)}.items():
+            (self.folder / f"{program}.{end}").write_text(text)
+
+    def lists(self, jobs: Mapping[str, Mapping[str, object]], err: str = "", code: int = 0) -> None:
+        """What qstat says: these attributes of these jobs."""
+        self.answer("qstat", json.dumps({**HEAD, **({"Jobs": jobs} if jobs else {})}, indent="\t"), err, code)
+
+    def hang(self, program: str) -> None:
+        (self.folder / f"{program}.hangs").touch()
+
+    def calls(self, program: str) -> list[str]:
+        path = self.folder / f"{program}.calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture
+def shims(tmp_path, monkeypatch) -> Shims:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return Shims(folder)
+
+
+@pytest.fixture
+def runner(tmp_path, shims) -> PbsRunner:
+    return opened(tmp_path, PbsOptions(call_limit_s=10.0))
+
+
+@pytest.fixture
+def spec(tmp_path) -> JobSpec:
+    return JobSpec(
+        name="c1-t3-a1",
+        command=("python", "train.py"),
+        directory=tmp_path / "work" / "c1-t3-a1",
+        nodes=2,
+        devices_per_node=1,
+        time_limit_s=600.0,
+        files={"input.json": "{}"},
+        env={"HF_TOKEN": "hush"},
+    )
+
+
+@pytest.fixture
+def sent(runner, spec) -> str:
+    return runner.submit(spec)
+
+
+def note(spec: JobSpec, rank: int, **changes) -> None:
+    """What a process of the job leaves behind."""
+    fields = {"rank": rank, "host": f"node{rank}", "started_at": 100.0, "finished_at": 200.0}
+    written = Note(**fields | {"end": End.ITSELF, "exit_code": 0} | changes)
+    document = {name: getattr(written, name) for name in Note.__dataclass_fields__}
+    (spec.directory / f"rank-{rank}.json").write_text(json.dumps(document))
+
+
+def ended(code: int | None, substate: int = 93, **more) -> dict[str, object]:
+    exit_status = {} if code is None else {"Exit_status": code}
+    return {"job_state": "F", "substate": substate, "exec_host": "node7/0+node8/0", **exit_status, **more}
+
+
+def test_a_job_is_sent_with_its_files_and_its_script(runner, shims, spec):
+    assert runner.submit(spec) == ID
+    assert shims.calls("qsub") == [str(spec.directory / "pbs.sh")]
+    assert (spec.directory / "input.json").read_text() == "{}"
+    assert json.loads((spec.directory / "gang.json").read_text())["env"] == {"HF_TOKEN": "hush"}
+    assert "#PBS -N c1-t3-a1\n" in (spec.directory / "pbs.sh").read_text()
+    assert runner.find(spec.name) == ID
+
+
+def test_the_same_name_is_sent_once(runner, shims, spec, tmp_path):
+    ids = {runner.submit(spec), runner.submit(spec)}
+    after_a_restart = opened(tmp_path, PbsOptions())
+    ids.add(after_a_restart.submit(spec))
+    assert (ids, len(shims.calls("qsub"))) == ({ID}, 1)
+    assert shims.calls("qselect") == []
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "kind"),
+    [
+        ("qsub: Unknown queue", 170, InvalidJob),
+        ("qsub: Job violates queue and/or server resource limits", 188, InvalidJob),
+        ("qsub: Illegal attribute or resource value Resource_List.select", 166, InvalidJob),
+        ("qsub: Job rejected by all possible destinations", 191, InvalidJob),
+        ("usage: qsub [-a date_time] [-A account_string]", 2, InvalidJob),
+        ("qsub: would exceed queue debug's per-user limit", 217, SubmitFailed),
+        ("qsub: Maximum number of jobs already in queue", 197, SubmitFailed),
+        ("Connection refused\nqsub: cannot connect to server pbs01 (errno=15010)", 255, SubmitFailed),
+        ("qsub: Budget exceeded, says a hook of the site", 123, SubmitFailed),
+    ],
+)
+def test_a_refused_job_was_not_sent_and_says_whether_to_try_again(message, code, kind, runner, shims, spec):
+    shims.answer("qsub", err=f"{message}\n", code=code)
+    with pytest.raises(kind, match=f"^{spec.name} was refused: ") as error:
+        runner.submit(spec)
+    assert " ".join(message.split()) in str(error.value)
+    assert runner.find(spec.name) is None
+    assert shims.calls("qselect") == []
+    shims.answer("qsub", f"{ID}\n")
+    assert runner.submit(spec) == ID
+
+
+def test_a_sites_own_words_before_the_id_are_read_over(runner, shims, spec):
+    shims.answer("qsub", f"Welcome to the debug queue, 2 nodes are free\n{ID}\n")
+    assert runner.submit(spec) == ID
+
+
+@pytest.mark.parametrize("out", ["", "submitted to the queue debug\n"])
+def test_an_answer_without_a_job_id_leaves_open_whether_it_was_sent(out, runner, shims, spec):
+    shims.answer("qsub", out)
+    with pytest.raises(RunnerUnavailable, match="qsub gave no id of c1-t3-a1"):
+        runner.submit(spec)
+    shims.answer("qselect", f"{ID}\n")
+    assert runner.submit(spec) == ID
+    assert len(shims.calls("qsub")) == 1
+
+
+def test_a_job_whose_answer_never_came_is_found_by_its_name(runner, shims, spec, tmp_path):
+    shims.hang("qsub")
+    with pytest.raises(RunnerUnavailable, match=r"qsub did not answer within 0\.2 s"):
+        opened(tmp_path, PbsOptions(call_limit_s=0.2)).submit(spec)
+    shims.answer("qselect", f"10.pbs01.example.org\n{ID}\n")
+    assert runner.submit(spec) == ID
+    assert shims.calls("qselect")[0].startswith("-x -u ")
+    assert shims.calls("qselect")[0].endswith(f" -N {spec.name}")
+    assert len(shims.calls("qsub")) == 1
+
+
+def test_a_job_that_runs_already_says_itself_that_it_was_sent(runner, shims, spec, tmp_path):
+    shims.hang("qsub")
+    with pytest.raises(RunnerUnavailable):
+        opened(tmp_path, PbsOptions(call_limit_s=0.2)).submit(spec)
+    (spec.directory / "batch-id").write_text(f"{ID}\n")
+    assert (runner.find(spec.name), shims.calls("qselect")) == (ID, [])
+
+
+def test_a_job_that_pbs_never_got_is_sent_again(runner, shims, spec, tmp_path):
+    shims.hang("qsub")
+    with pytest.raises(RunnerUnavailable):
+        opened(tmp_path, PbsOptions(call_limit_s=0.2)).submit(spec)
+    (shims.folder / "qsub.hangs").unlink()
+    shims.answer("qselect", err="qselect: cannot connect to server\n", code=255)
+    with pytest.raises(RunnerUnavailable, match="cannot connect"):
+        runner.submit(spec)
+    shims.answer("qselect")
+    assert runner.submit(spec) == ID
+
+
+def test_of_two_copies_the_one_that_runs_is_followed(runner, shims, spec, sent):
+    """A request that PBS got after we had given up on it; the copy that starts first claims the job's folder."""
+    (spec.directory / "batch-id").write_text("8.pbs01.example.org\n")
+    shims.lists({"8.pbs01.example.org": {"job_state": "R"}})
+    assert runner.poll([sent])[sent].state is JobState.RUNNING
+    assert shims.calls("qstat") == ["-x -E -f -F json 8.pbs01.example.org"]
+    runner.cancel(sent)
+    assert shims.calls("qdel") == [f"{ID} 8.pbs01.example.org"]
+
+
+@pytest.mark.parametrize(
+    ("job", "state", "reason"),
+    [
+        ({"job_state": "Q"}, JobState.QUEUED, ""),
+        ({"job_state": "H", "substate": 20, "Hold_Types": "u"}, JobState.QUEUED, "held"),
+        ({"job_state": "R", "substate": 42}, JobState.RUNNING, ""),
+        (ended(0, 92), JobState.SUCCEEDED, ""),
+        (ended(3), JobState.FAILED, "the job script exited with code 3"),
+        (ended(-29), JobState.TIMED_OUT, "ran longer than its walltime"),
+        (ended(271, 91), JobState.CANCELLED, "cancelled from outside"),
+        (ended(None, 91), JobState.CANCELLED, "cancelled from outside"),
+        (ended(-20), JobState.LOST, "its first node was lost"),
+    ],
+)
+def test_a_job_is_in_the_state_that_pbs_says(job, state, reason, runner, shims, sent):
+    shims.lists({ID: job})
+    status = runner.poll([sent])[sent]
+    assert (status.state, status.reason) == (state, reason)
+
+
+def test_all_jobs_are_asked_for_in_one_request(runner, shims, spec):
+    ids = []
+    for number in range(5):
+        shims.answer("qsub", f"{number}.pbs\n")
+        ids.append(
+            runner.submit(
+                JobSpec(name=f"job{number}", command=("x",), directory=spec.directory / f"{number}", time_limit_s=1)
+            )
+        )
+    shims.lists({id: {"job_state": "R"} for id in ids[:4]})
+    statuses = runner.poll([*ids, "99.pbs", ""])
+    assert [statuses[id].state for id in ids] == [JobState.RUNNING] * 4 + [JobState.LOST]
+    assert statuses["99.pbs"].reason == statuses[""].reason == "this runner sent no such job"
+    assert shims.calls("qstat") == ["-x -E -f -F json 0.pbs 1.pbs 2.pbs 3.pbs 4.pbs"]
+
+
+def test_nothing_is_asked_where_there_is_nothing_to_ask(runner, shims):
+    assert runner.poll([]) == {}
+    assert runner.poll(["99.pbs"])["99.pbs"].state is JobState.LOST
+    assert shims.calls("qstat") == []
+
+
+def test_an_ended_job_stays_as_it_is_when_pbs_has_forgotten_it(runner, shims, sent, tmp_path):
+    shims.lists({ID: ended(3)})
+    before = runner.poll([sent])
+    shims.lists({}, UNKNOWN, 153)
+    assert runner.poll([sent]) == before
+    assert opened(tmp_path, PbsOptions()).poll([sent]) == before
+    runner.cancel(sent)
+    assert (len(shims.calls("qstat")), shims.calls("qdel")) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("out", "err", "code", "message"),
+    [
+        (json.dumps(HEAD), CANNOT_CONNECT, 255, "qstat: cannot connect to server"),
+        ("", "qstat: End of File\n", 1, "qstat: End of File"),
+        ("{", "", 0, "qstat's answer is not JSON"),
+        (json.dumps(HEAD), "", 0, "qstat listed no job"),
+        ("<html>a proxy's page</html>", "", 0, "qstat's answer is not JSON"),
+    ],
+)
+def test_a_poll_that_failed_says_nothing_of_jobs(out, err, code, message, runner, shims, sent):
+    shims.answer("qstat", out, err, code)
+    with pytest.raises(RunnerUnavailable, match=message):
+        runner.poll([sent])
+    shims.lists({ID: ended(0, 92)})
+    assert runner.poll([sent])[sent].state is JobState.SUCCEEDED
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for(runner, shims, sent, tmp_path):
+    hasty = opened(tmp_path, PbsOptions(call_limit_s=0.2))
+    for program, ask in {"qstat": lambda: hasty.poll([sent]), "qdel": lambda: hasty.cancel(sent)}.items():
+        shims.hang(program)
+        before = time.monotonic()
+        with pytest.raises(RunnerUnavailable, match=f"{program} did not answer within 0.2 s"):
+            ask()
+        assert time.monotonic() - before < 5
+
+
+def test_where_pbs_is_not_installed_the_runner_is_unavailable(tmp_path, monkeypatch, spec):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RunnerUnavailable, match="qsub cannot be run"):
+        opened(tmp_path, PbsOptions()).submit(spec)
+
+
+def test_a_server_without_history_is_asked_for_what_it_has(runner, shims, sent):
+    """Such a server refuses -x as a whole, with exit status 0."""
+    shims.lists({ID: {"job_state": "R"}})
+    for end, text in {"out": json.dumps(HEAD), "err": NO_HISTORY, "code": "0"}.items():
+        (shims.folder / f"qstat-x.{end}").write_text(text)
+    assert runner.poll([sent])[sent].state is JobState.RUNNING
+    assert runner.poll([sent])[sent].state is JobState.RUNNING
+    assert [call.split()[0] for call in shims.calls("qstat")] == ["-x", "-E", "-E"]
+
+
+def test_a_job_that_pbs_has_forgotten_ended_as_its_processes_noted(runner, shims, spec, sent):
+    note(spec, 0, exit_code=1, finished_at=201.0)
+    note(spec, 1, exit_code=7)
+    shims.lists({}, UNKNOWN, 153)
+    status = runner.poll([sent])[sent]
+    assert (status.state, status.exit_code, status.reason) == (JobState.FAILED, 7, "rank 1 exited with code 7")
+
+
+@pytest.mark.parametrize(("cancelled", "state"), [(False, JobState.LOST), (True, JobState.CANCELLED)])
+def test_a_job_that_pbs_has_forgotten_without_a_note_is_lost_or_cancelled(cancelled, state, runner, shims, sent):
+    if cancelled:
+        runner.cancel(sent)
+    shims.lists({}, UNKNOWN, 153)
+    assert runner.poll([sent])[sent].state is state
+
+
+def test_a_failed_script_ended_as_its_processes_noted(runner, shims, spec, sent):
+    note(spec, 0, exit_code=-9)
+    note(spec, 1, exit_code=1)
+    shims.lists({ID: ended(1)})
+    status = runner.poll([sent])[sent]
+    assert (status.state, status.exit_code, status.reason) == (JobState.FAILED, -9, "rank 0 was killed by SIGKILL")
+    assert status.nodes == ("node7", "node8")
+
+
+def test_processes_that_ended_themselves_in_time_timed_out(runner, shims, spec, sent):
+    for rank in (0, 1):
+        note(spec, rank, end=End.TIME_LIMIT, exit_code=None)
+    shims.lists({ID: ended(1)})
+    status = runner.poll([sent])[sent]
+    assert (status.state, status.reason) == (JobState.TIMED_OUT, "ran longer than its time limit of 600 s")
+
+
+@pytest.mark.parametrize(
+    ("job", "state", "cause"),
+    [
+        (ended(-20), JobState.LOST, Cause.NODE_FAULT),
+        (ended(-11), JobState.LOST, Cause.PREEMPTION),
+        (ended(-29), JobState.TIMED_OUT, Cause.TIME_LIMIT),
+        (ended(-27), JobState.FAILED, Cause.OOM),
+        (ended(271, 91), JobState.CANCELLED, None),
+    ],
+)
+def test_what_survivors_of_a_lost_node_or_of_a_kill_noted_blames_nobody(job, state, cause, runner, shims, spec, sent):
+    note(spec, 0, exit_code=-15)
+    note(spec, 1, exit_code=1)
+    shims.lists({ID: job})
+    status = runner.poll([sent])[sent]
+    assert (status.state, status.cause) == (state, cause)
+
+
+def test_a_job_that_was_done_when_its_end_was_asked_for_has_succeeded(runner, shims, spec, sent):
+    for rank in (0, 1):
+        note(spec, rank)
+    shims.lists({ID: ended(271, 91)})
+    assert runner.poll([sent])[sent].state is JobState.SUCCEEDED
+
+
+def test_a_job_that_we_cancelled_is_just_cancelled(runner, shims, sent):
+    runner.cancel(sent)
+    shims.lists({ID: ended(271, 91)})
+    status = runner.poll([sent])[sent]
+    assert (status.state, status.reason) == (JobState.CANCELLED, "cancelled")
+
+
+def test_times_are_those_of_the_processes_where_they_tell(runner, shims, spec, sent):
+    note(spec, 0, started_at=100.5, finished_at=200.25)
+    note(spec, 1, started_at=100.75, finished_at=200.5)
+    shims.lists({ID: ended(0, 92, stime="Tue Oct  4 21:23:20 2022")})
+    status = runner.poll([sent])[sent]
+    assert (status.started_at, status.finished_at) == (100.5, 200.5)
+
+
+def test_a_commands_environment_has_the_server_and_none_of_our_secrets(runner, shims, spec, monkeypatch):
+    """A site may tell qsub to pass the environment on (default_qsub_arguments = -V)."""
+    monkeypatch.setenv("MESHTUNE_TOKEN", "hush")
+    monkeypatch.setenv("PBS_DEFAULT", "pbs01")
+    runner.submit(spec)
+    seen = (shims.folder / "qsub.env").read_text().splitlines()
+    assert {"PBS_DEFAULT=pbs01", "LC_ALL=C"} <= set(seen)
+    assert not any("hush" in line for line in seen)
+
+
+def test_a_job_whose_folder_was_cleared_away_keeps_the_state_that_pbs_gives_it(runner, shims, spec, sent):
+    shutil.rmtree(spec.directory)
+    shims.lists({ID: ended(3)})
+    assert runner.poll([sent])[sent].state is JobState.FAILED
+
+
+def test_the_first_node_is_blamed_when_it_was_lost(runner, shims, sent):
+    shims.lists({ID: ended(-20)})
+    status = runner.poll([sent])[sent]
+    assert (status.nodes, status.failed_nodes) == (("node7", "node8"), ("node7",))
+
+
+@pytest.mark.parametrize(
+    "complaint",
+    ["", f"qdel: Unknown Job Id {ID}", f"qdel: Job has finished {ID}", f"qdel: Request invalid for state of job {ID}"],
+)
+def test_cancelling_what_may_have_ended_is_no_error(complaint, runner, shims, sent):
+    shims.answer("qdel", err=f"{complaint}\n", code=35 if complaint else 0)
+    runner.cancel(sent)
+    runner.cancel(sent)
+    runner.cancel("99.pbs")
+    assert shims.calls("qdel") == [ID, ID]
+
+
+def test_cancelling_where_pbs_does_not_answer_is_told(runner, shims, sent):
+    shims.answer("qdel", err="qdel: cannot connect to server pbs01 (errno=15010)\n", code=255)
+    with pytest.raises(RunnerUnavailable, match=f"{ID} cannot be cancelled: qdel: cannot connect"):
+        runner.cancel(sent)
+
+
+@pytest.mark.parametrize("name", ["", ".", "../c1-t3-a1", "a/b", "nul\0", "x" * 300])
+def test_what_was_never_sent_is_not_found_nor_asked_for(name, runner, shims, sent):
+    assert runner.find(name) is None
+    assert shims.calls("qselect") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "a/b"}, "job name 'a/b'"),
+        ({"nodes": 0}, "c1-t3-a1 needs 0 nodes"),
+        ({"nodes": 3}, "c1-t3-a1 needs 3 nodes, but the cluster has 2"),
+        ({"devices_per_node": 5}, "c1-t3-a1 needs 5 devices on a node, but the cluster has 4"),
+        ({"command": ()}, "c1-t3-a1 has an empty command"),
+    ],
+)
+def test_what_can_never_run_is_refused_and_leaves_nothing(changes, message, runner, shims, spec):
+    fields = {name: getattr(spec, name) for name in JobSpec.__dataclass_fields__}
+    with pytest.raises(InvalidJob, match=message):
+        runner.submit(JobSpec(**fields | changes))
+    assert not spec.directory.exists()
+    assert shims.calls("qsub") == []
+
+
+def test_a_job_that_cannot_be_written_was_not_sent(runner, shims, spec):
+    spec.directory.parent.write_text("a file where a folder should be")
+    with pytest.raises(SubmitFailed, match=r"^c1-t3-a1 cannot be written: .*work"):
+        runner.submit(spec)
+    assert shims.calls("qsub") == []
+
+
+def test_the_options_of_a_campaign_are_checked(tmp_path):
+    device = DeviceSpec(name="cpu", kind=DeviceKind.CPU, memory_bytes=2**30)
+    cluster = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=device)
+    assert isinstance(create(tmp_path, cluster, {"queue": "debug"}).runner, PbsRunner)
+    with pytest.raises(InvalidValue, match="que: is not a known key; did you mean 'queue'"):
+        create(tmp_path, cluster, {"que": "debug"})

@@ -1,0 +1,58 @@
+"""Job scripts of the PBS Pro runner that really run, under programs that pretend to be PBS and an MPI launcher.
+
+What holds for every runner is in test_contract.py. Shown is the script, the processes it starts and what the runner
+makes of their notes; not shown is PBS.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pbs_jobs import PbsLaboratory
+
+from runners.base import JobState, Start
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def pbs(tmp_path: Path) -> Iterator[PbsLaboratory]:
+    laboratory = PbsLaboratory(tmp_path)
+    yield laboratory
+    laboratory.close()
+
+
+def test_every_process_has_what_the_setup_lines_set_and_a_meeting_of_the_jobs_own(pbs):
+    script = 'echo "$FROM_SETUP $NODE_RANK $NNODES $MASTER_ADDR $MASTER_PORT" > said-$RANK'
+    id = pbs.wide().submit(pbs.spec("job", script, nodes=2, processes=2))
+    assert pbs.wait(id).state is JobState.SUCCEEDED
+    said = [(pbs.folder / "work" / "job" / f"said-{rank}").read_text() for rank in range(4)]
+    assert said == [f"seen {node} 2 127.0.0.1 20001\n" for node in (0, 0, 1, 1)]
+
+
+def test_a_script_that_launches_for_itself_is_started_once_without_a_launcher(pbs):
+    id = pbs.submit("job", 'echo "$RANK of $WORLD_SIZE" >> said', start=Start.JOB, processes=4)
+    assert pbs.wait(id).state is JobState.SUCCEEDED
+    assert (pbs.folder / "work" / "job" / "said").read_text() == "0 of 1\n"
+
+
+def test_a_script_that_was_sent_twice_runs_once(pbs):
+    pbs.wait(pbs.submit("job", "echo $RANK >> ran", processes=2))
+    folder = pbs.folder / "work" / "job"
+    again = subprocess.run(["qsub", folder / "pbs.sh"], capture_output=True, text=True, check=True)
+    pbs.wait_for(pbs.pbs.idle)
+    assert (pbs.pbs.jobs / again.stdout.strip() / "ended").read_text() == "75"
+    assert sorted((folder / "ran").read_text().split()) == ["0", "1"]
+
+
+def test_where_there_is_no_launcher_a_job_fails(pbs):
+    (pbs.pbs.programs / "mpiexec").unlink()
+    status = pbs.wait(pbs.submit("job", "true"))
+    assert (status.state, status.exit_code, status.reason) == (
+        JobState.FAILED,
+        127,
+        "the job script exited with code 127",
+    )
