@@ -1,7 +1,8 @@
 """A rank that fails says so in `failure-<rank>.json` before it tears anything down, and the first cause can be found.
 
 When one rank dies its peers fail as well, a moment later and with errors about connections: those are echoes. Imports
-no torch, so that whoever judges a dead job can read the files anywhere; torch's errors are known by name and text.
+no torch, so that whoever judges a dead job can read the files anywhere; torch's errors are known by name and text
+(`runners.failure_texts`).
 A rank killed by a signal writes nothing: only its exit status tells.
 """
 
@@ -17,41 +18,19 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from runners.causes import Cause
+from runners.failure_texts import cause_of_line, first_in_precedence, is_echo
 from runners.outcome import Verdict
 
 REASON_LINES = 3
 TRACEBACK_LINES = 20
 
-# CPU allocator, CUDA allocator, C++ new, cudaMalloc behind a library's back.
-_OUT_OF_MEMORY_TEXTS = (
-    "DefaultCPUAllocator: can't allocate memory",
-    "not enough memory",
-    "CUDA out of memory",
-    "std::bad_alloc",
-    "CUDA error: out of memory",
-)
 _OUT_OF_MEMORY_TYPES = ("MemoryError", "OutOfMemoryError")
+# Errors of our own: a plan that the trainer does not run, and a job file that no plan can mend.
+_OWN_TYPES = {"InvalidValue": Cause.ILLEGAL_SETTING, "JobMalformed": Cause.USER_BUG}
 
 # Where in its sources the CPU allocator failed; it stands before what people want to read, how much was asked for.
 _ENFORCE_FAIL = re.compile(r"^\[enforce fail at [^\]]*\] err == 0\. ")
-
-# What gloo, NCCL, the c10d store and the watchdog say when it is the other side that is gone.
-_ECHO_TEXTS = (
-    "Connection closed",
-    "Connection reset",
-    "Connection refused",
-    "Broken pipe",
-    "Timed out waiting",
-    "Wait timeout",
-    "Socket Timeout",
-    "Socket closed",
-    "Operation timed out",
-    "collective operation timeout",
-    "remote process exited",
-    "ncclRemoteError",
-    "NCCL communicator was aborted",
-    "failed to recv, got 0 bytes",
-)
 
 
 class Phase(StrEnum):
@@ -92,7 +71,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFailure:
-    """Why one rank ended. at: seconds since the epoch. echo: it only noticed that a peer was gone."""
+    """Why one rank ended. at: seconds since the epoch. echo: it only noticed that a peer was gone or did not answer."""
 
     rank: int
     at: float
@@ -101,26 +80,31 @@ class RankFailure:
     reason: str
     traceback: str = ""
     echo: bool = False
+    cause: Cause | None = None
 
 
 def describe(error: BaseException, *, rank: int, phase: Phase, at: float) -> RankFailure:
     """The failure that `error` is. The chain of explicit causes is searched, its innermost error is the reason."""
-    chain = list(_causes(error))
-    out_of_memory = any(_is_out_of_memory(link) for link in chain)
-    root = next((link for link in chain if _is_out_of_memory(link)), chain[-1])
+    chain = list(_chain(error))
+    known = [_cause(link) for link in chain]
+    of_memory = [link for link, cause in zip(chain, known, strict=True) if cause is Cause.OOM]
+    root = of_memory[0] if of_memory else chain[-1]
+    echoes = [cause for cause in known if is_echo(cause)]
+    cause = Cause.OOM if of_memory else first_in_precedence(echoes) or known[-1]
     lines = _ENFORCE_FAIL.sub("", str(root).strip()).splitlines()[:REASON_LINES]
     return RankFailure(
         rank=rank,
         at=at,
-        verdict=Verdict.OOM if out_of_memory else Verdict.CRASHED,
+        verdict=Verdict.OOM if of_memory else Verdict.CRASHED,
         phase=phase,
         reason=f"{type(root).__name__}: {' '.join(line.strip() for line in lines)}",
         traceback="\n".join("".join(traceback.format_exception(error)).splitlines()[-TRACEBACK_LINES:]),
-        echo=not out_of_memory and any(text in str(link) for link in chain for text in _ECHO_TEXTS),
+        echo=is_echo(cause),
+        cause=cause,
     )
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def _chain(error: BaseException) -> Iterator[BaseException]:
     # torch's pipeline stage wraps what a forward pass raised: "failed to run forward" from the cause.
     link: BaseException | None = error
     for _ in range(10):
@@ -130,9 +114,14 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         link = link.__cause__
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
-    names = {base.__name__ for base in type(error).__mro__}
-    return bool(names.intersection(_OUT_OF_MEMORY_TYPES)) or any(text in str(error) for text in _OUT_OF_MEMORY_TEXTS)
+def _cause(error: BaseException) -> Cause:
+    names = [base.__name__ for base in type(error).__mro__]
+    if any(name in _OUT_OF_MEMORY_TYPES for name in names):
+        return Cause.OOM
+    if names[0] in _OWN_TYPES:
+        return _OWN_TYPES[names[0]]
+    told = {cause_of_line(line) for line in f"{names[0]}: {error}".splitlines()} - {None, Cause.CRASH}
+    return first_in_precedence(cause for cause in told if cause is not None) or Cause.CRASH
 
 
 def write_failure(directory: Path, failure: RankFailure) -> Path:
@@ -161,6 +150,7 @@ def _parse_failure(path: Path) -> RankFailure | None:
             reason=str(raw["reason"]),
             traceback=str(raw.get("traceback", "")),
             echo=bool(raw.get("echo", False)),
+            cause=None if raw.get("cause") is None else Cause(raw["cause"]),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

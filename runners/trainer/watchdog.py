@@ -16,6 +16,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from runners.causes import Cause
 from runners.outcome import Verdict
 from runners.trainer.failure import Progress, RankFailure, write_failure
 
@@ -44,6 +45,7 @@ def _give_up(progress: Progress, stall_s: float, rank: int, directory: Path) -> 
         phase=progress.phase,
         reason=reason,
         traceback=_all_tracebacks(),
+        cause=Cause.HANG,
     )
     with suppress(OSError):
         write_failure(directory, failure)

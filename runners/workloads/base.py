@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from runners.base import JobSpec, JobState, JobStatus
-from runners.outcome import Outcome, ResultMalformed, ResultMissing, Verdict, read_result
+from runners.causes import Cause
+from runners.outcome import FAILED, Outcome, ResultMalformed, ResultMissing, Verdict, read_result
 from search_spaces.cluster import ClusterSpec
 from search_spaces.framework import Framework
 from search_spaces.model import ModelSpec
@@ -14,6 +16,18 @@ from search_spaces.plan import Plan
 from search_spaces.setting import Capabilities
 
 LOG_TAIL_BYTES = 4000
+# What a search may learn from each cause. A hang is late: it would have reached its time limit.
+VERDICTS: Mapping[Cause, Verdict] = {
+    Cause.OOM: Verdict.OOM,
+    Cause.ILLEGAL_SETTING: Verdict.ILLEGAL,
+    Cause.HANG: Verdict.TIMED_OUT,
+    Cause.COMMUNICATION: Verdict.LOST,
+    Cause.NODE_FAULT: Verdict.LOST,
+    Cause.PREEMPTION: Verdict.LOST,
+    Cause.TIME_LIMIT: Verdict.TIMED_OUT,
+    Cause.USER_BUG: Verdict.CRASHED,
+    Cause.CRASH: Verdict.CRASHED,
+}
 
 
 class Workload(Protocol):
@@ -52,17 +66,21 @@ class Workload(Protocol):
         """What became of a job whose state is final, from what it left in `directory`. May be repeated."""
 
 
+def failed(cause: Cause, reason: str, **rest: Any) -> Outcome:
+    """A failure of known cause. rest: fields of Outcome."""
+    return Outcome(verdict=VERDICTS[cause], cause=cause, reason=reason, **rest)
+
+
 def outcome_without_result(status: JobStatus, log_tail: str) -> Outcome:
-    """What a job's end means when it left no result file and no word of its own."""
-    verdict = {
-        JobState.TIMED_OUT: Verdict.TIMED_OUT,
-        JobState.CANCELLED: Verdict.CANCELLED,
-        JobState.LOST: Verdict.LOST,
-    }.get(status.state, Verdict.CRASHED)
-    reason = status.reason
+    """What a job's end means when it left no result file and no word of its own: what its runner says of it."""
+    if status.state is JobState.CANCELLED:
+        return Outcome(verdict=Verdict.CANCELLED, reason=status.reason, log_tail=log_tail)
     if status.state is JobState.SUCCEEDED:
-        reason = "the job ended without an error, but wrote no result file"
-    return Outcome(verdict=verdict, reason=reason, log_tail=log_tail)
+        return failed(Cause.CRASH, "the job ended without an error, but wrote no result file", log_tail=log_tail)
+    if status.cause is not None:
+        return failed(status.cause, status.reason, log_tail=log_tail)
+    verdict = {JobState.TIMED_OUT: Verdict.TIMED_OUT, JobState.LOST: Verdict.LOST}.get(status.state, Verdict.CRASHED)
+    return Outcome(verdict=verdict, cause=FAILED[verdict], reason=status.reason, log_tail=log_tail)
 
 
 def outcome_from_result(directory: Path, log_tail: str) -> Outcome | None:
@@ -72,7 +90,7 @@ def outcome_from_result(directory: Path, log_tail: str) -> Outcome | None:
     except ResultMissing:
         return None
     except ResultMalformed as error:
-        return Outcome(verdict=Verdict.CRASHED, reason=f"the result file is malformed: {error}", log_tail=log_tail)
+        return failed(Cause.CRASH, f"the result file is malformed: {error}", log_tail=log_tail)
 
 
 def read_tail(path: Path, most_bytes: int = LOG_TAIL_BYTES) -> str:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from runners.base import JobSpec, JobState, JobStatus
-from runners.outcome import Outcome, Verdict
+from runners.outcome import FAILED, Outcome, Verdict
 from runners.processes import log_path
 from runners.reading import read_value
 from runners.trainer.failure import RankFailure, first_cause, read_failures, silent_ranks
 from runners.trainer.gang import LAST_WORDS_BYTES
 from runners.trainer.job import JOB_FILE, Dtype, Job, JobMalformed, Measuring, Router, parse_job, render_job
-from runners.workloads.base import outcome_from_result, outcome_without_result, read_tail
+from runners.workloads.base import failed, outcome_from_result, outcome_without_result, read_tail
+from runners.workloads.logs import died_silently, outcome_of_failure, rank_logs
 from search_spaces.checks import CLOSED, Checks
 from search_spaces.cluster import ClusterSpec, DeviceKind
 from search_spaces.framework import Framework
@@ -119,24 +120,30 @@ class TorchWorkload:
 
     def read(self, directory: Path, status: JobStatus) -> Outcome:
         failures = read_failures(directory)
-        cause = first_cause(failures)
-        log_tail = read_tail(log_path(directory, cause.rank if cause else 0))
+        first = first_cause(failures)
+        log_tail = read_tail(log_path(directory, first.rank if first else 0))
         if status.exit_code is not None and status.exit_code < 0:
             log_tail = _last_words(directory, failures) or log_tail
         outcome = outcome_from_result(directory, log_tail)
         if outcome is not None:
             return outcome
         # An end that was asked for, or that the infrastructure made, is not the plan's: what dying ranks say is echo.
-        if cause is None or status.state in (JobState.CANCELLED, JobState.LOST) or (cause.echo and status.reason):
+        if status.state in (JobState.CANCELLED, JobState.LOST) or status.cause is not None:
             return outcome_without_result(status, log_tail)
-        stuck = silent_ranks(failures, _world_size(directory)) if cause.verdict is Verdict.TIMED_OUT else []
+        if first is None:
+            return outcome_of_failure(status, rank_logs(directory), None, log_tail)
+        if first.echo and (
+            status.state is JobState.TIMED_OUT or died_silently(status, {failure.rank for failure in failures})
+        ):
+            return outcome_without_result(status, log_tail)
+        stuck = silent_ranks(failures, _world_size(directory)) if first.verdict is Verdict.TIMED_OUT else []
         silence = f"; not a word from rank {', '.join(map(str, stuck))}" if stuck else ""
-        return Outcome(
-            verdict=cause.verdict,
-            reason=cause.reason + silence,
-            failed_rank=stuck[0] if len(stuck) == 1 else cause.rank,
-            phase=cause.phase,
-            log_tail=log_tail or cause.traceback,
+        return failed(
+            first.cause or FAILED[first.verdict],
+            first.reason + silence,
+            failed_rank=stuck[0] if len(stuck) == 1 else first.rank,
+            phase=first.phase,
+            log_tail=log_tail or first.traceback,
         )
 
 

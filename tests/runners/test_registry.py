@@ -24,9 +24,13 @@ def test_every_runner_has_the_five_verbs_and_starts_nothing(kind, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+# What a workload cannot do without.
+NEEDED = {"command": {"command": ["true"]}, "deepspeed": {"module": "train"}}
+
+
 @pytest.mark.parametrize("kind", WORKLOADS)
 def test_every_workload_says_what_it_can(kind):
-    workload = create_workload(kind, {})
+    workload = create_workload(kind, NEEDED.get(kind, {}))
     assert isinstance(workload.capabilities, Capabilities)
     assert workload.dtype == workload.framework.dtype
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 
 from runners.base import JobState, JobStatus
+from runners.causes import Cause
 from runners.outcome import RESULT_FILE, Measurement, Outcome, Verdict, write_result
 from runners.processes import log_path
 from runners.trainer.failure import Phase, RankFailure, write_failure
@@ -176,19 +178,36 @@ def test_the_result_file_beats_whatever_the_runner_says(state, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("state", "verdict", "reason"),
+    ("state", "verdict", "cause", "reason"),
     [
-        (JobState.SUCCEEDED, Verdict.CRASHED, "the job ended without an error, but wrote no result file"),
-        (JobState.FAILED, Verdict.CRASHED, "the runner's word"),
-        (JobState.TIMED_OUT, Verdict.TIMED_OUT, "the runner's word"),
-        (JobState.CANCELLED, Verdict.CANCELLED, "the runner's word"),
-        (JobState.LOST, Verdict.LOST, "the runner's word"),
+        (JobState.SUCCEEDED, Verdict.CRASHED, Cause.CRASH, "the job ended without an error, but wrote no result file"),
+        (JobState.FAILED, Verdict.CRASHED, Cause.CRASH, "the runner's word"),
+        (JobState.TIMED_OUT, Verdict.TIMED_OUT, Cause.TIME_LIMIT, "the runner's word"),
+        (JobState.CANCELLED, Verdict.CANCELLED, None, "the runner's word"),
+        (JobState.LOST, Verdict.LOST, Cause.NODE_FAULT, "the runner's word"),
     ],
 )
-def test_without_a_result_the_runner_is_believed(state, verdict, reason, tmp_path):
+def test_without_a_result_the_runner_is_believed(state, verdict, cause, reason, tmp_path):
     log_path(tmp_path, 0).write_text("the log\n")
-    assert read(tmp_path, state, "the runner's word") == Outcome(verdict=verdict, reason=reason, log_tail="the log\n")
-    assert read(tmp_path / "gone", state, "the runner's word") == Outcome(verdict=verdict, reason=reason)
+    expected = Outcome(verdict=verdict, cause=cause, reason=reason, log_tail="the log\n")
+    assert read(tmp_path, state, "the runner's word") == expected
+    assert read(tmp_path / "gone", state, "the runner's word") == replace(expected, log_tail="")
+
+
+@pytest.mark.parametrize(
+    ("cause", "verdict"),
+    [
+        (Cause.OOM, Verdict.OOM),
+        (Cause.NODE_FAULT, Verdict.LOST),
+        (Cause.PREEMPTION, Verdict.LOST),
+        (Cause.TIME_LIMIT, Verdict.TIMED_OUT),
+    ],
+)
+@pytest.mark.parametrize("state", [JobState.FAILED, JobState.LOST])
+def test_a_cause_that_the_runner_knows_is_carried_over_and_beats_what_ranks_say(state, cause, verdict, tmp_path):
+    write_failure(tmp_path, failure(0, 1.0))
+    outcome = TorchWorkload({}).read(tmp_path, JobStatus(state=state, reason="its word", cause=cause))
+    assert (outcome.verdict, outcome.cause, outcome.reason) == (verdict, cause, "its word")
 
 
 def test_every_final_state_has_a_verdict(tmp_path):
@@ -203,7 +222,12 @@ def test_the_rank_that_failed_first_tells_why_with_its_own_log(tmp_path):
     for rank in (0, 1, 2):
         log_path(tmp_path, rank).write_text(f"log of {rank}\n")
     expected = Outcome(
-        verdict=Verdict.OOM, reason="ValueError: 1", failed_rank=1, phase="backward", log_tail="log of 1\n"
+        verdict=Verdict.OOM,
+        cause=Cause.OOM,
+        reason="ValueError: 1",
+        failed_rank=1,
+        phase="backward",
+        log_tail="log of 1\n",
     )
     assert read(tmp_path, JobState.FAILED, "rank 1 exited with code 1") == expected
     log_path(tmp_path, 1).unlink()
@@ -225,6 +249,25 @@ def test_a_rank_killed_by_a_signal_is_blamed_and_not_its_echoes(tmp_path):
     assert outcome.log_tail == "connection lost\n"
     # A runner that cannot say more leaves the echo as the best there is.
     assert read(tmp_path, JobState.FAILED).reason == "ValueError: 0"
+
+
+def test_ranks_that_all_only_lost_each_other_are_lost_by_the_network(tmp_path):
+    for rank in (0, 1):
+        write_failure(tmp_path, replace(failure(rank, 1.0 + rank, echo=True), cause=Cause.COMMUNICATION))
+    outcome = read(tmp_path, JobState.FAILED, "rank 1 exited with code 1")
+    assert (outcome.verdict, outcome.cause, outcome.failed_rank) == (Verdict.LOST, Cause.COMMUNICATION, 0)
+    # The rank that ended first, without a word, is no victim.
+    assert read(tmp_path, JobState.FAILED, "rank 2 exited with code 3").cause is Cause.CRASH
+    assert read(tmp_path, JobState.TIMED_OUT, "ran longer").cause is Cause.TIME_LIMIT
+
+
+def test_a_trainer_that_could_not_even_begin_is_heard_from_its_log(tmp_path):
+    log_path(tmp_path, 1).write_text(
+        "Traceback (most recent call last):\nModuleNotFoundError: No module named 'torch'\n"
+    )
+    outcome = read(tmp_path, JobState.FAILED, "rank 1 exited with code 1")
+    assert (outcome.verdict, outcome.cause, outcome.failed_rank) == (Verdict.CRASHED, Cause.USER_BUG, 1)
+    assert outcome.reason == "ModuleNotFoundError: No module named 'torch'"
 
 
 def test_a_rank_killed_by_a_signal_is_heard_from_its_own_log(tmp_path):

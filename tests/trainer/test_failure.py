@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from runners.causes import Cause
 from runners.outcome import Verdict
 from runners.trainer.failure import Phase, RankFailure, describe, first_cause, read_failures, write_failure
+from runners.trainer.job import JobMalformed
+from search_spaces.checks import InvalidValue, Problem
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,18 +54,43 @@ def test_a_reason_begins_with_what_was_asked_for():
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "cause"),
     [
-        "[../third_party/gloo/gloo/transport/tcp/pair.cc:525] Read error [127.0.0.1]:1234: Connection reset by peer",
-        "Connection closed by peer [127.0.0.1]:28642",
-        "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE)",
-        "NCCL error: remote process exited or there was a network error",
-        "Timed out waiting 300000ms for recv operation to complete",
+        (
+            "[gloo/transport/tcp/pair.cc:525] Read error [127.0.0.1]:1234: Connection reset by peer",
+            Cause.COMMUNICATION,
+        ),
+        ("Connection closed by peer [127.0.0.1]:28642", Cause.COMMUNICATION),
+        ("[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE)", Cause.HANG),
+        ("NCCL error: remote process exited or there was a network error", Cause.COMMUNICATION),
+        ("Timed out waiting 300000ms for recv operation to complete", Cause.HANG),
+        ("Rank 0 failed to pass monitoredBarrier\nBroken pipe", Cause.COMMUNICATION),
     ],
 )
-def test_a_lost_connection_is_an_echo(text):
+def test_a_lost_connection_is_an_echo(text, cause):
     found = describe(RuntimeError(text), rank=0, phase=Phase.FORWARD, at=0.0)
-    assert (found.verdict, found.echo) == (Verdict.CRASHED, True)
+    assert (found.verdict, found.echo, found.cause) == (Verdict.CRASHED, True, cause)
+    # Wherever in a chain of errors it stands.
+    wrapped = ValueError("a stage failed")
+    wrapped.__cause__ = RuntimeError(text)
+    wrapped.__cause__.__cause__ = KeyError("innermost")
+    assert describe(wrapped, rank=0, phase=Phase.FORWARD, at=0.0).echo
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (JobMalformed("plan: is missing"), Cause.USER_BUG),
+        (ModuleNotFoundError("No module named 'nowhere'"), Cause.USER_BUG),
+        (FileNotFoundError(2, "No such file or directory", "job.json"), Cause.USER_BUG),
+        (InvalidValue([Problem("cp", "ring on cpu")]), Cause.ILLEGAL_SETTING),
+        (ValueError("heads(3) is odd"), Cause.CRASH),
+        (MemoryError(), Cause.OOM),
+    ],
+)
+def test_what_no_plan_can_change_is_told_from_what_this_plan_broke(error, cause):
+    found = describe(error, rank=0, phase=Phase.INIT, at=0.0)
+    assert (found.cause, found.echo) == (cause, False)
 
 
 def test_any_other_error_is_a_crash_of_this_rank():
@@ -86,7 +115,7 @@ def test_a_wrapped_error_is_known_by_its_cause():
 
 
 def test_a_failure_file_says_what_was_written(tmp_path):
-    written = failure(1, 2.0)
+    written = replace(failure(1, 2.0), cause=Cause.HANG)
     write_failure(tmp_path, written)
     assert [path.name for path in tmp_path.iterdir()] == ["failure-1.json"]
     assert read_failures(tmp_path) == [written]

@@ -1,0 +1,129 @@
+"""Lets any training loop report its step times to meshtune: copy this file, or import it. Standard library only.
+
+    from runners.report import Reporter
+
+    reporter = Reporter()
+    for batch in batches:
+        loss = train(batch)                       # until the device is done: torch.cuda.synchronize()
+        if reporter.step(loss=float(loss)):       # True once enough steps were taken
+            break
+    reporter.done(peak_memory_bytes=[torch.cuda.max_memory_allocated()])
+
+Every rank may call it; rank 0 writes `result.json` (docs/result.md). Outside of a meshtune job nothing is written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+# The job's folder, and how many steps it is to take with its warm-up: in the environment of a job.
+DIRECTORY = "MESHTUNE_DIRECTORY"
+STEPS = "MESHTUNE_STEPS"
+MOST_LOSSES = 4
+# What each cause of a failure is called in the result file.
+VERDICTS = {
+    "oom": "oom",
+    "illegal_setting": "illegal",
+    "hang": "timed_out",
+    "communication": "lost",
+    "user_bug": "crashed",
+    "crash": "crashed",
+}
+
+
+class Reporter:
+    """Times the steps of a loop: from its own creation, or the last `step`, to the next one."""
+
+    def __init__(self) -> None:
+        self.steps_wanted = int(os.environ.get(STEPS, "0"))
+        self.step_times_s: list[float] = []
+        self.losses: list[float] = []
+        self._last = time.perf_counter()
+
+    def step(self, loss: float | None = None) -> bool:
+        """An optimizer step has ended; True once the job has taken as many as it was to take."""
+        now = time.perf_counter()
+        self.step_times_s.append(now - self._last)
+        self._last = now
+        if loss is not None:
+            self.losses.append(loss)
+        return 0 < self.steps_wanted <= len(self.step_times_s)
+
+    def done(self, **more: Any) -> None:
+        """Report what was timed. more: as for `report`."""
+        report(self.step_times_s, first_losses=self.losses[:MOST_LOSSES], **more)
+
+
+def report(step_times_s: Sequence[float], **more: Any) -> None:
+    """Write the result file: the seconds of every optimizer step in order, warm-up included, which is cut off here.
+
+    more: first_losses, peak_memory_bytes and peak_held_bytes (a list of a number per rank), software (versions by
+    name). Raises ValueError where no step is left after the warm-up. Does nothing but in rank 0 of a meshtune job.
+    """
+    brief = _brief()
+    if brief is None or _rank() != 0:
+        return
+    warmup = brief["warmup_steps"]
+    if len(step_times_s) <= warmup:
+        raise ValueError(f"{len(step_times_s)} steps were taken, and the first {warmup} are warm-up")
+    known = ("tokens_per_step", "devices", "model_flops_per_token", "peak_flops_per_device")
+    measurement = {
+        **{key: brief[key] for key in known if brief[key] is not None},
+        "step_times_s": list(step_times_s[warmup:]),
+        "warmup_times_s": list(step_times_s[:warmup]),
+        **more,
+    }
+    _write({"verdict": "ok", "measurement": measurement}, os.replace)
+
+
+def report_failure(cause: str, reason: str, phase: str | None = None) -> None:
+    """Say why this rank fails, where it knows better than its last words: a key of VERDICTS, and a sentence.
+
+    The first rank that says so is heard. For an exception that ends the program no call is needed: its text is read.
+    """
+    if _brief() is None:
+        return
+    place = {} if phase is None else {"phase": phase}
+    document = {"verdict": VERDICTS[cause], "cause": cause, "reason": reason, "failed_rank": _rank(), **place}
+    with suppress(FileExistsError):
+        _write(document, os.link)
+
+
+def _brief() -> Any:
+    """What a step of this job is; None outside of one."""
+    try:
+        return json.loads((_directory() / "brief.json").read_text(encoding="utf-8"))
+    except OSError:
+        return None
+
+
+def _write(document: dict[str, Any], publish: Any) -> None:
+    """Write the result file so that a reader sees all of it or nothing. publish: os.replace, or os.link, which leaves
+    one that is there as it is."""
+    draft = _directory() / f".result.json.{os.getpid()}"
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            json.dump({"version": 1, **document}, file, indent=1, allow_nan=False)
+            file.flush()
+            os.fsync(file.fileno())
+        publish(draft, _directory() / "result.json")
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _directory() -> Path:
+    return Path(os.environ.get(DIRECTORY, "."))
+
+
+def _rank() -> int:
+    """This process's number, as its innermost launcher counts: torchrun, or whatever a script starts inside of its job
+    (MPI, PBS, Slurm), whose processes inherit our own RANK; else that."""
+    launchers = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID")
+    names = ("RANK",) if "TORCHELASTIC_RUN_ID" in os.environ else (*launchers, "RANK")
+    return int(next((os.environ[name] for name in names if name in os.environ), "0"))

@@ -1,0 +1,259 @@
+"""Any script as a workload: a command line, environment and files with placeholders, which a trial's values fill.
+
+The script reports by `result.json` (`runners.report` writes it), or its log is read by named patterns. What it can run
+follows from its placeholders: a dimension that nothing tells it of cannot vary.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from runners.base import JobSpec, JobState, JobStatus, Start
+from runners.causes import Cause
+from runners.outcome import RESULT_FILE, Outcome
+from runners.processes import log_path
+from runners.reading import read_value
+from runners.report import DIRECTORY, STEPS
+from runners.workloads.base import failed, outcome_from_result, outcome_without_result, read_tail
+from runners.workloads.brief import BRIEF_FILE, brief_of, read_brief, render_brief
+from runners.workloads.command_space import FRAMEWORKS, capabilities_of, fixed_plan
+from runners.workloads.config_file import ConfigFile
+from runners.workloads.logs import outcome_from_log, outcome_of_failure, rank_logs
+from runners.workloads.patterns import Patterns
+from runners.workloads.template import Template, parse_template, word
+from search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, did_you_mean
+from search_spaces.cluster import ClusterSpec
+from search_spaces.framework import Framework
+from search_spaces.model import ModelSpec
+from search_spaces.plan import PLAN_FIELDS, Plan
+from search_spaces.setting import Capabilities
+
+_MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
+_TRIAL = ("world_size", "global_batch_size", "nodes", "devices_per_node", "steps", "warmup_steps", "seed", "dtype")
+_PLACES = ("name", "directory", "python")
+# A letter or digit first: names with a dot before them, and those of logs and notes of ranks, are meshtune's.
+_FILE_NAME = re.compile(r"(?!rank-)[A-Za-z0-9][A-Za-z0-9._-]*")
+PLACEHOLDERS = (*PLAN_FIELDS, *_MODEL, *_TRIAL, *_PLACES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandOptions:
+    """command: arguments, or a text for `sh -c`; it, `env`, `files` and what `configs` set have placeholders.
+
+    working_directory: where it starts, from where meshtune runs; by default the job's own folder. start: how many
+    processes of it. files, configs: texts and configurations by name, put into the job's folder. fixed: fields of the
+    plan that the script has built in. log: named patterns; without any the script reports by itself. steps: how many
+    it is to take, warmup_steps of them not timed. framework: whose physics is the most like it; dtype: what it computes
+    in, by default that framework's.
+    """
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    command: tuple[str, ...] | str
+    working_directory: str | None = None
+    start: Start = Start.DEVICE
+    env: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    configs: dict[str, ConfigFile] = field(default_factory=dict)
+    fixed: dict[str, Any] = field(default_factory=dict)
+    log: dict[str, str] = field(default_factory=dict)
+    steps: int = 15
+    warmup_steps: int = 5
+    framework: str = "trainer-bfloat16"
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.require(bool(self.command), "command", "must name a program")
+        checks.at_least(0, warmup_steps=self.warmup_steps)
+        needed = f"steps({self.steps}) must be more than warmup_steps({self.warmup_steps})"
+        checks.require(self.steps > self.warmup_steps, "steps", needed)
+        known = f"is not known; {did_you_mean(self.framework, FRAMEWORKS)}"
+        checks.require(self.framework in FRAMEWORKS, "framework", f"{self.framework!r} {known}")
+        for path, names in (("files", self.files), ("configs", self.configs)):
+            for name in names:
+                plain = _FILE_NAME.fullmatch(name) is not None
+                checks.require(plain, f"{path}.{name}", "must be the plain name of a file in the job's folder")
+                free = name not in (BRIEF_FILE, RESULT_FILE) and (path == "files" or name not in self.files)
+                checks.require(free, f"{path}.{name}", "is the name of another file there")
+        checks.done()
+
+
+@dataclass(frozen=True, slots=True)
+class _Templates:
+    """The parsed texts of the options."""
+
+    command: tuple[Template, ...]
+    env: Mapping[str, Template]
+    files: Mapping[str, Template]
+    configs: Mapping[str, Mapping[str, Template]]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every placeholder that the script is told by."""
+        configs = [template for config in self.configs.values() for template in config.values()]
+        every = (*self.command, *self.env.values(), *self.files.values(), *configs)
+        return frozenset(name for template in every for name in template.names)
+
+
+class CommandWorkload:
+    """Profiles a user's own script. Raises InvalidValue for wrong options."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = read_value(CommandOptions, _worded(options))
+        self._templates = _parse(self._options)
+        self._fixed = fixed_plan(self._options.fixed, self._templates.names)
+        self._patterns = _patterns(self._options.log)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return capabilities_of(self._fixed, self._templates.names)
+
+    @property
+    def dtype(self) -> str:
+        return self.framework.dtype
+
+    @property
+    def framework(self) -> Framework:
+        framework = FRAMEWORKS[self._options.framework]
+        return framework if self._options.dtype is None else replace(framework, dtype=self._options.dtype)
+
+    def materialize(
+        self,
+        name: str,
+        model: ModelSpec,
+        plan: Plan,
+        cluster: ClusterSpec,
+        directory: Path,
+        *,
+        seed: int,
+        time_limit_s: float,
+        incumbent_step_time_s: float | None = None,
+    ) -> JobSpec:
+        """The job that runs the script. incumbent_step_time_s changes nothing: a script decides nothing by itself.
+        Raises InvalidValue where the base of a configuration file cannot be read."""
+        options = self._options
+        values: dict[str, Any] = {
+            **plan.as_dict(),
+            **{field: getattr(model, field) for field in _MODEL},
+            **{field: getattr(plan, field) for field in ("world_size", "global_batch_size")},
+            **{field: getattr(cluster, field) for field in ("nodes", "devices_per_node")},
+            **{field: getattr(options, field) for field in ("steps", "warmup_steps")},
+            "seed": seed,
+            "dtype": self.dtype,
+            "name": name,
+            "directory": directory,
+            "python": sys.executable,
+        }
+        brief = brief_of(model, plan, cluster, dtype=self.dtype, warmup_steps=options.warmup_steps)
+        return JobSpec(
+            name=name,
+            command=self._command(values),
+            directory=directory,
+            nodes=cluster.nodes,
+            devices_per_node=cluster.devices_per_node,
+            time_limit_s=time_limit_s,
+            files={BRIEF_FILE: render_brief(brief), **self._files(values)},
+            env={
+                **{key: template.fill(values) for key, template in self._templates.env.items()},
+                DIRECTORY: str(directory),
+                STEPS: str(options.steps),
+            },
+            start=options.start,
+        )
+
+    def read(self, directory: Path, status: JobStatus) -> Outcome:
+        tail = read_tail(log_path(directory, 0))
+        if (outcome := outcome_from_result(directory, tail)) is not None:
+            return outcome
+        if self._patterns is not None:
+            try:
+                brief = read_brief(directory)
+            except (OSError, ValueError):
+                return outcome_without_result(status, tail)
+            return outcome_from_log(directory, status, brief, self._patterns, steps=self._options.steps)
+        if status.state in (JobState.CANCELLED, JobState.LOST):
+            return outcome_without_result(status, tail)
+        if status.state is JobState.SUCCEEDED:
+            told = "the command ended without an error, but wrote no result.json: see runners.report, or the option log"
+            return failed(Cause.USER_BUG, told, log_tail=tail)
+        return outcome_of_failure(status, rank_logs(directory), None, tail)
+
+    def _command(self, values: Mapping[str, Any]) -> tuple[str, ...]:
+        options = self._options
+        if isinstance(options.command, str):
+            (template,) = self._templates.command
+            command: tuple[str, ...] = ("sh", "-c", template.fill(values, shlex.quote))
+        else:
+            command = tuple(template.fill(values) for template in self._templates.command)
+        if options.working_directory is None:
+            return command
+        return ("sh", "-c", 'cd "$0" && exec "$@"', str(Path(options.working_directory).resolve()), *command)
+
+    def _files(self, values: Mapping[str, Any]) -> dict[str, str]:
+        templates = self._templates
+        return {name: template.fill(values) for name, template in templates.files.items()} | {
+            name: config.render(templates.configs[name], values, f"configs.{name}")
+            for name, config in self._options.configs.items()
+        }
+
+
+def _worded(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, with numbers and truth values among arguments and variables as the words that they are to be.
+    Raises InvalidValue."""
+    checks = Checks()
+    command, env = options.get("command", ""), options.get("env", {})
+    listed = isinstance(command, list | tuple)
+    told = f"must be a text or a list of arguments, not {command!r}"
+    checks.require(listed or isinstance(command, str), "command", told)
+    parts = {f"command.{index}": part for index, part in enumerate(command)} if listed else {}
+    parts |= {f"env.{key}": value for key, value in env.items()} if isinstance(env, Mapping) else {}
+    for path, part in parts.items():
+        checks.require(isinstance(part, str | int | float), path, f"must be a text or a number, not {part!r}")
+    checks.done()
+    worded = dict(options)
+    if listed:
+        worded["command"] = tuple(word(part) for part in command)
+    if isinstance(env, Mapping):
+        worded["env"] = {key: word(value) for key, value in env.items()}
+    return worded
+
+
+def _parse(options: CommandOptions) -> _Templates:
+    """The templates of all texts. Raises InvalidValue with the problems of all of them."""
+    problems: list[Problem] = []
+
+    def parse(text: str, path: str) -> Template:
+        try:
+            return parse_template(text, PLACEHOLDERS, path)
+        except InvalidValue as error:
+            problems.extend(error.problems)
+            return Template(())
+
+    words = (options.command,) if isinstance(options.command, str) else options.command
+    whole = isinstance(options.command, str)
+    templates = _Templates(
+        tuple(parse(text, "command" if whole else f"command.{index}") for index, text in enumerate(words)),
+        {key: parse(text, f"env.{key}") for key, text in options.env.items()},
+        {name: parse(text, f"files.{name}") for name, text in options.files.items()},
+        {
+            name: {key: parse(text, f"configs.{name}.set.{key}") for key, text in config.texts.items()}
+            for name, config in options.configs.items()
+        },
+    )
+    if problems:
+        raise InvalidValue(problems)
+    return templates
+
+
+def _patterns(log: Mapping[str, str]) -> Patterns | None:
+    try:
+        return Patterns(log) if log else None
+    except InvalidValue as error:
+        raise InvalidValue([problem.under("log") for problem in error.problems]) from None

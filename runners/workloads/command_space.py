@@ -1,0 +1,92 @@
+"""What a user's script can run, by what its command tells it: a dimension without a placeholder has one value."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from search_spaces import frameworks
+from search_spaces.checks import InvalidValue, Problem, did_you_mean
+from search_spaces.columns import BoolColumn, Columns, code
+from search_spaces.framework import Framework
+from search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
+from search_spaces.setting import Capabilities, Constraint
+
+# By the names in `search_spaces.frameworks`: "megatron-deepspeed", "fsdp" ...
+FRAMEWORKS: Mapping[str, Framework] = {
+    name.lower().replace("_", "-"): value for name, value in vars(frameworks).items() if isinstance(value, Framework)
+}
+# dp follows from the devices and the other degrees, which a script learns from its world size.
+_FIXABLE = tuple(name for name in PLAN_FIELDS if name != "dp")
+# Of these a script needs two to know the third.
+_BATCH = ("micro_batch_size", "grad_accum_steps", "global_batch_size")
+
+
+def fixed_plan(fixed: Mapping[str, Any], told: Collection[str]) -> Mapping[str, Any]:
+    """The fields of the plan that the script is not told, with the values that it has built in, by default Plan's.
+    told: its placeholders. Raises InvalidValue."""
+    problems = []
+    for name in fixed:
+        if name not in _FIXABLE:
+            problems.append(Problem(f"fixed.{name}", f"is nothing to fix; {did_you_mean(name, _FIXABLE)}"))
+        elif name in told:
+            problems.append(Problem(f"fixed.{name}", f"cannot be fixed: the command is told it as {{{name}}}"))
+    if problems:
+        raise InvalidValue(problems)
+    try:
+        plan = Plan(**fixed)
+    except InvalidValue as error:
+        raise InvalidValue([problem.under("fixed") for problem in error.problems]) from None
+    known = set(told)
+    if len(known.intersection(_BATCH)) >= 2:
+        known.update(_BATCH)
+    return {name: getattr(plan, name) for name in _FIXABLE if name not in known or name in fixed}
+
+
+def capabilities_of(fixed: Mapping[str, Any], told: Collection[str]) -> Capabilities:
+    """What the script can run: everything in the dimensions that it is told, one value in the others. Which values of
+    those it takes is for the spec's `space` to say."""
+    # Stage 0 is what every stage is where there is nothing to shard over.
+    stages = {0, 1, 2, 3} if "zero_stage" not in fixed else {0, fixed["zero_stage"]}
+    return Capabilities(
+        schedules=frozenset({fixed["schedule"]} if "schedule" in fixed else Schedule),
+        recompute=frozenset({fixed["recompute"]} if "recompute" in fixed else Recompute),
+        zero_stages=frozenset(stages),
+        zero_stages_with_pp=frozenset(stages if "zero_stage" in fixed else {0, 1}),
+        contexts=frozenset({fixed["context"]} if "context" in fixed else ContextParallel)
+        if "cp" in told
+        else frozenset(),
+        recompute_intervals="recompute_interval" in told,
+        choice_of_sequence_parallel="sequence_parallel" not in fixed or not fixed["sequence_parallel"],
+        expert_parallel="ep" in told,
+        experts=True,
+        rules=tuple(_rule(name, value) for name, value in fixed.items()),
+    )
+
+
+def _idle(name: str, c: Columns) -> BoolColumn:
+    """Where a dimension changes nothing; the rules of identity keep one value of it there, whatever the script has."""
+    alone: BoolColumn = c["tp"] < 0  # nowhere
+    match name:
+        case "zero_stage":
+            alone = c["dp"] * c["cp"] == 1
+        case "sequence_parallel":
+            alone = c["tp"] == 1
+        case "schedule" | "vpp":
+            alone = c["pp"] == 1
+        case "context":
+            alone = c["cp"] == 1
+        case "recompute_interval":
+            alone = c["recompute"] == code("recompute", Recompute.NONE)
+    return alone
+
+
+def _rule(name: str, value: Any) -> Constraint:
+    """The rule that a dimension keeps the one value that the script has for it, wherever it means anything."""
+    needed = code(name, value)
+    return Constraint(
+        f"command-lacks-{name}",
+        f"the command has no {{{name}}}, so the script cannot be told another value than {value}",
+        lambda c, s: (c[name] == needed) | _idle(name, c),
+        lambda p, s: f"{name}({getattr(p, name)}), but the command has no {{{name}}} and so always runs {value}",
+    )

@@ -1,0 +1,121 @@
+"""Configuration files of a user's script: the user's own, with the trial's values laid over it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar
+
+import yaml
+
+from runners.dialects.overlay import overlaid, read_base
+from runners.dialects.toml import render_toml
+from runners.workloads.template import Template, word
+from search_spaces.checks import CLOSED, InvalidValue, Problem
+
+
+class Format(StrEnum):
+    """How the file is written. args: a line `--key value` per entry, true as `--key` alone, false as nothing."""
+
+    YAML = "yaml"
+    JSON = "json"
+    TOML = "toml"
+    ARGS = "args"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigFile:
+    """base: the user's own configuration, here or in the file of that path, which is read when a trial is sent. set:
+    what a trial sets, by dotted key; texts are templates, and one that is a single placeholder keeps its type."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    format: Format
+    base: str | dict[str, Any] = field(default_factory=dict)
+    set: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The texts among the values that are set, by key."""
+        return {key: value for key, value in self.set.items() if isinstance(value, str)}
+
+    def render(self, templates: Mapping[str, Template], values: Mapping[str, Any], path: str) -> str:
+        """The file's text for one trial. Raises InvalidValue for a base that cannot be read, and for values that the
+        format has no word for."""
+        try:
+            document: dict[str, Any] = dict(read_base(self.base, self._parse))
+        except InvalidValue as error:
+            raise InvalidValue([Problem(f"{path}.base", problem.message) for problem in error.problems]) from error
+        for key, value in self.set.items():
+            filled = templates[key].value(values) if key in templates else value
+            document = overlaid(document, _nested(key.split("."), filled))
+        try:
+            return self._write(document)
+        except TypeError as error:
+            raise InvalidValue([Problem(path, str(error))]) from error
+
+    def _parse(self, text: str) -> Mapping[str, Any]:
+        """A base file's document. Raises ValueError."""
+        match self.format:
+            case Format.YAML:
+                try:
+                    document = yaml.safe_load(text)
+                except yaml.YAMLError as error:
+                    raise ValueError(str(error)) from error
+            case Format.JSON:
+                document = json.loads(text)
+            case Format.TOML:
+                document = tomllib.loads(text)
+            case Format.ARGS:
+                return _parse_arguments(shlex.split(text, comments=True))
+        if not isinstance(document, dict):
+            raise ValueError(f"must be a mapping of keys, not {type(document).__name__}")
+        return document
+
+    def _write(self, document: Mapping[str, Any]) -> str:
+        plain = json.loads(json.dumps(document))  # enumerations as their words
+        match self.format:
+            case Format.YAML:
+                return yaml.safe_dump(plain, sort_keys=False)
+            case Format.JSON:
+                return json.dumps(plain, indent=2) + "\n"
+            case Format.TOML:
+                return render_toml(plain)
+            case Format.ARGS:
+                return "".join(f"{line}\n" for key, value in plain.items() for line in _argument(key, value))
+
+
+def _nested(keys: list[str], value: Any) -> dict[str, Any]:
+    for key in reversed(keys):
+        value = {key: value}
+    return dict(value)
+
+
+def _parse_arguments(words: list[str]) -> dict[str, Any]:
+    """The options among a command line's words. Raises ValueError for a word that belongs to none."""
+    options: dict[str, Any] = {}
+    key = ""
+    for text in words:
+        if text.startswith("--"):
+            key, equals, value = text[2:].partition("=")
+            options[key] = value if equals else True
+        elif not key:
+            raise ValueError(f"{text!r} belongs to no --option")
+        else:
+            before = options[key]
+            options[key] = text if before is True else [*(before if isinstance(before, list) else [before]), text]
+    return options
+
+
+def _argument(key: str, value: Any) -> list[str]:
+    """The line of one option; none for one that is off. Raises TypeError for a mapping."""
+    if isinstance(value, dict):
+        raise TypeError(f"arguments have no word for the mapping {key}")
+    if value is None or value is False:
+        return []
+    values = [] if value is True else value if isinstance(value, list) else [value]
+    return [" ".join([f"--{key}", *(shlex.quote(word(part)) for part in values)])]

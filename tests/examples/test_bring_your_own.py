@@ -1,0 +1,145 @@
+"""Somebody's own script is tuned end to end: one that reports, one whose log is read, one that is broken."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from runners.causes import Cause
+from runners.outcome import Verdict
+from tuner.documents import parse_yaml, read_spec
+from tuner.paths import Home
+from tuner.store import Store
+from tuner.trial import Trial
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "bring-your-own" / "campaign.yaml"
+
+
+def campaign(path: Path, document: dict[str, Any]) -> tuple[subprocess.CompletedProcess[str], list[Trial]]:
+    """Run a campaign by the command line, in the repository's root; what it said, and its trials."""
+    (path / "campaign.yaml").write_text(yaml.safe_dump(document))
+    home = Home(path / "home")
+    finished = subprocess.run(
+        [sys.executable, "-m", "tuner.cli", "run", str(path / "campaign.yaml"), "--home", str(home.root)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    await_end_of_server(home.root)
+    with Store.open(home.database_url) as store:
+        (found,) = store.campaigns(limit=9)
+        return finished, store.trials(found.id)
+
+
+def await_end_of_server(root: Path, limit_s: float = 20.0) -> None:
+    wanted, deadline = str(root).encode(), time.monotonic() + limit_s
+    while any(wanted in _command(folder) for folder in Path("/proc").glob("[0-9]*")):
+        assert time.monotonic() < deadline, "the local server goes on"
+        time.sleep(0.05)
+
+
+def _command(folder: Path) -> bytes:
+    try:
+        return (folder / "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_the_example_is_a_spec_with_a_space_and_a_legal_baseline():
+    spec, space = read_spec(parse_yaml(EXAMPLE.read_text(encoding="utf-8")), None)
+    assert {(plan.micro_batch_size, plan.zero_stage, str(plan.recompute)) for plan in space} == {
+        (size, stage, recompute) for size in (1, 2, 4, 8) for stage in (0, 1) for recompute in ("none", "full")
+    }
+    assert spec.baseline is not None
+    assert space.explain(spec.baseline) == []
+
+
+def example(**changes: Any) -> dict[str, Any]:
+    document = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
+    return document | {"runner": {"kind": "local", "idle_s": 0.5}, "confirm": 0} | changes
+
+
+@pytest.mark.slow
+def test_a_script_that_reports_is_tuned(tmp_path):
+    document = example(budget={"trials": 3})
+    document["workload"] |= {"steps": 5, "warmup_steps": 2}
+    finished, trials = campaign(tmp_path, document)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert "Use tp1 pp1 dp2 " in finished.stdout
+    assert [trial.verdict for trial in trials] == [Verdict.OK] * 3, finished.stdout
+    assert len({trial.plan for trial in trials}) == 3
+    losses = []
+    for trial in trials:
+        measured = trial.outcome.measurement
+        assert (len(measured.step_times_s), len(measured.warmup_times_s), measured.devices) == (3, 2, 2)
+        assert (measured.tokens_per_step, measured.model_flops_per_token > 0) == (16 * 64, True)
+        assert "torch" in measured.software
+        losses.append(measured.first_losses[0])
+    # Whatever the plan, the same weights see batches of one size: only the draw of the tokens differs.
+    assert max(losses) - min(losses) < 0.2
+
+
+# A training loop in name only, whose log is all that it leaves: larger micro-batches go faster.
+SLEEPS = """
+import sys, time
+micro, accumulate, steps = map(int, sys.argv[1:])
+for step in range(1, steps + 1):
+    start = time.perf_counter()
+    time.sleep(0.004 * accumulate)
+    print(f"iter {step}/{steps} | loss {9 / step:.3f} | {(time.perf_counter() - start) * 1e3:.2f} ms/it", flush=True)
+print("peak memory 12.5 MiB")
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_says_all_in_its_log_is_tuned(tmp_path):
+    document = example(
+        space={"micro_batch_size": [1, 2, 4, 8]},
+        budget={"trials": 4},
+        search="grid",
+        workload={
+            "kind": "command",
+            "command": "exec {python} sleeps.py {micro_batch_size} {grad_accum_steps} {steps}",
+            "files": {"sleeps.py": SLEEPS.replace("{", "{{").replace("}", "}}")},
+            "start": "job",
+            "steps": 8,
+            "warmup_steps": 2,
+            "log": {
+                "step": r"iter (\d+)/",
+                "step_time_ms": r"([\d.]+) ms/it",
+                "loss": r"loss ([\d.]+)",
+                "memory_mib": r"peak memory ([\d.]+) MiB",
+            },
+        },
+    )
+    finished, trials = campaign(tmp_path, document)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert [trial.verdict for trial in trials] == [Verdict.OK] * 4, finished.stdout
+    measured = {trial.plan.micro_batch_size: trial.outcome.measurement for trial in trials}
+    assert measured[8].step_time_s < measured[1].step_time_s
+    assert measured[1].step_times_s[0] >= 0.004 * 8
+    assert measured[1].first_losses == (9.0, 4.5, 3.0, 2.25)
+    assert measured[1].peak_memory_bytes == (12 * 2**20 + 2**19,)
+    assert (len(measured[1].step_times_s), measured[1].tokens_per_step) == (6, 16 * 64)
+
+
+@pytest.mark.slow
+def test_a_script_that_no_plan_can_help_is_tried_once(tmp_path):
+    document = example(
+        workload={"kind": "command", "command": "torchrunn train.py {micro_batch_size} {grad_accum_steps}"}
+    )
+    document["space"] = {"micro_batch_size": [1, 2, 4, 8]}
+    finished, trials = campaign(tmp_path, document)
+    assert finished.returncode == 1, finished.stdout + finished.stderr
+    (tried,) = [trial for trial in trials if trial.outcome is not None and trial.verdict is not Verdict.CANCELLED]
+    assert (tried.verdict, tried.outcome.failure) == (Verdict.CRASHED, Cause.USER_BUG)
+    assert "torchrunn" in finished.stdout

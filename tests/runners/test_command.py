@@ -1,0 +1,323 @@
+"""A user's script is told a plan by its placeholders and of nothing else, and is judged by what it leaves."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from runners.base import JobState, JobStatus, Start
+from runners.causes import Cause
+from runners.outcome import Outcome, Verdict, write_result
+from runners.processes import log_path
+from runners.workloads.brief import read_brief
+from runners.workloads.command import PLACEHOLDERS, CommandOptions, CommandWorkload
+from runners.workloads.patterns import NAMES
+from search_spaces.checks import InvalidValue
+from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from search_spaces.model import ModelSpec
+from search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
+from search_spaces.setting import Setting
+from search_spaces.space import Bounds, Space
+
+MODEL = ModelSpec(name="tiny", layers=4, hidden=32, heads=4, kv_heads=2, ffn=64, vocab=128, seq_len=16)
+DEVICE = DeviceSpec(name="d", kind=DeviceKind.CPU, memory_bytes=2**30, peak_flops={"bfloat16": 1e12, "float32": 5e11})
+CLUSTER = ClusterSpec(name="c", nodes=2, devices_per_node=2, device=DEVICE)
+PLAN = Plan(tp=2, dp=2, micro_batch_size=2, grad_accum_steps=4, zero_stage=1)
+
+
+def materialize(directory, **options):
+    workload = CommandWorkload({"command": ["train"], **options})
+    return workload.materialize("c1-t1-a1", MODEL, PLAN, CLUSTER, directory, seed=7, time_limit_s=90.5)
+
+
+def test_a_job_is_rendered_as_text_and_nothing_is_written(tmp_path):
+    spec = materialize(
+        tmp_path / "job",
+        command=["{python}", "train.py", "--tp={tp}", "--batch", "{global_batch_size}", "{{}}"],
+        env={"DP": "{dp}", "MESHTUNE_STEPS": "mine"},
+        files={"notes.txt": "{name} on {nodes}x{devices_per_node}, seed {seed}\n"},
+        configs={"c.toml": {"format": "toml", "base": {"a": {"b": 1}}, "set": {"a.tp": "{tp}", "a.len": "{seq_len}"}}},
+        start="node",
+        steps=9,
+        warmup_steps=2,
+    )
+    assert spec.command == (sys.executable, "train.py", "--tp=2", "--batch", "16", "{}")
+    assert (spec.name, spec.nodes, spec.devices_per_node, spec.time_limit_s) == ("c1-t1-a1", 2, 2, 90.5)
+    assert (spec.start, spec.processes, spec.directory) == (Start.NODE, 2, tmp_path / "job")
+    assert dict(spec.env) == {"DP": "2", "MESHTUNE_DIRECTORY": str(tmp_path / "job"), "MESHTUNE_STEPS": "9"}
+    assert spec.files["notes.txt"] == "c1-t1-a1 on 2x2, seed 7\n"
+    assert tomllib.loads(spec.files["c.toml"]) == {"a": {"b": 1, "tp": 2, "len": 16}}
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "brief.json").write_text(spec.files["brief.json"])
+    brief = read_brief(tmp_path)
+    assert (brief.plan, brief.devices, brief.warmup_steps) == (PLAN, 4, 2)
+    assert (brief.tokens_per_step, brief.peak_flops_per_device) == (16 * 16, 1e12)
+
+
+def test_numbers_and_truth_values_are_words_too(tmp_path):
+    spec = materialize(
+        tmp_path, command=["train", "--steps", 5, "--rate", 0.5], env={"OMP_NUM_THREADS": 4, "FAST": True}
+    )
+    assert spec.command == ("train", "--steps", "5", "--rate", "0.5")
+    assert (spec.env["OMP_NUM_THREADS"], spec.env["FAST"]) == ("4", "true")
+
+
+def test_every_placeholder_has_a_value(tmp_path):
+    spec = materialize(tmp_path, command="; ".join(f"echo {name}={{{name}}}" for name in PLACEHOLDERS))
+    told = subprocess.run(spec.command, capture_output=True, text=True, check=True, timeout=60).stdout.split("\n")
+    values = dict(line.split("=", 1) for line in told if line)
+    assert values.keys() == set(PLACEHOLDERS) > set(PLAN_FIELDS)
+    expected = {"tp": "2", "world_size": "4", "recompute": "none", "sequence_parallel": "true", "dtype": "bfloat16"}
+    assert expected.items() <= values.items()
+
+
+def test_a_shell_is_given_values_that_are_safe(tmp_path):
+    spec = materialize(tmp_path / "a b; exit 3 #", command="cd {directory} && echo $0 {tp} {directory}")
+    assert spec.command[:2] == ("sh", "-c")
+    assert spec.command[2] == f"cd {shlex.quote(str(spec.directory))} && echo $0 2 {shlex.quote(str(spec.directory))}"
+
+
+@pytest.mark.parametrize("command", [["sh", "-c", 'pwd; echo "$0" "$1"', "{tp}", "a b"], "pwd; echo {tp} 'a b'"])
+def test_a_command_starts_where_it_is_asked_to(command, tmp_path, monkeypatch):
+    project = tmp_path / "my project"
+    project.mkdir()
+    monkeypatch.chdir(tmp_path)
+    for folder in (str(project), "my project"):
+        spec = materialize(tmp_path / "job", command=command, working_directory=folder)
+        done = subprocess.run(spec.command, cwd="/", capture_output=True, text=True, check=True, timeout=60)
+        assert done.stdout == f"{project}\n2 a b\n"
+
+
+def test_the_framework_says_what_is_computed_in():
+    assert CommandWorkload({"command": ["train"]}).dtype == "bfloat16"
+    workload = CommandWorkload({"command": ["train"], "framework": "megatron-deepspeed", "dtype": "bfloat16"})
+    assert (workload.dtype, workload.framework.dtype, workload.framework.optimizer_bytes) == (
+        "bfloat16",
+        "bfloat16",
+        16,
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "problems"),
+    [
+        ({}, {"command: is missing"}),
+        ({"command": []}, {"command: must name a program"}),
+        ({"command": 5}, {"command: must be a text or a list of arguments, not 5"}),
+        (
+            {"command": ["train", ["a"]], "env": {"A": None}},
+            {"command.1: must be a text or a number, not ['a']", "env.A: must be a text or a number, not None"},
+        ),
+        ({"command": ["train"], "env": ["A"]}, {"env: must be a mapping of keys, not ['A']"}),
+        ({"command": ""}, {"command: must name a program"}),
+        (
+            {
+                "command": ["train", "{tpp}"],
+                "env": {"A": "{dpp}"},
+                "files": {"a": "{x"},
+                "configs": {"c": {"format": "json", "set": {"k.l": "{ppp}"}}},
+            },
+            {
+                "command.1: {tpp} is no placeholder; did you mean 'tp'?; a brace of its own is written twice",
+                "env.A: {dpp} is no placeholder; did you mean 'pp'?; a brace of its own is written twice",
+                "files.a: expected '}' before end of string; a brace that stands for itself is written twice",
+                "configs.c.set.k.l: {ppp} is no placeholder; did you mean 'pp'?; a brace of its own is written twice",
+            },
+        ),
+        (
+            {"command": "train {epp}"},
+            {"command: {epp} is no placeholder; did you mean 'pp'?; a brace of its own is written twice"},
+        ),
+        ({"command": ["t"], "comand": 1}, {"comand: is not a known key; did you mean 'command'?"}),
+        ({"command": ["t"], "steps": 5, "warmup_steps": 5}, {"steps: steps(5) must be more than warmup_steps(5)"}),
+        (
+            {"command": ["t"], "framework": "megatron-deepspead"},
+            {"framework: 'megatron-deepspead' is not known; did you mean 'megatron-deepspeed'?"},
+        ),
+        ({"command": ["t"], "start": "rack"}, {"start: must be 'device', 'node' or 'job', not 'rack'"}),
+        (
+            {
+                "command": ["t"],
+                "files": {"../x": "", "rank-0.log": "", "brief.json": "", "c": ""},
+                "configs": {"c": {"format": "yaml"}},
+            },
+            {
+                "files.../x: must be the plain name of a file in the job's folder",
+                "files.rank-0.log: must be the plain name of a file in the job's folder",
+                "files.brief.json: is the name of another file there",
+                "configs.c: is the name of another file there",
+            },
+        ),
+        (
+            {"command": ["t"], "configs": {"c": {"format": "xml", "sets": {}}}},
+            {
+                "configs.c.format: must be 'yaml', 'json', 'toml' or 'args', not 'xml'",
+                "configs.c.sets: is not a known key; did you mean 'set'?",
+            },
+        ),
+        (
+            {"command": ["t"], "log": {"step_time": "(.)"}},
+            {"log.step_time: is no name of a pattern; did you mean 'step_time_s'?"},
+        ),
+        (
+            {"command": ["t"], "fixed": {"tpp": 2, "zero_stages": 1}},
+            {
+                "fixed.tpp: is nothing to fix; did you mean 'tp'?",
+                "fixed.zero_stages: is nothing to fix; did you mean 'zero_stage'?",
+            },
+        ),
+        ({"command": ["t"], "fixed": {"zero_stage": 4}}, {"fixed.zero_stage: must be 0, 1, 2 or 3, not 4"}),
+        ({"command": ["{tp}"], "fixed": {"tp": 2}}, {"fixed.tp: cannot be fixed: the command is told it as {tp}"}),
+    ],
+)
+def test_every_wrong_option_is_told_at_once(options, problems):
+    with pytest.raises(InvalidValue) as caught:
+        CommandWorkload(options)
+    assert {str(problem) for problem in caught.value.problems} == problems
+
+
+EVERYTHING = Bounds(
+    tp=(1, 2, 4),
+    pp=(1, 2, 4),
+    cp=(1, 2),
+    vpp=(1, 2),
+    micro_batch_size=(1, 2),
+    zero_stage=(0, 1, 2, 3),
+    recompute=tuple(Recompute),
+    recompute_interval=(1, 2),
+    schedule=tuple(Schedule),
+    sequence_parallel=(True, False),
+)
+
+
+def space(**options) -> Space:
+    capabilities = CommandWorkload({"command": ["train"], **options}).capabilities
+    return Space(EVERYTHING, Setting(model=MODEL, cluster=CLUSTER, global_batch_size=16, capabilities=capabilities))
+
+
+def varying(plans: Space) -> set[str]:
+    return {name for name in PLAN_FIELDS if len({getattr(plan, name) for plan in plans}) > 1}
+
+
+def test_a_dimension_that_nothing_tells_the_script_of_cannot_vary():
+    assert list(space()) == []  # nobody told it of four micro-batches
+    plans = space(command=["train", "{grad_accum_steps}"])
+    assert list(plans) == [Plan(dp=4, micro_batch_size=1, grad_accum_steps=4)]
+    assert varying(space(command="train {tp} {micro_batch_size} {grad_accum_steps}")) == {
+        *("tp", "dp", "micro_batch_size", "grad_accum_steps")
+    }
+    (rule,) = [
+        broken
+        for broken in plans.explain(Plan(tp=2, dp=2, grad_accum_steps=8))
+        if broken.constraint == "command-lacks-tp"
+    ]
+    assert rule.message == "tp(2), but the command has no {tp} and so always runs 1"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "{micro_batch_size} {grad_accum_steps}",
+        "{micro_batch_size} {global_batch_size}",
+        "{grad_accum_steps} {global_batch_size}",
+    ],
+)
+def test_two_of_three_words_for_the_batch_tell_the_third(told):
+    assert varying(space(command=f"train {told}")) == {"micro_batch_size", "grad_accum_steps"}
+
+
+def test_what_tells_the_script_may_stand_in_any_text():
+    batch = {"command": "train {micro_batch_size} {grad_accum_steps}"}
+    ways = [
+        {"env": {"ZERO": "{zero_stage}"}},
+        {"files": {"z": "{zero_stage}"}},
+        {"configs": {"c": {"format": "yaml", "set": {"zero": "{zero_stage}"}}}},
+    ]
+    for way in ways:
+        assert "zero_stage" in varying(space(**batch, **way))
+    assert "zero_stage" not in varying(space(**batch))
+
+
+def test_what_the_script_has_built_in_is_what_it_runs_wherever_it_means_anything():
+    told = "train {tp} {pp} {micro_batch_size} {grad_accum_steps}"
+    plans = list(space(command=told, fixed={"zero_stage": 3, "sequence_parallel": False, "recompute": "full"}))
+    assert {plan.zero_stage for plan in plans if plan.dp > 1} == {3}
+    assert {plan.zero_stage for plan in plans if plan.dp == 1} == {0}
+    assert {plan.sequence_parallel for plan in plans if plan.tp > 1} == {False}
+    assert {plan.sequence_parallel for plan in plans if plan.tp == 1} == {True}
+    assert {plan.recompute for plan in plans} == {Recompute.FULL}
+    assert {plan.pp for plan in plans} == {1, 2, 4}
+
+
+def test_everything_that_is_told_may_vary():
+    told = " ".join(f"{{{name}}}" for name in PLAN_FIELDS)
+    assert varying(space(command=told)) == set(PLAN_FIELDS) - {"ep", "context"}
+
+
+def test_a_stage_that_is_built_in_runs_with_and_without_a_pipeline():
+    told = "train {pp} {micro_batch_size} {grad_accum_steps}"
+    assert {plan.pp: plan.zero_stage for plan in space(command=told, fixed={"zero_stage": 2})} == {1: 2, 2: 2, 4: 0}
+    stages = {plan.zero_stage for plan in space(command=f"{told} {{zero_stage}}") if plan.pp > 1}
+    assert stages == {0, 1}
+
+
+def read(directory, state: JobState, **options) -> Outcome:
+    status = JobStatus(state=state, reason="rank 0 exited with code 1", exit_code=1)
+    return CommandWorkload({"command": ["train"], **options}).read(directory, status)
+
+
+FINAL = [state for state in JobState if state.final]
+LOG = {"log": {"step_time_s": r"took ([\d.]+)"}, "steps": 3, "warmup_steps": 1}
+
+
+@pytest.mark.parametrize("state", FINAL)
+@pytest.mark.parametrize("options", [{}, LOG])
+def test_the_result_file_beats_everything(state, options, tmp_path):
+    written = Outcome(verdict=Verdict.OOM, reason="it said so")
+    write_result(tmp_path, written)
+    assert read(tmp_path, state, **options) == written
+
+
+def test_without_a_result_file_the_log_is_read_where_patterns_are_named(tmp_path):
+    (tmp_path / "brief.json").write_text(materialize(tmp_path, steps=3, warmup_steps=1).files["brief.json"])
+    log_path(tmp_path, 0).write_text("took 3\ntook 0.5\ntook 0.25\n")
+    assert read(tmp_path, JobState.SUCCEEDED, **LOG).measurement.step_times_s == (0.5, 0.25)
+    outcome = read(tmp_path, JobState.SUCCEEDED)
+    assert (outcome.verdict, outcome.cause) == (Verdict.CRASHED, Cause.USER_BUG)
+    assert outcome.reason.startswith("the command ended without an error, but wrote no result.json")
+
+
+@pytest.mark.parametrize("options", [{}, LOG])
+def test_a_failure_is_told_by_the_log_and_what_the_runner_made_is_not(options, tmp_path):
+    (tmp_path / "brief.json").write_text(materialize(tmp_path, steps=3, warmup_steps=1).files["brief.json"])
+    log_path(tmp_path, 0).write_text("ModuleNotFoundError: No module named 'apex'\n")
+    assert read(tmp_path, JobState.FAILED, **options).cause is Cause.USER_BUG
+    assert read(tmp_path, JobState.LOST, **options).verdict is Verdict.LOST
+    assert read(tmp_path, JobState.CANCELLED, **options).verdict is Verdict.CANCELLED
+    (tmp_path / "brief.json").unlink()
+    assert read(tmp_path, JobState.FAILED, **options).verdict is Verdict.CRASHED
+
+
+def test_the_brief_is_read_by_whoever_copied_the_helper(tmp_path):
+    brief = json.loads(materialize(tmp_path).files["brief.json"])
+    assert {
+        "tokens_per_step",
+        "devices",
+        "model_flops_per_token",
+        "peak_flops_per_device",
+        "warmup_steps",
+    } <= brief.keys()
+
+
+def test_the_page_tells_every_option_placeholder_and_pattern():
+    page = (Path(__file__).parents[2] / "docs" / "workloads.md").read_text(encoding="utf-8")
+    options = [field.name for field in fields(CommandOptions)]
+    assert [name for name in (*options, *NAMES) if f"`{name}`" not in page] == []
+    assert [name for name in PLACEHOLDERS if f"{{{name}}}" not in page] == []

@@ -1,0 +1,132 @@
+"""Placeholders are filled in, and a trial's values are laid over a user's own configuration, whatever its format."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tomllib
+
+import pytest
+import yaml
+
+from runners.workloads.config_file import ConfigFile, Format
+from runners.workloads.template import parse_template
+from search_spaces.checks import InvalidValue
+
+VALUES = {"tp": 4, "sequence_parallel": True, "recompute": "full", "directory": "/a b/c", "name": "x; rm -rf /"}
+
+
+def fill(text: str) -> str:
+    return parse_template(text, VALUES, "here").fill(VALUES)
+
+
+@pytest.mark.parametrize(
+    ("text", "filled"),
+    [
+        ("", ""),
+        ("plain", "plain"),
+        ("--tp={tp}", "--tp=4"),
+        ("{tp}{tp} {recompute}", "44 full"),
+        ("{sequence_parallel}", "true"),
+        ('{{"tp": {tp}}}', '{"tp": 4}'),
+        ("$HOME/${{USER}}", "$HOME/${USER}"),
+    ],
+)
+def test_a_template_is_filled_in(text, filled):
+    assert fill(text) == filled
+
+
+def test_a_template_that_is_one_placeholder_keeps_the_type():
+    assert parse_template("{tp}", VALUES, "here").value(VALUES) == 4
+    assert parse_template("{sequence_parallel}", VALUES, "here").value(VALUES) is True
+    assert parse_template("{tp} ", VALUES, "here").value(VALUES) == "4 "
+    assert parse_template("x{tp}", VALUES, "here").value(VALUES) == "x4"
+    assert parse_template("", VALUES, "here").value(VALUES) == ""
+
+
+def test_values_are_quoted_for_the_shell():
+    template = parse_template("cd {directory}; echo {name} {tp}", VALUES, "command")
+    text = template.fill(VALUES, shlex.quote)
+    assert text == "cd '/a b/c'; echo 'x; rm -rf /' 4"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{tpp}", "here: {tpp} is no placeholder; did you mean 'tp'?; a brace of its own is written twice"),
+        ("{}", "here: {} is no placeholder; "),
+        ("{tp.x}", "here: {tp.x} is no placeholder; "),
+        ("{tp:03d}", "here: {tp} takes no format, and has '03d'"),
+        ("{tp!r}", "here: {tp} takes no format, and has 'r'"),
+        ("{tp", "here: expected '}' before end of string; a brace that stands for itself is written twice"),
+        ("}", "here: Single '}' encountered in format string; a brace that stands for itself is written twice"),
+    ],
+)
+def test_what_is_no_placeholder_is_told(text, problem):
+    with pytest.raises(InvalidValue) as caught:
+        parse_template(text, VALUES, "here")
+    assert str(caught.value.problems[0]).startswith(problem)
+
+
+BASE = {"model": {"name": "mine", "layers": 2}, "parallel": {"tp": 1, "keep": [1, 2]}, "fast": False, "rate": 1e-05}
+SET = {"parallel.tp": "{tp}", "parallel.recompute": "{recompute}", "fast": "{sequence_parallel}", "new.deep.key": 7}
+EXPECTED = {
+    "model": {"name": "mine", "layers": 2},
+    "parallel": {"tp": 4, "keep": [1, 2], "recompute": "full"},
+    "fast": True,
+    "rate": 1e-05,
+    "new": {"deep": {"key": 7}},
+}
+READERS = {Format.YAML: yaml.safe_load, Format.JSON: json.loads, Format.TOML: tomllib.loads}
+
+
+def render(config: ConfigFile) -> str:
+    templates = {key: parse_template(text, VALUES, key) for key, text in config.texts.items()}
+    return config.render(templates, VALUES, "configs.c")
+
+
+@pytest.mark.parametrize("form", READERS)
+def test_values_are_laid_over_the_users_own_and_numbers_stay_numbers(form, tmp_path):
+    assert READERS[form](render(ConfigFile(format=form, base=BASE, set=SET))) == EXPECTED
+    path = tmp_path / "base"
+    path.write_text(render(ConfigFile(format=form, base=BASE)))
+    assert READERS[form](render(ConfigFile(format=form, base=str(path), set=SET))) == EXPECTED
+
+
+def test_arguments_are_lines_that_a_shell_would_read(tmp_path):
+    path = tmp_path / "args"
+    path.write_text("--tp 1 --lr=0.5  # a comment\n--list 1 2 --title 'a b'\n--off\n")
+    config = ConfigFile(
+        format=Format.ARGS,
+        base=str(path),
+        set={"tp": "{tp}", "off": False, "sp": "{sequence_parallel}", "dir": "{directory}"},
+    )
+    assert render(config) == "--tp 4\n--lr 0.5\n--list 1 2\n--title 'a b'\n--sp\n--dir '/a b/c'\n"
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "problem"),
+    [
+        (Format.YAML, "[1", "configs.c.base: "),
+        (Format.YAML, "- 1", "configs.c.base: "),
+        (Format.JSON, "{", "configs.c.base: "),
+        (Format.TOML, "=", "configs.c.base: "),
+        (Format.ARGS, "train.py --tp 1", "configs.c.base: "),
+        (Format.ARGS, "'", "configs.c.base: "),
+    ],
+)
+def test_a_base_that_cannot_be_read_is_told(form, text, problem, tmp_path):
+    path = tmp_path / "base"
+    path.write_text(text)
+    with pytest.raises(InvalidValue) as caught:
+        render(ConfigFile(format=form, base=str(path)))
+    assert str(caught.value).startswith(f"{problem}{path}: ")
+    with pytest.raises(InvalidValue, match=r"^configs\.c\.base: .*gone cannot be read: No such file or directory$"):
+        render(ConfigFile(format=form, base=str(tmp_path / "gone")))
+
+
+def test_a_value_that_the_format_has_no_word_for_is_told():
+    with pytest.raises(InvalidValue, match=r"^configs\.c: arguments have no word for the mapping a$"):
+        render(ConfigFile(format=Format.ARGS, set={"a.b": 1}))
+    with pytest.raises(InvalidValue, match=r"^configs\.c: TOML has no word for None$"):
+        render(ConfigFile(format=Format.TOML, base={"a": [None]}))

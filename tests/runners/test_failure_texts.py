@@ -1,0 +1,179 @@
+"""Every text of the table is known for what it means, and what programs say while all is well means nothing.
+
+The lines are as the named programs write them; numbers and paths are made up.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from runners.causes import Cause
+from runners.failure_texts import (
+    FAILURE_TEXTS,
+    PRECEDENCE,
+    cause_of_line,
+    first_in_precedence,
+    is_echo,
+    phase_of,
+)
+from runners.workloads.base import VERDICTS
+
+OOM, ILLEGAL, HANG, COMMUNICATION = Cause.OOM, Cause.ILLEGAL_SETTING, Cause.HANG, Cause.COMMUNICATION
+LINES = [
+    (
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you",
+        OOM,
+    ),
+    ("RuntimeError: DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes.", OOM),
+    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of", OOM),
+    ("torch.OutOfMemoryError: XPU out of memory. Tried to allocate 16.00 GiB", OOM),
+    ("RuntimeError: CUDA error: out of memory", OOM),
+    ("torch.cuda.OutOfMemoryError: Allocation on device 0 would exceed allowed memory.", OOM),
+    ("MemoryError", OOM),
+    ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 8.00 TiB for an array with shape", OOM),
+    ("terminate called after throwing an instance of 'std::bad_alloc'", OOM),
+    ("cudaErrorMemoryAllocation: CUDA_ERROR_OUT_OF_MEMORY", OOM),
+    ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", OOM),
+    ("node1:12:34 [0] misc/cudawrap.cc:36 NCCL WARN Cuda failure 2 'out of memory'", OOM),
+    ("RuntimeError: level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)", OOM),
+    ("RuntimeError: level_zero backend failed with error: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)", OOM),
+    ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.", OOM),
+    ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.batch.", OOM),
+    ("[ 1234.5] Out of memory: Killed process 4242 (python) total-vm:8kB", OOM),
+    ("train.py: error: argument --zero: invalid choice: 3 (choose from 0, 1)", ILLEGAL),
+    ("train.py: error: argument --tp: invalid int value: 'four'", ILLEGAL),
+    (
+        "[rank0]:[E1218 20:27:21.42 ProcessGroupNCCL.cpp:629] [Rank 0] Watchdog caught collective operation timeout: W",
+        HANG,
+    ),
+    ("RuntimeError: Rank 1 timed out in monitoredBarrier after 30000 ms.", HANG),
+    ("RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete", HANG),
+    ("RuntimeError: [pair.cc:525] Read error [127.0.0.1]:1234: Connection reset by peer", COMMUNICATION),
+    ("RuntimeError: Connection closed by peer [127.0.0.1]:28642", COMMUNICATION),
+    ("node1:12:34 [0] NCCL WARN socketPollConnect: connect returned Connection refused", COMMUNICATION),
+    ("BrokenPipeError: [Errno 32] Broken pipe", COMMUNICATION),
+    (
+        "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined.",
+        COMMUNICATION,
+    ),
+    ("torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cuda//0", COMMUNICATION),
+    ("RuntimeError: Socket Timeout", COMMUNICATION),
+    ("RuntimeError: Operation timed out!", COMMUNICATION),
+    (
+        "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to",
+        COMMUNICATION,
+    ),
+    ("RuntimeError: timed out connecting: SO_ERROR: Connection timed out", COMMUNICATION),
+    ("ncclRemoteError: A call failed possibly due to a network error or a remote process exiting", COMMUNICATION),
+    ("torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, unhandled system error", COMMUNICATION),
+    ("ncclSystemError: System call (e.g. socket, malloc) or external library call failed", COMMUNICATION),
+    ("torch.distributed.DistBackendError: NCCL communicator was aborted on rank 1.", COMMUNICATION),
+    ("torch.distributed.DistNetworkError: failed to recv, got 0 bytes", COMMUNICATION),
+    ("DistNetworkError: The server socket has failed to listen. code: -98, name: EADDRINUSE", COMMUNICATION),
+    ("OSError: [Errno 98] Address already in use", COMMUNICATION),
+    ("ModuleNotFoundError: No module named 'apex'", Cause.USER_BUG),
+    ("ImportError: libcudart.so.12: cannot open shared object file: No such file or directory", Cause.USER_BUG),
+    ("SyntaxError: invalid syntax", Cause.USER_BUG),
+    ("FileNotFoundError: [Errno 2] No such file or directory: 'tokens.bin'", Cause.USER_BUG),
+    ("PermissionError: [Errno 13] Permission denied: '/data'", Cause.USER_BUG),
+    ("/usr/bin/python3: can't open file '/home/a/trian.py': [Errno 2] No such file or directory", Cause.USER_BUG),
+    ("/opt/venv/bin/python: No module named trainer", Cause.USER_BUG),
+    ("sh: 1: trochrun: not found", Cause.USER_BUG),
+    ("launch.sh: line 12: torchrun: command not found", Cause.USER_BUG),
+    ("/bin/sh: 1: ./train.py: Permission denied", Cause.USER_BUG),
+    ("sh: 1: cd: can't cd to /home/a/project", Cause.USER_BUG),
+    ("/home/a/project: line 1: cd: /nowhere: No such file or directory", Cause.USER_BUG),
+    ("/usr/bin/env: 'pyhton': No such file or directory", Cause.USER_BUG),
+    ("train.py: error: unrecognized arguments: --tensor-parallel 2", Cause.USER_BUG),
+    ("train.py: error: the following arguments are required: --data", Cause.USER_BUG),
+    ("train.py: error: ambiguous option: --z could match --zero, --zloss", Cause.USER_BUG),
+    ("train.py: error: argument --tp: expected one argument", Cause.USER_BUG),
+    ("Error: No such option: --tensor", Cause.USER_BUG),
+    ("AssertionError: Torch not compiled with CUDA enabled", Cause.USER_BUG),
+    ("ValueError: heads(3) is odd", Cause.CRASH),
+    ("AssertionError", Cause.CRASH),
+    ("mypackage.errors.ShapeError: no", Cause.CRASH),
+    ("Fatal Python error: Segmentation fault", Cause.CRASH),
+]
+
+
+@pytest.mark.parametrize(("line", "cause"), LINES)
+def test_a_line_is_known_for_what_it_means(line, cause):
+    assert cause_of_line(line) is cause
+
+
+@pytest.mark.parametrize("text", FAILURE_TEXTS, ids=lambda text: text.pattern)
+def test_every_text_of_the_table_is_the_first_for_some_line_and_has_a_source(text):
+    assert text.source
+    assert any(
+        next((other for other in FAILURE_TEXTS if re.search(other.pattern, line)), None) is text for line, _ in LINES
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "step 12 loss 3.25 time 0.12 s",
+        " iteration       10/     100 | elapsed time per iteration (ms): 512.3 | lm loss: 1.0E+01 |",
+        "memory (MB) | allocated: 12.5 | max allocated: 99.0",
+        "WARNING: could not import apex, falling back to torch: No module named 'apex'",
+        '  File "train.py", line 3, in forward',
+        "NCCL INFO Connected all rings",
+        "loading data from /data/tokens.bin",
+        "error rate 0.5",
+        # What a launcher says of a child.
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.",
+        "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with exit code 1",
+    ],
+)
+def test_other_lines_mean_nothing(line):
+    assert cause_of_line(line) is None
+
+
+def test_what_a_rank_died_of_itself_comes_before_what_its_peers_noticed():
+    assert {text.cause for text in FAILURE_TEXTS} == set(PRECEDENCE)
+    assert first_in_precedence([]) is None
+    assert first_in_precedence([COMMUNICATION, Cause.CRASH, OOM]) is OOM
+    assert first_in_precedence([COMMUNICATION, HANG]) is HANG
+    assert [cause for cause in PRECEDENCE if is_echo(cause)] == [HANG, COMMUNICATION]
+
+
+def frames(*frames: tuple[str, str]) -> list[str]:
+    return ["Traceback (most recent call last):"] + [
+        line
+        for path, name in frames
+        for line in (f'  File "{path}", line 12, in {name}', "    x = f(y)", "        ^^^^")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "phase"),
+    [
+        ([], None),
+        (["torch.OutOfMemoryError: CUDA out of memory"], None),
+        (frames(("train.py", "<module>"), ("train.py", "build")), "init"),
+        (
+            frames(("train.py", "<module>"), ("torch/nn/modules/module.py", "_call_impl"), ("m.py", "forward")),
+            "forward",
+        ),
+        # Recomputation runs a forward pass inside of a backward one.
+        (frames(("train.py", "train"), ("torch/_tensor.py", "backward"), ("checkpoint.py", "forward")), "backward"),
+        (frames(("train.py", "train"), ("torch/optim/adamw.py", "step")), "optimizer"),
+        (frames(("train.py", "train"), ("schedule.py", "step")), "init"),
+        (frames(("megatron/core/pipeline_parallel/schedules.py", "backward_step")), "backward"),
+        (frames(("a.py", "Engine.forward")), "forward"),
+    ],
+)
+def test_a_traceback_tells_the_phase_by_its_outermost_frame(lines, phase):
+    assert phase_of(lines) == phase
+
+
+def test_the_page_tells_every_cause_and_what_it_teaches():
+    page = (Path(__file__).parents[2] / "docs" / "failures.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ")[:2] for line in page.splitlines() if line.startswith("| `")]
+    assert {cause.strip("| `"): verdict.strip("` ") for cause, verdict in rows} == VERDICTS

@@ -1,0 +1,98 @@
+"""Of all that a program's log says at its end, the line that tells why it failed is found."""
+
+from __future__ import annotations
+
+import pytest
+
+from runners.causes import Cause
+from runners.workloads.last_words import LastWords, read_last_words, read_last_words_of
+from runners.workloads.patterns import Patterns
+
+PATTERNS = Patterns({"step_time_s": r"step \d+ took ([\d.]+)", "illegal": "is not divisible by"})
+TRACEBACK = """Traceback (most recent call last):
+  File "train.py", line 80, in <module>
+    main()
+  File "train.py", line 60, in main
+    loss.backward()
+  File "torch/_tensor.py", line 623, in backward
+    torch.autograd.backward(
+"""
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+PEER = "RuntimeError: [pair.cc:537] Read error [127.0.0.1]:4496: Connection reset by peer"
+
+
+def test_an_exception_is_told_with_its_phase():
+    found = read_last_words(f"step 1 took 0.5\n{TRACEBACK}{OOM}\n")
+    assert found == LastWords(cause=Cause.OOM, line=OOM, phase="backward")
+
+
+def test_in_a_log_of_all_ranks_the_one_that_fails_is_told_from_those_that_notice_it():
+    tagged = "".join(f"[rank3]: {line}\n" for line in (TRACEBACK + OOM).splitlines())
+    found = read_last_words(f"[rank0]: {PEER}\n{tagged}[rank1]: {PEER}\n")
+    assert found == LastWords(cause=Cause.OOM, line=OOM, rank=3, phase="backward")
+    assert read_last_words(f"[rank0]: {PEER}\n[rank1]: {PEER}\n").cause is Cause.COMMUNICATION
+
+
+def test_another_rank_does_not_lend_its_traceback():
+    found = read_last_words(f"[rank0]: {TRACEBACK.replace(chr(10), chr(10) + '[rank0]: ')}\n[rank1]: {OOM}\n")
+    assert (found.rank, found.phase) == (1, None)
+
+
+def test_a_launcher_is_not_heard_of_its_child():
+    text = "ModuleNotFoundError: No module named 'apex'\ntorch.distributed.elastic.errors.ChildFailedError:\n"
+    assert read_last_words(text).line == "ModuleNotFoundError: No module named 'apex'"
+
+
+@pytest.mark.parametrize(
+    ("after", "cause"),
+    [
+        ("", Cause.USER_BUG),
+        # The missing module was got over: what came later is the reason.
+        ("ValueError: heads(3) is odd\n", Cause.CRASH),
+        ("step 1 took 0.5\n", None),
+        (f"{OOM}\n", Cause.OOM),
+        (f"{PEER}\n", Cause.USER_BUG),
+    ],
+)
+def test_a_missing_module_is_the_reason_only_where_the_program_ends_with_it(after, cause):
+    found = read_last_words(f"ModuleNotFoundError: No module named 'apex'\n{after}", PATTERNS)
+    assert (None if found is None else found.cause) == cause
+
+
+def test_a_message_that_goes_on_with_what_peers_did_is_an_echo():
+    head = "RuntimeError: rank 0 could not finish\n"
+    assert read_last_words(head + "ncclRemoteError: remote process exited\n").cause is Cause.COMMUNICATION
+    assert read_last_words(head + "a line\nncclRemoteError: remote process exited\n").cause is Cause.CRASH
+
+
+def test_the_programs_own_refusal_is_an_illegal_setting():
+    text = f"{TRACEBACK}AssertionError: heads (3) is not divisible by tp (2)\n"
+    assert read_last_words(text, PATTERNS).cause is Cause.ILLEGAL_SETTING
+    assert read_last_words(text).cause is Cause.CRASH
+
+
+def test_source_code_in_a_traceback_says_nothing():
+    text = TRACEBACK + "    assert h % tp == 0, 'is not divisible by, CUDA out of memory, Broken pipe'\nKeyError: 'x'\n"
+    assert read_last_words(text, PATTERNS) == LastWords(cause=Cause.CRASH, line="KeyError: 'x'")
+    # Without a traceback before it, an indented line is the program's own.
+    assert read_last_words(" heads is not divisible by tp\n", PATTERNS).cause is Cause.ILLEGAL_SETTING
+
+
+def test_a_traceback_is_of_the_error_that_ends_it_and_of_no_later_one():
+    assert read_last_words(f"{TRACEBACK}KeyError: 'x'\n{OOM}\n").phase is None
+
+
+def test_a_line_that_was_cut_off_and_colours_are_read_too():
+    assert read_last_words("step 1 took 0.5\n\x1b[31mMemoryError\x1b[0m").cause is Cause.OOM
+
+
+def test_nothing_is_made_of_nothing(tmp_path):
+    assert read_last_words("all is well\nstep 1 took 0.5\n", PATTERNS) is None
+    assert read_last_words("") is None
+    assert read_last_words_of(tmp_path / "gone") is None
+
+
+def test_only_the_end_of_a_large_log_is_searched(tmp_path):
+    log = tmp_path / "rank-0.log"
+    log.write_text(f"{OOM}\n" + "noise\n" * 300_000 + "ValueError: late\n")
+    assert read_last_words_of(log).line == "ValueError: late"

@@ -1,0 +1,297 @@
+"""What a program's log holds is read as it was meant, and what became of its job follows from it."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from runners.base import JobState, JobStatus
+from runners.causes import Cause
+from runners.outcome import Measurement, Outcome, Verdict, write_result
+from runners.processes import exit_text, log_path
+from runners.workloads.brief import Brief
+from runners.workloads.lines import CHUNK_BYTES, LONGEST_LINE, lines_of, split_lines, untagged
+from runners.workloads.logs import LogReading, outcome_from_log, read_lines, read_log
+from runners.workloads.patterns import Patterns
+from search_spaces.plan import Plan
+
+PATTERNS = Patterns(
+    {
+        "step_time_ms": r"step \d+: ([\d.]+) ms",
+        "step": r"step (\d+):",
+        "loss": r"loss ([\d.einfa-]+)",
+        "memory_mib": r"(?:rank (?P<rank>\d+) )?peak ([\d.]+) MiB",
+    }
+)
+UNNUMBERED = Patterns({"step_time_s": r"took ([\d.]+) s", "loss": r"loss ([\d.]+)"})
+BRIEF = Brief(
+    plan=Plan(dp=2, micro_batch_size=2),
+    tokens_per_step=64,
+    devices=2,
+    model_flops_per_token=10.0,
+    peak_flops_per_device=1e12,
+    warmup_steps=2,
+)
+
+
+def steps(count: int, first: int = 1) -> str:
+    return "".join(f"step {n}: {100 + n} ms, loss {n / 2}\n" for n in range(first, first + count))
+
+
+def test_the_numbers_of_every_step_are_read_in_order():
+    reading = read_log(f"hello\n{steps(3)}peak 12.5 MiB\n", PATTERNS)
+    assert reading == LogReading(
+        timings=(101.0, 102.0, 103.0),
+        losses=(0.5, 1.0, 1.5),
+        memory_bytes={None: 12 * 2**20 + 2**19},
+        last_step=3,
+    )
+
+
+def test_a_step_that_is_told_several_times_counts_once_with_its_last_word():
+    bar = "step 1: 90 ms\rstep 1: 101 ms\rstep 2: 80 ms\rstep 2: 102 ms\r\n"
+    assert read_log(bar, PATTERNS).timings == (101.0, 102.0)
+    # As after a restart from a checkpoint.
+    assert read_log(steps(3) + "step 2: 7 ms\n", PATTERNS).timings == (101.0, 7.0, 103.0)
+
+
+def test_ranks_that_write_into_one_log_are_kept_apart():
+    text = (
+        "[rank1]: step 1: 50 ms\n[rank0]: step 1: 101 ms\n[rank0]: step 2: 102 ms, loss 2\n[rank1]: peak 4 MiB\n"
+        "[rank0]: peak 3 MiB\n[rank0]: peak 2 MiB\n[rank0]: rank 7 peak 1 MiB\n"
+    )
+    reading = read_log(text, PATTERNS)
+    assert (reading.timings, reading.losses) == ((101.0, 102.0), (2.0,))
+    assert reading.memory_bytes == {1: 4 * 2**20, 0: 3 * 2**20, 7: 2**20}
+
+
+@pytest.mark.parametrize(
+    ("line", "rank", "words"),
+    [
+        ("[rank12]: step", 12, "step"),
+        ("[rank1]: [rank1]:   File", 1, "  File"),
+        ("[default3]:step", 3, "step"),
+        ("[1,2]<stdout>:step", 2, "step"),
+        ("[2026-11-21] step", None, "[2026-11-21] step"),
+        ("7: step", None, "7: step"),
+        ("[7] step", None, "[7] step"),
+    ],
+)
+def test_who_wrote_a_line_is_known_where_launchers_say_so(line, rank, words):
+    assert untagged(line) == (rank, words)
+
+
+def test_steps_without_numbers_count_in_their_order_and_losses_may_have_lines_of_their_own():
+    reading = read_log("took 0.5 s\nloss 3\nnothing\ntook 0.25 s\nloss 2\n", UNNUMBERED)
+    assert (reading.timings, reading.losses, reading.last_step) == ((0.5, 0.25), (3.0, 2.0), 2)
+
+
+def test_a_time_in_a_line_of_its_own_belongs_to_the_step_that_was_told_last():
+    patterns = Patterns({"step_time_s": r"took ([\d.]+) s", "step": r"step (\d+)", "loss": r"loss ([\d.]+)"})
+    reading = read_log("step 7 loss 3\ntook 0.5 s\nstep 8 loss 2\ntook 0.4 s\ntook 0.3 s\n", patterns)
+    assert (reading.timings, reading.losses, reading.last_step) == ((0.5, 0.3), (3.0, 2.0), 8)
+
+
+def test_a_number_that_may_be_cut_off_is_left_out():
+    assert read_log("took 0.5 s\ntook 0.2 s", UNNUMBERED).timings == (0.5,)
+
+
+def test_colours_lie_between_no_words():
+    assert read_log("\x1b[32mstep 1: \x1b[1m101\x1b[0m ms\n", PATTERNS).timings == (101.0,)
+
+
+def test_times_that_are_none_are_left_out():
+    assert read_log("step 1: 0 ms\nstep 2: 102 ms, loss nan\n", PATTERNS).timings == (102.0,)
+
+
+def test_lines_come_whole_across_chunks_and_bytes_that_are_no_text():
+    chunks = [b"one tw", b"o\r\nthr\xff", b"ee\n", b"", b"last"]
+    assert [line for line in split_lines(chunks) if line] == ["one two", "thr\ufffdee"]
+    assert list(split_lines(chunks, whole=False))[-1] == "last"
+
+
+def test_a_large_log_and_an_endless_line_are_read_in_little_memory(tmp_path):
+    log = tmp_path / "rank-0.log"
+    with log.open("w") as file:
+        for chunk in range(24):
+            file.write("progress " * 120_000 if chunk % 2 else f"{'noise ' * 60}\n" * 3000 + f"took {chunk + 1} s\n")
+        file.write("\n" + "endless " * 2**21 + "\ntook 1.5 s\n")
+    assert log.stat().st_size > 20 * CHUNK_BYTES
+    tracemalloc.start()
+    try:
+        reading = read_lines(lines_of(log), UNNUMBERED)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(reading.timings) == 13
+    assert peak < 12 * CHUNK_BYTES
+    assert LONGEST_LINE < CHUNK_BYTES
+    assert list(lines_of(tmp_path / "gone")) == []
+
+
+def read(directory, state=JobState.SUCCEEDED, patterns=PATTERNS, *, asked=5, **status) -> Outcome:
+    return outcome_from_log(directory, JobStatus(state=state, **status), BRIEF, patterns, steps=asked)
+
+
+def test_a_log_with_all_steps_is_a_measurement(tmp_path):
+    log_path(tmp_path, 0).write_text("peak 5 MiB\n")
+    log_path(tmp_path, 1).write_text(steps(5) + "peak 6 MiB\n")
+    assert read(tmp_path) == Outcome(
+        verdict=Verdict.OK,
+        measurement=Measurement(
+            step_times_s=(0.103, 0.104, 0.105),
+            warmup_times_s=(0.101, 0.102),
+            tokens_per_step=64,
+            devices=2,
+            model_flops_per_token=10.0,
+            peak_flops_per_device=1e12,
+            first_losses=(0.5, 1.0, 1.5, 2.0),
+            peak_memory_bytes=(5 * 2**20, 6 * 2**20),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "printed", "step_time_s"),
+    [
+        ("step_time_us", "250000", 0.25),
+        ("steps_per_s", "4", 0.25),
+        ("samples_per_s", "16", 0.25),  # 4 sequences in a step
+        ("tokens_per_s", "256", 0.25),  # 64 tokens in a step
+        ("tokens_per_s_per_device", "128", 0.25),  # on 2 devices
+    ],
+)
+def test_a_rate_tells_the_time_of_a_step_by_what_a_step_is(name, printed, step_time_s, tmp_path):
+    log_path(tmp_path, 0).write_text(f"speed {printed}\n" * 3)
+    outcome = read(tmp_path, patterns=Patterns({name: r"speed (\d+)"}), asked=3)
+    assert outcome.measurement.step_times_s == (step_time_s,)
+
+
+def test_losses_end_where_they_are_no_numbers(tmp_path):
+    log_path(tmp_path, 0).write_text("".join(f"step {n}: 9 ms, loss {x}\n" for n, x in enumerate((3, 2, "nan", 1))))
+    assert read(tmp_path, asked=4).measurement.first_losses == (3.0, 2.0)
+
+
+@pytest.mark.parametrize("state", [JobState.FAILED, JobState.TIMED_OUT])
+def test_a_job_that_failed_after_its_last_step_measured_all_that_it_was_to_measure(state, tmp_path):
+    log_path(tmp_path, 0).write_text(steps(5) + "RuntimeError: Connection closed by peer\n")
+    assert read(tmp_path, state, exit_code=1).verdict is Verdict.OK
+    log_path(tmp_path, 0).write_text(steps(4) + "ValueError: no\n")
+    assert read(tmp_path, state, exit_code=1).verdict is not Verdict.OK
+
+
+def test_a_job_that_ended_well_with_fewer_steps_says_so(tmp_path):
+    log_path(tmp_path, 0).write_text(steps(4))
+    outcome = read(tmp_path)
+    assert (outcome.verdict, outcome.reason) == (Verdict.OK, "the log tells 4 of 5 steps")
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        (
+            "no such line\n",
+            r"the job ended without an error, but no line of its logs matches step_time_ms: step \d+: ([\d.]+) ms",
+        ),
+        (steps(2), "the job ended without an error, but took 2 steps, and 2 of them are warm-up"),
+    ],
+)
+def test_a_log_that_tells_no_step_is_a_bug_that_no_plan_can_change(log, reason, tmp_path):
+    log_path(tmp_path, 0).write_text(log)
+    outcome = read(tmp_path)
+    assert (outcome.verdict, outcome.cause, outcome.reason) == (Verdict.CRASHED, Cause.USER_BUG, reason)
+    assert outcome.log_tail == log
+
+
+@pytest.mark.parametrize("state", [state for state in JobState if state.final])
+def test_a_result_file_beats_the_log(state, tmp_path):
+    log_path(tmp_path, 0).write_text(steps(5))
+    written = Outcome(verdict=Verdict.OOM, cause=Cause.OOM, reason="said so itself")
+    write_result(tmp_path, written)
+    assert read(tmp_path, state) == written
+
+
+ECHO = "RuntimeError: Connection closed by peer [127.0.0.1]:1\n"
+WATCHDOG = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)\n"
+OOM = "torch.OutOfMemoryError: CUDA out of memory.\n"
+
+
+@pytest.mark.parametrize(
+    ("logs", "exit_code", "verdict", "cause", "rank"),
+    [
+        ([ECHO, OOM], 1, Verdict.OOM, Cause.OOM, 1),
+        ([ECHO, OOM], -6, Verdict.OOM, Cause.OOM, 1),
+        ([ECHO, "ValueError: no\n"], 1, Verdict.CRASHED, Cause.CRASH, 1),
+        ([ECHO, "error: argument --tp: invalid choice: 3\n"], 2, Verdict.ILLEGAL, Cause.ILLEGAL_SETTING, 1),
+        ([ECHO, "ModuleNotFoundError: No module named 'x'\n"], 1, Verdict.CRASHED, Cause.USER_BUG, 1),
+        ([ECHO, ECHO], 1, Verdict.LOST, Cause.COMMUNICATION, 0),
+        # NCCL's watchdog ends its process by SIGABRT.
+        ([ECHO, WATCHDOG], -6, Verdict.TIMED_OUT, Cause.HANG, 1),
+        # The rank that ended first said nothing: its peers only noticed.
+        ([ECHO, ""], 3, Verdict.CRASHED, Cause.CRASH, None),
+        ([ECHO, ""], -9, Verdict.CRASHED, Cause.CRASH, None),
+        (["", ""], 1, Verdict.CRASHED, Cause.CRASH, None),
+        (["", "Fatal Python error: Segmentation fault\n"], -11, Verdict.CRASHED, Cause.CRASH, None),
+        (["", ""], 127, Verdict.CRASHED, Cause.USER_BUG, None),
+        (["", ""], 126, Verdict.CRASHED, Cause.USER_BUG, None),
+    ],
+)
+def test_a_failed_job_is_judged_by_its_logs_and_its_exit_code(logs, exit_code, verdict, cause, rank, tmp_path):
+    for number, text in enumerate(logs):
+        log_path(tmp_path, number).write_text(text)
+    outcome = read(tmp_path, JobState.FAILED, exit_code=exit_code, reason=exit_text(1, exit_code))
+    assert (outcome.verdict, outcome.cause, outcome.failed_rank) == (verdict, cause, rank)
+    if rank is None:
+        assert outcome.reason.startswith(exit_text(1, exit_code))
+    else:
+        assert (outcome.reason, outcome.log_tail) == (logs[rank].strip(), logs[rank])
+
+
+def test_a_rank_that_names_itself_in_the_log_of_its_launcher_is_blamed(tmp_path):
+    log_path(tmp_path, 0).write_text(f"[rank5]: {ECHO}[rank3]: {OOM}")
+    outcome = read(tmp_path, JobState.FAILED, exit_code=1, reason=exit_text(0, 1))
+    assert (outcome.failed_rank, outcome.reason) == (3, OOM.strip())
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        ("", Cause.TIME_LIMIT),
+        ("ValueError: in a thread\n", Cause.TIME_LIMIT),
+        (ECHO, Cause.TIME_LIMIT),
+        (WATCHDOG, Cause.HANG),
+        (OOM, Cause.OOM),
+    ],
+)
+def test_at_its_time_limit_a_job_is_late_unless_it_says_what_held_it_up(log, cause, tmp_path):
+    log_path(tmp_path, 0).write_text(log)
+    assert read(tmp_path, JobState.TIMED_OUT, reason="ran longer").cause is cause
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict", "cause"),
+    [
+        ({"state": JobState.LOST}, Verdict.LOST, Cause.NODE_FAULT),
+        ({"state": JobState.LOST, "cause": Cause.PREEMPTION}, Verdict.LOST, Cause.PREEMPTION),
+        ({"state": JobState.FAILED, "cause": Cause.NODE_FAULT}, Verdict.LOST, Cause.NODE_FAULT),
+        ({"state": JobState.FAILED, "cause": Cause.OOM}, Verdict.OOM, Cause.OOM),
+        ({"state": JobState.CANCELLED}, Verdict.CANCELLED, None),
+    ],
+)
+def test_what_the_runner_knows_better_is_believed(status, verdict, cause, tmp_path):
+    log_path(tmp_path, 0).write_text(steps(3) + "ValueError: no\n")
+    outcome = read(tmp_path, **status, reason="its word")
+    assert (outcome.verdict, outcome.cause, outcome.reason) == (verdict, cause, "its word")
+    assert outcome.log_tail == steps(3) + "ValueError: no\n"
+
+
+def test_a_job_whose_folder_is_gone_is_judged_by_its_runner(tmp_path):
+    outcome = read(tmp_path / "gone", JobState.FAILED, reason="rank 0 exited with code 1", exit_code=1)
+    assert (outcome.verdict, outcome.log_tail) == (Verdict.CRASHED, "")
+
+
+def test_ranks_are_read_in_the_order_of_their_numbers(tmp_path):
+    for rank in (10, 9):
+        log_path(tmp_path, rank).write_text(steps(5) + f"peak {rank} MiB\n")
+    assert read(tmp_path).measurement.peak_memory_bytes == (9 * 2**20, 10 * 2**20)

@@ -1,0 +1,135 @@
+"""Any training loop can report: the helper writes what the contract of the result file asks for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runners import report as helper
+from runners.causes import Cause
+from runners.outcome import ResultMissing, Verdict, read_result
+from runners.report import Reporter, report, report_failure
+from runners.workloads.base import VERDICTS
+from runners.workloads.brief import BRIEF_FILE, Brief, render_brief
+from search_spaces.plan import Plan
+
+LAUNCHERS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID", "TORCHELASTIC_RUN_ID")
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch) -> Path:
+    """The folder of a job, in whose rank 0 this process is."""
+    brief = Brief(plan=Plan(dp=2), tokens_per_step=64, devices=2, model_flops_per_token=10.0, warmup_steps=1)
+    (tmp_path / BRIEF_FILE).write_text(render_brief(brief))
+    for name in LAUNCHERS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv(helper.DIRECTORY, str(tmp_path))
+    monkeypatch.setenv(helper.STEPS, "3")
+    return tmp_path
+
+
+def test_a_report_is_a_measurement(job):
+    report([0.5, 0.25, 0.125], first_losses=[3.0], peak_memory_bytes=[1, 2], software={"torch": "2"})
+    outcome = read_result(job)
+    measured = outcome.measurement
+    assert outcome.verdict is Verdict.OK
+    assert (measured.warmup_times_s, measured.step_times_s) == ((0.5,), (0.25, 0.125))
+    assert (measured.tokens_per_step, measured.devices, measured.model_flops_per_token) == (64, 2, 10.0)
+    assert (measured.first_losses, measured.peak_memory_bytes, measured.software) == ((3.0,), (1, 2), {"torch": "2"})
+    assert sorted(path.name for path in job.iterdir()) == [BRIEF_FILE, "result.json"]
+
+
+def test_a_reporter_times_steps_until_there_are_enough(job):
+    reporter = Reporter()
+    assert [reporter.step(loss=float(step)) for step in range(3)] == [False, False, True]
+    reporter.done(peak_memory_bytes=[7])
+    measured = read_result(job).measurement
+    assert (len(measured.step_times_s), len(measured.warmup_times_s)) == (2, 1)
+    assert measured.first_losses == (0.0, 1.0, 2.0)
+
+
+def test_outside_of_a_job_and_in_other_ranks_nothing_is_written(job, monkeypatch, tmp_path):
+    monkeypatch.setenv("RANK", "1")
+    report([0.5, 0.25])
+    monkeypatch.setenv(helper.DIRECTORY, str(tmp_path / "nowhere"))
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.delenv(helper.STEPS)
+    reporter = Reporter()
+    assert not reporter.step()
+    reporter.done()
+    report_failure("crash", "nobody hears")
+    assert [path.name for path in job.iterdir()] == [BRIEF_FILE]
+
+
+@pytest.mark.parametrize(
+    ("variables", "writes"),
+    [
+        ({"RANK": "0"}, True),
+        ({"RANK": "1"}, False),
+        # mpirun or srun inside of a job: its processes inherit the job's own RANK.
+        ({"RANK": "0", "OMPI_COMM_WORLD_RANK": "1"}, False),
+        ({"RANK": "0", "SLURM_PROCID": "1"}, False),
+        # torchrun under srun: it says RANK itself.
+        ({"RANK": "1", "SLURM_PROCID": "0", "TORCHELASTIC_RUN_ID": "x"}, False),
+        ({"RANK": "0", "SLURM_PROCID": "1", "TORCHELASTIC_RUN_ID": "x"}, True),
+    ],
+)
+def test_only_the_first_process_of_the_innermost_launcher_writes(variables, writes, job, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    report([0.5, 0.25])
+    assert (job / "result.json").exists() == writes
+
+
+def test_too_few_steps_are_refused_and_nothing_is_written(job):
+    with pytest.raises(ValueError, match=r"^1 steps were taken, and the first 1 are warm-up$"):
+        report([0.5])
+    with pytest.raises(ValueError, match="Out of range"):
+        report([0.5, float("inf")])
+    assert [path.name for path in job.iterdir()] == [BRIEF_FILE]
+
+
+def test_the_first_failure_that_is_told_is_heard_from_any_rank(job, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    report_failure("illegal_setting", "heads(3) does not divide by tp(2)")
+    report_failure("oom", "later")
+    outcome = read_result(job)
+    assert (outcome.verdict, outcome.cause, outcome.failed_rank) == (Verdict.ILLEGAL, Cause.ILLEGAL_SETTING, 1)
+    assert (outcome.reason, outcome.phase) == ("heads(3) does not divide by tp(2)", None)
+    (job / "result.json").unlink()
+    report_failure("oom", "no room", phase="backward")
+    assert read_result(job).phase == "backward"
+    with pytest.raises(KeyError):
+        report_failure("bad_luck", "no such cause")
+
+
+def test_every_cause_is_called_in_the_result_file_what_meshtune_calls_it():
+    assert {Cause(cause): Verdict(verdict) for cause, verdict in helper.VERDICTS.items()}.items() <= VERDICTS.items()
+
+
+def test_the_helper_can_be_copied_and_needs_the_standard_library_only(job, tmp_path):
+    copied = tmp_path / "elsewhere" / "my_report.py"
+    copied.parent.mkdir()
+    copied.write_text(Path(helper.__file__).read_text())
+    code = "import sys; import my_report; my_report.report([1.0, 0.5]); print('runners' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(copied.parent)!r}); {code}"],
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout == "False\n"
+    assert json.loads((job / "result.json").read_text())["measurement"]["step_times_s"] == [0.5]
+
+
+def test_a_folder_without_a_result_has_none(job):
+    with pytest.raises(ResultMissing):
+        read_result(job)
