@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import isfinite
 
+from runners.causes import Cause
 from runners.outcome import Measurement, Verdict
 from runners.profile import Profile, Straggler
 from search_spaces.plan import Plan
@@ -68,16 +69,24 @@ class PartialView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptView:
+    """One job. failure: why it failed; null for one that did not. avoid: the nodes that the runner was asked to keep it
+    away from. nodes: where it ran, failed_nodes: those of them to blame for its end; empty where the runner knows none.
+    """
+
     number: int
     job_name: str
     job_id: str | None
     state: TrialState
     verdict: Verdict | None
+    failure: Cause | None
     reason: str
     failed_rank: int | None
     phase: str | None
     log_tail: str
     partial: PartialView | None
+    avoid: tuple[str, ...]
+    nodes: tuple[str, ...]
+    failed_nodes: tuple[str, ...]
     planned_at: datetime
     submitted_at: datetime | None
     started_at: datetime | None
@@ -174,11 +183,15 @@ def _attempt_view(attempt: Attempt) -> AttemptView:
         job_id=attempt.job_id,
         state=attempt.state,
         verdict=None if outcome is None else outcome.verdict,
+        failure=None if outcome is None else outcome.failure,
         reason="" if outcome is None else outcome.reason,
         failed_rank=None if outcome is None else outcome.failed_rank,
         phase=None if outcome is None else outcome.phase,
         log_tail="" if outcome is None else outcome.log_tail,
         partial=None if partial is None else _partial_view(partial),
+        avoid=attempt.avoid,
+        nodes=attempt.nodes,
+        failed_nodes=attempt.failed_nodes,
         planned_at=rfc3339(attempt.planned_at),
         submitted_at=_optional_time(attempt.submitted_at),
         started_at=_optional_time(attempt.started_at),

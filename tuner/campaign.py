@@ -63,11 +63,11 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
-    """One row of truth. combinations and legal: the size of its space. elapsed_s: the time it was worked on, which a
-    wall-time budget counts. reason: why the state is what it is, fit for a user. search_ended: why no more plans are
-    chosen, empty while the search goes on and where something else ended the campaign before. chance_left: the last
-    word of the search, see `Proposal`; None where it never said one. lessons: the earlier campaigns that its search
-    learns from. Times are epoch seconds."""
+    """One row of truth. combinations and legal: the size of its space. running_since: when it was created or last
+    resumed. elapsed_s: the time it was worked on, which a wall-time budget counts. reason: why the state is what it is,
+    fit for a user. search_ended: why no more plans are chosen, empty while the search goes on and where something else
+    ended the campaign before. chance_left: the last word of the search, see `Proposal`; None where it never said one.
+    lessons: the earlier campaigns that its search learns from. Times are epoch seconds."""
 
     id: str
     spec: CampaignSpec
@@ -76,6 +76,7 @@ class Campaign:
     updated_at: float
     combinations: int
     legal: int
+    running_since: float = 0.0
     elapsed_s: float = 0.0
     reason: str = ""
     search_ended: str = ""

@@ -14,6 +14,7 @@ from runners.outcome import Outcome
 from search_spaces.plan import Plan
 from tuner.campaign import Campaign, CampaignState
 from tuner.ending import closing_reason, confirmations, finalists
+from tuner.hopeless import hopeless, lost_in_a_row
 from tuner.spec import Budget
 from tuner.trial import Origin, Trial, TrialState
 
@@ -66,6 +67,7 @@ class Submit:
 class MarkRunning:
     number: int
     started_at: float
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ class Finish:
     outcome: Outcome
     started_at: float | None
     finished_at: float
+    nodes: tuple[str, ...] = ()
+    failed_nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,13 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """Start nothing more until somebody resumes the campaign."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """End the campaign."""
 
@@ -99,15 +110,22 @@ class Close:
     reason: str
 
 
-Intent = PlanBaseline | Ask | EndSearch | Confirm | Submit | MarkRunning | Finish | Retry | Cancel | Close
+Intent = PlanBaseline | Ask | EndSearch | Confirm | Submit | MarkRunning | Finish | Retry | Cancel | Pause | Close
+# What leads to another job.
+Starting = PlanBaseline | Ask | Confirm | Submit | Retry
 
 
 def decide(
-    campaign: Campaign, trials: Sequence[Trial], observations: Mapping[int, Observation], now: float
+    campaign: Campaign,
+    trials: Sequence[Trial],
+    observations: Mapping[int, Observation],
+    now: float,
+    share: int | None = None,
 ) -> list[Intent]:
     """The next steps. observations: by trial number, for attempts that were submitted and looked at just now.
 
-    What jobs did comes first and alone: everything else is decided on a history that holds it.
+    What jobs did comes first and alone: everything else is decided on a history that holds it. share: no more plans are
+    chosen than it may have in flight, so that they are chosen when they can run; None: as the spec says.
     """
     news = _news(trials, observations, now)
     if news:
@@ -121,14 +139,21 @@ def decide(
     spent = _spent(campaign, trials, now)
     if spent:
         return _wind_down(unfinished, CampaignState.COMPLETED, spent)
+    if failure := hopeless(trials):
+        return _wind_down(unfinished, CampaignState.FAILED, failure)
+    if lost := lost_in_a_row(campaign, trials):
+        return [Pause(lost)]
     if not trials and campaign.spec.baseline is not None:
         return [PlanBaseline()]
     retries: list[Intent] = [Retry(trial.number) for trial in trials if _to_retry(trial, campaign)]
     submits: list[Intent] = [Submit(trial.number) for trial in unfinished if trial.state is TrialState.PLANNED]
     if retries:
         return [*overtime, *retries]
-    go_on = _conclude if campaign.search_ended else _search
-    return [*overtime, *submits, *go_on(campaign, trials, campaign.spec.parallel - len(unfinished))]
+    room = campaign.spec.parallel - len(unfinished)
+    if campaign.search_ended:
+        return [*overtime, *submits, *_conclude(campaign, trials, room)]
+    room = room if share is None else min(room, share - len(unfinished))
+    return [*overtime, *submits, *_search(campaign, trials, room)]
 
 
 def device_seconds(campaign: Campaign, trials: Sequence[Trial], now: float) -> float:
@@ -173,16 +198,18 @@ def _news(trials: Sequence[Trial], observations: Mapping[int, Observation], now:
         if seen is None or trial.state.final:
             continue
         if seen.outcome is not None:
-            ended = now if seen.status.finished_at is None else seen.status.finished_at
-            found.append(Finish(trial.number, seen.outcome, seen.status.started_at, ended))
+            status = seen.status
+            ended = now if status.finished_at is None else status.finished_at
+            known = (status.started_at, ended, status.nodes, status.failed_nodes)
+            found.append(Finish(trial.number, seen.outcome, *known))
         elif seen.status.state is JobState.RUNNING and trial.state is TrialState.SUBMITTED:
-            found.append(MarkRunning(trial.number, seen.status.started_at or now))
+            found.append(MarkRunning(trial.number, seen.status.started_at or now, seen.status.nodes))
     return found
 
 
 def _wind_down(unfinished: Sequence[Trial], state: CampaignState, reason: str) -> list[Intent]:
     if unfinished:
-        return [Cancel(trial.number, reason) for trial in unfinished]
+        return [Cancel(trial.number, reason.partition("\n")[0]) for trial in unfinished]
     return [Close(state, reason)]
 
 

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from runners.outcome import Measurement, Verdict
+from runners.outcome import FAILED, Measurement, Outcome, Verdict
 from search_spaces.space import Space
 from tuner.breakdown import time_by_part
 from tuner.campaign import Campaign
@@ -21,7 +21,7 @@ from tuner.decide import device_seconds
 from tuner.pareto import front_of
 from tuner.ranking import Confirmation, Ranked, reproduction
 from tuner.recommend import Recommendation
-from tuner.trial import Origin, Trial, TrialState
+from tuner.trial import Origin, Trial
 from tuner.yardstick import yardstick_of
 
 # Of a terminal that shows two windows side by side; long settings wrap.
@@ -171,7 +171,7 @@ def campaigns_table(rows: Sequence[tuple[Campaign, Mapping[str, int]]]) -> Table
             datetime.fromtimestamp(campaign.created_at, UTC).strftime("%Y-%m-%d %H:%M UTC"),
             shares or "none",
             str(campaign.legal),
-            campaign.reason,
+            campaign.reason.partition("\n")[0],
         )
     return table
 
@@ -274,8 +274,14 @@ def _planned_total(campaign: Campaign) -> int:
 
 
 def state_text(trial: Trial) -> Text:
-    name = str(trial.verdict) if trial.state is TrialState.DONE else str(trial.state)
-    return Text(name, style=_COLOURS.get(name, ""))
+    name = str(trial.state) if trial.outcome is None else ended_text(trial.outcome)
+    return Text(name, style=_COLOURS.get(str(trial.verdict), ""))
+
+
+def ended_text(outcome: Outcome) -> str:
+    """The verdict, and the cause where it says more."""
+    verdict, cause = outcome.verdict, outcome.failure
+    return str(verdict) if cause is None or cause is FAILED[verdict] else f"{verdict} ({cause})"
 
 
 def number(value: float) -> str:

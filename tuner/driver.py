@@ -1,4 +1,5 @@
-"""Drives campaigns tick by tick until they are done, and waits out what passes: a silent runner, a locked database.
+"""Drives campaigns tick by tick until they are done, and waits out what passes: a silent runner, a locked database, a
+quota that is used up by others.
 
 Trouble is remembered for people to see, and tried again with growing pauses. What cannot pass is raised.
 """
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from runners.base import RunnerError
+from tuner.limits import InvalidLimits
 from tuner.service import Service
 from tuner.store import NotFound, StoreError, StoreUnavailable
 from tuner.trial import TrialState
@@ -40,8 +42,11 @@ class Driver:
             return False
         try:
             acted = self._service.tick(campaign_id)
+            waits = "" if acted else self._service.waits(campaign_id)
         except RunnerError as error:
             return self.trouble(campaign_id, f"the runner: {error}")
+        except InvalidLimits as error:
+            return self.trouble(campaign_id, str(error))
         except StoreUnavailable as error:
             if not error.transient:
                 raise
@@ -49,6 +54,8 @@ class Driver:
         self._tries.pop(campaign_id, None)
         self._not_before.pop(campaign_id, None)
         self.troubles.pop(campaign_id, None)
+        if waits:
+            self.troubles[campaign_id] = waits
         return acted
 
     def trouble(self, campaign_id: str, message: str) -> bool:

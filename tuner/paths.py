@@ -24,6 +24,11 @@ class Home:
         """The folder of one attempt's job: its job file, result and logs."""
         return self.campaign(campaign_id) / job_name
 
+    @property
+    def limits(self) -> Path:
+        """What all campaigns may use together; there only where somebody wrote it."""
+        return self.root / "limits.yaml"
+
     def runner(self, kind: str) -> Path:
         """What a runner keeps for itself, shared by all campaigns of this home."""
         return self.root / kind

@@ -10,13 +10,14 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
-from runners.base import InvalidJob, JobSpec
-from runners.outcome import Outcome, Verdict
+from runners.base import JobSpec, NoTimeLeft
 from runners.workloads.base import Workload
 from search_spaces.plan import Plan
 from tuner.asking import propose
+from tuner.avoiding import FAULTS_S, nodes_to_avoid, shunned
 from tuner.campaign import Campaign, CampaignState
 from tuner.decide import (
     Ask,
@@ -28,16 +29,20 @@ from tuner.decide import (
     Intent,
     MarkRunning,
     Observation,
+    Pause,
     PlanBaseline,
     Retry,
+    Starting,
     Submit,
     decide,
 )
 from tuner.documents import read_spec
 from tuner.ending import search_end
 from tuner.incumbent import incumbent_step_time_s
+from tuner.limits import InvalidLimits, Quota
 from tuner.paths import Home
 from tuner.search.base import Choice, SearchError
+from tuner.sending import call_back, send
 from tuner.store import IllegalMove, Store
 from tuner.trial import Origin, Trial, TrialState
 from tuner.work import Work, open_work
@@ -57,6 +62,7 @@ class Service:
         self.home = home
         self._clock = clock
         self._works: dict[str, Work] = {}
+        self._quota = Quota(store, home.limits)
 
     # What people ask for
 
@@ -70,6 +76,7 @@ class Service:
             state=CampaignState.RUNNING,
             created_at=now,
             updated_at=now,
+            running_since=now,
             combinations=space.counts.combinations,
             legal=space.counts.legal,
         )
@@ -96,8 +103,8 @@ class Service:
     def tick(self, campaign_id: str) -> bool:
         """One step of one campaign; True when something was done, so that the next step is worth trying at once.
 
-        Raises CampaignBusy (another process drives it), StoreError, and RunnerError when the runner does not answer:
-        nothing is lost by it, call again later.
+        Raises CampaignBusy (another process drives it), StoreError, RunnerError when the runner does not answer, and
+        InvalidLimits for quotas that cannot be read: nothing is lost by it, call again later.
         """
         campaign = self.store.campaign(campaign_id)
         if not campaign.state.active:
@@ -106,22 +113,39 @@ class Service:
         work = self._work(campaign)
         campaign = self._count_time(campaign, work)
         trials = self.store.trials(campaign_id)
-        intents = decide(campaign, trials, self._observe(campaign, trials, work), self._clock())
         acted = False
         try:
-            for intent in intents:
+            for intent in self._decide(campaign, trials, work):
                 acted |= self._act(intent, campaign, trials, work)
+        except NoTimeLeft as error:
+            acted = True
+            with suppress(IllegalMove):
+                self._rest(campaign, str(error))
         except IllegalMove:
             # Somebody paused or cancelled the campaign since it was read: decide again on what it is now.
             if self.store.campaign(campaign_id).state is campaign.state:
                 raise
         return acted
 
+    def waits(self, campaign_id: str) -> str:
+        """Which quota keeps the campaign from sending another job, empty where none does. Raises NotFound."""
+        campaign = self.store.campaign(campaign_id)
+        if campaign.state is not CampaignState.RUNNING:
+            return ""
+        try:
+            return self._quota.waits(campaign, self._clock())
+        except InvalidLimits as error:
+            return str(error)
+
     def current(self, campaign_id: str) -> Campaign:
         """The campaign with the time worked on it until now, saved or not. Raises NotFound."""
         campaign = self.store.campaign(campaign_id)
         work = self._works.get(campaign_id)
         return campaign if work is None else replace(campaign, elapsed_s=campaign.elapsed_s + work.unsaved_s)
+
+    def shunned(self, campaign: Campaign) -> list[str]:
+        """The nodes that every new job of the campaign keeps away from, where the runner can."""
+        return sorted(shunned(self.store.trials(campaign.id), self._faults(campaign)))
 
     def release(self, campaign_id: str) -> None:
         """Let another process drive the campaign. Its running jobs go on and are found again."""
@@ -175,6 +199,15 @@ class Service:
             work.unsaved_s = 0.0
         return self.current(campaign.id)
 
+    def _decide(self, campaign: Campaign, trials: Sequence[Trial], work: Work) -> list[Intent]:
+        """What follows, within the quotas of all campaigns."""
+        seen, now = self._observe(campaign, trials, work), self._clock()
+        if campaign.state is not CampaignState.RUNNING:
+            return decide(campaign, trials, seen, now)
+        exhausted = self._quota.exhausted(campaign, now)
+        intents = decide(campaign, trials, seen, now, None if exhausted else self._quota.share(campaign, now))
+        return [Pause(exhausted)] if exhausted and any(isinstance(each, Starting) for each in intents) else intents
+
     def _observe(self, campaign: Campaign, trials: Sequence[Trial], work: Work) -> Mapping[int, Observation]:
         by_job = {
             trial.last.job_id: trial
@@ -195,16 +228,25 @@ class Service:
         """Do what was decided; False when there was nothing to do after all."""
         now = self._clock()
         match intent:
-            case Finish(number, outcome, started_at, finished_at):
-                self.store.finish(campaign.id, number, outcome, started_at=started_at, finished_at=finished_at, now=now)
-            case MarkRunning(number, started_at):
-                self.store.mark_running(campaign.id, number, started_at=started_at, now=now)
+            case Finish(number, outcome):
+                self.store.finish(
+                    campaign.id,
+                    number,
+                    outcome,
+                    started_at=intent.started_at,
+                    finished_at=intent.finished_at,
+                    nodes=intent.nodes,
+                    failed_nodes=intent.failed_nodes,
+                    now=now,
+                )
+            case MarkRunning(number, started_at, nodes):
+                self.store.mark_running(campaign.id, number, started_at=started_at, nodes=nodes, now=now)
             case Retry(number):
                 self.store.plan_attempt(campaign.id, number, now=now)
             case Submit(number):
-                self._submit(campaign, trials, trials[number], work)
+                return self._submit(campaign, trials, trials[number], work)
             case Cancel(number, reason):
-                return self._cancel(campaign, trials[number], reason, work)
+                return call_back(self.store, work, campaign, trials[number], reason, self._clock)
             case PlanBaseline():
                 assert campaign.spec.baseline is not None
                 self.store.plan_trials(campaign.id, [Choice(campaign.spec.baseline)], Origin.BASELINE, now=now)
@@ -215,45 +257,35 @@ class Service:
             case Confirm(plans):
                 again = [Choice(plan) for plan in plans]
                 self.store.plan_trials(campaign.id, again, Origin.CONFIRMATION, now=now)
+            case Pause(reason):
+                self._rest(campaign, reason)
             case Close(state, reason):
                 self._end(campaign, state, reason)
         return True
+
+    def _rest(self, campaign: Campaign, reason: str) -> None:
+        """Pause the campaign, and give back what was held for it: another runner may have what this one has not."""
+        why = f"{reason}; resume it to go on"
+        self.store.move_campaign(campaign.id, CampaignState.PAUSED, reason=why, now=self._clock())
+        self.release(campaign.id)
 
     def _end(self, campaign: Campaign, state: CampaignState, reason: str) -> None:
         """Move the campaign to its final state and give back what was held for it: nobody ticks it again."""
         self.store.move_campaign(campaign.id, state, reason=reason, now=self._clock())
         self.release(campaign.id)
 
-    def _submit(self, campaign: Campaign, trials: Sequence[Trial], trial: Trial, work: Work) -> None:
-        """Send the planned attempt, exactly once: a crash after sending is healed by finding the job by its name."""
-        name = trial.last.job_name
-        incumbent_s = incumbent_step_time_s(campaign, trials, trial)
-        job = self.job(campaign, trial.plan, name, work.workload, incumbent_step_time_s=incumbent_s)
-        try:
-            job_id = work.runner.find(name) or work.runner.submit(job)
-        except InvalidJob as error:
-            now = self._clock()
-            outcome = Outcome(verdict=Verdict.ILLEGAL, reason=str(error))
-            self.store.finish(campaign.id, trial.number, outcome, started_at=None, finished_at=now, now=now)
-            return
-        self.store.mark_submitted(campaign.id, trial.number, job_id, now=self._clock())
-
-    def _cancel(self, campaign: Campaign, trial: Trial, reason: str, work: Work) -> bool:
-        """Ask once for the end of the attempt's job; an attempt that was never sent ends here."""
-        name = trial.last.job_name
-        job_id = trial.last.job_id or work.runner.find(name)
-        if job_id is None:
-            now = self._clock()
-            outcome = Outcome(verdict=Verdict.CANCELLED, reason=reason)
-            self.store.finish(campaign.id, trial.number, outcome, started_at=None, finished_at=now, now=now)
-            return True
-        if trial.state is TrialState.PLANNED:
-            self.store.mark_submitted(campaign.id, trial.number, job_id, now=self._clock())
-        if name in work.cancelled:
+    def _submit(self, campaign: Campaign, trials: Sequence[Trial], trial: Trial, work: Work) -> bool:
+        """Send the planned attempt, away from nodes that failed; False where the quota has no place for it yet."""
+        if not self._quota.claim(campaign, trial.number, self._clock()):
             return False
-        work.runner.cancel(job_id)
-        work.cancelled.add(name)
+        incumbent_s = incumbent_step_time_s(campaign, trials, trial)
+        job = self.job(campaign, trial.plan, trial.last.job_name, work.workload, incumbent_step_time_s=incumbent_s)
+        job = replace(job, avoid=nodes_to_avoid(trials, trial, self._faults(campaign)))
+        send(self.store, work, campaign, trial, job, self._clock)
         return True
+
+    def _faults(self, campaign: Campaign) -> Mapping[str, int]:
+        return self.store.node_faults(campaign.spec.cluster.device.name, self._clock() - FAULTS_S)
 
     def _ask(self, campaign: Campaign, trials: Sequence[Trial], n: int, work: Work) -> bool:
         """Plan what the search chooses, unless that is its last word: then it is not asked any more.

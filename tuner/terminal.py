@@ -76,6 +76,10 @@ def print_campaign(campaign: Campaign, service: Service) -> None:
     console.print(f"{campaign.state}{why}, worked on for {display.seconds(campaign.elapsed_s)}")
     if phase := phase_text(campaign, trials):
         console.print(phase, soft_wrap=True)
+    if waits := service.waits(campaign.id):
+        console.print(f"waits: {waits}", soft_wrap=True)
+    if nodes := service.shunned(campaign):
+        console.print(f"shunned nodes: {', '.join(nodes)}", soft_wrap=True)
     if campaign.lessons:
         console.print(f"{lessons_text(campaign.lessons)}: {', '.join(map(str, campaign.lessons))}", soft_wrap=True)
     console.print(display.trials_table(trials))

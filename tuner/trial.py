@@ -45,7 +45,9 @@ class Origin(StrEnum):
 class Attempt:
     """One job for one trial. number counts from 1; job_name is the idempotency key towards the runner, unique over
     all campaigns; job_id is the runner's own id from SUBMITTED on. outcome exists exactly when the state is DONE.
-    Times are seconds since the epoch; started_at stays None for a job that never ran."""
+    Times are seconds since the epoch; started_at stays None for a job that never ran. avoid: the nodes that the runner
+    was asked to keep it away from. nodes: where it ran, failed_nodes: those of them to blame for its end, where the
+    runner knows."""
 
     number: int
     job_name: str
@@ -55,6 +57,9 @@ class Attempt:
     submitted_at: float | None = None
     started_at: float | None = None
     finished_at: float | None = None
+    avoid: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    failed_nodes: tuple[str, ...] = ()
     outcome: Outcome | None = None
 
     @property

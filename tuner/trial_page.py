@@ -11,10 +11,10 @@ from rich.text import Text
 
 from runners.outcome import Measurement, Verdict
 from runners.profile import Part, Profile
-from tuner.display import gibibytes, new_table, number, pruned_text, seconds, state_text, time_notes
+from tuner.display import ended_text, gibibytes, new_table, number, pruned_text, seconds, state_text, time_notes
 from tuner.expectation import Expectation
 from tuner.prediction import fullest_rank_bytes
-from tuner.trial import Origin, Trial
+from tuner.trial import Attempt, Origin, Trial
 
 _AGAIN = " (a plan that was measured before, once more)"
 # What a verdict says of the memory; the others say nothing.
@@ -30,6 +30,11 @@ def trial_page(trial: Trial) -> Group:
         Text("plan: " + ", ".join(f"{name} {value}" for name, value in trial.plan.as_dict().items())),
         Text.assemble("verdict: " if trial.state.final else "state: ", state_text(trial)),
         attempts_table(trial),
+    ]
+    lines += [
+        Text(f"attempt {attempt.number} was to keep away from {', '.join(attempt.avoid)}, where it could")
+        for attempt in trial.attempts
+        if attempt.avoid
     ]
     if trial.expectation is not None:
         lines.append(expectation_table(trial.expectation, trial))
@@ -49,22 +54,29 @@ def trial_page(trial: Trial) -> Group:
 
 
 def attempts_table(trial: Trial) -> Table:
-    """Every attempt with how it ended, in full."""
+    """Every attempt with how it ended, in full; its nodes where any are known, with `!` at those that failed."""
+    located = any(attempt.nodes or attempt.failed_nodes for attempt in trial.attempts)
     table = new_table("Attempts")
-    for name in ("attempt", "job", "ended", "ran for", "rank", "phase", "reason"):
+    for name in ("attempt", "job", *(["nodes"] if located else []), "ended", "ran for", "rank", "phase", "reason"):
         table.add_column(name, overflow="fold")
     for attempt in trial.attempts:
         outcome = attempt.outcome
         table.add_row(
             str(attempt.number),
             f"{attempt.job_name}{'' if attempt.job_id in (None, attempt.job_name) else f' ({attempt.job_id})'}",
-            str(attempt.state if outcome is None else outcome.verdict),
+            *([_nodes(attempt)] if located else []),
+            str(attempt.state) if outcome is None else ended_text(outcome),
             seconds(attempt.running_s) if attempt.running_s else "-",
             "-" if outcome is None or outcome.failed_rank is None else str(outcome.failed_rank),
             (outcome.phase if outcome else None) or "-",
             outcome.reason.strip() if outcome else "",
         )
     return table
+
+
+def _nodes(attempt: Attempt) -> str:
+    known = dict.fromkeys((*attempt.nodes, *attempt.failed_nodes))
+    return ", ".join(f"{node} !" if node in attempt.failed_nodes else node for node in known) or "-"
 
 
 def expectation_table(expected: Expectation, trial: Trial) -> Table:

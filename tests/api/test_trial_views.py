@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
 from api.trial_views import MeasurementView, PartialView, trial_view
+from runners.causes import Cause
 from runners.outcome import Measurement, Outcome, Verdict
 from search_spaces.plan import Plan
 from tuner.trial import Attempt, Origin, Trial, TrialState
@@ -107,3 +108,13 @@ def test_the_schema_types_the_profile_and_the_training(app):
     assert schemas["RankedView"]["properties"]["time_by_part"]["items"] == {"$ref": "#/components/schemas/PartTime"}
     kinds = schemas["RankedView"]["properties"]["trains_as_baseline"]["anyOf"]
     assert kinds == [{"const": True, "type": "boolean"}, {"type": "string"}, {"type": "null"}]
+
+
+def test_an_attempt_shows_why_it_failed_and_where(trial):
+    lost = Outcome(verdict=Verdict.LOST, cause=Cause.PREEMPTION, reason="gone")
+    shown = trial(lost, Outcome(verdict=Verdict.OOM), Outcome(verdict=Verdict.CANCELLED))
+    first = replace(shown.attempts[0], avoid=("n9",), nodes=("n1", "n2"), failed_nodes=("n2",))
+    attempts = trial_view(replace(shown, attempts=(first, *shown.attempts[1:]))).attempts
+    assert [attempt.failure for attempt in attempts] == [Cause.PREEMPTION, Cause.OOM, None]
+    assert (attempts[0].avoid, attempts[0].nodes, attempts[0].failed_nodes) == (("n9",), ("n1", "n2"), ("n2",))
+    assert (attempts[1].avoid, attempts[1].nodes, attempts[1].failed_nodes) == ((), (), ())

@@ -12,6 +12,7 @@ from tuner.campaign import Lesson
 from tuner.spec import Backend
 from tuner.store import NotFound, Store, schema
 
+ATTEMPTS_0006 = ("cause", "avoid", "nodes", "failed_nodes", "claimed_at")
 LESSONS = (Lesson(campaign_id="old", trials=20, weight=0.35), Lesson(campaign_id="older", trials=1, weight=1.0))
 
 
@@ -100,6 +101,9 @@ def test_a_database_from_before_is_found_by_device_and_workload(shared_url: str,
         store.finish("a", 0, make.ok(), started_at=1.0, finished_at=2.0, now=3.0)
         with store._database.writing() as connection:
             for statement in (
+                "DROP INDEX ix_attempts_finished_at",
+                *(f"ALTER TABLE attempts DROP COLUMN {name}" for name in ATTEMPTS_0006),
+                *(f"ALTER TABLE campaigns DROP COLUMN {name}" for name in ("running_since", "devices")),
                 "DROP INDEX ix_campaigns_device_workload_created_at_id",
                 "ALTER TABLE campaigns DROP COLUMN device",
                 "ALTER TABLE campaigns DROP COLUMN workload",

@@ -39,7 +39,7 @@ def write_old(url: str, revision: str, store: Store) -> None:
     old.close()
 
 
-@pytest.mark.parametrize("revision", ["0001", "0002", "0003"])
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0005"])
 def test_rows_from_before_are_still_read_and_the_schema_is_todays(shared_url: str, revision: str, make):
     with Store.open("sqlite://") as store:
         make.running(store, trials=2)
@@ -48,6 +48,7 @@ def test_rows_from_before_are_still_read_and_the_schema_is_todays(shared_url: st
         before = (store.campaign("c1"), store.trials("c1"), store.events(None))
     with Store.open(shared_url) as store:
         assert (store.campaign("c1"), store.trials("c1"), store.events(None)) == before
+        assert [demand.devices for demand in store.demands("", 0.0)] == [8]
         with store._database.reading() as connection:
             assert differences(connection) == []
         again = store.plan_trials("c1", make.choices(1), Origin.CONFIRMATION, now=4.0)

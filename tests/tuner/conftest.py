@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from runners import registry
-from runners.base import InvalidJob, JobSpec, JobState, JobStatus
+from runners.base import InvalidJob, JobSpec, JobState, JobStatus, NoTimeLeft
+from runners.causes import Cause
 from runners.outcome import Measurement, Outcome, Verdict, write_result
 from runners.workloads.base import outcome_from_result, outcome_without_result
 from search_spaces.checks import InvalidValue, Problem
@@ -38,12 +39,14 @@ from tuner.trial import Attempt, Origin, Trial, TrialState, job_name
 
 STEPS = 6
 ENDS = {"ok": JobState.SUCCEEDED, "oom": JobState.FAILED, "crashed": JobState.FAILED, "lost": JobState.LOST}
-ENDS |= {"timed_out": JobState.TIMED_OUT}
+ENDS |= {"timed_out": JobState.TIMED_OUT, "fault": JobState.LOST, "bug": JobState.FAILED}
+BUG = "ModuleNotFoundError: No module named 'megatron'"
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a job will do: wait, run, end. kind: a key of ENDS. cancellable False: it ends when it likes."""
+    """What a job will do: wait, run, end. kind: a key of ENDS; "fault": its nodes are to blame. cancellable False: it
+    ends when it likes."""
 
     kind: str = "ok"
     queue_s: float = 0.0
@@ -56,6 +59,7 @@ class FakeJob:
     spec: JobSpec
     behaviour: Behaviour
     submitted_at: float
+    nodes: tuple[str, ...] = ()
     cancelled_at: float | None = None
 
     @property
@@ -72,15 +76,17 @@ class FakeJob:
         if now < starts:
             return JobStatus(state=JobState.QUEUED)
         if now < ends:
-            return JobStatus(state=JobState.RUNNING, started_at=starts)
-        state = ENDS[self.behaviour.kind]
-        return JobStatus(state=state, reason=f"it was told: {state}", started_at=starts, finished_at=ends)
+            return JobStatus(state=JobState.RUNNING, started_at=starts, nodes=self.nodes)
+        state, failed = ENDS[self.behaviour.kind], self.nodes if self.behaviour.kind == "fault" else ()
+        times = {"started_at": starts, "finished_at": ends}
+        return JobStatus(state=state, reason=f"it was told: {state}", nodes=self.nodes, failed_nodes=failed, **times)
 
 
 @dataclass
 class Machine:
     """The jobs and what they do. script: by job name. step_s: seconds of one step, by plan. troubles: what the next
-    calls of the runner raise, one each. largest: jobs of more processes are invalid. sent: how often each job started.
+    calls of the runner raise, one each. largest: jobs of more processes are invalid. nodes: a job gets the first one
+    that it need not avoid. closes: no job is taken any more. sent: how often each job started.
     """
 
     clock: Callable[[], float]
@@ -88,6 +94,8 @@ class Machine:
     step_s: Callable[[Plan], float] = lambda plan: 1.0 / plan.dp + 0.1 * plan.zero_stage + 0.01 * plan.micro_batch_size
     troubles: deque[Exception] = field(default_factory=deque)
     largest: int = 10**6
+    nodes: tuple[str, ...] = ()
+    closes: bool = False
     flops: float | None = None
     jobs: dict[str, FakeJob] = field(default_factory=dict)
     sent: Counter[str] = field(default_factory=Counter)
@@ -115,6 +123,12 @@ class Machine:
             write_result(directory, Outcome(verdict=Verdict.OK, measurement=measurement))
         elif job.behaviour.kind == "oom":
             write_result(directory, Outcome(verdict=Verdict.OOM, reason="CUDA out of memory", failed_rank=1))
+        elif job.behaviour.kind == "bug":
+            log = f"starting\n{BUG}\n"
+            write_result(directory, Outcome(verdict=Verdict.CRASHED, cause=Cause.USER_BUG, reason=BUG, log_tail=log))
+
+    def place(self, spec: JobSpec) -> tuple[str, ...]:
+        return tuple([node for node in self.nodes if node not in spec.avoid][:1]) or self.nodes[:1]
 
 
 class FakeRunner:
@@ -129,8 +143,11 @@ class FakeRunner:
         if spec.processes > machine.largest:
             raise InvalidJob(f"{spec.name} needs {spec.processes} processes, but there are {machine.largest}")
         if spec.name not in machine.jobs:
+            if machine.closes:
+                raise NoTimeLeft("12 s are left, and a trial may take 300 s")
             spec.directory.mkdir(parents=True)
-            machine.jobs[spec.name] = FakeJob(spec, machine.script(spec.name), machine.clock())
+            nodes = machine.place(spec)
+            machine.jobs[spec.name] = FakeJob(spec, machine.script(spec.name), machine.clock(), nodes)
             machine.sent[spec.name] += 1
             alive = sum(not job.status(machine.clock()).state.final for job in machine.jobs.values())
             machine.most_at_once = max(machine.most_at_once, alive)
@@ -210,7 +227,7 @@ class Killed(BaseException):
 
 
 MOVES = "create_campaign move_campaign add_elapsed end_search keep_lessons"
-WRITES = f"{MOVES} plan_trials plan_attempt mark_submitted mark_running finish"
+WRITES = f"{MOVES} plan_trials plan_attempt mark_submitted mark_running finish claim"
 ACTS = frozenset(f"{WRITES} submit poll cancel find".split())
 
 
@@ -364,7 +381,7 @@ class Make:
         return Measurement(step_times_s=steps, tokens_per_step=1024, devices=devices, **more)
 
     def campaign(self, spec: CampaignSpec, state: CampaignState = CampaignState.RUNNING, **more: Any) -> Campaign:
-        given = {"created_at": 0.0, "updated_at": 0.0, "combinations": 100, "legal": 10, **more}
+        given = {"created_at": 0.0, "updated_at": 0.0, "running_since": 0.0, "combinations": 100, "legal": 10, **more}
         return Campaign(id="c", spec=spec, state=state, **given)
 
     def trial(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from runners.base import JobState, JobStatus
+from runners.causes import Cause
 from runners.outcome import Measurement, Outcome, Verdict
 from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from search_spaces.model import ModelSpec
@@ -27,6 +28,7 @@ from tuner.decide import (
     Finish,
     MarkRunning,
     Observation,
+    Pause,
     PlanBaseline,
     Retry,
     Submit,
@@ -301,6 +303,37 @@ def test_a_cancelled_campaign_cancels_all_that_is_open_and_then_closes_with_its_
     assert decided(make, [trials[0], trials[3]], state=cancelling) == closed
 
 
+def test_a_hopeless_campaign_cancels_all_that_is_open_and_then_fails_with_the_log(make):
+    bug = Outcome(verdict=Verdict.CRASHED, cause=Cause.USER_BUG, reason="no such file", log_tail="one\ntwo")
+    told = "trial 0 failed for a reason that no plan can change: no such file; mend it and start a new campaign"
+    trials = [make.trial(0, bug), make.trial(1), make.trial(2, state=RUNNING)]
+    assert decided(make, trials, parallel=4) == [Cancel(1, told), Cancel(2, told)]
+    assert decided(make, trials[:1]) == [Close(CampaignState.FAILED, f"{told}\none\ntwo")]
+    assert decided(make, trials, state=CampaignState.PAUSED) == []
+
+
+def test_a_share_bounds_what_is_chosen_but_not_what_is_planned_or_measured_again(make):
+    trials = [make.trial(0, OK), make.trial(1, state=RUNNING), make.trial(2)]
+    campaign = make.campaign(make_spec(parallel=8, budget=Budget(trials=20)))
+    for share, asked in ((None, [Ask(6)]), (5, [Ask(3)]), (99, [Ask(6)]), (2, []), (0, [])):
+        assert decide(campaign, trials, {}, 0.0, share) == [Submit(2), *asked]
+    ended = replace(campaign, search_ended=ENOUGH)
+    assert decide(ended, trials[:1], {}, 0.0, 0) == [Confirm((trials[0].plan,))]
+
+
+def test_where_a_job_ran_and_what_failed_under_it_is_part_of_its_end(make):
+    trials = [make.trial(0, state=SUBMITTED), make.trial(1, state=RUNNING)]
+    lost = Outcome(verdict=Verdict.LOST, reason="node n2 is down")
+    seen = {
+        0: look(JobState.RUNNING, started_at=5.0, nodes=("n1",)),
+        1: replace(look(JobState.LOST, finished_at=9.0, nodes=("n2", "n3"), failed_nodes=("n2",)), outcome=lost),
+    }
+    assert decided(make, trials, seen=seen) == [
+        MarkRunning(0, 5.0, ("n1",)),
+        Finish(1, lost, None, 9.0, ("n2", "n3"), ("n2",)),
+    ]
+
+
 # The simulation
 
 
@@ -364,12 +397,16 @@ class World(RuleBasedStateMachine):
         lost = verdict is Verdict.LOST
         state = JobState.LOST if lost else JobState.SUCCEEDED if verdict is Verdict.OK else JobState.FAILED
         self.jobs[name] = replace(self.jobs[name], state=state, finished_at=self.now)
-        self.outcomes[name] = OK if verdict is Verdict.OK else Outcome(verdict=verdict)
+        self.outcomes[name] = OK if verdict is Verdict.OK else Outcome(verdict=verdict, reason="it broke")
 
     @rule(to=st.sampled_from([CampaignState.PAUSED, CampaignState.RUNNING, CampaignState.CANCELLING]))
     def somebody_orders(self, to):
         if self.campaign.state.may_become(to):
-            self.campaign = replace(self.campaign, state=to)
+            self.order(to)
+
+    def order(self, to):
+        since = self.now if to is CampaignState.RUNNING else self.campaign.running_since
+        self.campaign = replace(self.campaign, state=to, running_since=since)
 
     @precondition(lambda self: self.campaign.state.active)
     @rule(silent=st.booleans(), survives=st.integers(0, 6))
@@ -443,6 +480,9 @@ class World(RuleBasedStateMachine):
                     self.move(number, DONE, outcome=Outcome(verdict=Verdict.CANCELLED), finished_at=self.now)
                 else:
                     self.cancelled.add(name)
+            case Pause(reason):
+                assert "loses every job" in reason
+                self.order(CampaignState.PAUSED)
             case Close(state, reason):
                 assert reason
                 if state is CampaignState.COMPLETED and not self.spent():
@@ -518,7 +558,7 @@ class World(RuleBasedStateMachine):
             if self.campaign.state.final:
                 break
             if self.campaign.state is CampaignState.PAUSED:
-                self.campaign = replace(self.campaign, state=CampaignState.RUNNING)
+                self.order(CampaignState.RUNNING)
             for intent in self.decide():
                 self.act(intent)
             self.time_passes(1.0)

@@ -92,13 +92,24 @@ def test_a_job_that_is_always_lost_ends_after_the_attempts_that_the_spec_allows(
     assert lab.verdicts(id) == ["lost", "lost"]
 
 
-def test_a_job_that_the_runner_can_never_run_is_illegal_and_the_campaign_goes_on(lab):
+def test_a_job_that_the_runner_can_never_run_fails_the_campaign_at_once(lab):
     lab.machine.largest = 3
-    id = lab.create(budget={"trials": 2})
+    id = lab.create(budget={"trials": 4})
     lab.run(id)
-    assert lab.verdicts(id) == ["illegal", "illegal"]
-    assert "needs 4 processes, but there are 3" in lab.trials(id)[0].outcome.reason
+    assert lab.verdicts(id) == ["illegal"]
+    assert lab.campaign(id).state is CampaignState.FAILED
+    assert "the runner takes no such jobs: trial 0: " in lab.campaign(id).reason
+    assert "needs 4 processes, but there are 3" in lab.campaign(id).reason
     assert not lab.machine.sent
+
+
+def test_a_job_that_is_refused_after_others_were_taken_is_illegal_and_the_campaign_goes_on(lab):
+    id = lab.create(budget={"trials": 2})
+    lab.run(id, until=lambda: lab.trials(id) and lab.trials(id)[0].state.final)
+    lab.machine.largest = 3
+    lab.run(id)
+    assert lab.verdicts(id) == ["ok", "illegal"]
+    assert lab.campaign(id).state is CampaignState.COMPLETED
 
 
 def test_a_job_that_outlives_its_time_limit_is_cancelled_once(lab, make):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from runners.causes import Cause
 from runners.outcome import Outcome, Verdict
 from runners.profile import Profile
 from tuner.display import gibibytes
@@ -157,3 +158,22 @@ def test_a_trial_that_has_not_ended_shows_its_state(make, state):
 def test_the_page_stays_within_the_terminal(make, measurement, width):
     text = shown(trial_page(make.trial(0, measurement)), width)
     assert all(len(line) <= width for line in text.splitlines())
+
+
+def test_attempts_show_their_nodes_their_cause_and_what_they_kept_away_from(make):
+    trial = make.trial(0, Outcome(verdict=Verdict.CRASHED, cause=Cause.HANG, reason="silent"), attempt=2)
+    first, last = trial.attempts
+    lost = replace(first.outcome, cause=Cause.PREEMPTION)
+    first = replace(first, nodes=("n1", "n2"), failed_nodes=("n2",), outcome=lost)
+    text = shown(trial_page(replace(trial, attempts=(first, replace(last, avoid=("n2", "n7"))))))
+    attempts = [words(line) for line in text.splitlines() if "c-t0000-a" in line]
+    assert attempts[0][3:8] == ["n1,", "n2", "!", "lost", "(preemption)"]
+    assert attempts[1][3:6] == ["-", "crashed", "(hang)"]
+    assert "verdict: crashed (hang)" in text
+    assert "attempt 2 was to keep away from n2, n7, where it could" in text
+
+
+def test_a_cause_that_the_verdict_says_already_and_unknown_nodes_are_left_out(make):
+    text = shown(trial_page(make.trial(0, Verdict.OOM)))
+    assert "(" not in next(line for line in text.splitlines() if "verdict" in line)
+    assert "nodes" not in text

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, select, tuple_
 
 from tuner.campaign import Campaign, CampaignState
 from tuner.store.errors import NotFound, StoreError
@@ -44,12 +44,13 @@ def campaign_page(
 
 def campaigns_on(connection: Connection, device: str, workload: str, limit: int) -> list[Campaign]:
     """Newest first; of those, one with a spec that today's rules do not read is left out."""
-    query = (
-        select(campaigns)
-        .where(campaigns.c.device == device, campaigns.c.workload == workload)
-        .order_by(campaigns.c.created_at.desc(), campaigns.c.id.desc())
-        .limit(limit)
-    )
+    alike = (campaigns.c.device == device, campaigns.c.workload == workload)
+    return readable_campaigns(connection, limit, *alike)
+
+
+def readable_campaigns(connection: Connection, limit: int, *alike: ColumnElement[bool]) -> list[Campaign]:
+    """Newest first; of those, one with a spec that today's rules do not read is left out."""
+    query = select(campaigns).where(*alike).order_by(campaigns.c.created_at.desc(), campaigns.c.id.desc()).limit(limit)
     found: list[Campaign] = []
     for row in connection.execute(query):
         with suppress(StoreError):

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Row, null
 
+from runners.causes import Cause
 from runners.outcome import Measurement, Outcome, Verdict
 from runners.profile import Profile
 from runners.reading import read_value
@@ -37,12 +38,14 @@ def campaign_row(campaign: Campaign) -> dict[str, Any]:
         "reason": campaign.reason,
         "created_at": campaign.created_at,
         "updated_at": campaign.updated_at,
+        "running_since": campaign.running_since,
         "elapsed_s": campaign.elapsed_s,
         "combinations": campaign.combinations,
         "legal": campaign.legal,
         "search_ended": campaign.search_ended,
         "chance_left": campaign.chance_left,
         "lessons": lessons_document(campaign.lessons),
+        "devices": campaign.spec.cluster.devices,
         "device": campaign.spec.cluster.device.name,
         "workload": campaign.spec.workload.kind,
     }
@@ -60,6 +63,7 @@ def campaign_of(row: Row[Any]) -> Campaign:
         state=CampaignState(row.state),
         created_at=row.created_at,
         updated_at=row.updated_at,
+        running_since=row.running_since,
         combinations=row.combinations,
         legal=row.legal,
         elapsed_s=row.elapsed_s,
@@ -102,11 +106,17 @@ def attempt_row(attempt: Attempt, trial_id: int) -> dict[str, Any]:
     }
 
 
+def node_columns(**nodes: Sequence[str]) -> dict[str, Any]:
+    """Columns that list nodes, by their names; none for what is empty, which then stays as it is."""
+    return {name: list(found) for name, found in nodes.items() if found}
+
+
 def outcome_columns(outcome: Outcome) -> dict[str, Any]:
     """What an attempt's row holds of its outcome; the measurement has rows of its own."""
     return {
         "verdict": str(outcome.verdict),
         "reason": outcome.reason,
+        "cause": None if outcome.cause is None else str(outcome.cause),
         "phase": outcome.phase,
         "failed_rank": outcome.failed_rank,
         "log_tail": outcome.log_tail,
@@ -169,6 +179,7 @@ def attempt_of(row: Row[Any], times: StepTimes | None) -> Attempt:
             measurement=None if times is None else _measurement_of(row, times),
             partial=None if row.partial is None else read_value(Measurement, row.partial),
             reason=row.reason,
+            cause=None if row.cause is None else Cause(row.cause),
             failed_rank=row.failed_rank,
             phase=row.phase,
             log_tail=row.log_tail,
@@ -182,6 +193,9 @@ def attempt_of(row: Row[Any], times: StepTimes | None) -> Attempt:
         submitted_at=row.submitted_at,
         started_at=row.started_at,
         finished_at=row.finished_at,
+        avoid=tuple(row.avoid or ()),
+        nodes=tuple(row.nodes or ()),
+        failed_nodes=tuple(row.failed_nodes or ()),
         outcome=outcome,
     )
 

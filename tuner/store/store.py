@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import insert, select, update
 
 from runners.outcome import Outcome
 from tuner.campaign import Campaign, CampaignState, Event, Lesson
+from tuner.quota import CLAIM_S, Demand, Limits, refusal
 from tuner.search.base import Choice
-from tuner.store import queries, schema
+from tuner.store import queries, schema, usage
 from tuner.store.database import Database
 from tuner.store.errors import AlreadyExists, IllegalMove, NotFound
 from tuner.store.rows import (
@@ -25,12 +26,14 @@ from tuner.store.rows import (
     event_of,
     lessons_document,
     measurement_row,
+    node_columns,
     outcome_columns,
     step_rows,
     trial_row,
 )
+from tuner.store.rules import advance, require_new, require_running, thing
 from tuner.store.tables import attempts, campaigns, events, measurements, steps, trials
-from tuner.store.telling import done_data, event_row, move_data, planned_data, tell
+from tuner.store.telling import done_data, event_row, move_data, planned_data, submitted_data, tell
 from tuner.trial import Attempt, Origin, Trial, TrialState, job_name
 
 
@@ -104,6 +107,11 @@ class Store:
         with self._database.reading() as connection:
             return queries.campaigns_on(connection, device, workload, limit)
 
+    def readable_campaigns(self, *, limit: int) -> list[Campaign]:
+        """The newest campaigns, newest first; among them, one whose spec this meshtune does not read is left out."""
+        with self._database.reading() as connection:
+            return queries.readable_campaigns(connection, limit)
+
     def move_campaign(self, id: str, to: CampaignState, *, reason: str, now: float) -> Campaign:
         """The campaign in its new state. Raises NotFound, or IllegalMove by `CampaignState.may_become`."""
         with self._database.writing() as connection:
@@ -111,6 +119,8 @@ class Store:
             if not state.may_become(to):
                 raise IllegalMove(f"campaign {id}", state, to)
             values = {"state": str(to), "reason": reason, "updated_at": now}
+            if to is CampaignState.RUNNING:
+                values["running_since"] = now
             connection.execute(update(campaigns).where(campaigns.c.id == id).values(values))
             tell(connection, id, now, f"campaign.{to}", {"state": str(to), "reason": reason})
             return queries.campaign(connection, id)
@@ -128,11 +138,10 @@ class Store:
         chance_left: as in `plan_trials`. Raises NotFound, and IllegalMove when the campaign is not RUNNING.
         """
         with self._database.writing() as connection:
-            thing = f"the search of campaign {id}"
             campaign = queries.campaign(connection, id)
             if campaign.search_ended:
                 return campaign
-            _require_running(connection, id, thing, "under way", "ended")
+            require_running(connection, id, f"the search of campaign {id}", "under way", "ended")
             values = {"search_ended": reason, "updated_at": now}
             if chance_left is not None:
                 values["chance_left"] = chance_left
@@ -169,12 +178,14 @@ class Store:
         that comes twice or that the campaign has; a confirmation may repeat it once.
         """
         with self._database.writing() as connection:
-            _require_running(connection, campaign_id, f"a new trial of campaign {campaign_id}", "new")
+            require_running(connection, campaign_id, f"a new trial of campaign {campaign_id}", "new")
             if chance_left is not None:
-                _keep_chance(connection, campaign_id, chance_left, now)
+                values = {"chance_left": chance_left, "updated_at": now}
+                connection.execute(update(campaigns).where(campaigns.c.id == campaign_id).values(values))
+                tell(connection, campaign_id, now, "search.asked", {"chance_left": chance_left})
             if not choices:
                 return []
-            _require_new(connection, campaign_id, choices, origin)
+            require_new(connection, campaign_id, choices, origin)
             first = queries.next_trial_number(connection, campaign_id)
             planned = [
                 Trial(
@@ -202,12 +213,11 @@ class Store:
         or the last attempt is not DONE with a retryable verdict."""
         with self._database.writing() as connection:
             trial = queries.trial(connection, campaign_id, number)
-            thing = _thing(trial)
-            _require_running(connection, campaign_id, thing, trial.state)
+            require_running(connection, campaign_id, thing(trial), trial.state)
             if trial.verdict is None or not trial.verdict.retryable:
                 state = trial.state if trial.verdict is None else f"{trial.state} ({trial.verdict})"
                 why = "only what the infrastructure lost is tried again"
-                raise IllegalMove(thing, state, TrialState.PLANNED, why)
+                raise IllegalMove(thing(trial), state, TrialState.PLANNED, why)
             attempt = _planned_attempt(campaign_id, number, trial.last.number + 1, now)
             lost = select(attempts.c.trial_id).where(attempts.c.job_name == trial.last.job_name)
             connection.execute(insert(attempts), attempt_row(attempt, connection.scalars(lost).one()))
@@ -215,19 +225,24 @@ class Store:
             tell(connection, campaign_id, now, "trial.planned", planned_data(trial))
             return trial
 
-    def mark_submitted(self, campaign_id: str, number: int, job_id: str, *, now: float) -> Trial:
+    def mark_submitted(
+        self, campaign_id: str, number: int, job_id: str, *, avoid: Sequence[str] = (), now: float
+    ) -> Trial:
         """The trial, its last attempt SUBMITTED as `job_id`. Raises NotFound, IllegalMove."""
         with self._database.writing() as connection:
-            values = {"job_id": job_id, "submitted_at": now}
-            _advance(connection, campaign_id, number, TrialState.SUBMITTED, values)
+            values = {"job_id": job_id, "submitted_at": now, **node_columns(avoid=avoid)}
+            advance(connection, campaign_id, number, TrialState.SUBMITTED, values)
             trial = queries.trial(connection, campaign_id, number)
-            tell(connection, campaign_id, now, "trial.submitted", {**move_data(trial), "job_id": job_id})
+            tell(connection, campaign_id, now, "trial.submitted", submitted_data(trial))
             return trial
 
-    def mark_running(self, campaign_id: str, number: int, *, started_at: float, now: float) -> Trial:
+    def mark_running(
+        self, campaign_id: str, number: int, *, started_at: float, nodes: Sequence[str] = (), now: float
+    ) -> Trial:
         """The trial, its last attempt RUNNING since `started_at`. Raises NotFound, IllegalMove."""
         with self._database.writing() as connection:
-            _advance(connection, campaign_id, number, TrialState.RUNNING, {"started_at": started_at})
+            values = {"started_at": started_at, **node_columns(nodes=nodes)}
+            advance(connection, campaign_id, number, TrialState.RUNNING, values)
             trial = queries.trial(connection, campaign_id, number)
             tell(connection, campaign_id, now, "trial.running", move_data(trial))
             return trial
@@ -240,18 +255,24 @@ class Store:
         *,
         started_at: float | None,
         finished_at: float,
+        nodes: Sequence[str] = (),
+        failed_nodes: Sequence[str] = (),
         now: float,
     ) -> Trial:
         """The trial, its last attempt DONE with `outcome`, every step of its measurement kept.
 
-        started_at None: unknown to the caller; what `mark_running` said stays. Raises NotFound, and IllegalMove for an
-        attempt that is DONE already.
+        started_at None, no nodes: unknown to the caller; what `mark_running` said stays. Raises NotFound, and
+        IllegalMove for an attempt that is DONE already.
         """
         with self._database.writing() as connection:
-            values = {**outcome_columns(outcome), "finished_at": finished_at}
+            values = {
+                **outcome_columns(outcome),
+                **node_columns(nodes=nodes, failed_nodes=failed_nodes),
+                "finished_at": finished_at,
+            }
             if started_at is not None:
                 values["started_at"] = started_at
-            attempt_id = _advance(connection, campaign_id, number, TrialState.DONE, values)
+            attempt_id = advance(connection, campaign_id, number, TrialState.DONE, values)
             if outcome.measurement is not None:
                 connection.execute(insert(measurements), measurement_row(outcome.measurement, attempt_id))
                 connection.execute(insert(steps), step_rows(outcome.measurement, attempt_id))
@@ -274,6 +295,36 @@ class Store:
         with self._database.reading() as connection:
             return queries.verdict_counts(connection, campaign_ids)
 
+    # Quotas and nodes
+
+    def claim(self, campaign_id: str, number: int, limits: Limits, *, now: float) -> bool:
+        """Whether the trial's planned attempt may be sent now: one decision for all processes, so that no two take the
+        last place. It counts as sent for CLAIM_S from now, and may be claimed again. Raises NotFound."""
+        with self._database.writing() as connection:
+            trial = queries.trial(connection, campaign_id, number)
+            claimed_at = usage.claimed_at(connection, trial.last.job_name)
+            held = claimed_at is not None and now - claimed_at < CLAIM_S
+            if not held and refusal(limits, usage.demands(connection, campaign_id, now), campaign_id):
+                return False
+            claimed = update(attempts).where(attempts.c.job_name == trial.last.job_name).values(claimed_at=now)
+            connection.execute(claimed)
+            return True
+
+    def demands(self, asking: str, now: float) -> list[Demand]:
+        """What every campaign has in flight and wants. asking: the one that is worked on just now."""
+        with self._database.reading() as connection:
+            return usage.demands(connection, asking, now)
+
+    def spent_device_s(self, since: float, now: float) -> float:
+        """Devices times the seconds that jobs of all campaigns have held them since then."""
+        with self._database.reading() as connection:
+            return usage.spent_device_s(connection, since, now)
+
+    def node_faults(self, device: str, since: float) -> Mapping[str, int]:
+        """How often each node failed under jobs of any campaign on this device that ended since then."""
+        with self._database.reading() as connection:
+            return usage.node_faults(connection, device, since)
+
     # Events
 
     def events(self, campaign_id: str | None, *, after: int = 0, limit: int = 1000) -> list[Event]:
@@ -288,53 +339,6 @@ class Store:
             return [event_of(row) for row in connection.execute(query)]
 
 
-def _require_running(
-    connection: Connection, campaign_id: str, thing: str, state: str, wanted: str = TrialState.PLANNED
-) -> None:
-    campaign = queries.campaign_state(connection, campaign_id)
-    if campaign is not CampaignState.RUNNING:
-        raise IllegalMove(thing, state, wanted, f"the campaign is {campaign}, not running")
-
-
-def _keep_chance(connection: Connection, campaign_id: str, chance_left: float, now: float) -> None:
-    values = {"chance_left": chance_left, "updated_at": now}
-    connection.execute(update(campaigns).where(campaigns.c.id == campaign_id).values(values))
-    tell(connection, campaign_id, now, "search.asked", {"chance_left": chance_left})
-
-
-def _require_new(connection: Connection, campaign_id: str, choices: Sequence[Choice], origin: Origin) -> None:
-    confirmation = trials.c.origin == str(Origin.CONFIRMATION)
-    alike = confirmation if origin is Origin.CONFIRMATION else ~confirmation
-    query = select(trials.c.plan_key, trials.c.number).where(trials.c.campaign_id == campaign_id, alike)
-    taken: dict[str, int] = {key: number for key, number in connection.execute(query)}
-    coming: set[str] = set()
-    for plan in (choice.plan for choice in choices):
-        if plan.key in taken:
-            raise AlreadyExists(f"campaign {campaign_id} has the plan {plan.key} already, as trial {taken[plan.key]}")
-        if plan.key in coming:
-            raise AlreadyExists(f"campaign {campaign_id}: the plan {plan.key} comes twice in one list")
-        coming.add(plan.key)
-
-
-def _advance(connection: Connection, campaign_id: str, number: int, to: TrialState, values: Mapping[str, Any]) -> int:
-    """Move the trial's last attempt on and return the id of its row. Raises NotFound, IllegalMove."""
-    trial = queries.trial(connection, campaign_id, number)
-    if not trial.state.may_become(to):
-        raise IllegalMove(_thing(trial), trial.state, to)
-    moved = (
-        update(attempts)
-        .where(attempts.c.job_name == trial.last.job_name)
-        .values(state=str(to), **values)
-        .returning(attempts.c.id)
-    )
-    attempt_id: int = connection.scalars(moved).one()
-    return attempt_id
-
-
 def _planned_attempt(campaign_id: str, trial_number: int, number: int, now: float) -> Attempt:
     name = job_name(campaign_id, trial_number, number)
     return Attempt(number=number, job_name=name, state=TrialState.PLANNED, planned_at=now)
-
-
-def _thing(trial: Trial) -> str:
-    return f"trial {trial.number} of campaign {trial.campaign_id} (attempt {trial.last.number})"

@@ -71,13 +71,15 @@ campaigns = Table(
     _required("reason", PlainText),
     _required("created_at", Double),
     _required("updated_at", Double),
+    _required("running_since", Double),
     _required("elapsed_s", Double),
     _required("combinations", BigInteger),
     _required("legal", BigInteger),
     _required("search_ended", PlainText),
     Column("chance_left", Double),
     _required("lessons", JSON),
-    # From the spec: what later campaigns look for.
+    # From the spec: what later campaigns look for, and what quotas count.
+    _required("devices", Integer),
     _required("device", PlainText),
     _required("workload", PlainText),
     Index(None, "created_at", "id"),
@@ -124,17 +126,26 @@ attempts = Table(
     _required("state", PlainText),
     Column("verdict", PlainText),
     _required("reason", PlainText),
+    # Where somebody named one; else it is the verdict's own.
+    Column("cause", PlainText),
     Column("phase", PlainText),
     Column("failed_rank", Integer),
     _required("log_tail", PlainText),
     # What a pruned job had measured before it gave up. Not in `measurements`: it is none.
     Column("partial", JSON),
+    # Lists of names; NULL for none.
+    Column("avoid", JSON),
+    Column("nodes", JSON),
+    Column("failed_nodes", JSON),
     _required("planned_at", Double),
+    # When a quota let it through; it counts as sent from then on.
+    Column("claimed_at", Double),
     Column("submitted_at", Double),
     Column("started_at", Double),
     Column("finished_at", Double),
     UniqueConstraint("trial_id", "number"),
     UniqueConstraint("job_name"),
+    Index(None, "finished_at"),
 )
 
 measurements = Table(

@@ -21,7 +21,13 @@ def event_row(campaign_id: str, now: float, kind: str, data: Mapping[str, object
 
 
 def move_data(trial: Trial) -> dict[str, object]:
-    return {"number": trial.number, "attempt": trial.last.number, "state": str(trial.state)}
+    data: dict[str, object] = {"number": trial.number, "attempt": trial.last.number, "state": str(trial.state)}
+    return {**data, "nodes": list(trial.last.nodes)} if trial.last.nodes else data
+
+
+def submitted_data(trial: Trial) -> dict[str, object]:
+    data = {**move_data(trial), "job_id": trial.last.job_id}
+    return {**data, "avoid": list(trial.last.avoid)} if trial.last.avoid else data
 
 
 def planned_data(trial: Trial) -> dict[str, object]:
@@ -31,6 +37,10 @@ def planned_data(trial: Trial) -> dict[str, object]:
 
 def done_data(trial: Trial) -> dict[str, object]:
     data = {**move_data(trial), "verdict": str(trial.verdict)}
+    if trial.outcome is not None and trial.outcome.failure is not None:
+        data["failure"] = str(trial.outcome.failure)
+    if trial.last.failed_nodes:
+        data["failed_nodes"] = list(trial.last.failed_nodes)
     if trial.measurement is not None:
         data["step_time_s"] = trial.measurement.step_time_s
         data["tokens_per_s_per_device"] = trial.measurement.tokens_per_s_per_device

@@ -1,0 +1,319 @@
+"""Campaigns under the limits of their home: how they share, wait, pause, and that no two processes take one place."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from functools import partial
+
+import pytest
+
+from search_spaces.checks import InvalidValue
+from tuner.campaign import CampaignState
+from tuner.driver import Driver, drive_all, drive_one
+from tuner.limits import InvalidLimits
+from tuner.paths import Home
+from tuner.quota import ALIVE_S, CLAIM_S
+from tuner.service import Service
+from tuner.store import Store
+from tuner.trial import TrialState
+
+SIMULATED = {
+    "model": "gpt-1t",
+    "cluster": {"preset": "frontier", "nodes": 384},
+    "global_batch_size": 9600,
+    "space": {
+        "tp": [8],
+        "pp": [32, 64, 128],
+        "micro_batch_size": [1, 2],
+        "zero_stage": [1],
+        "recompute": ["full"],
+        "vpp": [1, 2],
+        "schedule": ["1f1b", "interleaved"],
+    },
+    "workload": "simulated",
+    "search": "random",
+    "budget": {"trials": 8},
+    "confirm": 0,
+    "trial": {"time_limit_s": 1e6},
+    "parallel": 4,
+    "warm_start": False,
+}
+
+
+def limit(home, text):
+    home.root.mkdir(parents=True, exist_ok=True)
+    home.limits.write_text(text)
+
+
+def spans(store, id):
+    """From when to when each job ran."""
+    return [(trial.last.started_at, trial.last.finished_at) for trial in store.trials(id)]
+
+
+def held_s(times, until):
+    return sum(min(end, until) - start for start, end in times if start < until)
+
+
+def most_at_once(*times):
+    """How many jobs ran at the same moment, at the most."""
+    every = [span for each in times for span in each]
+    return max(sum(start <= moment < end for start, end in every) for moment, _ in every)
+
+
+def run_both(lab, one, other, *, step_s=1.0, ticks=1000):
+    for _ in range(ticks):
+        active = [id for id in (one, other) if not lab.campaign(id).state.final]
+        if not active:
+            return
+        if not any([lab.service.tick(id) for id in active]):
+            lab.now += step_s
+    raise AssertionError("not over")
+
+
+@pytest.mark.parametrize(("jobs", "slow_s"), [(1, 10.0), (3, 8.0)])
+def test_two_campaigns_share_device_time_however_long_their_jobs_are(lab, make, jobs, slow_s):
+    limit(lab.home, f"jobs: {jobs}")
+    lab.machine.script = lambda name: make.Behaviour(run_s=slow_s if name.startswith("slow") else 2.0)
+    free = {"space": {"zero_stage": [0, 1], "micro_batch_size": [1, 2, 4, 8], "tp": [1, 2, 4]}, "parallel": 3}
+    slow = lab.create(name="slow", budget={"device_hours": 0.05}, **free)
+    quick = lab.create(name="quick", budget={"device_hours": 0.05}, **free)
+    run_both(lab, slow, quick)
+    until = min(max(end for _, end in spans(lab.store, id)) for id in (slow, quick))
+    times = [spans(lab.store, id) for id in (slow, quick)]
+    shares = [held_s(each, until) for each in times]
+    assert lab.machine.most_at_once == jobs
+    assert min(shares) > 0.8 * max(shares), shares
+
+
+def test_what_one_campaign_does_not_want_another_uses(lab, make):
+    limit(lab.home, "jobs: 4")
+    lab.machine.script = lambda name: make.Behaviour(run_s=5.0)
+    modest, greedy = lab.create(name="modest", parallel=1), lab.create(name="greedy", parallel=9)
+    lab.run(greedy, until=lambda: not lab.tick(modest) and not lab.tick(greedy))
+    flying = [sum(not trial.state.final for trial in lab.trials(id)) for id in (modest, greedy)]
+    assert flying == [1, 3]
+    run_both(lab, modest, greedy)
+    assert lab.verdicts(modest) == lab.verdicts(greedy) == ["ok"] * 4
+
+
+def test_plans_are_chosen_when_they_can_run_and_not_before(lab, make):
+    limit(lab.home, "jobs: 2")
+    lab.machine.script = lambda name: make.Behaviour(run_s=5.0)
+    id = lab.create(parallel=8, budget={"trials": 6})
+    lab.run(id)
+    assert max(lab.search.asked) == 2
+    assert lab.verdicts(id) == ["ok"] * 6
+
+
+def test_a_campaign_that_waits_says_for_what(lab, make):
+    limit(lab.home, "jobs: 1")
+    lab.machine.script = lambda name: make.Behaviour(run_s=5.0)
+    first, second = lab.create(name="first"), lab.create(name="second")
+    driver = Driver(lab.service)
+    for _ in range(6):
+        driver.step(first)
+    assert lab.trials(first)[0].state is TrialState.RUNNING
+    while driver.step(second):
+        pass
+    assert driver.troubles == {second: "1 of 1 jobs of the service are in flight"}
+    assert lab.service.waits(second) == driver.troubles[second]
+    assert lab.service.waits(first) == ""
+    run_both(lab, first, second)
+    assert lab.service.waits(second) == ""
+
+
+def test_limits_are_read_again_when_they_change(lab, make):
+    limit(lab.home, "jobs: 1")
+    lab.machine.script = lambda name: make.Behaviour(run_s=50.0)
+    id = lab.create(parallel=4)
+    lab.run(id, until=lambda: lab.now > 1003)
+    assert lab.machine.most_at_once == 1
+    limit(lab.home, "jobs: 300")
+    lab.run(id, until=lambda: lab.now > 1006)
+    assert lab.machine.most_at_once == 4
+    lab.home.limits.unlink()
+    lab.run(id)
+    assert lab.verdicts(id) == ["ok"] * 4
+
+
+def test_limits_that_cannot_be_read_start_nothing_until_they_are_mended(lab):
+    limit(lab.home, "jobs: 0")
+    id = lab.create()
+    driver = Driver(lab.service)
+    with pytest.raises(InvalidLimits, match="must be at least 1, not 0"):
+        lab.tick(id)
+    assert driver.step(id) is False
+    assert driver.troubles[id] == f"{lab.home.limits}: jobs: must be at least 1, not 0"
+    assert lab.service.waits(id) == driver.troubles[id]
+    assert not lab.machine.sent
+    limit(lab.home, "jobs: [1")
+    with pytest.raises(InvalidValue, match=r"limits\.yaml: line 1"):
+        lab.tick(id)
+    # Nobody needs them to end it.
+    cancelled = lab.create()
+    lab.service.cancel(cancelled)
+    lab.run(cancelled)
+    limit(lab.home, "jobs: 2")
+    lab.run(id)
+    assert lab.verdicts(id) == ["ok"] * 4
+
+
+def test_spent_device_hours_pause_every_campaign_and_what_runs_is_measured(lab, make):
+    limit(lab.home, "{device_hours: 0.03, window_days: 1}")  # 27 s of 4 devices
+    lab.machine.script = lambda name: make.Behaviour(run_s=10.0)
+    one, other = lab.create(name="one", budget={"trials": 9}), lab.create(name="other", budget={"trials": 9})
+    while any(lab.campaign(id).state is CampaignState.RUNNING for id in (one, other)) or lab.now < 1060:
+        if not any([lab.tick(one), lab.tick(other)]):
+            lab.now += 1.0
+    for id in (one, other):
+        assert lab.campaign(id).state is CampaignState.PAUSED
+        told = "of 0.03 device-hours of the service were spent within 1 days; resume it to go on"
+        assert told in lab.campaign(id).reason
+        assert all(trial.measurement is not None for trial in lab.trials(id) if trial.last.job_id)
+    spent_s = sum(end - start for id in (one, other) for start, end in spans(lab.store, id) if end)
+    # Both run one at a time, and the sum is taken every 10 s.
+    assert 27 <= spent_s <= 27 + 2 * 20
+    lab.service.resume(one)
+    lab.run(one, until=lambda: lab.campaign(one).state is CampaignState.PAUSED)
+    lab.now += 86400.0
+    lab.service.resume(one)
+    lab.tick(one)
+    lab.tick(one)
+    assert lab.campaign(one).state is CampaignState.RUNNING
+
+
+def test_a_campaign_with_nothing_left_to_start_closes_though_the_hours_are_spent(lab, make):
+    limit(lab.home, "device_hours: 0.001")
+    lab.machine.script = lambda name: make.Behaviour(run_s=100.0)
+    id = lab.create(budget={"trials": 1})
+    lab.run(id, step_s=20.0)
+    assert lab.campaign(id).state is CampaignState.COMPLETED
+
+
+def test_jobs_larger_than_the_limit_pause_the_campaign(lab):
+    limit(lab.home, "devices: 3")
+    id = lab.create()
+    lab.run(id, until=lambda: lab.campaign(id).state is CampaignState.PAUSED)
+    told = "each of its jobs takes 4 devices, and the service may use 3; resume it to go on"
+    assert lab.campaign(id).reason == told
+
+
+def test_a_campaign_that_nobody_works_on_holds_back_nobody_for_long(lab, make):
+    limit(lab.home, "jobs: 2")
+    lab.machine.script = lambda name: make.Behaviour(run_s=1e5 if name.startswith("left") else 5.0)
+    left = lab.create(name="left", trial={"time_limit_s": 300.0})
+    lab.run(left, until=lambda: lab.trials(left) and lab.trials(left)[0].state is TrialState.RUNNING)
+    lab.kill()
+    lab.open()
+    lab.machine.most_at_once = 0
+    id = lab.create(name="on", parallel=2, budget={"trials": 9})
+    lab.run(id, until=lambda: len(lab.trials(id)) == 2)
+    assert lab.machine.most_at_once == 2  # the job that was left, and one beside it
+    lab.now += 300.0 + ALIVE_S
+    lab.run(id, until=lambda: len(lab.trials(id)) == 5)
+    assert lab.machine.most_at_once == 3  # it should long have ended: nobody can tell
+
+
+def test_an_attempt_that_was_let_through_keeps_its_place_while_sending_fails(lab):
+    limit(lab.home, "jobs: 1")
+    one, other = lab.create(name="one"), lab.create(name="other")
+    lab.run(one, until=lambda: bool(lab.trials(one)))
+    lab.run(other, until=lambda: bool(lab.trials(other)))
+    limits = lab.service._quota.limits()
+    assert lab.store.claim(one, 0, limits, now=lab.now) is True
+    assert lab.store.claim(other, 0, limits, now=lab.now) is False
+    assert lab.store.claim(one, 0, limits, now=lab.now + CLAIM_S - 1) is True
+    assert lab.store.claim(other, 0, limits, now=lab.now + CLAIM_S) is False
+    assert lab.store.claim(other, 0, limits, now=lab.now + 2 * CLAIM_S) is True
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_death_at_any_act_under_limits_leaves_every_place_to_be_had(lab, make, after):
+    limit(lab.home, "jobs: 1")
+    died, act = True, 0
+    while died:
+        act += 1
+        id = lab.create(budget={"trials": 1}, warm_start=False)
+        counter = [0]
+        lab.wrap = partial(make.Mortal, counter=counter, dies_at=act, after=after)
+        lab.open()
+        try:
+            lab.run(id)
+        except make.Killed:
+            lab.kill()
+            lab.wrap = lambda thing: thing
+            lab.open()
+            lab.run(id)
+        died = counter[0] >= act
+        assert lab.verdicts(id) == ["ok"], act
+        assert set(lab.machine.sent.values()) == {1}, act
+    assert act > 10
+
+
+# For real
+
+
+def simulated(name, seconds, seed=7):
+    runner = {"kind": "simulated", "seed": seed, "noise": 0.02, "seconds_per_trial": seconds, "slots": 9}
+    return {**SIMULATED, "name": name, "runner": runner}
+
+
+def test_two_simulated_campaigns_of_one_service_share_within_a_fifth(tmp_path):
+    home = Home(tmp_path)
+    limit(home, "jobs: 2")
+    with Store.open("sqlite://") as store:
+        service, stop = Service(store, home), threading.Event()
+        ids = [service.create(simulated(name, 0.4)).id for name in ("one", "other")]
+
+        def active():
+            running = [id for id in ids if store.campaign(id).state.active]
+            if not running:
+                stop.set()
+            return running
+
+        drive_all(Driver(service), service, active, stop)
+        assert [store.campaign(id).state for id in ids] == [CampaignState.COMPLETED] * 2
+        times = [spans(store, id) for id in ids]
+    assert [len(each) for each in times] == [8, 8]
+    assert most_at_once(*times) == 2
+    until = min(max(end for _, end in each) for each in times)
+    shares = [held_s(each, until) for each in times]
+    assert min(shares) > 0.8 * max(shares), shares
+
+
+def drive_elsewhere(url, root, id):
+    with Store.open(url) as store:
+        service = Service(store, Home(root))
+        drive_one(Driver(service), service, id, lambda: None)
+        service.close()
+    os._exit(0)
+
+
+@pytest.mark.slow
+def test_processes_on_one_store_keep_the_limit_together(tmp_path):
+    home, url = Home(tmp_path), f"sqlite:///{tmp_path}/store.db"
+    limit(home, "jobs: 2")
+    with Store.open(url) as store:
+        service = Service(store, home)
+        ids = [service.create(simulated(name, 0.2)).id for name in ("a", "b", "c")]
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=drive_elsewhere, args=(url, tmp_path, id)) for id in ids]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    with Store.open(url) as store:
+        assert [store.campaign(id).state for id in ids] == [CampaignState.COMPLETED] * 3
+        times = [spans(store, id) for id in ids]
+        told = store.events(None, limit=5000)
+    assert [len(each) for each in times] == [8, 8, 8]
+    assert most_at_once(*times) <= 2
+    # As the store saw it: from when a job was sent until its end was known.
+    in_flight = [
+        sum({"trial.submitted": 1, "trial.done": -1}.get(event.kind, 0) for event in told[: end + 1])
+        for end in range(len(told))
+    ]
+    assert (max(in_flight), in_flight[-1]) == (2, 0)

@@ -1,0 +1,122 @@
+"""Reading what campaigns have in flight, what they used, and where nodes failed: over all campaigns of the store."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, case, func, or_, select
+
+from tuner.campaign import CampaignState
+from tuner.quota import ALIVE_S, CLAIM_S, RECENT_S, Demand
+from tuner.store.tables import attempts, campaigns, trials
+from tuner.trial import TrialState
+
+# A job that nobody looks at counts for its time limit and so much more: how long a runner takes to end it.
+GRACE_S = 60.0
+_TIMES = (attempts.c.submitted_at, attempts.c.started_at, attempts.c.finished_at)
+_ACTIVE = [str(state) for state in CampaignState if state.active]
+
+
+def demands(connection: Connection, asking: str, now: float) -> list[Demand]:
+    """One for each campaign that is not over; used_device_s counts from when the youngest of those that want jobs was
+    created, since RECENT_S at the most: who comes later neither pays nor gains for what was before."""
+    columns = (campaigns.c.id, campaigns.c.spec, campaigns.c.state, campaigns.c.created_at, campaigns.c.updated_at)
+    query: Select[Any] = select(*columns, campaigns.c.devices, campaigns.c.search_ended)
+    query = query.where(campaigns.c.state.in_(_ACTIVE))
+    rows = connection.execute(query).all()
+    alive = {row.id for row in rows if row.id == asking or now - row.updated_at < ALIVE_S}
+    wanting = [row for row in rows if row.id in alive and row.state == CampaignState.RUNNING]
+    since = max([now - RECENT_S, *(row.created_at for row in wanting)])
+    jobs = _jobs(connection, since)
+    return [_demand(row, jobs[row.id], row.id in alive, since, now) for row in rows]
+
+
+def claimed_at(connection: Connection, job_name: str) -> float | None:
+    """When a quota last let the attempt through, None where none did."""
+    found: float | None = connection.scalar(select(attempts.c.claimed_at).where(attempts.c.job_name == job_name))
+    return found
+
+
+def spent_device_s(connection: Connection, since: float, now: float) -> float:
+    """Devices times the seconds after `since` that jobs held them until now."""
+    start = case((attempts.c.started_at < since, since), else_=attempts.c.started_at)
+    ended = _of_campaigns(select(func.sum((attempts.c.finished_at - start) * campaigns.c.devices))).where(
+        attempts.c.started_at.is_not(None), attempts.c.finished_at > since
+    )
+    running = _of_campaigns(select(campaigns.c.spec, campaigns.c.devices, *_TIMES)).where(
+        attempts.c.started_at.is_not(None), attempts.c.finished_at.is_(None)
+    )
+    spent: float = connection.scalar(ended) or 0.0
+    for row in connection.execute(running):
+        spent += row.devices * _held_s(row, _time_limit_s(row.spec), since, now)
+    return spent
+
+
+def node_faults(connection: Connection, device: str, since: float) -> Mapping[str, int]:
+    """By node: how many attempts that ended since then blame it."""
+    query = _of_campaigns(select(attempts.c.failed_nodes)).where(
+        attempts.c.finished_at >= since, attempts.c.failed_nodes.is_not(None), campaigns.c.device == device
+    )
+    return Counter(node for failed in connection.scalars(query) for node in failed)
+
+
+def _jobs(connection: Connection, since: float) -> Mapping[str, Sequence[Row[Any]]]:
+    """By campaign: the attempts that have not ended, and those that ended since then."""
+    query = _of_campaigns(select(trials.c.campaign_id, attempts.c.state, attempts.c.claimed_at, *_TIMES)).where(
+        campaigns.c.state.in_(_ACTIVE), or_(attempts.c.finished_at.is_(None), attempts.c.finished_at > since)
+    )
+    found: defaultdict[str, list[Row[Any]]] = defaultdict(list)
+    for row in connection.execute(query):
+        found[row.campaign_id].append(row)
+    return found
+
+
+def _demand(campaign: Row[Any], jobs: Sequence[Row[Any]], alive: bool, since: float, now: float) -> Demand:
+    time_limit_s = _time_limit_s(campaign.spec)
+    in_flight = sum(_in_flight(job, alive, time_limit_s, now) for job in jobs)
+    wanted = in_flight
+    if alive and campaign.state == CampaignState.RUNNING:
+        unfinished = sum(job.state != TrialState.DONE for job in jobs)
+        wanted = max(unfinished, 0 if campaign.search_ended else campaign.spec["parallel"])
+    used_s = sum(_held_s(job, time_limit_s, since, now) for job in jobs)
+    return Demand(
+        campaign_id=campaign.id,
+        devices=campaign.devices,
+        in_flight=in_flight,
+        wanted=wanted,
+        used_device_s=used_s * campaign.devices,
+    )
+
+
+def _in_flight(job: Row[Any], alive: bool, time_limit_s: float, now: float) -> bool:
+    if job.state == TrialState.PLANNED:
+        return job.claimed_at is not None and now - job.claimed_at < CLAIM_S
+    if job.state == TrialState.DONE:
+        return False
+    heard_at = max(job.submitted_at, job.started_at or 0.0)
+    return alive or now - heard_at < time_limit_s + GRACE_S
+
+
+def _held_s(job: Row[Any], time_limit_s: float, since: float, now: float) -> float:
+    """Seconds after `since` that the job held its devices; one whose end nobody saw, no longer than it may have."""
+    if job.started_at is None:
+        return 0.0
+    end = min(now, job.started_at + time_limit_s + GRACE_S) if job.finished_at is None else job.finished_at
+    held_s: float = max(0.0, end - max(job.started_at, since))
+    return held_s
+
+
+def _time_limit_s(spec: Mapping[str, Any]) -> float:
+    limit_s: float = spec["trial"]["time_limit_s"]
+    return limit_s
+
+
+def _of_campaigns(query: Select[Any]) -> Select[Any]:
+    """A query over attempts, with what they belong to."""
+    return (
+        query.select_from(attempts)
+        .join(trials, trials.c.id == attempts.c.trial_id)
+        .join(campaigns, campaigns.c.id == trials.c.campaign_id)
+    )
