@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from search_spaces.framework import Framework, Kept
@@ -65,6 +66,51 @@ MEGATRON_DEEPSPEED = Framework(
     hidden_passes=10,
     kept=Kept(dropout=True),
 )
+# Megatron-Core with its distributed optimizer. bf16: 18 bytes per weight, of which 12 are the optimizer's and are
+# sharded (megatron/training/theoretical_memory_usage.py: 18, or 6 + 12 / data-parallel size): weights 2, gradients 4,
+# which add up and are reduced in float32 (megatron/training/arguments.py, validate_args), masters and moments 12.
+# logit_bytes: 2 of the product and 4 of cross entropy's float32 copy, which softmax and gradient reuse
+# (megatron/core/tensor_parallel/cross_entropy.py). Attention is fused and products add their gradients up themselves,
+# unless switched off. hidden_passes as for Megatron-DeepSpeed, whose fused kernels these grew from.
+_MEGATRON_CORE_BFLOAT16 = Framework(
+    name="Megatron-Core, bf16",
+    dtype="bfloat16",
+    weight_bytes=2,
+    gradient_bytes=4,
+    optimizer_bytes=12,
+    activation_bytes=2,
+    transfer_bytes=2,
+    reduce_bytes=4,
+    gather_bytes=2,
+    logit_bytes=6,
+    overlaps_tensor=True,
+    fused_accumulation=True,
+    hidden_passes=10,
+)
+# fp16: gradients in 2 bytes, and a float32 copy of them beside the optimizer's 12 (Float16OptimizerWithFloat16Params in
+# megatron/core/optimizer/optimizer.py). float32: no copies at all, of logits neither.
+MEGATRON_CORE: Mapping[str, Framework] = {
+    "bfloat16": _MEGATRON_CORE_BFLOAT16,
+    "float16": replace(
+        _MEGATRON_CORE_BFLOAT16,
+        name="Megatron-Core, fp16",
+        dtype="float16",
+        gradient_bytes=2,
+        optimizer_bytes=16,
+        reduce_bytes=2,
+    ),
+    "float32": replace(
+        _MEGATRON_CORE_BFLOAT16,
+        name="Megatron-Core, float32",
+        dtype="float32",
+        weight_bytes=4,
+        optimizer_bytes=8,
+        activation_bytes=4,
+        transfer_bytes=4,
+        gather_bytes=4,
+        logit_bytes=4,
+    ),
+}
 # nanotron: bf16 with float32 gradient accumulation (the accumulated gradients are what is reduced). gradient_bytes: 4
 # in optim/gradient_accumulator.py, and 2 of the backward pass's own, which go only after it (or into DDP's buckets,
 # with ZeRO 0). logit_bytes: models/llama.py casts to float32 (2 + 4), parallel/tensor_parallel/functional.py subtracts
@@ -100,4 +146,30 @@ FSDP = Framework(
     gather_bytes=2,
     logit_bytes=10,
     hidden_passes=20,
+)
+# DeepSpeed's own ZeRO in bf16: gradients add up and are reduced in the weights' format (runtime/engine.py at 0.19.8,
+# get_data_types and communication_data_type), beside them the float32 master, moments and, while it steps, gradient
+# (runtime/zero/stage_1_and_2.py); reductions overlap with stage 3 only (zero/config.py, overlap_comm). Models are taken
+# to be transformers', whose loss casts the logits: 2 + 4, and their gradient 4.
+DEEPSPEED = Framework(
+    name="DeepSpeed, bf16",
+    dtype="bfloat16",
+    weight_bytes=2,
+    gradient_bytes=2,
+    optimizer_bytes=16,
+    activation_bytes=2,
+    transfer_bytes=2,
+    reduce_bytes=2,
+    gather_bytes=2,
+    logit_bytes=10,
+    overlapped_gradients=False,
+    hidden_passes=20,
+)
+# torchtitan: FSDP2 with float32 shards, gradients reduced in float32 (mixed_precision_reduce), torch's pipelines;
+# its selective recomputation keeps products' results, every second one (distributed/activation_checkpoint.py at 0.3.0).
+TORCHTITAN = replace(
+    FSDP,
+    name="torchtitan FSDP2, bf16",
+    reduce_bytes=4,
+    kept=Kept(torch_pipeline=True, selective_products=True),
 )

@@ -1,0 +1,153 @@
+"""The megatron workload: pretrain_gpt.py of Megatron-LM or Megatron-DeepSpeed for a few steps, measured by its own log.
+
+The trial's arguments are the plan's and the user's, but for what makes a run long or leaves something behind: saving,
+loading, evaluating, reporting elsewhere. One rank per device; Megatron reads RANK, WORLD_SIZE and MASTER_ADDR itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from runners.base import JobSpec, JobStatus
+from runners.dialects.arguments import Arguments, without
+from runners.dialects.megatron import LAUNCH_FILE, render_files
+from runners.dialects.megatron_options import Dtype, MegatronOptions
+from runners.dialects.megatron_rules import capabilities_of
+from runners.dialects.megatron_words import arguments_of
+from runners.outcome import Outcome
+from runners.reading import read_value
+from runners.workloads.base import outcome_without_result
+from runners.workloads.brief import BRIEF_FILE, brief_of, read_brief, render_brief
+from runners.workloads.logs import outcome_from_log
+from runners.workloads.patterns import Patterns
+from search_spaces.cluster import ClusterSpec
+from search_spaces.framework import Framework
+from search_spaces.frameworks import MEGATRON_CORE, MEGATRON_DEEPSPEED
+from search_spaces.model import ModelSpec
+from search_spaces.plan import Plan
+from search_spaces.setting import Capabilities
+
+# The lines of training_log, in megatron/training/training.py (Megatron-DeepSpeed: megatron/training.py),
+# and of report_memory in their utils, whose MB are 2^20 bytes; the refusals are those of their validate_args.
+PATTERNS = Patterns(
+    {
+        "step": r"\biteration\s+(\d+)/\s*\d+ \|",
+        # A step that fp16's loss scaler skips has no optimizer step in it, and measures nothing.
+        "step_time_ms": (
+            r"\belapsed time per iteration \(ms\): ([\d.]+) \|(?=.*\bnumber of skipped iterations: +0 \|)"
+        ),
+        "loss": r"\blm loss: ([-+.\dEe]+|nan|inf) \|",
+        "memory_mib": r"^\[Rank (?P<rank>\d+)\] .* memory \(MB\) \|.*\| max allocated: ([\d.]+)",
+        "illegal": (
+            r"^(?:AssertionError|ValueError): (?i:.*(?:parallel|divisible|recompute|micro-?batch|pipeline|FSDP))"
+            r"|^RuntimeError: .*(?:micro-batches|sequence_parallel_size)"
+        ),
+    }
+)
+# What a trial does without: its length, what it would save, load or evaluate, and whom it would tell.
+_LEFT_OUT = frozenset(
+    {
+        *("--train-iters", "--train-samples", "--train-tokens", "--lr-decay-*", "--lr-warmup-*", "--exit-*"),
+        *("--eval-*", "--save*", "--load*", "--async-save", "--non-persistent-*", "--finetune", "--use-checkpoint-*"),
+        *("--ckpt-*", "--log-*", "--tensorboard-*", "--wandb-*", "--one-logger-*", "--profile*", "--seed"),
+        *("--rampup-batch-size", "--step-batch-size-schedule", "--timing-log-level", "--exit-signal-handler"),
+    }
+)
+# Not a length of training: a shape of the schedule, and what FSDP asserts.
+_KEPT = frozenset({"--lr-decay-style", "--ckpt-format", "--log-throughput"})
+# Megatron's default is 0.1.
+_NO_DROPOUT = (("0",), ("0.0",))
+# DeepSpeed's default; Megatron-LM's is 2^32, which it would spend all of a trial's steps on halving.
+_LOSS_SCALE = "65536"
+_LEARNING_RATE = "1.0e-4"
+
+
+class MegatronWorkload:
+    """Profiles Megatron. Raises InvalidValue for wrong options."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = read_value(MegatronOptions, dict(options))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return capabilities_of(self._options.flavour)
+
+    @property
+    def dtype(self) -> str:
+        return str(self._options.dtype)
+
+    @property
+    def framework(self) -> Framework:
+        """The physics of this Megatron with these arguments; what overlaps is asked for by them."""
+        given = self._options.given
+        if self._options.through_deepspeed:
+            return replace(MEGATRON_DEEPSPEED, name=f"Megatron-DeepSpeed, {self.dtype}", dtype=self.dtype)
+        known = MEGATRON_CORE[self.dtype]
+        return replace(
+            known,
+            overlapped_gradients="--overlap-grad-reduce" in given,
+            overlapped_gathers="--overlap-param-gather" in given,
+            kept=replace(known.kept, dropout=given.get("--hidden-dropout") not in _NO_DROPOUT),
+        )
+
+    def materialize(
+        self,
+        name: str,
+        model: ModelSpec,
+        plan: Plan,
+        cluster: ClusterSpec,
+        directory: Path,
+        *,
+        seed: int,
+        time_limit_s: float,
+        incumbent_step_time_s: float | None = None,
+    ) -> JobSpec:
+        """Megatron cannot give up by itself, so incumbent_step_time_s changes nothing. Raises CannotExpress."""
+        options = self._options
+        arguments = _short(arguments_of(model, plan, options), options, seed)
+        brief = brief_of(model, plan, cluster, dtype=self.dtype, warmup_steps=options.warmup_steps)
+        return JobSpec(
+            name=name,
+            command=("bash", LAUNCH_FILE),
+            directory=directory,
+            nodes=cluster.nodes,
+            devices_per_node=cluster.devices_per_node,
+            time_limit_s=time_limit_s,
+            files={
+                **render_files(model, plan, cluster, options, arguments),
+                BRIEF_FILE: render_brief(brief),
+            },
+        )
+
+    def read(self, directory: Path, status: JobStatus) -> Outcome:
+        try:
+            brief = read_brief(directory)
+        except (OSError, ValueError) as error:
+            lost = outcome_without_result(status, "")
+            return replace(lost, reason=f"{BRIEF_FILE} cannot be read: {error}; {lost.reason}")
+        steps = self._options.steps + self._options.warmup_steps
+        return outcome_from_log(directory, status, brief, PATTERNS, steps=steps)
+
+
+def _short(arguments: Arguments, options: MegatronOptions, seed: int) -> Arguments:
+    """The arguments of a run that takes its steps, tells each, and leaves nothing behind."""
+    steps = options.steps + options.warmup_steps
+    left = without(arguments, _LEFT_OUT)
+    kept = {name: values for name, values in arguments.items() if name in left or name in _KEPT}
+    throughput: dict[str, tuple[str, ...]] = {} if options.through_deepspeed else {"--log-throughput": ()}
+    scale = {"--initial-loss-scale": (_LOSS_SCALE,)} if options.dtype is Dtype.FLOAT16 else {}
+    return {
+        **scale,
+        "--lr": (_LEARNING_RATE,),
+        **kept,
+        "--train-iters": (str(steps),),
+        "--eval-iters": ("0",),
+        "--eval-interval": (str(steps + 1),),
+        "--log-interval": ("1",),
+        **throughput,
+        # Megatron refuses 0.
+        "--seed": (str(seed + 1),),
+    }

@@ -1,0 +1,96 @@
+"""A plan as Accelerate's YAML: DDP, FSDP2 or DeepSpeed by the stage of ZeRO, and what it has no words for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from runners.dialects.accelerate import render
+from runners.dialects.base import CannotExpress, CannotRead
+from runners.registry import parse_dialect, render_dialect
+from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from search_spaces.model import ModelSpec
+from search_spaces.plan import Plan
+
+MODEL = ModelSpec(name="m", layers=16, hidden=512, heads=16, ffn=2048, vocab=1024, seq_len=256)
+DEVICE = DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**36)
+CLUSTER = ClusterSpec(name="c", nodes=2, devices_per_node=8, device=DEVICE)
+
+
+def written(plan: Plan, **extra) -> dict:
+    return yaml.safe_load(render(MODEL, plan, CLUSTER, extra)["accelerate.yaml"])
+
+
+def test_replicas_that_shard_nothing_are_ddp_and_batches_are_the_scripts():
+    text = render_dialect("accelerate", MODEL, Plan(dp=16, micro_batch_size=2, grad_accum_steps=3), CLUSTER)[
+        "accelerate.yaml"
+    ]
+    assert yaml.safe_load(text) == {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "MULTI_GPU",
+        "mixed_precision": "bf16",
+        "num_machines": 2,
+        "num_processes": 16,
+    }
+    assert "micro-batches of 2 sequences" in text
+    assert "Accelerator(gradient_accumulation_steps=3)" in text
+
+
+@pytest.mark.parametrize(("stage", "reshards"), [(2, False), (3, True)])
+def test_sharded_weights_are_fsdp2_with_its_mesh(stage, reshards):
+    plan = Plan(tp=2, cp=2, dp=4, context="ring", zero_stage=stage, recompute="full", sequence_parallel=False)
+    said = written(plan, dtype="float16")
+    assert said["distributed_type"] == "FSDP"
+    assert said["fsdp_config"]["fsdp_version"] == 2
+    assert said["fsdp_config"]["fsdp_reshard_after_forward"] is reshards
+    assert said["fsdp_config"]["fsdp_activation_checkpointing"] is True
+    assert said["parallelism_config"] == {
+        "parallelism_config_dp_replicate_size": 1,
+        "parallelism_config_dp_shard_size": 4,
+        "parallelism_config_tp_size": 2,
+        "parallelism_config_cp_size": 2,
+        "parallelism_config_cp_comm_strategy": "alltoall",
+    }
+    assert said["mixed_precision"] == "fp16"
+
+
+def test_stage_1_is_deepspeeds_whose_file_says_the_batches():
+    files = render(MODEL, Plan(dp=16, zero_stage=1, micro_batch_size=4), CLUSTER, {"dtype": "float32"})
+    said = yaml.safe_load(files["accelerate.yaml"])
+    assert (said["distributed_type"], said["deepspeed_config"]) == (
+        "DEEPSPEED",
+        {"deepspeed_config_file": "ds_config.json"},
+    )
+    assert "mixed_precision" not in said
+    assert "micro-batches" not in files["accelerate.yaml"]
+    config = json.loads(files["ds_config.json"])
+    assert (config["train_batch_size"], config["zero_optimization"], config["bf16"]["enabled"]) == (
+        64,
+        {"stage": 1},
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("plan", "rule"),
+    [
+        ({"pp": 2, "dp": 8, "zero_stage": 0}, "accelerate-pp"),
+        ({"tp": 2, "dp": 8, "zero_stage": 1, "sequence_parallel": False}, "accelerate-mesh-shards"),
+        ({"cp": 2, "dp": 8, "zero_stage": 0}, "accelerate-mesh-shards"),
+        ({"tp": 2, "dp": 8, "zero_stage": 3}, "accelerate-sequence-parallel"),
+        ({"dp": 16, "zero_stage": 0, "recompute": "full"}, "accelerate-recompute"),
+        ({"dp": 16, "zero_stage": 3, "recompute": "selective"}, "trainer-recompute"),
+        ({"dp": 16, "zero_stage": 3, "ep": 2}, "trainer-ep"),
+        ({"cp": 2, "dp": 8, "zero_stage": 3, "context": "ulysses"}, "trainer-cp"),
+    ],
+)
+def test_what_accelerate_has_no_words_for_is_refused_by_name(plan, rule):
+    with pytest.raises(CannotExpress, match=rf"^Accelerate cannot run this plan: .*\({rule}: "):
+        render(MODEL, Plan(**plan), CLUSTER)
+
+
+def test_its_files_are_written_only():
+    with pytest.raises(CannotRead, match=r"^scripts of accelerate cannot be read, only written$"):
+        parse_dialect("accelerate", "a: 1\n")

@@ -1,0 +1,244 @@
+"""A plan as a ds_config: what is said, what is refused by name, and that reading it back gives the same plan."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runners.dialects.base import CannotExpress, CannotRead
+from runners.dialects.deepspeed import capabilities, parse, render
+from runners.dialects.deepspeed_options import DeepSpeedOptions
+from runners.registry import parse_dialect, render_dialect
+from search_spaces.checks import InvalidValue
+from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from search_spaces.model import ModelSpec
+from search_spaces.plan import ContextParallel, Plan, Recompute
+from search_spaces.setting import Setting
+from search_spaces.space import Bounds, Space
+
+MODEL = ModelSpec(name="m", layers=16, hidden=512, heads=16, ffn=2048, vocab=1024, seq_len=256)
+DEVICE = DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**36)
+CLUSTER = ClusterSpec(name="c", nodes=2, devices_per_node=8, device=DEVICE)
+BATCH = 64
+BOUNDS = Bounds(
+    tp=(1, 2, 4),
+    pp=(1, 2),
+    cp=(1, 2, 4),
+    micro_batch_size=(1, 2, 4),
+    recompute=(Recompute.NONE, Recompute.FULL),
+    sequence_parallel=(True, False),
+    context=tuple(ContextParallel),
+)
+PIPELINE = {"pipeline_module": True, "arguments": ["--stages {pp}"]}
+
+
+@cache
+def space() -> Space:
+    able = capabilities(DeepSpeedOptions())
+    return Space(BOUNDS, Setting(model=MODEL, cluster=CLUSTER, global_batch_size=BATCH, capabilities=able))
+
+
+def config(plan: Plan, **options) -> dict:
+    return json.loads(render(MODEL, plan, CLUSTER, options)["ds_config.json"])
+
+
+def problems(plan: Plan, **options) -> list[str]:
+    with pytest.raises(CannotExpress) as caught:
+        render(MODEL, plan, CLUSTER, options)
+    return [problem.message for problem in caught.value.problems]
+
+
+def test_a_plan_is_said_in_deepspeeds_words():
+    assert config(Plan(dp=16, micro_batch_size=2, grad_accum_steps=3, zero_stage=2)) == {
+        "train_batch_size": 96,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 3,
+        "zero_optimization": {"stage": 2},
+        "bf16": {"enabled": True},
+        "fp16": {"enabled": False},
+    }
+
+
+def test_the_users_own_settings_stay_but_for_what_the_plan_says(tmp_path):
+    own = {
+        "train_batch_size": 7,
+        "zero_optimization": {"stage": 3, "overlap_comm": True},
+        "tensor_parallel": {"autotp_size": 8, "preset_model": "llama"},
+        "sequence_parallel_size": 2,
+        "data_parallel_size": 2,
+        "optimizer": {"type": "AdamW"},
+    }
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(own))
+    for given_as in (own, str(path)):
+        said = config(Plan(dp=16, zero_stage=1), config=given_as, dtype="float16")
+        assert said["zero_optimization"] == {"stage": 1, "overlap_comm": True}
+        assert said["tensor_parallel"] == {"preset_model": "llama"}
+        assert said["optimizer"] == {"type": "AdamW"}
+        assert (said["train_batch_size"], said["bf16"], said["fp16"]) == (16, {"enabled": False}, {"enabled": True})
+        assert not {"sequence_parallel_size", "data_parallel_size"} & set(said)
+
+
+def test_with_autotp_the_product_of_the_batch_is_left_to_deepspeed_which_counts_every_tensor_rank():
+    said = config(Plan(tp=2, dp=8, sequence_parallel=False), config={"train_batch_size": 8})
+    assert said["tensor_parallel"] == {"autotp_size": 2}
+    assert "train_batch_size" not in said
+
+
+def test_ulysses_is_two_sizes_of_the_mesh():
+    said = config(Plan(cp=4, dp=4, context="ulysses", zero_stage=3))
+    assert (said["sequence_parallel_size"], said["data_parallel_size"], said["train_batch_size"]) == (4, 4, 4)
+
+
+def test_a_pipeline_modules_recomputation_is_an_interval():
+    plan = Plan(pp=2, dp=8, grad_accum_steps=2)
+    assert config(plan, **PIPELINE)["pipeline"] == {"activation_checkpoint_interval": 0}
+    full = Plan(pp=2, dp=8, grad_accum_steps=2, recompute="full")
+    assert config(full, **PIPELINE)["pipeline"] == {"activation_checkpoint_interval": 1}
+    told = {**PIPELINE, "arguments": ["--stages {pp} --recompute {recompute}"]}
+    assert "pipeline" not in config(full, **told)
+
+
+@pytest.mark.parametrize(
+    ("plan", "options", "rule"),
+    [
+        ({"pp": 2, "dp": 8}, {}, "deepspeed-pp"),
+        ({"tp": 2, "dp": 8}, {}, "deepspeed-sequence-parallel"),
+        ({"tp": 2, "cp": 2, "dp": 4, "context": "ulysses", "sequence_parallel": False}, {}, "deepspeed-tp-alone"),
+        ({"tp": 2, "pp": 2, "dp": 4, "sequence_parallel": False}, PIPELINE, "deepspeed-pipeline-module"),
+        ({"cp": 2, "pp": 2, "dp": 4, "context": "ulysses"}, PIPELINE, "deepspeed-pipeline-module"),
+        ({"pp": 2, "dp": 8, "zero_stage": 2}, PIPELINE, "zero"),
+        ({"cp": 2, "dp": 8, "context": "ring"}, {}, "trainer-cp"),
+        ({"dp": 16, "recompute": "full"}, {}, "trainer-recompute"),
+        ({"dp": 16, "recompute": "selective"}, PIPELINE, "trainer-recompute"),
+        ({"dp": 16, "ep": 2}, {}, "trainer-ep"),
+    ],
+)
+def test_what_deepspeed_has_no_words_for_is_refused_by_name(plan, options, rule):
+    (told,) = problems(Plan(**plan), **options)
+    assert f"({rule}: " in told
+
+
+def test_all_that_cannot_be_said_is_told_at_once():
+    told = problems(Plan(tp=2, pp=2, dp=4, recompute="full"))
+    assert [rule in text for rule, text in zip(("recompute", "sequence", "deepspeed-pp"), told, strict=True)] == [
+        True
+    ] * 3
+
+
+def test_what_the_script_is_told_widens_what_can_be_run():
+    told = {"arguments": ["--c {config} --r {recompute} --every {recompute_interval} --ep {ep}"]}
+    assert config(Plan(dp=16, ep=2, recompute="selective", recompute_interval=2), **told)["train_batch_size"] == 16
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_reading_what_was_written_gives_the_same_plan(data):
+    plan = space()[data.draw(st.integers(0, len(space()) - 1))]
+    imported = parse(render(MODEL, plan, CLUSTER)["ds_config.json"])
+    assert imported.workload == {"kind": "deepspeed", "dtype": "bfloat16"}
+    # Under AutoTP neither the batch nor dp is said; both follow from the devices.
+    known = dict(imported.plan) if plan.tp == 1 else {**imported.plan, "dp": plan.dp}
+    assert Plan(**known) == plan
+    assert imported.global_batch_size == (BATCH if plan.tp == 1 else None)
+    assert imported.notes == ()
+
+
+def test_the_space_that_is_read_back_has_every_kind_of_plan():
+    assert {(plan.tp > 1, plan.cp > 1) for plan in space()} == {(False, False), (True, False), (False, True)}
+
+
+def test_a_config_for_the_hugging_face_trainer_leaves_auto_to_it():
+    text = json.dumps(
+        {
+            "train_batch_size": "auto",
+            "train_micro_batch_size_per_gpu": "auto",
+            "zero_optimization": {"stage": 3, "overlap_comm": True},
+            "bf16": {"enabled": "auto"},
+            "optimizer": {"type": "AdamW"},
+        }
+    )
+    imported = parse_dialect("deepspeed", text)
+    assert dict(imported.plan) == {"zero_stage": 3}
+    assert imported.global_batch_size is None
+    assert imported.workload == {
+        "kind": "deepspeed",
+        "dtype": "float32",
+        "config": {"zero_optimization": {"overlap_comm": True}, "optimizer": {"type": "AdamW"}},
+    }
+    assert [note.partition(":")[0] for note in imported.notes] == [
+        "train_micro_batch_size_per_gpu",
+        "train_batch_size",
+        "bf16.enabled",
+    ]
+
+
+def test_a_pipeline_section_is_kept_and_what_it_takes_is_told():
+    imported = parse('{"pipeline": {"activation_checkpoint_interval": 1}}')
+    assert imported.workload["config"] == {"pipeline": {"activation_checkpoint_interval": 1}}
+    assert "pipeline_module: true" in imported.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{\n  # ours\n  "bf16": {}\n}', r"^line 2 \('# ours'\): comments are not JSON: take them out$"),
+        ('{"a": 1 // two\n}', r"^line 1 .*: comments are not JSON"),
+        ('{"a": 1', r"^line 1 .*: Expecting ',' delimiter$"),
+        ("[1]", r"^a ds_config is an object, not list$"),
+        ('{"a": 1, "a": 2}', r"^a: stands twice in one object$"),
+        ('{"zero_optimization": {"stage": "two"}}', r"^zero_optimization\.stage: must be an integer .* not 'two'$"),
+        ('{"zero_optimization": 2}', r"^zero_optimization: must be an object, not 2$"),
+        ('{"train_batch_size": true}', r"^train_batch_size: must be an integer"),
+        ('{"bf16": {"enabled": true}, "fp16": {"enabled": true}}', r"are both true$"),
+        (
+            '{"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}',
+            r"^train_batch_size\(7\) is no multiple of train_micro_batch_size_per_gpu\(2\) \* grad",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_told_with_its_line_or_key(text, told):
+    with pytest.raises(CannotRead, match=told):
+        parse(text)
+
+
+def test_off_is_read_as_nothing():
+    imported = parse('{"tensor_parallel": {"autotp_size": 0}, "fp16": {"enabled": true}}')
+    assert (dict(imported.plan), imported.workload["dtype"]) == ({}, "float16")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"warmup_steps": 1}, "warmup_steps: must be at least 2, not 1"),
+        ({"steps": 5, "warmup_steps": 5}, r"steps: steps\(5\) must be more than warmup_steps\(5\)"),
+        ({"script": "/a.py", "module": "a"}, r"module: does not go with script\(/a\.py\)"),
+        ({"script": "a.py"}, r"script: a\.py is relative: say to which directory"),
+        ({"arguments": ["--x {stepz}"]}, r"arguments: \{stepz\} is no placeholder; did you mean 'steps'\?"),
+        ({"arguments": ["--x 'a"]}, "arguments: a quote is never closed"),
+        ({"pipeline_module": True}, r"arguments: a pipeline_module must be told its stages: \{pp\} is missing"),
+        ({"env": {"A-B": "1"}}, "env.A-B: is no name of a variable"),
+        ({"python": ""}, "python: must not be empty"),
+        ({"config": "/none.json"}, "config: /none.json cannot be read: No such file"),
+    ],
+)
+def test_wrong_options_are_told(options, told):
+    with pytest.raises(InvalidValue, match=f"^{told}"):
+        render_dialect("deepspeed", MODEL, Plan(dp=16), CLUSTER, options)
+
+
+def test_under_autotp_a_batch_that_is_said_says_nothing_for_it_may_count_every_tensor_rank():
+    said = {
+        "train_batch_size": 32,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 2,
+        "tensor_parallel": {"autotp_size": 2},
+    }
+    imported = parse(json.dumps(said))
+    assert imported.global_batch_size is None
+    assert "dp" not in imported.plan
+    assert (imported.plan["tp"], imported.plan["sequence_parallel"]) == (2, False)

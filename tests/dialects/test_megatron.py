@@ -1,0 +1,299 @@
+"""A plan in Megatron's arguments: what is said, what is refused, and that reading it back gives the same plan."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runners.dialects.base import CannotExpress
+from runners.dialects.megatron import parse, render
+from runners.dialects.megatron_options import FROM_MODEL, FROM_PLAN, Flavour, MegatronOptions
+from runners.dialects.megatron_rules import capabilities_of
+from runners.registry import parse_dialect, render_dialect
+from search_spaces.checks import InvalidValue
+from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from search_spaces.model import ModelSpec
+from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from search_spaces.setting import Setting
+from search_spaces.space import Bounds, Space
+
+DENSE = ModelSpec(name="d", layers=24, hidden=1024, heads=16, kv_heads=4, ffn=2816, vocab=51200, seq_len=2048)
+MIXTURE = ModelSpec(
+    name="m",
+    layers=16,
+    hidden=1024,
+    heads=16,
+    ffn=2048,
+    vocab=51200,
+    seq_len=2048,
+    norm="layernorm",
+    activation="gelu",
+    position="learned",
+    tied_head=True,
+    experts=8,
+    top_k=2,
+)
+DEVICE = DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**36)
+CLUSTER = ClusterSpec(name="c", nodes=2, devices_per_node=8, device=DEVICE)
+BOUNDS = Bounds(
+    cp=(1, 2, 4),
+    ep=(1, 2, 4),
+    vpp=(1, 2, 3),
+    micro_batch_size=(1, 2),
+    recompute=tuple(Recompute),
+    recompute_interval=(1, 2, 3),
+    schedule=(Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED),
+    sequence_parallel=(True, False),
+    context=tuple(ContextParallel),
+)
+LM, DEEPSPEED = Flavour.MEGATRON_LM, Flavour.MEGATRON_DEEPSPEED
+
+
+@cache
+def space(model: ModelSpec, flavour: Flavour) -> Space:
+    """The plans that this Megatron runs on 16 devices with a batch of 48."""
+    setting = Setting(model=model, cluster=CLUSTER, global_batch_size=48, capabilities=capabilities_of(flavour))
+    return Space(BOUNDS, setting)
+
+
+def arguments(model: ModelSpec, plan: Plan, **options: object) -> list[str]:
+    return render(model, plan, CLUSTER, options)["megatron-args.txt"].splitlines()
+
+
+def test_a_plan_in_megatron_s_words():
+    plan = Plan(
+        tp=2,
+        pp=2,
+        cp=2,
+        dp=2,
+        vpp=3,
+        schedule="interleaved",
+        context="ring",
+        micro_batch_size=1,
+        grad_accum_steps=24,
+        zero_stage=1,
+        recompute="full",
+        recompute_interval=2,
+    )
+    assert arguments(DENSE, plan, arguments=["--lr 3e-4", "--tokenizer-type GPT2BPETokenizer"]) == [
+        "--num-layers 24",
+        "--hidden-size 1024",
+        "--ffn-hidden-size 2816",
+        "--num-attention-heads 16",
+        "--group-query-attention",
+        "--num-query-groups 4",
+        "--seq-length 2048",
+        "--normalization RMSNorm",
+        "--swiglu",
+        "--position-embedding-type rope",
+        "--untie-embeddings-and-output-weights",
+        "--tensor-model-parallel-size 2",
+        "--pipeline-model-parallel-size 2",
+        "--num-layers-per-virtual-pipeline-stage 4",
+        "--context-parallel-size 2",
+        "--cp-comm-type p2p",
+        "--micro-batch-size 1",
+        "--global-batch-size 48",
+        "--sequence-parallel",
+        "--recompute-granularity full",
+        "--recompute-method block",
+        "--recompute-num-layers 2",
+        "--use-distributed-optimizer",
+        "--bf16",
+        "--max-position-embeddings 2048",
+        "--lr 3e-4",
+        "--tokenizer-type GPT2BPETokenizer",
+    ]
+
+
+def test_zero_stages_2_and_3_are_megatron_fsdp_which_refuses_a_single_queue_of_kernels():
+    plan = Plan(dp=16, micro_batch_size=3, zero_stage=3)
+    files = render(DENSE, plan, CLUSTER, {"env": {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "A": "b c"}})
+    told = files["megatron-args.txt"]
+    assert "--use-megatron-fsdp\n--data-parallel-sharding-strategy optim_grads_params\n" in told
+    assert "--ckpt-format fsdp_dtensor\n" in told
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in files["launch.sh"]
+    assert "export A='b c'\n" in files["launch.sh"]
+    assert "export CUDA_DEVICE_MAX_CONNECTIONS=1\n" in render(DENSE, Plan(tp=2, dp=8), CLUSTER, {})["launch.sh"]
+    assert "--data-parallel-sharding-strategy optim_grads" in arguments(DENSE, Plan(dp=16, zero_stage=2))
+
+
+def test_without_data_of_the_user_s_some_are_made_up():
+    told = arguments(DENSE, Plan(dp=16))
+    assert told[-3:] == ["--mock-data", "--tokenizer-type NullTokenizer", "--vocab-size 51200"]
+    for own in ("--tokenizer-type GPT2BPETokenizer", "--data-path /a"):
+        assert "--mock-data" not in arguments(DENSE, Plan(dp=16), arguments=[own])
+
+
+USERS = [
+    *("--overlap-grad-reduce", "--overlap-param-gather", "--overlap-param-gather-with-optimizer-step"),
+    *("--tp-comm-overlap", "--distribute-saved-activations", "--fsdp-double-buffer", "--ckpt-format fsdp_dtensor"),
+]
+
+
+@pytest.mark.parametrize(
+    ("plan", "left"),
+    [
+        (Plan(dp=16), {0}),
+        (Plan(dp=16, zero_stage=1), {0, 1}),
+        (Plan(pp=2, dp=8, vpp=2, schedule="interleaved", grad_accum_steps=2, zero_stage=1), {0, 1, 2}),
+        (Plan(tp=2, dp=8, zero_stage=1), {0, 1, 3}),
+        (Plan(tp=2, dp=8, sequence_parallel=False, recompute="full"), {0, 4}),
+        (Plan(tp=2, dp=8, recompute="full"), {0, 3}),
+        (Plan(dp=16, zero_stage=3), {0, 1, 5, 6}),
+    ],
+    ids=lambda value: value.key if isinstance(value, Plan) else None,
+)
+def test_what_megatron_refuses_with_the_plan_is_left_out_of_the_user_s_arguments(plan, left):
+    told = arguments(DENSE, plan, arguments=USERS)
+    assert {index for index, argument in enumerate(USERS) if argument in told} == left
+    assert ("--sequence-parallel" in told) == (plan.tp > 1 and plan.sequence_parallel)
+    assert ("--use-distributed-optimizer" in told) == (plan.zero_stage > 0)
+
+
+def test_deepspeed_gets_its_settings_by_file_the_user_s_among_them():
+    options = {
+        "flavour": "megatron-deepspeed",
+        "dtype": "float16",
+        "ds_config": {"fp16": {"hysteresis": 2}, "zero_optimization": {"stage": 3, "overlap_comm": True}},
+    }
+    plan = Plan(tp=2, dp=8, micro_batch_size=2, grad_accum_steps=3, zero_stage=1, recompute="full")
+    files = render(DENSE, plan, CLUSTER, options)
+    assert json.loads(files["ds_config.json"]) == {
+        "steps_per_print": 1,
+        "fp16": {"hysteresis": 2, "enabled": True},
+        "train_batch_size": 48,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 3,
+        "zero_optimization": {"stage": 1, "overlap_comm": True},
+    }
+    told = files["megatron-args.txt"].splitlines()
+    assert {"--deepspeed", "--zero-stage 1", "--no-pipeline-parallel", "--num-key-value-heads 4"} <= set(told)
+    assert {"--deepspeed-activation-checkpointing", "--recompute-method uniform"} <= set(told)
+    assert "--use-distributed-optimizer" not in told
+    assert '--deepspeed_config "$HERE/ds_config.json"' in files["launch.sh"]
+    assert "--no-pipeline-parallel" not in arguments(DENSE, Plan(pp=2, dp=8, grad_accum_steps=2), **options)
+    groups = [arguments(MIXTURE, Plan(dp=16, zero_stage=stage), flavour="megatron-deepspeed") for stage in (0, 1)]
+    assert ["--create-moe-param-group" in told for told in groups] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("flavour", "model", "plan", "rule"),
+    [
+        (LM, DENSE, Plan(pp=2, dp=8, zero_stage=2, grad_accum_steps=2), "zero"),
+        (LM, DENSE, Plan(pp=2, dp=8, grad_accum_steps=2, schedule="gpipe"), "trainer-schedule"),
+        (
+            LM,
+            DENSE,
+            Plan(pp=4, dp=4, vpp=2, grad_accum_steps=6, schedule="interleaved"),
+            "megatron-interleaved-batches",
+        ),
+        (LM, MIXTURE, Plan(tp=2, dp=8, sequence_parallel=False), "megatron-expert-sequence"),
+        (LM, DENSE, Plan(dp=16, recompute="selective", recompute_interval=2), "megatron-selective-interval"),
+        (LM, DENSE, Plan(dp=16, recompute="full", recompute_interval=5), "megatron-recompute-block"),
+        (DEEPSPEED, DENSE, Plan(dp=16, recompute="full", recompute_interval=2), "trainer-recompute-interval"),
+        (DEEPSPEED, DENSE, Plan(cp=2, dp=8), "trainer-cp"),
+        (DEEPSPEED, DENSE, Plan(cp=2, pp=2, dp=4, context="ulysses"), "megatron-deepspeed-context-pipeline"),
+        (DEEPSPEED, DENSE, Plan(cp=2, tp=2, dp=4, context="ulysses"), "megatron-deepspeed-context-sequence"),
+        (DEEPSPEED, MIXTURE, Plan(dp=16, zero_stage=3), "megatron-deepspeed-expert-zero"),
+        (DEEPSPEED, DENSE, Plan(pp=2, dp=8, zero_stage=3, grad_accum_steps=2), "zero"),
+    ],
+)
+def test_a_plan_that_megatron_has_no_words_for_is_refused_by_the_rule(flavour, model, plan, rule):
+    with pytest.raises(CannotExpress, match=rf"^{flavour} cannot run this plan: .*\({rule}: ") as raised:
+        render(model, plan, CLUSTER, {"flavour": str(flavour)})
+    assert len(raised.value.problems) == 1
+
+
+def test_only_megatron_lm_gives_several_ranks_a_copy_of_one_key_value_head():
+    assert {plan.tp for plan in space(DENSE, LM)} == {1, 2, 4, 8}
+    assert {plan.tp for plan in space(DENSE, DEEPSPEED)} == {1, 2, 4}
+
+
+def test_an_odd_sequence_cannot_be_cut_in_two_slices_per_context_rank():
+    odd = ModelSpec(name="o", layers=4, hidden=64, heads=4, ffn=128, vocab=128, seq_len=12)
+    with pytest.raises(CannotExpress, match=r"2 \* cp\(4\) does not divide seq_len\(12\)"):
+        render(odd, Plan(cp=4, dp=4, context="all_gather"), CLUSTER, {})
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"arguments": ["--tensor-model-parallel-size 2"]}, "follows from the plan"),
+        ({"arguments": ["--hidden-size=4"]}, "follows from the model"),
+        ({"arguments": ["lr 1e-4"]}, "stands before the first name"),
+        ({"arguments": ["--lr '1e-4"]}, "a quote is never closed"),
+        ({"steps": 0}, "steps: must be at least 1"),
+        ({"script": "a\nb"}, "script: must be one line"),
+        ({"env": {"A B": "c"}}, "env.A B: is no name of a variable"),
+        ({"ds_config": {"fp16": {}}}, "ds_config: goes with flavour megatron-deepspeed"),
+    ],
+)
+def test_wrong_options_are_told(options, problem):
+    with pytest.raises(InvalidValue, match=problem):
+        render(DENSE, Plan(dp=16), CLUSTER, options)
+
+
+def test_whatever_follows_from_plan_and_model_is_refused_from_the_user():
+    rendered = {
+        line.split()[0]
+        for model in (DENSE, MIXTURE)
+        for flavour in Flavour
+        for plan in map(space(model, flavour).__getitem__, range(0, len(space(model, flavour)), 101))
+        for line in arguments(model, plan, flavour=str(flavour))
+    }
+    users = {"--max-position-embeddings", "--mock-data", "--tokenizer-type", "--vocab-size", "--ckpt-format"}
+    assert rendered - FROM_PLAN - FROM_MODEL == {*users, "--create-moe-param-group", "--disable-bias-linear"}
+
+
+@pytest.mark.parametrize("flavour", Flavour)
+@pytest.mark.parametrize("model", [DENSE, MIXTURE], ids=["dense", "mixture"])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_what_was_written_reads_back_as_the_same_plan_and_model(model, flavour, data):
+    plans = space(model, flavour)
+    plan = plans[data.draw(st.integers(0, len(plans) - 1))]
+    options = {"flavour": str(flavour), "directory": "/a b", "arguments": ["--lr 1e-4", "--split '9, 1'"], "setup": []}
+    files = render_dialect("megatron", model, plan, CLUSTER, options)
+    imported = parse_dialect("megatron", files["launch.sh"])
+    assert Plan(**imported.plan) == plan
+    assert (imported.nodes, imported.devices_per_node, imported.global_batch_size) == (2, 8, 48)
+    shapes = {"vocab": model.vocab, **imported.model}  # Megatron-DeepSpeed is not told of it
+    assert ModelSpec(name=model.name, **shapes) == model
+    assert MegatronOptions(**{k: v for k, v in imported.workload.items() if k != "kind"}).given["--split"] == ("9, 1",)
+    bare = parse(files["megatron-args.txt"])
+    assert Plan(**{**bare.plan, "dp": plan.dp, "grad_accum_steps": plan.grad_accum_steps}) == plan
+
+
+@pytest.mark.slow
+def test_the_script_starts_one_rank_or_a_node_s_ranks(tmp_path):
+    (tmp_path / "torch_standin.py").write_text(
+        "import json, os, sys\n"
+        "json.dump([sys.argv[1:], {k: os.environ.get(k) for k in ('RANK', 'A')}], open('told.json', 'w'))\n"
+    )
+    options = {"script": str(tmp_path / "torch_standin.py"), "arguments": ["--split '9, 1'"], "env": {"A": "it's"}}
+    files = render(DENSE, Plan(tp=2, dp=8), CLUSTER, {**options, "setup": ["export A=changed"]})
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    environment = {"PATH": os.environ["PATH"], "RANK": "3"}
+    subprocess.run(["bash", "launch.sh"], cwd=tmp_path, env=environment, timeout=30, check=True)
+    words, seen = json.loads((tmp_path / "told.json").read_text())
+    assert words == [word for line in files["megatron-args.txt"].splitlines() for word in shlex.split(line)]
+    assert seen == {"RANK": "3", "A": "changed"}
+    (tmp_path / "python3").write_text('#!/bin/bash\nprintf "%s\\n" "$@" > started.txt\n')
+    (tmp_path / "python3").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "NODE_RANK": "1", "MASTER_ADDR": "n0"}
+    subprocess.run(["bash", "launch.sh"], cwd=tmp_path, env=environment, timeout=30, check=True)
+    started = (tmp_path / "started.txt").read_text().split("\n")
+    assert started[:12] == [
+        *("-m", "torch.distributed.run", "--nproc_per_node", "8", "--nnodes", "2"),
+        *("--node_rank", "1", "--master_addr", "n0", "--master_port", "29500"),
+    ]
+    assert started[12:-1] == [options["script"], *words]

@@ -1,0 +1,255 @@
+"""A launch script of Megatron read back: every way to say a thing, and a note for what has no word here."""
+
+from __future__ import annotations
+
+import pytest
+
+from runners.dialects.base import CannotRead
+from runners.dialects.megatron import parse
+
+SHAPES = "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --vocab-size 51200"
+START = f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {SHAPES} --micro-batch-size 2 --global-batch-size 64"
+
+
+def plan(*more: str) -> dict:
+    return dict(parse(" ".join([START, *more])).plan)
+
+
+def notes(*more: str) -> list[str]:
+    return list(parse(" ".join([START, *more])).notes)
+
+
+def test_what_megatron_does_unless_told_otherwise():
+    imported = parse(START)
+    assert imported.model == {
+        "layers": 24,
+        "hidden": 1024,
+        "heads": 16,
+        "seq_len": 2048,
+        "vocab": 51200,
+        "ffn": 4096,
+        "norm": "layernorm",
+        "activation": "gelu",
+        "position": "learned",
+        "tied_head": True,
+    }
+    assert imported.plan == {
+        "tp": 1,
+        "pp": 1,
+        "cp": 1,
+        "ep": 1,
+        "dp": 16,
+        "micro_batch_size": 2,
+        "grad_accum_steps": 2,
+        "zero_stage": 0,
+        "sequence_parallel": True,
+    }
+    assert imported.workload == {
+        "kind": "megatron",
+        "script": "pretrain_gpt.py",
+        "directory": ".",
+        "dtype": "float32",
+        "arguments": ["--vocab-size 51200"],
+    }
+    assert (imported.global_batch_size, imported.nodes, imported.devices_per_node) == (64, 2, 8)
+    assert imported.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("argument", "fields"),
+    [
+        ("--use-distributed-optimizer", {"zero_stage": 1}),
+        ("--use-megatron-fsdp", {"zero_stage": 3}),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", {"zero_stage": 2}),
+        ("--use-custom-fsdp --data-parallel-sharding-strategy=optim_grads_params", {"zero_stage": 3}),
+        ("--recompute-activations", {"recompute": "selective"}),
+        ("--recompute-granularity selective", {"recompute": "selective"}),
+        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", {"recompute": "full"}),
+        (
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 8",
+            {"recompute": "full", "recompute_interval": 3},
+        ),
+        ("--tensor-model-parallel-size 4", {"tp": 4, "dp": 4, "sequence_parallel": False, "grad_accum_steps": 8}),
+        ("--tensor-model-parallel-size 4 --sequence-parallel", {"tp": 4, "dp": 4, "grad_accum_steps": 8}),
+        ("--context-parallel-size 2", {"cp": 2, "dp": 8, "context": "ring", "grad_accum_steps": 4}),
+        (
+            "--context-parallel-size 2 --cp-comm-type a2a",
+            {"cp": 2, "dp": 8, "context": "ulysses", "grad_accum_steps": 4},
+        ),
+        (
+            "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2",
+            {"pp": 4, "dp": 4, "vpp": 3, "schedule": "interleaved", "grad_accum_steps": 8},
+        ),
+        (
+            "--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2",
+            {"pp": 4, "dp": 4, "vpp": 2, "schedule": "interleaved", "grad_accum_steps": 8},
+        ),
+        ("--deepspeed --zero-stage=2", {"zero_stage": 2}),
+        ("--deepspeed --zero-stage 1 --checkpoint-activations", {"zero_stage": 1, "recompute": "full"}),
+        ("--ds-sequence-parallel-size 4 --zero-stage 1", {"cp": 4, "dp": 4, "context": "ulysses", "zero_stage": 1}),
+    ],
+)
+def test_every_way_to_say_a_part_of_the_plan(argument, fields):
+    assert plan(argument) == {**plan(), "grad_accum_steps": 2 * (16 // fields.get("dp", 16)), **fields}
+
+
+@pytest.mark.parametrize(
+    ("argument", "fields"),
+    [
+        ("--swiglu", {"activation": "swiglu", "ffn": 2688}),
+        ("--swiglu --ffn-hidden-size 2816", {"activation": "swiglu", "ffn": 2816}),
+        ("--group-query-attention --num-query-groups 4", {"kv_heads": 4}),
+        ("--group-query-attention", {"kv_heads": 1}),
+        ("--num-query-groups 4", {}),
+        ("--num-key-value-heads 8", {"kv_heads": 8}),
+        ("--normalization RMSNorm --position-embedding-type rope", {"norm": "rmsnorm", "position": "rope"}),
+        ("--normalization rmsnorm --use-rotary-position-embeddings", {"norm": "rmsnorm", "position": "rope"}),
+        ("--num-experts 8 --moe-ffn-hidden-size 512 --disable-bias-linear", {"experts": 8, "top_k": 2, "ffn": 512}),
+        ("--zero-stage 1 --num-experts 8 --topk 1 --expert-interval 1", {"experts": 8, "top_k": 1}),
+        ("--untie-embeddings-and-output-weights", {"tied_head": False}),
+    ],
+)
+def test_every_way_to_say_a_shape(argument, fields):
+    imported = parse(f"{START} {argument}")
+    assert imported.model == {**parse(START).model, **fields}
+    assert [note for note in imported.notes if "DeepSpeed" not in note] == []
+
+
+@pytest.mark.parametrize(
+    ("argument", "note"),
+    [
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 7", "7 of a chunk's 24 layers"),
+        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 4", "units of 4 layers"),
+        ("--kv-channels 128", "--kv-channels stays as it is, but meshtune's model does not know heads of this size"),
+        ("--moe-layer-freq 2", "does not know layers without experts"),
+        ("--fp8-format hybrid", "does not know 8-bit products"),
+        ("--use-torch-fsdp2", "by Megatron-FSDP instead"),
+        ("--cp-comm-type p2p a2a --context-parallel-size 2", "--cp-comm-type p2p a2a: meshtune knows one of"),
+        ("--enable-zbh1-pipeline --zero-stage 0", "--enable-zbh1-pipeline: meshtune has no such schedule"),
+        ("--position-embedding-type yarn", "--position-embedding-type yarn: meshtune knows rope and learned"),
+        ("--tensor-model-parallel-size $1", "--tensor-model-parallel-size $1 is not known here; fill it in"),
+        ("--tensor-model-parallel-size 3", "2 * 8 devices: tp * pp * cp = 3 must divide them"),
+        ("--data-path ${DATA} --lr 1", "what --data-path hold is not known here; fill it in under workload.arguments"),
+        ("--deepspeed --deepspeed_config ds.json", "the script does not say the ZeRO stage"),
+        ("--deepspeed --zero-stage 1 --deepspeed_config ds.json", "copy them into workload.ds_config"),
+        ("--num-experts 8", "experts with biases"),
+    ],
+)
+def test_what_has_no_word_is_noted_with_its_line(argument, note):
+    found = [told for told in notes(argument) if note in told]
+    assert len(found) == 1, notes(argument)
+    assert found[0].startswith("line 1: ")
+
+
+def test_what_says_the_same_as_the_shapes_or_belongs_to_one_plan_is_not_kept():
+    assert parse(f"{START} --kv-channels 64") == parse(START)
+    fsdp = parse(f"{START} --use-megatron-fsdp --ckpt-format fsdp_dtensor --init-model-with-meta-device")
+    assert fsdp.workload == parse(START).workload
+
+
+def test_what_is_not_said_is_left_out_and_noted():
+    imported = parse("torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --bf16")
+    assert imported.model.keys() == {"layers", "hidden", "ffn", "norm", "activation", "position", "tied_head"}
+    assert imported.plan.keys() == {"tp", "pp", "cp", "ep", "zero_stage", "sequence_parallel"}
+    assert (imported.global_batch_size, imported.nodes, imported.devices_per_node) == (None, None, None)
+    assert imported.notes == (
+        "line 1: the script does not say the model's heads, seq_len, vocab; fill in what training uses",
+        "line 1: the script does not say --micro-batch-size; fill in the baseline's micro_batch_size",
+        "line 1: it is not known on how many devices: tp * pp * cp = 1 must divide them; dp follows from the cluster",
+    )
+
+
+def test_on_one_device_nothing_is_sharded_and_the_batch_is_what_megatron_takes():
+    imported = parse(
+        f"torchrun --nproc_per_node 1 --nnodes 1 p.py {SHAPES} --micro-batch-size 4 --use-distributed-optimizer"
+    )
+    assert (imported.plan["zero_stage"], imported.plan["dp"], imported.global_batch_size) == (0, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("before", "devices"),
+    [
+        ("torchrun --nproc-per-node=4 --nnodes=3", (3, 4)),
+        ("python -m torch.distributed.launch --nproc_per_node 4 --nnodes 3", (3, 4)),
+        ("srun -N 3 --ntasks-per-node 4 python -u", (3, 4)),
+        ("deepspeed --num_nodes=3 --num_gpus 4 --hostfile h", (3, 4)),
+        ("mpiexec -n 12 --ppn 4 python", (None, 4)),
+        ("#SBATCH -N 3\n#SBATCH --gres=gpu:a100:4\nsrun python", (3, 4)),
+        ("#SBATCH --nodes=3\n#SBATCH --gpus-per-node=4\ntorchrun --nnodes $SLURM_NNODES --nproc_per_node 8", (3, 8)),
+        ('N=3\nsrun bash -c "torchrun --nnodes $N --nproc_per_node 4 p.py --lr 1"; true', (3, 4)),
+    ],
+)
+def test_every_launcher_says_on_how_many_devices(before, devices):
+    text = before if "p.py" in before else f"{before} p.py --lr 1"
+    imported = parse(text)
+    assert (imported.nodes, imported.devices_per_node) == devices
+
+
+def test_what_surrounds_the_start_goes_along_and_secrets_do_not():
+    script = f"""
+module load cuda
+source env.sh
+export NCCL_DEBUG=WARN WANDB_API_KEY=abc HF_TOKEN=def
+export MASTER_ADDR=$(hostname)
+export LD_LIBRARY_PATH=/x:$LD_LIBRARY_PATH
+wget http://example.org/vocab.json
+cd /opt/Megatron
+OMP_NUM_THREADS=4 RANK=0 {START} --save /ckpt
+module purge
+"""
+    imported = parse(script)
+    assert imported.workload["setup"] == ["module load cuda", "source env.sh"]
+    assert imported.workload["env"] == {"NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "4"}
+    assert imported.workload["directory"] == "/opt/Megatron"
+    assert imported.notes == (
+        "line 7: `wget` is not run by trials",
+        "line 4: the value of WANDB_API_KEY is not copied: it may be a secret",
+        "line 4: the value of HF_TOKEN is not copied: it may be a secret",
+        "line 6: the value of LD_LIBRARY_PATH is not known here; fill it in under workload.env",
+    )
+    assert "abc" not in str(imported)
+
+
+def test_deepspeed_s_settings_that_the_script_writes_itself_are_read():
+    script = f"""
+STAGE=2
+cat <<EOT > ds.json
+{{"train_batch_size": 64, "zero_optimization": {{"stage": $STAGE}}, "fp16": {{"enabled": true}},
+ "wall_clock_breakdown": false}}
+EOT
+{START} --deepspeed --deepspeed_config ds.json
+"""
+    imported = parse(script)
+    assert imported.plan["zero_stage"] == 2
+    assert (imported.workload["flavour"], imported.workload["dtype"]) == ("megatron-deepspeed", "float16")
+    assert imported.workload["ds_config"] == {
+        "zero_optimization": {"stage": 2},
+        "fp16": {"enabled": True},
+        "wall_clock_breakdown": False,
+    }
+    assert imported.notes == ()
+    torn = parse(f"{script.rstrip()} --zero-stage 1")
+    assert torn.plan["zero_stage"] == 2
+    assert torn.notes == ("line 7: --zero-stage 1, but DeepSpeed's settings say stage 2, which counts",)
+
+
+def test_of_several_starts_the_last_counts_and_the_others_are_named():
+    imported = parse(f"python prepare.py --output data\n{START}")
+    assert imported.workload["script"] == "pretrain_gpt.py"
+    assert imported.notes == ("line 2: this start is taken, that of line 1 is not",)
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        ("echo hello", "no line starts a Python program"),
+        ("for i in 1; do\ntorchrun p.py --lr 1\ndone", "no line starts a Python program .*; line 1: what `for` opens"),
+        ("torchrun 'p.py --lr 1", "line 1: the quote that opens here is never closed"),
+        ("", "no line starts a Python program"),
+        ("run " + "${A:-" * 500 + "}" * 500, "its brackets are nested too deeply"),
+        ('sh -c "echo \'sh -c \\"p.py x\\"\'"', "no line starts a Python program"),
+    ],
+)
+def test_what_is_no_launch_script_is_refused(script, error):
+    with pytest.raises(CannotRead, match=error):
+        parse(script)

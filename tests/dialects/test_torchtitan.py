@@ -1,0 +1,330 @@
+"""A plan as torchtitan's TOML and flags: what is said, what is refused by name, and that it is read back."""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runners.dialects.base import CannotExpress, CannotRead
+from runners.dialects.torchtitan import SCHEDULES, capabilities, parse, render
+from runners.dialects.torchtitan_options import Release, TorchtitanOptions
+from runners.registry import parse_dialect
+from search_spaces.checks import InvalidValue
+from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from search_spaces.model import ModelSpec
+from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from search_spaces.setting import Setting
+from search_spaces.space import Bounds, Space
+
+MODEL = ModelSpec(name="m", layers=16, hidden=512, heads=16, ffn=2048, vocab=1024, seq_len=256, experts=8, top_k=2)
+DEVICE = DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**36)
+CLUSTER = ClusterSpec(name="c", nodes=2, devices_per_node=8, device=DEVICE)
+BATCH = 64
+BOUNDS = Bounds(
+    tp=(1, 2, 4),
+    pp=(1, 2, 4),
+    cp=(1, 2),
+    ep=(1, 2),
+    vpp=(1, 2, 4),
+    micro_batch_size=(1, 2),
+    recompute=tuple(Recompute),
+    recompute_interval=(1, 2),
+    schedule=tuple(Schedule),
+    sequence_parallel=(True, False),
+    context=tuple(ContextParallel),
+)
+TOML, FLAGS = Release.TOML, Release.FLAGS
+
+
+@cache
+def space(release: Release) -> Space:
+    able = capabilities(TorchtitanOptions(release=release))
+    return Space(BOUNDS, Setting(model=MODEL, cluster=CLUSTER, global_batch_size=BATCH, capabilities=able))
+
+
+def text(plan: Plan, release: Release, **options) -> str:
+    (written,) = render(MODEL, plan, CLUSTER, {"release": release, **options}).values()
+    return written
+
+
+def toml(plan: Plan, **options) -> dict:
+    return tomllib.loads(text(plan, TOML, **options))
+
+
+def flags(plan: Plan, **options) -> dict[str, str]:
+    """Each flag with its value, empty for a switch; the last line under an empty name."""
+    *lines, last = text(plan, FLAGS, **options).splitlines()
+    words = [shlex.split(line) for line in lines]
+    assert len({word[0] for word in words}) == len(words)
+    return {word[0]: " ".join(word[1:]) for word in words} | {"": last}
+
+
+def test_a_pipelines_plan_is_said_in_toml():
+    plan = Plan(tp=2, pp=2, dp=4, micro_batch_size=2, grad_accum_steps=8, zero_stage=3, recompute="full")
+    assert toml(plan) == {
+        "training": {
+            "local_batch_size": 16,
+            "global_batch_size": 64,
+            "seq_len": 256,
+            "mixed_precision_param": "bfloat16",
+        },
+        "parallelism": {
+            "data_parallel_replicate_degree": 1,
+            "data_parallel_shard_degree": 4,
+            "fsdp_reshard_after_forward": "always",
+            "tensor_parallel_degree": 2,
+            "pipeline_parallel_degree": 2,
+            "context_parallel_degree": 1,
+            "expert_parallel_degree": 1,
+            "pipeline_parallel_schedule": "1F1B",
+            "pipeline_parallel_microbatch_size": 2,
+            "pipeline_parallel_first_stage_less_layers": 0,
+            "pipeline_parallel_last_stage_less_layers": 0,
+        },
+        "activation_checkpoint": {"mode": "full"},
+    }
+
+
+def test_without_a_pipeline_accumulation_is_the_global_batch_over_the_local_one():
+    said = toml(Plan(dp=16, micro_batch_size=2, grad_accum_steps=2, zero_stage=2))
+    assert (said["training"]["local_batch_size"], said["training"]["global_batch_size"]) == (2, 64)
+    assert said["parallelism"]["fsdp_reshard_after_forward"] == "never"
+    assert not [key for key in said["parallelism"] if key.startswith("pipeline_parallel_s")]
+
+
+def test_a_plan_is_said_in_flags_and_recomputation_stands_last():
+    said = flags(Plan(tp=2, pp=2, dp=4, grad_accum_steps=4, zero_stage=3, sequence_parallel=False))
+    assert said["--parallelism.tensor_parallel_degree"] == "2"
+    assert said["--parallelism.no_enable_sequence_parallel"] == ""
+    assert said["--training.disable_cuda_graphs"] == ""
+    assert said[""] == "activation-checkpoint:none"
+    plain = flags(Plan(dp=16, zero_stage=3, recompute="selective"))
+    assert plain["--parallelism.enable_sequence_parallel"] == ""
+    assert "--training.disable_cuda_graphs" not in plain
+    assert plain[""] == "activation-checkpoint:selective"
+
+
+def test_what_shards_nothing_is_replicated():
+    assert flags(Plan(dp=16))["--parallelism.data_parallel_replicate_degree"] == "16"
+    assert flags(Plan(dp=16))["--parallelism.data_parallel_shard_degree"] == "1"
+    assert toml(Plan(dp=16))["parallelism"]["data_parallel_replicate_degree"] == 16
+
+
+def test_every_second_layer_in_full_is_torchtitans_selective_2():
+    said = toml(Plan(dp=16, zero_stage=3, recompute="full", recompute_interval=2))
+    assert said["activation_checkpoint"] == {"mode": "selective", "selective_ac_option": "2"}
+    said = toml(Plan(dp=16, zero_stage=3, recompute="selective"))
+    assert said["activation_checkpoint"] == {"mode": "selective", "selective_ac_option": "op"}
+
+
+def test_more_than_two_chunks_per_rank_are_said_as_layers_per_stage():
+    plan = Plan(pp=2, dp=8, vpp=4, schedule="interleaved", grad_accum_steps=8, zero_stage=3)
+    assert toml(plan)["parallelism"]["pipeline_parallel_layers_per_stage"] == 2
+    two = Plan(pp=2, dp=8, vpp=2, schedule="interleaved", grad_accum_steps=8, zero_stage=3)
+    own = {"pipeline_parallel_layers_per_stage": 3, "module_fqns_per_model_part": [["a"]]}
+    assert not set(own) & set(toml(two, config={"parallelism": own})["parallelism"])
+
+
+def test_ring_and_experts_have_words_in_toml():
+    said = toml(Plan(cp=2, dp=8, context="ring", zero_stage=3))["parallelism"]
+    assert said["context_parallel_rotate_method"] == "alltoall"
+    said = toml(Plan(tp=2, dp=8, ep=2, zero_stage=3))["parallelism"]
+    assert (said["expert_parallel_degree"], said["expert_tensor_parallel_degree"]) == (2, 2)
+
+
+def test_the_users_own_settings_stay_but_for_what_the_plan_says(tmp_path):
+    own = '[model]\nname = "llama3"\n[training]\nseq_len = 9\nmax_norm = 2.0\n'
+    own += "[activation_checkpoint]\nearly_stop = true\n"
+    path = tmp_path / "own.toml"
+    path.write_text(own)
+    for config in (str(path), tomllib.loads(own)):
+        said = toml(Plan(dp=16, zero_stage=3), config=config)
+        assert said["model"] == {"name": "llama3"}
+        assert (said["training"]["seq_len"], said["training"]["max_norm"]) == (256, 2.0)
+        assert said["activation_checkpoint"] == {"early_stop": True, "mode": "none"}
+    arguments = ["--module llama3", "--training.seq_len 9", "--parallelism.enable_sequence_parallel", "--x 'a b'"]
+    plan = Plan(tp=2, dp=8, zero_stage=3, sequence_parallel=False)
+    said = flags(plan, arguments=arguments)
+    assert (said["--module"], said["--training.seq_len"], said["--x"]) == ("llama3", "256", "a b")
+    assert "--parallelism.enable_sequence_parallel" not in said
+    other = flags(Plan(tp=2, dp=8, zero_stage=3), arguments=["--parallelism.no_enable_sequence_parallel"])
+    assert "--parallelism.no_enable_sequence_parallel" not in other
+
+
+@pytest.mark.parametrize(
+    ("plan", "release", "rule"),
+    [
+        ({"dp": 16, "zero_stage": 1}, FLAGS, "zero"),
+        ({"tp": 2, "dp": 8}, TOML, "torchtitan-ddp-alone"),
+        ({"pp": 2, "dp": 8}, TOML, "torchtitan-ddp-alone"),
+        ({"cp": 2, "dp": 8}, FLAGS, "torchtitan-cp-shards"),
+        ({"ep": 2, "dp": 16}, FLAGS, "torchtitan-ep-shards"),
+        ({"tp": 2, "ep": 2, "dp": 8, "zero_stage": 3}, FLAGS, "torchtitan-ep-tp"),
+        ({"tp": 2, "dp": 8, "zero_stage": 3, "sequence_parallel": False}, TOML, "trainer-sequence-parallel"),
+        ({"cp": 2, "dp": 8, "zero_stage": 3, "context": "ring"}, FLAGS, "trainer-cp"),
+        ({"cp": 2, "dp": 8, "zero_stage": 3, "context": "ulysses"}, TOML, "trainer-cp"),
+        (
+            {"dp": 16, "zero_stage": 3, "recompute": "full", "recompute_interval": 2},
+            FLAGS,
+            "trainer-recompute-interval",
+        ),
+        (
+            {"dp": 16, "zero_stage": 3, "recompute": "selective", "recompute_interval": 2},
+            TOML,
+            "torchtitan-selective-interval",
+        ),
+        ({"tp": 16, "cp": 16, "dp": 1, "zero_stage": 3}, TOML, "torchtitan-sequence"),
+    ],
+)
+def test_what_torchtitan_has_no_words_for_is_refused_by_name(plan, release, rule):
+    with pytest.raises(CannotExpress, match=rf"^torchtitan {release} cannot run this plan: .*\({rule}: "):
+        render(MODEL, Plan(**plan), CLUSTER, {"release": release})
+
+
+def test_what_ddp_cannot_mix_with_in_0_2_runs_in_0_3():
+    assert flags(Plan(tp=2, dp=8))["--parallelism.data_parallel_replicate_degree"] == "8"
+
+
+@pytest.mark.parametrize("release", Release)
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_reading_what_was_written_gives_the_same_plan(release, data):
+    plan = space(release)[data.draw(st.integers(0, len(space(release)) - 1))]
+    imported = parse(text(plan, release))
+    known = dict(imported.plan)
+    if plan.vpp > 2 and plan.schedule is not Schedule.ZBV:
+        # It follows from the layers, which the configuration does not say.
+        assert "vpp is layers / " in imported.notes[0]
+        known["vpp"] = plan.vpp
+    else:
+        assert imported.notes == ()
+    assert Plan(**known) == plan
+    assert (imported.global_batch_size, dict(imported.model)) == (BATCH, {"seq_len": 256})
+    assert imported.workload == {"kind": "torchtitan", "release": str(release), "dtype": "bfloat16"}
+
+
+@pytest.mark.parametrize("release", Release)
+def test_the_space_that_is_read_back_has_every_kind_of_plan(release):
+    assert {plan.schedule for plan in space(release)} == set(SCHEDULES) == set(Schedule)
+    assert {plan.zero_stage for plan in space(release)} == {0, 2, 3}
+    assert {plan.ep for plan in space(release)} == {plan.cp for plan in space(release)} == {1, 2}
+    assert {plan.vpp for plan in space(release)} == {1, 2, 4}
+
+
+# torchtitan/models/llama3/train_configs/llama3_8b.toml at v0.2.2, in part.
+LLAMA = """
+[job]
+dump_folder = "./outputs"
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 8192
+[parallelism]
+data_parallel_replicate_degree = 1
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 1
+pipeline_parallel_degree = 1
+context_parallel_degree = 1
+[activation_checkpoint]
+mode = "selective"  # ["none", "selective", "full"]
+selective_ac_option = "op"
+"""
+
+
+def test_a_configuration_that_leaves_the_devices_open_leaves_dp_open():
+    imported = parse_dialect("torchtitan", LLAMA)
+    assert dict(imported.plan) == {
+        "tp": 1,
+        "pp": 1,
+        "cp": 1,
+        "ep": 1,
+        "zero_stage": 3,
+        "recompute": "selective",
+        "micro_batch_size": 1,
+    }
+    assert imported.workload["config"] == {
+        "job": {"dump_folder": "./outputs"},
+        "model": {"name": "llama3", "flavor": "8B"},
+    }
+    assert dict(imported.model) == {"seq_len": 8192}
+    assert "takes the devices that are left" in imported.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("policy", "pp", "stage"),
+    [("default", 1, 3), ("default", 2, 2), ("always", 2, 3), ("never", 1, 2)],
+)
+def test_whether_weights_stay_gathered_is_the_stage(policy, pp, stage):
+    shards = f'data_parallel_shard_degree = 2\npipeline_parallel_degree = {pp}\nfsdp_reshard_after_forward = "{policy}"'
+    assert parse(f"[parallelism]\n{shards}\n").plan["zero_stage"] == stage
+
+
+def test_the_users_flags_stay_when_they_speak_of_no_plan():
+    imported = parse("--module llama3\n--training.steps 5\n--training.local_batch_size 2\n--compile.enable\n")
+    assert imported.workload["arguments"] == ["--module llama3", "--training.steps 5", "--compile.enable"]
+    assert imported.plan["micro_batch_size"] == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "note"),
+    [
+        ("data_parallel_replicate_degree = 2\ndata_parallel_shard_degree = 4", "shards within groups of replicas"),
+        (
+            'data_parallel_shard_degree = 2\npipeline_parallel_degree = 2\npipeline_parallel_schedule = "DualPipeV"',
+            "not known",
+        ),
+        ("data_parallel_shard_degree = 2\npipeline_parallel_degree = 2", "the first stage has 1 layers less"),
+    ],
+)
+def test_what_a_plan_has_no_word_for_becomes_a_note(said, note):
+    assert any(note in told for told in parse(f"[parallelism]\n{said}\n").notes)
+
+
+def test_pipeline_passes_that_are_repeated_are_read_as_more_micro_batches():
+    parallelism = "data_parallel_shard_degree = 2\npipeline_parallel_degree = 2\npipeline_parallel_microbatch_size = 2"
+    imported = parse(f"[training]\nlocal_batch_size = 4\nglobal_batch_size = 16\n[parallelism]\n{parallelism}\n")
+    assert (imported.plan["micro_batch_size"], imported.plan["grad_accum_steps"]) == (2, 4)
+    assert any("runs 2 times per step" in told for told in imported.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[parallelism\n", "^neither TOML nor flags: "),
+        ("[parallelism]\ntensor_parallel_degree = 0\n", r"^parallelism\.tensor_parallel_degree: must be .* not 0$"),
+        ('[parallelism]\ndata_parallel_shard_degree = "x"\n', r"^parallelism\.data_parallel_shard_degree: must be -1"),
+        (
+            "[training]\nlocal_batch_size = 4\nglobal_batch_size = 9\n[parallelism]\ndata_parallel_shard_degree = 2\n",
+            r"^global_batch_size\(9\) is no multiple of local_batch_size\(4\) \* dp\(2\)$",
+        ),
+        ("--a 'b\n", "^a quote is never closed: "),
+    ],
+)
+def test_what_cannot_be_read_is_told(text, told):
+    with pytest.raises(CannotRead, match=told):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"config": {"a": 1}}, r"config: goes with release v0\.2 only, not v0\.3"),
+        ({"steps": 4, "warmup_steps": 4}, r"steps: steps\(4\) must be more than warmup_steps\(4\)"),
+        ({"warmup_steps": 0}, "warmup_steps: must be at least 1, not 0"),
+        ({"arguments": ["llama3"]}, "arguments: llama3 stands before the first name"),
+        ({"arguments": ["--a 'b"]}, "arguments: a quote is never closed"),
+        ({"env": {"1": "2"}}, "env.1: is no name of a variable"),
+        ({"python": ""}, "python: must not be empty"),
+        ({"release": "v0.1"}, "release: must be 'v0.2' or 'v0.3', not 'v0.1'"),
+    ],
+)
+def test_wrong_options_are_told(options, told):
+    with pytest.raises(InvalidValue, match=f"^{told}"):
+        render(MODEL, Plan(dp=16), CLUSTER, options)

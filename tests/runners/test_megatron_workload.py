@@ -1,0 +1,250 @@
+"""The megatron workload: a short run that leaves nothing behind, measured by lines that Megatron's own code writes."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from runners.base import JobState, JobStatus, Start
+from runners.causes import Cause
+from runners.dialects.base import CannotExpress
+from runners.outcome import Outcome, Verdict
+from runners.processes import log_path
+from runners.registry import create_workload
+from runners.workloads.brief import BRIEF_FILE
+from search_spaces.checks import InvalidValue
+from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from search_spaces.model import ModelSpec
+from search_spaces.plan import Plan
+
+MODEL = ModelSpec(name="tiny", layers=4, hidden=64, heads=4, ffn=256, vocab=1024, seq_len=32)
+PLAN = Plan(tp=2, pp=2, dp=2, micro_batch_size=2, grad_accum_steps=2, zero_stage=1)
+DEVICE = DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**36, peak_flops={"bfloat16": 1e15})
+CLUSTER = ClusterSpec(name="c", nodes=2, devices_per_node=4, device=DEVICE)
+DONE = JobStatus(state=JobState.SUCCEEDED, exit_code=0)
+BROKEN = JobStatus(state=JobState.FAILED, reason="rank 0 ended with exit status 1", exit_code=1)
+
+
+def lm_line(iteration: int, of: int, seconds: float, loss: float, skipped: int = 0, lr: float | None = 1e-4) -> str:
+    """NVIDIA/Megatron-LM at d98e8a64, megatron/training/training.py, training_log: its format strings, in its order."""
+    text = " [2026-08-22 15:22:22.123456]"
+    text += f" iteration {iteration:8d}/{of:8d} |"
+    text += f" consumed samples: {iteration * 8:12d} |"
+    text += f" elapsed time per iteration (ms): {seconds * 1000.0:.1f} |"
+    text += f" throughput per GPU (TFLOP/s/GPU): {123.4:.1f} |"
+    if lr is not None:
+        text += f" learning rate: {lr:.6E} |"
+    text += f" global batch size: {8:5d} |"
+    if loss >= 0.0:
+        text += " {}: {:.6E} |".format("lm loss", loss)
+    text += f" loss scale: {1.0:.1f} |"
+    text += f" grad norm: {2.5:.3f} |"
+    text += f" num zeros: {0} |"
+    text += f" params norm: {3.25:.3f} |"
+    text += f" number of skipped iterations: {skipped:3d} |"
+    return text + f" number of nan iterations: {0:3d} |"
+
+
+def lm_memory(rank: int, iteration: int, mega_bytes: float) -> str:
+    """NVIDIA/Megatron-LM at d98e8a64, megatron/training/utils/common_utils.py, report_memory."""
+    string = f"(after {iteration} iterations)" + " memory (MB)"
+    string += f" | allocated: {mega_bytes / 2:.2f}"
+    string += f" | max allocated: {mega_bytes:.2f}"
+    string += f" | reserved: {mega_bytes + 512:.2f}"
+    string += f" | max reserved: {mega_bytes + 1024:.2f}"
+    return f"[Rank {rank}] {string}"
+
+
+def deepspeed_line(iteration: int, of: int, seconds: float, loss: float, skipped: int = 0) -> str:
+    """deepspeedai/Megatron-DeepSpeed at 4efb479d, megatron/training.py, training_log."""
+    text = f" iteration {iteration:8d}/{of:8d} |"
+    text += f" consumed samples: {iteration * 8:12d} |"
+    text += f" consumed tokens: {iteration * 256:12d} |"
+    text += f" elapsed time per iteration (ms): {seconds * 1000.0:.1f} |"
+    text += f" learning rate: {1e-4:.3E} |"
+    text += f" global batch size: {8:5d} |"
+    text += " {}: {:.6E} |".format("lm loss", loss)
+    text += f" loss scale: {1.0:.1f} |"
+    text += f" grad norm: {2.5:.3f} |"
+    text += f" actual seqlen: {32:5d} |"
+    text += f" number of skipped iterations: {skipped:3d} |"
+    text += f" number of nan iterations: {0:3d} |"
+    text += f" samples per second: {8 / seconds:.3f} |"
+    text += f" tokens per gpu per second (tgs): {32 / seconds:.3f} |"
+    return text + f" TFLOPs: {12.3:.2f} |"
+
+
+def deepspeed_memory(rank: int, iteration: int, mega_bytes: float) -> str:
+    """deepspeedai/Megatron-DeepSpeed at 4efb479d, megatron/utils.py, report_memory: numbers as Python prints them."""
+    string = f"(after {iteration} iterations)" + " memory (MB)"
+    string += f" | allocated: {mega_bytes / 3}"
+    string += f" | max allocated: {mega_bytes}"
+    string += f" | reserved: {mega_bytes + 512}"
+    string += f" | max reserved: {mega_bytes + 1024}"
+    return f"[Rank {rank}] {string}"
+
+
+def workload(**options):
+    return create_workload("megatron", {"steps": 3, "warmup_steps": 2, **options})
+
+
+def materialize(directory: Path, plan: Plan = PLAN, **options):
+    return workload(**options).materialize("t1", MODEL, plan, CLUSTER, directory, seed=0, time_limit_s=60)
+
+
+def arguments(job) -> dict[str, list[str]]:
+    lines = [shlex.split(line) for line in job.files["megatron-args.txt"].splitlines()]
+    assert len({line[0] for line in lines}) == len(lines)
+    return {line[0]: line[1:] for line in lines}
+
+
+def outcome(directory: Path, logs: dict[int, list[str]], status: JobStatus = DONE, **options) -> Outcome:
+    """What the workload reads from these lines of these ranks."""
+    for name, text in materialize(directory, **options).files.items():
+        (directory / name).write_text(text)
+    for rank, lines in logs.items():
+        log_path(directory, rank).write_text("".join(f"{line}\n" for line in lines))
+    return workload(**options).read(directory, status)
+
+
+USERS = [
+    *("--lr 3e-4", "--lr-decay-style cosine", "--lr-decay-iters 320000", "--lr-warmup-fraction .01"),
+    *("--train-samples 100000", "--save /ckpt", "--save-interval 1000", "--load /ckpt", "--eval-iters 10"),
+    *("--log-interval 100", "--tensorboard-dir /tb", "--wandb-project p", "--profile", "--exit-duration-in-mins 230"),
+    *("--seed 42", "--rampup-batch-size 8 8 100", "--data-path '/a b/c'", "--tokenizer-type GPT2BPETokenizer"),
+]
+
+
+def test_a_trial_takes_its_steps_tells_each_and_leaves_nothing_behind(tmp_path):
+    job = materialize(tmp_path, arguments=USERS)
+    told = arguments(job)
+    assert {name: told[name] for name in ("--train-iters", "--eval-iters", "--eval-interval", "--log-interval")} == {
+        "--train-iters": ["5"],
+        "--eval-iters": ["0"],
+        "--eval-interval": ["6"],
+        "--log-interval": ["1"],
+    }
+    assert (told["--lr"], told["--lr-decay-style"], told["--seed"]) == (["3e-4"], ["cosine"], ["1"])
+    assert (told["--data-path"], told["--log-throughput"]) == (["/a b/c"], [])
+    lengths = {"--train-samples", "--lr-decay-iters", "--lr-warmup-fraction", "--exit-duration-in-mins"}
+    left_behind = {"--save", "--save-interval", "--load", "--tensorboard-dir", "--wandb-project", "--profile"}
+    assert not (lengths | left_behind | {"--rampup-batch-size"}) & set(told)
+
+
+def test_a_trial_is_one_rank_per_device_that_a_shell_starts(tmp_path):
+    job = materialize(tmp_path)
+    assert (job.command, job.start, job.devices, job.processes) == (("bash", "launch.sh"), Start.DEVICE, 8, 8)
+    assert set(job.files) == {"launch.sh", "megatron-args.txt", BRIEF_FILE}
+    assert arguments(job)["--lr"] == ["1.0e-4"]
+    deepspeed = materialize(tmp_path, flavour="megatron-deepspeed")
+    assert set(deepspeed.files) == {"launch.sh", "megatron-args.txt", "ds_config.json", BRIEF_FILE}
+    assert "--log-throughput" not in arguments(deepspeed)
+
+
+def test_a_half_precision_trial_does_not_spend_its_steps_on_halving_the_loss_scale(tmp_path):
+    assert arguments(materialize(tmp_path, dtype="float16"))["--initial-loss-scale"] == ["65536"]
+    given = materialize(tmp_path, dtype="float16", arguments=["--initial-loss-scale 4096"])
+    assert arguments(given)["--initial-loss-scale"] == ["4096"]
+    assert "--initial-loss-scale" not in arguments(materialize(tmp_path))
+
+
+def test_a_plan_without_words_makes_no_job(tmp_path):
+    with pytest.raises(CannotExpress, match=r"zero_stage\(3\) with pp\(2\)"):
+        materialize(tmp_path, Plan(pp=2, dp=4, zero_stage=3, grad_accum_steps=2))
+    with pytest.raises(InvalidValue, match="flavour"):
+        workload(flavour="nemo")
+
+
+@pytest.mark.parametrize(
+    ("flavour", "line", "memory"),
+    [("megatron-lm", lm_line, lm_memory), ("megatron-deepspeed", deepspeed_line, deepspeed_memory)],
+)
+def test_the_lines_of_megatron_s_own_log_are_the_measurement(tmp_path, flavour, line, memory):
+    first = ["using world size: 8, data-parallel size: 2", memory(0, 2, 1000.25), "exiting program"]
+    last = [line(step, 5, 2.0 / step, 9.5 - step) for step in range(1, 6)]
+    last.insert(2, memory(7, 1, 2000.5))
+    last.insert(4, memory(7, 2, 1500.5))
+    found = outcome(tmp_path, {0: first, 7: last}, flavour=flavour)
+    measured = found.measurement
+    assert found.verdict is Verdict.OK
+    assert measured.warmup_times_s == (2.0, 1.0)
+    assert measured.step_times_s == pytest.approx((0.6667, 0.5, 0.4))
+    assert measured.first_losses == (8.5, 7.5, 6.5, 5.5)
+    assert measured.peak_memory_bytes == (round(1000.25 * 2**20), round(2000.5 * 2**20))
+    assert (measured.tokens_per_step, measured.devices, measured.peak_flops_per_device) == (8 * 32, 8, 1e15)
+    assert measured.model_flops_per_token == MODEL.flops_per_token
+
+
+def test_a_skipped_step_measures_nothing(tmp_path):
+    lines = [lm_line(step, 5, 0.1 if step == 3 else 1.0, -1.0 if step == 3 else 2.0, step == 3) for step in range(1, 6)]
+    found = outcome(tmp_path, {7: lines}, dtype="float16")
+    assert found.measurement.step_times_s == (1.0, 1.0)
+    assert found.reason == "the log tells 4 of 5 steps"
+
+
+FAILURES = {
+    # torch c10/cuda/CUDACachingAllocator.cpp, as a rank's traceback ends.
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 79.10 GiB": (
+        Verdict.OOM,
+        Cause.OOM,
+    ),
+    # megatron/training/arguments.py, validate_args.
+    "AssertionError: Number of layers should be divisible by the pipeline-model-parallel size": (
+        Verdict.ILLEGAL,
+        Cause.ILLEGAL_SETTING,
+    ),
+    # megatron/core/num_microbatches_calculator.py.
+    "AssertionError: global batch size (12) is not divisible by micro batch size (1) times data parallel size (8)": (
+        Verdict.ILLEGAL,
+        Cause.ILLEGAL_SETTING,
+    ),
+    # megatron/core/transformer/transformer_config.py.
+    "ValueError: num_query_groups (3) must be a multiple or divisor of tensor_model_parallel_size (2).": (
+        Verdict.ILLEGAL,
+        Cause.ILLEGAL_SETTING,
+    ),
+    # megatron/core/pipeline_parallel/schedules.py.
+    "RuntimeError: The remainder of M (the total micro-batches) divided by N (number of contiguous micro-batches in a "
+    "virtual pipeline stage) should be 0, or larger than or equal to the pipeline-parallel size, but it is 1. ": (
+        Verdict.ILLEGAL,
+        Cause.ILLEGAL_SETTING,
+    ),
+    "AssertionError: loss is NaN": (Verdict.CRASHED, Cause.CRASH),
+    "FileNotFoundError: [Errno 2] No such file or directory: '/data/my-gpt2_text_document.idx'": (
+        Verdict.CRASHED,
+        Cause.USER_BUG,
+    ),
+}
+
+
+@pytest.mark.parametrize("last", FAILURES)
+@pytest.mark.parametrize("tag", ["", "[rank0]: "])
+def test_how_megatron_fails_is_told_apart(tmp_path, last, tag):
+    lines = [lm_line(1, 5, 1.0, 9.0), f"{tag}Traceback (most recent call last):", f"{tag}{last}"]
+    found = outcome(tmp_path, {0: lines}, BROKEN)
+    assert (found.verdict, found.failure) == FAILURES[last]
+    assert last.strip() in found.reason
+    assert found.measurement is None
+
+
+def test_a_job_whose_brief_is_gone_ended_without_a_word(tmp_path):
+    found = workload().read(tmp_path, BROKEN)
+    assert found.verdict is Verdict.CRASHED
+    assert found.reason.startswith("brief.json cannot be read: ")
+
+
+def test_the_physics_knows_what_the_user_s_arguments_overlap():
+    plain, overlapped = (
+        workload().framework,
+        workload(arguments=["--overlap-grad-reduce", "--hidden-dropout 0.0"]).framework,
+    )
+    assert (plain.overlapped_gradients, plain.kept.dropout) == (False, True)
+    assert (overlapped.overlapped_gradients, overlapped.kept.dropout) == (True, False)
+    # megatron/training/theoretical_memory_usage.py: 18 bytes per weight, 12 of them sharded.
+    assert plain.weight_bytes + plain.gradient_bytes + plain.optimizer_bytes == 18
+    for dtype in ("bfloat16", "float16", "float32"):
+        for flavour in ("megatron-lm", "megatron-deepspeed"):
+            chosen = workload(dtype=dtype, flavour=flavour)
+            assert chosen.framework.dtype == chosen.dtype == dtype
