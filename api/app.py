@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from api import errors, schema
+from api import errors, recommendation_routes, schema
 from api.routes import ServiceHandle, router
 from api.views import HealthView
 from tuner.campaign import CampaignState
@@ -62,6 +62,7 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None) -> Fa
     app.state.driver = driver
     app.state.thread = None
     app.include_router(router)
+    app.include_router(recommendation_routes.router)
     errors.install(app)
     schema.install(app)
 

@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 
 from runners.base import RunnerError
 from tuner.documents import InvalidSpec
+from tuner.recommendations import NothingKnown
 from tuner.store import AlreadyExists, IllegalMove, NotFound, StoreError, StoreUnavailable
 
 PROBLEM_JSON = "application/problem+json"
@@ -56,6 +57,7 @@ PROBLEMS: Mapping[type[Exception], tuple[HTTPStatus, str, str]] = {
     InvalidSpec: (HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-spec", "The campaign spec has mistakes"),
     Malformed: (HTTPStatus.UNPROCESSABLE_ENTITY, "malformed-body", "The body is malformed"),
     RequestValidationError: (HTTPStatus.UNPROCESSABLE_ENTITY, "malformed-request", "The request is malformed"),
+    NothingKnown: (HTTPStatus.NOT_FOUND, "nothing-known", "Nothing that was measured answers this"),
     NotFound: (HTTPStatus.NOT_FOUND, "not-found", "There is no such object"),
     AlreadyExists: (HTTPStatus.CONFLICT, "already-exists", "The object exists already"),
     IllegalMove: (HTTPStatus.CONFLICT, "illegal-move", "Its present state does not allow this"),

@@ -62,7 +62,7 @@ PageToken = Annotated[
 SpecDocument = Annotated[object, Depends(json_document)]
 
 # A space holds up to 10^7 combinations, about 1 GB while it is enumerated: requests take turns.
-_ONE_SPACE = threading.Lock()
+ONE_SPACE = threading.Lock()
 CREATED: dict[int | str, dict[str, Any]] = {
     201: {"headers": {"Location": {"description": "Path of the new campaign.", "schema": {"type": "string"}}}}
 }
@@ -77,7 +77,7 @@ CREATED: dict[int | str, dict[str, Any]] = {
 )
 def create_campaign(document: SpecDocument, service: ServiceHandle, response: Response) -> CampaignView:
     """Start a campaign. The body is a campaign spec; all its mistakes come back at once, with their paths."""
-    with _ONE_SPACE:
+    with ONE_SPACE:
         campaign = service.create(document)
     response.headers["Location"] = f"/v1/campaigns/{campaign.id}"
     return campaign_view(campaign, {}, "")
@@ -173,7 +173,7 @@ def analyse_campaign(campaign_id: CampaignId, service: ServiceHandle) -> Analysi
     """What the trials teach: the knobs that matter, failures, what was expected, and why the best plans win."""
     campaign = service.store.campaign(campaign_id)
     trials = service.store.trials(campaign_id)
-    with _ONE_SPACE:
+    with ONE_SPACE:
         space = space_of(campaign.spec)
     return analysis_view(analyse(campaign, space, trials))
 
@@ -182,21 +182,21 @@ def analyse_campaign(campaign_id: CampaignId, service: ServiceHandle) -> Analysi
 def campaign_space(campaign_id: CampaignId, service: ServiceHandle) -> SpaceView:
     """The campaign's space: how many plans are legal, and what rejects the others."""
     spec = service.store.campaign(campaign_id).spec
-    with _ONE_SPACE:
+    with ONE_SPACE:
         return space_view(space_of(spec))
 
 
 @router.post("/spaces", openapi_extra=SPEC_BODY, responses=problems(413, 415), tags=["spaces"])
 def count_space(document: SpecDocument, service: ServiceHandle) -> SpaceView:
     """The space of a spec, without starting anything."""
-    with _ONE_SPACE:
+    with ONE_SPACE:
         return space_view(read_spec(document, None)[1])
 
 
 @router.post("/estimates", openapi_extra=SPEC_BODY, responses=problems(413, 415), tags=["spaces"])
 def estimate_campaign(document: SpecDocument, service: ServiceHandle) -> QuoteView:
     """What a campaign of this spec will meet and cost, predicted without any measurement; nothing is started."""
-    with _ONE_SPACE:
+    with ONE_SPACE:
         return quote_view(make_quote(*read_spec(document, None), Basis()))
 
 

@@ -5,7 +5,7 @@ Refused    what was asked for makes no sense as things are; nothing was done
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,20 @@ def find_campaign(service: Service, campaign_id: str) -> Campaign:
         known = [campaign.id for campaign in service.store.campaigns(limit=20)]
         hint = did_you_mean(campaign_id, known) if known else "there is none yet"
         raise Refused(f"there is no campaign {campaign_id}; {hint}") from None
+
+
+def named_options(words: Sequence[str]) -> dict[str, Any]:
+    """Options from `name=value`, each value as a spec's YAML would have it. Raises Refused."""
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise Refused(f"--option {word}: must be name=value")
+        try:
+            found[name] = parse_yaml(value)
+        except InvalidSpec as error:
+            raise Refused(f"--option {word}: {error}") from None
+    return found
 
 
 def plan_fields(text: str) -> dict[str, Any]:

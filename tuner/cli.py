@@ -1,4 +1,5 @@
-"""The command line: `meshtune run|resume|show|best|analyze|export|rerun|spaces|estimate|project|pause|cancel|serve`.
+"""The command line: `meshtune run|resume|show|best|analyze|import|export|rerun|revalidate|spaces|estimate|project|
+recommend|sbatch|pause|cancel|serve`.
 
 Exit codes: 0 done; 1 the campaign ended without a measured setting; 2 a mistake in what was asked for, or something
 that meshtune needs and does not get, told in one message; 130 interrupted, and the campaign can be resumed.
@@ -15,18 +16,23 @@ from typing import Annotated
 import typer
 
 from runners.base import RunnerError
+from runners.dialects.base import CannotExpress
 from runners.registry import UnknownBackend
 from search_spaces.checks import InvalidValue
 from tuner import display
 from tuner.analysis_commands import analysis_app
-from tuner.arguments import Refused, find_campaign, open_service, plan_fields, read_spec_file
+from tuner.arguments import Refused, find_campaign, named_options, open_service, plan_fields, read_spec_file
 from tuner.campaign import Campaign, CampaignState
 from tuner.cluster_commands import cluster_app
 from tuner.driver import Driver, drive_one
+from tuner.dry_run import rehearsal
 from tuner.estimate_commands import estimate_app
-from tuner.export import NothingToExport, best_document, choose, write_export
+from tuner.export import FORMATS, NothingToExport, best_document, choose, write_export
+from tuner.import_commands import import_app
 from tuner.options import DEFAULT_HOME, CampaignId, DatabaseOption, HomeOption, JsonOption, SpecFile, print_json
-from tuner.remeasure import remeasure
+from tuner.recommend_commands import recommend_app
+from tuner.remeasure_commands import remeasure_app
+from tuner.sbatch_commands import sbatch_app
 from tuner.search.base import SearchError
 from tuner.service import Service
 from tuner.store import StoreError
@@ -41,6 +47,10 @@ app = typer.Typer(
 app.add_typer(cluster_app, name="cluster")
 app.add_typer(estimate_app)
 app.add_typer(analysis_app)
+app.add_typer(recommend_app)
+app.add_typer(sbatch_app)
+app.add_typer(remeasure_app)
+app.add_typer(import_app)
 
 
 def _version(wanted: bool) -> None:
@@ -61,14 +71,24 @@ def _options(
 # What a user can mend; anything else is a defect of ours and keeps its traceback.
 USER_ERRORS = (
     *(Refused, InvalidValue, StoreError, RunnerError, SearchError, UnknownBackend),
-    *(CampaignBusy, NothingToExport, OSError),
+    *(CampaignBusy, NothingToExport, CannotExpress, OSError),
 )
 
 
 @app.command()
-def run(spec: SpecFile, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
+def run(
+    spec: SpecFile,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show quote and first job; start nothing.")] = False,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+) -> None:
     """Create a campaign from a spec and work on it until it is done. Ctrl-C leaves it to `meshtune resume`."""
-    document, _, _ = read_spec_file(spec, home)  # before anything is created, so that a mistake leaves nothing behind
+    # Before anything is created, so that a mistake leaves nothing behind.
+    document, campaign_spec, space = read_spec_file(spec, home)
+    if dry_run:
+        for line in rehearsal(campaign_spec, space, home):
+            console.print(line, soft_wrap=True)
+        return
     with open_service(home, db, create=True) as service:
         _work_on(service, service.create(document))
 
@@ -79,7 +99,8 @@ def resume(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOp
     with open_service(home, db) as service:
         known = find_campaign(service, campaign)
         if known.state.final:
-            raise Refused(f"{known.id} is {known.state} ({known.reason}): there is nothing to resume")
+            why = known.reason.partition("\n")[0]  # without the end of a log
+            raise Refused(f"{known.id} is {known.state} ({why}): there is nothing to resume")
         try:
             _work_on(service, service.resume(known.id) if known.state.resting else known)
         except CampaignBusy as busy:
@@ -155,46 +176,19 @@ def export(
     campaign: CampaignId,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the files.")],
     trial: Annotated[str, typer.Option(help="`recommended`, `best`, `worst` or a trial's number.")] = "recommended",
-    home: HomeOption = DEFAULT_HOME,
-    db: DatabaseOption = "",
-) -> None:
-    """Write a setting as setting.json, and as the job file that measures it again."""
-    with open_service(home, db) as service:
-        chosen = find_campaign(service, campaign)
-        entry = choose(chosen, service.store.trials(chosen.id), trial)
-        for path in write_export(service, chosen, entry, output):
-            console.print(f"wrote {path}", soft_wrap=True)
-
-
-@app.command()
-def rerun(
-    campaign: CampaignId,
-    trials: Annotated[
-        list[str] | None, typer.Argument(help="`best`, `worst`, `recommended` or numbers; default: best worst.")
+    format: Annotated[str, typer.Option(help=f"{', '.join(FORMATS)}; default: json and job.")] = "",
+    option: Annotated[
+        list[str] | None, typer.Option(help="name=value for the format's scheduler or program, such as queue=gpu.")
     ] = None,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = "",
 ) -> None:
-    """Measure settings once more, by fresh jobs, and say whether their order holds. Stores nothing."""
+    """Write a setting as setting.json and as the job file that measures it again, or in another program's words."""
     with open_service(home, db) as service:
         chosen = find_campaign(service, campaign)
-        recorded = service.store.trials(chosen.id)
-        named = {entry.rank: entry for name in trials or ["best", "worst"] if (entry := choose(chosen, recorded, name))}
-        entries = list(named.values())
-        again: list[tuple[float, float]] = []
-        for trial, outcome in remeasure(service, chosen, [entry.trial for entry in entries]):
-            before = trial.measurement
-            if before is None or outcome.measurement is None:
-                errors.print(f"trial {trial.number}: {outcome.verdict}: {outcome.reason}", style="red")
-                raise typer.Exit(1)
-            again.append((before.tokens_per_s_per_device, outcome.measurement.tokens_per_s_per_device))
-            console.print(
-                f"trial {trial.number}: {trial.plan.key}: recorded {display.number(again[-1][0])}, "
-                f"now {display.number(again[-1][1])} tokens/s/device"
-            )
-        holds = [now for _, now in sorted(again, reverse=True)] == sorted((now for _, now in again), reverse=True)
-        console.print("the order holds" if holds else "the order does not hold", style="green" if holds else "red")
-        raise typer.Exit(0 if holds else 1)
+        entry = choose(chosen, service.store.trials(chosen.id), trial)
+        for path in write_export(chosen, entry, output, format, named_options(option or [])):
+            console.print(f"wrote {path}", soft_wrap=True)
 
 
 @app.command()

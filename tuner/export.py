@@ -1,4 +1,6 @@
-"""Exports a measured setting: as JSON for programs, and as the files that run it again by hand."""
+"""Exports a measured setting: as JSON for programs, as the files that run it again by hand, in the words of other
+people's training codes, and as the job script of a scheduler.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,30 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from runners.base import JobSpec
+from runners.rank import GANG_FILE, render_gang
+from runners.registry import DIALECTS, RUNNERS, SCRIPTS, UnknownBackend, render_dialect, render_script
+from search_spaces.checks import did_you_mean
+from search_spaces.cluster import DeviceKind
+from search_spaces.plan import Plan
 from tuner.breakdown import time_by_part
 from tuner.campaign import Campaign
 from tuner.pareto import front_of
 from tuner.ranking import Confirmation, Ranked, rank
 from tuner.recommend import Recommendation, recommend
-from tuner.service import Service
 from tuner.space import workload_of
+from tuner.spec import CampaignSpec
 from tuner.trial import Trial
+
+# What a setting can be written as; by default json and job together.
+FORMATS = ("json", "job", *DIALECTS, *SCRIPTS)
+# The scheduler's file, beside those that its job reads.
+SCRIPT_FILES: Mapping[str, str] = {
+    "slurm": "job.sbatch",
+    "pbs": "job.pbs",
+    "jobset": "jobset.yaml",
+    "trainjob": "trainjob.yaml",
+}
 
 
 class NothingToExport(LookupError):
@@ -86,16 +104,59 @@ def recommendation_document(campaign: Campaign, recommendation: Recommendation) 
     }
 
 
-def job_files(service: Service, campaign: Campaign, trial: Trial) -> Mapping[str, str]:
-    """The workload's own files that measure the trial's plan again, by name."""
-    workload = workload_of(campaign.spec)
-    return service.job(campaign, trial.plan, trial.last.job_name, workload).files
+def job_of(spec: CampaignSpec, plan: Plan, name: str, directory: Path) -> JobSpec:
+    """The job that measures a plan in this folder, as pure text."""
+    return workload_of(spec).materialize(
+        name, spec.model, plan, spec.cluster, directory, seed=spec.seed, time_limit_s=spec.trial.time_limit_s
+    )
 
 
-def write_export(service: Service, campaign: Campaign, entry: Ranked, directory: Path) -> list[Path]:
-    """Write `setting.json` and the workload's files into `directory`; return their paths. Raises OSError."""
+def job_script(spec: CampaignSpec, kind: str, job: JobSpec, options: Mapping[str, Any]) -> Mapping[str, str]:
+    """What a scheduler would be given to run a job, by file name: its script, and what that reads beside the job's own
+    files. options: on top of those of the spec's runner where that is of the same kind. Raises InvalidValue.
+    """
+    own = spec.runner.options if spec.runner.kind == kind else {}
+    # As the runner of that kind does: a script alone does not know what a device is.
+    devices = {"gres": "gpu"} if kind == "slurm" and spec.cluster.device.kind is DeviceKind.CUDA else {}
+    gang = {GANG_FILE: render_gang(job)} if kind in RUNNERS else {}
+    return {**gang, SCRIPT_FILES[kind]: render_script(kind, job, {**devices, **own, **options})}
+
+
+def export_files(
+    campaign: Campaign, entry: Ranked, directory: Path, format: str = "", options: Mapping[str, Any] | None = None
+) -> Mapping[str, str]:
+    """The texts of a setting by file name, of a job that would run in `directory`. format: one of FORMATS. options: of
+    the scheduler or the training code that the format is for.
+
+    Raises UnknownBackend for a format that is none, NothingToExport for a simulated job's script, CannotExpress for a
+    plan that a training code has no words for.
+    """
+    spec, trial, options = campaign.spec, entry.trial, options or {}
+    if format in DIALECTS:
+        extra = {**(spec.workload.options if spec.workload.kind == format else {}), **options}
+        return render_dialect(format, spec.model, trial.plan, spec.cluster, extra)
     document = {"campaign": campaign.id, **ranked_document(campaign, entry)}
-    texts = {"setting.json": json.dumps(document, indent=1) + "\n", **job_files(service, campaign, entry.trial)}
+    setting = {"setting.json": json.dumps(document, indent=1) + "\n"}
+    job = job_of(spec, trial.plan, trial.last.job_name, directory)
+    if format in SCRIPTS:
+        if campaign.simulated:
+            raise NothingToExport(f"campaign {campaign.label} has no job that a scheduler could run")
+        return {**job.files, **job_script(spec, format, job, options)}
+    match format:
+        case "":
+            return {**setting, **job.files}
+        case "json":
+            return setting
+        case "job":
+            return job.files
+    raise UnknownBackend(f"no export format is called {format!r}; {did_you_mean(format, FORMATS)}")
+
+
+def write_export(
+    campaign: Campaign, entry: Ranked, directory: Path, format: str = "", options: Mapping[str, Any] | None = None
+) -> list[Path]:
+    """Write the files of `export_files` into `directory`; return their paths. Raises OSError, and what that raises."""
+    texts = export_files(campaign, entry, directory.resolve(), format, options)
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         (directory / name).write_text(text, encoding="utf-8")

@@ -98,7 +98,7 @@ def related(campaign: Campaign, others: Sequence[Campaign]) -> list[Campaign]:
         except (InvalidValue, UnknownBackend):  # written for a meshtune that knew its workload
             continue
         if other.id != campaign.id and _ground(campaign.spec, training) == _ground(other.spec, theirs):
-            near.append((-weight_of(*doubts(campaign.spec, other.spec)), _distance(training, theirs), other))
+            near.append((-weight_of(*doubts(campaign.spec, other.spec)), distance(training, theirs), other))
     return [other for _, _, other in sorted(near, key=lambda entry: entry[:2])]
 
 
@@ -119,7 +119,7 @@ def release_doubt(software: Mapping[str, str], theirs: Mapping[str, str]) -> flo
     shared = (software.keys() & theirs.keys()) - IDLE_SOFTWARE
     if not shared:
         return UNKNOWN_RELEASE
-    return 0.0 if all(_release(software[name]) == _release(theirs[name]) for name in shared) else OTHER_RELEASE
+    return 0.0 if all(release_of(software[name]) == release_of(theirs[name]) for name in shared) else OTHER_RELEASE
 
 
 def software_of(trials: Sequence[Trial]) -> Mapping[str, str]:
@@ -143,7 +143,7 @@ def _newest_software(others: Sequence[Campaign], taught: Mapping[str, Sequence[T
     return next((software for other in others if (software := software_of(taught.get(other.id, ())))), {})
 
 
-def _release(version: str) -> str:
+def release_of(version: str) -> str:
     """Major and minor version; the whole text where it does not begin with them."""
     found = _RELEASE.match(version)
     return version if found is None else found[0]
@@ -167,7 +167,7 @@ def _family(model: ModelSpec) -> tuple[object, ...]:
     return (model.norm, model.activation, model.position, model.experts > 0)
 
 
-def _distance(training: Training, other: Training) -> float:
+def distance(training: Training, other: Training) -> float:
     """How far apart in scale: doublings of devices, of weights and of sequence length, added up."""
     scales = [(each.cluster.devices, each.model.parameters, each.model.seq_len) for each in (training, other)]
     return sum(abs(log2(own / theirs)) for own, theirs in zip(*scales, strict=True))

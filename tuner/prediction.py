@@ -197,7 +197,9 @@ def learn(name: str, spec: CampaignSpec, trials: Sequence[Trial]) -> Basis:
     if not taught:
         return Basis(campaign=name)
     estimates = estimate(training, columns_of([trial.plan for trial in taught]))
-    return Basis(calibration=calibrate([(estimates, _measured(taught))]), campaign=name, startup_s=_startup_s(taught))
+    return Basis(
+        calibration=calibrate([(estimates, measured_rows(taught))]), campaign=name, startup_s=_startup_s(taught)
+    )
 
 
 def check_same(basis: CampaignSpec, spec: CampaignSpec) -> None:
@@ -220,7 +222,8 @@ def fullest_rank_bytes(measurement: Measurement) -> float | None:
     return max(measurement.peak_held_bytes or measurement.peak_memory_bytes, default=0) or None
 
 
-def _measured(trials: Sequence[Trial]) -> Measured:
+def measured_rows(trials: Sequence[Trial]) -> Measured:
+    """What became of trials that were measured or ran out of memory, for `calibrate`."""
     found = [trial.measurement for trial in trials]
     peaks = [m and fullest_rank_bytes(m) for m in found]
     return Measured(

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from runners.base import JobStatus, Runner, RunnerUnavailable
+from runners.base import JobState, JobStatus, Runner, RunnerUnavailable
 from runners.outcome import Outcome
 from runners.registry import create_runner
 from tuner.campaign import Campaign
@@ -15,12 +15,15 @@ from tuner.service import Service
 from tuner.space import workload_of
 from tuner.trial import Trial
 
+# Between two looks: short at first, for jobs that take a second, and gentle to a scheduler whose jobs wait for hours.
+LEAST_PAUSE_S, MOST_PAUSE_S = 0.05, 2.0
+
 
 def remeasure(service: Service, campaign: Campaign, trials: Sequence[Trial]) -> Iterator[tuple[Trial, Outcome]]:
     """Run each trial's plan again, one after the other; yield each with its new outcome.
 
     A job that is still there when this is left, by whatever way, is cancelled. Raises RunnerError when a job cannot be
-    sent, or its end is not heard of within twice the trial's time limit.
+    sent, or its end is not heard of within twice the trial's time limit since it was last seen in a queue.
     """
     spec = campaign.spec
     workload = workload_of(spec)
@@ -38,7 +41,7 @@ def remeasure(service: Service, campaign: Campaign, trials: Sequence[Trial]) -> 
 def _await_end(runner: Runner, job_id: str, patience_s: float) -> JobStatus:
     """The job's final status. Left in any other way, the job is cancelled."""
     give_up = time.monotonic() + patience_s
-    trouble = "it still runs"
+    pause_s, trouble = LEAST_PAUSE_S, "it still runs"
     try:
         while time.monotonic() < give_up:
             try:
@@ -48,7 +51,10 @@ def _await_end(runner: Runner, job_id: str, patience_s: float) -> JobStatus:
             else:
                 if status.state.final:
                     return status
-            time.sleep(0.05)
+                if status.state is JobState.QUEUED:
+                    give_up = time.monotonic() + patience_s
+            time.sleep(pause_s)
+            pause_s = min(MOST_PAUSE_S, 1.2 * pause_s)
         raise RunnerUnavailable(f"{job_id} has not ended within {patience_s:g} s: {trouble}")
     except BaseException:
         with suppress(RunnerUnavailable):

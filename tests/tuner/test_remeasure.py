@@ -43,6 +43,38 @@ def test_a_runner_that_is_silent_for_a_while_is_waited_for(lab, done):
     assert next(silent, None) is None
 
 
+def test_a_job_may_wait_in_a_queue_for_as_long_as_it_takes(lab, done, make, monkeypatch):
+    lab.machine.script = lambda name: make.Behaviour(queue_s=3600.0, run_s=1.0)
+    clock = [0.0]
+    pauses = []
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        lab.now += 60.0
+        clock[0] += 60.0
+
+    monkeypatch.setattr("tuner.remeasure.time.sleep", sleep)
+    monkeypatch.setattr("tuner.remeasure.time.monotonic", lambda: clock[0])
+    limit_s = done.spec.trial.time_limit_s
+    assert 2 * limit_s + 60 < 3600
+    assert [outcome.verdict for _, outcome in remeasure(lab.service, done, lab.trials(done.id)[:1])] == [Verdict.OK]
+    assert (pauses[0], max(pauses)) == (0.05, 2.0)
+
+
+def test_a_job_that_runs_for_ever_is_given_up_and_cancelled(lab, done, make, monkeypatch):
+    lab.machine.script = lambda name: make.Behaviour(run_s=1e9)
+    clock = [0.0]
+
+    def sleep(seconds):
+        clock[0] += 60.0
+
+    monkeypatch.setattr("tuner.remeasure.time.sleep", sleep)
+    monkeypatch.setattr("tuner.remeasure.time.monotonic", lambda: clock[0])
+    with pytest.raises(RunnerUnavailable, match="has not ended within 660 s: it still runs"):
+        list(remeasure(lab.service, done, lab.trials(done.id)[:1]))
+    assert len(lab.machine.cancels) == 1
+
+
 def test_a_job_that_is_not_waited_for_is_cancelled(lab, done, make, monkeypatch):
     lab.machine.script = lambda name: make.Behaviour(run_s=1000.0)
 
@@ -63,7 +95,7 @@ def test_a_job_that_cannot_be_sent_is_told(lab, done):
 
 def test_an_export_writes_the_setting_and_the_files_of_its_job(lab, done, tmp_path):
     entry = choose(done, lab.trials(done.id), "best")
-    paths = write_export(lab.service, done, entry, tmp_path / "a" / "b")
+    paths = write_export(done, entry, tmp_path / "a" / "b")
     assert [path.name for path in paths] == ["setting.json", "plan.json"]
     setting, plan = (json.loads(path.read_text()) for path in paths)
     assert setting["plan"] == plan == entry.trial.plan.as_dict()

@@ -1,0 +1,191 @@
+"""Does a stored optimum still stand: every finding, with its numbers, and nothing stored."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from runners.outcome import Outcome, Verdict
+from search_spaces.plan import Plan
+from tuner.campaign import CampaignState
+from tuner.paths import Home
+from tuner.remeasure import remeasure
+from tuner.revalidate import Finding, judge, to_measure
+from tuner.store import Store
+from tuner.trial import Origin
+
+ROOT = Path(__file__).parents[2]
+BEST, SECOND, THIRD = (Plan(dp=4, micro_batch_size=size) for size in (1, 2, 4))
+
+
+@pytest.fixture
+def campaign(lab, make):
+    return make.campaign(lab.spec(), CampaignState.COMPLETED)
+
+
+@pytest.fixture
+def trials(make):
+    """BEST took 1 s a step, SECOND 1.1 s, THIRD 1.2 s."""
+
+    def build(software=None, again=None):
+        known = {"software": software or {}}
+        found = [
+            make.trial(number, make.measurement(step, **known), plan=plan)
+            for number, (step, plan) in enumerate(((1.0, BEST), (1.1, SECOND), (1.2, THIRD)))
+        ]
+        if again is not None:
+            found.append(make.trial(3, make.measurement(again, **known), plan=BEST, origin=Origin.CONFIRMATION))
+        return found
+
+    return build
+
+
+def judged(campaign, trials, *ends):
+    """What these ends of the fresh runs say: seconds a step, measurements or outcomes."""
+    entries = to_measure(campaign, trials)
+    return judge(campaign, trials, entries, ends[: len(entries)])
+
+
+@pytest.fixture
+def ok(make):
+    return lambda step, **more: Outcome(verdict=Verdict.OK, measurement=make.measurement(step, **more))
+
+
+def test_the_optimum_and_the_best_other_plan_are_measured(campaign, trials):
+    assert [entry.trial.plan for entry in to_measure(campaign, trials())] == [BEST, SECOND]
+    assert [entry.trial.plan for entry in to_measure(campaign, trials()[2:])] == [THIRD]
+    assert to_measure(campaign, []) == []
+
+
+def test_a_plan_that_does_not_train_as_the_baseline_is_no_runner_up(lab, make):
+    campaign = make.campaign(lab.spec(baseline={"tp": 1}), CampaignState.COMPLETED)
+    trained, other = {"first_losses": (7.0, 6.9)}, {"first_losses": (3.0, 2.0)}
+    found = [
+        make.trial(0, make.measurement(1.2, **trained), plan=THIRD, origin=Origin.BASELINE),
+        make.trial(1, make.measurement(1.0, **trained), plan=BEST),
+        make.trial(2, make.measurement(1.1, **other), plan=SECOND),
+    ]
+    assert [entry.trial.plan for entry in to_measure(campaign, found)] == [BEST, THIRD]
+
+
+def test_an_optimum_as_fast_as_it_was_stands(campaign, trials, ok):
+    found = judged(campaign, trials(), ok(1.0), ok(1.1))
+    assert (found.finding, found.stands) == (Finding.STANDS, True)
+    assert str(found) == "stands: +0.0 % (-0.2 to +0.2 %) against the record"
+
+
+def test_an_optimum_that_became_faster_stands(campaign, trials, ok):
+    assert judged(campaign, trials(), ok(0.5), ok(0.6)).finding is Finding.STANDS
+
+
+def test_a_cluster_that_became_slower_is_told_with_its_interval(campaign, trials, ok):
+    found = judged(campaign, trials(), ok(1.25), ok(1.4))
+    assert (found.finding, found.stands) == (Finding.SLOWER, False)
+    assert found.optimum.change.value == pytest.approx(-0.2)
+    assert str(found) == "slower by 20.0 % (19.8 to 20.2 %) than it was"
+
+
+def test_a_loss_within_the_tolerance_or_the_noise_is_none(campaign, trials, ok):
+    assert judged(campaign, trials(), ok(1.015), ok(1.2)).finding is Finding.STANDS
+    assert judged(campaign, trials(), ok(1.1, spread=0.2), ok(1.2)).finding is Finding.STANDS
+
+
+def test_how_well_the_campaign_reproduced_itself_widens_the_interval(campaign, trials, ok):
+    shaky = trials(again=1.1)  # 10 % slower at once
+    assert judged(campaign, shaky, ok(1.25), ok(1.4)).finding is Finding.STANDS
+    assert judged(campaign, trials(again=1.0), ok(1.25), ok(1.4)).finding is Finding.SLOWER
+
+
+def test_a_runner_up_that_is_surely_better_now_says_to_tune_again(campaign, trials, ok):
+    found = judged(campaign, trials(), ok(1.0), ok(0.8))
+    assert (found.finding, found.stands) == (Finding.OVERTAKEN, False)
+    assert found.lead.value == pytest.approx(0.25)
+    assert str(found).startswith(f"the runner-up, {SECOND.key}, is better now by 25.0 % (24.8 to 25.3 %): tune again")
+
+
+def test_a_runner_up_that_is_better_by_less_than_counts_changes_nothing(campaign, trials, ok):
+    assert judged(campaign, trials(), ok(1.0), ok(0.985)).finding is Finding.STANDS
+    assert judged(campaign, trials(), ok(1.0), ok(0.9, spread=0.2)).finding is Finding.STANDS
+
+
+def test_a_runner_up_that_fails_now_changes_nothing(campaign, trials, ok):
+    assert judged(campaign, trials(), ok(1.0), Outcome(verdict=Verdict.OOM)).finding is Finding.STANDS
+
+
+@pytest.mark.parametrize(
+    ("verdict", "finding", "words"),
+    [
+        (Verdict.OOM, Finding.FAILED, "fails now: oom: it broke; tune again"),
+        (Verdict.LOST, Finding.UNKNOWN, "not measured: lost: it broke; try again"),
+    ],
+)
+def test_an_optimum_that_measures_nothing_does_not_stand(campaign, trials, ok, verdict, finding, words):
+    found = judged(campaign, trials(), Outcome(verdict=verdict, reason="it broke"), ok(1.1))
+    assert (found.finding, found.stands, str(found)) == (finding, False, words)
+    assert found.document()["optimum"]["tokens_per_s_per_device"]["now"] is None
+
+
+def test_versions_that_changed_are_told(campaign, trials, ok):
+    before, now = {"torch": "2.12", "driver": "570", "python": "3.11"}, {"torch": "2.13", "driver": "570", "nccl": "3"}
+    found = judged(campaign, trials(software=before), ok(1.0, software=now), ok(1.1))
+    assert found.document()["optimum"]["software_changes"] == {
+        "nccl": ["unknown", "3"],
+        "python": ["3.11", "unknown"],
+        "torch": ["2.12", "2.13"],
+    }
+
+
+def test_a_machine_that_changed_is_found_by_fresh_jobs_and_nothing_is_stored(lab, make):
+    lab.machine.script = lambda name: make.Behaviour(run_s=0.0 if "-again-" in name else 1.0)
+    id = lab.create(budget={"trials": 3})
+    lab.run(id)
+    campaign, recorded, before = lab.campaign(id), lab.trials(id), lab.store.events(id)
+    slow = lab.machine.step_s
+    lab.machine.step_s = lambda plan: 2 * slow(plan)
+    entries = to_measure(campaign, recorded)
+    outcomes = [outcome for _, outcome in remeasure(lab.service, campaign, [entry.trial for entry in entries])]
+    found = judge(campaign, recorded, entries, outcomes)
+    assert found.finding is Finding.SLOWER
+    assert found.optimum.change.value == pytest.approx(-0.5)
+    assert lab.store.events(id) == before
+
+
+@pytest.mark.slow
+def test_the_command_measures_two_plans_again_on_the_local_runner(tmp_path):
+    spec = {
+        "name": "tiny",
+        "model": {"layers": 2, "hidden": 32, "heads": 2, "ffn": 64, "vocab": 128, "seq_len": 16},
+        "cluster": {"preset": "local-cpu", "devices_per_node": 2},
+        "global_batch_size": 8,
+        "workload": {"kind": "torch", "measuring": {"max_warmup_steps": 1, "min_steps": 6, "max_steps": 6}},
+        "search": "random",
+        "runner": {"kind": "local", "idle_s": 5},
+        "budget": {"trials": 2},
+        "confirm": 0,
+    }
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+
+    def meshtune(*arguments):
+        command = [sys.executable, "-m", "tuner.cli", *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120)
+
+    assert meshtune("run", "spec.yaml").returncode == 0
+    done = meshtune("revalidate", "last", "--json")
+    found = json.loads(done.stdout)
+    assert done.stderr == ""
+    assert done.returncode == (0 if found["stands"] else 1)
+    assert found["finding"] in ("stands", "slower", "overtaken")
+    for plan in (found["optimum"], found["rival"]):
+        assert plan["verdict"] == "ok"
+        assert plan["tokens_per_s_per_device"]["now"] > 0
+        assert plan["software_changes"] == {}
+    assert found["optimum"]["plan_key"] != found["rival"]["plan_key"]
+    with Store.open(Home(tmp_path / ".meshtune").database_url) as store:
+        assert len(store.trials(found["campaign"])) == 2

@@ -1,0 +1,328 @@
+"""`meshtune sbatch` in front of a recorded sbatch: what the job gets with an answer, and that it goes without one."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tuner.cli import main
+
+ANSWER = "MESHTUNE_TP=4\nMESHTUNE_DP=2\nMESHTUNE_MEASURED=1\nMESHTUNE_SOURCE=demo-1a2b3c/7\n"
+EXPORT = "MESHTUNE_TP=4,MESHTUNE_DP=2,MESHTUNE_MEASURED=1,MESHTUNE_SOURCE=demo-1a2b3c/7"
+SCRIPT = """#!/bin/sh
+#SBATCH --nodes=2
+#MESHTUNE model=gpt-micro cluster=hpc
+srun train --tp ${MESHTUNE_TP:-1}
+"""
+FILLED = SCRIPT.replace("${MESHTUNE_TP:-1}", "@MESHTUNE_TP:-8@")
+SBATCH = """#!/bin/sh
+here=$(dirname "$0")
+printf '%s\\n' "$@" > "$here/arguments"
+env > "$here/environment"
+for word in "$@"; do case $word in *.sh) cat "$word" > "$here/script" ;; esac; done
+echo Submitted batch job 7
+exit ${SBATCH_CODE:-0}
+"""
+
+
+@dataclass
+class Answers:
+    """A service that says what a test tells it to. drip_s: between two bytes of the body; silent: it never answers."""
+
+    status: int = 200
+    body: str = ANSWER
+    headers: dict[str, str] = field(default_factory=dict)
+    drip_s: float = 0.0
+    silent: bool = False
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
+    url: str = ""
+
+
+@pytest.fixture
+def service() -> Iterator[Answers]:
+    answers = Answers()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answers.asked.append((self.path, self.headers["Authorization"]))
+            if answers.silent:
+                answers.over.wait(10)
+                return
+            self.send_response(answers.status)
+            for name, value in answers.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            for byte in answers.body.encode():
+                self.wfile.write(bytes([byte]))
+                if answers.drip_s and answers.over.wait(answers.drip_s):
+                    return
+
+        def log_message(self, *given: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    answers.url = f"http://127.0.0.1:{server.server_port}"
+    yield answers
+    answers.over.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@dataclass
+class Submitted:
+    """What the recorded sbatch got. code, out, err: of the command."""
+
+    code: int
+    out: str
+    err: str
+    folder: Path
+
+    @property
+    def arguments(self) -> list[str]:
+        return (self.folder / "arguments").read_text().splitlines()
+
+    @property
+    def script(self) -> str:
+        return (self.folder / "script").read_text()
+
+    @property
+    def environment(self) -> str:
+        return (self.folder / "environment").read_text()
+
+    @property
+    def sent(self) -> bool:
+        return (self.folder / "arguments").exists()
+
+
+Sbatch = Callable[..., Submitted]
+
+
+@pytest.fixture
+def sbatch(tmp_path: Path, service: Answers, monkeypatch: pytest.MonkeyPatch, capfd) -> Sbatch:
+    """The command in a folder with job.sh, in this process, in front of the recorded sbatch."""
+    shim = tmp_path / "bin"
+    shim.mkdir()
+    (shim / "sbatch").write_text(SBATCH)
+    (shim / "sbatch").chmod(0o755)
+    for name in ("MESHTUNE_TOKEN", "MESHTUNE_TOKEN_FILE", "SBATCH_EXPORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", f"{shim}:{os.environ['PATH']}")
+    monkeypatch.setenv("MESHTUNE_URL", service.url)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str, script: str = SCRIPT) -> Submitted:
+        (tmp_path / "job.sh").write_text(script)
+        monkeypatch.setattr(sys, "argv", ["meshtune", "sbatch", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as left:
+            code = int(left.code or 0)
+        out, err = capfd.readouterr()
+        return Submitted(code, out, err, shim)
+
+    return run
+
+
+def test_the_job_gets_the_variables_and_the_user_the_job_id(sbatch, service):
+    done = sbatch("job.sh")
+    assert (done.code, done.out) == (0, "Submitted batch job 7\n")
+    assert done.arguments == [f"--export=ALL,{EXPORT}", "job.sh"]
+    assert done.script == SCRIPT
+    assert "MESHTUNE_TP=4" in done.err
+    assert "warning" not in done.err
+    ((path, token),) = service.asked
+    asked = {name: value for name, (value,) in parse_qs(urlsplit(path).query).items()}
+    assert urlsplit(path).path == "/v1/recommendations"
+    assert asked == {"model": "gpt-micro", "cluster": "hpc", "nodes": "2", "format": "env"}
+    assert token is None
+
+
+def test_the_command_line_is_stronger_than_the_script(sbatch, service):
+    done = sbatch("--model", "other", "job.sh", "-N", "4", "--partition=gpu", "--", "--epochs", "3")
+    assert done.arguments == ["-N", "4", "--partition=gpu", f"--export=ALL,{EXPORT}", "job.sh", "--epochs", "3"]
+    assert "model=other" in service.asked[0][0]
+    assert "nodes=4" in service.asked[0][0]
+
+
+def test_more_of_the_question_stands_in_the_script(sbatch, service):
+    sbatch("job.sh", script=SCRIPT.replace("cluster=hpc", "cluster=hpc global_batch_size=64 software=torch=2.13"))
+    asked = parse_qs(urlsplit(service.asked[0][0]).query)
+    assert (asked["global_batch_size"], asked["software"]) == (["64"], ["torch=2.13"])
+
+
+def test_placeholders_are_filled_in_a_copy_of_the_same_name(sbatch, tmp_path):
+    done = sbatch("job.sh", script=FILLED)
+    assert done.script == FILLED.replace("@MESHTUNE_TP:-8@", "4")
+    assert Path(done.arguments[-1]).name == "job.sh"
+    assert (tmp_path / "job.sh").read_text() == FILLED
+    assert not Path(done.arguments[-1]).exists()
+
+
+@pytest.mark.parametrize("source", ["variable", "file"])
+def test_the_token_reaches_the_service_and_neither_the_arguments_nor_the_job(sbatch, service, monkeypatch, source):
+    if source == "variable":
+        monkeypatch.setenv("MESHTUNE_TOKEN", "secret-1")
+    else:
+        Path("token").write_text("secret-1\n")
+        monkeypatch.setenv("MESHTUNE_TOKEN_FILE", str(Path("token").absolute()))
+    done = sbatch("job.sh")
+    assert service.asked[0][1] == "Bearer secret-1"
+    assert "secret-1" not in "\n".join([*done.arguments, done.environment, done.err, done.out])
+    assert "MESHTUNE_TOKEN" not in done.environment
+
+
+def test_what_sbatch_says_is_the_end_of_the_command(sbatch, monkeypatch):
+    monkeypatch.setenv("SBATCH_CODE", "3")
+    assert sbatch("job.sh").code == 3
+
+
+def check_goes_alone(done: Submitted, *words: str) -> None:
+    """The script went with its own defaults, and a warning says why."""
+    assert (done.code, done.out) == (0, "Submitted batch job 7\n")
+    assert not any(word.startswith("--export") for word in done.arguments)
+    warning = " ".join(done.err.split())
+    assert "warning: no recommendation, the script goes with its own defaults" in warning
+    for word in words:
+        assert word in warning
+
+
+@pytest.mark.parametrize("trouble", ["silent", "dripping"])
+def test_a_service_that_takes_longer_than_two_seconds_is_not_waited_for(sbatch, service, trouble):
+    service.silent = trouble == "silent"
+    service.drip_s = 0.3
+    before = time.monotonic()
+    done = sbatch("job.sh", script=FILLED)
+    assert 2.0 <= time.monotonic() - before < 6.0  # the service would take 10 s, or 30 s
+    check_goes_alone(done, "did not answer within 2 s")
+    assert done.script == FILLED.replace("@MESHTUNE_TP:-8@", "8")
+
+
+def test_a_service_that_is_not_there_is_gone_without(sbatch, monkeypatch):
+    monkeypatch.setenv("MESHTUNE_URL", "http://127.0.0.1:1")
+    check_goes_alone(sbatch("job.sh"), "http://127.0.0.1:1: ", "Connection refused")
+
+
+@pytest.mark.parametrize("url", ["ftp://host", "nonsense", "http://", "http://host:port"])
+def test_a_url_that_is_none_is_gone_without(sbatch, monkeypatch, url):
+    monkeypatch.setenv("MESHTUNE_URL", url)
+    check_goes_alone(sbatch("job.sh"), url)
+
+
+def test_a_service_that_knows_nothing_is_gone_without_and_its_reason_told(sbatch, service):
+    service.status, service.body = 404, json.dumps({"detail": "nothing was measured on toy"})
+    check_goes_alone(sbatch("job.sh"), "404: nothing was measured on toy")
+
+
+@pytest.mark.parametrize(
+    "body", ["", "TP=4\n", "MESHTUNE_TP=$(id)\n", "MESHTUNE_TP=4,EVIL=1\n", "<html>", "MESHTUNE_TP=\n", "MESHTUNE_TP=4"]
+)
+def test_an_answer_of_anything_else_than_safe_lines_is_not_used(sbatch, service, body):
+    service.body = body
+    check_goes_alone(sbatch("job.sh"), "the answer is not lines of MESHTUNE_NAME=value")
+
+
+def test_an_answer_that_was_cut_off_is_not_used(sbatch, service):
+    service.headers = {"Content-Length": str(len(ANSWER) + 14)}
+    check_goes_alone(sbatch("job.sh"), "the answer is not lines of MESHTUNE_NAME=value")
+
+
+def test_a_redirect_is_not_followed(sbatch, service, monkeypatch):
+    monkeypatch.setenv("MESHTUNE_TOKEN", "secret-1")
+    service.status, service.headers = 302, {"Location": f"{service.url}/elsewhere"}
+    check_goes_alone(sbatch("job.sh"), "302")
+    assert len(service.asked) == 1
+
+
+def test_a_token_file_that_cannot_be_read_is_gone_without(sbatch, service, monkeypatch):
+    monkeypatch.setenv("MESHTUNE_TOKEN_FILE", "/nowhere")
+    check_goes_alone(sbatch("job.sh"), "MESHTUNE_TOKEN_FILE: /nowhere")
+    assert service.asked == []
+
+
+def test_a_placeholder_without_any_value_is_refused_before_anything_is_sent(sbatch, service):
+    service.status = 503
+    done = sbatch("job.sh", script=SCRIPT.replace("${MESHTUNE_TP:-1}", "@MESHTUNE_TP@ @MESHTUNE_PP:-1@"))
+    assert (done.code, done.sent) == (2, False)
+    assert "no value for MESHTUNE_TP, and no default, such as @MESHTUNE_TP:-1@" in done.err
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (FILLED.replace("_TP:", "_TPP:"), "there is no MESHTUNE_TPP; did you mean 'MESHTUNE_TP'?"),
+        (SCRIPT.replace("model=", "modle="), "#MESHTUNE modle=gpt-micro: must be key=value; did you mean 'model'?"),
+        (SCRIPT.replace("model=gpt-micro", ""), "job.sh: name the model: --model, or a line `#MESHTUNE model="),
+        (SCRIPT.replace("cluster=hpc", "'"), "job.sh: No closing quotation"),
+    ],
+)
+def test_a_mistake_in_the_script_is_refused_before_anything_is_sent(sbatch, script, words):
+    done = sbatch("job.sh", script=script)
+    assert (done.code, done.sent) == (2, False)
+    assert words in done.err
+
+
+def test_a_script_that_names_no_node_count_goes_alone_and_nobody_is_asked(sbatch, service):
+    done = sbatch("job.sh", "--nodes=2-4")
+    assert done.arguments == ["--nodes=2-4", "job.sh"]
+    assert "names no node count" in done.err
+    assert service.asked == []
+
+
+def test_an_export_of_nothing_lets_placeholders_alone_through(sbatch):
+    done = sbatch("job.sh", "--export=NONE", script=FILLED)
+    assert done.arguments[:-1] == ["--export=NONE"]
+    assert done.script == FILLED.replace("@MESHTUNE_TP:-8@", "4")
+    assert "only placeholders are filled" in done.err
+
+
+def test_what_was_not_measured_is_said_to_be_projected(sbatch, service):
+    service.body = ANSWER.replace("MEASURED=1", "MEASURED=0")
+    done = sbatch("job.sh")
+    assert "warning: this plan is projected, not measured" in done.err
+    assert "MESHTUNE_MEASURED=0" in done.arguments[0]
+
+
+def test_a_dry_run_shows_the_command_and_the_script_and_sends_nothing(sbatch):
+    done = sbatch("--dry-run", "job.sh", "-p", "gpu", script=FILLED)
+    assert (done.code, done.sent) == (0, False)
+    assert done.out.startswith(f"sbatch -p gpu --export=ALL,{EXPORT} job.sh\n\n#!/bin/sh\n")
+    assert "srun train --tp 4\n" in done.out
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+def test_on_a_real_slurm_the_variables_and_placeholders_reach_the_job(slurm, service, tmp_path, monkeypatch):
+    script = f"""#!/bin/sh
+#SBATCH --nodes=2 --output={tmp_path}/out
+#MESHTUNE model=gpt-micro cluster=hpc
+echo "$SLURM_JOB_NAME $SLURM_JOB_NUM_NODES $MESHTUNE_TP $MESHTUNE_SOURCE @MESHTUNE_DP:-1@ $OTHER [$MESHTUNE_TOKEN] $1"
+"""
+    (tmp_path / "job.sh").write_text(script)
+    for name, value in {"MESHTUNE_URL": service.url, "MESHTUNE_TOKEN": "secret-1", "OTHER": "mine"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["meshtune", "sbatch", "job.sh", "--", "last"])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 0
+    give_up = time.monotonic() + 30
+    while not (tmp_path / "out").exists() or not (tmp_path / "out").read_text():
+        assert time.monotonic() < give_up
+        time.sleep(0.1)
+    assert (tmp_path / "out").read_text() == "job.sh 2 4 demo-1a2b3c/7 2 mine [] last\n"
+    assert service.asked[0][1] == "Bearer secret-1"
