@@ -1,0 +1,113 @@
+"""Hugging Face Accelerate's words for a plan: the YAML file of `accelerate launch`. Written for Accelerate 1.15.0.
+
+ZeRO 0 is DDP, stages 2 and 3 are FSDP2 (weights that stay gathered, or not), with tensor and context parallelism in its
+parallelism_config; stage 1, which FSDP2 has not, is DeepSpeed's, whose ds_config.json lies beside. What the file has no
+key for stands in its comments: batch sizes are the script's, except under DeepSpeed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from runners.dialects import deepspeed
+from runners.dialects.base import CannotExpress, Files
+from runners.dialects.deepspeed_options import CONFIG_FILE
+from runners.dialects.refusal import unsupported
+from search_spaces.cluster import ClusterSpec
+from search_spaces.columns import RECOMPUTES
+from search_spaces.model import ModelSpec
+from search_spaces.plan import ContextParallel, Plan, Recompute
+from search_spaces.setting import Capabilities, Constraint
+
+YAML_FILE = "accelerate.yaml"
+_NO_RECOMPUTE = RECOMPUTES.index(Recompute.NONE)
+_NO_PIPELINE = Constraint(
+    "accelerate-pp",
+    "its pipelines are for inference (accelerate/inference.py); for training take Megatron or torchtitan",
+    lambda c, s: c["pp"] == 1,
+    lambda p, s: f"pp({p.pp})",
+)
+_SHARDED_MESH = Constraint(
+    "accelerate-mesh-shards",
+    "tensor and context parallelism go with FSDP2 only (accelerate/parallelism_config.py); take zero_stage 2 or 3",
+    lambda c, s: (c["tp"] * c["cp"] == 1) | (c["zero_stage"] >= 2),
+    lambda p, s: f"zero_stage({p.zero_stage}) with tp({p.tp}) * cp({p.cp}) = {p.tp * p.cp}",
+)
+_NO_SEQUENCE = Constraint(
+    "accelerate-sequence-parallel",
+    "a transformers model's tp_plan decides whether activations are cut along the sequence; take them as whole",
+    lambda c, s: (c["tp"] == 1) | (c["sequence_parallel"] == 0),
+    lambda p, s: f"sequence_parallel(True) with tp({p.tp})",
+)
+_CHECKPOINTED = Constraint(
+    "accelerate-recompute",
+    "fsdp_activation_checkpointing is FSDP's; elsewhere recomputation is the script's",
+    lambda c, s: (c["recompute"] == _NO_RECOMPUTE) | (c["zero_stage"] >= 2),
+    lambda p, s: f"recompute({p.recompute}) with zero_stage({p.zero_stage})",
+)
+_CAPABILITIES = Capabilities(
+    recompute=frozenset({Recompute.NONE, Recompute.FULL}),
+    contexts=frozenset({ContextParallel.ALL_GATHER, ContextParallel.RING}),
+    choice_of_sequence_parallel=True,
+    experts=True,
+    rules=(_NO_PIPELINE, _SHARDED_MESH, _NO_SEQUENCE, _CHECKPOINTED),
+)
+_MIXED: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16", "float32": "no"}
+# accelerate/utils/dataclasses.py, TorchContextParallelConfig.
+_STRATEGIES: Mapping[ContextParallel, str] = {
+    ContextParallel.ALL_GATHER: "allgather",
+    ContextParallel.RING: "alltoall",
+}
+
+
+def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any] | None = None) -> Files:
+    """The YAML file, and a ds_config.json where it names one. extra: `dtype` is read. Raises CannotExpress."""
+    problems = unsupported(model, plan, cluster, _CAPABILITIES)
+    if problems:
+        raise CannotExpress("Accelerate", problems)
+    dtype = str((extra or {}).get("dtype") or "bfloat16")
+    files = deepspeed.render(model, plan, cluster, {"dtype": dtype}) if plan.zero_stage == 1 else {}
+    document = {
+        "compute_environment": "LOCAL_MACHINE",
+        **_distributed(plan),
+        "mixed_precision": _MIXED[dtype],
+        "num_machines": cluster.nodes,
+        "num_processes": plan.world_size,
+    }
+    # Under DeepSpeed the number format is said in its own file, and not twice.
+    if files:
+        del document["mixed_precision"]
+    return {YAML_FILE: _comments(plan, bool(files)) + yaml.safe_dump(document, sort_keys=False), **files}
+
+
+def _comments(plan: Plan, deepspeed: bool) -> str:
+    told = [
+        "For `accelerate launch --config_file`; each machine is told its machine_rank, main_process_ip and _port there."
+    ]
+    if not deepspeed:
+        told.append(
+            f"The script's own: micro-batches of {plan.micro_batch_size} sequences, and "
+            f"Accelerator(gradient_accumulation_steps={plan.grad_accum_steps})."
+        )
+    return "".join(f"# {line}\n" for line in told)
+
+
+def _distributed(plan: Plan) -> dict[str, Any]:
+    if plan.zero_stage == 0:
+        return {"distributed_type": "MULTI_GPU" if plan.world_size > 1 else "NO"}
+    if plan.zero_stage == 1:
+        return {"distributed_type": "DEEPSPEED", "deepspeed_config": {"deepspeed_config_file": CONFIG_FILE}}
+    fsdp = {
+        "fsdp_version": 2,
+        "fsdp_reshard_after_forward": plan.zero_stage == 3,
+        "fsdp_activation_checkpointing": plan.recompute is Recompute.FULL,
+        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+    }
+    sizes = {"dp_replicate_size": 1, "dp_shard_size": plan.dp, "tp_size": plan.tp, "cp_size": plan.cp}
+    strategy = {"cp_comm_strategy": _STRATEGIES[plan.context]} if plan.cp > 1 else {}
+    mesh = {f"parallelism_config_{name}": value for name, value in (sizes | strategy).items()}
+    return {"distributed_type": "FSDP", "fsdp_config": fsdp, "parallelism_config": mesh}

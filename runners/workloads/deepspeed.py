@@ -1,0 +1,190 @@
+"""The deepspeed workload: a user's own script under DeepSpeed for a few steps, measured by DeepSpeed's own log.
+
+A trial's ds_config is the plan's and the user's, but that every step is told and nobody else is. One process per
+device; DeepSpeed reads RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR itself. Read is what is exact: the samples per
+second of each single step, never a running average, nor the parts that `wall_clock_breakdown` times.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from runners.base import JobSpec, JobStatus
+from runners.causes import Cause
+from runners.dialects.deepspeed import capabilities, config_of
+from runners.dialects.deepspeed_options import CONFIG_FILE, UNTIMED_STEPS, DeepSpeedOptions, Dtype
+from runners.dialects.overlay import overlaid
+from runners.outcome import RESULT_FILE, Measurement, Outcome
+from runners.processes import log_path
+from runners.reading import read_value
+from runners.workloads.base import failed, outcome_without_result
+from runners.workloads.brief import BRIEF_FILE, Brief, brief_of, read_brief, render_brief
+from runners.workloads.lines import lines_of
+from runners.workloads.logs import outcome_from_log
+from runners.workloads.patterns import Patterns
+from search_spaces.checks import InvalidValue, Problem
+from search_spaces.cluster import ClusterSpec, DeviceKind
+from search_spaces.framework import Framework
+from search_spaces.frameworks import DEEPSPEED
+from search_spaces.model import ModelSpec
+from search_spaces.plan import Plan
+from search_spaces.setting import Capabilities
+
+# What DeepSpeed's own checks say (runtime/config.py, runtime/engine.py, runtime/pipe/engine.py).
+_ILLEGAL = (
+    r"(?:Error|Exception): .*(?:Check batch related parameters|Train batch size: |Micro batch size per gpu: "
+    r"|Gradient accumulation steps: |ZeRO-2 and ZeRO-3 are incompatible|Maximum supported ZeRO stage|autotp_size)"
+)
+# ThroughputTimer.stop in deepspeed/utils/timer.py, whose GB are 2^30 bytes.
+STEP_PATTERNS = Patterns(
+    {
+        "step": r"\bglobal_step=(\d+), RunningAvgSamplesPerSec=",
+        "samples_per_s": r", CurrSamplesPerSec=([-+.\deE]+),",
+        "memory_gib": r", MaxMemAllocated=([-+.\deE]+)GB",
+        "illegal": _ILLEGAL,
+    }
+)
+# PipelineEngine.train_batch in deepspeed/runtime/pipe/engine.py. Its iter time has three decimals only.
+PIPELINE_PATTERNS = Patterns(
+    {
+        "step": r"^steps: (\d+) loss: ",
+        "samples_per_s": r" iter time \(s\): [.\d]+ samples/sec: ([.\d]+)",
+        "loss": r"^steps: \d+ loss: ([-+.\deE]+|nan|inf) ",
+        "illegal": _ILLEGAL,
+    }
+)
+# The product that the samples per second are of (DeepSpeedConfig.print in deepspeed/runtime/config.py).
+_BATCH = re.compile(r"\]\s+train_batch_size \.+ (\d+)\s*$")
+# Whom a trial does not tell of its steps.
+_MONITORS = ("tensorboard", "wandb", "comet", "csv_monitor")
+
+
+class DeepSpeedWorkload:
+    """Profiles a script under DeepSpeed. Raises InvalidValue for wrong options."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = read_value(DeepSpeedOptions, dict(options))
+        if not (self._options.script or self._options.module):
+            raise InvalidValue([Problem("script", "is missing, and so is module")])
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return capabilities(self._options)
+
+    @property
+    def dtype(self) -> str:
+        return str(self._options.dtype)
+
+    @property
+    def framework(self) -> Framework:
+        if self._options.dtype is Dtype.FLOAT32:
+            # Four bytes of everything, and no second copy of the weights.
+            return replace(
+                DEEPSPEED,
+                name="DeepSpeed, float32",
+                dtype=self.dtype,
+                weight_bytes=4,
+                gradient_bytes=4,
+                optimizer_bytes=8,
+                activation_bytes=4,
+                transfer_bytes=4,
+                reduce_bytes=4,
+                gather_bytes=4,
+            )
+        return replace(DEEPSPEED, name=f"DeepSpeed, {self.dtype}", dtype=self.dtype)
+
+    def materialize(
+        self,
+        name: str,
+        model: ModelSpec,
+        plan: Plan,
+        cluster: ClusterSpec,
+        directory: Path,
+        *,
+        seed: int,
+        time_limit_s: float,
+        incumbent_step_time_s: float | None = None,
+    ) -> JobSpec:
+        """A script decides nothing by itself, so incumbent_step_time_s changes nothing. Raises CannotExpress, and
+        InvalidValue where the user's ds_config cannot be read."""
+        options = self._options
+        program = ["-m", options.module] if options.module else [options.script]
+        command = (options.python, *program, *options.words(model, plan, seed, directory / CONFIG_FILE))
+        if options.directory:
+            # Where the tuner runs is what a relative directory of the spec counts from.
+            command = ("sh", "-c", 'cd "$0" && exec "$@"', str(Path(options.directory).absolute()), *command)
+        config = config_of(model, plan, cluster, options)
+        brief = brief_of(model, plan, cluster, dtype=self.dtype, warmup_steps=options.warmup_steps - self._untimed)
+        on_cpu = {"DS_ACCELERATOR": "cpu"} if cluster.device.kind is DeviceKind.CPU else {}
+        return JobSpec(
+            name=name,
+            command=command,
+            directory=directory,
+            nodes=cluster.nodes,
+            devices_per_node=cluster.devices_per_node,
+            time_limit_s=time_limit_s,
+            files={
+                CONFIG_FILE: json.dumps(overlaid(config, _measured(config)), indent=2) + "\n",
+                BRIEF_FILE: render_brief(brief),
+            },
+            env={**on_cpu, **options.env},
+        )
+
+    def read(self, directory: Path, status: JobStatus) -> Outcome:
+        try:
+            brief = read_brief(directory)
+        except (OSError, ValueError) as error:
+            lost = outcome_without_result(status, "")
+            return replace(lost, reason=f"{BRIEF_FILE} cannot be read: {error}; {lost.reason}")
+        patterns = PIPELINE_PATTERNS if self._options.pipeline_module else STEP_PATTERNS
+        outcome = outcome_from_log(directory, status, brief, patterns, steps=self._options.steps - self._untimed)
+        if outcome.measurement is None or (directory / RESULT_FILE).exists():
+            return outcome
+        batch = _counted_batch(directory)
+        if batch is None and brief.plan.tp > 1:
+            told = "the log does not say how many samples DeepSpeed counts in a step (train_batch_size, at level info)"
+            return failed(Cause.USER_BUG, told, log_tail=outcome.log_tail)
+        return replace(outcome, measurement=_corrected(outcome.measurement, brief, batch))
+
+    @property
+    def _untimed(self) -> int:
+        """Steps that DeepSpeed takes before it tells their times."""
+        return 0 if self._options.pipeline_module else UNTIMED_STEPS
+
+
+def _measured(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a trial's ds_config says beyond the plan: to tell every step, without what would slow it down."""
+    return {
+        "steps_per_print": 1,
+        # Without it DeepSpeed says nothing below a warning since 0.17.6; it knows the key since 0.19.3.
+        "log_level": "info",
+        # Its timers wait for the device several times per micro-batch.
+        "wall_clock_breakdown": False,
+        "timers": {"throughput": {"enabled": True, "synchronized": True}},
+        "autotuning": None,
+        "flops_profiler": None,
+        **{monitor: {"enabled": False} for monitor in _MONITORS if monitor in config},
+    }
+
+
+def _counted_batch(directory: Path) -> int | None:
+    """The samples that DeepSpeed counts in one step, by its log; None where that does not say."""
+    found = (_BATCH.search(line) for line in lines_of(log_path(directory, 0)))
+    return next((int(match[1]) for match in found if match is not None), None)
+
+
+def _corrected(measurement: Measurement, brief: Brief, batch: int | None) -> Measurement:
+    """The measurement, by the samples that DeepSpeed counted: of AutoTP's ranks it counts each one's. On a CPU its
+    memory is the whole process's, interpreter and libraries included, and so not kept."""
+    ratio = 1.0 if batch is None else batch / brief.plan.global_batch_size
+    return replace(
+        measurement,
+        step_times_s=tuple(time * ratio for time in measurement.step_times_s),
+        warmup_times_s=tuple(time * ratio for time in measurement.warmup_times_s),
+        peak_memory_bytes=() if brief.device is DeviceKind.CPU else measurement.peak_memory_bytes,
+    )

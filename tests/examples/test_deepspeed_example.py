@@ -1,0 +1,137 @@
+"""The DeepSpeed and torchtitan examples are specs that can be written down anywhere; DeepSpeed runs for real."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from runners.outcome import Verdict
+from runners.workloads.brief import BRIEF_FILE
+from tuner.documents import parse_yaml, read_spec
+from tuner.paths import Home
+from tuner.space import workload_of
+from tuner.store import Store
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+def example(name: str):
+    return read_spec(parse_yaml((EXAMPLES / name / "campaign.yaml").read_text(encoding="utf-8")), None)
+
+
+@pytest.mark.parametrize("name", ["deepspeed", "torchtitan"])
+def test_an_example_is_a_spec_with_a_space_and_its_baseline_in_it(name):
+    spec, space = example(name)
+    assert len(space) > (spec.budget.trials or 0) > 0
+    assert spec.baseline in space
+
+
+def test_the_deepspeed_example_explains_what_deepspeed_cannot():
+    _, space = example("deepspeed")
+    broken = space.explain(space.complete(tp=2, micro_batch_size=1, zero_stage=0), ignore_bounds=True)
+    assert {violation.constraint for violation in broken} == {"deepspeed-sequence-parallel"}
+
+
+def test_the_torchtitan_example_explains_what_torchtitan_cannot():
+    _, space = example("torchtitan")
+    broken = space.explain(space.complete(tp=8, micro_batch_size=1, zero_stage=1), ignore_bounds=True)
+    assert [violation.constraint for violation in broken] == ["zero"]
+
+
+def test_a_trial_of_the_deepspeed_example_is_the_script_and_its_config(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    spec, _ = example("deepspeed")
+    job = workload_of(spec).materialize("t", spec.model, spec.baseline, spec.cluster, tmp_path, seed=0, time_limit_s=9)
+    assert job.command[3:6] == (str(ROOT), "python3", "examples/deepspeed/train.py")
+    assert job.command[job.command.index("--hidden") + 1] == "64"
+    config = json.loads(job.files["ds_config.json"])
+    assert (config["train_batch_size"], config["gradient_accumulation_steps"]) == (16, 8)
+    assert config["optimizer"]["type"] == "AdamW"
+
+
+def test_a_trial_of_the_torchtitan_example_is_one_line_of_flags(tmp_path):
+    spec, _ = example("torchtitan")
+    job = workload_of(spec).materialize("t", spec.model, spec.baseline, spec.cluster, tmp_path, seed=0, time_limit_s=9)
+    assert set(job.files) == {"torchtitan.args", BRIEF_FILE}
+    assert job.command[4:11] == (*("python3", "-m", "torchtitan.train", "--module", "llama3", "--config", "llama3_8b"),)
+    assert (job.command[-1], job.processes) == ("activation-checkpoint:selective", 16)
+
+
+def run(path: Path, document: dict[str, Any]) -> tuple[subprocess.CompletedProcess[str], Home]:
+    """Run a campaign by the command line, in the repository's root, until nothing of it runs any more."""
+    (path / "campaign.yaml").write_text(yaml.safe_dump(document))
+    home = Home(path / "home")
+    finished = subprocess.run(
+        [sys.executable, "-m", "tuner.cli", "run", str(path / "campaign.yaml"), "--home", str(home.root)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    wanted, deadline = str(home.root).encode(), time.monotonic() + 20
+    while any(wanted in _command(folder) for folder in Path("/proc").glob("[0-9]*")):
+        assert time.monotonic() < deadline, "the local server goes on"
+        time.sleep(0.05)
+    return finished, home
+
+
+def _command(folder: Path) -> bytes:
+    try:
+        return (folder / "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+# How AutoTP cuts the example's layers, which are torch's own and none that it knows.
+CUTS = {
+    "use_default_specs": False,
+    "layer_specs": [
+        {"patterns": [r".*linear1\.weight$"], "partition_type": "column"},
+        {"patterns": [r".*linear2\.weight$"], "partition_type": "row"},
+    ],
+}
+
+
+def test_deepspeed_is_here_where_it_is_installed_for_the_tests():
+    assert importlib.util.find_spec("deepspeed") is not None or not os.environ.get("CI")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed")
+def test_deepspeed_itself_is_tuned_on_processes_of_this_machine(tmp_path):
+    document = yaml.safe_load((EXAMPLES / "deepspeed" / "campaign.yaml").read_text(encoding="utf-8"))
+    document |= {
+        "space": {"tp": [2], "pp": [1], "sequence_parallel": [False], "zero_stage": [0], "micro_batch_size": [4]},
+        "baseline": {"tp": 1, "micro_batch_size": 4, "zero_stage": 2},
+        "budget": {"trials": 2},
+        "runner": {"kind": "local", "idle_s": 0.5},
+    }
+    document["workload"] |= {"python": sys.executable, "steps": 8, "warmup_steps": 3}
+    document["workload"]["config"]["tensor_parallel"] = {"partition_config": CUTS}
+    started = time.monotonic()
+    finished, home = run(tmp_path, document)
+    took_s = time.monotonic() - started
+    with Store.open(home.database_url) as store:
+        (campaign,) = store.campaigns(limit=9)
+        trials = store.trials(campaign.id)
+    told = finished.stdout + finished.stderr + "".join(str(trial.outcome) for trial in trials)
+    assert [trial.verdict for trial in trials] == [Verdict.OK] * 2, told
+    assert "Use tp" in finished.stdout
+    for trial in trials:
+        measured = trial.outcome.measurement
+        # Of 8 steps DeepSpeed times all but the first two, and the third is warm-up.
+        assert (len(measured.warmup_times_s), len(measured.step_times_s)) == (1, 5)
+        assert (measured.tokens_per_step, measured.devices, measured.peak_memory_bytes) == (16 * 64, 2, ())
+        assert 0 < sum(measured.step_times_s) < took_s
+    assert [trial.plan.tp for trial in trials] == [1, 2]

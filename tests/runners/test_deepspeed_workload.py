@@ -1,0 +1,250 @@
+"""The deepspeed workload: a short run that tells every step, measured by lines that DeepSpeed's own code writes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from runners.base import JobState, JobStatus, Start
+from runners.causes import Cause
+from runners.dialects.base import CannotExpress
+from runners.outcome import Measurement, Outcome, Verdict, write_result
+from runners.processes import log_path
+from runners.registry import create_workload
+from runners.workloads.brief import BRIEF_FILE, read_brief
+from search_spaces.checks import InvalidValue
+from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from search_spaces.model import ModelSpec
+from search_spaces.plan import Plan
+
+MODEL = ModelSpec(name="tiny", layers=4, hidden=64, heads=4, ffn=256, vocab=1024, seq_len=32)
+PLAN = Plan(dp=8, micro_batch_size=2, grad_accum_steps=2, zero_stage=1)
+DONE = JobStatus(state=JobState.SUCCEEDED, exit_code=0)
+BROKEN = JobStatus(state=JobState.FAILED, reason="rank 0 ended with exit status 1", exit_code=1)
+PIPELINE = {"pipeline_module": True, "arguments": ["--stages {pp}"]}
+
+
+def cluster(kind: DeviceKind = DeviceKind.CUDA) -> ClusterSpec:
+    device = DeviceSpec(name="d", kind=kind, memory_bytes=2**36, peak_flops={"bfloat16": 1e15})
+    return ClusterSpec(name="c", nodes=2, devices_per_node=4, device=device)
+
+
+def throughput(global_step: int, batch: int, seconds: float, gib: float = 3.25, accumulation: int = 2) -> str:
+    """DeepSpeed 0.19.8, deepspeed/utils/timer.py, ThroughputTimer.stop, through utils/logging.py's formatter."""
+    message = f"epoch={0}/micro_step={global_step * accumulation}/global_step={global_step}, "
+    message += f"RunningAvgSamplesPerSec={123.4567890123}, CurrSamplesPerSec={batch / (seconds + 1e-6)}, "
+    message += f"MemAllocated={round(gib / 2, 2)}GB, MaxMemAllocated={round(gib, 2)}GB"
+    return f"[2026-11-22 00:07:48,479] [INFO] [timer.py:264:stop] {message}"
+
+
+def batch_size(batch: int) -> str:
+    """DeepSpeed 0.19.8, deepspeed/runtime/config.py, DeepSpeedConfig.print: arg, dots, value."""
+    arg = "train_batch_size"
+    return "[2026-11-22 00:07:48,360] [INFO] [config.py:678:print]   {} {} {}".format(arg, "." * (29 - len(arg)), batch)
+
+
+def progress(step: int) -> str:
+    """DeepSpeed 0.19.8, deepspeed/runtime/engine.py, _report_progress, by log_dist."""
+    message = f"step={step}, skipped={0}, lr={[0.001]}, mom={[(0.9, 0.999)]}"
+    return f"[2026-11-22 00:07:48,445] [INFO] [logging.py:123:log_dist] [Rank 0] {message}"
+
+
+def wall_clock(milliseconds: float) -> str:
+    """DeepSpeed 0.19.8, deepspeed/utils/timer.py, SynchronizedWallClockTimer.log, by print_dist."""
+    string = "time (ms)"
+    for name in ("fwd", "bwd", "bwd_inner", "bwd_allreduce", "step"):
+        string += f" | {name}: {milliseconds:.2f}"
+    return f"[Rank 0] {string}"
+
+
+def pipeline_step(step: int, batch: int, seconds: float, loss: float) -> str:
+    """DeepSpeed 0.19.8, deepspeed/runtime/pipe/engine.py, PipelineEngine.train_batch."""
+    return f"steps: {step} loss: {loss:0.4f} iter time (s): {seconds:0.3f} samples/sec: {batch / seconds:0.3f}"
+
+
+def workload(**options):
+    return create_workload("deepspeed", {"script": "/opt/train.py", "steps": 6, "warmup_steps": 3, **options})
+
+
+def materialize(folder: Path, plan: Plan = PLAN, kind: DeviceKind = DeviceKind.CUDA, **options):
+    return workload(**options).materialize("t1", MODEL, plan, cluster(kind), folder, seed=7, time_limit_s=60)
+
+
+def outcome(
+    directory: Path,
+    lines: list[str],
+    status: JobStatus = DONE,
+    plan: Plan = PLAN,
+    kind: DeviceKind = DeviceKind.CUDA,
+    **options,
+) -> Outcome:
+    """What the workload reads from these lines of rank 0."""
+    for name, text in materialize(directory, plan, kind, **options).files.items():
+        (directory / name).write_text(text)
+    log_path(directory, 0).write_text("".join(f"{line}\n" for line in lines))
+    return workload(**options).read(directory, status)
+
+
+def steps(batch: int, of: int = 6) -> list[str]:
+    """Of the steps from the third on, which are the ones that are timed: 0.3, 0.4, 0.5 ... seconds."""
+    return [throughput(step, batch, step / 10) for step in range(3, of + 1)]
+
+
+def test_a_trial_is_the_users_script_once_per_device_with_its_own_config(tmp_path):
+    job = materialize(tmp_path, arguments=["--config {config} --steps {steps}", "--seed {seed} --hidden {hidden}"])
+    config = str(tmp_path / "ds_config.json")
+    told = ("--config", config, "--steps", "6", "--seed", "7", "--hidden", "64")
+    assert job.command == ("python3", "/opt/train.py", *told)
+    assert (job.start, job.processes, dict(job.env)) == (Start.DEVICE, 8, {})
+    assert set(job.files) == {"ds_config.json", BRIEF_FILE}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_module_starts_in_its_directory_whatever_that_is_called(tmp_path):
+    job = materialize(tmp_path, script="", module="train", directory="/a 'b", python=sys.executable)
+    assert job.command[:7] == ("sh", "-c", 'cd "$0" && exec "$@"', "/a 'b", sys.executable, "-m", "train")
+
+
+def test_a_relative_directory_counts_from_where_meshtune_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    job = materialize(tmp_path / "trial", script="train.py", directory="src")
+    assert job.command[3:6] == (str(tmp_path / "src"), "python3", "train.py")
+
+
+def test_a_trial_tells_every_step_and_is_not_slowed_down_by_what_the_user_watches(tmp_path):
+    own = {
+        "steps_per_print": 100,
+        "wall_clock_breakdown": True,
+        "autotuning": {"enabled": True},
+        "tensorboard": {"enabled": True, "output_path": "tb"},
+        "zero_optimization": {"overlap_comm": True},
+    }
+    config = json.loads(materialize(tmp_path, config=own).files["ds_config.json"])
+    assert (config["steps_per_print"], config["log_level"], config["wall_clock_breakdown"]) == (1, "info", False)
+    assert config["timers"] == {"throughput": {"enabled": True, "synchronized": True}}
+    assert "autotuning" not in config
+    assert config["tensorboard"] == {"enabled": False, "output_path": "tb"}
+    assert "wandb" not in config
+    assert config["zero_optimization"] == {"overlap_comm": True, "stage": 1}
+    assert config["train_batch_size"] == 32
+
+
+def test_on_a_cpu_cluster_deepspeed_is_told_so(tmp_path):
+    assert dict(materialize(tmp_path, kind=DeviceKind.CPU, env={"A": "1"}).env) == {"A": "1", "DS_ACCELERATOR": "cpu"}
+
+
+def test_a_plan_without_words_is_refused_before_anything_is_sent(tmp_path):
+    with pytest.raises(CannotExpress, match="deepspeed-pp"):
+        materialize(tmp_path, Plan(pp=2, dp=4, grad_accum_steps=2))
+
+
+def test_each_steps_own_rate_is_its_time_and_running_averages_are_nothing(tmp_path):
+    lines = [batch_size(32), progress(1), wall_clock(1.0), *steps(32), progress(6), "the script's own words"]
+    found = outcome(tmp_path, lines)
+    measured = found.measurement
+    assert (found.verdict, found.reason) == (Verdict.OK, "")
+    # Warm-up is 3 steps, of which DeepSpeed times the third only; it adds 1e-6 s to each.
+    assert measured.warmup_times_s == pytest.approx([0.3], abs=2e-6)
+    assert measured.step_times_s == pytest.approx([0.4, 0.5, 0.6], abs=2e-6)
+    assert (measured.tokens_per_step, measured.devices) == (32 * 32, 8)
+    assert measured.peak_flops_per_device == 1e15
+    assert measured.peak_memory_bytes == (round(3.25 * 2**30),)
+
+
+def test_with_autotp_the_samples_of_every_tensor_rank_are_counted_and_taken_back(tmp_path):
+    plan = Plan(tp=2, dp=4, micro_batch_size=2, grad_accum_steps=2, sequence_parallel=False)
+    found = outcome(tmp_path, [batch_size(32), *steps(32)], plan=plan)
+    assert found.measurement.step_times_s == pytest.approx([0.4, 0.5, 0.6], abs=4e-6)
+    assert found.measurement.warmup_times_s == pytest.approx([0.3], abs=4e-6)
+    assert found.measurement.tokens_per_step == 16 * 32
+
+
+def test_with_autotp_and_a_script_that_names_the_replicas_the_count_is_right_as_it_is(tmp_path):
+    plan = Plan(tp=2, dp=4, micro_batch_size=2, grad_accum_steps=2, sequence_parallel=False)
+    found = outcome(tmp_path, [batch_size(16), *steps(16)], plan=plan)
+    assert found.measurement.step_times_s == pytest.approx([0.4, 0.5, 0.6], abs=4e-6)
+
+
+def test_with_autotp_a_log_that_does_not_say_what_it_counts_measures_nothing(tmp_path):
+    plan = Plan(tp=2, dp=4, micro_batch_size=2, grad_accum_steps=2, sequence_parallel=False)
+    found = outcome(tmp_path, steps(32), plan=plan)
+    assert (found.verdict, found.cause) == (Verdict.CRASHED, Cause.USER_BUG)
+    assert "train_batch_size" in found.reason
+
+
+def test_on_a_cpu_the_memory_of_the_whole_process_is_not_kept(tmp_path):
+    assert outcome(tmp_path, steps(32), kind=DeviceKind.CPU).measurement.peak_memory_bytes == ()
+
+
+def test_a_pipeline_tells_all_its_steps_and_their_losses(tmp_path):
+    plan = Plan(pp=2, dp=4, micro_batch_size=2, grad_accum_steps=4)
+    lines = [pipeline_step(step, 32, step / 10, 4.0 - step / 10) for step in range(1, 7)]
+    measured = outcome(tmp_path, lines, plan=plan, **PIPELINE).measurement
+    assert measured.warmup_times_s == pytest.approx([0.1, 0.2, 0.3], rel=1e-4)
+    assert measured.step_times_s == pytest.approx([0.4, 0.5, 0.6], rel=1e-4)
+    assert measured.first_losses == (3.9, 3.8, 3.7, 3.6)
+
+
+def test_the_parts_of_a_step_are_no_step_and_a_silent_log_is_a_users_bug(tmp_path):
+    found = outcome(tmp_path, [batch_size(32), *(progress(step) for step in range(1, 7)), *[wall_clock(100.0)] * 6])
+    assert (found.verdict, found.cause) == (Verdict.CRASHED, Cause.USER_BUG)
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict", "cause"),
+    [
+        (
+            # runtime/config.py, _batch_assertion
+            "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
+            "gradient_acc_step * world_size 32 != 2 * 2 * 4",
+            Verdict.ILLEGAL,
+            Cause.ILLEGAL_SETTING,
+        ),
+        (
+            # runtime/pipe/engine.py, PipelineEngine.__init__
+            "AssertionError: ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism",
+            Verdict.ILLEGAL,
+            Cause.ILLEGAL_SETTING,
+        ),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", Verdict.OOM, Cause.OOM),
+        ("ModuleNotFoundError: No module named 'deepspeed'", Verdict.CRASHED, Cause.USER_BUG),
+        ("ValueError: Expected input batch_size (8) to match target batch_size (4).", Verdict.CRASHED, Cause.CRASH),
+    ],
+)
+def test_what_deepspeed_says_at_its_end_is_the_cause(tmp_path, line, verdict, cause):
+    found = outcome(
+        tmp_path, ["Traceback (most recent call last):", '  File "t.py", line 1, in <module>', line], BROKEN
+    )
+    assert (found.verdict, found.cause) == (verdict, cause)
+
+
+def test_a_result_that_the_script_wrote_itself_is_taken_as_it_is(tmp_path):
+    plan = Plan(tp=2, dp=4, micro_batch_size=2, grad_accum_steps=2, sequence_parallel=False)
+    own = Measurement(step_times_s=(9.0,), tokens_per_step=512, devices=8)
+    write_result(tmp_path, Outcome(verdict=Verdict.OK, measurement=own))
+    assert outcome(tmp_path, [batch_size(32), *steps(32)], plan=plan).measurement == own
+
+
+def test_without_its_brief_a_log_measures_nothing(tmp_path):
+    found = workload().read(tmp_path, DONE)
+    assert found.measurement is None
+    assert found.reason.startswith("brief.json cannot be read: ")
+
+
+def test_the_brief_says_which_steps_of_the_log_are_warm_up(tmp_path):
+    (tmp_path / BRIEF_FILE).write_text(materialize(tmp_path).files[BRIEF_FILE])
+    assert (read_brief(tmp_path).warmup_steps, read_brief(tmp_path).device) == (1, DeviceKind.CUDA)
+
+
+@pytest.mark.parametrize(("dtype", "weights"), [("float32", 4), ("bfloat16", 2), ("float16", 2)])
+def test_the_physics_has_the_bytes_of_the_number_format(dtype, weights):
+    framework = workload(dtype=dtype).framework
+    assert (framework.dtype, framework.weight_bytes, framework.transfer_bytes) == (dtype, weights, weights)
+
+
+def test_a_workload_without_a_program_is_no_workload():
+    with pytest.raises(InvalidValue, match=r"^script: is missing, and so is module$"):
+        create_workload("deepspeed", {})

@@ -1,0 +1,213 @@
+"""The torchtitan workload: a short run that leaves nothing behind, measured by lines that its own code writes."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from runners.base import JobState, JobStatus, Start
+from runners.causes import Cause
+from runners.dialects.base import CannotExpress
+from runners.outcome import Measurement, Outcome, Verdict, write_result
+from runners.processes import log_path
+from runners.registry import create_workload
+from runners.workloads.brief import BRIEF_FILE
+from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from search_spaces.model import ModelSpec
+from search_spaces.plan import Plan
+
+MODEL = ModelSpec(name="tiny", layers=4, hidden=64, heads=4, ffn=256, vocab=1024, seq_len=2048)
+PLAN = Plan(tp=2, dp=4, micro_batch_size=2, grad_accum_steps=2, zero_stage=3)
+DEVICE = DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**36, peak_flops={"bfloat16": 1e15})
+CLUSTER = ClusterSpec(name="c", nodes=2, devices_per_node=4, device=DEVICE)
+DONE = JobStatus(state=JobState.SUCCEEDED, exit_code=0)
+BROKEN = JobStatus(state=JobState.FAILED, reason="rank 0 ended with exit status 1", exit_code=1)
+
+
+class Colour:
+    """torchtitan/tools/utils.py, Color and NoColor."""
+
+    def __init__(self, on: bool) -> None:
+        for number, name in enumerate(("red", "green", "yellow", "blue", "magenta", "cyan"), 31):
+            setattr(self, name, f"\033[{number}m" if on else "")
+        self.orange = "\033[38;2;180;60;0m" if on else ""
+        self.turquoise = "\033[38;2;54;234;195m" if on else ""
+        self.reset = "\033[39m" if on else ""
+
+
+# torchtitan/tools/logging.py, init_logger.
+PREFIX = "[titan] 2026-08-22 10:00:00,123 - root - INFO - "
+
+
+def line_0_3(step: int, tps: float, loss: float, gib: float, colour: bool = False, mfu: float | None = 41.5) -> str:
+    """torchtitan 0.3.0, torchtitan/components/metrics.py, MetricsProcessor.log."""
+    color = Colour(colour)
+    mfu_str = f"{mfu:.2f}%" if mfu is not None else "N/A"
+    return PREFIX + (
+        f"{color.red}step: {step:2}  "
+        f"{color.green}loss: {loss:8.5f}  "
+        f"{color.orange}grad_norm: {1.25:7.4f}  "
+        f"{color.turquoise}memory: {gib:5.2f}GiB"
+        f"({gib / 80 * 100:.2f}%)  "
+        f"{color.blue}tps: {round(tps):,}  "
+        f"{color.cyan}tflops: {1234.5:,.2f}  "
+        f"{color.magenta}mfu: {mfu_str}{color.reset}"
+    )
+
+
+def line_0_2(step: int, tps: float, loss: float, gib: float, colour: bool = False) -> str:
+    """torchtitan v0.2.2, torchtitan/components/metrics.py, MetricsProcessor.log: as 0.3.0, but that mfu is a number."""
+    return line_0_3(step, tps, loss, gib, colour, mfu=7.0)
+
+
+def line_0_1(step: int, tps: float, loss: float, gib: float, colour: bool = False) -> str:
+    """torchtitan v0.1.0, torchtitan/components/metrics.py, MetricsProcessor.log: no gradient's norm."""
+    color = Colour(colour)
+    return PREFIX + (
+        f"{color.red}step: {step:2}  "
+        f"{color.green}loss: {loss:7.4f}  "
+        f"{color.yellow}memory: {gib:5.2f}GiB"
+        f"({gib / 80 * 100:.2f}%)  "
+        f"{color.blue}tps: {round(tps):,}  "
+        f"{color.cyan}tflops: {1234.5:,.2f}  "
+        f"{color.magenta}mfu: {41.5:.2f}%{color.reset}"
+    )
+
+
+def validation(step: int) -> str:
+    """torchtitan 0.3.0, torchtitan/components/metrics.py, MetricsProcessor.log_validation."""
+    return PREFIX + f"validate step: {step:2}  loss: {3.5:7.4f}  memory: {70.0:5.2f}GiB({87.5:.2f}%)  tps: {99:,}"
+
+
+def workload(**options):
+    return create_workload("torchtitan", {"steps": 5, "warmup_steps": 2, **options})
+
+
+def materialize(folder: Path, plan: Plan = PLAN, **options):
+    return workload(**options).materialize("t1", MODEL, plan, CLUSTER, folder, seed=7, time_limit_s=60)
+
+
+def outcome(directory: Path, logs: dict[int, list[str]], status: JobStatus = DONE, plan: Plan = PLAN) -> Outcome:
+    """What the workload reads from these lines of these ranks."""
+    for name, text in materialize(directory, plan).files.items():
+        (directory / name).write_text(text)
+    for rank, lines in logs.items():
+        log_path(directory, rank).write_text("".join(f"{line}\n" for line in lines))
+    return workload().read(directory, status)
+
+
+def rate(seconds: float, plan: Plan = PLAN) -> float:
+    """torchtitan's tps: the tokens of this rank's batches, over the time and over the ranks that share them."""
+    tokens_of_rank = plan.micro_batch_size * plan.grad_accum_steps * MODEL.seq_len
+    return tokens_of_rank / (seconds * plan.tp * plan.pp * plan.cp)
+
+
+def test_a_trial_of_0_3_is_flags_that_take_its_steps_and_leave_nothing_behind(tmp_path):
+    job = materialize(tmp_path, arguments=["--module llama3", "--config llama3_8b", "--training.steps 9", "--x 'a b'"])
+    assert job.command[:8] == (
+        *("python3", "-m", "torchtitan.train", "--module", "llama3", "--config", "llama3_8b", "--x"),
+    )
+    assert (job.command[8], job.command[-1]) == ("a b", "activation-checkpoint:none")
+    told = {name: value for name, value in zip(job.command, job.command[1:], strict=False) if name.startswith("--")}
+    assert (told["--training.steps"], told["--metrics.log_freq"], told["--debug.seed"]) == ("5", "1", "7")
+    assert told["--dump_folder"] == str(tmp_path)
+    off = ("checkpoint.no_enable", "validator.no_enable", "profiler.no_enable_profiling", "metrics.no_enable_wandb")
+    assert {f"--{name}" for name in off} <= set(told)
+    assert (job.start, job.processes, set(job.files)) == (Start.DEVICE, 8, {"torchtitan.args", BRIEF_FILE})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trial_of_0_2_is_a_toml_file_over_the_users(tmp_path):
+    own = {"model": {"name": "llama3"}, "checkpoint": {"enable": True, "folder": "c"}, "training": {"steps": 9}}
+    job = materialize(tmp_path, release="v0.2", config=own, env={"A": "1"}, directory="/opt/torchtitan")
+    said = tomllib.loads(job.files["torchtitan.toml"])
+    assert job.command[3:] == (
+        *("/opt/torchtitan", "python3", "-m", "torchtitan.train"),
+        *("--job.config_file", str(tmp_path / "torchtitan.toml")),
+    )
+    assert (said["training"]["steps"], said["metrics"]["log_freq"], said["job"]) == (
+        5,
+        1,
+        {"dump_folder": str(tmp_path)},
+    )
+    assert said["checkpoint"] == {"enable": False, "folder": "c"}
+    assert (said["profiling"], said["validation"]) == ({"enable_profiling": False}, {"enable": False})
+    assert (said["debug"], said["model"], dict(job.env)) == ({"seed": 7}, {"name": "llama3"}, {"A": "1"})
+
+
+def test_a_plan_without_words_is_refused_before_anything_is_sent(tmp_path):
+    with pytest.raises(CannotExpress, match="zero_stage"):
+        materialize(tmp_path, Plan(dp=8, zero_stage=1))
+
+
+@pytest.mark.parametrize("line", [line_0_1, line_0_2, line_0_3])
+@pytest.mark.parametrize("colour", [False, True])
+def test_the_tokens_per_second_of_each_step_are_its_time(tmp_path, line, colour):
+    times = [2.0, 0.5, 0.3, 0.4, 0.35]
+    lines = [line(step, rate(time), 12.0 - step, 20.0 + step, colour) for step, time in enumerate(times, 1)]
+    other = [line(step, rate(time) / 2, 12.0 - step, 30.0, colour) for step, time in enumerate(times, 1)]
+    found = outcome(tmp_path, {0: ["noise", *lines[:3], validation(3), *lines[3:]], 1: other})
+    measured = found.measurement
+    assert (found.verdict, found.reason) == (Verdict.OK, "")
+    # tps is rounded to a whole number: to 1 in 20,000 and better here.
+    assert measured.step_times_s == pytest.approx([0.3, 0.4, 0.35], rel=1 / rate(0.3))
+    assert measured.warmup_times_s == pytest.approx([2.0, 0.5], rel=1 / rate(2.0))
+    assert measured.tokens_per_step == 16 * 2048
+    assert measured.first_losses == (11.0, 10.0, 9.0, 8.0)
+    # What the allocator holds, of each rank the most.
+    assert (measured.peak_memory_bytes, measured.peak_held_bytes) == ((), (25 * 2**30, 30 * 2**30))
+
+
+def test_ranks_of_a_pipelines_first_stages_see_no_loss_and_tell_none(tmp_path):
+    plan = Plan(pp=2, dp=4, micro_batch_size=2, grad_accum_steps=2, zero_stage=3)
+    lines = [line_0_3(step, rate(0.25, plan), -1.0, 20.0, mfu=None) for step in range(1, 6)]
+    measured = outcome(tmp_path, {0: lines}, plan=plan).measurement
+    assert measured.step_times_s == pytest.approx([0.25] * 3, rel=1e-4)
+    assert measured.first_losses == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict", "cause"),
+    [
+        (
+            # torchtitan v0.2.2, torchtitan/distributed/parallel_dims.py, _validate
+            "AssertionError: Invalid parallel dims: dp_replicate(1) * dp_shard(4) * cp(1) * tp(2) * pp(1) "
+            "!= WORLD_SIZE(16)",
+            Verdict.ILLEGAL,
+            Cause.ILLEGAL_SETTING,
+        ),
+        (
+            # torchtitan v0.2.2, torchtitan/distributed/pipeline_parallel.py, pipeline_llm
+            "ValueError: Single stage schedule requires exactly 1 stage per rank, but got 2 stages per rank.",
+            Verdict.ILLEGAL,
+            Cause.ILLEGAL_SETTING,
+        ),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", Verdict.OOM, Cause.OOM),
+        ("ModuleNotFoundError: No module named 'torchtitan'", Verdict.CRASHED, Cause.USER_BUG),
+        ("RuntimeError: something else", Verdict.CRASHED, Cause.CRASH),
+    ],
+)
+def test_what_torchtitan_says_at_its_end_is_the_cause(tmp_path, line, verdict, cause):
+    lines = ["Traceback (most recent call last):", '  File "t.py", line 1, in <module>', line]
+    found = outcome(tmp_path, {0: lines}, BROKEN)
+    assert (found.verdict, found.cause) == (verdict, cause)
+
+
+def test_a_result_that_somebody_wrote_beside_is_taken_as_it_is(tmp_path):
+    own = Measurement(step_times_s=(9.0,), tokens_per_step=512, devices=8, peak_memory_bytes=(5,))
+    write_result(tmp_path, Outcome(verdict=Verdict.OK, measurement=own))
+    assert outcome(tmp_path, {0: []}).measurement == own
+
+
+def test_without_its_brief_a_log_measures_nothing(tmp_path):
+    found = workload().read(tmp_path, DONE)
+    assert found.measurement is None
+    assert found.reason.startswith("brief.json cannot be read: ")
+
+
+def test_the_physics_has_the_bytes_of_the_number_format():
+    for dtype, size in (("float32", 4), ("bfloat16", 2)):
+        framework = workload(dtype=dtype).framework
+        assert (framework.dtype, framework.weight_bytes, framework.transfer_bytes) == (dtype, 4, size)
