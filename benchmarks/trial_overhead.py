@@ -1,9 +1,9 @@
-"""What one trial costs beside its steps: warm forks of the local runner against a cold torchrun, side by side.
+"""What one trial costs beside its steps: warm forks of the local and of the Ray runner against a cold torchrun.
 
 `python benchmarks/trial_overhead.py [repetitions]`. 4 CPU ranks, dp4 with ZeRO 1. Overhead: from the order to the
-first step (of any kind), and from the last step to the moment that whoever waits has the result. Both kinds are run
-alternately, so that a busy machine is busy for both; medians and their ratio are printed. The warm runner has run one
-job before. Steps themselves (counted, warm-up, timed, profiled) are in neither number: they are the trial.
+first step (of any kind), and from the last step to the moment that whoever waits has the result. The kinds are run
+alternately, so that a busy machine is busy for all; medians and their ratio are printed. The warm runners have run one
+job before; Ray runs on this machine. Steps themselves (counted, warm-up, timed, profiled) are in neither number: they are the trial.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from runners.base import JobSpec
+from runners.base import JobSpec, Runner
 from runners.local import LocalRunner
 from runners.outcome import RESULT_FILE
+from runners.ray.runner import RayOptions, RayRunner
 from runners.trainer.job import JOB_FILE, Job, Measuring, render_job
 from search_spaces.model import ModelSpec
 from search_spaces.plan import Plan
@@ -40,7 +41,7 @@ JOB = Job(
 Overhead = tuple[float, float]
 
 
-def warm(runner: LocalRunner, directory: Path) -> Overhead:
+def warm(runner: Runner, directory: Path) -> Overhead:
     name = directory.name
     spec = JobSpec(
         name=name,
@@ -87,14 +88,21 @@ def _overhead(directory: Path, ordered_at: float) -> Overhead:
 
 def main(repetitions: int) -> None:
     with tempfile.TemporaryDirectory() as base:
-        runner = LocalRunner(Path(base) / "spool", slots=RANKS, idle_s=IDLE_S)
-        kinds: dict[str, Callable[[Path], Overhead]] = {"warm": lambda path: warm(runner, path), "cold": cold}
-        warm(runner, Path(base) / "first")
+        local = LocalRunner(Path(base) / "spool", slots=RANKS, idle_s=IDLE_S)
+        ray = RayRunner(Path(base) / "ray", RayOptions(idle_s=IDLE_S), devices="CPU", slots=RANKS)
+        kinds: dict[str, Callable[[Path], Overhead]] = {
+            "warm": lambda path: warm(local, path),
+            "ray": lambda path: warm(ray, path),
+            "cold": cold,
+        }
+        for name, runner in (("local-first", local), ("ray-first", ray)):
+            warm(runner, Path(base) / name)
         found: dict[str, list[Overhead]] = {name: [] for name in kinds}
         for repetition in range(repetitions):
             for name, run in kinds.items():
                 found[name].append(run(Path(base) / f"{name}-{repetition}"))
-        runner.close()
+        local.close()
+        ray.close()
     sums = {name: median(sum(pair) for pair in pairs) for name, pairs in found.items()}
     print(f"{'overhead of a trial':<22}{'before':>9}{'after':>9}{'both':>9}   (s, medians of {repetitions})")  # noqa: T201
     for name, pairs in found.items():

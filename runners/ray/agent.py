@@ -1,0 +1,113 @@
+"""The agent: the actor that holds a job's devices on one node, and has a zygote fork the job's processes there.
+
+It lives on between jobs, so that the training code is imported once per node; each job gets fresh processes. Ray shows
+it the devices of its node's share, all of them, as torchrun does: LOCAL_RANK chooses among them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from runners.processes import JOB_MARK, kill_marked, minimal_environment
+
+# The zygote's loop turns every few milliseconds; one that says nothing for so long never will.
+ANSWER_S = 10.0
+# How long one look may wait for news: a look that has come back proves that the node lives.
+WATCH_S = 1.0
+_ANSWERS = {"warm": ("warm",), "start": ("started", "failed"), "end": ("ended",)}
+_DIED = "the process that starts jobs has died"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an agent is. node: Ray's id of the node. address: its IP."""
+
+    node: str
+    address: str
+
+
+class Agent:
+    """One node's share of one job after another. Raises, and is of no use any more, when its zygote has died."""
+
+    def __init__(self) -> None:
+        self._zygote: Process | None = None
+        self._mark = ""
+        self._deaths: list[tuple[int, int]] = []
+        self._news = asyncio.Event()
+        self._answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def warm(self, command: Sequence[str]) -> Place:
+        """Get ready for jobs of this command, which takes seconds the first time."""
+        if self._zygote is None:
+            self._zygote = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "runners.ray.zygote"), stdin=PIPE, stdout=PIPE, env=minimal_environment()
+            )
+            self._listening = asyncio.create_task(self._listen(self._zygote))
+        await self._ask({"do": "warm", "command": list(command)}, None)
+        address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        return Place(ray.get_runtime_context().get_node_id(), address)
+
+    async def start(self, job: dict[str, Any], ranks: Sequence[int], meeting: tuple[str, int]) -> str:
+        """Start these processes of the job; return why they could not be started, empty when they were."""
+        self._mark = job["env"][JOB_MARK]
+        answer = await self._ask({"do": "start", "job": job, "ranks": list(ranks), "meeting": list(meeting)}, ANSWER_S)
+        return str(answer.get("why", ""))
+
+    async def watch(self, seen: int) -> list[tuple[int, int]]:
+        """(rank, exit code) of the processes that have ended by themselves; waits a while for more than were seen."""
+        if len(self._deaths) <= seen:
+            self._news.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), WATCH_S)
+        self._require_zygote()
+        return self._deaths
+
+    async def end(self) -> None:
+        """Kill what is left of the job; returned: nothing is left. A stuck zygote dies with it, and this raises."""
+        try:
+            await self._ask({"do": "end"}, ANSWER_S)
+        except (OSError, TimeoutError):
+            if self._zygote is not None and self._zygote.returncode is None:
+                self._zygote.kill()
+            kill_marked(self._mark)
+            raise
+        self._deaths = []
+
+    async def _ask(self, request: dict[str, Any], limit_s: float | None) -> dict[str, Any]:
+        """What the zygote answers. Raises OSError when it has died, TimeoutError when it does not answer."""
+        zygote = self._require_zygote()
+        assert zygote.stdin is not None
+        zygote.stdin.write(json.dumps(request).encode() + b"\n")
+        await zygote.stdin.drain()
+        while True:
+            answer = await asyncio.wait_for(self._answers.get(), limit_s)
+            if answer["said"] == "gone":
+                raise BrokenPipeError(_DIED)
+            if answer["said"] in _ANSWERS[request["do"]]:  # others come late, after somebody gave up waiting
+                return answer
+
+    def _require_zygote(self) -> Process:
+        if self._zygote is None or self._zygote.returncode is not None or self._listening.done():
+            raise BrokenPipeError(_DIED)
+        return self._zygote
+
+    async def _listen(self, zygote: Process) -> None:
+        assert zygote.stdout is not None
+        while line := await zygote.stdout.readline():
+            answer = json.loads(line)
+            if answer["said"] == "died":
+                self._deaths.append((answer["rank"], answer["code"]))
+                self._news.set()
+            else:
+                self._answers.put_nowait(answer)
+        self._answers.put_nowait({"said": "gone"})
+        self._news.set()

@@ -1,0 +1,116 @@
+"""The Ray runner: jobs as gangs in placement groups of a Ray cluster, forked by agents that stay warm between jobs.
+
+This object is a thin client: a keeper on the cluster (`runners.ray.keeper`) owns the jobs, so they go on when the
+service dies and are found again by name. This process never imports Ray: a driver (`runners.ray.driver`) speaks for it.
+A job's folder must be on a file system that all nodes share, and meshtune installed on every node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+from typing import Any, ClassVar
+
+from runners.base import InvalidJob, JobSpec, JobState, JobStatus, SubmitFailed
+from runners.jobfile import write_whole
+from runners.ray.gang import Order, encode_order
+from runners.ray.link import LINKS, Link
+from runners.reading import read_value
+from runners.spool import require_fit
+from search_spaces.checks import CLOSED, Checks
+from search_spaces.cluster import ClusterSpec, DeviceKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayOptions:
+    """address: of a cluster, as ray.init takes it ("auto", "host:6379", "ray://host:10001"); none: one is started on
+    this machine. namespace: who shares it shares a keeper and its queue. idle_s: how long warm agents hold their
+    devices for another job, and how long a cluster that was started here waits for somebody."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    address: str | None = None
+    namespace: str = "meshtune"
+    idle_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.require(self.address != "", "address", "must not be empty")
+        checks.require(bool(self.namespace), "namespace", "must not be empty")
+        checks.require(0 < self.idle_s < inf, "idle_s", f"must be positive and finite, not {self.idle_s}")
+        checks.done()
+
+
+class RayRunner:
+    """A Runner over the keeper of a namespace. Its jobs are those of `root`: other runners may use the same names.
+
+    devices: Ray's resource that counts the devices of a job. slots: devices of a cluster that is started here.
+    """
+
+    def __init__(self, root: Path, options: RayOptions, *, devices: str, slots: int) -> None:
+        self._root = root.resolve()
+        self._options = options
+        self._devices = devices
+        self._slots = slots
+        self._link: Link | None = None
+
+    def submit(self, spec: JobSpec) -> str:
+        require_fit(spec.name)
+        spec = replace(spec, directory=spec.directory.resolve())
+        order = encode_order(Order(spec=spec, devices=self._devices, idle_s=self._options.idle_s))
+        refused = self._ask("refuse", order)
+        if refused:
+            raise InvalidJob(refused)
+        if not self._ask("has", self._key(spec.name)):
+            try:
+                spec.directory.mkdir(parents=True, exist_ok=True)
+                for name, text in spec.files.items():
+                    write_whole(spec.directory / name, text)
+            except OSError as error:
+                raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
+            self._ask("add", self._key(spec.name), order)
+        return spec.name
+
+    def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
+        answers = self._ask("look", [self._key(id) for id in ids]) if ids else {}
+        unknown = JobStatus(state=JobState.LOST, reason="the keeper on the Ray cluster does not know this job")
+        documents = {id: answers[self._key(id)] for id in ids}
+        return {
+            id: unknown if document is None else read_value(JobStatus, document) for id, document in documents.items()
+        }
+
+    def cancel(self, id: str) -> None:
+        self._ask("cancel", self._key(id))
+
+    def find(self, name: str) -> str | None:
+        return name if self._ask("has", self._key(name)) else None
+
+    def close(self) -> None:
+        if self._link is not None:
+            LINKS.give_back(self._where)
+            self._link = None
+
+    @property
+    def _where(self) -> tuple[str, ...]:
+        """What a driver must be told."""
+        if self._options.address is not None:
+            return "--address", self._options.address
+        folder = self._root / f"cluster-{self._slots}"
+        return "--local", str(folder), "--devices", str(self._slots), "--idle-s", str(self._options.idle_s)
+
+    def _key(self, name: str) -> str:
+        return f"{self._root}#{name}"
+
+    def _ask(self, verb: str, *arguments: Any) -> Any:
+        """Raises RunnerUnavailable."""
+        if self._link is None:
+            self._link = LINKS.take(self._where, self._root / "driver.log")
+        return self._link.ask(self._options.namespace, verb, *arguments)
+
+
+def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> RayRunner:
+    """The Ray runner of a campaign. Raises InvalidValue."""
+    devices = "CPU" if cluster.device.kind is DeviceKind.CPU else "GPU"
+    return RayRunner(root, read_value(RayOptions, dict(options)), devices=devices, slots=cluster.devices)

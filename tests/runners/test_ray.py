@@ -1,0 +1,263 @@
+"""What the Ray runner promises beyond the contract, on real clusters: warm starts, lost nodes, lost processes of ours.
+
+The contract suite (test_contract.py) runs on it as well.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jobs import processes_where, wait_for
+from ray_jobs import RayLaboratory
+from ray_lab import RayLab
+
+from runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, Start
+from runners.causes import Cause
+from runners.processes import log_path
+from runners.ray.runner import RayOptions, RayRunner
+
+pytestmark = pytest.mark.slow
+
+FOREVER = "exec sleep 300"
+
+
+def laboratory(folder: Path, cluster: RayLab) -> Iterator[RayLaboratory]:
+    lab = RayLaboratory(folder, cluster)
+    yield lab
+    lab.close()
+    lab.wait_nothing_left(5.0)
+
+
+@pytest.fixture
+def lab(tmp_path: Path, ray_cluster: RayLab) -> Iterator[RayLaboratory]:
+    yield from laboratory(tmp_path, ray_cluster)
+
+
+@pytest.fixture(scope="module")
+def two_nodes(ray_cluster: RayLab) -> Iterator[RayLab]:
+    """A head without devices, and two nodes of 2 CPUs; one has two pretended GPUs as well."""
+    with RayLab(cpus=0) as cluster:
+        cluster.add_node("n1", cpus=2, gpus=2)
+        cluster.add_node("n2", cpus=2)
+        yield cluster
+
+
+@pytest.fixture
+def wide(tmp_path: Path, two_nodes: RayLab) -> Iterator[RayLaboratory]:
+    yield from laboratory(tmp_path, two_nodes)
+
+
+def parent_of(lab: RayLaboratory, job: str) -> int:
+    return int(lab.wait_text(job, "parent").strip())
+
+
+def test_jobs_of_one_shape_share_warm_agents_and_each_gets_fresh_processes(lab):
+    script = "echo $PPID > parent; echo $$ > own"
+    for name in ("one", "two"):
+        assert lab.wait(lab.submit(name, script)).state is JobState.SUCCEEDED
+    assert parent_of(lab, "one") == parent_of(lab, "two")
+    assert lab.wait_text("one", "own") != lab.wait_text("two", "own")
+
+
+def test_the_trainer_is_imported_once_and_forked_from_then_on(lab):
+    command = (sys.executable, "-m", "runners.trainer", "--help")
+    took_s = []
+    for name in ("cold", "warm"):
+        status = lab.wait(lab.submit(name, "", command=command))
+        assert status.state is JobState.SUCCEEDED
+        assert "python -m runners.trainer" in log_path(lab.folder / "work" / name, 0).read_text()
+        took_s.append(status.finished_at - status.started_at)
+    # Its import takes seconds, and was over before the first job was called running.
+    assert max(took_s) < 1.0
+
+
+def test_jobs_run_side_by_side_on_devices_of_their_own(lab):
+    script = "touch here-$RANK; while [ ! -e ../{other}/here-1 ]; do sleep 0.01; done"
+    for name, other in (("left", "right"), ("right", "left")):
+        lab.submit(name, script.format(other=other), processes=2)
+    assert {lab.wait(name).state for name in ("left", "right")} == {JobState.SUCCEEDED}
+
+
+def test_a_hung_process_is_ended_at_the_deadline(lab):
+    status = lab.wait(lab.submit("hung", "kill -STOP $$", processes=2, time_limit_s=1.0))
+    assert (status.state, status.failed_nodes, status.cause) == (JobState.TIMED_OUT, (), None)
+    assert status.finished_at - status.started_at < 5
+    assert lab.wait(lab.submit("next", "true", processes=2)).state is JobState.SUCCEEDED
+
+
+def test_equal_names_of_two_homes_are_two_jobs(lab, tmp_path):
+    other = lab.place.runner(tmp_path / "other")
+    assert lab.wait(lab.submit("same", "true")).state is JobState.SUCCEEDED
+    assert other.find("same") is None
+    assert other.poll(["same"])["same"].state is JobState.LOST
+    other.close()
+
+
+def test_idle_agents_give_their_devices_back(lab):
+    first = lab.open(namespace="first", idle_s=0.5)
+    second = lab.open(namespace="second", idle_s=0.5)
+    for name, lab.runner in (("a", first), ("b", second), ("c", first)):
+        assert lab.wait(lab.submit(name, "true", processes=4)).state is JobState.SUCCEEDED
+
+
+def test_a_killed_service_loses_nothing(lab):
+    script = "touch started; while [ ! -e go ]; do sleep 0.05; done; exit 4"
+    service = """
+import sys, time
+from pathlib import Path
+from runners.base import JobSpec
+from runners.ray.runner import RayOptions, RayRunner
+address, root, directory, script = sys.argv[1:]
+runner = RayRunner(Path(root), RayOptions(address=address), devices="CPU", slots=0)
+runner.submit(JobSpec(name="job", command=("sh", "-c", script), directory=Path(directory), time_limit_s=60))
+time.sleep(300)"""
+    arguments = [lab.place.address, str(lab.folder / "spool"), str(lab.folder / "work" / "job"), script]
+    killed = subprocess.Popen([sys.executable, "-c", service, *arguments])
+    lab.wait_file("job", "started")
+    killed.kill()
+    killed.wait()
+    id = lab.runner.find("job")
+    assert lab.status(id).state is JobState.RUNNING
+    (lab.folder / "work" / "job" / "go").touch()
+    assert lab.wait(id).exit_code == 4
+
+
+def test_a_killed_driver_is_replaced(lab):
+    id = lab.submit("long", FOREVER)
+    lab.wait(id, JobState.RUNNING)
+    lab.runner._link._driver.kill()
+    with pytest.raises(RunnerUnavailable, match=r"the Ray driver has died; see .*driver\.log$"):
+        lab.runner.poll([id])
+    assert lab.status(id).state is JobState.RUNNING
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere.invalid:6379"])
+def test_a_cluster_that_is_not_there_is_told_soon(address, lab, tmp_path):
+    runner = lab.place.runner(tmp_path, address=address)
+    before = time.monotonic()
+    with pytest.raises(RunnerUnavailable, match=f"^Ray: {address}: "):
+        runner.find("job")
+    assert time.monotonic() - before < 15
+    runner.close()
+
+
+def test_a_cluster_started_here_outlives_the_service_and_ends_when_nobody_wants_it(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))  # Ray writes its token there
+    root = tmp_path / "ray"
+    script = "touch started; while [ ! -e go ]; do sleep 0.05; done; exit 4"
+    spec = JobSpec(name="job", command=("sh", "-c", script), directory=tmp_path / "job", time_limit_s=60.0)
+    first, second = (RayRunner(root, RayOptions(idle_s=1.0), devices="CPU", slots=2) for _ in range(2))
+    first.submit(spec)
+    wait_for((tmp_path / "job" / "started").exists)
+    first.close()
+    assert second.find("job") == "job"
+    assert second.poll(["job"])["job"].state is JobState.RUNNING
+    (tmp_path / "job" / "go").touch()
+    wait_for(lambda: second.poll(["job"])["job"].state.final)
+    assert second.poll(["job"])["job"].exit_code == 4
+    second.close()
+    wait_for(lambda: not processes_where(lambda folder: str(root).encode() in (folder / "cmdline").read_bytes()))
+
+
+def test_each_node_gets_its_share_of_a_job_and_the_ranks_know(wide):
+    script = "echo $NODE_RANK $LOCAL_RANK $NNODES $MASTER_ADDR $PPID > rank-$RANK.txt"
+    spec = wide.spec("job", script, nodes=2, processes=2)
+    status = wide.wait(wide.runner.submit(spec))
+    assert (status.state, sorted(status.nodes)) == (JobState.SUCCEEDED, ["n1", "n2"])
+    said = [(spec.directory / f"rank-{rank}.txt").read_text().split() for rank in range(4)]
+    # Both nodes are this machine, where the processes meet at home.
+    assert [words[:4] for words in said] == [[n, r, "2", "127.0.0.1"] for n in "01" for r in "01"]
+    assert said[0][4] == said[1][4] != said[2][4] == said[3][4]
+
+
+@pytest.mark.parametrize(("start", "ranks"), [(Start.NODE, 2), (Start.JOB, 1)])
+def test_launchers_get_one_process_per_node_or_one_in_all(start, ranks, wide):
+    spec = wide.spec("job", "touch rank-$RANK.txt", nodes=2, processes=2, start=start)
+    assert wide.wait(wide.runner.submit(spec)).state is JobState.SUCCEEDED
+    assert len(list(spec.directory.glob("rank-*.txt"))) == ranks
+
+
+def test_nodes_are_avoided_where_there_are_others(wide):
+    for avoided, other in (("n1", "n2"), ("n2", "n1")):
+        # The warm agent of the first job leaves room on the wrong node only.
+        for name, processes in (("two", 2), ("one", 1)):
+            id = wide.submit(f"{name}-{other}", "true", processes=processes, avoid=(avoided,))
+            assert wide.wait(id).nodes == (other,)
+    status = wide.wait(wide.submit("all", "true", nodes=2, processes=2, avoid=("n1",)))
+    assert (status.state, sorted(status.nodes)) == (JobState.SUCCEEDED, ["n1", "n2"])
+
+
+def test_every_process_of_a_node_sees_all_of_the_jobs_gpus_there(wide):
+    wide.runner = wide.open(devices="GPU")
+    spec = wide.spec("job", "echo $CUDA_VISIBLE_DEVICES > rank-$RANK.txt", processes=2)
+    assert wide.wait(wide.runner.submit(spec)).nodes == ("n1",)
+    assert {(spec.directory / f"rank-{rank}.txt").read_text() for rank in range(2)} == {"0,1\n"}
+    with pytest.raises(InvalidJob, match=r"^big needs 2 nodes of 1 GPU, but Ray's nodes have 2, 0, 0$"):
+        wide.submit("big", "true", nodes=2)
+
+
+def test_a_job_wider_than_every_node_is_refused(wide):
+    with pytest.raises(InvalidJob, match=r"^job needs 1 nodes of 3 CPU, but Ray's nodes have 2, 2, 0$"):
+        wide.submit("job", "true", processes=3)
+
+
+@pytest.mark.parametrize("title", ["ray::Agent", f"{sys.executable}\0-m\0runners.ray.zygote"], ids=["agent", "zygote"])
+def test_a_killed_agent_loses_its_job_and_the_next_gets_another(title, wide):
+    id = wide.submit("job", f"touch started; {FOREVER}", processes=2)
+    wide.wait_file("job", "started")
+    (node,) = wide.status(id).nodes
+    for process in wide.place.processes(title):
+        os.kill(process, signal.SIGKILL)
+    status = wide.wait(id)
+    assert (status.state, status.cause, status.failed_nodes) == (JobState.LOST, Cause.NODE_FAULT, (node,))
+    wide.wait_nothing_left(5.0)
+    assert wide.wait(wide.submit("next", "true", processes=2)).state is JobState.SUCCEEDED
+    for process in wide.place.processes(title):  # idle now: no job is hurt
+        os.kill(process, signal.SIGKILL)
+    assert wide.wait(wide.submit("last", "true", processes=2)).state is JobState.SUCCEEDED
+
+
+def test_a_killed_keeper_loses_its_jobs_and_ends_them(wide):
+    id = wide.submit("job", f"touch started; {FOREVER}", processes=2)
+    wide.wait_file("job", "started")
+    (keeper,) = wide.place.processes("ray::Keeper")
+    os.kill(keeper, signal.SIGKILL)
+    wide.wait_nothing_left(5.0)
+    wide.wait_for(lambda: lost(wide, id), 10.0)
+    assert wide.wait(wide.submit("again", "true", processes=2)).state is JobState.SUCCEEDED
+
+
+def lost(lab: RayLaboratory, id: str) -> bool:
+    try:
+        return lab.status(id).state is JobState.LOST
+    except RunnerUnavailable:
+        return False
+
+
+def test_a_lost_node_is_noticed_and_named_and_what_needed_it_is_lost_as_well(wide):
+    # The last test of its cluster. What a peer says of the silence comes before Ray's word, and is not believed.
+    script = "touch started-$RANK; [ $NODE_RANK = 0 ] && exec sleep 300; sleep 300"
+    id = wide.submit("job", script, nodes=2, processes=2)
+    for rank in range(4):
+        wide.wait_file("job", f"started-{rank}")
+    waiting = wide.runner.submit(wide.spec("waiting", "true", nodes=2, processes=2))
+    before = time.monotonic()
+    wide.place.remove_node("n2")
+    status = wide.wait(id)
+    assert time.monotonic() - before < 30
+    assert (status.state, status.cause, status.failed_nodes) == (JobState.LOST, Cause.NODE_FAULT, ("n2",))
+    assert sorted(status.nodes) == ["n1", "n2"]
+    wide.wait_nothing_left(5.0)
+    status = wide.wait(waiting)
+    told = "waiting needs 4 processes, but the runner has 2 slots"
+    assert (status.state, status.reason, status.failed_nodes) == (JobState.LOST, told, ())
+    after = wide.wait(wide.submit("after", "true", processes=2))
+    assert (after.state, after.nodes) == (JobState.SUCCEEDED, ("n1",))
