@@ -21,6 +21,7 @@ from runners.base import InvalidJob, JobSpec, JobState, JobStatus, Runner, Runne
 from runners.batch import Record, Records, surroundings
 from runners.commands import Answer, call
 from runners.jobfile import decode_job, write_whole
+from runners.paced import PacedRunner
 from runners.rank import GANG_FILE, gang_end, read_notes, render_gang
 from runners.slurm_script import SCRIPT_FILE, Mode, SlurmOptions, minutes, options_for, render
 from runners.slurm_states import (
@@ -301,6 +302,9 @@ def _spec(record: Record) -> JobSpec:
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Runner:
     """The Slurm runner of a campaign. Raises InvalidValue."""
     chosen = options_for(cluster, options)
+    runner: Runner
     if chosen.mode is Mode.ALLOCATION:
-        return create_steps(root, cluster, options)
-    return SlurmRunner(root, chosen, nodes=cluster.nodes, devices_per_node=cluster.devices_per_node)
+        runner = create_steps(root, cluster, chosen)
+    else:
+        runner = SlurmRunner(root, chosen, nodes=cluster.nodes, devices_per_node=cluster.devices_per_node)
+    return PacedRunner(runner, chosen.poll_s)

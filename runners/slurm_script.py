@@ -44,7 +44,7 @@ class SlurmOptions:
     ("gpu", "gpu:h100"); "" asks for none; by default "gpu" where the cluster's devices are CUDA. exclude: nodes to keep
     away from. cpus_per_device: CPUs that each device's process gets. extra_lines: more lines "#SBATCH --...". setup:
     shell lines before the ranks start, such as "module load cuda"; what they set reaches the ranks. call_limit_s: how
-    long a Slurm command may take.
+    long a Slurm command may take. poll_s: jobs are looked at no more often than that.
     """
 
     __pydantic_config__: ClassVar[Any] = CLOSED
@@ -61,6 +61,7 @@ class SlurmOptions:
     extra_lines: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
     call_limit_s: float = 30.0
+    poll_s: float = 5.0
 
     def __post_init__(self) -> None:
         checks = Checks()
@@ -76,6 +77,7 @@ class SlurmOptions:
             checks.require("\n" not in line, "setup", f"must be single lines, not {line!r}")
         checks.whole(1, cpus_per_device=self.cpus_per_device)
         checks.require(self.call_limit_s > 0, "call_limit_s", f"must be positive, not {self.call_limit_s}")
+        checks.require(self.poll_s >= 0, "poll_s", f"must be at least 0, not {self.poll_s}")
         checks.done()
 
 

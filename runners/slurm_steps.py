@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import Any
 
 from runners.base import InvalidJob, JobSpec, JobState, JobStatus, NoTimeLeft, RunnerUnavailable, Start
 from runners.causes import Cause
@@ -27,7 +26,7 @@ from runners.jobfile import decode_job
 from runners.local import LocalRunner
 from runners.processes import JOB_MARK
 from runners.rank import GANG_FILE, Note, gang_end, read_notes, render_gang
-from runners.slurm_script import SlurmOptions, minutes, options_for
+from runners.slurm_script import SlurmOptions, minutes
 from runners.spool import Spool
 from search_spaces.checks import Checks
 from search_spaces.cluster import ClusterSpec, DeviceKind
@@ -249,7 +248,6 @@ def _sent(directory: Path) -> JobSpec:
     return decode_job(json.loads((directory / GANG_FILE).read_text(encoding="utf-8")))
 
 
-def create_steps(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> AllocationRunner:
+def create_steps(root: Path, cluster: ClusterSpec, options: SlurmOptions) -> AllocationRunner:
     """The runner of a campaign inside the allocation that we run in. Raises InvalidValue."""
-    chosen = options_for(cluster, options)
-    return AllocationRunner(root, chosen, read_allocation(os.environ, cluster, chosen.cpus_per_device))
+    return AllocationRunner(root, options, read_allocation(os.environ, cluster, options.cpus_per_device))

@@ -15,6 +15,16 @@ from ray_lab import ENVIRONMENT, RayLab
 from slurm_lab import SlurmLab, why_not
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For several workers of pytest-xdist: what shares a cluster is one worker's, what trains another's, since the
+    first waits for most of its time and the second wants a core of its own."""
+    for item in items:
+        if item.get_closest_marker("slurm") or item.get_closest_marker("ray"):
+            item.add_marker(pytest.mark.xdist_group("clusters"))
+        elif item.get_closest_marker("slow") or item.get_closest_marker("postgres"):
+            item.add_marker(pytest.mark.xdist_group("training"))
+
+
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[RayLab]:
     """One Ray node of 4 CPUs, started once for all tests."""

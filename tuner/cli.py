@@ -1,8 +1,9 @@
 """The command line: `meshtune run|resume|show|best|analyze|import|export|rerun|revalidate|spaces|estimate|project|
 recommend|sbatch|pause|cancel|serve`.
 
-Exit codes: 0 done; 1 the campaign ended without a measured setting; 2 a mistake in what was asked for, or something
-that meshtune needs and does not get, told in one message; 130 interrupted, and the campaign can be resumed.
+Exit codes: 0 done, or paused with the reason told; 1 the campaign ended without a measured setting; 2 a mistake in what
+was asked for, or something that meshtune needs and does not get, told in one message; 130 interrupted, and the campaign
+can be resumed.
 """
 
 from __future__ import annotations

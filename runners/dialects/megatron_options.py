@@ -56,7 +56,8 @@ FROM_MODEL = frozenset(
 class MegatronOptions:
     """script: the program, pretrain_gpt.py. directory: where it is started; relative paths count from there. arguments:
     the user's other ones, as texts such as `--lr 1e-4`. setup: lines of bash that come first. env: exported before it.
-    ds_config: DeepSpeed's settings but for batch sizes, stage and number format. steps: timed, after warmup_steps."""
+    ds_config: DeepSpeed's settings but for batch sizes, stage and number format. steps: how many it is
+    to take, warmup_steps of them not timed."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
@@ -69,13 +70,14 @@ class MegatronOptions:
     setup: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     ds_config: Mapping[str, Any] = field(default_factory=dict)
-    steps: int = 20
+    steps: int = 25
     warmup_steps: int = 5
 
     def __post_init__(self) -> None:
         checks = Checks()
-        checks.whole(1, steps=self.steps)
-        checks.whole(0, warmup_steps=self.warmup_steps)
+        if checks.whole(0, warmup_steps=self.warmup_steps) & checks.whole(1, steps=self.steps):
+            needed = f"steps({self.steps}) must be more than warmup_steps({self.warmup_steps})"
+            checks.require(self.steps > self.warmup_steps, "steps", needed)
         for name in ("script", "directory", "python"):
             text = getattr(self, name)
             checks.require("\n" not in text, name, f"must be one line, not {text!r}")

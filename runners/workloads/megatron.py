@@ -128,13 +128,11 @@ class MegatronWorkload:
         except (OSError, ValueError) as error:
             lost = outcome_without_result(status, "")
             return replace(lost, reason=f"{BRIEF_FILE} cannot be read: {error}; {lost.reason}")
-        steps = self._options.steps + self._options.warmup_steps
-        return outcome_from_log(directory, status, brief, PATTERNS, steps=steps)
+        return outcome_from_log(directory, status, brief, PATTERNS, steps=self._options.steps)
 
 
 def _short(arguments: Arguments, options: MegatronOptions, seed: int) -> Arguments:
     """The arguments of a run that takes its steps, tells each, and leaves nothing behind."""
-    steps = options.steps + options.warmup_steps
     left = without(arguments, _LEFT_OUT)
     kept = {name: values for name, values in arguments.items() if name in left or name in _KEPT}
     throughput: dict[str, tuple[str, ...]] = {} if options.through_deepspeed else {"--log-throughput": ()}
@@ -143,9 +141,9 @@ def _short(arguments: Arguments, options: MegatronOptions, seed: int) -> Argumen
         **scale,
         "--lr": (_LEARNING_RATE,),
         **kept,
-        "--train-iters": (str(steps),),
+        "--train-iters": (str(options.steps),),
         "--eval-iters": ("0",),
-        "--eval-interval": (str(steps + 1),),
+        "--eval-interval": (str(options.steps + 1),),
         "--log-interval": ("1",),
         **throughput,
         # Megatron refuses 0.

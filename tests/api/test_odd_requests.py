@@ -5,6 +5,7 @@ Requests are drawn from a seeded generator, about 50 for each route; the client 
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,7 +91,7 @@ def sweeping(tmp_path_factory: pytest.TempPathFactory) -> tuple[TestClient, dict
 
 def operations() -> list[tuple[str, str]]:
     with Store.open("sqlite://") as store:
-        document = create_app(Service(store, Home(None))).openapi()
+        document = create_app(Service(store, Home(Path("nowhere")))).openapi()
     return [(method, path) for path, methods in document["paths"].items() for method in methods]
 
 

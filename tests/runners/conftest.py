@@ -16,7 +16,7 @@ LABORATORIES = {
     "local": ("jobs:LocalLaboratory", ()),
     "slurm": ("slurm_jobs:SlurmLaboratory", (pytest.mark.slow, pytest.mark.slurm)),
     "allocation": ("allocation_jobs:AllocationLaboratory", (pytest.mark.slow, pytest.mark.slurm)),
-    "ray": ("ray_jobs:RayLaboratory", (pytest.mark.slow,)),
+    "ray": ("ray_jobs:RayLaboratory", (pytest.mark.slow, pytest.mark.ray)),
 }
 # Its jobs are descriptions, not programs.
 SIMULATED = {"simulated": ("simulated_jobs:SimulatedLaboratory", ())}

@@ -87,7 +87,7 @@ def deepspeed_memory(rank: int, iteration: int, mega_bytes: float) -> str:
 
 
 def workload(**options):
-    return create_workload("megatron", {"steps": 3, "warmup_steps": 2, **options})
+    return create_workload("megatron", {"steps": 5, "warmup_steps": 2, **options})
 
 
 def materialize(directory: Path, plan: Plan = PLAN, **options):

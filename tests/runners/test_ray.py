@@ -23,7 +23,7 @@ from runners.causes import Cause
 from runners.processes import log_path
 from runners.ray.runner import RayOptions, RayRunner
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
 FOREVER = "exec sleep 300"
 

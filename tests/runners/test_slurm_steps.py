@@ -59,7 +59,7 @@ def test_an_allocation_that_cannot_hold_a_trial_is_told(environment, message, mo
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(InvalidValue, match=message):
-        create_steps(tmp_path, cluster(2, 4), {})
+        create_steps(tmp_path, cluster(2, 4), SlurmOptions())
 
 
 def test_a_step_asks_for_its_part_of_the_allocation_alone():

@@ -62,7 +62,7 @@ class Site:
             "search": "grid",
             "confirm": 0,
             "trial": {"time_limit_s": 60},
-            "runner": {"kind": "slurm"},
+            "runner": {"kind": "slurm", "poll_s": 0.2},
             **changes,
         }
         (self.folder / "spec.yaml").write_text(yaml.safe_dump(spec))
@@ -185,7 +185,7 @@ def test_a_campaign_survives_what_happens_on_a_cluster_and_loses_and_doubles_not
 
 
 def test_a_campaign_pauses_at_the_end_of_its_allocation_and_goes_on_in_the_next(site, lab):
-    site.write_spec(1.0, budget={"trials": 5}, runner={"kind": "slurm", "mode": "allocation"})
+    site.write_spec(1.0, budget={"trials": 5}, runner={"kind": "slurm", "mode": "allocation", "poll_s": 0.2})
     python, home = f"PYTHONPATH={ROOT} {sys.executable} -m tuner.cli", f"--home {site.home.root}"
     environment = lab.environment["SLURM_CONF"]
 
