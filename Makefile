@@ -3,8 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# Tests without real training processes, servers, databases and clusters.
-QUICK := not slow and not postgres and not slurm and not ray and not matrix
 
 .PHONY: demo test test-fast test-matrix check format install clean
 
@@ -13,12 +11,11 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	sh tests/install_system_packages.sh
-	$(BIN)/pytest --numprocesses 2 --dist loadgroup -m "$(QUICK)"
-	$(BIN)/pytest --numprocesses 2 --dist loadgroup -m "slow or postgres or slurm or ray"
+	$(BIN)/pytest --numprocesses 2 --dist loadgroup
 
-# For the inner loop.
+# Without real training processes, servers, databases and clusters: for the inner loop.
 test-fast: $(INSTALLED)
-	$(BIN)/pytest --numprocesses 2 --dist loadgroup -m "$(QUICK)"
+	$(BIN)/pytest --numprocesses 2 -m "not slow and not postgres and not slurm and not ray and not matrix"
 
 # Every case of the trainer's correctness matrix (a plain test run takes a part), and its table: make test-matrix TABLE=...
 TABLE ?= matrix.md

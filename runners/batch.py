@@ -50,7 +50,8 @@ def surroundings() -> Surroundings:
 
 def render_claim(number: str) -> str:
     """The lines of a job script by which it claims its folder, the current one. number: of the job, in sh's words."""
-    return f'( set -C; echo "{number}" > {CLAIM_FILE} ) 2>/dev/null || exit {CLAIMED_CODE}\n'
+    told = f"another copy of this job has claimed $PWD ({CLAIM_FILE})"
+    return f'( set -C; echo "{number}" > {CLAIM_FILE} ) 2>/dev/null || {{ echo "{told}" >&2; exit {CLAIMED_CODE}; }}\n'
 
 
 def render_exports(environment: Mapping[str, str]) -> str:

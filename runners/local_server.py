@@ -246,6 +246,16 @@ def take_lock(spool: Spool) -> int | None:
     return descriptor
 
 
+def _is_place_of(lock: int, spool: Spool) -> bool:
+    """False once the spool was removed: what is at its path then, if anything, is another server's."""
+    try:
+        return os.path.samestat(os.fstat(lock), os.stat(spool.lock))
+    except FileNotFoundError:
+        return False
+    except OSError:  # what cannot be looked at now is no less there
+        return True
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="runners.local_server")
     parser.add_argument("root", type=Path)
@@ -253,7 +263,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     spool = Spool(options.root.resolve())
     for _ in range(50):
-        if take_lock(spool) is not None:
+        lock = take_lock(spool)
+        if lock is not None:
             break
         time.sleep(PERIOD_S)
     else:
@@ -264,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     server = Server(spool)
     server.recover(time.time())
     idle_since = time.monotonic()
-    while not stopping:
+    while not stopping and _is_place_of(lock, spool):
         with suppress(OSError):
             server.step(time.time())
         if server.busy:

@@ -36,6 +36,7 @@ MARGIN_S = 20.0
 # How long the ranks of a job that must end get to end what they started.
 RANKS_END_S = 5.0
 SCRIPT_FILE = "step.sh"
+_UNKNOWN = "Invalid job id"
 _CPUS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 # Names need not resolve everywhere; then the controller is asked by every rank, which large sites do not need. The
 # local server ends what carries its mark, on its own node: that is srun, while a step is for Slurm to end.
@@ -126,9 +127,10 @@ class AllocationRunner:
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
         seen = dict(self._local.poll(ids))
-        ended = [id for id, status in seen.items() if status.state.final and self._spool.has(id)]
-        steps = self._steps() if any(self._may_leave_a_step(seen[id]) for id in ended) else {}
-        return {id: self._judge(id, status, steps.get(id, ())) for id, status in seen.items()}
+        left = self._left_steps()
+        if left:
+            self._end(left)
+        return {id: self._judge(id, status, stepless=id not in left) for id, status in seen.items()}
 
     def cancel(self, id: str) -> None:
         self._local.cancel(id)
@@ -158,22 +160,22 @@ class AllocationRunner:
         out = self._call("squeue", "--noheader", f"--jobs={self._allocation.id}", "--format=%e").strip()
         return float(out) - self._clock() if out.isdecimal() else inf
 
-    @staticmethod
-    def _may_leave_a_step(status: JobStatus) -> bool:
-        """srun that is killed does not take its step along."""
-        return status.state in (JobState.CANCELLED, JobState.LOST)
-
-    def _steps(self) -> dict[str, tuple[str, ...]]:
-        """The running steps by job name. Raises RunnerUnavailable."""
+    def _left_steps(self) -> dict[str, tuple[str, ...]]:
+        """The steps that run without their srun, by job: one that is killed does not take its step along, and the step
+        keeps others from the devices. Raises RunnerUnavailable."""
         found: dict[str, tuple[str, ...]] = {}
-        out = self._call("squeue", "--noheader", "--steps", f"--jobs={self._allocation.id}", "--format=%i|%j")
-        for line in out.splitlines():
-            step, _, name = line.partition("|")
-            found[name] = (*found.get(name, ()), step)
+        if self._spool.root.is_dir():
+            answer = self._tell("squeue", "--noheader", "--steps", f"--jobs={self._allocation.id}", "--format=%i|%j")
+            if answer.code != 0 and _UNKNOWN not in answer.complaint:  # an allocation that is over has no steps
+                raise RunnerUnavailable(f"squeue: {answer.complaint}")
+            for line in answer.out.splitlines() if answer.code == 0 else ():
+                step, _, name = line.partition("|")
+                if self._spool.has(name) and self._spool.status(name).state in (JobState.CANCELLED, JobState.LOST):
+                    found[name] = (*found.get(name, ()), step)
         return found
 
-    def _judge(self, id: str, status: JobStatus, steps: Sequence[str]) -> JobStatus:
-        """The status of the job whose srun has this one. steps: those of it that run without their srun."""
+    def _judge(self, id: str, status: JobStatus, *, stepless: bool) -> JobStatus:
+        """The status of the job whose srun has this one. stepless: it has no step that runs without its srun."""
         if not self._spool.has(id):
             reason = f"allocation {self._allocation.id} has no such job; an earlier allocation took its own along"
             return replace(status, reason=reason)
@@ -181,8 +183,7 @@ class AllocationRunner:
         notes = read_notes(spec.directory)
         nodes = tuple(dict.fromkeys(note.host for note in notes))
         started_at = min((note.started_at for note in notes), default=None)
-        if steps and self._may_leave_a_step(status):
-            self._end(id, steps)
+        if not stepless:
             return JobStatus(state=JobState.RUNNING, reason="is being ended", started_at=started_at, nodes=nodes)
         if status.state is JobState.RUNNING and not notes:
             return JobStatus(state=JobState.QUEUED, reason="waits for free nodes of the allocation")
@@ -203,11 +204,12 @@ class AllocationRunner:
             return replace(status, state=JobState.LOST, reason=reason, exit_code=None, failed_nodes=silent, cause=cause)
         return replace(status, reason=f"srun started nothing: {status.reason}")
 
-    def _end(self, id: str, steps: Sequence[str]) -> None:
+    def _end(self, left: Mapping[str, Sequence[str]]) -> None:
         """Let the ranks end what they started, and Slurm end what is left. The next look sees whether it helped."""
-        since = self._ending.setdefault(id, self._clock())
-        kindly = ["--signal=TERM"] if self._clock() - since < RANKS_END_S else []
-        self._tell("scancel", *kindly, *steps)
+        now = self._clock()
+        for name, steps in left.items():
+            kindly = ["--signal=TERM"] if now - self._ending.setdefault(name, now) < RANKS_END_S else []
+            self._tell("scancel", *kindly, *steps)
 
     def _call(self, *arguments: str) -> str:
         """What a Slurm command says. Raises RunnerUnavailable."""

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import time
 from contextlib import contextmanager
@@ -93,6 +94,18 @@ def test_the_server_ends_by_itself_when_idle_and_comes_back(local):
     assert local.wait(local.submit("two", "true")).state is JobState.SUCCEEDED
     assert local.wait_server() != first
     local.wait_for(lambda: not local.servers(), 3)
+
+
+def test_a_server_whose_spool_was_removed_ends_with_its_ranks_and_another_may_take_the_place(local):
+    local.submit("old", f"touch started; {FOREVER}")
+    local.wait_file("old", "started")
+    first = local.wait_server()
+    shutil.rmtree(local.folder / "spool")
+    local.wait_for(lambda: not local.alive(first))
+    local.wait_nothing_left()
+    local.runner = local.open()
+    assert local.wait(local.submit("new", "true")).state is JobState.SUCCEEDED
+    assert local.wait_server() != first
 
 
 def test_two_runners_share_one_server_and_its_slots(local):

@@ -183,11 +183,11 @@ def test_an_answer_that_comes_too_late_doubles_nothing(lab, monkeypatch):
     lab.runner = lab.open(call_limit_s=2.0)
     path = os.environ["PATH"]
     shim(lab, monkeypatch, f'PATH="{path}"; sbatch "$@"; exec sleep 30')
-    id = lab.submit("slow", "echo ran >> count")
-    assert lab.submit("slow", "echo ran >> count") == id
+    id = lab.submit("late-answer", "echo ran >> count")
+    assert lab.submit("late-answer", "echo ran >> count") == id
     assert lab.wait(id).state is JobState.SUCCEEDED
-    assert count(lab, "slow") == 1
-    assert [name for _, name, _ in lab.place.jobs()].count("slow") == 1
+    assert count(lab, "late-answer") == 1
+    assert [name for _, name, _ in lab.place.jobs()].count("late-answer") == 1
 
 
 def test_a_request_that_arrives_after_it_was_sent_again_ends_at_once(lab, monkeypatch):

@@ -140,7 +140,8 @@ def test_two_trials_share_the_nodes_and_a_third_waits_for_them(inside):
     for name in ("first", "second", "third"):
         inside.submit(name, script, processes=1, nodes=2)
     for name in ("first", "second"):
-        inside.wait_file(name, "started-1")
+        for rank in (0, 1):
+            inside.wait_file(name, f"started-{rank}")
         assert len(inside.status(name).nodes) == 2
     time.sleep(0.5)
     assert inside.status("third").state is JobState.QUEUED

@@ -188,7 +188,7 @@ def test_a_trial_whose_server_is_killed_is_tried_again_and_measured(site):
         await_(in_the_middle_of_trial_1, 60, "trial 1 runs")
         os.kill(site.server_pid(), signal.SIGKILL)
         await_(lambda: len(site.trials()[1].attempts) == 2, 30, "trial 1 is tried again")
-        await_(lambda: site.trials()[1].state.final, 30, "trial 1 ends")
+        await_(lambda: site.trials()[1].state.final, 90, "trial 1 ends")
     finally:
         process.send_signal(signal.SIGINT)
         told = finish(process)
