@@ -7,20 +7,18 @@ that PBS moves to another server, and nodes to avoid (see `runners.pbs_script`).
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runners.base import InvalidJob, JobSpec, JobState, JobStatus, RunnerUnavailable, SubmitFailed
-from runners.batch import Record, Records, surroundings
+from runners.base import InvalidJob, JobSpec, JobStatus, RunnerUnavailable, SubmitFailed
+from runners.batch import Record, surroundings
+from runners.batch_runner import BatchRunner, sent_job
 from runners.commands import Answer, call
-from runners.jobfile import decode_job, write_whole
+from runners.jobfile import write_whole
 from runners.paced import PacedRunner
 from runners.pbs_json import Unreadable, read_jobs
 from runners.pbs_script import SCRIPT_FILE, PbsOptions, render
@@ -28,7 +26,6 @@ from runners.pbs_states import read_status
 from runners.pbs_status import status_of
 from runners.rank import GANG_FILE, read_notes, render_gang
 from runners.reading import read_value
-from runners.spool import require_fit
 from search_spaces.cluster import ClusterSpec
 
 _ID = re.compile(r"[0-9]+(\.[A-Za-z0-9.-]+)?")
@@ -47,11 +44,8 @@ _NO_HISTORY = "not configured to maintain job history"
 _OVER = (_UNKNOWN, "Job has finished", "Request invalid for state of job", "Delete already in progress")
 
 
-class PbsRunner:
-    """A Runner over the PBS server that qsub speaks to, and the records under `root`.
-
-    nodes, devices_per_node: of the campaign's cluster; a job that needs more is invalid.
-    """
+class PbsRunner(BatchRunner):
+    """A Runner over the PBS server that qsub speaks to; see BatchRunner."""
 
     def __init__(
         self,
@@ -62,17 +56,11 @@ class PbsRunner:
         devices_per_node: int,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._records = Records(root.resolve())
+        super().__init__(root, nodes=nodes, devices_per_node=devices_per_node, clock=clock)
         self._options = options
-        self._nodes, self._devices_per_node = nodes, devices_per_node
-        self._clock = clock
         self._keeps_history = True
 
-    def submit(self, spec: JobSpec) -> str:
-        self._refuse_invalid(spec)
-        if (known := self.find(spec.name)) is not None:
-            return known
-        spec = replace(spec, directory=spec.directory.resolve())
+    def _send(self, spec: JobSpec) -> str:
         try:
             spec.directory.mkdir(parents=True, exist_ok=True)
             texts = {GANG_FILE: render_gang(spec), SCRIPT_FILE: render(spec, self._options, surroundings())}
@@ -94,66 +82,20 @@ class PbsRunner:
         self._keep_id(spec.name, id)
         return id
 
-    def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
-        unknown = JobStatus(state=JobState.LOST, reason="this runner sent no such job")
-        try:
-            records = {id: self._records.of(id) for id in ids}
-            statuses = {
-                id: unknown if record is None else self._records.final(record.name) for id, record in records.items()
-            }
-        except (OSError, ValueError) as error:
-            raise RunnerUnavailable(f"the records of jobs cannot be read: {error}") from error
-        open_ = {id: record for id, record in records.items() if record is not None and statuses[id] is None}
-        jobs = self._qstat([record.number or id for id, record in open_.items()])
-        for id, record in open_.items():
-            statuses[id] = self._settled(record, jobs.get(record.number or id))
-        return {id: status for id, status in statuses.items() if status is not None}
+    def _search(self, record: Record) -> str | None:
+        answer = self._with_history("qselect", "-u", getpass.getuser(), "-N", record.name)
+        if answer.code != 0:
+            raise RunnerUnavailable(answer.complaint)
+        return min(answer.out.split(), key=lambda id: int(id.partition(".")[0]), default=None)
 
-    def cancel(self, id: str) -> None:
-        record = self._records.of(id)
-        if record is None or self._records.final(record.name) is not None:
-            return
-        try:
-            self._records.ask_cancel(record.name)
-        except OSError as error:
-            raise RunnerUnavailable(f"{id} cannot be cancelled: {error.strerror}") from error
-        answer = self._call("qdel", *dict.fromkeys((id, record.number or id)))
-        if answer.code != 0 and not any(message in answer.complaint for message in _OVER):
-            raise RunnerUnavailable(f"{id} cannot be cancelled: {answer.complaint}")
+    def _withdraw(self, numbers: Sequence[str]) -> str:
+        answer = self._call("qdel", *numbers)
+        over = any(message in answer.complaint for message in _OVER)
+        return "" if answer.code == 0 or over else answer.complaint
 
-    def find(self, name: str) -> str | None:
-        """Asks PBS only for a job that was about to be sent when the answer was lost. Raises RunnerUnavailable."""
-        try:
-            require_fit(name)
-        except InvalidJob:
-            return None
-        record = self._records.get(name)
-        if record is None or record.id is not None:
-            return None if record is None else record.id
-        id = record.claimed_by or self._select(name)
-        if id is not None:
-            self._keep_id(name, id)
-        return id
-
-    def close(self) -> None:
-        """There is nothing to give back."""
-
-    def _refuse_invalid(self, spec: JobSpec) -> None:
-        require_fit(spec.name)
-        if not 1 <= spec.nodes <= self._nodes:
-            raise InvalidJob(f"{spec.name} needs {spec.nodes} nodes, but the cluster has {self._nodes}")
-        if not 1 <= spec.devices_per_node <= self._devices_per_node:
-            told = f"{spec.devices_per_node} devices on a node, but the cluster has {self._devices_per_node}"
-            raise InvalidJob(f"{spec.name} needs {told}")
-        if not spec.command:
-            raise InvalidJob(f"{spec.name} has an empty command")
-
-    def _keep_id(self, name: str, id: str) -> None:
-        """Raises RunnerUnavailable: what was sent is found again by its name, as after an answer that never came."""
-        try:
-            self._records.set_id(name, id)
-        except OSError as error:
-            raise RunnerUnavailable(f"the id {id} of {name} cannot be written: {error.strerror}") from error
+    def _look(self, records: Mapping[str, Record]) -> Mapping[str, JobStatus]:
+        jobs = self._qstat([record.number or id for id, record in records.items()])
+        return {id: self._judged(record, jobs.get(record.number or id)) for id, record in records.items()}
 
     def _call(self, *arguments: str) -> Answer:
         return call(arguments, time_limit_s=self._options.call_limit_s, environment=_environment())
@@ -170,8 +112,6 @@ class PbsRunner:
 
     def _qstat(self, numbers: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         """What PBS lists of these jobs, by its numbers; one that is not there it does not know (any more)."""
-        if not numbers:
-            return {}
         # -E asks the server once for all of them; without, some versions print the first one only (openpbs issue 2672).
         answer = self._with_history("qstat", "-E", "-f", "-F", "json", *numbers)
         try:
@@ -183,35 +123,16 @@ class PbsRunner:
             raise RunnerUnavailable(f"qstat listed no job: {answer.err.strip() or f'exit status {answer.code}'}")
         return jobs
 
-    def _select(self, name: str) -> str | None:
-        answer = self._with_history("qselect", "-u", getpass.getuser(), "-N", name)
-        if answer.code != 0:
-            raise RunnerUnavailable(answer.complaint)
-        return min(answer.out.split(), key=lambda id: int(id.partition(".")[0]), default=None)
-
-    def _settled(self, record: Record, job: Mapping[str, Any] | None) -> JobStatus:
-        """The job's status, kept when it is its last one."""
+    def _judged(self, record: Record, job: Mapping[str, Any] | None) -> JobStatus:
         seen = None if job is None else read_status(job)
         asked = self._records.cancel_asked(record.name)
-        status = status_of(_spec(record), seen, read_notes(record.directory), cancel_asked=asked)
-        if status.state.final:
-            with suppress(OSError):  # the next look comes to the same end
-                self._records.set_final(record.name, status)
-        return status
+        return status_of(sent_job(record), seen, read_notes(record.directory), cancel_asked=asked)
 
 
 def _environment() -> dict[str, str]:
     """What a PBS command sees: none of our secrets, which a site may have told qsub to pass on, and the server."""
     named = {name: os.environ[name] for name in _OF_PBS if name in os.environ}
     return {**surroundings().environment, **named, "LC_ALL": "C"}
-
-
-def _spec(record: Record) -> JobSpec:
-    """The job as it was sent; of one whose folder somebody cleared away, no more than the record tells."""
-    try:
-        return decode_job(json.loads((record.directory / GANG_FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return JobSpec(name=record.name, command=(), directory=record.directory, time_limit_s=0.0)
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> PacedRunner:

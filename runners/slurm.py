@@ -7,20 +7,19 @@ heterogeneous jobs, federations, and clusters where only a token (SLURM_JWT) ope
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runners.base import InvalidJob, JobSpec, JobState, JobStatus, Runner, RunnerUnavailable, SubmitFailed
-from runners.batch import Record, Records, surroundings
+from runners.base import InvalidJob, JobSpec, JobStatus, Runner, RunnerUnavailable, SubmitFailed
+from runners.batch import Record, surroundings
+from runners.batch_runner import BatchRunner, sent_job
 from runners.commands import Answer, call
-from runners.jobfile import decode_job, write_whole
+from runners.jobfile import write_whole
 from runners.paced import PacedRunner
 from runners.rank import GANG_FILE, gang_end, read_notes, render_gang
 from runners.slurm_script import SCRIPT_FILE, Mode, SlurmOptions, minutes, options_for, render
@@ -38,7 +37,6 @@ from runners.slurm_states import (
 )
 from runners.slurm_status import status_of, suspects
 from runners.slurm_steps import create_steps
-from runners.spool import require_fit
 from search_spaces.cluster import ClusterSpec
 
 # What sbatch --parsable says, on a line of its own among those of a site's wrapper: the number, and the cluster's name.
@@ -47,11 +45,8 @@ _UNKNOWN = "Invalid job id"
 _UNKNOWN_NODE = "Invalid node name"
 
 
-class SlurmRunner:
-    """A Runner over the Slurm that sbatch speaks to, and the records under `root`.
-
-    nodes, devices_per_node: of the campaign's cluster; a job that needs more is invalid.
-    """
+class SlurmRunner(BatchRunner):
+    """A Runner over the Slurm that sbatch speaks to; see BatchRunner."""
 
     def __init__(
         self,
@@ -62,17 +57,14 @@ class SlurmRunner:
         devices_per_node: int,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._records = Records(root.resolve())
+        super().__init__(root, nodes=nodes, devices_per_node=devices_per_node, clock=clock)
         self._options = options
-        self._nodes, self._devices_per_node = nodes, devices_per_node
-        self._clock = clock
         self._accounting = True
 
-    def submit(self, spec: JobSpec) -> str:
-        self._refuse_invalid(spec)
-        if (known := self.find(spec.name)) is not None:
-            return known
-        spec = self._placed(replace(spec, directory=spec.directory.resolve()))
+    def _send(self, spec: JobSpec) -> str:
+        if {"\\", "\n"} & set(str(spec.directory)):
+            raise InvalidJob(f"{spec.name} would run in {str(spec.directory)!r}, a name that Slurm cannot write to")
+        spec = self._placed(spec)
         try:
             spec.directory.mkdir(parents=True, exist_ok=True)
             for name, text in spec.files.items():
@@ -80,7 +72,7 @@ class SlurmRunner:
             write_whole(spec.directory / GANG_FILE, render_gang(spec))
             self._write_script(spec)
             self._records.begin(spec.name, spec.directory, self._clock())
-            answer = self._send(spec)
+            answer = self._sbatch(spec)
         except OSError as error:
             raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
         if answer.code != 0 and not is_silence(answer.complaint):
@@ -94,59 +86,12 @@ class SlurmRunner:
             raise RunnerUnavailable(f"{spec.name} may not have been sent: {answer.complaint}")
         return id
 
-    def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
-        unknown = JobStatus(state=JobState.LOST, reason="this runner sent no such job")
-        try:
-            records = {id: self._records.of(id) for id in ids}
-            known = {
-                id: unknown if record is None else self._records.final(record.name) for id, record in records.items()
-            }
-            open_ = {id: record for id, record in records.items() if record is not None and known[id] is None}
-            statuses = self._look(open_) if open_ else {}
-        except (OSError, ValueError) as error:
-            raise RunnerUnavailable(f"the records of jobs cannot be read: {error}") from error
-        return {id: statuses.get(id) or known[id] or unknown for id in ids}
+    def _search(self, record: Record) -> str | None:
+        return self._queued(record) or self._accounted(record)
 
-    def cancel(self, id: str) -> None:
-        try:
-            record = self._records.of(id)
-            if record is None or self._records.final(record.name) is not None:
-                return
-            self._records.ask_cancel(record.name)
-        except OSError as error:
-            raise RunnerUnavailable(f"{id} cannot be cancelled: {error}") from error
-        answer = self._call("scancel", *dict.fromkeys((id, record.number or id)))
-        if answer.code != 0 and _UNKNOWN not in answer.complaint:
-            raise RunnerUnavailable(f"{id} cannot be cancelled: {answer.complaint}")
-
-    def find(self, name: str) -> str | None:
-        """Asks Slurm only for a job that was about to be sent when the answer was lost. Raises RunnerUnavailable."""
-        try:
-            require_fit(name)
-        except InvalidJob:
-            return None
-        record = self._records.get(name)
-        if record is None or record.id is not None:
-            return None if record is None else record.id
-        id = record.claimed_by or self._queued(record) or self._accounted(record)
-        if id is not None:
-            self._keep_id(name, id)
-        return id
-
-    def close(self) -> None:
-        """There is nothing to give back."""
-
-    def _refuse_invalid(self, spec: JobSpec) -> None:
-        require_fit(spec.name)
-        if not 1 <= spec.nodes <= self._nodes:
-            raise InvalidJob(f"{spec.name} needs {spec.nodes} nodes, but the cluster has {self._nodes}")
-        if not 1 <= spec.devices_per_node <= self._devices_per_node:
-            told = f"{spec.devices_per_node} devices on a node, but the cluster has {self._devices_per_node}"
-            raise InvalidJob(f"{spec.name} needs {told}")
-        if not spec.command:
-            raise InvalidJob(f"{spec.name} has an empty command")
-        if {"\\", "\n"} & set(str(spec.directory)):
-            raise InvalidJob(f"{spec.name} would run in {str(spec.directory)!r}, a name that Slurm cannot write to")
+    def _withdraw(self, numbers: Sequence[str]) -> str:
+        answer = self._call("scancel", *numbers)
+        return "" if answer.code == 0 or _UNKNOWN in answer.complaint else answer.complaint
 
     def _placed(self, spec: JobSpec) -> JobSpec:
         """The job as Slurm could place it: without `avoid` where that would leave too few nodes. Raises InvalidJob."""
@@ -169,7 +114,7 @@ class SlurmRunner:
     def _write_script(self, spec: JobSpec) -> None:
         write_whole(spec.directory / SCRIPT_FILE, render(spec, self._options, surroundings()))
 
-    def _send(self, spec: JobSpec) -> Answer:
+    def _sbatch(self, spec: JobSpec) -> Answer:
         """What sbatch said, or that it did not answer. Raises OSError."""
         try:
             # In the script, --export=NIL: Slurm would then load the user's login environment, tokens and all. What
@@ -180,15 +125,8 @@ class SlurmRunner:
         if spec.avoid and answer.code != 0 and _UNKNOWN_NODE in answer.complaint:
             spec = replace(spec, avoid=())
             self._write_script(spec)
-            return self._send(spec)
+            return self._sbatch(spec)
         return answer
-
-    def _keep_id(self, name: str, id: str) -> None:
-        """Raises RunnerUnavailable: what was sent is found again by its name, as after an answer that never came."""
-        try:
-            self._records.set_id(name, id)
-        except OSError as error:
-            raise RunnerUnavailable(f"the id {id} of {name} cannot be written: {error.strerror}") from error
 
     def _queued(self, record: Record) -> str | None:
         """The number by which the controller knows a job of that name and folder. Raises RunnerUnavailable."""
@@ -205,7 +143,7 @@ class SlurmRunner:
 
     def _look(self, records: Mapping[str, Record]) -> dict[str, JobStatus]:
         """The statuses of jobs by id, by one squeue for all, and one sacct and sinfo where they can tell more."""
-        specs = {id: _spec(record) for id, record in records.items()}
+        specs = {id: sent_job(record) for id, record in records.items()}
         seen = self._seen(records, specs)
         notes = {id: read_notes(record.directory) for id, record in records.items()}
         asked = {
@@ -215,20 +153,16 @@ class SlurmRunner:
             for node in suspects(specs[id], sighting, notes[id])
         }
         bad_nodes = self._bad_nodes(sorted(asked)) if asked else ()
-        statuses = {}
-        for id, record in records.items():
-            status = status_of(
+        return {
+            id: status_of(
                 specs[id],
                 seen[id],
                 notes[id],
                 cancel_asked=self._records.cancel_asked(record.name),
                 bad_nodes=bad_nodes,
             )
-            if status.state.final:
-                with suppress(OSError):  # the next look comes to the same end
-                    self._records.set_final(record.name, status)
-            statuses[id] = status
-        return statuses
+            for id, record in records.items()
+        }
 
     def _seen(self, records: Mapping[str, Record], specs: Mapping[str, JobSpec]) -> dict[str, Sighting | None]:
         numbers = {id: record.number or id for id, record in records.items()}
@@ -289,14 +223,6 @@ def _oldest(text: str, directory: Path) -> str | None:
     """The lowest number of a job in that folder, in lines of "number|folder"."""
     pairs = [line.partition("|")[::2] for line in text.splitlines()]
     return min((id for id, folder in pairs if folder == str(directory) and id.isdecimal()), key=int, default=None)
-
-
-def _spec(record: Record) -> JobSpec:
-    """The job as it was sent; of one whose folder somebody cleared away, no more than the record tells."""
-    try:
-        return decode_job(json.loads((record.directory / GANG_FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return JobSpec(name=record.name, command=(), directory=record.directory, time_limit_s=0.0)
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Runner:

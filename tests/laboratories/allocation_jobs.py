@@ -13,6 +13,7 @@ from runners.slurm_steps import Allocation, AllocationRunner
 
 class AllocationLaboratory(Laboratory):
     needs: ClassVar[str | None] = "slurm"
+    period_s = 0.1  # each look starts a squeue
     place: SlurmLab
 
     def open(self, *, nodes: int = 1, minutes: int = 60, **options) -> AllocationRunner:

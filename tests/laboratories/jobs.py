@@ -53,11 +53,12 @@ class Laboratory:
     """Jobs of one runner under test. Subclasses say how to open it and what it leaves running on purpose.
 
     slots: how many processes the runner of `open` lets run at once, all on one node. limit_s: how long anything may
-    take there. needs: the fixture that must be there first; its value is `place`.
+    take there. period_s: between two looks at a job. needs: the fixture that must be there first; its value is `place`.
     """
 
     slots = 4
     limit_s = LIMIT_S
+    period_s = 0.01
     needs: ClassVar[str | None] = None
     alive = staticmethod(alive)
     wait_for = staticmethod(wait_for)
@@ -124,7 +125,7 @@ class Laboratory:
                 return status
             assert not status.state.final, f"{id} ended unexpectedly: {status}"
             assert time.monotonic() < deadline, f"{id} is {status} after {limit_s} s"
-            time.sleep(0.01)
+            time.sleep(self.period_s)
 
     def wait_file(self, name: str, file: str) -> Path:
         path = self.folder / "work" / name / file

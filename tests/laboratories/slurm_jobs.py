@@ -13,6 +13,7 @@ from runners.slurm_script import SlurmOptions
 
 class SlurmLaboratory(Laboratory):
     needs: ClassVar[str | None] = "slurm"
+    period_s = 0.1  # each look starts a squeue
     place: SlurmLab
 
     def open(self, *, partition: str = "one", nodes: int = 1, **options) -> SlurmRunner:
