@@ -22,10 +22,10 @@ from runners.dialects.overlay import overlaid
 from runners.outcome import RESULT_FILE, Measurement, Outcome
 from runners.processes import log_path
 from runners.reading import read_value
-from runners.workloads.base import failed, outcome_without_result
+from runners.workloads.base import failed
 from runners.workloads.brief import BRIEF_FILE, Brief, brief_of, read_brief, render_brief
 from runners.workloads.lines import lines_of
-from runners.workloads.logs import outcome_from_log
+from runners.workloads.logs import outcome_from_log, outcome_without_brief
 from runners.workloads.patterns import Patterns
 from search_spaces.checks import InvalidValue, Problem
 from search_spaces.cluster import ClusterSpec, DeviceKind
@@ -139,8 +139,7 @@ class DeepSpeedWorkload:
         try:
             brief = read_brief(directory)
         except (OSError, ValueError) as error:
-            lost = outcome_without_result(status, "")
-            return replace(lost, reason=f"{BRIEF_FILE} cannot be read: {error}; {lost.reason}")
+            return outcome_without_brief(status, error)
         patterns = PIPELINE_PATTERNS if self._options.pipeline_module else STEP_PATTERNS
         outcome = outcome_from_log(directory, status, brief, patterns, steps=self._options.steps - self._untimed)
         if outcome.measurement is None or (directory / RESULT_FILE).exists():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from runners.failure_texts import CANNOT_RUN, PRECEDENCE, is_echo
 from runners.outcome import Outcome, Verdict
 from runners.processes import log_path
 from runners.workloads.base import failed, outcome_from_result, outcome_without_result, read_tail
-from runners.workloads.brief import Brief
+from runners.workloads.brief import BRIEF_FILE, Brief
 from runners.workloads.last_words import LastWords, read_last_words_of
 from runners.workloads.lines import lines_of, split_lines, untagged
 from runners.workloads.patterns import LOSS, MEMORY, STEP, STEP_TIMES, Patterns, positive
@@ -93,6 +93,12 @@ class _Stream:
 
 def _in_order(values: Mapping[int, float]) -> tuple[float, ...]:
     return tuple(values[step] for step in sorted(values))
+
+
+def outcome_without_brief(status: JobStatus, error: Exception) -> Outcome:
+    """What is left to say of a job whose brief cannot be read: without it, its log has no meaning."""
+    left = outcome_without_result(status, "")
+    return replace(left, reason=f"{BRIEF_FILE} cannot be read: {error}; {left.reason}")
 
 
 def outcome_from_log(directory: Path, status: JobStatus, brief: Brief, patterns: Patterns, *, steps: int) -> Outcome:

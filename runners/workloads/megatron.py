@@ -19,9 +19,8 @@ from runners.dialects.megatron_rules import capabilities_of
 from runners.dialects.megatron_words import arguments_of
 from runners.outcome import Outcome
 from runners.reading import read_value
-from runners.workloads.base import outcome_without_result
 from runners.workloads.brief import BRIEF_FILE, brief_of, read_brief, render_brief
-from runners.workloads.logs import outcome_from_log
+from runners.workloads.logs import outcome_from_log, outcome_without_brief
 from runners.workloads.patterns import Patterns
 from search_spaces.cluster import ClusterSpec
 from search_spaces.framework import Framework
@@ -126,8 +125,7 @@ class MegatronWorkload:
         try:
             brief = read_brief(directory)
         except (OSError, ValueError) as error:
-            lost = outcome_without_result(status, "")
-            return replace(lost, reason=f"{BRIEF_FILE} cannot be read: {error}; {lost.reason}")
+            return outcome_without_brief(status, error)
         return outcome_from_log(directory, status, brief, PATTERNS, steps=self._options.steps)
 
 

@@ -25,9 +25,8 @@ from runners.dialects.torchtitan import (
 from runners.dialects.torchtitan_options import Dtype, Release, TorchtitanOptions
 from runners.outcome import RESULT_FILE, Outcome
 from runners.reading import read_value
-from runners.workloads.base import outcome_without_result
 from runners.workloads.brief import BRIEF_FILE, brief_of, read_brief, render_brief
-from runners.workloads.logs import outcome_from_log
+from runners.workloads.logs import outcome_from_log, outcome_without_brief
 from runners.workloads.patterns import Patterns
 from search_spaces.cluster import ClusterSpec
 from search_spaces.framework import Framework
@@ -121,8 +120,7 @@ class TorchtitanWorkload:
         try:
             brief = read_brief(directory)
         except (OSError, ValueError) as error:
-            lost = outcome_without_result(status, "")
-            return replace(lost, reason=f"{BRIEF_FILE} cannot be read: {error}; {lost.reason}")
+            return outcome_without_brief(status, error)
         outcome = outcome_from_log(directory, status, brief, PATTERNS, steps=self._options.steps)
         measured = outcome.measurement
         if measured is None or (directory / RESULT_FILE).exists():

@@ -133,7 +133,7 @@ def test_a_process_that_watches_a_rank_may_be_killed_too(lab):
     id = lab.submit("watched", FOREVER, processes=2)
     for rank in (0, 1):
         lab.wait_file("watched", f"started-{rank}")
-    mine = f"{lab.folder}/work/watched".encode()
+    mine = os.fsencode(lab.folder / "work" / "watched")
     watchers = processes_where(
         lambda folder: (
             b"runners.rank" in (folder / "cmdline").read_bytes()
