@@ -9,20 +9,35 @@ from pathlib import Path
 
 import pytest
 
+# Before numpy and torch are imported, and for every process that a test starts: the threads of a library of linear
+# algebra wait for each other in a loop, which takes four times as long wherever another process has one of the cores.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 sys.path.insert(0, str(Path(__file__).parent / "laboratories"))
 
 from ray_lab import ENVIRONMENT, RayLab
 from slurm_lab import SlurmLab, why_not
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For several workers of pytest-xdist: what shares a cluster is one worker's, what trains another's, since the
-    first waits for most of its time and the second wants a core of its own."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the cases of the matrix that are not marked slow as well, unless the matrix is asked for.
+
+    For several workers of pytest-xdist: what shares a cluster, the trainer's warm process or a database server is one
+    worker's. The largest group goes first: the clusters, which wait for most of their time, beside the trainer.
+    """
+    if "matrix" not in config.option.markexpr:
+        left_out = [item for item in items if item.get_closest_marker("matrix") and not item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     for item in items:
-        if item.get_closest_marker("slurm") or item.get_closest_marker("ray"):
+        if item.get_closest_marker("browser"):
+            item.add_marker(pytest.mark.xdist_group("browser"))
+        elif item.get_closest_marker("slurm") or item.get_closest_marker("ray"):
             item.add_marker(pytest.mark.xdist_group("clusters"))
-        elif item.get_closest_marker("slow") or item.get_closest_marker("postgres"):
-            item.add_marker(pytest.mark.xdist_group("training"))
+        elif item.get_closest_marker("postgres"):
+            item.add_marker(pytest.mark.xdist_group("databases"))
+        elif item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.xdist_group("trainer" if "trainer" in item.path.parts else "campaigns"))
 
 
 @pytest.fixture(scope="session")

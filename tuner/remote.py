@@ -30,6 +30,7 @@ class NoAnswer(Exception):
 def ask(url: str, question: Mapping[str, str], *, limit_s: float) -> dict[str, str]:
     """The answer's variables by name. Raises NoAnswer within limit_s, whatever the service or the network does."""
     token = _token()
+    too_late = NoAnswer(f"{url} did not answer within {limit_s:g} s")
     answers: SimpleQueue[dict[str, str] | NoAnswer] = SimpleQueue()
 
     def fetch() -> None:
@@ -37,6 +38,8 @@ def ask(url: str, question: Mapping[str, str], *, limit_s: float) -> dict[str, s
             answers.put(_fetch(url, question, token, limit_s))
         except NoAnswer as told:
             answers.put(told)
+        except TimeoutError:
+            answers.put(too_late)
         except (OSError, HTTPException, ValueError) as error:
             answers.put(NoAnswer(f"{url}: {error or type(error).__name__}"))
 
@@ -45,7 +48,7 @@ def ask(url: str, question: Mapping[str, str], *, limit_s: float) -> dict[str, s
     try:
         answer = answers.get(timeout=limit_s)
     except Empty:
-        raise NoAnswer(f"{url} did not answer within {limit_s:g} s") from None
+        raise too_late from None
     if isinstance(answer, NoAnswer):
         raise answer
     return answer

@@ -120,7 +120,7 @@ def test_bash_itself_makes_the_same_words(arguments):
     head = "A='1  2'\nN=4\nL=(p 'q r')\n"
     text = " ".join(arguments)
     told = subprocess.run(
-        ["bash", "-c", f"{head}printf '%s\\0' end {text}"], capture_output=True, text=True, timeout=20, check=True
+        ["bash", "-c", f"{head}printf '%s\\0' end {text}"], capture_output=True, text=True, timeout=100, check=True
     )
     assert words(f"{head}run {text}")[1:] == told.stdout.split("\0")[1:-1], text
 

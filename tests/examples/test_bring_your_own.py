@@ -40,7 +40,7 @@ def campaign(path: Path, document: dict[str, Any]) -> tuple[subprocess.Completed
         return finished, store.trials(found.id)
 
 
-def await_end_of_server(root: Path, limit_s: float = 20.0) -> None:
+def await_end_of_server(root: Path, limit_s: float = 60.0) -> None:
     wanted, deadline = str(root).encode(), time.monotonic() + limit_s
     while any(wanted in _command(folder) for folder in Path("/proc").glob("[0-9]*")):
         assert time.monotonic() < deadline, "the local server goes on"

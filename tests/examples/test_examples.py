@@ -66,7 +66,7 @@ TIGHT = {
 }
 
 
-def await_end_of_server(root: Path, limit_s: float = 20.0) -> None:
+def await_end_of_server(root: Path, limit_s: float = 60.0) -> None:
     """The local server ends by itself once it is idle; nothing of the campaign runs after it."""
     wanted, deadline = str(root).encode(), time.monotonic() + limit_s
     while any(wanted in _command(folder) for folder in Path("/proc").glob("[0-9]*")):

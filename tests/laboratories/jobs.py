@@ -20,7 +20,7 @@ from typing import ClassVar
 from runners.base import JobSpec, JobState, JobStatus, Runner
 from runners.local import LocalRunner
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 MARK = "LABORATORY"
 
 

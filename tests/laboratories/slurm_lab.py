@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "sinfo", "scontrol", "scancel")
-START_LIMIT_S = 30.0
-CALL_LIMIT_S = 10.0
+START_LIMIT_S = 90.0
+CALL_LIMIT_S = 30.0
 # Below the ports that the kernel gives to clients, and below those that jobs meet at.
 _PORTS = range(10_000, 19_900)
 

@@ -45,16 +45,16 @@ def test_a_command_that_does_not_answer_is_ended_with_its_children(tmp_path):
     before = time.monotonic()
     with pytest.raises(RunnerUnavailable, match=r"^sh did not answer within 0.5 s$"):
         call(["sh", "-c", script], time_limit_s=0.5)
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before < 30
     child = int((tmp_path / "child").read_text())
-    wait_for(lambda: not alive(child), 2)
+    wait_for(lambda: not alive(child))
 
 
 def test_a_command_that_leaves_a_process_behind_does_not_hold_us():
     before = time.monotonic()
     with pytest.raises(RunnerUnavailable, match="did not answer"):
-        call(["sh", "-c", "sleep 3 & exit 0"], time_limit_s=0.3)
-    assert time.monotonic() - before < 2
+        call(["sh", "-c", "sleep 15 & exit 0"], time_limit_s=0.3)
+    assert time.monotonic() - before < 10
 
 
 def test_nothing_is_left_open():

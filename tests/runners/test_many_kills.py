@@ -1,4 +1,4 @@
-"""Two hundred tiny jobs that end in every way, and trainers whose ranks are killed in mid-step: nothing is left behind.
+"""Many tiny jobs that end in every way, and trainers whose ranks are killed in mid-step: nothing is left behind.
 
 What others do on this machine meanwhile is not counted: a port or a file in shared memory that a process which is none
 of ours holds is none of ours.
@@ -25,9 +25,6 @@ from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from search_spaces.model import ModelSpec
 from search_spaces.plan import Plan
 
-pytestmark = pytest.mark.slow
-
-JOBS = 200
 SLOTS = 8  # four jobs at once
 OUTSTANDING = 6  # of which two wait
 SHORT_S = 0.2
@@ -185,7 +182,10 @@ def assert_nothing_left_behind(lab, memory_before: set[str], ports_before: set[s
     assert not set.intersection(*looks)
 
 
-def test_two_hundred_jobs_end_as_they_were_made_to_and_leave_nothing(local):
+@pytest.mark.parametrize(
+    "jobs", [pytest.param(80, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.matrix)]
+)
+def test_many_jobs_end_as_they_were_made_to_and_leave_nothing(local, jobs):
     memory_before, ports_before = shared_memory(), listening()
     local.runner = local.open(slots=SLOTS)
     chance = random.Random(200)
@@ -194,9 +194,9 @@ def test_two_hundred_jobs_end_as_they_were_made_to_and_leave_nothing(local):
     wrong: list[str] = []
     number = 0
     deadline = time.monotonic() + 240
-    while number < JOBS or waiting:
-        assert time.monotonic() < deadline, f"{len(ended)} of {JOBS} jobs have ended; unfinished: {waiting}"
-        while number < JOBS and len(waiting) < OUTSTANDING:
+    while number < jobs or waiting:
+        assert time.monotonic() < deadline, f"{len(ended)} of {jobs} jobs have ended; unfinished: {waiting}"
+        while number < jobs and len(waiting) < OUTSTANDING:
             trial = submit_trial(local, number, chance)
             waiting[trial.name] = trial
             number += 1
@@ -207,7 +207,7 @@ def test_two_hundred_jobs_end_as_they_were_made_to_and_leave_nothing(local):
                 if (status.state, status.reason, status.exit_code) not in trial.expected:
                     wrong.append(f"{trial}: {status}")
         time.sleep(0.01)
-    assert len(ended) == JOBS
+    assert len(ended) == jobs
     assert not wrong, "\n".join(wrong)
     assert {status.state for status in ended.values()} == {
         *(JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.TIMED_OUT)
@@ -216,7 +216,7 @@ def test_two_hundred_jobs_end_as_they_were_made_to_and_leave_nothing(local):
     # Every job is what it was, and its ranks' children are gone although no rank lived to end them.
     assert local.runner.poll(list(ended)) == ended
     families = [pids(local, name, rank) for name in ended for rank in (0, 1)]
-    assert sum(family is not None for family in families) > JOBS
+    assert sum(family is not None for family in families) > jobs
 
 
 MODEL = ModelSpec(name="tiny", layers=4, hidden=64, heads=4, ffn=128, vocab=256, seq_len=32)
@@ -237,6 +237,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.slow
 def test_a_trainer_whose_random_rank_is_killed_in_mid_step_is_gone_at_once_and_names_it(local):
     memory_before, ports_before = shared_memory(), listening()
     chance = random.Random(5)

@@ -294,7 +294,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for(runner, shims, sent, tm
         before = time.monotonic()
         with pytest.raises(RunnerUnavailable, match=f"{program} did not answer within 0.2 s"):
             ask()
-        assert time.monotonic() - before < 5
+        assert time.monotonic() - before < 20
 
 
 def test_where_pbs_is_not_installed_the_runner_is_unavailable(tmp_path, monkeypatch, spec):

@@ -40,7 +40,7 @@ def start(spec: JobSpec, rank: int = 3, **environment) -> subprocess.Popen:
 
 
 def end(process: subprocess.Popen) -> int:
-    _, told = process.communicate(timeout=20)
+    _, told = process.communicate(timeout=60)
     assert b"Traceback" not in told, told.decode()
     return process.returncode
 
@@ -120,7 +120,7 @@ def test_a_killed_watcher_takes_the_program_with_it_and_had_left_word_of_the_sta
     process = start(spec)
     wait_for((tmp_path / "ready").exists)
     process.kill()
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     wait_for(lambda: left(spec) == [], 2)
     (note,) = read_notes(tmp_path)
     assert (note.end, note.finished_at, note.exit_code) == (None, None, None)

@@ -67,7 +67,7 @@ def test_small_numbers_are_exact(n, low, high, coverage):
 def test_the_interval_is_right_for_thousands_of_samples():
     start = time.process_time()
     interval = median_interval([float(number) for number in range(5000)])
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 10
     # normal approximation: 1.96 * sqrt(n) / 2 on either side
     assert interval.low == pytest.approx(2499.5 - 0.98 * 5000**0.5, abs=2)
     assert interval.low + interval.high == 4999

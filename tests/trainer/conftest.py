@@ -121,15 +121,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--matrix-table", type=Path, help="where the correctness matrix writes its table")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the cases of the matrix that are not marked slow as well, unless the matrix is asked for."""
-    if "matrix" in config.option.markexpr:
-        return
-    left_out = [item for item in items if item.get_closest_marker("matrix") and not item.get_closest_marker("slow")]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
-
-
 @pytest.fixture(scope="session")
 def note_case(pytestconfig: pytest.Config) -> Iterator[Callable[[str, float, float], None]]:
     """Notes one case's name, largest difference and seconds; the table is written when all have run."""
@@ -191,7 +182,7 @@ def start_job(tmp_path: Path) -> Iterator[StartJob]:
     finally:
         for running in started:
             running.process.terminate()
-            running.process.communicate(timeout=30)
+            running.process.communicate(timeout=120)
 
 
 GLOBAL_BATCH = 8

@@ -159,7 +159,7 @@ def endless(make_job, start_job):
 def test_a_killed_rank_ends_the_gang_at_once(endless, tmp_path):
     process, ranks = endless
     os.kill(ranks[1], signal.SIGKILL)
-    output, _ = process.communicate(timeout=30)  # far below any timeout of the ranks' own
+    output, _ = process.communicate(timeout=60)  # far below any timeout of the ranks' own
     assert process.returncode == 1
     assert "rank 1 was killed by SIGKILL" in output
     assert all(failure.echo for failure in read_failures(tmp_path))
@@ -169,6 +169,6 @@ def test_a_killed_rank_ends_the_gang_at_once(endless, tmp_path):
 def test_a_terminated_gang_leaves_no_rank(endless):
     process, ranks = endless
     process.terminate()
-    process.wait(timeout=30)
+    process.wait(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
     assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)

@@ -2,7 +2,7 @@
 
 Each case takes four AdamW steps, on other data each step, and its losses are compared with those of one process that
 computes the same global batch as one micro-batch. `make test-matrix` runs all cases and writes a table; a plain test
-run takes a third, which together touch every axis. Speed and memory are not looked at; no CUDA, no ring.
+run takes a quarter, which together touch every axis. Speed and memory are not looked at; no CUDA, no ring.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ CASES = """
   llama mbs2
 * gpt mbs4
 * llama dp2 zero0
-* llama dp2 zero1
+  llama dp2 zero1
 * llama dp2 zero2
 * llama dp2 zero3
   llama dp4 zero3
@@ -68,7 +68,7 @@ CASES = """
   gpt dp2 zero3 mbs4
   gpt dp8 zero2
   llama tp2 mbs8
-* llama tp2 nosp mbs8
+  llama tp2 nosp mbs8
 * llama tp2 mbs4
   llama tp4 mbs8
   llama-one-kv tp2 nosp mbs8
@@ -80,7 +80,7 @@ CASES = """
   llama tp2 dp2 zero0 mbs4
   llama tp2 dp2 zero1 mbs4
   llama tp2 dp2 zero2 mbs4
-* llama tp2 dp2 zero3 mbs4
+  llama tp2 dp2 zero3 mbs4
   llama tp2 dp2 zero3 nosp mbs4
   llama-one-kv tp2 mbs8
   llama-one-kv tp2 dp2 zero3 mbs4
@@ -92,16 +92,16 @@ CASES = """
   llama pp2 1f1b
   llama4 pp4 1f1b
   gpt4 pp4 gpipe
-* llama4 pp2 vpp2 interleaved
+  llama4 pp2 vpp2 interleaved
   llama8 pp2 vpp4 interleaved
   llama8 pp4 vpp2 interleaved
   llama4 pp2 vpp2 interleaved mbs2 ga4
   llama4 pp2 vpp2 zero-bubble
   llama8 pp2 vpp4 zero-bubble
-* llama4 pp2 vpp2 zbv
+  llama4 pp2 vpp2 zbv
   llama8 pp4 vpp2 zbv
   llama4 pp2 vpp2 zbv mbs4 ga2
-* gpt4 pp2 vpp2 zbv
+  gpt4 pp2 vpp2 zbv
   gpt4 pp2 vpp2 interleaved
 * gpt4 pp2 vpp2 zero-bubble
 * llama-tied4 pp4 gpipe
@@ -114,7 +114,7 @@ CASES = """
 * gpt pp2 dp2 zero3
   gpt tp2 pp2 mbs4
   llama4 pp2 dp2 zero0 vpp2 interleaved
-* llama4 pp2 dp2 zero1 vpp2 interleaved
+  llama4 pp2 dp2 zero1 vpp2 interleaved
   llama4 pp2 dp2 zero2 vpp2 interleaved
 * llama4 pp2 dp2 zero3 vpp2 interleaved
 * llama4 pp2 dp2 zero0 vpp2 zero-bubble
@@ -155,14 +155,14 @@ CASES = """
   llama tp2 dp2 zero3 full mbs4
   gpt tp2 dp2 zero1 selective mbs4
   llama cp2 mbs4
-* gpt cp2 mbs4
+  gpt cp2 mbs4
   llama cp2 ulysses mbs4
-* gpt cp2 ulysses mbs4
+  gpt cp2 ulysses mbs4
   gpt cp4 mbs4
   gpt cp4 ulysses mbs4
   llama cp2 zero1 mbs4
   llama cp2 zero2 mbs4
-* llama cp2 zero3 mbs4
+  llama cp2 zero3 mbs4
 * llama cp2 dp2 zero3 mbs2
 * llama cp2 dp2 zero1 ulysses mbs2
   llama cp2 dp2 zero0 mbs2
@@ -181,11 +181,11 @@ CASES = """
   gpt-moe mbs4 balanced
 * llama-moe-top1 dp2 ep2 zero0
   llama-moe dp2 zero2
-* llama-moe dp2 ep2 zero0
+  llama-moe dp2 ep2 zero0
   llama-moe dp2 ep2 zero1
   gpt-moe dp2 ep2 zero2
 * gpt-moe dp2 ep2 zero3
-* llama-moe8 dp4 ep2 zero1
+  llama-moe8 dp4 ep2 zero1
 * llama-moe8 dp4 ep2 zero3
   llama-moe dp4 ep4 zero2
   llama-moe8 dp8 ep4 zero1
@@ -261,4 +261,4 @@ def test_a_layout_does_not_change_the_losses(case, reference, run_job, make_job,
 
 def test_the_matrix_is_large_and_names_every_case_once():
     assert len(CASES) == len({case[2:] for case in CASES}) >= 90
-    assert len(CASES) / 3 <= sum(case.startswith("*") for case in CASES) < len(CASES) / 2
+    assert len(CASES) / 4 <= sum(case.startswith("*") for case in CASES) < len(CASES) / 2

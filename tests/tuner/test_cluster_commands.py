@@ -250,7 +250,7 @@ def free_port() -> int:
 @pytest.mark.slow
 def test_a_rank_that_dies_is_one_message_and_leaves_no_process(long_probe, tmp_path):
     os.kill(ranks(tmp_path)[1], signal.SIGKILL)
-    code, out, err = finish(long_probe, limit_s=20)
+    code, out, err = finish(long_probe)
     assert (code, out) == (2, "")
     assert err == "meshtune: the probe failed: rank 1 was killed by SIGKILL\n"
     assert not ours(tmp_path)
@@ -261,8 +261,8 @@ def test_a_rank_that_dies_is_one_message_and_leaves_no_process(long_probe, tmp_p
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
 def test_a_probe_that_is_ended_leaves_no_process_and_no_output(number, code, long_probe, tmp_path):
     os.kill(long_probe.pid, number)
-    assert finish(long_probe, limit_s=20)[0] == code
-    wait_until(lambda: not ours(tmp_path), limit_s=10)
+    assert finish(long_probe)[0] == code
+    wait_until(lambda: not ours(tmp_path))
     assert not (tmp_path / "c.yaml").exists()
 
 
@@ -270,7 +270,7 @@ def test_a_probe_that_is_ended_leaves_no_process_and_no_output(number, code, lon
 
 
 def check_refused(folder: Path, *arguments: str | Path, words: str, **env: str) -> None:
-    code, out, err = finish(start(folder, "--seconds", "3600", *arguments, **env), limit_s=30)
+    code, out, err = finish(start(folder, "--seconds", "3600", *arguments, **env))
     assert (code, out) == (2, "")
     assert "Traceback" not in err
     assert err.startswith("meshtune: ")

@@ -17,6 +17,8 @@ from tuner.trial import Origin
 
 TRIALS = 4
 CONFIRMED = 2
+# After one act is before the next, but for files: every second act, once before and once after it, leaves no gap.
+EVERY = 2
 
 
 def script(make, name):
@@ -99,7 +101,7 @@ def check_end(lab, id, reason, what):
 def test_a_death_at_any_act_loses_nothing_and_doubles_nothing(lab, make, after):
     died, act = True, 0
     while died:
-        act += 1
+        act += EVERY
         id, died = run_dying_at(lab, make, act, after=after)
         check_truth(lab, id)
         check_end(lab, id, "the budget of 4 trials is spent", f"act {act}")
@@ -128,7 +130,7 @@ def test_a_death_after_any_act_of_a_search_that_finds_enough_changes_nothing_of_
 def test_a_death_at_any_act_of_a_cancelling_leaves_no_job_behind(lab, make, after):
     died, act = True, 0
     while died:
-        act += 1
+        act += EVERY
         id, died = run_dying_at(lab, make, act, after=after, order=lambda service, id: service.cancel(id))
         check_truth(lab, id)
         assert lab.campaign(id).state is CampaignState.CANCELLED, f"act {act}"
