@@ -3,13 +3,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+WEB := api/web
+NODE_MODULES := $(WEB)/node_modules/.package-lock.json
+DASHBOARD := api/static/.built
+HAS_NODE := node -e 'process.exit(+(parseInt(process.versions.node) < 20))' 2>/dev/null
+IN_WEB := npm --prefix $(WEB) --no-audit --no-fund
 
-.PHONY: demo test test-fast test-matrix check format install clean
+.PHONY: demo test test-fast test-matrix check format install dashboard clean
 
-demo: $(INSTALLED)
+demo: install
 	$(BIN)/meshtune run examples/demo.yaml
 
-test: $(INSTALLED)
+test: $(INSTALLED) dashboard
+	@if [ -e $(NODE_MODULES) ]; then $(IN_WEB) test; fi
 	sh tests/install_system_packages.sh
 	$(BIN)/pytest --numprocesses 2 --dist loadgroup
 
@@ -17,10 +23,11 @@ test: $(INSTALLED)
 test-fast: $(INSTALLED)
 	$(BIN)/pytest --numprocesses 2 -m "not slow and not postgres and not slurm and not ray and not matrix"
 
-# Every case of the trainer's correctness matrix (a plain test run takes a part), and its table: make test-matrix TABLE=...
+# The long forms of what a plain test run takes a part of, and the table of the trainer's correctness matrix, the longest
+# of them: make test-matrix TABLE=...
 TABLE ?= matrix.md
 test-matrix: $(INSTALLED)
-	$(BIN)/pytest -q -m matrix tests/trainer/test_matrix.py --matrix-table $(TABLE)
+	$(BIN)/pytest -q -m matrix --matrix-table $(TABLE) tests/trainer tests/runners tests/tuner
 	cat $(TABLE)
 
 check: $(INSTALLED)
@@ -28,12 +35,27 @@ check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@if [ -e $(NODE_MODULES) ]; then $(IN_WEB) run check && $(IN_WEB) test; fi
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# A dashboard that cannot be built keeps nobody from the rest: the service runs without it, and says so at /.
 install: $(INSTALLED)
+	@$(MAKE) --no-print-directory dashboard || echo "the dashboard could not be built; the service runs without it"
+
+dashboard:
+	@if $(HAS_NODE); then $(MAKE) --no-print-directory $(DASHBOARD); \
+	else echo "no Node 20 or newer here: the dashboard is not built, and the service runs without it"; fi
+
+$(DASHBOARD): $(NODE_MODULES) $(shell find $(WEB) -name node_modules -prune -o -type f -print)
+	$(IN_WEB) run build
+	touch $@
+
+$(NODE_MODULES): $(WEB)/package.json $(WEB)/package-lock.json
+	$(IN_WEB) ci
+	touch $@
 
 # torch first and alone: its exact version keeps a resolver from choosing a build with CUDA.
 $(INSTALLED): pyproject.toml constraints.txt
@@ -44,4 +66,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .meshtune build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(WEB)/node_modules api/static .meshtune build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,139 @@
+/** Requests to /v1 with the bearer token. Paths are below v1/, as in `get("campaigns?state=running")`. */
+import { token } from "./token";
+import { Problem, problemOf, unreachable } from "./problem";
+
+const MOST_KEPT = 200;
+/** A busy service is asked again by itself, so often and if it names no longer wait than this. */
+const RETRIES = 2;
+const LONGEST_WAIT_S = 5;
+
+interface Kept {
+  etag: string;
+  document: unknown;
+}
+
+const kept = new Map<string, Kept>();
+let onUnauthorized: (problem: Problem) => void = () => {};
+
+/** Who is told of a 401: the session, which asks for a token. */
+export function tellUnauthorized(listener: (problem: Problem) => void): void {
+  onUnauthorized = listener;
+}
+
+/** Forget what was read under another token. */
+export function forget(): void {
+  kept.clear();
+}
+
+/** The address of a path below v1/, relative to the page, which may lie behind a path prefix. */
+export function address(path: string): string {
+  return new URL(`v1/${path}`, document.baseURI.split("#")[0]).toString();
+}
+
+/** The path with this query; null and undefined are left out, an array is repeated. */
+export function withQuery(
+  path: string,
+  query: Record<string, string | number | boolean | readonly (string | number)[] | null | undefined>,
+): string {
+  const search = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) {
+    if (value === null || value === undefined) continue;
+    for (const one of Array.isArray(value) ? value : [value]) search.append(name, String(one));
+  }
+  const text = search.toString();
+  return text ? `${path}?${text}` : path;
+}
+
+/** The bare answer, any 2xx or 304; everything else throws a Problem. An aborted request throws its AbortError. */
+export async function request(path: string, init: RequestInit = {}): Promise<Response> {
+  const headers = new Headers(init.headers);
+  const secret = token.get();
+  if (secret) headers.set("Authorization", `Bearer ${secret}`);
+  let answer: Response;
+  try {
+    answer = await fetch(address(path), { ...init, headers, cache: "no-store" });
+  } catch (error) {
+    if (init.signal?.aborted) throw error;
+    throw unreachable(error);
+  }
+  if (answer.ok || answer.status === 304) return answer;
+  const problem = await problemOf(answer);
+  if (problem.status === 401 && secret === token.get()) onUnauthorized(problem);
+  throw problem;
+}
+
+/** A document. Where the service says that it has not changed (304), this is the very object of the last read. */
+export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
+  const last = kept.get(path);
+  const headers: Record<string, string> = last ? { "If-None-Match": last.etag } : {};
+  const answer = await patiently(() => request(path, { headers, ...(signal && { signal }) }), signal);
+  if (answer.status === 304 && last) return last.document as T;
+  const document = (await answer.json()) as T;
+  const etag = answer.headers.get("ETag");
+  kept.delete(path);
+  if (etag) keep(path, { etag, document });
+  return document;
+}
+
+function keep(path: string, entry: Kept): void {
+  kept.set(path, entry);
+  const oldest = kept.keys().next().value;
+  if (kept.size > MOST_KEPT && oldest !== undefined) kept.delete(oldest);
+}
+
+export interface Body {
+  /** A string is sent as it is, with `type`; anything else as JSON. */
+  body?: unknown;
+  type?: string;
+  /** Makes a repeated POST start nothing twice. */
+  idempotencyKey?: string;
+  signal?: AbortSignal;
+}
+
+export async function post<T>(path: string, options: Body = {}): Promise<T> {
+  const { body, type, idempotencyKey, signal } = options;
+  const headers: Record<string, string> = {};
+  if (body !== undefined) headers["Content-Type"] = type ?? "application/json";
+  if (idempotencyKey) headers["Idempotency-Key"] = idempotencyKey;
+  const text = body === undefined ? null : typeof body === "string" ? body : JSON.stringify(body);
+  const answer = await request(path, { method: "POST", headers, body: text, ...(signal && { signal }) });
+  return (await answer.json()) as T;
+}
+
+/** A new Idempotency-Key. Not crypto.randomUUID, which plain http does not have. */
+export function newKey(): string {
+  const random = crypto.getRandomValues(new Uint8Array(16));
+  return [...random].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+export interface TextPart {
+  text: string;
+  /** Bytes of the whole file, null where the service does not say. */
+  total: number | null;
+}
+
+/** A text such as a log. range: as in the header, "bytes=-65536" for the end; 416 (nothing there yet) is "". */
+export async function text(path: string, range?: string, signal?: AbortSignal): Promise<TextPart> {
+  const headers: Record<string, string> = range ? { Range: range } : {};
+  try {
+    const answer = await patiently(() => request(path, { headers, ...(signal && { signal }) }), signal);
+    const whole = /\/(\d+)$/.exec(answer.headers.get("Content-Range") ?? "")?.[1];
+    return { text: await answer.text(), total: whole === undefined ? null : Number(whole) };
+  } catch (error) {
+    if (error instanceof Problem && error.status === 416) return { text: "", total: 0 };
+    throw error;
+  }
+}
+
+async function patiently(ask: () => Promise<Response>, signal?: AbortSignal): Promise<Response> {
+  for (let tried = 0; ; tried++) {
+    try {
+      return await ask();
+    } catch (error) {
+      const wait = error instanceof Problem ? error.retryAfterS : null;
+      if (tried >= RETRIES || wait === null || wait > LONGEST_WAIT_S) throw error;
+      await new Promise((done) => setTimeout(done, wait * 1000));
+      signal?.throwIfAborted();
+    }
+  }
+}

@@ -1,0 +1,23 @@
+import { expect, test } from "vitest";
+import { problemOf, retryAfter } from "./problem";
+
+test("a problem document keeps its mistakes and the time to wait", async () => {
+  const body = { type: "/problems/invalid-spec", title: "Bad", status: 422, detail: "2 mistakes", errors: [{ pointer: "/a", detail: "no" }] };
+  const problem = await problemOf(new Response(JSON.stringify(body), { status: 422, headers: { "Retry-After": "3" } }));
+  expect([problem.kind, problem.message, problem.mistakes, problem.retryAfterS, problem.passing]).toEqual(["invalid-spec", "2 mistakes", body.errors, 3, false]);
+});
+
+test("an answer that is no problem document is one all the same", async () => {
+  const problem = await problemOf(new Response("<h1>Bad Gateway</h1>", { status: 502, statusText: "Bad Gateway" }));
+  expect([problem.kind, problem.title, problem.mistakes, problem.passing]).toEqual(["", "Bad Gateway", [], true]);
+});
+
+test("a defect of the service does not pass by itself", async () => {
+  const statuses = [404, 429, 500, 503];
+  const problems = await Promise.all(statuses.map((status) => problemOf(new Response("", { status }))));
+  expect(problems.map((problem) => problem.passing)).toEqual([false, true, false, true]);
+});
+
+test("only seconds are a time to wait", () => {
+  expect(["5", " 12 ", "soon", "", null].map((header) => retryAfter(header))).toEqual([5, 12, null, null, null]);
+});

@@ -1,0 +1,50 @@
+/** Who uses the page: the answer of /v1/whoami, and which scopes it has. */
+import { Store, useStore } from "../store";
+import { forget, get, tellUnauthorized } from "./client";
+import { Problem, unreachable } from "./problem";
+import { setToken, token } from "./token";
+import type { Scope, Whoami } from "./types";
+
+export type Session =
+  | { state: "asking" }
+  | { state: "signed-out"; refused: string }
+  | { state: "signed-in"; whoami: Whoami }
+  | { state: "trouble"; problem: Problem };
+
+export const session = new Store<Session>({ state: "asking" });
+
+/** Ask the service who this is; called at the start, and after a token was entered. */
+export async function askWhoami(): Promise<void> {
+  if (session.get().state !== "signed-in") session.set({ state: "asking" });
+  try {
+    session.set({ state: "signed-in", whoami: await get<Whoami>("whoami") });
+  } catch (error) {
+    if (error instanceof Problem && error.status === 401) return; // tellUnauthorized has set it
+    session.set({ state: "trouble", problem: error instanceof Problem ? error : unreachable(error) });
+  }
+}
+
+export async function signIn(secret: string): Promise<void> {
+  setToken(secret.trim());
+  forget();
+  await askWhoami();
+}
+
+export function signOut(): void {
+  setToken("");
+  forget();
+  session.set({ state: "signed-out", refused: "" });
+}
+
+tellUnauthorized((problem) => {
+  session.set({ state: "signed-out", refused: token.get() ? problem.message : "" });
+});
+
+/** True where the token has the scope; admin has all. */
+export function useCan(scope: Scope): boolean {
+  return useStore(session, (now) => now.state === "signed-in" && has(now.whoami, scope));
+}
+
+export function has(whoami: Whoami, scope: Scope): boolean {
+  return whoami.scopes.includes(scope) || whoami.scopes.includes("admin");
+}

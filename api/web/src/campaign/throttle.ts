@@ -1,0 +1,36 @@
+/** A task that many events ask for: never twice at once, with a pause between, and the last request is never lost. */
+
+export interface Throttled {
+  ask: () => void;
+  stop: () => void;
+}
+
+/** gapMs: from the end of one run to the start of the next; `patience` times as long as the last run took, if longer, so
+ * that a slow answer is not asked for all the time. */
+export function throttle(task: () => Promise<void>, gapMs: number, patience = 0): Throttled {
+  let asked = false;
+  let busy = false;
+  let stopped = false;
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  async function run(): Promise<void> {
+    asked = false;
+    busy = true;
+    const start = performance.now();
+    await task();
+    const gap = Math.max(gapMs, patience * (performance.now() - start));
+    timer = setTimeout(() => {
+      busy = false;
+      if (asked && !stopped) void run();
+    }, gap);
+  }
+  return {
+    ask: () => {
+      asked = true;
+      if (!busy && !stopped) void run();
+    },
+    stop: () => {
+      stopped = true;
+      clearTimeout(timer);
+    },
+  };
+}

@@ -1,0 +1,89 @@
+/** What one may do with a campaign: as its state allows it, and the token's scope. */
+import { useRef, useState } from "preact/hooks";
+import { newKey, post } from "./api/client";
+import { Problem, unreachable } from "./api/problem";
+import { useCan } from "./api/session";
+import type { CampaignState, CampaignView } from "./api/types";
+import { go, href } from "./router";
+import { Button, ButtonLink } from "./ui/basics";
+import { Confirm, Dialog } from "./ui/dialog";
+import { ErrorState } from "./ui/states";
+
+type Move = "pause" | "resume" | "cancel" | "clone";
+
+/** The moves of a state, in the order of their buttons. */
+export const MOVES: Record<CampaignState, readonly Move[]> = {
+  running: ["pause", "cancel", "clone"],
+  paused: ["resume", "cancel", "clone"],
+  cancelling: ["clone"],
+  completed: ["clone"],
+  cancelled: ["clone"],
+  failed: ["clone"],
+};
+
+const WORDS: Record<Move, string> = { pause: "Pause", resume: "Resume", cancel: "Cancel", clone: "Clone" };
+
+interface ActionsProps {
+  campaign: CampaignView;
+  /** Called after a move, with the campaign as it is now. */
+  onChange: (campaign: CampaignView) => void;
+  quiet?: boolean;
+}
+
+export function CampaignActions({ campaign, onChange, quiet = false }: ActionsProps) {
+  const may = useCan("launch");
+  const [asking, ask] = useState<Move | null>(null);
+  const [busy, setBusy] = useState<Move | null>(null);
+  const [problem, setProblem] = useState<Problem | null>(null);
+  const key = useRef(newKey());
+  if (!may) return null;
+
+  const move = async (name: Move) => {
+    setBusy(name);
+    try {
+      const path = `campaigns/${encodeURIComponent(campaign.id)}:${name}`;
+      const body = name === "clone" ? { body: {}, idempotencyKey: key.current } : {};
+      const after = await post<CampaignView>(path, body);
+      key.current = newKey();
+      ask(null);
+      if (name === "clone") go(href({ page: "campaign", id: after.id }));
+      else onChange(after);
+    } catch (error) {
+      ask(null);
+      setProblem(error instanceof Problem ? error : unreachable(error));
+    } finally {
+      setBusy(null);
+    }
+  };
+  const start = (name: Move) => (name === "cancel" || name === "clone" ? ask(name) : void move(name));
+
+  return (
+    <>
+      {MOVES[campaign.state].map((name) => (
+        <Button key={name} kind={quiet ? "quiet" : "plain"} busy={busy === name} onClick={() => start(name)} aria-label={`${WORDS[name]} ${campaign.id}`}>
+          {WORDS[name]}
+        </Button>
+      ))}
+      {asking === "cancel" && (
+        <Confirm title={`Cancel ${campaign.id}?`} action="Cancel the campaign" danger busy={busy === "cancel"} onConfirm={() => void move("cancel")} onClose={() => ask(null)}>
+          Its running jobs are ended, and it cannot be resumed. What was measured stays.
+        </Confirm>
+      )}
+      {asking === "clone" && (
+        <Confirm title={`Clone ${campaign.id}?`} action="Start it now" busy={busy === "clone"} onConfirm={() => void move("clone")} onClose={() => ask(null)}>
+          <p>A new campaign of the same spec starts at once.</p>
+          <p>
+            <ButtonLink kind="quiet" href={href({ page: "new" }, { from: campaign.id })}>
+              Change the spec first
+            </ButtonLink>
+          </p>
+        </Confirm>
+      )}
+      {problem && (
+        <Dialog title="That did not work" onClose={() => setProblem(null)}>
+          <ErrorState problem={problem} />
+        </Dialog>
+      )}
+    </>
+  );
+}

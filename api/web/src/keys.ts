@@ -1,0 +1,15 @@
+/** "/" goes to the page's text filter, the input with `data-filter`; Esc leaves a field, and dialogs close by themselves. */
+
+export function followKeys(): void {
+  addEventListener("keydown", (event) => {
+    const at = event.target instanceof HTMLElement ? event.target : null;
+    const writes = at !== null && (at.isContentEditable || ["INPUT", "TEXTAREA", "SELECT"].includes(at.tagName));
+    if (event.key === "Escape" && writes && !at.closest("dialog")) at.blur();
+    if (event.key !== "/" || writes || event.ctrlKey || event.metaKey || event.altKey) return;
+    const field = document.querySelector<HTMLInputElement>("input[data-filter]");
+    if (!field || document.querySelector("dialog[open]")) return;
+    event.preventDefault();
+    field.focus();
+    field.select();
+  });
+}

@@ -1,0 +1,168 @@
+/** The list of campaigns, live: filtered, sorted and cut into pages by the service. */
+import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { withQuery } from "../api/client";
+import { useResource } from "../api/resource";
+import { session, useCan } from "../api/session";
+import type { CampaignPage, CampaignState } from "../api/types";
+import { clearFilters, setFilters, useFilter, useFilters } from "../filters";
+import { useLive } from "../live";
+import { href } from "../router";
+import { useStore } from "../store";
+import { Button, ButtonLink, Card, Chip } from "../ui/basics";
+import { JsonLink } from "../ui/json";
+import { EmptyState, ErrorState, LiveMark, LoadingState, ReconnectingBanner } from "../ui/states";
+import { parseSort, sortText } from "../ui/table";
+import { CAMPAIGN_TONES } from "../words";
+import { CampaignTable } from "./campaign_table";
+
+const STATES = Object.keys(CAMPAIGN_TONES) as CampaignState[];
+const NEWEST = "-created_at";
+const PAGE_SIZE = 50;
+/** While the stream is away the list is read so often; with it, to keep what makes no events (such as trouble) fresh. */
+const POLL_MS = 5_000;
+const POLL_LIVE_MS = 30_000;
+
+export function Campaigns() {
+  const filters = useFilters();
+  const [tokens, setTokens] = useState<string[]>([]);
+  const query = filters.toString();
+  useEffect(() => setTokens([]), [query]);
+  const path = withQuery("campaigns", {
+    state: filters.getAll("state"),
+    owner: filters.get("owner"),
+    name: filters.get("name"),
+    sort: filters.get("sort") ?? NEWEST,
+    page_size: PAGE_SIZE,
+    page_token: tokens.at(-1),
+  });
+  const refresh = useRef<() => void>(() => {});
+  const live = useLive(null, useCallback(() => refresh.current(), []));
+  const page = useResource<CampaignPage>(path, live === "live" ? POLL_LIVE_MS : POLL_MS);
+  refresh.current = page.refresh;
+  const mayLaunch = useCan("launch");
+
+  return (
+    <>
+      <div class="page-head">
+        <h1>Campaigns</h1>
+        <JsonLink path={path} />
+        <LiveMark state={live} />
+        {mayLaunch && (
+          <div class="push wide-only">
+            <ButtonLink kind="primary" href={href({ page: "new" })}>
+              New campaign
+            </ButtonLink>
+          </div>
+        )}
+      </div>
+      <Filters page={page.data} />
+      {page.problem && !page.data ? (
+        <ErrorState problem={page.problem} onRetry={page.refresh} />
+      ) : (
+        <Card testid="campaigns">
+          {page.data ? <Found page={page.data} onChange={page.refresh} filtered={isFiltered(filters)} /> : <LoadingState lines={8} height={40} />}
+        </Card>
+      )}
+      <Pages next={page.data?.next_page_token ?? null} tokens={tokens} onTokens={setTokens} />
+      <ReconnectingBanner state={live} />
+    </>
+  );
+}
+
+function Found({ page, onChange, filtered }: { page: CampaignPage; onChange: () => void; filtered: boolean }) {
+  const sort = parseSort(useFilter("sort")[0] || NEWEST);
+  if (page.campaigns.length > 0)
+    return <CampaignTable campaigns={page.campaigns} sort={sort} onSort={(next) => setFilters({ sort: sortText(next) })} onChange={onChange} />;
+  if (filtered)
+    return (
+      <EmptyState title="No campaign passes the filters">
+        <Button onClick={() => clearFilters(["sort"])}>Clear the filters</Button>
+      </EmptyState>
+    );
+  return (
+    <EmptyState title="There are no campaigns yet">
+      <p class="muted">
+        A campaign tries settings of one training job on one cluster, by short real runs, and keeps the fastest. Start one
+        here, or where the service runs with <code>meshtune run examples/demo.yaml</code>.
+      </p>
+      <ButtonLink kind="primary" href={href({ page: "new" })}>
+        New campaign
+      </ButtonLink>
+    </EmptyState>
+  );
+}
+
+function isFiltered(filters: URLSearchParams): boolean {
+  return ["state", "owner", "name"].some((name) => filters.has(name));
+}
+
+function Filters({ page }: { page: CampaignPage | undefined }) {
+  const filters = useFilters();
+  const states = filters.getAll("state");
+  const toggle = (state: CampaignState) => setFilters({ state: states.includes(state) ? states.filter((one) => one !== state) : [...states, state] });
+  return (
+    <div class="row filters">
+      <NameFilter />
+      <OwnerFilter page={page} />
+      <div class="row" role="group" aria-label="State">
+        {STATES.map((state) => (
+          <Chip key={state} tone={CAMPAIGN_TONES[state]} pressed={states.includes(state)} onClick={() => toggle(state)}>
+            {state}
+          </Chip>
+        ))}
+      </div>
+      <Button kind="quiet" onClick={() => clearFilters(["sort"])} disabled={!isFiltered(filters)}>
+        Clear
+      </Button>
+    </div>
+  );
+}
+
+/** What is typed goes into the hash, and so to the service, when the typing rests. */
+function NameFilter() {
+  const [name, setName] = useFilter("name");
+  const [typed, setTyped] = useState(name);
+  useEffect(() => setTyped(name), [name]);
+  useEffect(() => {
+    if (typed === name) return;
+    const timer = setTimeout(() => setName(typed), 250);
+    return () => clearTimeout(timer);
+  }, [typed]);
+  return <input type="search" data-filter aria-label="Name contains" placeholder="Name contains  ( / )" value={typed} onInput={(event) => setTyped(event.currentTarget.value)} />;
+}
+
+/** The owners seen so far, and oneself. */
+function OwnerFilter({ page }: { page: CampaignPage | undefined }) {
+  const [owner, setOwner] = useFilter("owner");
+  const me = useStore(session, (now) => (now.state === "signed-in" ? now.whoami.name : ""));
+  const seen = useRef(new Set<string>());
+  const owners = useMemo(() => {
+    for (const name of [me, owner, ...(page?.campaigns ?? []).map((campaign) => campaign.owner)]) if (name) seen.current.add(name);
+    return [...seen.current].sort();
+  }, [page, owner, me]);
+  return (
+    <select aria-label="Owner" value={owner} onChange={(event) => setOwner(event.currentTarget.value)}>
+      <option value="">Of anybody</option>
+      {owners.map((name) => (
+        <option key={name} value={name}>
+          {name === me ? `Of ${name} (you)` : `Of ${name}`}
+        </option>
+      ))}
+    </select>
+  );
+}
+
+function Pages({ next, tokens, onTokens }: { next: string | null; tokens: string[]; onTokens: (tokens: string[]) => void }) {
+  if (!next && tokens.length === 0) return null;
+  return (
+    <nav class="row" aria-label="Pages of the list">
+      <Button disabled={tokens.length === 0} onClick={() => onTokens(tokens.slice(0, -1))}>
+        Previous
+      </Button>
+      <span class="muted">page {tokens.length + 1}</span>
+      <Button disabled={!next} onClick={() => next && onTokens([...tokens, next])}>
+        Next
+      </Button>
+    </nav>
+  );
+}

@@ -1,0 +1,160 @@
+/** What a campaign of this spec would meet and cost. Everything here is predicted, and says so. */
+import { Prose } from "../ui/basics";
+import type { PredictionView, QuoteView } from "../api/types";
+import { amount, bytes, count, duration, interval, probability, share, span, stepTime, tokensPerS } from "../format";
+
+export function Quote({ quote }: { quote: QuoteView }) {
+  return (
+    <div class="quote">
+      <Legal quote={quote} />
+      <Fit quote={quote} />
+      <Best quote={quote} />
+      <Cost quote={quote} />
+      <Missing quote={quote} />
+      <p class="muted small">
+        Predicted for {count(quote.devices)} × {quote.device}, {quote.framework}; {quote.basis.words}.
+      </p>
+    </div>
+  );
+}
+
+function Legal({ quote: { space } }: { quote: QuoteView }) {
+  const rejected = Object.entries(space.rejected)
+    .filter(([, rejects]) => rejects > 0)
+    .sort(([, a], [, b]) => b - a);
+  return (
+    <section>
+      <h3>Settings</h3>
+      <p>
+        <strong data-testid="legal">{count(space.legal)}</strong> of {count(space.combinations)} combinations are legal.
+      </p>
+      {rejected.length > 0 && (
+        <details class="small">
+          <summary>What rejects the others</summary>
+          <table class="compact">
+            <tbody>
+              {rejected.map(([rule, rejects]) => (
+                <tr key={rule}>
+                  <td>
+                    <code>{rule}</code>
+                  </td>
+                  <td class="num">{count(rejects)}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+          <p class="muted">A combination may break several rules.</p>
+        </details>
+      )}
+    </section>
+  );
+}
+
+const CLASSES = [
+  ["sure", "surely (90 % or more)"],
+  ["likely", "likely (50 to 90 %)"],
+  ["unlikely", "unlikely (10 to 50 %)"],
+  ["hopeless", "hardly (below 10 %)"],
+] as const;
+
+function Fit({ quote: { fit, space } }: { quote: QuoteView }) {
+  return (
+    <section>
+      <h3>Memory</h3>
+      <p>
+        About <strong>{count(fit.expected)}</strong> of {count(space.legal)} are expected to fit.
+      </p>
+      <div class="fit-bar" role="img" aria-label={CLASSES.map(([name, words]) => `${fit[name]} fit ${words}`).join(", ")}>
+        {CLASSES.filter(([name]) => fit[name] > 0).map(([name]) => (
+          <div key={name} class={`fit-${name}`} style={{ flexGrow: fit[name] }} />
+        ))}
+      </div>
+      <ul class="fit-legend small">
+        {CLASSES.filter(([name]) => fit[name] > 0).map(([name, words]) => (
+          <li key={name}>
+            <span class={`swatch fit-${name}`} aria-hidden="true" /> {count(fit[name])} {words}
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function Best({ quote: { best } }: { quote: QuoteView }) {
+  const first = best[0];
+  if (!first) return null;
+  return (
+    <section>
+      <h3>Predicted best</h3>
+      <p>
+        <code data-testid="predicted-best">{first.plan_key}</code>
+      </p>
+      <dl class="quote-facts">
+        {first.speed && <Speed speed={first.speed} />}
+        <dt>fits</dt>
+        <dd>{probability(first.p_fits)}</dd>
+        <dt>peak memory</dt>
+        <dd>
+          {bytes(first.peak_bytes.value)} <span class="muted">({interval(first.peak_bytes.low, first.peak_bytes.high, bytes)})</span>
+        </dd>
+      </dl>
+      {!first.speed && <p class="muted small">Speeds cannot be predicted: facts about the cluster are missing.</p>}
+    </section>
+  );
+}
+
+function Speed({ speed }: { speed: NonNullable<PredictionView["speed"]> }) {
+  return (
+    <>
+      <dt>speed</dt>
+      <dd>
+        {tokensPerS(speed.tokens_per_s.value)} <span class="muted">({interval(speed.tokens_per_s.low, speed.tokens_per_s.high, tokensPerS)})</span>
+      </dd>
+      <dt>step</dt>
+      <dd>
+        {stepTime(speed.step_s.value)} <span class="muted">({interval(speed.step_s.low, speed.step_s.high, stepTime)})</span>
+      </dd>
+      <dt>MFU</dt>
+      <dd>{share(speed.mfu)}</dd>
+    </>
+  );
+}
+
+function Cost({ quote: { cost } }: { quote: QuoteView }) {
+  return (
+    <section>
+      <h3>Cost at the most</h3>
+      <dl class="quote-facts">
+        <dt>trials</dt>
+        <dd>
+          {count(cost.trials)} <span class="muted">of {span(cost.trial_s.low, cost.trial_s.high)} each</span>
+        </dd>
+        <dt>device-hours</dt>
+        <dd data-testid="device-hours">{span(cost.device_hours.low, cost.device_hours.high, amount)}</dd>
+        <dt>time</dt>
+        <dd>{span(cost.wall_s.low, cost.wall_s.high, duration)}</dd>
+      </dl>
+      {cost.ends_before.map((words) => (
+        <p key={words} class="small">
+          {words}
+        </p>
+      ))}
+    </section>
+  );
+}
+
+function Missing({ quote: { missing } }: { quote: QuoteView }) {
+  if (missing.length === 0) return null;
+  return (
+    <section>
+      <h3>Not known of the cluster</h3>
+      <ul class="list small">
+        {missing.map(({ path, message }) => (
+          <li key={path}>
+            <code>{path}</code> <Prose text={message} />
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}

@@ -1,0 +1,83 @@
+/** The text of a spec with its line numbers; lines with mistakes are marked, and the mistakes listed below. */
+import { useRef } from "preact/hooks";
+import type { Mistake } from "../api/problem";
+import { Prose } from "../ui/basics";
+import { placed, type PlacedMistake } from "./spec_text";
+
+interface EditorProps {
+  text: string;
+  mistakes: readonly Mistake[];
+  onText: (text: string) => void;
+}
+
+const FEWEST_ROWS = 18;
+const MOST_ROWS = 44;
+
+export function SpecEditor({ text, mistakes, onText }: EditorProps) {
+  const area = useRef<HTMLTextAreaElement>(null);
+  const gutter = useRef<HTMLDivElement>(null);
+  const found = placed(text, mistakes);
+  const wrong = new Set(found.map((mistake) => mistake.line));
+  const lines = text.split("\n");
+  const rows = Math.max(FEWEST_ROWS, Math.min(MOST_ROWS, lines.length));
+  const follow = () => {
+    if (area.current && gutter.current) gutter.current.scrollTop = area.current.scrollTop;
+  };
+  const show = (line: number) => {
+    const start = lines.slice(0, line).join("\n").length + (line > 0 ? 1 : 0);
+    area.current?.focus();
+    area.current?.setSelectionRange(start, start + (lines[line]?.length ?? 0));
+  };
+  return (
+    <>
+      <div class="editor" data-testid="editor">
+        <div class="gutter" ref={gutter} aria-hidden="true">
+          {lines.map((_, at) => (
+            <div key={at} class={wrong.has(at) ? "wrong" : undefined}>
+              {at + 1}
+            </div>
+          ))}
+        </div>
+        <textarea
+          ref={area}
+          aria-label="Campaign spec, YAML or JSON"
+          aria-invalid={found.length > 0}
+          aria-describedby="mistakes"
+          wrap="off"
+          rows={rows}
+          spellcheck={false}
+          autocapitalize="off"
+          placeholder="Paste a spec: YAML, or JSON"
+          value={text}
+          onInput={(event) => onText(event.currentTarget.value)}
+          onScroll={follow}
+        />
+      </div>
+      <ul class="mistakes" id="mistakes" data-testid="mistakes">
+        {found.map((mistake) => (
+          <MistakeLine key={mistake.pointer + mistake.detail} mistake={mistake} onShow={show} />
+        ))}
+      </ul>
+    </>
+  );
+}
+
+function MistakeLine({ mistake, onShow }: { mistake: PlacedMistake; onShow: (line: number) => void }) {
+  const { line, pointer, detail } = mistake;
+  const path = pointer.slice(1).replaceAll("/", ".");
+  return (
+    <li>
+      {line !== null && (
+        <button type="button" class="json-link" onClick={() => onShow(line)}>
+          line {line + 1}
+        </button>
+      )}{" "}
+      {path && (
+        <>
+          <code>{path}</code>:{" "}
+        </>
+      )}
+      <Prose text={detail} />
+    </li>
+  );
+}

@@ -1,0 +1,100 @@
+import { expect, test } from "vitest";
+import { lineOfPointer, placed, specOf, typeOf, type SpecForm } from "./spec_text";
+
+const FORM: SpecForm = {
+  name: "my-gpt",
+  model: "llama3-8b",
+  cluster: "dgx-h100",
+  nodes: "4",
+  globalBatch: "128",
+  dtype: "bfloat16",
+  objective: "mfu",
+  search: "physics",
+  runner: "slurm",
+  trials: "30",
+  deviceHours: "",
+  wallHours: "1.5",
+  parallel: "",
+  baseline: true,
+  tp: "8",
+  pp: "1",
+  microBatch: "1",
+  zero: "",
+};
+
+test("the form writes a spec, and leaves out what is empty", () => {
+  expect(specOf(FORM)).toBe(
+    [
+      "name: my-gpt",
+      "model: llama3-8b",
+      "cluster: {preset: dgx-h100, nodes: 4}",
+      "global_batch_size: 128",
+      "workload: {kind: torch, dtype: bfloat16}",
+      "baseline: {tp: 8, pp: 1, micro_batch_size: 1}",
+      "objective: mfu",
+      "search: physics",
+      "runner: slurm",
+      "budget: {trials: 30, wall_time_s: 5400}",
+      "",
+    ].join("\n"),
+  );
+});
+
+test("a simulated runner has the simulated workload, and no baseline is no key", () => {
+  const text = specOf({ ...FORM, runner: "simulated", baseline: false, nodes: "", trials: "", wallHours: "" });
+  expect(text).toContain("workload: simulated\n");
+  expect(text).toContain("cluster: dgx-h100\n");
+  expect(text).not.toMatch(/baseline|budget/);
+});
+
+test("words that YAML would read as something else are quoted", () => {
+  const names = ["on", "a: b", "7b", "Null", "x-1", "42"].map((name) => specOf({ ...FORM, name }).split("\n")[0]);
+  expect(names).toEqual(['name: "on"', 'name: "a: b"', 'name: "7b"', 'name: "Null"', "name: x-1", "name: 42"]);
+});
+
+test("JSON is sent as JSON, anything else as YAML", () => {
+  expect([typeOf('{"a": 1e-7}'), typeOf("a: 1"), typeOf("{a: 1}")]).toEqual(["application/json", "application/yaml", "application/yaml"]);
+});
+
+const YAML = `# budget: in a comment
+name: demo
+space:
+  tp: [1, 2]
+  micro_batch_size:
+    - 1
+    - 0
+workload:
+  kind: torch
+  measuring: {max_steps: 12,
+    min_steps: 3}
+budget: {trials: -1}
+trial:
+  time_limit_s: 90
+`;
+
+test("a pointer leads to the line of its key", () => {
+  const lines = ["/name", "/space/tp", "/space/tp/1", "/space/micro_batch_size/1", "/workload/measuring/min_steps", "/budget/trials", "/trial/time_limit_s"];
+  expect(lines.map((pointer) => lineOfPointer(YAML, pointer))).toEqual([1, 3, 3, 6, 10, 11, 13]);
+});
+
+test("where the text lacks the key, its parent is meant, and the whole text has no line", () => {
+  expect(["/budget/device_hours", "/space/pp", "/nothing", ""].map((pointer) => lineOfPointer(YAML, pointer))).toEqual([11, 2, null, null]);
+});
+
+test("a key of a child is not taken for one of the whole", () => {
+  expect(lineOfPointer("model: {name: a, layers: 2}\ndevice:\n  name: b\nname: c\n", "/name")).toBe(3);
+});
+
+test("a key that only a comment names has no line", () => {
+  expect(lineOfPointer("# seed: 3\nname: a\n", "/seed")).toBe(null);
+});
+
+test("JSON has lines too", () => {
+  const json = JSON.stringify({ name: "a", budget: { trials: -1 }, space: { tp: [1, 2] } }, null, 2);
+  expect(["/budget/trials", "/space/tp", "/name"].map((pointer) => lineOfPointer(json, pointer))).toEqual([3, 6, 1]);
+});
+
+test("a text that cannot be read at all names its line", () => {
+  const mistakes = [{ pointer: "", detail: "is no YAML: expected ',' in line 3, column 5" }, { pointer: "/name", detail: "bad line 9" }];
+  expect(placed(YAML, mistakes).map((mistake) => mistake.line)).toEqual([2, 1]);
+});

@@ -1,0 +1,48 @@
+/** The live quote of a spec that is being written: asked when the typing rests, and the last question wins. */
+import { useEffect, useState } from "preact/hooks";
+import { post } from "../api/client";
+import { Problem, unreachable } from "../api/problem";
+import type { QuoteView } from "../api/types";
+import { typeOf } from "./spec_text";
+
+const REST_MS = 400;
+
+/** Of `text`, which may no longer be what is written. quote: the last good one, also while a newer text is asked. */
+export interface Quoted {
+  text: string;
+  quote: QuoteView | null;
+  problem: Problem | null;
+  asking: boolean;
+}
+
+const NOTHING: Quoted = { text: "", quote: null, problem: null, asking: false };
+
+export function useQuote(text: string): Quoted {
+  const [quoted, setQuoted] = useState<Quoted>(NOTHING);
+  const [tries, setTries] = useState(0);
+  useEffect(() => {
+    if (!text.trim()) return setQuoted(NOTHING);
+    const aborter = new AbortController();
+    setQuoted((last) => ({ ...last, asking: true }));
+    const ask = async () => {
+      try {
+        const options = { body: text, type: typeOf(text), signal: aborter.signal };
+        const quote = await post<QuoteView>("campaigns?dry_run=true", options);
+        setQuoted({ text, quote, problem: null, asking: false });
+      } catch (error) {
+        if (aborter.signal.aborted) return;
+        const problem = error instanceof Problem ? error : unreachable(error);
+        setQuoted((last) => ({ text, quote: last.quote, problem, asking: false }));
+        if (problem.passing) again = window.setTimeout(() => setTries(tries + 1), (problem.retryAfterS ?? 5) * 1000);
+      }
+    };
+    let again = 0;
+    const timer = setTimeout(() => void ask(), REST_MS);
+    return () => {
+      clearTimeout(timer);
+      clearTimeout(again);
+      aborter.abort();
+    };
+  }, [text, tries]);
+  return quoted;
+}

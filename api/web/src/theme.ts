@@ -1,0 +1,47 @@
+/** Light, dark, or as the system has it; remembered. Canvases ask `colour` and draw again when `drawnTheme` changes. */
+import { Store } from "./store";
+
+export type ThemeChoice = "system" | "light" | "dark";
+
+const KEY = "meshtune.theme";
+const system = matchMedia("(prefers-color-scheme: dark)");
+
+export const themeChoice = new Store<ThemeChoice>(remembered());
+/** What is on the screen now. */
+export const drawnTheme = new Store<"light" | "dark">("light");
+
+function remembered(): ThemeChoice {
+  const said = localStorage.getItem(KEY);
+  return said === "light" || said === "dark" ? said : "system";
+}
+
+function apply(): void {
+  const choice = themeChoice.get();
+  if (choice === "system") delete document.documentElement.dataset["theme"];
+  else document.documentElement.dataset["theme"] = choice;
+  drawnTheme.set(choice === "system" ? (system.matches ? "dark" : "light") : choice);
+}
+
+export function followTheme(): void {
+  apply();
+  system.addEventListener("change", apply);
+}
+
+export function chooseTheme(choice: ThemeChoice): void {
+  if (choice === "system") localStorage.removeItem(KEY);
+  else localStorage.setItem(KEY, choice);
+  themeChoice.set(choice);
+  apply();
+}
+
+const probe = document.createElement("span");
+
+/** The colour of a variable of theme.css as canvases take it: colour("--best") is "rgb(0, 117, 0)". */
+export function colour(variable: string): string {
+  if (!probe.isConnected) {
+    probe.hidden = true;
+    document.body.append(probe);
+  }
+  probe.style.color = `var(${variable})`;
+  return getComputedStyle(probe).color;
+}

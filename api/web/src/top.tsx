@@ -1,0 +1,77 @@
+/** The line at the top: where one can go, who one is, light or dark. */
+import { has, session, signOut } from "./api/session";
+import type { Scope, Whoami } from "./api/types";
+import { href, place } from "./router";
+import { useStore } from "./store";
+import { chooseTheme, drawnTheme, themeChoice } from "./theme";
+import { Button } from "./ui/basics";
+
+const SCOPES: readonly Scope[] = ["read", "launch", "command", "admin"];
+
+export function Top() {
+  const page = useStore(place, (now) => now.route.page);
+  const now = useStore(session);
+  const whoami = now.state === "signed-in" ? now.whoami : null;
+  const link = (name: "campaigns" | "new" | "compare", words: string) => (
+    <a href={href({ page: name })} aria-current={page === name ? "page" : undefined}>
+      {words}
+    </a>
+  );
+  return (
+    <header class="top">
+      <div class="top-inside">
+        <a class="brand" href={href({ page: "campaigns" })}>
+          meshtune
+        </a>
+        {whoami && (
+          <nav aria-label="Pages">
+            {link("campaigns", "Campaigns")}
+            {link("compare", "Compare")}
+            {has(whoami, "launch") && link("new", "New")}
+          </nav>
+        )}
+        <div class="who">
+          {whoami && <Who whoami={whoami} />}
+          <ThemeButton />
+        </div>
+      </div>
+    </header>
+  );
+}
+
+function Who({ whoami }: { whoami: Whoami }) {
+  const scopes = SCOPES.filter((scope) => whoami.scopes.includes(scope)).join(", ");
+  if (whoami.loopback)
+    return (
+      <span class="small muted" data-testid="whoami" title={`Scopes: ${scopes}`}>
+        this machine, no token
+      </span>
+    );
+  return (
+    <>
+      <span class="small" data-testid="whoami" title={whoami.expires_at ? `The token expires ${whoami.expires_at}` : "The token does not expire"}>
+        {whoami.name} <span class="muted">({scopes})</span>
+      </span>
+      <Button kind="quiet" onClick={signOut}>
+        Sign out
+      </Button>
+    </>
+  );
+}
+
+function ThemeButton() {
+  const choice = useStore(themeChoice);
+  const drawn = useStore(drawnTheme);
+  const other = drawn === "dark" ? "light" : "dark";
+  return (
+    <Button
+      kind="quiet"
+      onClick={() => chooseTheme(other)}
+      title={choice === "system" ? "As the system has it" : "Remembered"}
+      data-testid="theme"
+    >
+      {other === "dark" ? "Dark" : "Light"}
+      <span class="visually-hidden"> theme</span>
+    </Button>
+  );
+}

@@ -1,0 +1,67 @@
+/** Every job of the trial: where it ran, how it ended, and why. */
+import type { AttemptView, TrialView } from "../api/types";
+import { ago, clock, duration } from "../format";
+import { Card, Chip } from "../ui/basics";
+import { CAUSE_WORDS, trialWord } from "../words";
+
+export function Attempts({ trial }: { trial: TrialView }) {
+  return (
+    <Card title={trial.attempts.length === 1 ? "Attempt" : "Attempts"} testid="attempts">
+      <div class="table-frame">
+        <table>
+          <thead>
+            <tr>
+              <th scope="col" class="num">#</th>
+              <th scope="col">outcome</th>
+              <th scope="col">job</th>
+              <th scope="col">nodes</th>
+              <th scope="col">waited</th>
+              <th scope="col">ran</th>
+              <th scope="col">why</th>
+            </tr>
+          </thead>
+          <tbody>
+            {trial.attempts.map((attempt) => (
+              <AttemptRow key={attempt.number} attempt={attempt} />
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </Card>
+  );
+}
+
+function AttemptRow({ attempt }: { attempt: AttemptView }) {
+  const { word, tone } = trialWord(attempt);
+  return (
+    <tr>
+      <td class="num">{attempt.number}</td>
+      <td>
+        <Chip tone={tone}>{word}</Chip>
+      </td>
+      <td>
+        {attempt.job_name}
+        {attempt.job_id !== null && <div class="muted small">id {attempt.job_id}</div>}
+      </td>
+      <td>
+        {attempt.nodes.join(", ") || "–"}
+        {attempt.failed_nodes.length > 0 && <div class="small mistake">to blame: {attempt.failed_nodes.join(", ")}</div>}
+        {attempt.avoid.length > 0 && <div class="muted small">kept away from {attempt.avoid.join(", ")}</div>}
+      </td>
+      <td title={clock(attempt.submitted_at)}>{between(attempt.submitted_at ?? attempt.planned_at, attempt.started_at)}</td>
+      <td title={clock(attempt.started_at)}>{between(attempt.started_at, attempt.finished_at)}</td>
+      <td>{whyWords(attempt)}</td>
+    </tr>
+  );
+}
+
+function between(start: string | null, end: string | null): string {
+  if (start === null) return "–";
+  return end === null ? `since ${ago(start).replace(" ago", "")}` : duration((Date.parse(end) - Date.parse(start)) / 1000);
+}
+
+function whyWords({ failure, reason, failed_rank, phase, partial }: AttemptView): string {
+  const where = [failed_rank !== null && `rank ${failed_rank}`, phase && `in ${phase}`].filter(Boolean).join(" ");
+  const words = [failure && CAUSE_WORDS[failure], reason, where, partial && `${partial.steps} steps before`];
+  return words.filter(Boolean).join("; ") || "–";
+}

@@ -1,0 +1,76 @@
+/** The first losses beside the baseline's: another way to lay out a job must not change what is trained. */
+import { useResource } from "../api/resource";
+import type { BestView, CampaignView, TrialView } from "../api/types";
+import { number, share } from "../format";
+import { href } from "../router";
+import { Card } from "../ui/basics";
+import { compareLosses, widest } from "./loss_differences";
+
+interface LossesProps {
+  campaign: CampaignView;
+  trial: TrialView;
+  losses: readonly (number | null)[];
+}
+
+export function Losses({ campaign, trial, losses }: LossesProps) {
+  const baseline = campaign.summary.baseline?.trial ?? null;
+  const path = `campaigns/${encodeURIComponent(campaign.id)}`;
+  const other = baseline === null || baseline === trial.number ? null : baseline;
+  const read = useResource<TrialView>(other === null ? null : `${path}/trials/${other}`);
+  const best = useResource<BestView>(other === null ? null : `${path}/best?top=10`);
+  const judged = [...(best.data?.best ?? []), ...(best.data?.front ?? [])].find((one) => one.trial === trial.number)?.trains_as_baseline;
+  const steps = compareLosses(losses, read.data?.measurement?.first_losses ?? []);
+  const most = widest(steps);
+  return (
+    <Card title="First losses" testid="losses">
+      {losses.length === 0 ? (
+        <p class="muted">The job told no losses.</p>
+      ) : (
+        <>
+          <p>
+            {other === null && (baseline === null ? "There is no baseline to compare with." : "This is the baseline.")}
+            {other !== null && most && <>The largest difference from <a href={href({ page: "trial", id: campaign.id, number: other })}>the baseline</a> is {signedShare(most.difference!)} at step {most.step}. </>}
+            {judged === true && "It trains as the baseline does."}
+            {typeof judged === "string" && <strong>{judged}</strong>}
+          </p>
+          <div class="table-frame">
+            <table class="dense">
+              <thead>
+                <tr>
+                  <th scope="col">step</th>
+                  {steps.map((one) => <th key={one.step} scope="col" class="num">{one.step}</th>)}
+                </tr>
+              </thead>
+              <tbody>
+                <tr>
+                  <th scope="row">this trial</th>
+                  {steps.map((one) => <td key={one.step} class="num">{one.loss === null ? "not finite" : number(one.loss, 6)}</td>)}
+                </tr>
+                {other !== null && (
+                  <>
+                    <tr>
+                      <th scope="row">baseline</th>
+                      {steps.map((one) => <td key={one.step} class="num">{number(one.baseline, 6)}</td>)}
+                    </tr>
+                    <tr>
+                      <th scope="row">difference</th>
+                      {steps.map((one) => <td key={one.step} class="num">{one.difference === null ? "–" : signedShare(one.difference)}</td>)}
+                    </tr>
+                  </>
+                )}
+              </tbody>
+            </table>
+          </div>
+        </>
+      )}
+    </Card>
+  );
+}
+
+// Below that, no more than how sums of 32 bits were ordered.
+const LEAST = 1e-6;
+
+function signedShare(difference: number): string {
+  if (difference !== 0 && Math.abs(difference) < LEAST) return "< 0.0001 %";
+  return difference > 0 ? `+${share(difference, 2)}` : share(difference, 2);
+}

@@ -1,0 +1,148 @@
+/** The plain parts that every page is made of. */
+import type { AnchorHTMLAttributes, ButtonHTMLAttributes, ComponentChildren } from "preact";
+import type { Tone } from "../words";
+
+export type ButtonProps = Omit<ButtonHTMLAttributes<HTMLButtonElement>, "size"> & {
+  kind?: "primary" | "plain" | "danger" | "quiet";
+  /** Shows that the action is under way, and takes no second click. */
+  busy?: boolean;
+};
+
+export function Button({ kind = "plain", busy = false, class: more, children, ...rest }: ButtonProps) {
+  return (
+    <button type="button" {...rest} class={`button ${kind} ${more ?? ""}`} disabled={rest.disabled || busy} aria-busy={busy}>
+      {children}
+    </button>
+  );
+}
+
+/** A link that looks like a button. */
+export function ButtonLink({ kind = "plain", ...rest }: AnchorHTMLAttributes<HTMLAnchorElement> & { kind?: "primary" | "plain" | "quiet" }) {
+  return <a {...rest} class={`button ${kind}`} />;
+}
+
+interface CardProps {
+  title?: ComponentChildren;
+  /** Beside the title, in its line. */
+  aside?: ComponentChildren;
+  class?: string;
+  testid?: string;
+  children: ComponentChildren;
+}
+
+/** A region with a heading; the heading's line has a fixed height, so that chips in it shift nothing. */
+export function Card({ title, aside, class: more = "", testid, children }: CardProps) {
+  return (
+    <section class={`card ${more}`} data-testid={testid}>
+      {(title || aside) && (
+        <header class="card-head">
+          {title && <h2>{title}</h2>}
+          {aside && <div class="card-aside">{aside}</div>}
+        </header>
+      )}
+      {children}
+    </section>
+  );
+}
+
+interface ChipProps {
+  tone?: Tone;
+  /** Of a chip that filters: pressed or not. */
+  pressed?: boolean;
+  onClick?: () => void;
+  /** Of a chip that can be taken away. */
+  onRemove?: () => void;
+  title?: string;
+  testid?: string;
+  children: ComponentChildren;
+}
+
+/** A word with its colour as a dot; a button where it does something. */
+export function Chip({ tone, pressed, onClick, onRemove, title, testid, children }: ChipProps) {
+  const inside = (
+    <>
+      {tone && <span class={`dot tone-${tone}`} aria-hidden="true" />}
+      {children}
+    </>
+  );
+  if (onClick)
+    return (
+      <button type="button" class="chip" aria-pressed={pressed} onClick={onClick} title={title} data-testid={testid}>
+        {inside}
+      </button>
+    );
+  if (onRemove)
+    return (
+      <button type="button" class="chip" onClick={onRemove} title={title ?? "Remove this filter"} data-testid={testid}>
+        {inside}
+        <span aria-hidden="true">×</span>
+        <span class="visually-hidden">remove</span>
+      </button>
+    );
+  return (
+    <span class="chip still" title={title} data-testid={testid}>
+      {inside}
+    </span>
+  );
+}
+
+interface TileProps {
+  label: string;
+  value: ComponentChildren;
+  note?: ComponentChildren;
+  testid?: string;
+  children?: ComponentChildren;
+}
+
+/** One figure: what it is, its value, and a line about it (the line's room is kept when it is empty). */
+export function Tile({ label, value, note, testid, children }: TileProps) {
+  return (
+    <section class="card tile" data-testid={testid}>
+      <h2 class="tile-label">{label}</h2>
+      <div class="tile-value">{value}</div>
+      {children}
+      <div class="tile-note">{note ?? "\u00a0"}</div>
+    </section>
+  );
+}
+
+/** done of total as a thin bar; total null: no limit, so no bar, only its room. */
+export function Progress({ done, total, label }: { done: number; total: number | null; label: string }) {
+  if (total === null || total <= 0) return <div class="progress empty" />;
+  const part = Math.min(1, done / total);
+  return (
+    <div class="progress" role="progressbar" aria-label={label} aria-valuemin={0} aria-valuemax={total} aria-valuenow={Math.min(done, total)}>
+      <div style={{ width: `${part * 100}%` }} />
+    </div>
+  );
+}
+
+/** Label above, the control below it, and what is wrong with it below that. */
+export function Field({ label, hint, mistake, children }: { label: string; hint?: string; mistake?: string | undefined; children: ComponentChildren }) {
+  return (
+    <label class="field">
+      <span class="field-label">{label}</span>
+      {children}
+      {hint && <span class="muted small">{hint}</span>}
+      {mistake && <span class="mistake small">{mistake}</span>}
+    </label>
+  );
+}
+
+/** A sentence of the service; what it has in backquotes is code. */
+export function Prose({ text }: { text: string }) {
+  return <>{text.split("`").map((piece, at) => (at % 2 ? <code key={at}>{piece}</code> : piece))}</>;
+}
+
+/** One choice out of a few, all visible: a switch between views. */
+export function Switch<T extends string>({ label, options, value, onChange, testid }: { label: string; options: readonly (readonly [T, string])[]; value: T; onChange: (value: T) => void; testid?: string }) {
+  return (
+    <div class="switch" role="group" aria-label={label} data-testid={testid}>
+      {options.map(([name, words]) => (
+        <button type="button" key={name} aria-pressed={name === value} onClick={() => onChange(name)}>
+          {words}
+        </button>
+      ))}
+    </div>
+  );
+}

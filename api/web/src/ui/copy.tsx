@@ -1,0 +1,57 @@
+/** Copy text. On plain http the browser has no clipboard for us: then the text is shown, selected, to be copied by hand. */
+import { useEffect, useRef, useState } from "preact/hooks";
+import { Button, type ButtonProps } from "./basics";
+import { Dialog } from "./dialog";
+
+type CopyProps = Omit<ButtonProps, "onClick"> & {
+  /** The text, or what makes or fetches it. */
+  text: string | (() => string | Promise<string>);
+  label?: string;
+};
+
+export function CopyButton({ text, label = "Copy", ...rest }: CopyProps) {
+  const [said, say] = useState("");
+  const [byHand, setByHand] = useState<string | null>(null);
+  useEffect(() => {
+    if (!said) return;
+    const timer = setTimeout(() => say(""), 1500);
+    return () => clearTimeout(timer);
+  }, [said]);
+  const copy = async () => {
+    const whole = typeof text === "string" ? text : await text();
+    try {
+      await navigator.clipboard.writeText(whole);
+      say("Copied");
+    } catch {
+      setByHand(whole);
+    }
+  };
+  return (
+    <>
+      <Button {...rest} onClick={() => void copy()}>
+        <span class="stacked">
+          <span style={{ visibility: said ? "hidden" : "visible" }}>{label}</span>
+          <span role="status">{said}</span>
+        </span>
+      </Button>
+      {byHand !== null && (
+        <Dialog title="Copy by hand" onClose={() => setByHand(null)} wide>
+          <p class="muted">The browser lets pages use the clipboard over https and on localhost only. The text is selected.</p>
+          <SelectedText text={byHand} />
+        </Dialog>
+      )}
+    </>
+  );
+}
+
+/** A text that is selected as a whole: on arrival, and when it is clicked. */
+export function SelectedText({ text }: { text: string }) {
+  const element = useRef<HTMLPreElement>(null);
+  const select = () => element.current && getSelection()?.selectAllChildren(element.current);
+  useEffect(() => void select(), [text]);
+  return (
+    <pre ref={element} class="code-block" tabIndex={0} onClick={select}>
+      {text}
+    </pre>
+  );
+}

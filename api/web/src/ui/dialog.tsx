@@ -1,0 +1,73 @@
+/** A panel over the page: the browser's own dialog, so focus stays inside and Esc closes it. */
+import type { ComponentChildren } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import { Button } from "./basics";
+
+interface DialogProps {
+  title: string;
+  onClose: () => void;
+  /** At the right of the title, before the close button. */
+  aside?: ComponentChildren;
+  wide?: boolean;
+  testid?: string;
+  children: ComponentChildren;
+}
+
+export function Dialog({ title, onClose, aside, wide = false, testid, children }: DialogProps) {
+  const element = useRef<HTMLDialogElement>(null);
+  useEffect(() => {
+    const opener = document.activeElement;
+    element.current?.showModal();
+    return () => {
+      if (opener instanceof HTMLElement) opener.focus();
+    };
+  }, []);
+  return (
+    <dialog
+      ref={element}
+      class={wide ? "dialog wide" : "dialog"}
+      aria-label={title}
+      data-testid={testid}
+      onClose={onClose}
+      onClick={(event) => event.target === element.current && onClose()}
+    >
+      <div class="dialog-inside">
+        <header class="card-head">
+          <h2>{title}</h2>
+          <div class="card-aside">
+            {aside}
+            <Button kind="quiet" onClick={onClose} aria-label="Close">
+              ×
+            </Button>
+          </div>
+        </header>
+        {children}
+      </div>
+    </dialog>
+  );
+}
+
+interface ConfirmProps {
+  title: string;
+  children: ComponentChildren;
+  action: string;
+  danger?: boolean;
+  busy?: boolean;
+  onConfirm: () => void;
+  onClose: () => void;
+}
+
+/** Asks before something that cannot be taken back. */
+export function Confirm({ title, children, action, danger = false, busy = false, onConfirm, onClose }: ConfirmProps) {
+  return (
+    <Dialog title={title} onClose={onClose} testid="confirm">
+      <div>{children}</div>
+      <div class="dialog-actions">
+        <Button onClick={onClose}>Back</Button>
+        <Button kind={danger ? "danger" : "primary"} busy={busy} onClick={onConfirm}>
+          {action}
+        </Button>
+      </div>
+    </Dialog>
+  );
+}

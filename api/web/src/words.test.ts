@@ -1,0 +1,17 @@
+import { expect, test } from "vitest";
+import { failureWords, trialsOf, trialWord } from "./words";
+
+test("failures are told by kind, the most frequent first, and none that did not happen", () => {
+  expect(failureWords({ hang: 1, oom: 12, crash: 0 })).toBe("12 out of memory, 1 hang");
+  expect(failureWords({})).toBe("");
+});
+
+test("what is beyond the budget was measured again", () => {
+  expect([trialsOf(4, 6), trialsOf(6, 6), trialsOf(9, 6)]).toEqual(["4 of 6 trials", "6 of 6 trials", "6 of 6 trials, 3 again"]);
+});
+
+test("a trial without a verdict says how far it is", () => {
+  expect(trialWord({ state: "done", verdict: "timed_out" })).toEqual({ word: "timed out", tone: "failed" });
+  expect(trialWord({ state: "submitted", verdict: null })).toEqual({ word: "queued", tone: "plain" });
+  expect(trialWord({ state: "running", verdict: null })).toEqual({ word: "running", tone: "running" });
+});

@@ -1,0 +1,82 @@
+/** States, verdicts and causes in words, and the status colour that goes with each. The word always stands beside it. */
+import type { CampaignState, CampaignView, Cause, TrialBrief, TrialState, Verdict } from "./api/types";
+
+export type Tone = "ok" | "oom" | "failed" | "pruned" | "running" | "plain";
+
+export const CAMPAIGN_TONES: Record<CampaignState, Tone> = {
+  running: "running",
+  paused: "pruned",
+  cancelling: "pruned",
+  completed: "ok",
+  cancelled: "pruned",
+  failed: "oom",
+};
+
+export const VERDICT_WORDS: Record<Verdict, string> = {
+  ok: "ok",
+  oom: "out of memory",
+  crashed: "crashed",
+  timed_out: "timed out",
+  pruned: "pruned",
+  cancelled: "cancelled",
+  lost: "lost",
+  illegal: "illegal",
+};
+
+export const VERDICT_TONES: Record<Verdict, Tone> = {
+  ok: "ok",
+  oom: "oom",
+  crashed: "failed",
+  timed_out: "failed",
+  pruned: "pruned",
+  cancelled: "pruned",
+  lost: "failed",
+  illegal: "failed",
+};
+
+export const STATE_WORDS: Record<TrialState, string> = {
+  planned: "planned",
+  submitted: "queued",
+  running: "running",
+  done: "done",
+};
+
+export const CAUSE_WORDS: Record<Cause, string> = {
+  oom: "out of memory",
+  illegal_setting: "illegal setting",
+  hang: "hang",
+  communication: "communication",
+  node_fault: "node fault",
+  preemption: "preempted",
+  time_limit: "time limit",
+  user_bug: "bug in the job",
+  crash: "crash",
+};
+
+/** How a trial ended, or how far it is. */
+export function trialWord(trial: Pick<TrialBrief, "state" | "verdict">): { word: string; tone: Tone } {
+  if (trial.verdict) return { word: VERDICT_WORDS[trial.verdict], tone: VERDICT_TONES[trial.verdict] };
+  return { word: STATE_WORDS[trial.state], tone: trial.state === "running" ? "running" : "plain" };
+}
+
+/** Failures by kind, the most frequent first: "3 out of memory, 1 hang". */
+export function failureWords(failures: Partial<Record<Cause, number>>): string {
+  return failureCounts(failures)
+    .map(([cause, count]) => `${count} ${CAUSE_WORDS[cause] ?? cause}`)
+    .join(", ");
+}
+
+export function failureCounts(failures: Partial<Record<Cause, number>>): [Cause, number][] {
+  const counts = Object.entries(failures) as [Cause, number][];
+  return counts.filter(([, count]) => count > 0).sort(([, a], [, b]) => b - a);
+}
+
+/** Trials done of the budget's. The best are measured again beyond it. */
+export function trialsOf(done: number, budget: number): string {
+  return done > budget ? `${budget} of ${budget} trials, ${done - budget} again` : `${done} of ${budget} trials`;
+}
+
+/** No device ran these trials: their numbers are made up. */
+export function simulated(campaign: Pick<CampaignView, "spec">): boolean {
+  return campaign.spec.runner.kind === "simulated";
+}
