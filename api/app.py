@@ -4,67 +4,133 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 
-from api import errors, recommendation_routes, schema
-from api.routes import ServiceHandle, router
+from api import (
+    access_routes,
+    campaign_actions,
+    campaign_routes,
+    comparison_routes,
+    errors,
+    house_routes,
+    job_routes,
+    logs_routes,
+    recommendation_routes,
+    report_routes,
+    schema,
+    static_files,
+    stream,
+    trial_routes,
+    why_routes,
+)
+from api.access import reads
+from api.access_gate import Gate
+from api.events_log import TroubleLog, log_events
+from api.idempotency import Idempotency
+from api.metrics import Metrics
+from api.metrics import router as metrics_router
+from api.polled import Polled, PolledFirst
+from api.reading import Reading
+from api.ready import Readiness
+from api.request_log import RequestLog
+from api.routes import router
+from api.settings import DEFAULTS, Settings
+from api.settings import from_environment as read_settings
+from api.stream_hub import StreamHub
 from api.views import HealthView
-from tuner.campaign import CampaignState
 from tuner.driver import Driver, drive_all
 from tuner.paths import Home
 from tuner.service import Service
-from tuner.store import Store
+from tuner.store import Store, claim_database
 
-ACTIVE = frozenset(state for state in CampaignState if state.active)
-# Far above what one service drives; the page is bounded all the same.
-MOST_ACTIVE = 10_000
 # How long a stopping service waits for the tick under way. A search may think longer; to be killed in a tick is safe.
 STOP_LIMIT_S = 1.0
 
 
-def create_app(service: Service, close: Callable[[], None] = lambda: None) -> FastAPI:
+def create_app(service: Service, close: Callable[[], None] = lambda: None, settings: Settings = DEFAULTS) -> FastAPI:
     """The application over a service, which it drives while it runs.
 
     close: gives back what the service stands on, called once after the last tick; by default that stays the caller's.
+    `app.state.end_soon` may be called when the end is near: it lets go of streams, which would not end by themselves.
     """
     driver = Driver(service)
+    hub = StreamHub(service.store, heard=log_events)
+    metrics = Metrics(service, driver, hub)
+    readiness = Readiness(lambda: service.store.check(), hub)
+    stop = threading.Event()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        stop = threading.Event()
+        stop.clear()
+        await hub.start()
         thread = threading.Thread(target=_drive, args=(driver, service, stop), name="driver", daemon=True)
-        app.state.thread = thread
+        app.state.thread = readiness.driver = thread
         thread.start()
         try:
             yield
         finally:
+            stop_by = time.monotonic() + STOP_LIMIT_S
             stop.set()
-            thread.join(STOP_LIMIT_S)  # blocks the event loop, which has nobody left to serve
-            # A tick that still runs needs the store; the process ends without waiting for it.
-            if not thread.is_alive():
+            hub.stop(0.0)
+            # Both block the event loop, which has nobody left to serve. What still runs then needs the store; the
+            # process ends without waiting for it.
+            thread.join(STOP_LIMIT_S)
+            if hub.stop(max(0.0, stop_by - time.monotonic())) and not thread.is_alive():
                 close()
+
+    def end_soon() -> None:
+        stop.set()
+        hub.end_soon()
 
     app = FastAPI(
         title="meshtune",
         summary="Finds the fastest way to lay one training job over one cluster.",
         version=version("meshtune"),
+        # Their pages load scripts from elsewhere; /openapi.json stays.
+        docs_url=None,
+        redoc_url=None,
         lifespan=lifespan,
         generate_unique_id_function=_operation_id,
     )
     app.state.service = service
     app.state.driver = driver
+    app.state.reading = Reading(service.store)
+    app.state.polled = polled = Polled(service.store, lambda: tuple(sorted(driver.troubles.items())))
+    app.state.hub = hub
+    app.state.end_soon = end_soon
     app.state.thread = None
     app.include_router(router)
+    app.include_router(campaign_routes.router)
+    app.include_router(trial_routes.router)
+    app.include_router(campaign_actions.router)
+    app.include_router(job_routes.router)
+    app.include_router(logs_routes.router)
+    app.include_router(why_routes.router)
+    app.include_router(comparison_routes.router)
+    app.include_router(house_routes.router)
     app.include_router(recommendation_routes.router)
+    app.include_router(access_routes.router)
+    app.include_router(report_routes.router)
+    app.include_router(stream.router)
+    app.include_router(metrics_router(metrics, [] if settings.metrics_open else [reads]))
+    # The last one is the first to see a request.
+    app.add_middleware(PolledFirst, polled=polled)
+    app.add_middleware(Idempotency, keys=service.store.access.keys)
+    app.add_middleware(Gate, access=service.store.access, settings=settings)
+    app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)
+    app.add_middleware(RequestLog, observe=metrics.observe)
     errors.install(app)
     schema.install(app)
+    static_files.install(app)
 
     # On the event loop, so that it answers while every thread of the pool is busy.
     @app.get("/healthz", tags=["health"])
@@ -73,23 +139,28 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None) -> Fa
         return HealthView(status="ok", version=version("meshtune"))
 
     @app.get("/readyz", tags=["health"], responses=schema.problems(503))
-    def ready(service: ServiceHandle) -> HealthView:
+    async def ready() -> HealthView:
         """The database answers and takes writes, and campaigns are driven; 503 when not."""
-        service.store.check()
-        thread: threading.Thread | None = app.state.thread
-        if thread is not None and not thread.is_alive():
-            raise HTTPException(503, "the thread that drives the campaigns has died; restart", errors.RETRY_AFTER)
+        if trouble := await readiness.trouble():
+            raise HTTPException(503, trouble, errors.RETRY_AFTER)
         return HealthView(status="ok", version=version("meshtune"))
 
     return app
 
 
 def from_environment() -> FastAPI:
-    """What `meshtune serve` runs: the home is MESHTUNE_HOME, the database MESHTUNE_DB or in the home."""
+    """What `meshtune serve` runs: the home is MESHTUNE_HOME, the database MESHTUNE_DB or in the home.
+
+    Raises InvalidValue for settings, and StoreUnavailable, also where another process serves the same SQLite database.
+    """
     home = Home(Path(os.environ.get("MESHTUNE_HOME", ".meshtune")).absolute())
     home.root.mkdir(parents=True, exist_ok=True)
-    store = Store.open(os.environ.get("MESHTUNE_DB") or home.database_url)
-    return create_app(Service(store, home), close=store.close)
+    settings = read_settings(os.environ)
+    with ExitStack() as opened:
+        store = opened.enter_context(Store.open(os.environ.get("MESHTUNE_DB") or home.database_url))
+        opened.enter_context(claim_database(store))
+        service = Service(store, home, public_url=settings.public_url)
+        return create_app(service, close=opened.pop_all().close, settings=settings)
 
 
 def _operation_id(route: APIRoute) -> str:
@@ -98,7 +169,5 @@ def _operation_id(route: APIRoute) -> str:
 
 
 def _drive(driver: Driver, service: Service, stop: threading.Event) -> None:
-    def active() -> list[str]:
-        return [campaign.id for campaign in service.store.campaigns(limit=MOST_ACTIVE, states=ACTIVE)]
-
-    drive_all(driver, service, active, stop)
+    log = TroubleLog()
+    drive_all(driver, service, stop, lambda: log.look(driver.troubles))

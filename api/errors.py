@@ -7,7 +7,7 @@ the others are in PROBLEMS. What HTTP alone says (an unknown route, a wrong meth
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from typing import Any
@@ -18,10 +18,27 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from api.access_errors import (
+    IdempotencyBusy,
+    IdempotencyReused,
+    IdempotencyUnclear,
+    ScopeMissing,
+    TooManyRequests,
+    Unauthenticated,
+)
 from runners.base import RunnerError
+from runners.dialects.base import CannotExpress
+from runners.outcome import ResultMalformed
+from runners.registry import UnknownBackend
+from search_spaces.checks import Problem as Fault
+from tuner.commanding import CommandNotAllowed
 from tuner.documents import InvalidSpec
+from tuner.export import NothingToExport
+from tuner.job_files import NoSuchLog
 from tuner.recommendations import NothingKnown
+from tuner.reports import ReportRefused
 from tuner.store import AlreadyExists, IllegalMove, NotFound, StoreError, StoreUnavailable
+from tuner.token_quota import QuotaExceeded
 
 PROBLEM_JSON = "application/problem+json"
 # What the client may wait before it tries a 503 again.
@@ -52,11 +69,52 @@ class Malformed(ValueError):
     """The body is no document; trying again with the same body fails again. The message goes on after "the body"."""
 
 
+class InvalidQuery(ValueError):
+    """Parameters that no type describes are wrong; `problems` has their names and, after a dot, parts."""
+
+    def __init__(self, problems: Sequence[Fault]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(map(str, problems)))
+
+
+class RangeNotSatisfiable(Exception):
+    """The range has no byte of what it is a range of; `headers` tell its size."""
+
+    def __init__(self, message: str, size_bytes: int) -> None:
+        self.headers = {"Content-Range": f"bytes */{size_bytes}"}
+        super().__init__(message)
+
+
+class Unanswerable(Exception):
+    """What is known of the campaign does not suffice for an answer; the message says what is missing."""
+
+
 # error -> (status, type, title). The first match in order of specificity wins.
 PROBLEMS: Mapping[type[Exception], tuple[HTTPStatus, str, str]] = {
     InvalidSpec: (HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-spec", "The campaign spec has mistakes"),
     Malformed: (HTTPStatus.UNPROCESSABLE_ENTITY, "malformed-body", "The body is malformed"),
     RequestValidationError: (HTTPStatus.UNPROCESSABLE_ENTITY, "malformed-request", "The request is malformed"),
+    CommandNotAllowed: (HTTPStatus.FORBIDDEN, "command-not-allowed", "The spec names what only `command` allows"),
+    QuotaExceeded: (HTTPStatus.FORBIDDEN, "quota-exceeded", "The token's quota leaves no room for it"),
+    ReportRefused: (HTTPStatus.UNAUTHORIZED, "report-refused", "The token is not this job's"),
+    ResultMalformed: (HTTPStatus.UNPROCESSABLE_ENTITY, "malformed-result", "The document is no result"),
+    Unauthenticated: (HTTPStatus.UNAUTHORIZED, "unauthenticated", "A token is needed"),
+    ScopeMissing: (HTTPStatus.FORBIDDEN, "scope-missing", "The token does not allow this"),
+    TooManyRequests: (HTTPStatus.TOO_MANY_REQUESTS, "rate-limited", "Too many requests"),
+    IdempotencyReused: (HTTPStatus.UNPROCESSABLE_ENTITY, "idempotency-key-reused", "The key is another request's"),
+    IdempotencyBusy: (HTTPStatus.CONFLICT, "idempotency-key-busy", "The first request is still being answered"),
+    IdempotencyUnclear: (HTTPStatus.CONFLICT, "idempotency-key-unclear", "The first request was cut off"),
+    InvalidQuery: (HTTPStatus.UNPROCESSABLE_ENTITY, "malformed-request", "The request is malformed"),
+    RangeNotSatisfiable: (
+        HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+        "range-not-satisfiable",
+        "There is nothing in this range",
+    ),
+    NoSuchLog: (HTTPStatus.NOT_FOUND, "not-found", "There is no such object"),
+    NothingToExport: (HTTPStatus.CONFLICT, "nothing-to-export", "There is no measured setting to export"),
+    CannotExpress: (HTTPStatus.CONFLICT, "cannot-express", "The program has no words for this plan"),
+    UnknownBackend: (HTTPStatus.CONFLICT, "unknown-backend", "The campaign names what is not installed"),
+    Unanswerable: (HTTPStatus.CONFLICT, "unanswerable", "Not enough is known to answer this"),
     NothingKnown: (HTTPStatus.NOT_FOUND, "nothing-known", "Nothing that was measured answers this"),
     NotFound: (HTTPStatus.NOT_FOUND, "not-found", "There is no such object"),
     AlreadyExists: (HTTPStatus.CONFLICT, "already-exists", "The object exists already"),
@@ -70,9 +128,9 @@ PROBLEMS: Mapping[type[Exception], tuple[HTTPStatus, str, str]] = {
 def install(app: FastAPI) -> None:
     """Answer every error of ours, and of the framework, as a problem document."""
     for kind in PROBLEMS:
-        app.add_exception_handler(kind, _ours)
+        app.add_exception_handler(kind, answer_to)
     app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(Exception, _defect)
+    app.add_exception_handler(Exception, defect)
 
 
 def pointer(path: Iterable[object]) -> str:
@@ -80,14 +138,16 @@ def pointer(path: Iterable[object]) -> str:
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
-async def _ours(request: Request, error: Exception) -> JSONResponse:
+async def answer_to(request: Request, error: Exception) -> JSONResponse:
+    """The answer to an error in PROBLEMS, for what stands before the routes, too."""
     status, type_, title = next(PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS)
     mistakes = _mistakes(error)
+    request.state.problem = type_
     detail = str(error)
     if mistakes:
         first = f"{mistakes[0].pointer or 'the body'}: {mistakes[0].detail}"
         detail = first if len(mistakes) == 1 else f"{len(mistakes)} mistakes; the first: {first}"
-    headers = RETRY_AFTER if status is HTTPStatus.SERVICE_UNAVAILABLE else {}
+    headers = RETRY_AFTER if status is HTTPStatus.SERVICE_UNAVAILABLE else getattr(error, "headers", {})
     return _answer(request, status, f"/problems/{type_}", title, detail, mistakes, headers)
 
 
@@ -98,7 +158,7 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     return _answer(request, error.status_code, "about:blank", phrase, detail, headers=error.headers)
 
 
-async def _defect(request: Request, error: Exception) -> JSONResponse:
+async def defect(request: Request, error: Exception) -> JSONResponse:
     """The framework raises the error again after this answer, and the server logs it."""
     status = HTTPStatus.INTERNAL_SERVER_ERROR
     detail = f"a defect of meshtune ({type(error).__name__}); the server's log has the traceback"
@@ -112,6 +172,8 @@ def _mistakes(error: Exception) -> tuple[Mistake, ...]:
         return tuple(
             Mistake(pointer(entry.path.split(".") if entry.path else ()), entry.message) for entry in error.problems
         )
+    if isinstance(error, InvalidQuery):
+        return tuple(Mistake(pointer(["query", *each.path.split(".")]), each.message) for each in error.problems)
     if isinstance(error, RequestValidationError):
         return tuple(Mistake(pointer(entry["loc"]), entry["msg"]) for entry in error.errors())
     return ()

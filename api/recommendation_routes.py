@@ -8,8 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse, Response
 
+from api.access import reads
+from api.handles import MOST_NUMBER, ONE_SPACE, ServiceHandle
 from api.recommendation_views import BestKnownView, best_known_view
-from api.routes import MOST_NUMBER, ONE_SPACE, ServiceHandle
 from api.schema import problems
 from tuner.neighbours import best_projected
 from tuner.recommendations import (
@@ -21,7 +22,7 @@ from tuner.recommendations import (
     software_versions,
 )
 
-router = APIRouter(prefix="/v1", responses=problems(422, 503))
+router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(422, 503))
 
 
 class Format(StrEnum):

@@ -10,6 +10,8 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import TypeAdapter
 
+from api.access_schema import describe
+from api.body import READERS
 from api.errors import PROBLEM_JSON, Problem
 from runners.registry import RUNNERS, WORKLOADS
 from search_spaces.cluster import ClusterSpec
@@ -45,7 +47,9 @@ def _inline(kind: Any, **changes: Any) -> dict[str, Any]:
         if isinstance(node, dict):
             if "$ref" in node:
                 return resolved(definitions[node["$ref"].rpartition("/")[2]])
-            return {key: resolved(value) for key, value in node.items()}
+            # Titles repeat the names that stand there anyway, and generators of clients make colliding types of them.
+            named = {key: value for key, value in node.items() if key != "title" or not isinstance(value, str)}
+            return {key: resolved(value) for key, value in named.items()}
         return [resolved(value) for value in node] if isinstance(node, list) else node
 
     return {**resolved(schema), **changes}
@@ -82,7 +86,7 @@ SPEC_SCHEMA: dict[str, Any] = {
         "model": _with_preset(ModelSpec, sorted(model_presets())),
         "cluster": _with_preset(ClusterSpec, sorted(cluster_presets())),
         "workload": _backend(sorted(WORKLOADS)),
-        "global_batch_size": {"anyOf": [{"type": "integer", "minimum": 1}, {"const": FREE}]},
+        "global_batch_size": {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "enum": [FREE]}]},
         "space": _inline(Bounds),
         "baseline": _inline(Plan),
         "objective": _inline(Objective),
@@ -100,12 +104,39 @@ SPEC_SCHEMA: dict[str, Any] = {
 }
 
 SPEC_REFERENCE = {"$ref": "#/components/schemas/CampaignSpec"}
-SPEC_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": SPEC_REFERENCE, "examples": SPEC_EXAMPLE}},
-    }
-}
+
+
+def _body(schema: dict[str, Any], examples: dict[str, Any]) -> dict[str, Any]:
+    """A body that comes as JSON or as YAML."""
+    content = {"schema": schema, "examples": examples}
+    return {"requestBody": {"required": True, "content": {kind: content for kind in READERS}}}
+
+
+SPEC_BODY = _body(SPEC_REFERENCE, SPEC_EXAMPLE)
+WHY_BODY = _body(
+    {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["spec", "plan"],
+        "properties": {"spec": SPEC_REFERENCE, "plan": _inline(Plan)},
+    },
+    {
+        "demo": {
+            "summary": "Why not eight-fold tensor parallelism",
+            "value": {"spec": SPEC_EXAMPLE["demo"]["value"], "plan": {"tp": 8}},
+        }
+    },
+)
+CHANGES_BODY = _body(
+    {"type": "object", "title": "Changes", "description": "Laid over the spec as RFC 7396 has it: null takes away."},
+    {"seed": {"summary": "The same once more, with another seed", "value": {"name": "demo-2", "seed": 2}}},
+)
+
+
+def plan_parameters() -> list[dict[str, Any]]:
+    """The fields of a plan as parameters of a query, none of them required."""
+    properties: dict[str, Any] = _inline(Plan)["properties"]
+    return [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in properties.items()]
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -116,7 +147,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
         status: {
             "description": HTTPStatus(status).phrase,
             "content": content,
-            **({"headers": retry} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}),
+            **({"headers": retry} if status in (429, 503) else {}),
         }
         for status in statuses
     }
@@ -132,6 +163,7 @@ def install(app: FastAPI) -> None:
             schemas = document["components"]["schemas"]
             schemas |= {"CampaignSpec": SPEC_SCHEMA, "Problem": _inline(Problem)}
             schemas["CampaignView"]["properties"]["spec"] = SPEC_REFERENCE
+            describe(document, problems(401, 403, 422, 429, 503), problems(409))
         return generated()
 
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI documents it ("Extending OpenAPI")

@@ -193,9 +193,9 @@ def _attempt_view(attempt: Attempt) -> AttemptView:
         nodes=attempt.nodes,
         failed_nodes=attempt.failed_nodes,
         planned_at=rfc3339(attempt.planned_at),
-        submitted_at=_optional_time(attempt.submitted_at),
-        started_at=_optional_time(attempt.started_at),
-        finished_at=_optional_time(attempt.finished_at),
+        submitted_at=optional_time(attempt.submitted_at),
+        started_at=optional_time(attempt.started_at),
+        finished_at=optional_time(attempt.finished_at),
     )
 
 
@@ -204,5 +204,5 @@ def rfc3339(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def _optional_time(seconds: float | None) -> datetime | None:
+def optional_time(seconds: float | None) -> datetime | None:
     return None if seconds is None else rfc3339(seconds)

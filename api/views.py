@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+from api.summary_views import ObjectiveView, SummaryView, objective_view, summary_view
 from api.trial_views import rfc3339
 from runners.outcome import Verdict
 from runners.profile import Straggler
@@ -23,7 +24,8 @@ from tuner.pareto import front_of
 from tuner.quantity import Estimate
 from tuner.ranking import Confirmation, Ranked
 from tuner.recommend import Recommendation
-from tuner.spec import CampaignSpec, Objective
+from tuner.spec import CampaignSpec
+from tuner.summary import Summary
 from tuner.trial import Origin
 
 
@@ -34,7 +36,8 @@ class CampaignView:
     search_ended: why no more plans are chosen; empty while the search goes on. Then the best ones are measured once
     more. chance_left: the probability that some plan which was not tried is better than the best by more than the
     spec's `stop.tolerance`, as the search said when it was last asked; null where it never said. lessons: the earlier
-    campaigns that the search learns from.
+    campaigns that the search learns from. owner: the name of the token that created it, empty for the command line.
+    nodes, devices, model, cluster: sizes and names from the spec.
     """
 
     id: str
@@ -51,6 +54,12 @@ class CampaignView:
     search_ended: str
     chance_left: float | None
     lessons: tuple[Lesson, ...]
+    owner: str
+    nodes: int
+    devices: int
+    model: str
+    cluster: str
+    summary: SummaryView
     spec: Mapping[str, Any]
 
 
@@ -58,16 +67,6 @@ class CampaignView:
 class CampaignPage:
     campaigns: list[CampaignView]
     next_page_token: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectiveView:
-    """A measured objective in its unit, with the ends of its 95 % interval."""
-
-    name: Objective
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +133,14 @@ class BestView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParetoView:
+    """The settings of which none is both slower and fuller than another one, the fastest first."""
+
+    campaign: str
+    front: list[RankedView]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceView:
     """A space: combinations spanned, legal plans, and how many combinations each rule rejects (they overlap)."""
 
@@ -158,7 +165,8 @@ class HealthView:
     version: str
 
 
-def campaign_view(campaign: Campaign, trials: Mapping[str, int], trouble: str) -> CampaignView:
+def campaign_view(campaign: Campaign, summary: Summary, trouble: str) -> CampaignView:
+    cluster = campaign.spec.cluster
     return CampaignView(
         id=campaign.id,
         name=campaign.spec.name,
@@ -169,11 +177,17 @@ def campaign_view(campaign: Campaign, trials: Mapping[str, int], trouble: str) -
         elapsed_s=campaign.elapsed_s,
         combinations=campaign.combinations,
         legal=campaign.legal,
-        trials=dict(trials),
+        trials=dict(summary.trials),
         trouble=trouble,
         search_ended=campaign.search_ended,
         chance_left=campaign.chance_left,
         lessons=campaign.lessons,
+        owner=campaign.owner,
+        nodes=cluster.nodes,
+        devices=cluster.devices,
+        model=campaign.spec.model.name,
+        cluster=cluster.name,
+        summary=summary_view(campaign.spec, summary),
         spec=spec_document(campaign.spec),
     )
 
@@ -201,17 +215,21 @@ def space_view(space: Space) -> SpaceView:
 
 
 def best_view(campaign: Campaign, recommendation: Recommendation, ranking: Sequence[Ranked], top: int) -> BestView:
-    objective, choice = campaign.spec.objective, recommendation.choice
+    spec, choice = campaign.spec, recommendation.choice
     return BestView(
         campaign=campaign.id,
         recommendation=RecommendationView(
             reason=recommendation.reason,
             better_than_baseline=recommendation.better,
-            setting=None if choice is None else _ranked_view(objective, choice),
+            setting=None if choice is None else _ranked_view(spec, choice),
         ),
-        best=[_ranked_view(objective, entry) for entry in ranking[:top]],
-        front=[_ranked_view(objective, entry) for entry in front_of(ranking)],
+        best=[_ranked_view(spec, entry) for entry in ranking[:top]],
+        front=[_ranked_view(spec, entry) for entry in front_of(ranking)],
     )
+
+
+def pareto_view(campaign: Campaign, ranking: Sequence[Ranked]) -> ParetoView:
+    return ParetoView(campaign=campaign.id, front=[_ranked_view(campaign.spec, entry) for entry in front_of(ranking)])
 
 
 def event_view(event: Event) -> EventView:
@@ -220,15 +238,15 @@ def event_view(event: Event) -> EventView:
     )
 
 
-def _ranked_view(objective: Objective, entry: Ranked) -> RankedView:
-    reached, profile = entry.objective, entry.measurement.profile
+def _ranked_view(spec: CampaignSpec, entry: Ranked) -> RankedView:
+    profile = entry.measurement.profile
     return RankedView(
         rank=entry.rank,
         trial=entry.trial.number,
         origin=entry.trial.origin,
         plan=entry.trial.plan,
         plan_key=entry.trial.plan.key,
-        objective=ObjectiveView(name=objective, value=reached.value, low=reached.low, high=reached.high),
+        objective=objective_view(spec, entry.objective),
         tokens_per_s=entry.tokens_per_s,
         step_time_s=entry.measurement.step_time_s,
         timed_steps=len(entry.measurement.step_times_s),

@@ -13,9 +13,14 @@ has_slurm() {
     done
 }
 
+has_chromium() {
+    command -v chromium >/dev/null 2>&1
+}
+
 missing=""
 has_postgres || missing="$missing postgresql"
 has_slurm || missing="$missing slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
+has_chromium || missing="$missing chromium"
 
 if [ -z "$missing" ]; then
     exit 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import uuid
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -67,7 +69,8 @@ class Campaign:
     resumed. elapsed_s: the time it was worked on, which a wall-time budget counts. reason: why the state is what it is,
     fit for a user. search_ended: why no more plans are chosen, empty while the search goes on and where something else
     ended the campaign before. chance_left: the last word of the search, see `Proposal`; None where it never said one.
-    lessons: the earlier campaigns that its search learns from. Times are epoch seconds."""
+    lessons: the earlier campaigns that its search learns from. owner: the name of the token that created it, empty for
+    the command line. Times are epoch seconds."""
 
     id: str
     spec: CampaignSpec
@@ -82,6 +85,7 @@ class Campaign:
     search_ended: str = ""
     chance_left: float | None = None
     lessons: tuple[Lesson, ...] = ()
+    owner: str = ""
 
     @property
     def simulated(self) -> bool:
@@ -104,3 +108,9 @@ class Event:
     at: float
     kind: str
     data: dict[str, object]
+
+
+def new_id(name: str) -> str:
+    """A campaign's id: readable, safe in file names, URLs and schedulers; the name's letters and some random ones."""
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:30].strip("-") or "campaign"
+    return f"{slug}-{uuid.uuid4().hex[:6]}"

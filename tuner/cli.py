@@ -1,5 +1,5 @@
 """The command line: `meshtune run|resume|show|best|analyze|import|export|rerun|revalidate|spaces|estimate|project|
-recommend|sbatch|pause|cancel|serve`.
+recommend|sbatch|pause|cancel|serve|db`.
 
 Exit codes: 0 done, or paused with the reason told; 1 the campaign ended without a measured setting; 2 a mistake in what
 was asked for, or something that meshtune needs and does not get, told in one message; 130 interrupted, and the campaign
@@ -8,7 +8,6 @@ can be resumed.
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -25,20 +24,23 @@ from tuner.analysis_commands import analysis_app
 from tuner.arguments import Refused, find_campaign, named_options, open_service, plan_fields, read_spec_file
 from tuner.campaign import Campaign, CampaignState
 from tuner.cluster_commands import cluster_app
+from tuner.db_commands import db_app
 from tuner.driver import Driver, drive_one
 from tuner.dry_run import rehearsal
 from tuner.estimate_commands import estimate_app
 from tuner.export import FORMATS, NothingToExport, best_document, choose, write_export
 from tuner.import_commands import import_app
+from tuner.leases import CampaignBusy
 from tuner.options import DEFAULT_HOME, CampaignId, DatabaseOption, HomeOption, JsonOption, SpecFile, print_json
 from tuner.recommend_commands import recommend_app
 from tuner.remeasure_commands import remeasure_app
 from tuner.sbatch_commands import sbatch_app
 from tuner.search.base import SearchError
+from tuner.serve_commands import serve_app
 from tuner.service import Service
 from tuner.store import StoreError
 from tuner.terminal import console, errors, follow, print_best, print_campaign, print_campaigns, print_trial
-from tuner.work import CampaignBusy
+from tuner.token_commands import token_app
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -46,12 +48,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cluster_app, name="cluster")
+app.add_typer(token_app, name="token")
+app.add_typer(db_app, name="db")
 app.add_typer(estimate_app)
 app.add_typer(analysis_app)
 app.add_typer(recommend_app)
 app.add_typer(sbatch_app)
 app.add_typer(remeasure_app)
 app.add_typer(import_app)
+app.add_typer(serve_app)
 
 
 def _version(wanted: bool) -> None:
@@ -91,7 +96,7 @@ def run(
             console.print(line, soft_wrap=True)
         return
     with open_service(home, db, create=True) as service:
-        _work_on(service, service.create(document))
+        _work_on(service, service.create(document, drives=True))
 
 
 @app.command()
@@ -212,24 +217,6 @@ def spaces(
     if plans:
         for plan in space:
             console.print(plan.key, soft_wrap=True)
-
-
-@app.command()
-def serve(
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
-    home: HomeOption = DEFAULT_HOME,
-    db: DatabaseOption = "",
-) -> None:
-    """Serve the REST API, and drive every active campaign of this home."""
-    import uvicorn
-
-    os.environ["MESHTUNE_HOME"] = str(home.absolute())
-    if db:
-        os.environ["MESHTUNE_DB"] = db
-    with open_service(home, db, create=True):
-        pass  # a database that cannot be used is told here, in one message
-    uvicorn.run("api.app:from_environment", factory=True, host=host, port=port, timeout_graceful_shutdown=1)
 
 
 def _work_on(service: Service, campaign: Campaign) -> None:

@@ -23,7 +23,7 @@ from search_spaces.plan import PLAN_FIELDS, Plan
 from search_spaces.presets import cluster_presets, model_presets
 from search_spaces.space import Bounds, Space, SpaceTooLarge
 from tuner.paths import Home
-from tuner.plain import find_foreign
+from tuner.plain import MOST_VALUES, Unbounded, find_foreign
 from tuner.search.base import SearchError
 from tuner.search.registry import SEARCHES, create_search
 from tuner.space import build_space
@@ -32,6 +32,8 @@ from tuner.spec import Backend, Budget, CampaignSpec, Objective, StopRule, Trial
 FREE = "free"
 DEFAULT_SEARCH = "physics"
 DEFAULT_TRIALS = 20
+# One `<<` of a YAML text takes so many mappings at the most.
+MOST_MERGED = 10
 
 
 class InvalidSpec(ValueError):
@@ -50,7 +52,7 @@ def parse_yaml(text: str) -> object:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise InvalidSpec([Problem(where, error.problem or "is not YAML")]) from None
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         # The others are what SafeLoader's constructors let through: 2024-99-99, `!!bool x`, 3000 open brackets.
         told = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InvalidSpec([Problem("", f"is not YAML: {told}")]) from None
@@ -65,7 +67,10 @@ def read_spec(document: object, home: Home | None) -> tuple[CampaignSpec, Space]
     if not isinstance(document, Mapping):
         given = "nothing" if document is None else f"a {type(document).__name__}"
         raise InvalidSpec([Problem("", f"a spec is a mapping of keys, not {given}")])
-    foreign = find_foreign(document)
+    try:
+        foreign = find_foreign(document)
+    except Unbounded as error:
+        raise InvalidSpec([error.problem]) from None
     refused = {problem.path.partition(".")[0] for problem in foreign}
     if "" in refused:
         raise InvalidSpec(foreign)
@@ -292,7 +297,24 @@ def _merged(base: Mapping[str, Any], over: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 class _OneKeyOnce(yaml.SafeLoader):
-    """YAML as the standard library of specs would have it: a key stands once in its mapping."""
+    """YAML as the standard library of specs would have it: a key stands once in its mapping, and merges (`<<`), which
+    copy what they name, make a document no larger than one may be."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._merged = 0
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        sources = [value for key, value in node.value if key.tag == "tag:yaml.org,2002:merge"]
+        if any(len(source.value) > MOST_MERGED for source in sources if isinstance(source, yaml.SequenceNode)):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"merges more than {MOST_MERGED} mappings", node.start_mark
+            )
+        super().flatten_mapping(node)
+        self._merged += len(node.value) if sources else 0
+        if self._merged > MOST_VALUES:
+            told = f"merges make more than {MOST_VALUES} values"
+            raise yaml.constructor.ConstructorError(None, None, told, node.start_mark)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()

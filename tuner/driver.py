@@ -9,18 +9,25 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from runners.base import RunnerError
+from tuner.leases import CampaignBusy, told
 from tuner.limits import InvalidLimits
 from tuner.service import Service
-from tuner.store import NotFound, StoreError, StoreUnavailable
+from tuner.spread import surplus, wanted
+from tuner.store import NotFound, Standing, StoreError, StoreUnavailable
 from tuner.trial import TrialState
-from tuner.work import CampaignBusy
 
 # Between two looks at jobs that did nothing new.
 PERIOD_S = 0.1
 LONGEST_PAUSE_S = 30.0
+# Between two looks at which campaigns there are and who drives them.
+LOOK_S = 0.25
+# Campaigns that do nothing new are looked at for so small a part of the time: idle services leave the machine alone.
+IDLE_SHARE = 0.2
+LONGEST_REST_S = 5.0
+DRIVEN = "driven by "
 _log = logging.getLogger(__name__)
 
 
@@ -41,7 +48,8 @@ class Driver:
         if time.monotonic() < self._not_before.get(campaign_id, 0.0):
             return False
         try:
-            acted = self._service.tick(campaign_id)
+            with self._service.telemetry.tick_s.timing():
+                acted = self._service.tick(campaign_id)
             waits = "" if acted else self._service.waits(campaign_id)
         except RunnerError as error:
             return self.trouble(campaign_id, f"the runner: {error}")
@@ -67,21 +75,109 @@ class Driver:
         return False
 
 
+class Rounds:
+    """Ticks what is due of this process's share of all campaigns, and sees to it that it has its share."""
+
+    def __init__(self, driver: Driver, service: Service) -> None:
+        self._driver, self._service = driver, service
+        self._holder = service.works.holder
+        self._looks_at = 0.0
+        self._due: dict[str, float] = {}
+        self._idle_s: dict[str, float] = {}
+
+    def go(self, stop: threading.Event) -> float:
+        """Tick each campaign that is due once; the seconds until another one is. Ends early when `stop` is set."""
+        self._look()
+        idle: list[str] = []
+        for campaign_id in list(self._holder.holds):
+            if stop.is_set():
+                return 0.0
+            self._look()  # a tick may think for a minute
+            if campaign_id not in self._holder.holds or self._due.get(campaign_id, 0.0) > time.monotonic():
+                continue
+            begun = time.thread_time()
+            if not self._step(campaign_id):
+                idle.append(campaign_id)
+                self._idle_s[campaign_id] = time.thread_time() - begun
+        held = self._holder.holds
+        now, rest_s = time.monotonic(), sum(self._idle_s.get(id, 0.0) for id in held) * (1 / IDLE_SHARE - 1)
+        self._due |= dict.fromkeys(idle, now + min(LONGEST_REST_S, max(PERIOD_S, rest_s)))
+        return max(0.0, min([self._looks_at, *(self._due.get(id, 0.0) for id in held)]) - now)
+
+    def _step(self, campaign_id: str) -> bool:
+        """As `Driver.step`, for one of many: what is wrong is its trouble alone."""
+        try:
+            return self._driver.step(campaign_id)
+        except NotFound:
+            self._service.release(campaign_id)
+        except (CampaignBusy, StoreUnavailable) as error:
+            self._driver.trouble(campaign_id, str(error))
+        except Exception as error:  # a defect, or a backend that is gone: the other campaigns go on
+            _log.exception("campaign %s", campaign_id)
+            self._driver.trouble(campaign_id, f"{type(error).__name__}: {error}")
+        return False
+
+    def _look(self) -> None:
+        """Take and give back campaigns, now and then, and tell who has the others."""
+        now = time.monotonic()
+        if now < self._looks_at:
+            return
+        self._looks_at = now + LOOK_S
+        try:
+            standing = self._share_out()
+        except StoreError as error:
+            self._driver.troubles["*"] = str(error)
+            self._looks_at = now + 1.0
+            return
+        self._tell(standing)
+
+    def _share_out(self) -> Standing:
+        holder, works = self._holder, self._service.works
+        holder.live()
+        standing = self._service.store.leases.standing()
+        others = set(standing.drivers.values()) - {"", holder.name}
+        if any([holder.bury(other) for other in others]):
+            standing = self._service.store.leases.standing()
+        for campaign_id in list(holder.holds):
+            found = standing.drivers.get(campaign_id)
+            if found is None:
+                works.release(campaign_id)
+            elif found not in ("", holder.name):
+                works.drop(campaign_id)
+        holder.take(wanted(standing, holder.name))
+        for campaign_id in surplus(standing, holder.name):
+            works.release(campaign_id)
+        return standing
+
+    def _tell(self, standing: Standing) -> None:
+        troubles = self._driver.troubles
+        elsewhere = {
+            id: f"{DRIVEN}{told(driver)}"
+            for id, driver in standing.drivers.items()
+            if driver not in ("", self._holder.name)
+        }
+        for id in [*troubles]:
+            if id not in standing.drivers or (id not in elsewhere and troubles[id].startswith(DRIVEN)):
+                del troubles[id]  # the trouble of all, "*", is over too
+        troubles.update(elsewhere)
+
+
 def drive_one(driver: Driver, service: Service, campaign_id: str, watch: Callable[[], None]) -> None:
     """Tick one campaign until it rests (done, or paused with nothing running), calling `watch` after every tick."""
-    while True:
-        try:
-            acted = driver.step(campaign_id)
-            watch()
-            if not acted and _rests(service, campaign_id):
-                service.release(campaign_id)
-                return
-        except StoreUnavailable as error:
-            if not error.transient:
-                raise
-            acted = driver.trouble(campaign_id, str(error))
-        if not acted:
-            time.sleep(PERIOD_S)
+    with service.works.holder.beating(serves=False):
+        while True:
+            try:
+                acted = driver.step(campaign_id)
+                watch()
+                if not acted and _rests(service, campaign_id):
+                    service.release(campaign_id)
+                    return
+            except StoreUnavailable as error:
+                if not error.transient:
+                    raise
+                acted = driver.trouble(campaign_id, str(error))
+            if not acted:
+                time.sleep(PERIOD_S)
 
 
 def _rests(service: Service, campaign_id: str) -> bool:
@@ -93,27 +189,17 @@ def _rests(service: Service, campaign_id: str) -> bool:
     )
 
 
-def drive_all(driver: Driver, service: Service, active: Callable[[], Iterable[str]], stop: threading.Event) -> None:
-    """Tick every active campaign until `stop` is set. One campaign's trouble never stops the others."""
-    while not stop.is_set():
-        acted = False
-        try:
-            campaign_ids = list(active())
-        except StoreError as error:
-            driver.troubles["*"] = str(error)
-            stop.wait(1.0)
-            continue
-        driver.troubles.pop("*", None)
-        for campaign_id in campaign_ids:
-            try:
-                acted |= driver.step(campaign_id)
-            except NotFound:
-                service.release(campaign_id)
-            except (CampaignBusy, StoreUnavailable) as error:
-                driver.trouble(campaign_id, str(error))
-            except Exception as error:  # a defect, or a backend that is gone: the other campaigns go on
-                _log.exception("campaign %s", campaign_id)
-                driver.trouble(campaign_id, f"{type(error).__name__}: {error}")
-        if not acted:
-            stop.wait(PERIOD_S)
+def drive_all(
+    driver: Driver, service: Service, stop: threading.Event, watch: Callable[[], None] = lambda: None
+) -> None:
+    """Tick this process's share of all active campaigns until `stop` is set, calling `watch` after every round.
+
+    One campaign's trouble never stops the others.
+    """
+    rounds = Rounds(driver, service)
+    with service.works.holder.beating(serves=True):
+        while not stop.is_set():
+            pause_s = rounds.go(stop)
+            watch()
+            stop.wait(pause_s)
     service.close()

@@ -19,11 +19,13 @@ from search_spaces.plan import Plan
 from tuner.breakdown import time_by_part
 from tuner.campaign import Campaign
 from tuner.pareto import front_of
+from tuner.quantity import Estimate
 from tuner.ranking import Confirmation, Ranked, rank
 from tuner.recommend import Recommendation, recommend
 from tuner.space import workload_of
 from tuner.spec import CampaignSpec
 from tuner.trial import Trial
+from tuner.yardstick import yardstick_of
 
 # What a setting can be written as; by default json and job together.
 FORMATS = ("json", "job", *DIALECTS, *SCRIPTS)
@@ -67,7 +69,7 @@ def ranked_document(campaign: Campaign, entry: Ranked) -> dict[str, Any]:
         "origin": str(entry.trial.origin),
         "plan": entry.trial.plan.as_dict(),
         "plan_key": entry.trial.plan.key,
-        "objective": {"name": str(campaign.spec.objective), **entry.objective.document()},
+        "objective": objective_document(campaign.spec, entry.objective),
         "tokens_per_s": entry.tokens_per_s.document(),
         "step_time_s": entry.measurement.step_time_s,
         "timed_steps": len(entry.measurement.step_times_s),
@@ -82,6 +84,13 @@ def ranked_document(campaign: Campaign, entry: Ranked) -> dict[str, Any]:
         "trains_as_baseline": entry.trains_as_baseline,
         "measured_again": None if entry.confirmation is None else _confirmation(entry.confirmation),
     }
+
+
+def objective_document(spec: CampaignSpec, reached: Estimate) -> dict[str, Any]:
+    """A value of the campaign's objective, with how to read it."""
+    objective = spec.objective
+    reading = {"unit": yardstick_of(spec).unit, "smaller_is_better": objective.smaller_is_better}
+    return {"name": str(objective), **reached.document(), **reading}
 
 
 def best_document(campaign: Campaign, trials: Sequence[Trial], top: int) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from pathlib import Path
 from runners.reading import read_value
 from search_spaces.checks import InvalidValue, Problem
 from tuner.campaign import Campaign
+from tuner.decide import Intent
 from tuner.documents import parse_yaml
+from tuner.owner_limits import OwnerQuotas
 from tuner.quota import Limits, exhausted, shares, waits_for
 from tuner.store import Store
 
@@ -29,12 +31,16 @@ class Quota:
     def __init__(self, store: Store, path: Path) -> None:
         self._store = store
         self._path = path
+        self._owners = OwnerQuotas(store)
         self._seen: tuple[int, int] | None = None
         self._limits: Limits | None = None
         self._spent_device_s, self._added_up_at = 0.0, -inf
 
     def exhausted(self, campaign: Campaign, now: float) -> str:
         """Why the campaign starts no more jobs until something changes; empty where it may. Raises InvalidLimits."""
+        return self._owners.exhausted(campaign.owner, now) or self._exhausted(campaign, now)
+
+    def _exhausted(self, campaign: Campaign, now: float) -> str:
         limits = self.limits()
         if limits is None:
             return ""
@@ -50,8 +56,14 @@ class Quota:
 
     def waits(self, campaign: Campaign, now: float) -> str:
         """Why the campaign may not send a job now although it wants to, for people. Raises InvalidLimits."""
+        if not campaign.search_ended and (why := self._owners.waits(campaign.owner, now)):
+            return why
         limits = self.limits()
         return "" if limits is None else waits_for(limits, self._store.demands(campaign.id, now), campaign.id)
+
+    def within(self, campaign: Campaign, intents: list[Intent], now: float) -> list[Intent]:
+        """What the campaign may do of this by the quotas of its owner."""
+        return self._owners.within(campaign.owner, intents, now)
 
     def claim(self, campaign: Campaign, number: int, now: float) -> bool:
         """Whether the trial's planned attempt may be sent now; then nobody gets its place. Raises InvalidLimits."""

@@ -25,9 +25,27 @@ class Home:
         return self.campaign(campaign_id) / job_name
 
     @property
+    def bin(self) -> Path:
+        """What is being deleted. On the file system of the campaigns, so that a rename moves it there."""
+        return self.root / "campaigns.bin"
+
+    def export(self, job_name: str) -> Path:
+        """Where a job that was exported over the network would lie; nobody writes it but who took it."""
+        return self.root / "exports" / job_name
+
+    @property
     def limits(self) -> Path:
         """What all campaigns may use together; there only where somebody wrote it."""
         return self.root / "limits.yaml"
+
+    def holder(self, name: str) -> Path:
+        """The file that a process locks while it lives and drives campaigns."""
+        return self.root / "holders" / name
+
+    @property
+    def report_key(self) -> Path:
+        """What the tokens of jobs that report over HTTP are made with; for its owner's eyes alone."""
+        return self.root / "report.key"
 
     def runner(self, kind: str) -> Path:
         """What a runner keeps for itself, shared by all campaigns of this home."""

@@ -17,17 +17,25 @@ DEEPEST = 20
 MOST_VALUES = 10_000
 
 
+class Unbounded(Exception):
+    """A document that is too deep or too large to be looked at any further; `problem` says where."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        super().__init__(str(problem))
+
+
 def find_foreign(document: object) -> list[Problem]:
-    """Every value that is not plain, with its path; empty for a plain document."""
+    """Every value that is not plain, with its path; empty for a plain document. Raises Unbounded."""
     found: list[Problem] = []
     for count, (path, value, depth) in enumerate(_walk("", document, 0), start=1):
         wrong = _wrong(value)
         if wrong:
             found.append(Problem(path, wrong))
         if depth > DEEPEST:
-            return [*found, Problem(path, f"is nested deeper than {DEEPEST} levels")]
+            raise Unbounded(Problem(path, f"is nested deeper than {DEEPEST} levels"))
         if count > MOST_VALUES:
-            return [*found, Problem(path, f"is one too many: a spec holds at most {MOST_VALUES} values")]
+            raise Unbounded(Problem(path, f"is one too many: a spec holds at most {MOST_VALUES} values"))
     return found
 
 

@@ -13,8 +13,8 @@ those of plans that were not, too (`tuner.reproduction`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from runners.outcome import Measurement
@@ -113,7 +113,7 @@ def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
             rank=position,
             trial=run.trial,
             measurement=run.measurement,
-            objective=_objective(yardstick, run.measurement, reproduction),
+            objective=_over_runs(yardstick.reached(run.measurement), reproduction, runs=1),
             tokens_per_s=_per_step(run.measurement, float(run.measurement.tokens_per_step), reproduction),
             memory_bytes=max(run.measurement.peak_memory_bytes, default=None),
             headroom_bytes=run.headroom_bytes(spec.cluster.device.memory_bytes),
@@ -125,6 +125,24 @@ def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
         )
         for position, run in enumerate(runs, start=1)
     ]
+
+
+def numbers_of(entries: Sequence[Ranked]) -> set[int]:
+    """The trials that these entries are made of."""
+    confirmations = [entry.confirmation.trial.number for entry in entries if entry.confirmation is not None]
+    return {*(entry.trial.number for entry in entries), *confirmations}
+
+
+def completed(entry: Ranked, trials: Mapping[int, Trial]) -> Ranked:
+    """An entry that was ranked by digests, with its trials by number in their place."""
+    known = entry.confirmation
+    whole = replace(
+        entry,
+        trial=trials[entry.trial.number],
+        confirmation=None if known is None else replace(known, trial=trials[known.trial.number]),
+    )
+    assert whole.measured_by.measurement is not None  # or it would not be ranked
+    return replace(whole, measurement=whole.measured_by.measurement)
 
 
 def reproduction(ranking: Sequence[Ranked]) -> Reproduction | None:
@@ -192,13 +210,6 @@ def _training(measurement: Measurement, base: Measurement, tolerance: float) -> 
     if measurement is base:
         return Comparison(True, 0, 0.0) if base.first_losses else Comparison(None)
     return same_training(measurement.first_losses, base.first_losses, tolerance)
-
-
-def _objective(yardstick: Yardstick, measurement: Measurement, reproduction: Reproduction | None) -> Estimate:
-    interval = measurement.step_time_interval_s
-    ends = sorted(yardstick.of(measurement, step) for step in (interval.low, interval.high))
-    value = yardstick.of(measurement, measurement.step_time_s)
-    return _over_runs(Estimate(value, ends[0], ends[1]), reproduction, runs=1)
 
 
 def _per_step(measurement: Measurement, amount: float, reproduction: Reproduction | None) -> Estimate:

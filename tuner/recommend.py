@@ -33,18 +33,21 @@ class Recommendation:
 def recommend(campaign: Campaign, trials: Sequence[Trial]) -> Recommendation:
     """What to use, and whether it is surely better than the baseline. Where memory left over counts too, that is the
     fastest setting of the front, and the reason says what its others give up and gain."""
-    ranking = rank(campaign, trials)
+    return recommend_among(campaign.spec, rank(campaign, trials))
+
+
+def recommend_among(spec: CampaignSpec, ranking: Sequence[Ranked]) -> Recommendation:
+    """The same for a campaign whose ranking is known."""
     if not ranking:
         return Recommendation(None, False, "no setting was measured")
-    pareto = campaign.spec.pareto
-    usable = [entry for entry in ranking if entry.usable and not (pareto and entry.headroom_bytes is None)]
+    usable = [entry for entry in ranking if entry.usable and not (spec.pareto and entry.headroom_bytes is None)]
     confirmed = [entry for entry in usable if entry.confirmed]
-    choice, better, reason = _choose(campaign.spec, ranking, confirmed or usable)
+    choice, better, reason = _choose(spec, ranking, confirmed or usable)
     words = [reason]
     if choice is not None and choice.confirmation is not None and choice.confirmation.change is not None:
         words.append(f"measured again: {100 * choice.confirmation.change:+.1f} % against its first run")
     words += _passed_over(ranking, choice, twice=bool(confirmed))
-    if pareto and choice is not None:
+    if spec.pareto and choice is not None:
         words += _others(ranking, choice)
     return Recommendation(choice, better, "; ".join(words))
 

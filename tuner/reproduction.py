@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import exp, log, sqrt
 
 from tuner.quantity import Estimate
@@ -30,7 +31,7 @@ class Reproduction:
     @property
     def log_sd(self) -> float:
         """The standard deviation of the logarithm of one run's speed."""
-        return sqrt(sum(log(1 + change) ** 2 for change in self.changes) / (2 * len(self.changes)))
+        return _log_sd(self.changes)
 
     def around(self, estimate: Estimate, *, runs: int) -> Estimate:
         """A positive quantity with an interval that covers 95 % of what another run would have said, and its own.
@@ -50,6 +51,12 @@ class Reproduction:
         least, most = min(self.changes), max(self.changes)
         span = f"{100 * least:+.1f} %" if least == most else f"{100 * least:+.1f} to {100 * most:+.1f} %"
         return f"{settings} measured again: {span} against the first run; the intervals cover such differences"
+
+
+@lru_cache(maxsize=256)
+def _log_sd(changes: tuple[float, ...]) -> float:
+    """Asked for again with every plan of a ranking."""
+    return sqrt(sum(log(1 + change) ** 2 for change in changes) / (2 * len(changes)))
 
 
 def reproduction_of(changes: Sequence[float]) -> Reproduction | None:

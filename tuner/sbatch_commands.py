@@ -14,7 +14,8 @@ import typer
 from runners.slurm_submit import directives, exporting, node_count, submit
 from tuner.arguments import Refused
 from tuner.launch_script import fill, has_placeholders, read_directive
-from tuner.remote import DEFAULT_URL, TOKEN_VARIABLES, NoAnswer, ask
+from tuner.remote import DEFAULT_URL, NoAnswer, ask
+from tuner.secret_sources import SECRET_VARIABLES
 from tuner.terminal import errors
 
 # A launch does not wait longer for advice.
@@ -63,7 +64,7 @@ def sbatch(
         if has_placeholders(text):
             sent = Path(folder) / script.name  # the same name: jobs are called by it
             sent.write_text(filled, encoding="utf-8")
-        code = submit([*options, str(sent), *own], hide=TOKEN_VARIABLES)
+        code = submit([*options, str(sent), *own], hide=SECRET_VARIABLES)
     raise typer.Exit(code)
 
 

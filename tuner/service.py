@@ -6,9 +6,7 @@ jobs, lets `decide` say what follows, and acts; each act is safe to repeat (see 
 
 from __future__ import annotations
 
-import re
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -18,7 +16,7 @@ from runners.workloads.base import Workload
 from search_spaces.plan import Plan
 from tuner.asking import propose
 from tuner.avoiding import FAULTS_S, nodes_to_avoid, shunned
-from tuner.campaign import Campaign, CampaignState
+from tuner.campaign import Campaign, CampaignState, new_id
 from tuner.decide import (
     Ask,
     Cancel,
@@ -38,40 +36,60 @@ from tuner.decide import (
 )
 from tuner.documents import read_spec
 from tuner.ending import search_end
+from tuner.health import Health
 from tuner.incumbent import incumbent_step_time_s
+from tuner.leases import LEASE_S, CampaignBusy, Holder
 from tuner.limits import InvalidLimits, Quota
 from tuner.paths import Home
+from tuner.reports import Reports
 from tuner.search.base import Choice, SearchError
 from tuner.sending import call_back, send
-from tuner.store import IllegalMove, Store
+from tuner.store import IllegalMove, LeaseLost, Store
+from tuner.telemetry import Telemetry
+from tuner.tokens import Used
 from tuner.trial import Origin, Trial, TrialState
-from tuner.work import Work, open_work
+from tuner.work import Work
+from tuner.works import Works
 
-# Time worked on a campaign is saved this often; a killed service forgets at most so much of it.
-SAVE_ELAPSED_S = 1.0
+# A tick acts for no longer: hundreds of jobs to send keep neither an order to cancel nor other campaigns waiting.
+LONG_TICK_S = 0.5
 
 
 class Service:
     """All campaigns of one home and store. Methods may be called from several threads, `tick` and `release` from one.
 
-    clock: seconds since the epoch.
+    clock: seconds since the epoch. lease_s: see `tuner.leases`. public_url: where jobs report to, see `tuner.reports`.
     """
 
-    def __init__(self, store: Store, home: Home, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        store: Store,
+        home: Home,
+        clock: Callable[[], float] = time.time,
+        *,
+        lease_s: float = LEASE_S,
+        public_url: str = "",
+    ) -> None:
         self.store = store
         self.home = home
+        self.health = Health(clock)
         self._clock = clock
-        self._works: dict[str, Work] = {}
+        self.works = Works(store, home, Holder(store, home, lease_s), clock)
+        self.telemetry = Telemetry(self.works.holder.changes)
         self._quota = Quota(store, home.limits)
+        self.reports = Reports(home, public_url)
 
     # What people ask for
 
-    def create(self, document: object) -> Campaign:
-        """A new campaign from a spec document, RUNNING from now on. Raises InvalidSpec; then nothing was written."""
+    def create(self, document: object, owner: str = "", *, drives: bool = False) -> Campaign:
+        """A new campaign from a spec document, RUNNING from now on. Raises InvalidSpec; then nothing was written.
+
+        drives: this process works on it, so that no server takes it first.
+        """
         spec, space = read_spec(document, self.home)
         now = self._clock()
         campaign = Campaign(
-            id=_new_id(spec.name),
+            id=new_id(spec.name),
             spec=spec,
             state=CampaignState.RUNNING,
             created_at=now,
@@ -79,8 +97,12 @@ class Service:
             running_since=now,
             combinations=space.counts.combinations,
             legal=space.counts.legal,
+            owner=owner,
         )
-        self.store.create_campaign(campaign)
+        if drives:
+            self.works.holder.create(campaign)
+        else:
+            self.store.create_campaign(campaign)
         return campaign
 
     def pause(self, campaign_id: str) -> Campaign:
@@ -106,30 +128,44 @@ class Service:
         Raises CampaignBusy (another process drives it), StoreError, RunnerError when the runner does not answer, and
         InvalidLimits for quotas that cannot be read: nothing is lost by it, call again later.
         """
-        campaign = self.store.campaign(campaign_id)
+        try:
+            work = self.works.open(campaign_id)
+            if work is None:
+                return False
+            with self.store.leases.guarding(work.hold.lease):
+                return self._step(work)
+        except LeaseLost as lost:
+            self.works.drop(campaign_id)
+            raise CampaignBusy(str(lost)) from None
+
+    def _step(self, work: Work) -> bool:
+        """As `tick`, for a campaign in our hands. Raises LeaseLost where it is no more."""
+        campaign, trials = work.known.look()
         if not campaign.state.active:
-            self.release(campaign_id)
+            self.release(campaign.id)
             return False
-        work = self._work(campaign)
-        campaign = self._count_time(campaign, work)
-        trials = self.store.trials(campaign_id)
+        campaign = self.works.count_time(campaign, work)
         acted = False
         try:
+            begun = time.monotonic()
             for intent in self._decide(campaign, trials, work):
                 acted |= self._act(intent, campaign, trials, work)
+                if acted and time.monotonic() - begun > LONG_TICK_S:
+                    break  # what is left is decided again, on what is new by then
         except NoTimeLeft as error:
             acted = True
             with suppress(IllegalMove):
                 self._rest(campaign, str(error))
         except IllegalMove:
             # Somebody paused or cancelled the campaign since it was read: decide again on what it is now.
-            if self.store.campaign(campaign_id).state is campaign.state:
+            if self.store.campaign(campaign.id).state is campaign.state:
                 raise
         return acted
 
     def waits(self, campaign_id: str) -> str:
         """Which quota keeps the campaign from sending another job, empty where none does. Raises NotFound."""
-        campaign = self.store.campaign(campaign_id)
+        work = self.works.get(campaign_id)
+        campaign = self.store.campaign(campaign_id) if work is None else work.known.campaign
         if campaign.state is not CampaignState.RUNNING:
             return ""
         try:
@@ -137,10 +173,14 @@ class Service:
         except InvalidLimits as error:
             return str(error)
 
+    def used(self, owner: str) -> Used:
+        """What the campaigns of this owner use, as the quotas of its token count it."""
+        return self.store.access.used(owner, self._clock())
+
     def current(self, campaign_id: str) -> Campaign:
         """The campaign with the time worked on it until now, saved or not. Raises NotFound."""
         campaign = self.store.campaign(campaign_id)
-        work = self._works.get(campaign_id)
+        work = self.works.get(campaign_id)
         return campaign if work is None else replace(campaign, elapsed_s=campaign.elapsed_s + work.unsaved_s)
 
     def shunned(self, campaign: Campaign) -> list[str]:
@@ -149,18 +189,11 @@ class Service:
 
     def release(self, campaign_id: str) -> None:
         """Let another process drive the campaign. Its running jobs go on and are found again."""
-        work = self._works.pop(campaign_id, None)
-        if work is not None:
-            try:
-                if work.unsaved_s:
-                    self.store.add_elapsed(campaign_id, work.unsaved_s, self._clock())
-            finally:
-                work.close()
+        self.works.release(campaign_id)
 
     def close(self) -> None:
         """Release every campaign."""
-        for campaign_id in list(self._works):
-            self.release(campaign_id)
+        self.works.close()
 
     def job(
         self,
@@ -183,22 +216,6 @@ class Service:
             incumbent_step_time_s=incumbent_step_time_s,
         )
 
-    def _work(self, campaign: Campaign) -> Work:
-        if campaign.id not in self._works:
-            self._works[campaign.id] = open_work(campaign, self.home)
-        return self._works[campaign.id]
-
-    def _count_time(self, campaign: Campaign, work: Work) -> Campaign:
-        """The campaign with the time worked on it until now, which is saved now and then."""
-        now = self._clock()
-        if work.worked_at is not None and campaign.state is CampaignState.RUNNING:
-            work.unsaved_s += max(0.0, now - work.worked_at)
-        work.worked_at = now
-        if work.unsaved_s >= SAVE_ELAPSED_S:
-            self.store.add_elapsed(campaign.id, work.unsaved_s, now)
-            work.unsaved_s = 0.0
-        return self.current(campaign.id)
-
     def _decide(self, campaign: Campaign, trials: Sequence[Trial], work: Work) -> list[Intent]:
         """What follows, within the quotas of all campaigns."""
         seen, now = self._observe(campaign, trials, work), self._clock()
@@ -206,7 +223,9 @@ class Service:
             return decide(campaign, trials, seen, now)
         exhausted = self._quota.exhausted(campaign, now)
         intents = decide(campaign, trials, seen, now, None if exhausted else self._quota.share(campaign, now))
-        return [Pause(exhausted)] if exhausted and any(isinstance(each, Starting) for each in intents) else intents
+        if exhausted and any(isinstance(each, Starting) for each in intents):
+            return [Pause(exhausted)]
+        return self._quota.within(campaign, intents, now)
 
     def _observe(self, campaign: Campaign, trials: Sequence[Trial], work: Work) -> Mapping[int, Observation]:
         by_job = {
@@ -217,7 +236,9 @@ class Service:
         if not by_job:
             return {}
         found: dict[int, Observation] = {}
-        for job_id, status in work.runner.poll(list(by_job)).items():
+        with self.health.polling(campaign.spec.runner.kind):
+            statuses = work.runner.poll(list(by_job))
+        for job_id, status in statuses.items():
             trial = by_job[job_id]
             directory = self.home.job(campaign.id, trial.last.job_name)
             outcome = work.workload.read(directory, status) if status.state.final else None
@@ -246,7 +267,7 @@ class Service:
             case Submit(number):
                 return self._submit(campaign, trials, trials[number], work)
             case Cancel(number, reason):
-                return call_back(self.store, work, campaign, trials[number], reason, self._clock)
+                return call_back(self.store, work, trials[number], reason, self._clock)
             case PlanBaseline():
                 assert campaign.spec.baseline is not None
                 self.store.plan_trials(campaign.id, [Choice(campaign.spec.baseline)], Origin.BASELINE, now=now)
@@ -281,7 +302,8 @@ class Service:
         incumbent_s = incumbent_step_time_s(campaign, trials, trial)
         job = self.job(campaign, trial.plan, trial.last.job_name, work.workload, incumbent_step_time_s=incumbent_s)
         job = replace(job, avoid=nodes_to_avoid(trials, trial, self._faults(campaign)))
-        send(self.store, work, campaign, trial, job, self._clock)
+        job = self.reports.equip(job, self._clock())
+        send(self.store, work, trial, job, self._clock)
         return True
 
     def _faults(self, campaign: Campaign) -> Mapping[str, int]:
@@ -296,7 +318,8 @@ class Service:
             return False
         work.remember(campaign, trials, self.store, self._clock())
         try:
-            proposal = propose(work.search, work.task, campaign.spec, trials, n)
+            with self.telemetry.ask_s.timing():
+                proposal = propose(work.search, work.task, campaign.spec, trials, n)
         except SearchError as error:
             return self._search_failed(campaign, trials, str(error), work)
         chosen = {trial.plan for trial in trials}
@@ -323,9 +346,3 @@ class Service:
 
 def _finished(trials: Sequence[Trial]) -> int:
     return sum(trial.state.final for trial in trials)
-
-
-def _new_id(name: str) -> str:
-    """A readable id, safe in file names, URLs and schedulers: the name's letters and some random ones."""
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:30].strip("-") or "campaign"
-    return f"{slug}-{uuid.uuid4().hex[:6]}"

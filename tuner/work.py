@@ -1,21 +1,20 @@
-"""What one service holds of one campaign while it works on it: its search's task, search, workload, runner and lock.
+"""What one service holds of one campaign while it works on it: its search's task, search, workload and runner.
 
 All of it can be built again from the spec at any time; nothing here is truth.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 from runners.base import Runner
 from runners.registry import create_runner
 from runners.workloads.base import Workload
 from tuner.campaign import Campaign
+from tuner.known import Known
+from tuner.leases import Hold
 from tuner.past import MOST_CAMPAIGNS, MOST_TRIALS_EACH, learn_from, software_of
 from tuner.paths import Home
 from tuner.prediction import training_of
@@ -26,21 +25,18 @@ from tuner.store import Store
 from tuner.trial import Trial
 
 
-class CampaignBusy(RuntimeError):
-    """Another living process works on the campaign; it must stop first."""
-
-
 @dataclass(slots=True)
 class Work:
     """One campaign in this process's hands. unsaved_s: time worked on it that the store does not know yet.
     cancelled: jobs whose end was asked for already. stuck_at: how many trials had ended when the search had nothing to
     propose. weighed_for: the campaign's own software when its past was read, None before that."""
 
+    hold: Hold
+    known: Known
     task: Task
     search: Search
     workload: Workload
     runner: Runner
-    lock: int
     worked_at: float | None = None
     unsaved_s: float = 0.0
     cancelled: set[str] = field(default_factory=set)
@@ -67,33 +63,13 @@ class Work:
 
     def close(self) -> None:
         self.runner.close()
-        os.close(self.lock)
 
 
-def open_work(campaign: Campaign, home: Home) -> Work:
-    """Take the campaign into this process's hands. Raises CampaignBusy when another process has it."""
+def open_work(campaign: Campaign, home: Home, hold: Hold, known: Known) -> Work:
+    """What it takes to work on a campaign that this process holds. Raises what the backends raise."""
     spec = campaign.spec
-    lock = _lock(home.campaign(campaign.id) / "lock", campaign.id)
-    try:
-        runner = create_runner(spec.runner.kind, home.runner(spec.runner.kind), spec.cluster, spec.runner.options)
-        search = create_search(spec.search.kind, seed=spec.seed, options=spec.search.options)
-        task = Task(space=space_of(spec), training=training_of(spec), tolerance=spec.stop.tolerance, pareto=spec.pareto)
-        return Work(task, search, workload_of(spec), runner, lock)
-    except BaseException:
-        os.close(lock)
-        raise
-
-
-def _lock(path: Path, campaign_id: str) -> int:
-    """A lock that the kernel takes back when this process dies, however it dies."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-        os.close(descriptor)
-        raise CampaignBusy(f"process {holder} is working on campaign {campaign_id}") from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-    return descriptor
+    search = create_search(spec.search.kind, seed=spec.seed, options=spec.search.options)
+    task = Task(space=space_of(spec), training=training_of(spec), tolerance=spec.stop.tolerance, pareto=spec.pareto)
+    workload = workload_of(spec)
+    runner = create_runner(spec.runner.kind, home.runner(spec.runner.kind), spec.cluster, spec.runner.options)
+    return Work(hold, known, task, search, workload, runner)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from runners.outcome import Measurement
 from search_spaces.model import ModelSpec
+from tuner.quantity import Estimate
 from tuner.space import workload_of
 from tuner.spec import CampaignSpec, Objective
 
@@ -28,17 +29,7 @@ class Yardstick:
 
     @property
     def unit(self) -> str:
-        match self.objective:
-            case Objective.STEP_TIME:
-                return "s"
-            case Objective.TFLOPS_PER_DEVICE:
-                return "TFLOP/s"
-            case Objective.MFU:
-                return "%"
-            case Objective.COST:
-                return f"{'device-hours' if self.device_hour_price is None else 'cost'}/1e9 tokens"
-            case Objective.TOKENS_PER_S_PER_DEVICE:
-                return "tokens/s/device"
+        return unit_of(self.objective, priced=self.device_hour_price is not None)
 
     def of(self, measurement: Measurement, step_time_s: float) -> float:
         """The objective in its unit if a step of the measured job took `step_time_s`. Raises ValueError for MFU without
@@ -59,6 +50,12 @@ class Yardstick:
             case Objective.TOKENS_PER_S_PER_DEVICE:
                 return _tokens_per_s_per_device(measurement, step_time_s)
 
+    def reached(self, measurement: Measurement) -> Estimate:
+        """The objective at the median step time, with its ends at those of the median's interval."""
+        interval = measurement.step_time_interval_s
+        low, high = sorted(self.of(measurement, step) for step in (interval.low, interval.high))
+        return Estimate(self.of(measurement, measurement.step_time_s), low, high)
+
     def score(self, measurement: Measurement) -> float:
         """The objective at the median step time as a number to maximise."""
         value = self.of(measurement, measurement.step_time_s)
@@ -74,6 +71,21 @@ class Yardstick:
         if self.peak_flops is None:
             return None
         return 1e12 * self.tflops_per_device(measurement, step_time_s) / self.peak_flops
+
+
+def unit_of(objective: Objective, *, priced: bool) -> str:
+    """What an objective is told in. priced: the cluster's description has a price."""
+    match objective:
+        case Objective.STEP_TIME:
+            return "s"
+        case Objective.TFLOPS_PER_DEVICE:
+            return "TFLOP/s"
+        case Objective.MFU:
+            return "%"
+        case Objective.COST:
+            return f"{'cost' if priced else 'device-hours'}/1e9 tokens"
+        case Objective.TOKENS_PER_S_PER_DEVICE:
+            return "tokens/s/device"
 
 
 def yardstick_of(spec: CampaignSpec) -> Yardstick:

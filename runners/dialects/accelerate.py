@@ -16,6 +16,7 @@ from runners.dialects import deepspeed
 from runners.dialects.base import CannotExpress, Files
 from runners.dialects.deepspeed_options import CONFIG_FILE
 from runners.dialects.refusal import unsupported
+from search_spaces.checks import InvalidValue, Problem
 from search_spaces.cluster import ClusterSpec
 from search_spaces.columns import RECOMPUTES
 from search_spaces.model import ModelSpec
@@ -64,11 +65,13 @@ _STRATEGIES: Mapping[ContextParallel, str] = {
 
 
 def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any] | None = None) -> Files:
-    """The YAML file, and a ds_config.json where it names one. extra: `dtype` is read. Raises CannotExpress."""
+    """The YAML file, and a ds_config.json where it names one. extra: `dtype` is read. Raises as `deepspeed.render`."""
     problems = unsupported(model, plan, cluster, _CAPABILITIES)
     if problems:
         raise CannotExpress("Accelerate", problems)
     dtype = str((extra or {}).get("dtype") or "bfloat16")
+    if dtype not in _MIXED:
+        raise InvalidValue([Problem("dtype", f"must be one of {', '.join(_MIXED)}, not {dtype!r}")])
     files = deepspeed.render(model, plan, cluster, {"dtype": dtype}) if plan.zero_stage == 1 else {}
     document = {
         "compute_environment": "LOCAL_MACHINE",

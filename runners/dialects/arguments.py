@@ -13,18 +13,18 @@ _NAME = re.compile(r"(--[A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
 
 def read_arguments(words: Sequence[str]) -> tuple[Arguments, tuple[str, ...]]:
     """The arguments that words name, and the words before the first name."""
-    found: dict[str, tuple[str, ...]] = {}
+    found: dict[str, list[str]] = {}
     loose: list[str] = []
     current: str | None = None
     for word in words:
         if name := _NAME.fullmatch(word):
             current, value = name[1], name[2]
-            found[current] = () if value is None else (value,)
+            found[current] = [] if value is None else [value]
         elif current is None:
             loose.append(word)
         else:
-            found[current] = (*found[current], word)
-    return found, tuple(loose)
+            found[current].append(word)
+    return {name: tuple(values) for name, values in found.items()}, tuple(loose)
 
 
 def read_lines(lines: Iterable[str]) -> tuple[Arguments, tuple[str, ...]]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from runners.outcome import Measurement, Outcome, Verdict, write_result
+from runners.report import send
 from runners.trainer.job import Job
 from runners.trainer.measure import Timings
 from runners.trainer.software import software
@@ -45,7 +46,7 @@ def report(
         "steps_at": {"first_s": timings.first_s, "last_s": timings.last_s},
         "device_name": torch.cuda.get_device_name(device) if on_cuda else platform.processor() or platform.machine(),
     }
-    write_result(directory, conclude(job, timings, measurement), extra)
+    send(write_result(directory, conclude(job, timings, measurement), extra))
 
 
 def conclude(job: Job, timings: Timings, measurement: Measurement) -> Outcome:

@@ -51,7 +51,7 @@ class Patterns:
                 continue
             try:
                 compiled[name] = re.compile(pattern)
-            except re.error as error:
+            except (re.error, RecursionError, OverflowError) as error:
                 checks.require(False, name, f"is no regular expression: {error}")
                 continue
             numbers = compiled[name].groups - ("rank" in compiled[name].groupindex)

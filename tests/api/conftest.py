@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from api.app import create_app
+from api.settings import Settings
 from runners.base import JobSpec, JobState, JobStatus
 from runners.outcome import Measurement, Outcome, Verdict, write_result
 from runners.profile import Profile
@@ -23,7 +24,10 @@ from tuner.driver import Driver, drive_one
 from tuner.paths import Home
 from tuner.service import Service
 from tuner.store import Store
+from tuner.tokens import UNLIMITED, Quotas, Scope, Token, digest, new_secret
 
+# Few tests are about how fast they ask; `TestClient` is not on loopback unless it says so.
+QUICK = Settings(trust_loopback=True, requests_per_s=1e6, requests_burst=10**6, posts_per_s=1e6, posts_burst=10**6)
 PROBLEM_KEYS = {"type", "title", "status", "detail", "instance"}
 SPEC: Mapping[str, Any] = {
     "name": "demo",
@@ -129,13 +133,27 @@ def service(tmp_path: Path, runner: InstantRunner) -> Iterator[Service]:
 
 @pytest.fixture
 def app(service: Service) -> FastAPI:
-    return create_app(service)
+    return create_app(service, settings=QUICK)
 
 
 @pytest.fixture
-def client(app: FastAPI) -> TestClient:
-    """Without the thread that drives: a defect of ours is raised, and campaigns move by `drive` alone."""
-    return TestClient(app)
+def token(service: Service) -> Callable[..., dict[str, str]]:
+    """Make a token, by default with every scope, and return the header that shows it."""
+
+    def make(name: str = "tester", *scopes: Scope, quotas: Quotas = UNLIMITED, **times: Any) -> dict[str, str]:
+        secret = new_secret()
+        made = {"scopes": frozenset(scopes or Scope), "created_at": time.time(), "expires_at": None, **times}
+        service.store.access.create(Token(name=name, sha256=digest(secret), quotas=quotas, **made))
+        return {"Authorization": f"Bearer {secret}"}
+
+    return make
+
+
+@pytest.fixture
+def client(app: FastAPI, token: Callable[..., dict[str, str]]) -> TestClient:
+    """With every scope, and without the thread that drives: a defect of ours is raised, and campaigns move by `drive`
+    alone."""
+    return TestClient(app, headers=token())
 
 
 @pytest.fixture

@@ -8,14 +8,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from api.app import create_app, from_environment
+from api.settings import Settings
 from tuner.paths import Home
 from tuner.service import Service
 from tuner.store import Store
 
 LIMIT_S = 20.0
+TRUSTING = Settings(trust_loopback=True, requests_per_s=1e6, posts_per_s=1e6)
+
+
+def local(app: FastAPI) -> TestClient:
+    """As a program on this machine, which this service trusts."""
+    return TestClient(app, base_url="http://localhost", client=("127.0.0.1", 1))
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -31,7 +39,7 @@ def drivers() -> list[threading.Thread]:
 
 @pytest.fixture
 def running(app) -> TestClient:
-    with TestClient(app) as client:
+    with local(app) as client:
         yield client
 
 
@@ -55,7 +63,7 @@ def test_several_campaigns_are_driven_side_by_side(running, spec):
 
 def test_a_campaign_of_an_earlier_service_goes_on(client, create, app):
     id = create()
-    with TestClient(app) as running:
+    with local(app) as running:
         wait_for(lambda: state(running, id) == "completed")
 
 
@@ -84,18 +92,18 @@ def test_two_services_over_one_home_share_the_work_and_say_so(tmp_path, runner, 
     runner.hold = True
     url = f"sqlite:///{tmp_path}/store.db"
     first, second = Store.open(url), Store.open(url)
-    with first, second, TestClient(create_app(Service(first, Home(tmp_path)))) as one:
+    with first, second, local(create_app(Service(first, Home(tmp_path)), settings=TRUSTING)) as one:
         id = one.post("/v1/campaigns", json=spec).json()["id"]
         wait_for(lambda: one.get(f"/v1/campaigns/{id}").json()["trials"].get("running") == 1)
-        with TestClient(create_app(Service(second, Home(tmp_path)))) as two:
-            wait_for(lambda: "working on campaign" in two.get(f"/v1/campaigns/{id}").json()["trouble"])
+        with local(create_app(Service(second, Home(tmp_path)), settings=TRUSTING)) as two:
+            wait_for(lambda: "driven by" in two.get(f"/v1/campaigns/{id}").json()["trouble"])
             assert two.get("/readyz").status_code == 200
 
 
 @pytest.mark.parametrize("held", [False, True])
 def test_stopping_is_prompt_and_leaves_no_thread(app, spec, runner, held):
     runner.hold = held
-    with TestClient(app) as client:
+    with local(app) as client:
         client.post("/v1/campaigns", json=spec)
         time.sleep(0.2)
         assert len(drivers()) == 1
@@ -106,14 +114,14 @@ def test_stopping_is_prompt_and_leaves_no_thread(app, spec, runner, held):
 
 def test_an_application_can_be_started_again(app, spec):
     for _ in range(2):
-        with TestClient(app) as client:
+        with local(app) as client:
             id = client.post("/v1/campaigns", json=spec).json()["id"]
             wait_for(lambda id=id, client=client: state(client, id) == "completed")
 
 
 def test_a_stopped_service_lets_another_one_drive(app, client, spec, runner, service):
     runner.hold = True
-    with TestClient(app) as running:
+    with local(app) as running:
         id = running.post("/v1/campaigns", json=spec).json()["id"]
         wait_for(lambda: running.get(f"/v1/campaigns/{id}").json()["trials"].get("running") == 1)
     other = Service(service.store, service.home)
@@ -127,7 +135,7 @@ def test_the_service_is_alive_while_all_its_threads_are_busy(app, service, monke
     go_on = threading.Event()
     check = service.store.check
     monkeypatch.setattr(service.store, "check", lambda: go_on.wait(LIMIT_S) and check())
-    with TestClient(app) as client, ThreadPoolExecutor(60) as people:
+    with local(app) as client, ThreadPoolExecutor(60) as people:
         waiting = [people.submit(client.get, "/readyz") for _ in range(60)]
         try:
             assert client.get("/healthz").status_code == 200
@@ -139,11 +147,11 @@ def test_the_service_is_alive_while_all_its_threads_are_busy(app, service, monke
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_service_whose_driver_died_is_not_ready(app, service, monkeypatch, problem):
-    def broken(**_: object) -> None:
+    def broken() -> None:
         raise SystemError("a defect")
 
-    monkeypatch.setattr(service.store, "campaigns", broken)
-    with TestClient(app) as client:
+    monkeypatch.setattr(service.store.leases, "standing", broken)
+    with local(app) as client:
         wait_for(lambda: not app.state.thread.is_alive())
         response = client.get("/readyz")
         assert "has died" in problem(response, 503, "about:blank")["detail"]
@@ -154,9 +162,10 @@ def test_a_service_whose_driver_died_is_not_ready(app, service, monkeypatch, pro
 def test_the_application_of_the_environment_opens_its_home_and_closes_its_store(tmp_path, monkeypatch, spec, runner):
     home = tmp_path / "deep" / "home"
     monkeypatch.setenv("MESHTUNE_HOME", str(home))
+    monkeypatch.setenv("MESHTUNE_TRUST_LOOPBACK", "1")
     monkeypatch.delenv("MESHTUNE_DB", raising=False)
     app = from_environment()
-    with TestClient(app) as client:
+    with local(app) as client:
         id = client.post("/v1/campaigns", json=spec).json()["id"]
         wait_for(lambda: state(client, id) == "completed")
     assert open_files(home / "meshtune.db") == 0
@@ -167,7 +176,7 @@ def test_the_application_of_the_environment_opens_its_home_and_closes_its_store(
 def test_the_application_of_the_environment_uses_the_database_that_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("MESHTUNE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("MESHTUNE_DB", f"sqlite:///{tmp_path}/named.db")
-    with TestClient(from_environment()) as client:
+    with local(from_environment()) as client:
         assert client.get("/readyz").status_code == 200
     with sqlite3.connect(tmp_path / "named.db") as connection:
         assert connection.execute("SELECT count(*) FROM campaigns").fetchone() == (0,)
@@ -176,7 +185,7 @@ def test_the_application_of_the_environment_uses_the_database_that_is_named(tmp_
 
 
 def test_a_service_that_was_given_keeps_its_store_open(app, service):
-    with TestClient(app) as client:
+    with local(app) as client:
         assert client.get("/readyz").status_code == 200
     service.store.check()
 

@@ -13,11 +13,13 @@ from fastapi.testclient import TestClient
 
 from api.app import create_app
 from api.schema import SPEC_SCHEMA
+from api.settings import Settings
 from tuner.paths import Home
 from tuner.service import Service
 from tuner.store import Store
 
 PER_ROUTE = 50
+TRUSTING = Settings(trust_loopback=True, requests_per_s=1e6, posts_per_s=1e6)
 HEADERS = {"content-type": "application/json"}
 ODD_TEXTS = [
     "",
@@ -82,8 +84,8 @@ def sweeping(tmp_path_factory: pytest.TempPathFactory) -> tuple[TestClient, dict
     """One application for the whole sweep, its document, and one campaign in it."""
     root = tmp_path_factory.mktemp("sweep")
     with Store.open("sqlite://") as store:
-        app = create_app(Service(store, Home(root)))
-        client = TestClient(app)
+        app = create_app(Service(store, Home(root)), settings=TRUSTING)
+        client = TestClient(app, base_url="http://localhost", client=("127.0.0.1", 1))
         spec = {"model": "gpt-micro", "cluster": "local-cpu", "global_batch_size": 16, "search": "random"}
         id = client.post("/v1/campaigns", json=spec).json()["id"]
         yield client, app.openapi(), id

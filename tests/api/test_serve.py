@@ -1,20 +1,26 @@
 """`meshtune serve` as a process: real jobs, a sudden death, a restart, a prompt end."""
 
+import http.client
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tuner.paths import Home
+from tuner.service import Service
+from tuner.store import Store
 
 pytestmark = pytest.mark.slow
 START_LIMIT_S = 60.0
@@ -57,10 +63,11 @@ def wait_for(condition: Callable[[], bool], limit_s: float, log: Path) -> None:
 
 
 @contextmanager
-def serving(home: Path, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A server that answers, and its URL; killed at the end if it still lives."""
+def serving(home: Path, log: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A server that answers and trusts us, and its URL; killed at the end if it still lives."""
     port = free_port()
-    command = [sys.executable, "-m", "tuner.cli", "serve", "--port", str(port), "--home", str(home)]
+    options = ("--trust-loopback", *options)
+    command = [sys.executable, "-m", "tuner.cli", "serve", "--port", str(port), "--home", str(home), *options]
     with log.open("ab") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     url = f"http://127.0.0.1:{port}"
@@ -128,18 +135,24 @@ def test_a_real_campaign_survives_the_death_of_its_server(home, tmp_path):
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
-def test_a_server_with_a_campaign_under_way_ends_promptly(home, tmp_path, ending):
+def test_a_server_with_streams_and_a_campaign_under_way_ends_promptly(home, tmp_path, ending):
     log = tmp_path / "log"
     with serving(home, log) as (process, url):
         status, created = call(f"{url}/v1/campaigns", SPEC | {"search": "deephyper"})
         assert status == 201, created
         idle = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
+        listeners = [Listener(url) for _ in range(10)]
+        assert all(listener.ready.wait(20) for listener in listeners)
         before = time.monotonic()
         process.send_signal(ending)
         process.wait(10)
         assert time.monotonic() - before < 2.0
         idle.close()
+        for listener in listeners:
+            listener.join(10)
+        assert all(listener.clean for listener in listeners)
     assert "Traceback" not in log.read_text()
+    assert "Cancel" not in log.read_text()  # as the framework says of requests that do not end
 
 
 def test_a_taken_port_is_told_and_ends_the_server(home, tmp_path):
@@ -152,3 +165,57 @@ def test_a_taken_port_is_told_and_ends_the_server(home, tmp_path):
     assert done.returncode != 0
     assert "address already in use" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+class Listener(threading.Thread):
+    """A client of /v1/stream on a thread of its own: the ids that it heard, and whether its stream came to a clean
+    end."""
+
+    def __init__(self, url: str, after: int | None = None) -> None:
+        super().__init__(daemon=True)
+        self.ids: list[int] = []
+        self.ready = threading.Event()
+        self.clean = False
+        headers = {} if after is None else {"Last-Event-ID": str(after)}
+        self._response = urllib.request.urlopen(urllib.request.Request(f"{url}/v1/stream", headers=headers), timeout=60)
+        self.start()
+
+    def run(self) -> None:
+        id = 0
+        with self._response, suppress(OSError, http.client.HTTPException):
+            for line in self._response:
+                name, _, value = line.decode().strip().partition(": ")
+                if name == "id":
+                    id = int(value)
+                elif name == "event" and value == "ready":
+                    self.ready.set()
+                elif name == "event":
+                    self.ids.append(id)
+            self.clean = True
+
+
+def event_ids(home: Path) -> list[int]:
+    with Store.open(Home(home).database_url) as store:
+        return [event.id for event in store.events(None)]
+
+
+def test_a_stream_goes_on_without_gap_or_double_after_its_server_was_killed(home, tmp_path):
+    log = tmp_path / "log"
+    with serving(home, log) as (process, url):
+        listener = Listener(url, after=0)
+        assert listener.ready.wait(20)
+        created = call(f"{url}/v1/campaigns", SPEC)[1]
+        wait_for(lambda: len(listener.ids) > 3, 60, log)
+        process.kill()
+        process.wait(10)
+        listener.join(10)
+        heard = listener.ids
+    # What a service that is gone wrote, or another one writes meanwhile, is in the table all the same.
+    with Store.open(Home(home).database_url) as store:
+        Service(store, Home(home)).cancel(created["id"])
+    with serving(home, log) as (process, url):
+        again = Listener(url, after=heard[-1])
+        assert again.ready.wait(20)
+        wait_for(lambda: call(f"{url}/v1/campaigns/{created['id']}")[1]["state"] == "cancelled", 60, log)
+        wait_for(lambda: heard + again.ids == event_ids(home), 20, log)
+    assert len(set(heard + again.ids)) == len(heard + again.ids)

@@ -1,19 +1,12 @@
 """Every store test runs on SQLite in memory, on a SQLite file and on a PostgreSQL server that this file starts."""
 
-import os
-import pwd
-import shutil
-import signal
-import subprocess
-import tempfile
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-import psycopg
 import pytest
+from postgres_lab import PostgresLab
 
 from runners.outcome import Measurement, Outcome, Verdict
 from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
@@ -27,114 +20,21 @@ from tuner.spec import Backend, Budget, CampaignSpec, Objective, TrialLimits
 from tuner.store import Store
 from tuner.trial import Origin
 
-START_LIMIT_S = 30
-INITDB_OPTIONS = ("--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
-
-
-@dataclass
-class Server:
-    """A PostgreSQL server on a Unix socket in `folder`."""
-
-    folder: Path
-
-    def url(self, database: str) -> str:
-        return f"postgresql://meshtune@/{database}?host={self.folder}"
-
-    def connect(self, database: str = "postgres") -> psycopg.Connection:
-        return psycopg.connect(host=str(self.folder), user="meshtune", dbname=database, autocommit=True)
-
-
-def _server_programs() -> Path | None:
-    """The folder with initdb and postgres."""
-    found = [Path(path).resolve().parent for name in ("postgres", "initdb") if (path := shutil.which(name))]
-    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    if config := shutil.which("pg_config"):
-        found.append(Path(subprocess.run([config, "--bindir"], capture_output=True, text=True).stdout.strip()))
-    return next((folder for folder in found if (folder / "initdb").exists() and (folder / "postgres").exists()), None)
-
-
-def _unprivileged() -> dict[str, object]:
-    """What Popen needs to leave root, which PostgreSQL refuses to run as."""
-    if os.geteuid() != 0:
-        return {}
-    for name in ("postgres", "nobody"):
-        try:
-            user = pwd.getpwnam(name)
-        except KeyError:
-            continue
-        return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-    raise AssertionError("root, but there is neither a user postgres nor nobody")
-
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
-    programs = _server_programs()
-    if programs is None:
-        reason = "no PostgreSQL server programs: initdb and postgres are neither on PATH nor in /usr/lib/postgresql"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    # A socket's path has at most 107 bytes; pytest's own temporary folders are too deep.
-    folder = Path(tempfile.mkdtemp(prefix="mt-pg-", dir="/tmp"))
-    user = _unprivileged()
-    if user:
-        os.chown(folder, user["user"], user["group"])
-    common = {"cwd": folder, "stdin": subprocess.DEVNULL, **user}
-    try:
-        made = subprocess.run(
-            [programs / "initdb", "-D", folder / "data", "-U", "meshtune", *INITDB_OPTIONS],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            **common,
-        )
-        assert made.returncode == 0, made.stderr
-        settings = {"listen_addresses": "", "unix_socket_directories": str(folder), "fsync": "off"}
-        arguments = [f"--{name}={value}" for name, value in settings.items()]
-        with (folder / "log").open("w") as log:
-            process = subprocess.Popen(
-                [programs / "postgres", "-D", folder / "data", *arguments],
-                stdout=log,
-                stderr=log,
-                **common,
-            )
-        try:
-            _await(Server(folder), process, folder / "log")
-            yield Server(folder)
-        finally:
-            process.send_signal(signal.SIGINT)  # "fast shutdown": ends sessions, then itself
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(30)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _await(server: Server, process: subprocess.Popen, log: Path) -> None:
-    deadline = time.monotonic() + START_LIMIT_S
-    while True:
-        try:
-            server.connect().close()
-            return
-        except psycopg.OperationalError:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"PostgreSQL did not start:\n{log.read_text()}") from None
-            time.sleep(0.05)
+def server() -> Iterator[PostgresLab]:
+    with PostgresLab() as lab:
+        yield lab
 
 
 _numbers = count()
 
 
 @pytest.fixture
-def postgres_url(server: Server) -> Iterator[str]:
+def postgres_url(server: PostgresLab) -> Iterator[str]:
     name = f"test{next(_numbers)}"
-    with server.connect() as admin:
-        admin.execute(f"CREATE DATABASE {name}")
-    yield server.url(name)
-    with server.connect() as admin:
-        admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    yield server.create(name)
+    server.drop(name)
 
 
 ON_DISK = ["file", pytest.param("postgres", marks=pytest.mark.postgres)]

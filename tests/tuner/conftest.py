@@ -11,7 +11,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -227,7 +227,7 @@ class Killed(BaseException):
 
 
 MOVES = "create_campaign move_campaign add_elapsed end_search keep_lessons"
-WRITES = f"{MOVES} plan_trials plan_attempt mark_submitted mark_running finish claim"
+WRITES = f"{MOVES} plan_trials plan_attempt mark_sending mark_submitted mark_running finish claim take"
 ACTS = frozenset(f"{WRITES} submit poll cancel find".split())
 
 
@@ -242,6 +242,8 @@ class Mortal:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.target, name)
+        if name == "leases":
+            return replace(self, target=method)
         if name not in ACTS:
             return method
 
@@ -291,9 +293,11 @@ class Lab:
 
     def kill(self) -> None:
         """What the kernel does when the service's process dies: its locks go, nothing is written."""
-        for work in self.service._works.values():
-            os.close(work.lock)
-        self.service._works.clear()
+        works = self.service.works
+        proof, works.holder._proof = works.holder._proof, None
+        if proof is not None:
+            os.close(proof)
+        works._works.clear()
 
     def document(self, **over: Any) -> dict[str, Any]:
         """A spec on the fakes: 4 devices, a space of 10 plans."""

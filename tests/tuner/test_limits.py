@@ -267,13 +267,11 @@ def test_two_simulated_campaigns_of_one_service_share_within_a_fifth(tmp_path):
         service, stop = Service(store, home), threading.Event()
         ids = [service.create(simulated(name, 0.4)).id for name in ("one", "other")]
 
-        def active():
-            running = [id for id in ids if store.campaign(id).state.active]
-            if not running:
+        def watch():
+            if not any(store.campaign(id).state.active for id in ids):
                 stop.set()
-            return running
 
-        drive_all(Driver(service), service, active, stop)
+        drive_all(Driver(service), service, stop, watch)
         assert [store.campaign(id).state for id in ids] == [CampaignState.COMPLETED] * 2
         times = [spans(store, id) for id in ids]
     assert [len(each) for each in times] == [8, 8]

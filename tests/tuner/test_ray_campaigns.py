@@ -57,13 +57,11 @@ def test_two_campaigns_share_one_ray_cluster_fairly(ray_cluster, tmp_path):
             for name, seconds, trials in (("long", 2.4, 6), ("short", 1.2, 12))
         ]
 
-        def active() -> list[str]:
-            running = [id for id in ids if store.campaign(id).state.active]
-            if not running:
+        def watch() -> None:
+            if not any(store.campaign(id).state.active for id in ids):
                 stop.set()
-            return running
 
-        drive_all(Driver(service), service, active, stop)
+        drive_all(Driver(service), service, stop, watch)
         assert [store.campaign(id).state for id in ids] == [CampaignState.COMPLETED] * 2
         assert [len(store.trials(id)) for id in ids] == [6, 12]
         spans = {id: [(trial.last.started_at, trial.last.finished_at) for trial in store.trials(id)] for id in ids}

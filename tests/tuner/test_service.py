@@ -10,11 +10,11 @@ from runners.base import RunnerUnavailable, SubmitFailed
 from runners.outcome import Verdict
 from tuner.campaign import CampaignState
 from tuner.documents import InvalidSpec
+from tuner.leases import CampaignBusy
 from tuner.paths import Home
 from tuner.service import Service
 from tuner.store import IllegalMove, NotFound, Store
 from tuner.trial import Origin, TrialState
-from tuner.work import CampaignBusy
 
 BASELINE = {"tp": 1, "micro_batch_size": 1}
 
@@ -539,7 +539,8 @@ def test_a_second_process_cannot_drive_the_same_campaign_until_the_first_lets_go
 def test_a_campaign_that_is_over_is_let_go_of(lab):
     id = lab.create(budget={"trials": 1})
     lab.run(id)
-    assert not lab.service._works
+    assert not lab.service.works
+    assert not lab.service.works.holder.holds
 
 
 # Creating

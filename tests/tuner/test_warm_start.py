@@ -11,6 +11,7 @@ from rich.console import Console
 
 from runners.outcome import Verdict
 from tuner.campaign import Lesson
+from tuner.known import Known
 from tuner.past import OTHER_RELEASE, weight_of
 from tuner.paths import Home
 from tuner.prediction import training_of
@@ -123,7 +124,8 @@ def test_opening_again_with_nothing_new_to_learn_tells_nothing(lab, noted):
 def test_the_past_is_read_again_only_for_other_software(lab, noted, make):
     lab.run(lab.create())
     campaign = lab.campaign(lab.create(name="second"))
-    work = open_work(campaign, lab.home)
+    hold = lab.service.works.holder.hold(campaign.id)
+    work = open_work(campaign, lab.home, hold, Known(lab.store, campaign))
     own = {version: [make.trial(0, make.measurement(1.0, software={"torch": version}))] for version in ("2.12", "2.13")}
     try:
         work.remember(campaign, own["2.12"], lab.store, lab.now)
@@ -141,7 +143,7 @@ def test_a_service_that_dies_as_it_keeps_the_lessons_doubles_nothing(lab, noted,
     lab.run(lab.create())
     id = lab.create()
     counter = [0]
-    lab.wrap = lambda thing: make.Mortal(thing, counter, dies_at=1, after=after)
+    lab.wrap = lambda thing: make.Mortal(thing, counter, dies_at=2, after=after)
     lab.open()
     with pytest.raises(make.Killed):
         lab.run(id)

@@ -1,6 +1,19 @@
 """The store is the only writer of truth, and the only place with SQL: rows and events change in one transaction."""
 
-from tuner.store.errors import AlreadyExists, IllegalMove, NotFound, StoreError, StoreUnavailable
+from tuner.store.errors import AlreadyExists, IllegalMove, LeaseLost, NotFound, StoreError, StoreUnavailable
+from tuner.store.leases import Lease, Standing
+from tuner.store.serving import claim_database
 from tuner.store.store import Store
 
-__all__ = ["AlreadyExists", "IllegalMove", "NotFound", "Store", "StoreError", "StoreUnavailable"]
+__all__ = [
+    "AlreadyExists",
+    "IllegalMove",
+    "Lease",
+    "LeaseLost",
+    "NotFound",
+    "Standing",
+    "Store",
+    "StoreError",
+    "StoreUnavailable",
+    "claim_database",
+]

@@ -42,6 +42,7 @@ POSTGRES_CODES: dict[str, tuple[str, bool]] = {
     "57": ("was interrupted by its server", True),
     "58": ("has a system error", True),
     "25006": ("is read-only", False),
+    "25P03": ("gave up a transaction that stood still", True),
     "28": ("does not accept this user", False),
     "3D": ("does not exist", False),
     "42501": ("may not be changed by this user", False),

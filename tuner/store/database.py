@@ -11,13 +11,14 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select
+from sqlalchemy import URL, Connection, Double, Engine, cast, create_engine, event, func, make_url, select
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import StaticPool
 
@@ -27,20 +28,38 @@ from tuner.store.errors import StoreError, StoreUnavailable
 # How long a writer waits for another process before the database counts as locked.
 LOCK_TIMEOUT_S = 10
 CONNECT_TIMEOUT_S = 10
+# How long PostgreSQL waits for the next statement of the one writer: a process that was stopped in the middle of its
+# transaction must not keep all others from writing. Less than a lease, so that those can renew theirs.
+STANDSTILL_S = 5
 # Any number, the same for ever: it names our lock within one PostgreSQL database ("mesh" as bytes).
 WRITER_LOCK = 0x6D657368
+# A server whose machine is gone says nothing: TCP alone would wait for it for a quarter of an hour, or for ever.
+_NETWORK = {
+    "connect_timeout": str(CONNECT_TIMEOUT_S),
+    "keepalives_idle": "5",
+    "keepalives_interval": "5",
+    "keepalives_count": "2",
+    "tcp_user_timeout": "15000",
+}
 _FORMS = "use sqlite:///file.db or postgresql://user:password@host/database"
 # PostgreSQL knows no NaN in JSON, so no database gets one.
 _as_json = partial(json.dumps, allow_nan=False)
 
 
 class Database:
-    """Connections for reading and for writing. `name` is how messages call it; it holds no password."""
+    """Connections for reading and for writing. `name` is how messages call it; it holds no password. `file`: SQLite's,
+    None for a database that is none or lies in memory."""
 
-    def __init__(self, url: str) -> None:
-        """Raises StoreUnavailable for a URL that names no database of ours. Connects on first use."""
-        parsed = _parse(url)
+    def __init__(self, url: str, clock: Callable[[], float] = time.time) -> None:
+        """Raises StoreUnavailable for a URL that names no database of ours. Connects on first use.
+
+        clock: the machine's, which is the clock of a SQLite database; seconds since the epoch.
+        """
+        parsed = parse_url(url)
         self.name = _name(parsed)
+        self.file = _file(parsed)
+        self._clock = clock
+        self._guard: ContextVar[Callable[[Connection], None] | None] = ContextVar("guard", default=None)
         self._lock = threading.Lock()
         self._read_guard: AbstractContextManager[Any] = nullcontext()
         self._postgres = parsed.get_backend_name() == "postgresql"
@@ -64,11 +83,33 @@ class Database:
 
         Raises StoreErrors only, StoreUnavailable(transient=True) where another process keeps the writer's place.
         """
-        with self._writing(foreign_keys=True) as connection:
+        with self._writing(foreign_keys=True, patience_s=STANDSTILL_S) as connection:
+            if (guard := self._guard.get()) is not None:
+                guard(connection)
             yield connection
 
     @contextmanager
-    def _writing(self, *, foreign_keys: bool) -> Iterator[Connection]:
+    def guarding(self, guard: Callable[[Connection], None]) -> Iterator[None]:
+        """Let `guard` look at each transaction first that this thread writes meanwhile; it raises to refuse it."""
+        token = self._guard.set(guard)
+        try:
+            yield
+        finally:
+            self._guard.reset(token)
+
+    def now(self, connection: Connection) -> float:
+        """Seconds since the epoch by the one clock that all processes of this database share."""
+        if not self._postgres:
+            return self._clock()
+        # Not now(), which is the transaction's start: it may have waited for its place since.
+        now: float = connection.execute(
+            select(cast(func.extract("epoch", func.clock_timestamp()), Double))
+        ).scalar_one()
+        return now
+
+    @contextmanager
+    def _writing(self, *, foreign_keys: bool, patience_s: int) -> Iterator[Connection]:
+        """patience_s: see STANDSTILL_S; 0 for ever."""
         options = {"immediate": True, "foreign_keys": foreign_keys}
         with (
             converting(self.name),
@@ -77,7 +118,8 @@ class Database:
             connection.begin(),
         ):
             if self._postgres:
-                connection.execute(select(func.set_config("lock_timeout", f"{LOCK_TIMEOUT_S}s", True)))
+                limits = {"lock_timeout": LOCK_TIMEOUT_S, "idle_in_transaction_session_timeout": patience_s}
+                connection.execute(select(*(func.set_config(name, f"{s}s", True) for name, s in limits.items())))
                 connection.execute(select(func.pg_advisory_xact_lock(WRITER_LOCK)))
             yield connection
 
@@ -86,9 +128,10 @@ class Database:
         """As `writing`, for changes of the schema.
 
         SQLite changes a table by copying it and dropping the old one, which rows that refer to it would forbid; so
-        all rows together are held against their keys, at the end. Raises StoreError where one refers to nothing.
+        all rows together are held against their keys, at the end. It may think for long between
+        statements. Raises StoreError where one refers to nothing.
         """
-        with self._writing(foreign_keys=False) as connection:
+        with self._writing(foreign_keys=False, patience_s=0) as connection:
             yield connection
             if not self._postgres and connection.exec_driver_sql("PRAGMA foreign_key_check").first() is not None:
                 raise StoreError(f"{self.name} holds rows that refer to others which are not there")
@@ -98,7 +141,8 @@ class Database:
         self._engine.dispose()
 
 
-def _parse(url: str) -> URL:
+def parse_url(url: str) -> URL:
+    """What a database URL names, with our driver. Raises StoreUnavailable, whose message repeats none of it."""
     # No message repeats the text, and no cause is chained: a misplaced character makes the password part of anything.
     try:
         parsed = make_url(url)
@@ -129,9 +173,15 @@ def _name(url: URL) -> str:
     return f"the PostgreSQL database {url.database or ''}{place}"
 
 
+def _file(url: URL) -> Path | None:
+    if url.get_backend_name() != "sqlite" or _in_memory(url):
+        return None
+    name = (url.database or "").removeprefix("file:").partition("?")[0]
+    return Path(name).absolute()
+
+
 def _postgres_engine(url: URL) -> Engine:
-    if "connect_timeout" not in url.query:
-        url = url.update_query_dict({"connect_timeout": str(CONNECT_TIMEOUT_S)})
+    url = url.update_query_dict({name: value for name, value in _NETWORK.items() if name not in url.query})
     # hide_parameters: error texts and logs get no rows. pre_ping: a restarted server costs nobody an error.
     with converting(_name(url)):
         return create_engine(url, hide_parameters=True, pool_pre_ping=True, json_serializer=_as_json)

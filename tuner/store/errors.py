@@ -3,6 +3,7 @@
     StoreError               root; raised itself where the database refuses a statement: a defect, trying again fails
     +-- NotFound             no such campaign or trial; trying again fails until someone creates it
     +-- AlreadyExists        the campaign's id, or the plan within its campaign, is taken; trying again fails
+    +-- LeaseLost            another process drives the campaign now; trying again fails while it does
     +-- IllegalMove          the state does not allow it; trying again fails until the state is another
     +-- StoreUnavailable     the database cannot be used now; `transient` says whether waiting can help
 
@@ -31,6 +32,10 @@ class IllegalMove(StoreError):
     def __init__(self, thing: str, state: str, wanted: str, because: str = "") -> None:
         self.thing, self.state, self.wanted = thing, state, wanted
         super().__init__(f"{thing} is {state} and cannot become {wanted}" + (f": {because}" if because else ""))
+
+
+class LeaseLost(StoreError):
+    """Another process holds the campaign's lease, or nobody does; the message names the campaign and the process."""
 
 
 class StoreUnavailable(StoreError):

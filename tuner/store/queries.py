@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -77,6 +77,18 @@ def trial_range(
     if not rows:
         return []
     within = and_(trials.c.campaign_id == campaign_id, trials.c.number.between(rows[0].number, rows[-1].number))
+    return _whole(connection, rows, within)
+
+
+def trials_numbered(connection: Connection, campaign_id: str, numbers: Collection[int]) -> dict[int, Trial]:
+    """Those of the trials that there are, by number."""
+    within = and_(trials.c.campaign_id == campaign_id, trials.c.number.in_(list(numbers)))
+    rows = connection.execute(select(trials).where(within)).all()
+    return {trial.number: trial for trial in _whole(connection, rows, within)}
+
+
+def _whole(connection: Connection, rows: Sequence[Row[Any]], within: ColumnElement[bool]) -> list[Trial]:
+    """The trials of these rows, complete. within: what finds the same rows again."""
     times = _step_times(
         connection,
         select(steps.c.attempt_id, steps.c.warmup, steps.c.seconds)

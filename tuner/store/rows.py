@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from math import isfinite
 from typing import Any
 
@@ -45,9 +46,12 @@ def campaign_row(campaign: Campaign) -> dict[str, Any]:
         "search_ended": campaign.search_ended,
         "chance_left": campaign.chance_left,
         "lessons": lessons_document(campaign.lessons),
+        "owner": campaign.owner,
         "devices": campaign.spec.cluster.devices,
         "device": campaign.spec.cluster.device.name,
         "workload": campaign.spec.workload.kind,
+        "model": campaign.spec.model.name,
+        "cluster": campaign.spec.cluster.name,
     }
 
 
@@ -71,6 +75,7 @@ def campaign_of(row: Row[Any]) -> Campaign:
         search_ended=row.search_ended,
         chance_left=row.chance_left,
         lessons=tuple(Lesson(**lesson) for lesson in row.lessons),
+        owner=row.owner,
     )
 
 
@@ -125,6 +130,7 @@ def outcome_columns(outcome: Outcome) -> dict[str, Any]:
 
 
 def measurement_row(measurement: Measurement, attempt_id: int) -> dict[str, Any]:
+    interval = measurement.step_time_interval_s
     return {
         "attempt_id": attempt_id,
         "tokens_per_step": measurement.tokens_per_step,
@@ -132,6 +138,10 @@ def measurement_row(measurement: Measurement, attempt_id: int) -> dict[str, Any]
         "model_flops_per_token": measurement.model_flops_per_token,
         "peak_flops_per_device": measurement.peak_flops_per_device,
         "median_step_time_s": measurement.step_time_s,
+        "step_time_low_s": interval.low,
+        "step_time_high_s": interval.high,
+        "most_memory_bytes": max(measurement.peak_memory_bytes, default=None),
+        "most_held_bytes": max(measurement.peak_held_bytes, default=None),
         # A diverged loss is NaN or infinite, which JSON cannot say; float() reads their names.
         "first_losses": _losses(measurement),
         "peak_memory_bytes": list(measurement.peak_memory_bytes),
@@ -159,15 +169,25 @@ def step_rows(measurement: Measurement, attempt_id: int) -> list[dict[str, Any]]
 
 
 def trial_of(row: Row[Any], attempts: Sequence[Attempt]) -> Trial:
-    columns: Any = row._mapping
     return Trial(
         campaign_id=row.campaign_id,
         number=row.number,
-        plan=Plan(**{name: columns[name] for name in PLAN_FIELDS}),
+        plan=plan_of(row),
         origin=Origin(row.origin),
         attempts=tuple(attempts),
         expectation=None if row.expectation is None else read_value(Expectation, row.expectation),
     )
+
+
+def plan_of(row: Row[Any]) -> Plan:
+    columns: Any = row._mapping
+    return _plan(*(columns[name] for name in PLAN_FIELDS))
+
+
+@lru_cache(maxsize=20_000)
+def _plan(*values: Any) -> Plan:
+    """The same few plans are read over and over, and each checks itself when it is made."""
+    return Plan(**dict(zip(PLAN_FIELDS, values, strict=True)))
 
 
 def attempt_of(row: Row[Any], times: StepTimes | None) -> Attempt:

@@ -40,6 +40,22 @@ def upgrade(connection: Connection, database: str) -> None:
     command.upgrade(config, "head")
 
 
+def version_of(connection: Connection) -> str:
+    """The schema that the database has, empty for one that is no store yet."""
+    found = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_heads()
+    return ", ".join(found)
+
+
+def require_newest(connection: Connection, database: str) -> str:
+    """The schema that the database has. Raises StoreUnavailable where that is not the newest."""
+    found = version_of(connection)
+    newest = ScriptDirectory.from_config(_config(connection)).get_current_head()
+    if found != newest:
+        has = f"has the schema {found}" if found else "is no store of meshtune"
+        raise StoreUnavailable(f"{database} {has}, and this meshtune knows {newest}", transient=False)
+    return found
+
+
 def revise(message: str) -> None:
     """Write a new version into `migrations/versions`: the difference between its newest version and `tables`."""
     engine = create_engine("sqlite://")

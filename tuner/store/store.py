@@ -7,21 +7,27 @@ writers that want the same move one gets IllegalMove. Times are epoch seconds, g
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import func, insert, select, update
 
 from runners.outcome import Outcome
 from tuner.campaign import Campaign, CampaignState, Event, Lesson
 from tuner.quota import CLAIM_S, Demand, Limits, refusal
 from tuner.search.base import Choice
-from tuner.store import queries, schema, usage
+from tuner.store import planning, queries, removal, schema, usage
+from tuner.store.access import Access
+from tuner.store.access_usage import require_room_for
 from tuner.store.database import Database
 from tuner.store.errors import AlreadyExists, IllegalMove, NotFound
+from tuner.store.figures import Figures, read_figures
+from tuner.store.leases import NOBODY, Leases, hold_new
+from tuner.store.pages import Pages
 from tuner.store.rows import (
-    attempt_row,
     campaign_row,
     event_of,
     lessons_document,
@@ -29,12 +35,11 @@ from tuner.store.rows import (
     node_columns,
     outcome_columns,
     step_rows,
-    trial_row,
 )
-from tuner.store.rules import advance, require_new, require_running, thing
-from tuner.store.tables import attempts, campaigns, events, measurements, steps, trials
-from tuner.store.telling import done_data, event_row, move_data, planned_data, submitted_data, tell
-from tuner.trial import Attempt, Origin, Trial, TrialState, job_name
+from tuner.store.rules import advance, require_running
+from tuner.store.tables import attempts, campaigns, events, measurements, steps
+from tuner.store.telling import done_data, move_data, submitted_data, tell
+from tuner.trial import Origin, Trial, TrialState
 
 
 class Store:
@@ -42,16 +47,20 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.access = Access(database)
+        self.pages = Pages(database)
+        self.leases = Leases(database)
 
     @classmethod
-    def open(cls, url: str) -> Store:
+    def open(cls, url: str, clock: Callable[[], float] = time.time) -> Store:
         """The store in the database at `url`, its schema brought up to date. An empty database becomes a store.
 
         url: sqlite:///file.db, sqlite:// (in memory, for tests) or postgresql://user:password@host/database; what
         the drivers read from a URL's query is passed on (`?timeout=60`: seconds to wait for another SQLite writer).
+        clock: the machine's, for leases on SQLite.
         Raises StoreUnavailable: unreachable, read-only, no such folder, a bad URL, or written by a newer meshtune.
         """
-        database = Database(url)
+        database = Database(url, clock)
         try:
             with database.upgrading() as connection:
                 schema.upgrade(connection, database.name)
@@ -60,6 +69,16 @@ class Store:
             database.close()
             raise
         return cls(database)
+
+    @property
+    def name(self) -> str:
+        """How messages call the database; it holds no password."""
+        return self._database.name
+
+    @property
+    def file(self) -> Path | None:
+        """The file of a SQLite database; None for another one, and for one in memory."""
+        return self._database.file
 
     def close(self) -> None:
         """Close all connections. A store that was closed must not be used; closing twice is nothing."""
@@ -80,14 +99,18 @@ class Store:
 
     # Campaigns
 
-    def create_campaign(self, campaign: Campaign) -> None:
-        """Keep a new campaign. Raises AlreadyExists for an id that is taken."""
+    def create_campaign(self, campaign: Campaign, *, holder: str = NOBODY) -> None:
+        """Keep a new campaign; holder: the process that has it from the start. Raises AlreadyExists for an id that is
+        taken, QuotaExceeded where its owner's token leaves no room for it."""
         with self._database.writing() as connection:
             if connection.scalar(select(campaigns.c.id).where(campaigns.c.id == campaign.id)) is not None:
                 raise AlreadyExists(f"campaign {campaign.id} exists already")
+            require_room_for(connection, campaign)
             connection.execute(insert(campaigns), campaign_row(campaign))
             data = {"name": campaign.spec.name, "state": str(campaign.state)}
             tell(connection, campaign.id, campaign.created_at, "campaign.created", data)
+            if holder != NOBODY:
+                hold_new(connection, campaign.id, holder)
 
     def campaign(self, id: str) -> Campaign:
         """Raises NotFound."""
@@ -151,6 +174,11 @@ class Store:
             tell(connection, id, now, "search.ended", data)
             return campaign
 
+    def remove_campaign(self, id: str) -> None:
+        """Forget a campaign with all its trials and events. Raises NotFound, and IllegalMove when it is not over."""
+        with self._database.writing() as connection:
+            removal.remove_campaign(connection, id)
+
     def keep_lessons(self, id: str, lessons: Sequence[Lesson], *, now: float) -> None:
         """Keep what the campaign's search learns from; the same as before is nothing new. Raises NotFound."""
         with self._database.writing() as connection:
@@ -178,52 +206,13 @@ class Store:
         that comes twice or that the campaign has; a confirmation may repeat it once.
         """
         with self._database.writing() as connection:
-            require_running(connection, campaign_id, f"a new trial of campaign {campaign_id}", "new")
-            if chance_left is not None:
-                values = {"chance_left": chance_left, "updated_at": now}
-                connection.execute(update(campaigns).where(campaigns.c.id == campaign_id).values(values))
-                tell(connection, campaign_id, now, "search.asked", {"chance_left": chance_left})
-            if not choices:
-                return []
-            require_new(connection, campaign_id, choices, origin)
-            first = queries.next_trial_number(connection, campaign_id)
-            planned = [
-                Trial(
-                    campaign_id=campaign_id,
-                    number=number,
-                    plan=choice.plan,
-                    origin=origin,
-                    attempts=(_planned_attempt(campaign_id, number, 1, now),),
-                    expectation=choice.expectation,
-                )
-                for number, choice in enumerate(choices, start=first)
-            ]
-            ids = connection.scalars(
-                insert(trials).returning(trials.c.id, sort_by_parameter_order=True),
-                [trial_row(trial) for trial in planned],
-            ).all()
-            rows = [attempt_row(trial.last, id) for trial, id in zip(planned, ids, strict=True)]
-            connection.execute(insert(attempts), rows)
-            told = [event_row(campaign_id, now, "trial.planned", planned_data(trial)) for trial in planned]
-            connection.execute(insert(events), told)
-            return planned
+            return planning.plan_trials(connection, campaign_id, choices, origin, chance_left, now)
 
     def plan_attempt(self, campaign_id: str, number: int, *, now: float) -> Trial:
         """The trial with one more attempt, PLANNED. Raises NotFound, or IllegalMove when the campaign is not RUNNING
         or the last attempt is not DONE with a retryable verdict."""
         with self._database.writing() as connection:
-            trial = queries.trial(connection, campaign_id, number)
-            require_running(connection, campaign_id, thing(trial), trial.state)
-            if trial.verdict is None or not trial.verdict.retryable:
-                state = trial.state if trial.verdict is None else f"{trial.state} ({trial.verdict})"
-                why = "only what the infrastructure lost is tried again"
-                raise IllegalMove(thing(trial), state, TrialState.PLANNED, why)
-            attempt = _planned_attempt(campaign_id, number, trial.last.number + 1, now)
-            lost = select(attempts.c.trial_id).where(attempts.c.job_name == trial.last.job_name)
-            connection.execute(insert(attempts), attempt_row(attempt, connection.scalars(lost).one()))
-            trial = queries.trial(connection, campaign_id, number)
-            tell(connection, campaign_id, now, "trial.planned", planned_data(trial))
-            return trial
+            return planning.plan_attempt(connection, campaign_id, number, now)
 
     def mark_submitted(
         self, campaign_id: str, number: int, job_id: str, *, avoid: Sequence[str] = (), now: float
@@ -327,6 +316,12 @@ class Store:
 
     # Events
 
+    def newest_event(self, campaign_id: str) -> int:
+        """The id of the campaign's last event, 0 for none."""
+        with self._database.reading() as connection:
+            newest = select(func.max(events.c.id)).where(events.c.campaign_id == campaign_id)
+            return connection.scalar(newest) or 0
+
     def events(self, campaign_id: str | None, *, after: int = 0, limit: int = 1000) -> list[Event]:
         """The first events with ids above `after`, of one campaign or (None) of all, in the order of commits.
 
@@ -338,7 +333,12 @@ class Store:
         with self._database.reading() as connection:
             return [event_of(row) for row in connection.execute(query)]
 
+    def last_event_id(self) -> int:
+        """The newest event's id; 0 before the first."""
+        with self._database.reading() as connection:
+            return connection.scalar(select(func.max(events.c.id))) or 0
 
-def _planned_attempt(campaign_id: str, trial_number: int, number: int, now: float) -> Attempt:
-    name = job_name(campaign_id, trial_number, number)
-    return Attempt(number=number, job_name=name, state=TrialState.PLANNED, planned_at=now)
+    def figures(self, now: float) -> Figures:
+        """Campaigns and trials counted over the whole database, and the device time that they have used."""
+        with self._database.reading() as connection:
+            return read_figures(connection, now)

@@ -18,6 +18,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -78,12 +79,18 @@ campaigns = Table(
     _required("search_ended", PlainText),
     Column("chance_left", Double),
     _required("lessons", JSON),
+    # The name of the token that created it; empty for the command line and for trusted loopback.
+    _required("owner", PlainText),
     # From the spec: what later campaigns look for, and what quotas count.
     _required("devices", Integer),
     _required("device", PlainText),
     _required("workload", PlainText),
+    # From the spec, for pages of campaigns: the names of its model and its cluster.
+    _required("model", PlainText),
+    _required("cluster", PlainText),
     Index(None, "created_at", "id"),
     Index(None, "device", "workload", "created_at", "id"),
+    Index(None, "state", "updated_at"),
 )
 
 trials = Table(
@@ -140,12 +147,35 @@ attempts = Table(
     _required("planned_at", Double),
     # When a quota let it through; it counts as sent from then on.
     Column("claimed_at", Double),
+    # By which epoch of the campaign's lease it was about to be sent.
+    Column("sending_epoch", BigInteger),
     Column("submitted_at", Double),
     Column("started_at", Double),
     Column("finished_at", Double),
     UniqueConstraint("trial_id", "number"),
     UniqueConstraint("job_name"),
     Index(None, "finished_at"),
+    Index(None, "planned_at"),
+)
+
+# Processes that drive campaigns. expires_at: by the database's clock, see `leases`. serves: it takes any campaign.
+holders = Table(
+    "holders",
+    metadata,
+    Column("name", PlainText, primary_key=True),
+    _required("expires_at", Double),
+    _required("serves", Boolean),
+)
+
+# holder: "" for nobody. epoch: grows with each new holder. vanished_epoch: the newest whose holder may wake up again.
+leases = Table(
+    "leases",
+    metadata,
+    Column("campaign_id", PlainText, ForeignKey("campaigns.id", ondelete="CASCADE"), primary_key=True),
+    _required("holder", PlainText),
+    _required("epoch", BigInteger),
+    _required("vanished_epoch", BigInteger),
+    Index(None, "holder"),
 )
 
 measurements = Table(
@@ -156,8 +186,12 @@ measurements = Table(
     _required("devices", Integer),
     Column("model_flops_per_token", Double),
     Column("peak_flops_per_device", Double),
-    # For people; values are read from the steps.
+    # What lists and rankings need of the steps and the ranks; values are read from those. most: of the fullest rank.
     _required("median_step_time_s", Double),
+    _required("step_time_low_s", Double),
+    _required("step_time_high_s", Double),
+    Column("most_memory_bytes", BigInteger),
+    Column("most_held_bytes", BigInteger),
     _required("first_losses", JSON),
     _required("peak_memory_bytes", JSON),
     _required("peak_held_bytes", JSON),
@@ -186,4 +220,48 @@ events = Table(
     _required("data", JSON),
     Index(None, "campaign_id", "id"),
     sqlite_autoincrement=True,
+)
+
+# sha256: of the secret, which nobody keeps. campaigns, trials, device_hours: its quotas; NULL for none.
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("name", PlainText, primary_key=True),
+    _required("sha256", PlainText),
+    _required("scopes", JSON),
+    _required("created_at", Double),
+    Column("expires_at", Double),
+    Column("last_used_at", Double),
+    Column("revoked_at", Double),
+    Column("campaigns", Integer),
+    Column("trials", Integer),
+    Column("device_hours", Double),
+    UniqueConstraint("sha256"),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    _required("at", Double),
+    _required("token", PlainText),
+    _required("action", PlainText),
+    _required("object", PlainText),
+    _required("outcome", PlainText),
+    _required("detail", PlainText),
+    Index(None, "at"),
+)
+
+# caller: the digest of its token. status, headers and body: the answer, NULL until there is one.
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("caller", PlainText, primary_key=True),
+    Column("key", PlainText, primary_key=True),
+    _required("fingerprint", PlainText),
+    _required("at", Double),
+    Column("status", Integer),
+    Column("headers", JSON),
+    Column("body", LargeBinary),
+    Index(None, "at"),
 )

@@ -39,8 +39,8 @@ def claimed_at(connection: Connection, job_name: str) -> float | None:
     return found
 
 
-def spent_device_s(connection: Connection, since: float, now: float) -> float:
-    """Devices times the seconds after `since` that jobs held them until now."""
+def spent_device_s(connection: Connection, since: float, now: float, owner: str | None = None) -> float:
+    """Devices times the seconds after `since` that jobs held them until now. owner: of its campaigns alone."""
     start = case((attempts.c.started_at < since, since), else_=attempts.c.started_at)
     ended = _of_campaigns(select(func.sum((attempts.c.finished_at - start) * campaigns.c.devices))).where(
         attempts.c.started_at.is_not(None), attempts.c.finished_at > since
@@ -48,6 +48,8 @@ def spent_device_s(connection: Connection, since: float, now: float) -> float:
     running = _of_campaigns(select(campaigns.c.spec, campaigns.c.devices, *_TIMES)).where(
         attempts.c.started_at.is_not(None), attempts.c.finished_at.is_(None)
     )
+    if owner is not None:
+        ended, running = (query.where(campaigns.c.owner == owner) for query in (ended, running))
     spent: float = connection.scalar(ended) or 0.0
     for row in connection.execute(running):
         spent += row.devices * _held_s(row, _time_limit_s(row.spec), since, now)

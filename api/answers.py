@@ -1,0 +1,46 @@
+"""Answers that pages poll: rendered once, with an ETag, and a 304 for who has it already."""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from fastapi import Request, Response
+
+MEDIA_TYPE = "application/json"
+# Fast: of what rows of JSON can be packed, the first level gets most.
+GZIP_LEVEL = 1
+# Whoever keeps an answer asks each time whether it still holds, and keeps it for themselves.
+_CACHE = {"Cache-Control": "private, no-cache", "Vary": "Accept-Encoding, Authorization"}
+
+NOT_MODIFIED: dict[int | str, dict[str, Any]] = {304: {"description": "The client has it: the ETag of If-None-Match."}}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A body of JSON, packed by gzip, as most clients take it. etag: weak, of the body."""
+
+    etag: str
+    packed: bytes
+
+    @property
+    def weight(self) -> int:
+        return len(self.packed)
+
+
+def answer_of(body: bytes) -> Answer:
+    etag = f'W/"{blake2b(body, digest_size=9).hexdigest()}"'
+    return Answer(etag, gzip.compress(body, GZIP_LEVEL, mtime=0))
+
+
+def respond(request: Request, answer: Answer) -> Response:
+    """304 where the client names this ETag in If-None-Match, else the body in an encoding that it takes."""
+    headers = {**_CACHE, "ETag": answer.etag}
+    known = request.headers.get("if-none-match", "")
+    if answer.etag in known or known.strip() == "*":
+        return Response(status_code=304, headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(answer.packed, headers={**headers, "Content-Encoding": "gzip"}, media_type=MEDIA_TYPE)
+    return Response(gzip.decompress(answer.packed), headers=headers, media_type=MEDIA_TYPE)

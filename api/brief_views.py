@@ -1,0 +1,98 @@
+"""What the REST API shows of a trial in a long list: one line of numbers, without steps, ranks and logs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from typing_extensions import TypeAliasType
+
+from api.trial_views import TrialPage, optional_time, rfc3339
+from runners.causes import Cause
+from runners.outcome import Verdict
+from search_spaces.plan import Plan
+from tuner.brief import Brief
+from tuner.expectation import Expectation
+from tuner.prediction import fullest_rank_bytes
+from tuner.quantity import Estimate
+from tuner.spec import CampaignSpec
+from tuner.trial import Origin, TrialState
+from tuner.yardstick import Yardstick, yardstick_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialBrief:
+    """A trial by its last attempt. failure: why it failed; null for one that did not. objective: the campaign's, by
+    this run alone. peak_memory_bytes: of tensors, on the most loaded rank. headroom_bytes: what the fullest rank left
+    of its device. device_seconds: of jobs that have ended, over all attempts; attempts: how many there were. All
+    measured numbers are null where nothing was measured. The whole trial has the rest."""
+
+    number: int
+    origin: Origin
+    state: TrialState
+    verdict: Verdict | None
+    failure: Cause | None
+    reason: str
+    plan: Plan
+    plan_key: str
+    step_time_s: float | None
+    step_time_low_s: float | None
+    step_time_high_s: float | None
+    objective: Estimate | None
+    tokens_per_s_per_device: float | None
+    peak_memory_bytes: int | None
+    headroom_bytes: float | None
+    expectation: Expectation | None
+    device_seconds: float
+    attempts: int
+    nodes: tuple[str, ...]
+    planned_at: datetime
+    submitted_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialBriefPage:
+    trials: list[TrialBrief]
+    next_page_token: str | None
+
+
+# Named, so that the document has one model for the route's answer.
+TrialsAnswer = TypeAliasType("TrialsAnswer", TrialPage | TrialBriefPage)
+
+
+def brief_views(spec: CampaignSpec, briefs: Sequence[Brief]) -> list[TrialBrief]:
+    yardstick = yardstick_of(spec)
+    return [_brief_view(spec, yardstick, brief) for brief in briefs]
+
+
+def _brief_view(spec: CampaignSpec, yardstick: Yardstick, brief: Brief) -> TrialBrief:
+    measured = brief.measurement
+    fullest = None if measured is None else fullest_rank_bytes(measured)
+    return TrialBrief(
+        number=brief.number,
+        origin=brief.origin,
+        state=brief.state,
+        verdict=brief.verdict,
+        failure=brief.failure,
+        reason=brief.reason,
+        plan=brief.plan,
+        plan_key=brief.plan_key,
+        step_time_s=None if measured is None else measured.median_s,
+        step_time_low_s=None if measured is None else measured.low_s,
+        step_time_high_s=None if measured is None else measured.high_s,
+        objective=None if measured is None else yardstick.reached(measured),
+        tokens_per_s_per_device=None if measured is None else measured.tokens_per_s_per_device,
+        peak_memory_bytes=None if measured is None else max(measured.peak_memory_bytes, default=None),
+        headroom_bytes=None if fullest is None else spec.cluster.device.memory_bytes - fullest,
+        expectation=brief.expectation,
+        device_seconds=brief.held_s * spec.cluster.devices,
+        attempts=brief.attempts,
+        nodes=brief.nodes,
+        planned_at=rfc3339(brief.planned_at),
+        submitted_at=optional_time(brief.submitted_at),
+        started_at=optional_time(brief.started_at),
+        finished_at=optional_time(brief.finished_at),
+    )

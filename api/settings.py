@@ -1,0 +1,77 @@
+"""What the service is told when it starts: one value, read from environment variables MESHTUNE_*.
+
+`meshtune serve` turns its options into these variables, since the process that serves may be another one. A field is
+read from MESHTUNE_ and its name in capitals; one that is not set, or empty, keeps its default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from math import inf
+from typing import Any
+
+from search_spaces.checks import Checks, InvalidValue, Problem
+
+_YES, _NO = ("1", "true", "yes"), ("0", "false", "no")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """trust_loopback: who comes from this machine needs no token. metrics_open: /metrics needs none. public_url: where
+    jobs reach the service; empty: they do not. Rates are per token, those of requests without one per address; bursts:
+    how many may come at once."""
+
+    trust_loopback: bool = False
+    metrics_open: bool = False
+    public_url: str = ""
+    requests_per_s: float = 50.0
+    requests_burst: int = 200
+    posts_per_s: float = 5.0
+    posts_burst: int = 20
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        url = self.public_url
+        checks.require(not url or url.startswith(("http://", "https://")), "public_url", f"is no http URL: {url!r}")
+        for name in ("requests_per_s", "posts_per_s"):
+            rate = getattr(self, name)
+            checks.require(0 < rate < inf, name, f"must be positive and finite, not {rate}")
+        checks.whole(1, requests_burst=self.requests_burst, posts_burst=self.posts_burst)
+        checks.done()
+
+
+DEFAULTS = Settings()
+
+
+def from_environment(environment: Mapping[str, str]) -> Settings:
+    """Raises InvalidValue, which names the variables."""
+    found: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for field in fields(Settings):
+        variable = variable_of(field.name)
+        text = environment.get(variable, "").strip()
+        if not text:
+            continue
+        try:
+            found[field.name] = _READERS[str(field.type)](text)
+        except ValueError:
+            problems.append(Problem(variable, f"must be {_WORDS[str(field.type)]}, not {text!r}"))
+    if problems:
+        raise InvalidValue(problems)
+    return Settings(**found)
+
+
+def variable_of(field: str) -> str:
+    """The environment variable that sets this field."""
+    return f"MESHTUNE_{field.upper()}"
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in _YES + _NO:
+        raise ValueError
+    return text.lower() in _YES
+
+
+_READERS: Mapping[str, Callable[[str], Any]] = {"bool": _flag, "str": str, "int": int, "float": float}
+_WORDS = {"bool": "1 or 0", "str": "text", "int": "an integer", "float": "a number"}

@@ -1,0 +1,182 @@
+"""One reader of the events table for all open streams of a process, which hands each its events in order, once.
+
+A thread looks for new events and gives them, as finished text, to the event loop; there every subscriber has a queue of
+bounded length. Who does not keep up is cut off: the client comes again with the last id that it saw. A database that
+does not answer delays events and loses none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from pydantic import TypeAdapter
+
+from api.views import EventView, event_view
+from tuner.campaign import Event
+from tuner.store import Store, StoreError
+
+PERIOD_S = 0.2
+# After a look that failed.
+PAUSE_S = 1.0
+# Events that are read at once, and that may wait for one client: it is some 30 s behind when 30 of them come a second.
+MOST_READ = 500
+MOST_WAITING = 1000
+MOST_STREAMS = 1000
+MOST_PER_TOKEN = 250
+_VIEW = TypeAdapter(EventView)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class Subscriber:
+    """One open stream. campaign: whose events it wants, None for all. owner: whose token it was opened with. cut: ends
+    it while it is sent to, for one that does not keep up. live: new events are kept for it in `frames`, by their ids.
+    ended: no more come."""
+
+    campaign: str | None
+    owner: str
+    cut: Callable[[], None]
+    frames: deque[tuple[int, bytes]] = field(default_factory=deque)
+    awake: asyncio.Event = field(default_factory=asyncio.Event)
+    live: bool = False
+    ended: bool = False
+
+    def take(self, after: int) -> bytes:
+        """What has come since the last call with ids above `after`, in one piece."""
+        taken = b"".join(frame for id, frame in self.frames if id > after)
+        self.frames.clear()
+        self.awake.clear()
+        return taken
+
+    def end(self) -> None:
+        self.ended = True
+        self.awake.set()
+
+
+class StreamHub:
+    """Its methods are for the event loop, except `wake` and `end_soon`, which may be called from anywhere.
+
+    position: the newest event that subscribers were given. heard: called, on the reader's thread, with new events.
+    """
+
+    def __init__(self, store: Store, heard: Callable[[Sequence[Event]], None] = lambda _: None) -> None:
+        self._store = store
+        self._heard = heard
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._subscribers: set[Subscriber] = set()
+        self.position = 0
+        self.cut_off = 0
+
+    @property
+    def open_streams(self) -> int:
+        return len(self._subscribers)
+
+    @property
+    def running(self) -> bool:
+        """True while events are read; False before the start, after the end, and where the reader has died."""
+        return self._thread is not None and self._thread.is_alive() and not self._stop.is_set()
+
+    def of_owner(self, owner: str) -> int:
+        """How many streams this token has open."""
+        return sum(subscriber.owner == owner for subscriber in self._subscribers)
+
+    async def start(self) -> None:
+        """Follow the events from now on. Raises StoreError."""
+        self._loop = asyncio.get_running_loop()
+        self.position = await asyncio.to_thread(self._store.last_event_id)
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._follow, args=(self.position,), name="events", daemon=True)
+        self._thread.start()
+
+    def stop(self, limit_s: float) -> bool:
+        """End every stream and the reader; False where it still waits for the database after limit_s."""
+        self._end()
+        if self._thread is None:
+            return True
+        self._thread.join(limit_s)
+        return not self._thread.is_alive()
+
+    def end_soon(self) -> None:
+        """End every stream as soon as the event loop comes to it; no new one is opened. Safe in a signal handler."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: everything has ended
+                self._loop.call_soon_threadsafe(self._end)
+
+    def wake(self) -> None:
+        """Look for new events at once."""
+        self._wake.set()
+
+    def join(self, subscriber: Subscriber) -> None:
+        """Count it as open. Events are kept for it from `go_live` on."""
+        self._subscribers.add(subscriber)
+
+    def go_live(self, subscriber: Subscriber) -> int:
+        """Give the subscriber every event after the position that is returned."""
+        subscriber.live = True
+        return self.position
+
+    def leave(self, subscriber: Subscriber) -> None:
+        self._subscribers.discard(subscriber)
+
+    def _end(self) -> None:
+        self._stop.set()
+        self._wake.set()
+        for subscriber in self._subscribers:
+            subscriber.end()
+
+    def _follow(self, after: int) -> None:
+        assert self._loop is not None
+        trouble = ""
+        while not self._stop.is_set():
+            pause_s = PERIOD_S
+            try:
+                found = self._store.events(None, after=after, limit=MOST_READ)
+            except StoreError as error:
+                if str(error) != trouble:
+                    trouble = str(error)
+                    _log.warning("events are late: %s", trouble)
+                found, pause_s = [], PAUSE_S
+            else:
+                trouble = ""
+            if found:
+                after = found[-1].id
+                self._heard(found)
+                rendered = [(event, frame_of(event)) for event in found]
+                with suppress(RuntimeError):  # the loop has closed meanwhile
+                    self._loop.call_soon_threadsafe(self._publish, rendered)
+            if len(found) < MOST_READ:
+                self._wake.wait(pause_s)
+                self._wake.clear()
+
+    def _publish(self, rendered: Sequence[tuple[Event, bytes]]) -> None:
+        self.position = rendered[-1][0].id
+        for subscriber in [each for each in self._subscribers if each.live]:
+            campaign = subscriber.campaign
+            wanted = [(event.id, frame) for event, frame in rendered if campaign in (None, event.campaign_id)]
+            if len(subscriber.frames) + len(wanted) > MOST_WAITING:
+                self._cut_off(subscriber)
+            elif wanted:
+                subscriber.frames.extend(wanted)
+                subscriber.awake.set()
+
+    def _cut_off(self, subscriber: Subscriber) -> None:
+        _log.info("a stream is cut off: its client is %d events behind", len(subscriber.frames))
+        self.cut_off += 1
+        self.leave(subscriber)
+        subscriber.frames.clear()
+        subscriber.end()
+        subscriber.cut()
+
+
+def frame_of(event: Event) -> bytes:
+    """The event as text/event-stream has it. JSON keeps it on one line."""
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.id, event.kind.encode(), _VIEW.dump_json(event_view(event)))

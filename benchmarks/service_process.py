@@ -1,0 +1,158 @@
+"""A real `meshtune serve` on a database, and a PostgreSQL server of one's own: started for a benchmark, then ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+START_LIMIT_S = 60.0
+# No figure is about how fast one token may ask.
+UNPACED = {"MESHTUNE_REQUESTS_PER_S": "1e9", "MESHTUNE_REQUESTS_BURST": "1000000000"}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """host and port of a service that answers, a token with every scope, and its process."""
+
+    host: str
+    port: int
+    token: str
+    pid: int
+
+    @property
+    def memory_bytes(self) -> int:
+        """Resident memory of the process."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time that the process has used."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def get(self, path: str) -> Any:
+        """The answer's document."""
+        headers = {"Authorization": f"Bearer {self.token}"}
+        with urllib.request.urlopen(urllib.request.Request(self.url + path, headers=headers), timeout=60) as response:
+            return json.loads(response.read())
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+
+@contextmanager
+def serving(database: str, home: Path) -> Iterator[Server]:
+    """The service over the database with this URL, until the end of the block."""
+    environment = {**_without_ours(os.environ), **UNPACED, "MESHTUNE_DB": database, "MESHTUNE_LOG_LEVEL": "warning"}
+    scopes = [word for scope in ("read", "launch", "command", "admin") for word in ("--scope", scope)]
+    made = _meshtune("token", "create", f"benchmark-{time.time_ns()}", *scopes, "--home", str(home))
+    token = subprocess.run(made, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+    port = _free_port()
+    log = home / "serve.log"
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            _meshtune("serve", "--port", str(port), "--home", str(home)),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        server = Server("127.0.0.1", port, token, process.pid)
+        _await(server, process, log)
+        yield server
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(20)
+
+
+@contextmanager
+def postgres() -> Iterator[str]:
+    """The URL of an empty database on a server of its own, with the settings it comes with. Raises FileNotFoundError
+    where PostgreSQL's programs are not installed."""
+    programs = _postgres_programs()
+    user = _unprivileged()
+    # A socket's path has at most 107 bytes.
+    folder = Path(tempfile.mkdtemp(prefix="mt-pg-", dir="/tmp"))
+    if user:
+        os.chown(folder, user["user"], user["group"])
+    common: dict[str, Any] = {"cwd": folder, "stdin": subprocess.DEVNULL, **user}
+    try:
+        making = [str(programs / "initdb"), "-D", str(folder / "data"), "-U", "meshtune", "--auth=trust", "--no-sync"]
+        subprocess.run([*making, "--encoding=UTF8", "--locale=C"], check=True, capture_output=True, **common)
+        running = [str(programs / "postgres"), "-D", str(folder / "data"), "-h", "", "-k", str(folder)]
+        process = subprocess.Popen(running, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **common)
+        try:
+            while not (folder / ".s.PGSQL.5432").exists():
+                time.sleep(0.1)
+            time.sleep(1.0)  # it takes connections shortly after its socket is there
+            yield f"postgresql://meshtune@/postgres?host={folder}"
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _await(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_LIMIT_S
+    while True:
+        try:
+            server.get("/readyz")
+            return
+        except OSError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the service did not start:\n{log.read_text()[-3000:]}") from None
+            time.sleep(0.1)
+
+
+def _meshtune(*words: str) -> list[str]:
+    return [sys.executable, "-m", "tuner.cli", *words]
+
+
+def _without_ours(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if not name.startswith("MESHTUNE_")}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _postgres_programs() -> Path:
+    found = [Path(path).resolve().parent for name in ("postgres", "initdb") if (path := shutil.which(name))]
+    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    known = [folder for folder in found if (folder / "initdb").exists() and (folder / "postgres").exists()]
+    if not known:
+        raise FileNotFoundError("initdb and postgres are neither on PATH nor in /usr/lib/postgresql")
+    return known[0]
+
+
+def _unprivileged() -> dict[str, Any]:
+    """What Popen needs to leave root, which PostgreSQL refuses to run as."""
+    if os.geteuid() != 0:
+        return {}
+    entry = pwd.getpwnam("postgres")
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}

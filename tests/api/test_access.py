@@ -1,0 +1,435 @@
+"""Who gets in, and for what: tokens, scopes, loopback, rates, and what the audit log tells of it."""
+
+import time
+from typing import Any
+
+import pytest
+from fastapi.routing import APIRoute
+from fastapi.testclient import TestClient
+from starlette.datastructures import Headers
+
+from api.access import LOOPBACK
+from api.access_gate import TRUST_S, Gate, is_local
+from api.app import create_app
+from api.settings import Settings
+from tuner.store import StoreUnavailable
+from tuner.tokens import Quotas, Scope
+
+LOCAL = {"host": "localhost:8000"}
+# What needs no token of ours: a job shows its own.
+REPORT = "/v1/reports/{job_name}"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def guarded(app) -> list[tuple[str, str, dict[str, Any]]]:
+    """Method, path and operation of every route under /v1, from the document that clients see."""
+    return [
+        (method, path, operation)
+        for path, methods in app.openapi()["paths"].items()
+        if path.startswith("/v1") and path != REPORT
+        for method, operation in methods.items()
+    ]
+
+
+def some(path: str) -> str:
+    return path.replace("{number}", "0").replace("{attempt}", "1").replace("{", "").replace("}", "")
+
+
+@pytest.fixture
+def nobody(app) -> TestClient:
+    return TestClient(app)
+
+
+def test_every_route_answers_401_without_a_token_and_names_its_scope(app, nobody, problem):
+    assert len(guarded(app)) > 15
+    for method, path, operation in guarded(app):
+        response = nobody.request(method, some(path))
+        document = problem(response, 401, "/problems/unauthenticated")
+        assert response.headers["www-authenticate"] == "Bearer", path
+        assert "token" in document["detail"]
+        [scheme] = operation["security"]
+        assert scheme.keys() == {"token"}, path
+        [scope] = scheme["token"]
+        assert scope in list(Scope)
+        expected = "read" if method == "get" or path in ("/v1/spaces", "/v1/estimates", "/v1/spaces/why") else "launch"
+        expected = "admin" if method == "delete" or path == "/v1/audit" else expected
+        assert scope == expected, (method, path)
+
+
+def test_the_walk_sees_every_route_that_the_application_has(app):
+    seen = {(method.upper(), path) for method, path, _ in guarded(app)} | {("PUT", REPORT)}
+    paths: set[tuple[str, str]] = set()
+
+    def walk(routes, prefix=""):
+        for route in routes:
+            if isinstance(route, APIRoute) and route.path.startswith("/v1"):
+                paths.update((method, route.path) for method in route.methods)
+            elif hasattr(route, "routes") and route.routes:
+                walk(route.routes)
+
+    walk(app.routes)
+    assert paths <= seen
+
+
+def test_the_document_tells_of_refusals_and_of_keys_for_every_post(app):
+    for method, path, operation in guarded(app):
+        assert {"401", "403", "429"} <= operation["responses"].keys(), path
+        headers = {each["name"] for each in operation.get("parameters", []) if each["in"] == "header"}
+        assert ("Idempotency-Key" in headers) == (method == "post"), path
+
+
+def test_without_a_token_nobody_learns_which_routes_exist(nobody, problem):
+    problem(nobody.get("/v1/nothing"), 401, "/problems/unauthenticated")
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/openapi.json"])
+def test_health_and_the_document_need_no_token(nobody, path):
+    assert nobody.get(path).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "Bearer", "Bearer ", "Bearer mt_", "Bearer mt_wrong", "Basic bXQ6bXQ=", "mt_wrong", "Bearer mt_" + "a" * 9999],
+)
+def test_what_is_no_token_of_ours_opens_nothing(nobody, problem, header):
+    problem(nobody.get("/v1/campaigns", headers={"Authorization": header}), 401, "/problems/unauthenticated")
+
+
+def test_two_authorization_headers_are_none(nobody, token, problem):
+    header = token()["Authorization"]
+    both = [("Authorization", header), ("Authorization", header)]
+    problem(nobody.get("/v1/whoami", headers=both), 401, "/problems/unauthenticated")
+
+
+def test_an_expired_token_opens_nothing(nobody, token, problem):
+    header = token("late", expires_at=time.time() - 1)
+    document = problem(nobody.get("/v1/whoami", headers=header), 401, "/problems/unauthenticated")
+    assert document["detail"] == "the token has expired"
+
+
+@pytest.mark.parametrize(
+    ("scope", "allowed"),
+    [
+        (Scope.READ, {"read"}),
+        (Scope.LAUNCH, {"launch"}),
+        (Scope.COMMAND, set()),
+        (Scope.ADMIN, {"read", "launch", "admin"}),
+    ],
+)
+def test_a_scope_opens_its_own_routes_and_no_others(nobody, token, create, problem, scope, allowed):
+    header = token("scoped", scope)
+    id = create()
+    asked = {
+        "read": nobody.get(f"/v1/campaigns/{id}", headers=header),
+        "launch": nobody.post(f"/v1/campaigns/{id}:pause", headers=header),
+        "admin": nobody.get("/v1/audit", headers=header),
+    }
+    for name, response in asked.items():
+        if name in allowed:
+            assert response.status_code == 200, name
+        else:
+            document = problem(response, 403, "/problems/scope-missing")
+            assert name in document["detail"]
+
+
+def test_a_dry_run_needs_read_alone_and_a_launch_needs_launch(nobody, token, spec, problem):
+    header = token("reader", Scope.READ)
+    spec["runner"] = "local"
+    assert nobody.post("/v1/campaigns?dry_run=true", json=spec, headers=header).status_code == 200
+    for query in ("", "?dry_run=false"):
+        problem(nobody.post(f"/v1/campaigns{query}", json=spec, headers=header), 403, "/problems/scope-missing")
+
+
+def test_whoami_tells_scopes_end_and_quotas(nobody, token, spec):
+    end = time.time() + 1000
+    header = token("carla", Scope.READ, Scope.LAUNCH, quotas=Quotas(campaigns=3, trials=50), expires_at=end)
+    nobody.post("/v1/campaigns", json=spec | {"runner": "local"}, headers=header)
+    told = nobody.get("/v1/whoami", headers=header).json()
+    assert told.pop("expires_at").endswith("Z")
+    assert told == {
+        "name": "carla",
+        "scopes": ["launch", "read"],
+        "loopback": False,
+        "quotas": {"campaigns": 3, "trials": 50, "device_hours": None},
+        "used": {"campaigns": 1, "trials": 0, "device_hours": 0.0},
+    }
+
+
+def test_a_campaign_carries_the_name_of_the_token_that_created_or_cloned_it(nobody, client, token, create):
+    id = create(runner="local")
+    assert client.get(f"/v1/campaigns/{id}").json()["owner"] == "tester"
+    header = token("carla", Scope.LAUNCH)
+    assert nobody.post(f"/v1/campaigns/{id}:clone", json={}, headers=header).json()["owner"] == "carla"
+
+
+# Trust in what was looked up
+
+
+class Counting:
+    """The store's access, counting what it is asked."""
+
+    def __init__(self, access):
+        self._access, self.asked = access, 0
+
+    def by_digest(self, sha256):
+        self.asked += 1
+        return self._access.by_digest(sha256)
+
+    def __getattr__(self, name):
+        return getattr(self._access, name)
+
+
+@pytest.fixture
+def gate(service):
+    """A gate before an application that says who came, its clock, and the access it asks."""
+
+    async def who(scope, receive, send):
+        caller = scope["state"]["caller"]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"" if caller is None else caller.name.encode()})
+
+    clock, access = Clock(), Counting(service.store.access)
+    settings = Settings(requests_per_s=2, requests_burst=6, posts_per_s=0.5, posts_burst=2)
+    made = Gate(who, access, settings, clock=clock)
+    return TestClient(made), clock, access
+
+
+def test_a_known_token_costs_no_query_and_a_revocation_counts_within_five_seconds(gate, service, token):
+    client, clock, access = gate
+    header = token()
+    assert [client.get("/v1/x", headers=header).text for _ in range(3)] == ["tester"] * 3
+    assert access.asked == 1
+    service.store.access.revoke("tester", time.time())
+    clock.now += TRUST_S - 0.1
+    assert client.get("/v1/x", headers=header).status_code == 200
+    clock.now += 0.2
+    response = client.get("/v1/x", headers=header)
+    assert (response.status_code, response.json()["detail"]) == (401, "the token was revoked")
+    assert TRUST_S <= 5
+
+
+def test_when_a_token_was_used_is_written_at_most_once_a_minute(gate, service, token, monkeypatch):
+    client, clock, access = gate
+    header = token()
+    written = []
+    real = service.store.access.used_at
+    access.used_at = lambda sha256, now: (written.append(now), real(sha256, now))
+    for _ in range(4):
+        client.get("/v1/x", headers=header)
+        clock.now += 10
+    assert len(written) == 1
+    [kept] = service.store.access.tokens()
+    assert kept.last_used_at == written[0]
+
+
+def test_a_token_gets_so_many_requests_and_then_is_told_to_wait(gate, token):
+    client, clock, _ = gate
+    header = token()
+    assert [client.get("/v1/x", headers=header).status_code for _ in range(7)] == [200] * 6 + [429]
+    response = client.get("/v1/x", headers=header)
+    assert response.headers["retry-after"] == "1"
+    assert response.json()["type"] == "/problems/rate-limited"
+    other = token("other")
+    assert client.get("/v1/x", headers=other).status_code == 200
+    clock.now += 0.5
+    assert [client.get("/v1/x", headers=header).status_code for _ in range(2)] == [200, 429]
+
+
+def test_posts_have_a_stricter_rate_of_their_own(gate, token):
+    client, clock, _ = gate
+    header = token()
+    assert [client.post("/v1/x", headers=header).status_code for _ in range(3)] == [200, 200, 429]
+    assert client.get("/v1/x", headers=header).status_code == 200
+    assert client.post("/v1/x", headers=header).headers["retry-after"] == "2"
+    clock.now += 2
+    assert client.post("/v1/x", headers=header).status_code == 200
+
+
+def test_who_tries_secrets_is_slowed_down_by_address_and_a_known_token_is_not(gate, token):
+    client, _, access = gate
+    header = token()
+    assert client.get("/v1/x", headers=header).status_code == 200
+    tried = [client.get("/v1/x", headers={"Authorization": f"Bearer mt_{n}"}).status_code for n in range(20)]
+    assert set(tried[:5]) == {401}
+    assert set(tried[5:]) == {429}
+    assert access.asked == 6
+    assert client.get("/v1/x", headers=header).status_code == 200
+
+
+def test_a_database_that_does_not_answer_lets_nobody_new_in(gate, token):
+    client, _, access = gate
+
+    def gone(sha256):
+        raise StoreUnavailable("the database is away", transient=True)
+
+    access.by_digest = gone
+    response = client.get("/v1/x", headers=token())
+    assert response.status_code == 503
+    assert response.json()["type"] == "/problems/store-unavailable"
+
+
+# Loopback
+
+
+@pytest.mark.parametrize(
+    ("address", "headers"),
+    [
+        ("127.0.0.1", {"host": "localhost:8000"}),
+        ("127.0.0.1", {"host": "127.0.0.1"}),
+        ("127.8.9.1", {"host": "LOCALHOST"}),
+        ("::1", {"host": "[::1]:8000"}),
+        ("127.0.0.1", {"host": "localhost:8000", "origin": "http://localhost:8000"}),
+    ],
+)
+def test_a_program_on_this_machine_is_local(address, headers):
+    assert is_local(address, Headers(headers))
+
+
+@pytest.mark.parametrize(
+    ("address", "headers"),
+    [
+        ("10.0.0.7", LOCAL),
+        ("testclient", LOCAL),
+        ("", LOCAL),
+        ("127.0.0.1", {"host": "rebound.example:8000"}),
+        ("127.0.0.1", {"host": "localhost.example"}),
+        ("127.0.0.1", {"host": "127.0.0.1.example"}),
+        ("127.0.0.1", {"host": "user@localhost@evil"}),
+        ("127.0.0.1", {"host": "[::1"}),
+        ("127.0.0.1", {}),
+        ("127.0.0.1", {**LOCAL, "forwarded": "for=10.0.0.7"}),
+        ("127.0.0.1", {**LOCAL, "x-forwarded-for": "127.0.0.1"}),
+        ("127.0.0.1", {**LOCAL, "x-forwarded-proto": "https"}),
+        ("127.0.0.1", {**LOCAL, "origin": "https://evil.example"}),
+        ("127.0.0.1", {**LOCAL, "origin": "null"}),
+        ("127.0.0.1", {**LOCAL, "origin": "http://localhost:9999"}),
+    ],
+)
+def test_a_proxy_another_name_or_another_site_is_not_local(address, headers):
+    assert not is_local(address, Headers(headers))
+
+
+def local(service, **settings) -> TestClient:
+    app = create_app(service, settings=Settings(**settings))
+    return TestClient(app, base_url="http://localhost", client=("127.0.0.1", 1))
+
+
+def test_loopback_is_trusted_only_where_that_was_set(service, problem):
+    problem(local(service).get("/v1/whoami"), 401, "/problems/unauthenticated")
+    told = local(service, trust_loopback=True).get("/v1/whoami").json()
+    assert told["loopback"]
+    assert told["name"] == ""
+    assert told["scopes"] == ["admin", "command", "launch", "read"]
+    assert LOOPBACK.may(Scope.ADMIN)
+
+
+def test_a_bad_token_is_refused_on_trusted_loopback_too(service, problem):
+    client = local(service, trust_loopback=True)
+    problem(client.get("/v1/whoami", headers={"Authorization": "Bearer mt_x"}), 401, "/problems/unauthenticated")
+
+
+def test_another_site_cannot_move_a_campaign_through_a_browser_on_this_machine(service, create, problem):
+    id = create()
+    client = local(service, trust_loopback=True)
+    response = client.post(f"/v1/campaigns/{id}:cancel", headers={"Origin": "https://evil.example"})
+    problem(response, 401, "/problems/unauthenticated")
+    assert client.post(f"/v1/campaigns/{id}:cancel").status_code == 202
+
+
+# Commands and quotas
+
+
+def test_without_the_scope_command_a_spec_cannot_name_one(nobody, client, token, spec, problem):
+    spec |= {"workload": {"kind": "command", "command": "touch /tmp/owned"}, "runner": {"kind": "local", "odd": 1}}
+    header = token("plain", Scope.READ, Scope.LAUNCH)
+    for path in ("campaigns", "campaigns?dry_run=true", "spaces", "estimates"):
+        document = problem(nobody.post(f"/v1/{path}", json=spec, headers=header), 403, "/problems/command-not-allowed")
+        assert [entry["pointer"] for entry in document["errors"]] == ["/workload/kind", "/runner/odd"]
+    why = nobody.post("/v1/spaces/why", json={"spec": spec, "plan": {}}, headers=header)
+    document = problem(why, 403, "/problems/command-not-allowed")
+    assert document["errors"][0]["pointer"] == "/spec/workload/kind"
+    assert nobody.get("/v1/campaigns", headers=header).json()["campaigns"] == []
+    # Whoever may gets the next answer.
+    problem(client.post("/v1/campaigns", json=spec), 422, "/problems/invalid-spec")
+
+
+def test_cloning_brings_no_command_in_nor_takes_one_over(nobody, client, token, spec, create, problem):
+    header = token("plain", Scope.READ, Scope.LAUNCH)
+    id = create(runner={"kind": "instant"})
+    changes = {"runner": {"kind": "slurm", "setup": ["touch /tmp/owned"]}}
+    response = nobody.post(f"/v1/campaigns/{id}:clone", json=changes, headers=header)
+    document = problem(response, 403, "/problems/command-not-allowed")
+    assert [entry["pointer"] for entry in document["errors"]] == ["/runner/setup"]
+
+
+def test_a_campaign_beyond_a_quota_is_refused_with_the_numbers(nobody, token, spec, problem):
+    header = token("small", Scope.LAUNCH, Scope.COMMAND, quotas=Quotas(campaigns=1, trials=8, device_hours=2))
+    post = lambda **changes: nobody.post("/v1/campaigns", json=spec | changes, headers=header)  # noqa: E731
+    document = problem(post(budget={"trials": 9}), 403, "/problems/quota-exceeded")
+    assert document["detail"] == "the budget is 9 trials, and the token small has 8 of 8 within 24 h left"
+    document = problem(post(budget={"device_hours": 3}), 403, "/problems/quota-exceeded")
+    told = "the budget is 3 device-hours, and the token small has 2 of 2 device-hours within 30 days left"
+    assert document["detail"] == told
+    assert post(budget={"trials": 8}).status_code == 201
+    document = problem(post(), 403, "/problems/quota-exceeded")
+    assert document["detail"] == "1 of 1 campaigns of the token small are active"
+
+
+# The audit log
+
+
+def test_what_changes_something_and_what_is_refused_is_audited_and_reading_is_not(nobody, client, token, spec, create):
+    id = create()
+    client.get(f"/v1/campaigns/{id}")
+    client.post("/v1/campaigns?dry_run=true", json=spec)
+    client.post("/v1/spaces", json=spec)
+    client.post(f"/v1/campaigns/{id}:pause")
+    client.post("/v1/campaigns/nothing-123456:pause")
+    nobody.get("/v1/campaigns", headers={"Authorization": "Bearer mt_secret-of-somebody"})
+    nobody.post(f"/v1/campaigns/{id}:cancel", headers=token("reader", Scope.READ))
+    page = client.get("/v1/audit").json()
+    told = [(entry["token"], entry["action"], entry["object"], entry["outcome"]) for entry in page["entries"]]
+    assert told == [
+        ("tester", "POST /v1/campaigns", id, "201"),
+        ("tester", "POST /v1/campaigns/{campaign_id}:pause", id, "200"),
+        ("tester", "POST /v1/campaigns/{campaign_id}:pause", "nothing-123456", "404 not-found"),
+        ("", "GET /v1/campaigns", "", "401 unauthenticated"),
+        ("reader", "POST /v1/campaigns/{campaign_id}:cancel", id, "403 scope-missing"),
+    ]
+    assert "secret-of-somebody" not in str(page)
+    assert page["next_after"] is None
+
+
+def test_the_audit_log_is_read_in_pages(client, create):
+    ids = [create() for _ in range(3)]
+    first = client.get("/v1/audit", params={"limit": 2}).json()
+    second = client.get("/v1/audit", params={"limit": 2, "after": first["next_after"]}).json()
+    assert [entry["object"] for entry in first["entries"] + second["entries"]] == ids
+    assert second["next_after"] is None
+
+
+def test_a_secret_in_a_path_does_not_reach_the_log(nobody, client):
+    nobody.get("/v1/campaigns/mt_abcdefgh-the-secret")
+    assert "the-secret" not in client.get("/v1/audit").text
+
+
+def test_a_flood_of_refusals_does_not_fill_the_log(nobody, service):
+    for _ in range(60):
+        nobody.get("/v1/campaigns")
+    assert 20 <= len(service.store.access.audit(limit=100)) < 30
+
+
+def test_a_log_that_cannot_be_written_stops_nobody(client, create, service, monkeypatch, caplog):
+    def full(deed):
+        raise StoreUnavailable("the database is full", transient=True)
+
+    monkeypatch.setattr(service.store.access, "record", full)
+    assert create()
+    assert "the audit log misses" in caplog.text

@@ -1,0 +1,138 @@
+"""Campaigns from YAML, rehearsed, started like another one, and deleted."""
+
+import json
+
+import pytest
+import yaml
+
+YAML = {"Content-Type": "application/yaml"}
+
+
+def test_a_pasted_spec_makes_the_same_campaign_as_its_json(client, spec):
+    pasted = client.post("/v1/campaigns", content=yaml.safe_dump(spec), headers=YAML)
+    posted = client.post("/v1/campaigns", json=spec)
+    assert (pasted.status_code, posted.status_code) == (201, 201)
+    assert pasted.json()["spec"] == posted.json()["spec"]
+
+
+def test_a_pasted_spec_that_is_no_yaml_is_told_where(client, problem):
+    response = client.post("/v1/spaces", content="model: [1\ncluster: x", headers=YAML)
+    told = problem(response, 422, "/problems/malformed-body")
+    assert told["errors"][0]["pointer"] == ""
+    assert "line 2" in told["detail"]
+
+
+def test_a_key_that_stands_twice_is_no_document_in_either_form(client, problem):
+    for text, kind in [("seed: 1\nseed: 2", "application/yaml"), ('{"seed": 1, "seed": 2}', "application/json")]:
+        response = client.post("/v1/spaces", content=text, headers={"Content-Type": kind})
+        assert "twice" in problem(response, 422, "/problems/malformed-body")["detail"]
+
+
+def test_other_types_are_refused_by_name(client, problem):
+    response = client.post("/v1/spaces", content="seed: 1", headers={"Content-Type": "text/plain"})
+    assert "application/json or application/yaml, not text/plain" in problem(response, 415, "about:blank")["detail"]
+
+
+def test_yaml_may_be_shorter_than_json(client, spec):
+    long = {"Content-Type": "application/json"}
+    text = json.dumps(spec) + " " * 200_000
+    assert client.post("/v1/spaces", content=text, headers=long).status_code == 200
+    assert client.post("/v1/spaces", content=text, headers=YAML).status_code == 413
+
+
+def test_a_dry_run_answers_with_the_quote_and_starts_nothing(client, spec):
+    response = client.post("/v1/campaigns?dry_run=true", json=spec)
+    assert response.status_code == 200
+    assert response.json() == client.post("/v1/estimates", json=spec).json()
+    assert "location" not in response.headers
+    assert client.get("/v1/campaigns").json()["campaigns"] == []
+
+
+def test_a_dry_run_is_refused_where_the_campaign_would_be(client, spec, problem):
+    wrong = spec | {"runner": {"kind": "slurm", "partition": "a b"}}
+    told = problem(client.post("/v1/campaigns?dry_run=true", json=wrong), 422, "/problems/invalid-spec")
+    assert told == problem(client.post("/v1/campaigns", json=wrong), 422, "/problems/invalid-spec")
+    assert [entry["pointer"] for entry in told["errors"]] == ["/runner/partition"]
+
+
+def test_a_clone_without_changes_has_the_same_spec_and_another_id(client, create):
+    id = create()
+    response = client.post(f"/v1/campaigns/{id}:clone", json={})
+    assert response.status_code == 201, response.text
+    clone = response.json()
+    assert clone["id"] != id
+    assert response.headers["location"] == f"/v1/campaigns/{clone['id']}"
+    assert clone["spec"] == client.get(f"/v1/campaigns/{id}").json()["spec"]
+    assert clone["state"] == "running"
+
+
+def test_changes_are_laid_over_the_spec_and_null_takes_away(client, create):
+    id = create(space={"tp": [1, 2]})
+    changes = {"name": "other", "baseline": None, "space": {"tp": [1], "pp": [2]}, "budget": {"trials": 2}}
+    clone = client.post(f"/v1/campaigns/{id}:clone", json=changes).json()["spec"]
+    assert clone["name"] == "other"
+    assert "baseline" not in clone
+    assert (clone["space"]["tp"], clone["space"]["pp"]) == ([1], [2])
+    assert clone["model"]["name"] == "gpt-micro"
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [({"seed": -1}, "/seed"), ({"sed": 1}, "/sed"), ({"model": {"layers": 0}}, "/model/layers"), ([], ""), ("x", "")],
+)
+def test_a_clone_is_checked_as_a_new_campaign(client, create, problem, changes, pointer):
+    response = client.post(f"/v1/campaigns/{create()}:clone", json=changes)
+    assert problem(response, 422, "/problems/invalid-spec")["errors"][0]["pointer"] == pointer
+
+
+def test_changes_without_end_are_refused(client, create, problem):
+    deep = "{" + '"model":{' * 400 + "}" * 400 + "}"
+    response = client.post(
+        f"/v1/campaigns/{create()}:clone", content=deep, headers={"Content-Type": "application/json"}
+    )
+    assert "deeper than 20" in problem(response, 422, "/problems/invalid-spec")["detail"]
+
+
+def test_an_unknown_campaign_has_no_clone(client, problem):
+    problem(client.post("/v1/campaigns/none:clone", json={}), 404, "/problems/not-found")
+
+
+def test_a_campaign_that_is_over_is_deleted_with_all_that_hangs_on_it(client, create, drive, service):
+    id, other = create(budget={"trials": 2}), create(budget={"trials": 1})
+    drive(id)
+    drive(other)
+    folder = service.home.campaign(id)
+    assert any(folder.iterdir())
+    assert client.delete(f"/v1/campaigns/{id}").status_code == 204
+    assert not folder.exists()
+    assert list(service.home.bin.iterdir()) == []
+    for path in ("", "/trials", "/trials/0", "/events", "/best"):
+        assert client.get(f"/v1/campaigns/{id}{path}").status_code == 404
+    assert [each["id"] for each in client.get("/v1/campaigns").json()["campaigns"]] == [other]
+    assert client.get(f"/v1/campaigns/{other}/trials/0").status_code == 200
+    assert service.home.campaign(other).exists()
+    assert client.delete(f"/v1/campaigns/{id}").status_code == 404
+
+
+@pytest.mark.parametrize("state", ["running", "paused", "cancelling"])
+def test_a_campaign_that_is_not_over_stays(client, create, problem, state):
+    id = create()
+    if state != "running":
+        client.post(f"/v1/campaigns/{id}:{'pause' if state == 'paused' else 'cancel'}")
+    told = problem(client.delete(f"/v1/campaigns/{id}"), 409, "/problems/illegal-move")
+    assert f"is {state} and cannot become deleted" in told["detail"]
+    assert client.get(f"/v1/campaigns/{id}").status_code == 200
+
+
+def test_a_campaign_that_learnt_from_a_deleted_one_keeps_its_name_and_goes_on(client, create, drive):
+    teacher = create(search="physics", budget={"trials": 2})
+    drive(teacher)
+    pupil = create(search="physics", seed=2, budget={"trials": 2})
+    drive(pupil)
+    assert [lesson["campaign_id"] for lesson in client.get(f"/v1/campaigns/{pupil}").json()["lessons"]] == [teacher]
+    assert client.delete(f"/v1/campaigns/{teacher}").status_code == 204
+    assert [lesson["campaign_id"] for lesson in client.get(f"/v1/campaigns/{pupil}").json()["lessons"]] == [teacher]
+    later = create(search="physics", seed=3, budget={"trials": 2})
+    drive(later)
+    lessons = client.get(f"/v1/campaigns/{later}").json()["lessons"]
+    assert teacher not in [lesson["campaign_id"] for lesson in lessons]

@@ -1,0 +1,218 @@
+"""Whatever is posted as a spec is accepted or refused with its reasons: never a defect, and never for long."""
+
+import copy
+import json
+import string
+import time
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tuner.documents import InvalidSpec, read_spec
+
+# On a busy machine; each takes milliseconds on an idle one.
+LIMIT_S = 10.0
+SPECS: tuple[dict[str, Any], ...] = (
+    {
+        "name": "demo",
+        "model": "gpt-micro",
+        "cluster": "local-cpu",
+        "global_batch_size": 16,
+        "space": {"tp": [1, 2], "micro_batch_size": [1, 2], "recompute": ["none", "full"]},
+        "workload": {"kind": "torch", "dtype": "float32", "measuring": {"max_steps": 4}},
+        "baseline": {"tp": 1, "pp": 1, "micro_batch_size": 1, "zero_stage": 0},
+        "search": {"kind": "random"},
+        "runner": {"kind": "instant"},
+        "budget": {"trials": 5},
+    },
+    {
+        "model": {"layers": 2, "hidden": 64, "heads": 4, "ffn": 256, "vocab": 512, "seq_len": 64},
+        "cluster": {
+            "preset": "dgx-h100",
+            "nodes": 2,
+            "network_link": {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e9},
+        },
+        "global_batch_size": "free",
+        "space": {"tp": [8], "pp": [1, 2], "micro_batch_size": [1], "grad_accum_steps": [1, 2]},
+        "workload": {"kind": "simulated", "framework": "megatron-deepspeed"},
+        "runner": {"kind": "simulated", "noise": 0.1},
+        "objective": "mfu",
+        "budget": {"device_hours": 1.5},
+        "stop": {"tolerance": 0.1, "chance": 0.2},
+    },
+    {
+        "model": "llama-micro",
+        "cluster": "local-cpu",
+        "global_batch_size": 8,
+        "workload": {
+            "kind": "command",
+            "command": "train {tp} {micro_batch_size}",
+            "log": {"step_time_s": r"took (\S+)"},
+        },
+    },
+    {
+        "model": "llama-micro",
+        "cluster": "local-cpu",
+        "global_batch_size": 8,
+        "workload": {"kind": "megatron", "arguments": ["--lr 1e-4"], "env": {"A": "b"}, "steps": 9, "warmup_steps": 2},
+    },
+)
+# What has broken readers of documents elsewhere, and here.
+ODD = (
+    *(None, True, False, 0, -1, 1, 7, 2**31 - 1, 2**31, 2**53, 2**63, 10**400, 0.5, -0.0, 1e308, 5e-324),
+    *(
+        "",
+        " ",
+        "free",
+        "gpt-1t",
+        "1e3",
+        "0x10",
+        "\0",
+        "\ud800",
+        "\u202e",
+        "{",
+        "{tp}",
+        "'",
+        "-" * 300,
+        "a\nb",
+        "..",
+        "/",
+    ),
+    *([], {}, [[]], [None], {"": 1}, {"kind": None}, {"preset": "gpt-1t"}, [1] * 300, "(" * 200 + ")" * 200),
+)
+KEYS = ("kind", "preset", "name", "tp", "nodes", "layers", "", "a.b", "~", "/", "options", "global_batch_size")
+words = st.text(string.printable + "\0\u00e9\u2028\U0001f600", max_size=8)
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), words, st.sampled_from([*SPECS[0], "gpt-micro"])
+)
+values = st.one_of(
+    st.sampled_from(ODD).map(copy.deepcopy),
+    st.recursive(
+        scalars,
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(words | st.sampled_from(KEYS), inner, max_size=4),
+        max_leaves=12,
+    ),
+)
+quick = settings(
+    max_examples=120, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+
+
+def places(node: Any) -> list[tuple[Any, Any]]:
+    """Every key and index of a document, with what holds it."""
+    entries = (
+        list(node.items() if isinstance(node, dict) else enumerate(node)) if isinstance(node, (dict, list)) else []
+    )
+    return [(node, key) for key, _ in entries] + [place for _, inner in entries for place in places(inner)]
+
+
+@st.composite
+def mutants(draw: st.DrawFn) -> dict[str, Any]:
+    """A good spec with one to three things replaced, added or taken away."""
+    spec = copy.deepcopy(draw(st.sampled_from(SPECS)))
+    for _ in range(draw(st.integers(1, 3))):
+        holder, key = draw(st.sampled_from([*places(spec), (spec, "baseline"), (spec, "space"), (spec, "seed")]))
+        match draw(st.sampled_from(["replace", "replace", "take", "add"])):
+            case "replace":
+                if isinstance(holder, dict) or key < len(holder):
+                    holder[key] = draw(values)
+            case "take" if isinstance(holder, dict):
+                holder.pop(key, None)
+            case "add" if isinstance(holder, dict):
+                holder[draw(st.sampled_from(KEYS))] = draw(values)
+    return spec
+
+
+def verdict(document: object) -> list[str] | None:
+    """The mistakes of a document, or None for a good one; within the limit."""
+    began = time.process_time()
+    try:
+        read_spec(document, None)
+        return None
+    except InvalidSpec as error:
+        return [str(problem) for problem in error.problems]
+    finally:
+        assert time.process_time() - began < LIMIT_S
+
+
+@settings(quick, max_examples=400)
+@given(mutants())
+def test_a_spec_with_something_odd_in_it_is_read_or_refused_with_reasons(runner, document):
+    problems = verdict(document)
+    assert problems is None or problems
+
+
+@quick
+@given(values)
+def test_any_value_at_all_is_refused_as_a_spec(document):
+    assert verdict(document)
+
+
+@quick
+@given(mutants(), st.sampled_from(["application/json", "application/yaml"]), st.sampled_from(["", "?dry_run=true"]))
+def test_over_http_there_are_only_campaigns_and_problems(client, runner, document, kind, query):
+    text = json.dumps(document) if kind == "application/json" else yaml.safe_dump(document)
+    response = client.post(
+        f"/v1/campaigns{query}", content=text.encode("utf-8", "replace"), headers={"Content-Type": kind}
+    )
+    assert response.status_code in (201, 200, 422, 413), response.text
+    if response.status_code == 422:
+        assert all(entry["pointer"] == "" or entry["pointer"].startswith("/") for entry in response.json()["errors"])
+
+
+@quick
+@given(
+    st.binary(max_size=200) | st.text(st.sampled_from("{}[]-:&*!#|>%@'\"<, \n\ta1?~.="), max_size=60).map(str.encode)
+)
+def test_any_bytes_are_a_problem_and_no_defect(client, content):
+    for kind in ("application/json", "application/yaml"):
+        response = client.post("/v1/spaces", content=content, headers={"Content-Type": kind})
+        assert response.status_code == 422, (kind, content)
+
+
+BOMBS = {
+    "aliases of aliases": "a0: &a0 [x, x]\n"
+    + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+    + "model: *a11\n",
+    "merges of merges": "a0: &a0 {x: 1, y: 2}\n"
+    + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 12)),
+    "one mapping merged often": "a: &a {"
+    + ", ".join(f"k{n}: 1" for n in range(2000))
+    + "}\nl:\n"
+    + "- <<: *a\n" * 2000,
+    "a thousand brackets": "[" * 1000,
+    "a number to base 60": "seed: " + ":".join(["1"] * 300) + ".5",
+    "a day before the first": "name: 0001-01-01T00:00:00+23:59",
+    "a cycle": "model: &a {b: *a}",
+}
+
+
+@pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
+def test_a_short_text_that_means_a_lot_is_refused_quickly(client, text):
+    began = time.process_time()
+    response = client.post("/v1/spaces", content=text, headers={"Content-Type": "application/yaml"})
+    assert response.status_code == 422, response.text
+    assert time.process_time() - began < LIMIT_S
+    assert len(response.content) < 100_000
+
+
+LARGE = {
+    "more devices than there are": {
+        "cluster": {"preset": "local-cpu", "nodes": 2**31 - 1, "devices_per_node": 2**31 - 1}
+    },
+    "nine thousand unknown keys": {f"k{n}": 1 for n in range(9000)},
+    "ten thousand values": {"seed": [1] * 10_001, "model": [[1] * 100] * 100},
+    "millions of combinations": {"space": {"tp": list(range(1, 3000)), "micro_batch_size": list(range(1, 3000))}},
+    "brackets in a pattern": {
+        "workload": {"kind": "command", "command": "x", "log": {"step_time_s": "(" * 500 + "a" + ")" * 500}}
+    },
+    "a long line of arguments": {"workload": {"kind": "megatron", "arguments": ["--x " + "a " * 200_000]}},
+}
+
+
+@pytest.mark.parametrize("changes", LARGE.values(), ids=LARGE)
+def test_a_large_spec_is_read_or_refused_quickly(changes):
+    verdict({**SPECS[0], **changes})

@@ -1,0 +1,136 @@
+"""A POST with an Idempotency-Key acts once, and whoever sends it again gets the same answer."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tuner.store.access_keys import CUT_OFF_S, KEPT_S, Answer, Claim
+from tuner.tokens import Scope
+
+KEY = {"Idempotency-Key": "5e2a-4f"}
+
+
+def campaigns(client) -> int:
+    return len(client.get("/v1/campaigns").json()["campaigns"])
+
+
+def test_the_same_request_gets_the_same_answer_and_acts_once(client, spec):
+    first = client.post("/v1/campaigns", json=spec, headers=KEY)
+    again = client.post("/v1/campaigns", json=spec, headers=KEY)
+    assert first.status_code == again.status_code == 201
+    assert first.content == again.content
+    assert first.headers["location"] == again.headers["location"]
+    assert again.headers["content-type"] == "application/json"
+    assert again.headers["idempotent-replayed"] == "true"
+    assert "idempotent-replayed" not in first.headers
+    assert campaigns(client) == 1
+
+
+def test_a_refused_request_is_answered_the_same_again(client, spec, problem):
+    for _ in range(2):
+        response = client.post("/v1/campaigns", json=spec | {"model": "none"}, headers=KEY)
+        problem(response, 422, "/problems/invalid-spec")
+    assert response.headers["idempotent-replayed"] == "true"
+
+
+@pytest.mark.parametrize("change", ["body", "query", "path"])
+def test_the_same_key_with_another_request_is_refused(client, spec, problem, change):
+    client.post("/v1/campaigns", json=spec, headers=KEY)
+    path = {"query": "/v1/campaigns?dry_run=true", "path": "/v1/estimates"}.get(change, "/v1/campaigns")
+    body = spec | {"name": "other"} if change == "body" else spec
+    problem(client.post(path, json=body, headers=KEY), 422, "/problems/idempotency-key-reused")
+    assert campaigns(client) == 1
+
+
+def test_two_tokens_may_use_the_same_key(app, client, spec, token):
+    other = TestClient(app, headers=token("other"))
+    ids = {each.post("/v1/campaigns", json=spec, headers=KEY).json()["id"] for each in (client, other)}
+    assert len(ids) == 2
+
+
+def test_without_a_key_each_request_acts(client, spec):
+    for _ in range(2):
+        client.post("/v1/campaigns", json=spec)
+    assert campaigns(client) == 2
+
+
+def test_an_answer_is_forgotten_after_a_day(service, client, spec):
+    client.post("/v1/campaigns", json=spec, headers=KEY)
+    keys, now = service.store.access.keys, time.time()
+    keys.claim("somebody", "else", "", now + KEPT_S - 60)
+    assert "idempotent-replayed" in client.post("/v1/campaigns", json=spec, headers=KEY).headers
+    keys.claim("somebody", "later", "", now + KEPT_S + 60)
+    assert "idempotent-replayed" not in client.post("/v1/campaigns", json=spec, headers=KEY).headers
+    assert campaigns(client) == 2
+
+
+def test_who_was_refused_for_want_of_a_scope_may_use_the_key_again(app, service, spec, token, problem):
+    reader = TestClient(app, headers=token("carla", Scope.READ))
+    for _ in range(2):
+        response = reader.post("/v1/campaigns", json=spec, headers=KEY)
+        problem(response, 403, "/problems/scope-missing")
+        assert "idempotent-replayed" not in response.headers
+
+
+@pytest.mark.parametrize("key", ["", " ", "a b", "x" * 201, "t\u00e4g"])
+def test_a_key_that_is_none_is_refused(client, spec, problem, key):
+    response = client.post("/v1/campaigns", json=spec, headers=[("Idempotency-Key", key.encode("latin-1"))])
+    document = problem(response, 422, "/problems/malformed-request")
+    assert document["errors"][0]["pointer"] == "/header/Idempotency-Key"
+    assert campaigns(client) == 0
+
+
+def test_a_key_on_a_get_means_nothing(client):
+    assert client.get("/v1/campaigns", headers=KEY).status_code == 200
+    assert client.get("/v1/whoami", headers=KEY).status_code == 200
+
+
+def test_of_two_at_once_one_acts_and_the_other_is_told_to_come_back(app, client, spec, service, monkeypatch, problem):
+    begun, may_end, real = threading.Event(), threading.Event(), service.create
+
+    def slow(*arguments):
+        begun.set()
+        assert may_end.wait(20)
+        return real(*arguments)
+
+    monkeypatch.setattr(service, "create", slow)
+    with ThreadPoolExecutor(1) as people:
+        first = people.submit(client.post, "/v1/campaigns", json=spec, headers=KEY)
+        assert begun.wait(20)
+        other = TestClient(app, headers=client.headers)
+        response = other.post("/v1/campaigns", json=spec, headers=KEY)
+        may_end.set()
+        assert first.result(20).status_code == 201
+    problem(response, 409, "/problems/idempotency-key-busy")
+    assert int(response.headers["retry-after"]) >= 1
+    assert client.post("/v1/campaigns", json=spec, headers=KEY).headers["idempotent-replayed"] == "true"
+    assert campaigns(client) == 1
+
+
+def test_a_request_that_was_cut_off_is_never_repeated_by_itself(app, client, spec, service, monkeypatch, problem):
+    def defect(*arguments):
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(service, "create", defect)
+    quiet = TestClient(app, headers=client.headers, raise_server_exceptions=False)
+    assert quiet.post("/v1/campaigns", json=spec, headers=KEY).status_code == 500
+    monkeypatch.undo()
+    problem(client.post("/v1/campaigns", json=spec, headers=KEY), 409, "/problems/idempotency-key-busy")
+    assert campaigns(client) == 0
+
+
+def test_claims_are_first_busy_unclear_reused_or_answered(service):
+    keys = service.store.access.keys
+    assert keys.claim("a", "k", "f", 100.0) is Claim.FIRST
+    assert keys.claim("a", "k", "f", 100.0 + CUT_OFF_S - 1) is Claim.BUSY
+    assert keys.claim("a", "k", "f", 100.0 + CUT_OFF_S) is Claim.UNCLEAR
+    assert keys.claim("a", "k", "other", 101.0) is Claim.REUSED
+    assert keys.claim("b", "k", "other", 101.0) is Claim.FIRST
+    answer = Answer(status=201, headers={"location": "/x"}, body=b"\x00\xff")
+    keys.keep("a", "k", answer)
+    assert keys.claim("a", "k", "f", 102.0) == answer
+    keys.forget("b", "k")
+    assert keys.claim("b", "k", "new", 103.0) is Claim.FIRST

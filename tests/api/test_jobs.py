@@ -1,0 +1,109 @@
+"""What a trial ran as, and what it measured in other programs' words, over HTTP."""
+
+import json
+
+import pytest
+import yaml
+
+from api.house_views import examples_view
+from runners.registry import RUNNERS
+from tuner.export import FORMATS
+
+
+@pytest.fixture
+def done(create, drive) -> str:
+    id = create(budget={"trials": 2})
+    drive(id)
+    return id
+
+
+def test_the_job_is_the_one_that_was_submitted(client, done, service):
+    job = client.get(f"/v1/campaigns/{done}/trials/0/job").json()
+    assert job["name"] == f"{done}-t0000-a1"
+    assert job["directory"] == str(service.home.job(done, job["name"]).resolve())
+    assert job["command"][-3:] == ["-m", "runners.trainer", "job.json"]
+    assert job["script"] is None
+    assert json.loads(job["files"]["job.json"])["plan"]["micro_batch_size"] == 1
+
+
+def test_the_job_of_a_batch_runner_has_its_script_and_no_secret(client, create, service, drive, monkeypatch):
+    monkeypatch.setitem(RUNNERS, "slurm", RUNNERS["instant"])
+    for name in ("MESHTUNE_TOKEN", "MESHTUNE_DB", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "hush-hush")
+    id = create(runner={"kind": "slurm", "partition": "gpu"}, budget={"trials": 1})
+    drive(id)
+    response = client.get(f"/v1/campaigns/{id}/trials/0/job")
+    job = response.json()
+    assert "#SBATCH --partition=gpu" in job["script"]
+    assert job["files"]["job.sbatch"] == job["script"]
+    assert {"job.json", "gang.json"} <= set(job["files"])
+    assert "hush-hush" not in response.text
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_format_answers_with_files_or_says_what_is_missing(client, done, problem, format):
+    option = "image=example.org/train:1" if format in ("jobset", "trainjob") else None
+    response = client.get(f"/v1/campaigns/{done}/exports/{format}", params={"option": option} if option else {})
+    if response.status_code == 409:
+        problem(response, 409, "/problems/cannot-express")
+        return
+    assert response.status_code == 200, response.text
+    shown = response.json()
+    assert shown["format"] == format
+    assert shown["files"]
+    assert all(isinstance(text, str) and text for text in shown["files"].values())
+    assert (shown["command"] is None) == (format == "json")
+
+
+def test_the_same_setting_is_exported_of_a_trial_and_as_the_winner(client, done):
+    winner = client.get(f"/v1/campaigns/{done}/exports/json?trial=best").json()
+    assert winner == client.get(f"/v1/campaigns/{done}/trials/{winner['trial']}/exports/json").json()
+    assert json.loads(winner["files"]["setting.json"])["rank"] == 1
+
+
+def test_options_reach_the_format(client, done):
+    url = f"/v1/campaigns/{done}/exports/slurm"
+    shown = client.get(url, params={"option": ["partition=gpu", "setup=[module load cuda]"]}).json()
+    assert "#SBATCH --partition=gpu" in shown["files"]["job.sbatch"]
+    assert "\nmodule load cuda\n" in shown["files"]["job.sbatch"]
+    assert shown["command"] == "sbatch job.sbatch"
+    assert shown["directory"] in shown["files"]["job.sbatch"]
+
+
+WRONG = {
+    "no equals sign": ("slurm", "partition", "/query/option"),
+    "an unknown option": ("slurm", "partitio=gpu", "/query/option/partitio"),
+    "a file of the service": ("torchtitan", "config=/etc/passwd", "/query/option/config"),
+    "an unknown number format": ("accelerate", "dtype=float8", "/query/option/dtype"),
+    "no YAML": ("slurm", "setup=[", "/query/option"),
+}
+
+
+@pytest.mark.parametrize(("format", "option", "pointer"), WRONG.values(), ids=WRONG)
+def test_a_wrong_option_is_named(client, create, drive, problem, format, option, pointer):
+    id = create(budget={"trials": 1}, baseline={"tp": 1, "pp": 1, "zero_stage": 2, "micro_batch_size": 1})
+    drive(id)
+    response = client.get(f"/v1/campaigns/{id}/exports/{format}", params={"option": option})
+    assert problem(response, 422, "/problems/malformed-request")["errors"][0]["pointer"] == pointer
+
+
+def test_nothing_measured_is_nothing_to_export(client, create, problem):
+    response = client.get(f"/v1/campaigns/{create()}/exports/json")
+    assert "no measured trial yet" in problem(response, 409, "/problems/nothing-to-export")["detail"]
+
+
+def test_an_unknown_format_or_trial_is_refused(client, done, problem):
+    problem(client.get(f"/v1/campaigns/{done}/exports/tar"), 422, "/problems/malformed-request")
+    problem(client.get(f"/v1/campaigns/{done}/exports/json?trial=worst"), 422, "/problems/malformed-request")
+    problem(client.get(f"/v1/campaigns/{done}/trials/99/exports/json"), 404, "/problems/not-found")
+    problem(client.get(f"/v1/campaigns/{done}/exports/json?trial=99"), 409, "/problems/nothing-to-export")
+
+
+@pytest.mark.parametrize("example", examples_view().examples, ids=lambda example: example.name)
+def test_every_example_of_the_create_form_is_a_spec_with_a_title(client, example):
+    assert 20 < len(example.title) <= 130
+    assert example.yaml.startswith(f"# {example.title}\n")
+    response = client.post("/v1/spaces", content=example.yaml, headers={"Content-Type": "application/yaml"})
+    assert response.status_code == 200, response.text
+    assert response.json()["legal"] > 1
+    assert yaml.safe_load(example.yaml)["name"]

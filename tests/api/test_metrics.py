@@ -1,0 +1,175 @@
+"""What /metrics says: the store's figures as they are, this process's own from its start, labels with few values."""
+
+import asyncio
+import re
+import time
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
+
+from api import metrics as metrics_module
+from api.app import create_app
+from api.settings import Settings
+from runners.outcome import Verdict
+from tuner.store import StoreUnavailable
+from tuner.tokens import Scope
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "service.md"
+
+
+def read(client: TestClient) -> dict[tuple[str, ...], float]:
+    """Values by name and label values."""
+    response = client.get("/metrics")
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"].startswith("text/plain; version=")
+    found = {}
+    for family in text_string_to_metric_families(response.text):
+        for sample in family.samples:
+            key = (sample.name, *sample.labels.values())
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+@pytest.fixture(autouse=True)
+def always_fresh(monkeypatch):
+    monkeypatch.setattr(metrics_module, "FRESH_S", 0.0)
+    monkeypatch.setattr(metrics_module, "TIMES_THE_QUERY", 0)
+
+
+def test_trials_and_campaigns_are_counted_as_the_store_has_them(client, create, drive):
+    done, waiting = create(), create(seed=1)
+    drive(done)
+    client.post(f"/v1/campaigns/{waiting}:pause")
+    page = client.get(f"/v1/campaigns/{done}/trials", params={"page_size": 100}).json()["trials"]
+    found = read(client)
+    for verdict in Verdict:
+        assert found["meshtune_trials", verdict] == sum(trial["verdict"] == verdict for trial in page)
+    assert found["meshtune_campaigns", "completed"] == found["meshtune_campaigns", "paused"] == 1
+    assert found["meshtune_campaigns", "failed"] == 0
+    assert found["meshtune_trials_in_flight", "running"] == 0
+    assert found["meshtune_store_up",] == 1
+
+
+def test_jobs_in_flight_and_the_time_that_they_hold_devices_are_seen(client, create, service, runner):
+    runner.hold = True
+    id = create()
+    while not any(trial.state == "running" for trial in service.store.trials(id)):
+        service.tick(id)
+    before = read(client)
+    assert before["meshtune_trials_in_flight", "running"] == 1
+    time.sleep(0.02)
+    assert read(client)["meshtune_device_hours",] > before["meshtune_device_hours",] > 0
+
+
+def test_a_trial_that_was_tried_again_counts_once(client, create, service, runner):
+    runner.hold = True
+    id = create(budget={"trials": 1})
+    while not runner.jobs:
+        service.tick(id)
+    name = next(iter(runner.jobs))
+    del runner.jobs[name]  # lost: it is tried again
+    while len(service.store.trial(id, 0).attempts) < 2:
+        service.tick(id)
+    found = read(client)
+    assert found["meshtune_trials", "lost"] == 0
+    assert sum(found["meshtune_trials_in_flight", state] for state in ("planned", "submitted", "running")) == 1
+
+
+def test_asks_ticks_and_polls_are_this_process_s_own(client, create, drive):
+    drive(create())
+    found = read(client)
+    assert found["meshtune_ask_seconds_count",] >= 1
+    assert found["meshtune_tick_seconds_count",] > found["meshtune_ask_seconds_count",]
+    assert found["meshtune_tick_seconds_bucket", "+Inf"] == found["meshtune_tick_seconds_count",]
+    buckets = [value for key, value in found.items() if key[0] == "meshtune_tick_seconds_bucket"]
+    assert buckets == sorted(buckets)
+    assert found["meshtune_polls_total", "instant"] >= 1
+    assert found["meshtune_poll_errors_total", "instant"] == 0
+    assert found["process_resident_memory_bytes",] > 1e6
+
+
+def test_requests_are_counted_by_route_and_never_by_what_they_name(client, create):
+    id = create()
+    for path in (f"/v1/campaigns/{id}", "/v1/campaigns/no-such", "/v1/campaigns/x:y", "/no-such-file", "/v1/no-such"):
+        client.get(path)
+    client.request("BREW", "/v1/campaigns")
+    found = read(client)
+    requests = {key[1:]: value for key, value in found.items() if key[0] == "meshtune_http_requests_total"}
+    assert requests["GET", "/v1/campaigns/{campaign_id}", "200"] == 1
+    assert requests["GET", "/v1/campaigns/{campaign_id}", "404"] == 1
+    assert requests["GET", "static", "404"] == 1
+    assert {method for method, _, _ in requests} <= {"GET", "POST", "other"}
+    assert not any(id in route or "no-such" in route for _, route, _ in requests)
+    assert found["meshtune_http_request_seconds_count", "/v1/campaigns/{campaign_id}"] == 3  # one was malformed
+
+
+def test_figures_are_kept_for_a_while(client, create, monkeypatch):
+    monkeypatch.setattr(metrics_module, "FRESH_S", 60.0)
+    assert read(client)["meshtune_campaigns", "running"] == 0
+    create()
+    assert read(client)["meshtune_campaigns", "running"] == 0
+
+
+def test_a_database_that_is_away_is_told_and_the_rest_as_well(client, service, monkeypatch):
+    def away(now: float) -> None:
+        raise StoreUnavailable("away", transient=True)
+
+    monkeypatch.setattr(service.store, "figures", away)
+    found = read(client)
+    assert found["meshtune_store_up",] == 0
+    assert not any(key[0] == "meshtune_campaigns" for key in found)
+    assert ("meshtune_open_streams",) in found
+
+
+def test_a_database_that_hangs_holds_no_scrape_up(app, service, monkeypatch, token):
+    monkeypatch.setattr(metrics_module, "STORE_LIMIT_S", 0.05)
+    monkeypatch.setattr(service.store, "figures", lambda now: time.sleep(0.5))
+    with TestClient(app, headers=token()) as client:
+        for _ in range(3):
+            assert read(client)["meshtune_store_up",] == 0
+
+
+def test_metrics_need_the_scope_to_read_unless_they_are_open(app, service, token, problem):
+    assert TestClient(app).get("/metrics").status_code == 401
+    problem(TestClient(app, headers=token("w", Scope.LAUNCH)).get("/metrics"), 403, "/problems/scope-missing")
+    assert TestClient(app, headers=token("r", Scope.READ)).get("/metrics").status_code == 200
+    assert TestClient(create_app(service, settings=Settings(metrics_open=True))).get("/metrics").status_code == 200
+
+
+def test_campaigns_that_change_hands_are_counted_by_how(client, create, drive):
+    drive(create())
+    found = read(client)
+    assert found["meshtune_lease_changes_total", "taken"] == found["meshtune_lease_changes_total", "released"] == 1
+
+
+def test_every_figure_is_in_the_documentation_and_nothing_else(client, create, drive):
+    drive(create())
+    text = client.get("/metrics").text
+    shown = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE meshtune_")}
+    shown = {name for name in shown if not name.endswith("_created")}
+    documented = set(re.findall(r"`(meshtune_[a-z_]+)`", DOCUMENT.read_text()))
+    assert shown == documented
+
+
+def test_a_question_that_hangs_is_asked_once(monkeypatch):
+    from api.one_at_a_time import OneAtATime
+
+    asked = []
+
+    def question() -> int:
+        asked.append(1)
+        time.sleep(0.3)
+        return len(asked)
+
+    async def body() -> None:
+        one = OneAtATime(question)
+        for _ in range(5):
+            with pytest.raises(TimeoutError):
+                await one.ask(0.02)
+        assert await one.ask(5.0) == 1
+        assert await one.ask(5.0) == 2
+
+    asyncio.run(body())

@@ -1,0 +1,201 @@
+"""What pages poll is made once and answered while it holds; a change shows at once, to those who may read it."""
+
+import gzip
+import json
+
+import pytest
+
+from api.answers import answer_of
+from api.kept import Kept
+from tuner.tokens import Scope
+
+POLLED = ["", "/{id}", "/{id}/trials", "/{id}/trials?view=brief", "/{id}/best", "/{id}/pareto", "/{id}/analysis"]
+
+
+@pytest.mark.parametrize("path", POLLED)
+def test_who_has_an_answer_is_told_that_it_holds(client, create, drive, path):
+    id = create()
+    drive(id)
+    url = "/v1/campaigns" + path.format(id=id)
+    first = client.get(url)
+    assert first.headers["etag"].startswith('W/"')
+    assert "private" in first.headers["cache-control"]
+    for _ in range(2):  # made, and kept
+        again = client.get(url, headers={"If-None-Match": first.headers["etag"]})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
+        assert client.get(url, headers={"If-None-Match": 'W/"other"'}).json() == first.json()
+
+
+@pytest.mark.parametrize("path", POLLED)
+def test_a_change_shows_at_once(client, create, service, path):
+    id = create()
+    url = "/v1/campaigns" + path.format(id=id)
+    before = client.get(url)
+    client.get(url)
+    while not service.store.trials(id) or not service.store.trials(id)[0].state.final:
+        service.tick(id)
+    after = client.get(url, headers={"If-None-Match": before.headers["etag"]})
+    assert after.status_code == 200
+    assert after.json() != before.json()
+
+
+def test_another_campaigns_change_leaves_an_answer_as_it_is(app, client, create, drive):
+    first, second = create(), create()
+    drive(first)
+    url = f"/v1/campaigns/{first}/best"
+    client.get(url)
+    kept = dict(app.state.polled._kept._entries)
+    drive(second)
+    client.get(url)
+    assert dict(app.state.polled._kept._entries) == kept
+
+
+def test_an_answer_that_is_kept_is_for_those_who_may_read(client, create, drive, token):
+    id = create()
+    drive(id)
+    for path in POLLED:
+        url = "/v1/campaigns" + path.format(id=id)
+        client.get(url)
+        assert client.get(url, headers=token(f"launcher{POLLED.index(path)}", Scope.LAUNCH)).status_code == 403
+        assert client.get(url, headers={"Authorization": ""}).status_code == 401
+
+
+def test_a_deleted_campaign_is_gone_from_what_is_kept(client, create, drive):
+    id = create()
+    create()
+    drive(id)
+    urls = ["/v1/campaigns" + path.format(id=id) for path in POLLED[1:]]
+    assert all(client.get(url).status_code == 200 for url in urls)
+    assert len(client.get("/v1/campaigns").json()["campaigns"]) == 2
+    assert client.delete(f"/v1/campaigns/{id}").status_code == 204
+    create()
+    assert [client.get(url).status_code for url in urls] == [404] * len(urls)
+    assert id not in [campaign["id"] for campaign in client.get("/v1/campaigns").json()["campaigns"]]
+
+
+def test_an_answer_comes_packed_to_who_takes_it_and_plain_to_who_does_not(client, create, drive):
+    id = create()
+    drive(id)
+    url = f"/v1/campaigns/{id}/trials?view=brief"
+    packed = client.get(url, headers={"Accept-Encoding": "gzip"})
+    plain = client.get(url, headers={"Accept-Encoding": "identity"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in plain.headers
+    assert packed.json() == plain.json()
+    assert packed.headers["etag"] == plain.headers["etag"]
+
+
+def test_a_campaign_shows_what_became_of_its_trials(client, create, drive):
+    id = create(budget={"trials": 40})
+    drive(id)
+    campaign = client.get(f"/v1/campaigns/{id}").json()
+    best = client.get(f"/v1/campaigns/{id}/best").json()
+    summary = campaign["summary"]
+    assert (summary["done"], summary["in_flight"]) == (40, 0)
+    assert summary["failures"] == {"oom": campaign["trials"]["oom"]}
+    assert summary["failed"] == campaign["trials"]["oom"]
+    assert summary["budget"] == {"trials": 40, "wall_time_s": None, "device_hours": None}
+    chosen = best["recommendation"]["setting"]
+    assert summary["best"] == {
+        "trial": chosen["trial"],
+        "plan_key": chosen["plan_key"],
+        "objective": chosen["objective"],
+        "step_time_s": chosen["step_time_s"],
+        "gain_over_baseline": chosen["gain_over_baseline"],
+    }
+    assert summary["baseline"]["trial"] == 0
+    assert (campaign["nodes"], campaign["devices"], campaign["cluster"]) == (1, 4, "local-cpu")
+    assert (campaign["model"], campaign["owner"]) == ("gpt-micro", "tester")
+    assert client.get("/v1/campaigns").json()["campaigns"] == [campaign]
+    assert client.get(f"/v1/campaigns/{id}/pareto").json() == {"campaign": id, "front": best["front"]}
+
+
+def test_a_brief_is_a_line_of_the_whole_trial(client, create, drive):
+    id = create(budget={"trials": 20})
+    drive(id)
+    briefs = client.get(f"/v1/campaigns/{id}/trials", params={"view": "brief"}).json()["trials"]
+    whole = client.get(f"/v1/campaigns/{id}/trials").json()["trials"]
+    assert len(briefs) == 20
+    for brief, trial in zip(briefs, whole, strict=True):
+        for name in ("number", "origin", "state", "verdict", "plan", "plan_key", "expectation"):
+            assert brief[name] == trial[name]
+        measured = trial["measurement"]
+        if measured is None:
+            assert brief["objective"] is brief["step_time_s"] is brief["headroom_bytes"] is None
+        else:
+            for name in ("step_time_s", "step_time_low_s", "step_time_high_s", "tokens_per_s_per_device"):
+                assert brief[name] == measured[name]
+            assert brief["objective"]["value"] == measured["tokens_per_s_per_device"]
+            assert brief["peak_memory_bytes"] == max(measured["peak_memory_bytes"])
+        assert brief["failure"] == trial["attempts"][-1]["failure"]
+        assert brief["finished_at"] == trial["attempts"][-1]["finished_at"]
+
+
+def test_sorted_pages_go_on_and_their_tokens_fit_no_other_question(client, create, drive, problem):
+    id = create(budget={"trials": 20})
+    drive(id)
+    url = f"/v1/campaigns/{id}/trials"
+    asked = {"view": "brief", "sort": "-step_time_s", "page_size": 6}
+    seen, token = [], None
+    while not seen or token:
+        page = client.get(url, params=asked | ({"page_token": token} if token else {})).json()
+        seen += page["trials"]
+        first, token = token or page["next_page_token"], page["next_page_token"]
+    assert len({trial["number"] for trial in seen}) == 20
+    times = [trial["step_time_s"] for trial in seen if trial["step_time_s"] is not None]
+    assert times == sorted(times, reverse=True)
+    assert all(trial["step_time_s"] is None for trial in seen[len(times) :])
+    for other in ({"sort": "step_time_s"}, {"verdict": "ok"}, {"tp": 1}):
+        problem(client.get(url, params=asked | {"page_token": first} | other), 422, "/problems/malformed-request")
+    fewer = client.get(url, params=asked | {"page_token": first, "page_size": 2})
+    assert len(fewer.json()["trials"]) == 2
+
+
+def test_trials_are_filtered_by_verdicts_and_by_values_of_their_plans(client, create, drive):
+    id = create(budget={"trials": 40})
+    drive(id)
+    url = f"/v1/campaigns/{id}/trials"
+    whole = client.get(url).json()["trials"]
+
+    def numbers(query: str) -> list[int]:
+        return [trial["number"] for trial in client.get(f"{url}?{query}").json()["trials"]]
+
+    assert numbers("verdict=oom&verdict=pruned") == [
+        trial["number"] for trial in whole if trial["verdict"] in ("oom", "pruned")
+    ]
+    assert numbers("tp=1&tp=2&zero_stage=1&view=brief") == [
+        trial["number"] for trial in whole if trial["plan"]["tp"] in (1, 2) and trial["plan"]["zero_stage"] == 1
+    ]
+    assert numbers("failure=oom&number=0&number=1") == [
+        trial["number"] for trial in whole[:2] if trial["attempts"][-1]["failure"] == "oom"
+    ]
+    assert numbers("state=planned") == []
+
+
+def test_what_is_kept_is_bounded_and_the_oldest_goes_first():
+    kept: Kept[bytes] = Kept(10, len)
+    for key in "abc":
+        kept.put(key, 1, b"four")
+    assert [kept.get(key, 1) for key in "abc"] == [None, b"four", b"four"]
+    kept.get("b", 1)
+    kept.put("d", 1, b"four")
+    assert [kept.get(key, 1) for key in "bcd"] == [b"four", None, b"four"]
+    assert kept.get("b", 2) is None
+    assert kept.get_or_make("b", 2, lambda: b"new") == b"new"
+    assert kept.get("b", 1) is None
+    kept.put("e", 1, b"larger than all of it")
+    assert kept.get("e", 1) is None
+
+
+def test_what_fails_to_be_made_is_not_kept():
+    kept: Kept[bytes] = Kept(10, len)
+    with pytest.raises(ZeroDivisionError):
+        kept.get_or_make("a", 1, lambda: bytes(1 // 0))
+    assert kept.get_or_make("a", 1, lambda: b"made") == b"made"
+
+
+def test_an_etag_is_of_the_body():
+    one, same, other = answer_of(b"[1]"), answer_of(b"[1]"), answer_of(b"[2]")
+    assert one == same
+    assert one.etag != other.etag
+    assert json.loads(gzip.decompress(one.packed)) == [1]

@@ -1,0 +1,313 @@
+"""Streams of events: everything once and in order, whatever the client, the database and the service do meanwhile."""
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+from stream_lab import Sent, StreamClient, soon
+
+from api import stream, stream_hub
+from tuner.store import StoreUnavailable
+
+
+@pytest.fixture
+def paused(service, spec, runner) -> str:
+    """A campaign that nothing happens in, and its id."""
+    id = service.create(spec).id
+    service.pause(id)
+    return id
+
+
+@pytest.fixture
+def during(app) -> Callable[[Callable[[], Awaitable[None]]], None]:
+    """Run this while the application runs."""
+
+    def run(body: Callable[[], Awaitable[None]]) -> None:
+        async def alive() -> None:
+            async with app.router.lifespan_context(app):
+                await body()
+
+        asyncio.run(alive())
+
+    return run
+
+
+def stir(service, id: str, times: int = 1) -> None:
+    """Each time two events."""
+    for _ in range(times):
+        service.resume(id)
+        service.pause(id)
+
+
+def table(service, after: int = 0, campaign: str | None = None) -> list[int]:
+    return [event.id for event in service.store.events(campaign, after=after)]
+
+
+def test_a_new_client_hears_what_happens_from_now_on(app, service, token, paused, during):
+    before = service.store.last_event_id()
+
+    async def body() -> None:
+        async with StreamClient(app, token()) as client:
+            await soon(lambda: client.ready)
+            assert client.events == [Sent(before, "ready", {"id": before})]
+            stir(service, paused)
+            await soon(lambda: client.ids == table(service, after=before))
+            event = client.events[1]
+            assert (event.kind, event.data["campaign_id"], event.data["id"]) == ("campaign.running", paused, event.id)
+
+    during(body)
+
+
+def test_a_stream_is_kept_by_nobody_and_buffered_nowhere(app, token, during):
+    async def body() -> None:
+        async with StreamClient(app, {**token(), "Accept-Encoding": "gzip"}) as client:
+            await soon(lambda: client.ready)
+            assert client.text.startswith("retry: 1000\n\n")
+            assert client.answer["content-type"].startswith("text/event-stream")
+            assert client.answer["cache-control"] == "no-store"
+            assert client.answer["x-accel-buffering"] == "no"
+            assert "content-length" not in client.answer
+            assert "content-encoding" not in client.answer
+
+    during(body)
+
+
+@pytest.mark.parametrize("by_header", [True, False])
+def test_who_comes_again_is_told_what_was_missed_before_ready(
+    app, service, token, paused, during, monkeypatch, by_header
+):
+    monkeypatch.setattr(stream, "MOST_READ", 3)
+    stir(service, paused, 6)
+    seen = table(service)[3]
+    missed = table(service, after=seen)
+    assert len(missed) > 3 * 3
+
+    async def body() -> None:
+        again = {"last_event_id": seen, "query": "after=0"} if by_header else {"query": f"after={seen}"}
+        async with StreamClient(app, token(), **again) as client:
+            await soon(lambda: client.ready)
+            assert client.ids == missed
+            assert client.events[-1] == Sent(missed[-1], "ready", {"id": missed[-1]})
+            stir(service, paused)
+            await soon(lambda: client.ids == table(service, after=seen))
+
+    during(body)
+
+
+def test_clients_that_come_and_go_while_others_write_miss_nothing_and_hear_nothing_twice(
+    app, service, token, paused, during, monkeypatch
+):
+    monkeypatch.setattr(stream, "MOST_READ", 4)
+    monkeypatch.setattr(stream_hub, "MOST_READ", 4)
+    monkeypatch.setattr(stream_hub, "PERIOD_S", 0.005)
+    over = threading.Event()
+
+    def write() -> None:
+        for _ in range(60):
+            stir(service, paused)
+            time.sleep(0.003)
+        over.set()
+
+    async def follow(headers: dict[str, str], chance: random.Random) -> list[int]:
+        seen: list[int] = []
+        while not over.is_set() or seen[-1:] != table(service)[-1:]:
+            last = seen[-1] if seen else 0
+            async with StreamClient(app, headers, last_event_id=last) as client:
+                await asyncio.sleep(chance.uniform(0.01, 0.15))
+                seen += client.ids
+        return seen
+
+    async def body() -> None:
+        headers = token()
+        writer = threading.Thread(target=write)
+        writer.start()
+        async with asyncio.timeout(60):
+            heard = await asyncio.gather(*(follow(headers, random.Random(seed)) for seed in range(5)))
+        writer.join()
+        assert heard == [table(service)] * 5
+
+    during(body)
+
+
+def test_a_client_that_knows_more_than_the_reader_hears_nothing_twice(app, service, token, paused, during, monkeypatch):
+    monkeypatch.setattr(stream_hub, "PERIOD_S", 3600.0)
+    monkeypatch.setattr(stream, "MOST_READ", 3)
+    start = service.store.last_event_id()
+
+    async def body() -> None:
+        await asyncio.sleep(0.2)  # the reader has looked once
+        stir(service, paused, 3)
+        async with StreamClient(app, token(), last_event_id=start) as client:
+            await soon(lambda: client.ready)
+            assert client.ids == table(service, after=start)
+            stir(service, paused)
+            app.state.hub.wake()
+            await soon(lambda: client.ids[-1:] == table(service)[-1:])
+            assert client.ids == table(service, after=start)
+
+    during(body)
+
+
+def test_the_stream_of_a_campaign_tells_of_no_other(app, service, token, paused, spec, during):
+    other = service.create(spec | {"name": "other"}).id
+    service.pause(other)
+
+    async def body() -> None:
+        async with StreamClient(app, token(), query=f"campaign={other}", last_event_id=0) as client:
+            await soon(lambda: client.ready)
+            stir(service, paused, 2)
+            stir(service, other)
+            await soon(lambda: client.ids == table(service, campaign=other))
+            assert {event.data["campaign_id"] for event in client.events if event.kind != "ready"} == {other}
+
+    during(body)
+
+
+def test_an_unknown_campaign_and_a_strange_id_are_told_at_once(client, problem):
+    problem(client.get("/v1/stream", params={"campaign": "no-such"}), 404, "/problems/not-found")
+    problem(client.get("/v1/stream", headers={"Last-Event-ID": "x"}), 422, "/problems/malformed-request")
+
+
+def test_nobody_hears_anything_without_a_token(app, during):
+    async def body() -> None:
+        async with StreamClient(app, {}) as client:
+            await soon(lambda: client.ended)
+            assert client.status == 401
+
+    during(body)
+
+
+def test_a_client_that_takes_nothing_is_cut_off_and_goes_on_where_it_was(
+    app, service, token, paused, during, monkeypatch
+):
+    monkeypatch.setattr(stream_hub, "MOST_WAITING", 6)
+    headers = token()
+
+    async def body() -> None:
+        async with StreamClient(app, headers) as slow, StreamClient(app, headers) as quick:
+            await soon(lambda: slow.ready and quick.ready)
+            start = quick.events[0].id
+            slow.stall = True
+            for _ in range(8):  # one by one, so that who listens keeps up
+                stir(service, paused)
+                await soon(lambda: quick.ids == table(service, after=start))
+            await soon(lambda: slow.ended)
+            assert app.state.hub.cut_off == 1
+            assert app.state.hub.open_streams == 1
+        async with StreamClient(app, headers, last_event_id=start) as again:
+            await soon(lambda: again.ready)
+            assert again.ids == table(service, after=start)
+
+    during(body)
+
+
+def test_a_client_that_is_gone_has_no_place_any_more(app, token, during):
+    async def body() -> None:
+        async with StreamClient(app, token()) as client:
+            await soon(lambda: client.ready)
+            assert app.state.hub.open_streams == 1
+            client.go()
+            await soon(lambda: client.ended)
+            assert app.state.hub.open_streams == 0
+
+    during(body)
+
+
+def test_one_token_and_all_of_them_have_a_most_of_streams(app, token, during, monkeypatch):
+    monkeypatch.setattr(stream, "MOST_PER_TOKEN", 2)
+    monkeypatch.setattr(stream, "MOST_STREAMS", 3)
+    one, two = token("one"), token("two")
+
+    async def body() -> None:
+        async with StreamClient(app, one) as first, StreamClient(app, one) as second:
+            await soon(lambda: first.ready and second.ready)
+            async with StreamClient(app, one) as third, StreamClient(app, two) as another:
+                await soon(lambda: third.ended and another.ready)
+                assert third.status == 429
+                assert third.answer["retry-after"]
+                async with StreamClient(app, two) as fifth:
+                    await soon(lambda: fifth.ended)
+                    assert fifth.status == 503
+
+    during(body)
+
+
+def test_a_silent_stream_beats_and_ends_when_its_token_is_revoked(app, service, token, during, monkeypatch):
+    monkeypatch.setattr(stream, "HEARTBEAT_S", 0.05)
+    headers = token("guest")
+
+    async def body() -> None:
+        async with StreamClient(app, headers) as client:
+            await soon(lambda: client.text.count(":\n\n") >= 3)
+            service.store.access.revoke("guest", time.time())
+            await soon(lambda: client.ended)
+
+    during(body)
+
+
+def test_an_end_that_is_near_ends_every_stream_and_opens_none(app, token, during, monkeypatch):
+    monkeypatch.setattr(stream, "HEARTBEAT_S", 3600.0)  # which ends it as well
+    headers = token()
+
+    async def body() -> None:
+        async with StreamClient(app, headers) as client:
+            await soon(lambda: client.ready)
+            app.state.end_soon()
+            await soon(lambda: client.ended)
+        async with StreamClient(app, headers) as late:
+            await soon(lambda: late.ended)
+            assert late.status == 503
+
+    during(body)
+
+
+def test_an_id_from_another_database_is_no_reason_to_say_nothing(app, service, token, paused, during):
+    async def body() -> None:
+        async with StreamClient(app, token(), last_event_id=10**9) as client:
+            await soon(lambda: client.ready)
+            start = service.store.last_event_id()
+            assert client.events == [Sent(start, "ready", {"id": start})]
+            stir(service, paused)
+            await soon(lambda: client.ids == table(service, after=start))
+
+    during(body)
+
+
+def test_a_database_that_does_not_answer_delays_events_and_loses_none(
+    app, service, token, paused, during, monkeypatch, caplog
+):
+    monkeypatch.setattr(stream_hub, "PAUSE_S", 0.01)
+    events = service.store.events
+    broken = threading.Event()
+
+    def failing(campaign, **page):
+        if broken.is_set():
+            raise StoreUnavailable("the database sleeps", transient=True)
+        return events(campaign, **page)
+
+    monkeypatch.setattr(service.store, "events", failing)
+
+    async def body() -> None:
+        async with StreamClient(app, token()) as client:
+            await soon(lambda: client.ready)
+            start = client.events[0].id
+            broken.set()
+            await soon(lambda: "sleeps" in caplog.text)
+            stir(service, paused, 3)
+            await asyncio.sleep(0.1)
+            assert client.ids == []
+            broken.clear()
+            await soon(lambda: client.ids == table(service, after=start))
+            assert caplog.text.count("events are late") == 1
+
+    during(body)
+
+
+def test_text_with_lines_stays_one_event(service, paused):
+    service.store.move_campaign(paused, "cancelling", reason="one\ntwo\r\nthree", now=0.0)
+    frame = stream_hub.frame_of(service.store.events(None)[-1]).decode()
+    assert frame.count("\n") == 4
+    assert "\r" not in frame

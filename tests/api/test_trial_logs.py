@@ -1,0 +1,137 @@
+"""Logs over HTTP: listed, whole, and in parts; never anything but a log of that job."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TEXT = "".join(f"step {number}\n" for number in range(1000))
+
+
+@pytest.fixture
+def folder(create, drive, service) -> Path:
+    """Of the first trial's job, with two logs."""
+    id = create(budget={"trials": 1})
+    drive(id)
+    folder = service.home.job(id, service.store.trial(id, 0).last.job_name)
+    (folder / "rank-0.log").write_text(TEXT)
+    (folder / "rank-10.log").write_text("ten")
+    (folder / "rank-2.log").write_text("two")
+    return folder
+
+
+@pytest.fixture
+def get(client, folder) -> Callable[..., Any]:
+    base = f"/v1/campaigns/{folder.parent.name}/trials/0/attempts/1/logs"
+    return lambda name="", **headers: client.get(f"{base}/{name}" if name else base, headers=headers)
+
+
+def test_logs_are_listed_in_the_order_of_ranks(get):
+    files = get().json()["files"]
+    assert [(file["name"], file["bytes"]) for file in files] == [
+        ("rank-0.log", len(TEXT)),
+        ("rank-2.log", 3),
+        ("rank-10.log", 3),
+    ]
+    assert files[0]["modified_at"].endswith("Z")
+
+
+def test_a_log_comes_as_plain_text_that_no_browser_takes_for_anything_else(get):
+    response = get("rank-0.log", **{"Accept-Encoding": "identity"})
+    assert response.text == TEXT
+    assert response.headers["content-type"] == "text/plain; charset=utf-8"
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert response.headers["accept-ranges"] == "bytes"
+    assert int(response.headers["content-length"]) == len(TEXT)
+
+
+RANGES = {
+    "bytes=0-9": (0, 9),
+    "bytes=5-": (5, len(TEXT) - 1),
+    "bytes=-20": (len(TEXT) - 20, len(TEXT) - 1),
+    f"bytes=0-{len(TEXT) + 50}": (0, len(TEXT) - 1),
+    f"bytes=-{len(TEXT) + 50}": (0, len(TEXT) - 1),
+    f"bytes={len(TEXT) - 1}-": (len(TEXT) - 1, len(TEXT) - 1),
+}
+
+
+@pytest.mark.parametrize(("asked", "part"), RANGES.items(), ids=RANGES)
+def test_one_range_is_answered_with_just_it(get, asked, part):
+    response = get("rank-0.log", Range=asked)
+    assert response.status_code == 206
+    assert response.headers["content-range"] == f"bytes {part[0]}-{part[1]}/{len(TEXT)}"
+    assert response.text == TEXT[part[0] : part[1] + 1]
+    assert int(response.headers["content-length"]) == len(response.content)
+
+
+@pytest.mark.parametrize("asked", [f"bytes={len(TEXT)}-", "bytes=-0", "bytes=999999-1000000"])
+def test_a_range_without_a_byte_is_told_the_size(get, problem, asked):
+    response = get("rank-0.log", Range=asked)
+    problem(response, 416, "/problems/range-not-satisfiable")
+    assert response.headers["content-range"] == f"bytes */{len(TEXT)}"
+
+
+@pytest.mark.parametrize("asked", ["bytes=0-1,3-4", "lines=0-1", "bytes=9-3", "bytes=-", "bytes=a-b", "0-9", ""])
+def test_what_is_no_single_range_is_answered_with_all(get, asked):
+    response = get("rank-0.log", Range=asked)
+    assert (response.status_code, response.text) == (200, TEXT)
+
+
+def test_a_condition_that_we_cannot_check_is_answered_with_all(get):
+    assert get("rank-0.log", **{"Range": "bytes=0-9", "If-Range": '"x"'}).status_code == 200
+
+
+def test_nothing_but_logs_of_the_folder_is_read(get, folder, tmp_path, problem):
+    secret = tmp_path / "secret.log"
+    secret.write_text("secret")
+    (folder / "token").write_text("secret")
+    (folder / ".hidden.log").write_text("secret")
+    (folder / "link.log").symlink_to(secret)
+    (folder / "folder.log").mkdir()
+    os.mkfifo(folder / "pipe.log")
+    names = (
+        "token",
+        ".hidden.log",
+        "link.log",
+        "folder.log",
+        "pipe.log",
+        "none.log",
+        "job.json",
+        "..",
+        "%2e%2e%2fx.log",
+    )
+    for name in names:
+        response = get(name)
+        assert response.status_code == 404, name
+        assert "secret" not in response.text
+    assert [file["name"] for file in get().json()["files"]] == ["rank-0.log", "rank-2.log", "rank-10.log"]
+
+
+def test_a_folder_that_was_replaced_by_a_link_has_no_logs(get, folder, tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "rank-0.log").write_text("secret")
+    folder.rename(folder.with_name("moved"))
+    folder.symlink_to(tmp_path / "other")
+    assert get().json() == {"files": []}
+    assert get("rank-0.log").status_code == 404
+
+
+def test_a_pruned_folder_is_an_empty_list(get, folder):
+    folder.rename(folder.with_name("moved"))
+    assert get().json() == {"files": []}
+
+
+def test_an_attempt_that_was_not_made_is_not_found(client, folder, problem):
+    url = f"/v1/campaigns/{folder.parent.name}/trials/0/attempts/2/logs"
+    assert "no attempt 2" in problem(client.get(url), 404, "/problems/not-found")["detail"]
+
+
+def test_no_file_stays_open(get, folder):
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        get("rank-0.log")
+        get("rank-0.log", Range="bytes=999999-")
+        get("pipe.log")
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,114 @@
+"""Why not this plan, and what of other node counts, over HTTP."""
+
+import pytest
+
+SIMULATED = {
+    "model": "llama3-8b",
+    "cluster": {"preset": "dgx-h100", "nodes": 2},
+    "global_batch_size": 64,
+    "space": {"tp": [4, 8], "pp": [1, 2], "micro_batch_size": [1, 2], "zero_stage": [1], "recompute": ["none", "full"]},
+    "workload": {"kind": "simulated", "framework": "megatron-deepspeed"},
+    "runner": {"kind": "simulated", "noise": 0.01},
+    "baseline": {"tp": 8, "pp": 1, "micro_batch_size": 1, "zero_stage": 1, "recompute": "full"},
+    "trial": {"time_limit_s": 1e6},
+    "budget": {"trials": 4},
+}
+
+
+@pytest.fixture
+def simulated(create, drive):
+    def build(**changes) -> str:
+        id = create(**{**SIMULATED, **changes})
+        drive(id)
+        return id
+
+    return build
+
+
+def test_a_plan_that_breaks_rules_is_told_which(client, create):
+    shown = client.get(f"/v1/campaigns/{create()}/space/why?tp=3&pp=2").json()
+    assert shown["legal"] is False
+    assert {"devices", "bounds"} & {each["constraint"] for each in shown["violations"]}
+    assert all(each["message"] and each["reason"] for each in shown["violations"])
+    assert shown["trial"] is None
+
+
+def test_a_plan_that_was_tried_is_told_with_its_trial(client, create, drive):
+    id = create(budget={"trials": 1})
+    drive(id)
+    shown = client.get(f"/v1/campaigns/{id}/space/why?tp=1&pp=1&micro_batch_size=1&zero_stage=0").json()
+    assert (shown["legal"], shown["violations"], shown["trial"]) == (True, [], 0)
+    assert shown["plan_key"] == client.get(f"/v1/campaigns/{id}/trials/0").json()["plan_key"]
+    assert shown["prediction"]["plan_key"] == shown["plan_key"]
+    assert 1 <= shown["rank"] <= shown["of"]
+
+
+@pytest.mark.parametrize(("query", "name"), [("tp=0", "tp"), ("tp=x", "tp"), ("ttp=1", "ttp"), ("tp=1&tp=2", "tp")])
+def test_a_query_that_is_no_plan_is_refused_by_name(client, create, problem, query, name):
+    response = client.get(f"/v1/campaigns/{create()}/space/why?{query}")
+    assert problem(response, 422, "/problems/malformed-request")["errors"][0]["pointer"] == f"/query/{name}"
+
+
+def test_a_spec_and_a_campaign_explain_alike(client, create, spec):
+    id = create()
+    asked = client.post("/v1/spaces/why", json={"spec": spec, "plan": {"tp": 2, "pp": 2}}).json()
+    assert asked == client.get(f"/v1/campaigns/{id}/space/why?tp=2&pp=2").json() | {"basis": asked["basis"]}
+
+
+def test_mistakes_of_a_question_lead_into_its_parts(client, spec, problem):
+    def pointers(body):
+        response = client.post("/v1/spaces/why", json=body)
+        return [each["pointer"] for each in problem(response, 422, "/problems/invalid-spec")["errors"]]
+
+    assert pointers({"spec": spec | {"seed": -1}, "plan": {}}) == ["/spec/seed"]
+    assert pointers({"spec": spec, "plan": {"tp": 0}}) == ["/plan/tp"]
+    assert pointers({"spec": spec, "plan": 3}) == ["/plan"]
+    assert pointers({"spec": spec}) == [""]
+
+
+def test_a_projection_is_of_the_node_counts_asked_for_and_the_campaigns_own(client, simulated):
+    shown = client.get(f"/v1/campaigns/{simulated()}/projection?nodes=4&nodes=1").json()
+    assert shown["reference_nodes"] == 2
+    assert sorted({row["nodes"] for row in shown["rows"]}) == [1, 2, 4]
+    assert shown["basis"]["calibrated"] is True
+    assert shown["measured_best"]["tokens_per_s"] > 0
+
+
+def test_what_cannot_be_projected_says_which_facts_are_missing(client, create, problem):
+    told = problem(client.get(f"/v1/campaigns/{create()}/projection"), 409, "/problems/unanswerable")
+    assert "cluster.device" in told["detail"]
+    problem(client.get(f"/v1/campaigns/{create()}/projection?nodes=0"), 422, "/problems/malformed-request")
+
+
+def test_campaigns_at_two_node_counts_are_laid_side_by_side(client, simulated):
+    two = simulated()
+    four = simulated(cluster={"preset": "dgx-h100", "nodes": 4}, global_batch_size=128)
+    shown = client.get("/v1/comparison", params={"campaign": [four, two]}).json()
+    small, large = shown["campaigns"]
+    assert [small["id"], large["id"]] == [two, four]
+    assert (small["nodes"], large["devices"]) == (2, 32)
+    assert small["efficiency"] == {"value": 1, "low": 1, "high": 1}
+    per_device = [each["best"]["tokens_per_s_per_device"]["value"] for each in (small, large)]
+    assert large["efficiency"]["value"] == pytest.approx(per_device[1] / per_device[0])
+    assert large["efficiency"]["low"] <= large["efficiency"]["value"] <= large["efficiency"]["high"]
+    assert large["projected"]["tokens_per_s"]["value"] > small["projected"]["tokens_per_s"]["value"]
+    assert any("simulated" in note for note in shown["notes"])
+    assert any("global batch 128, not 64" in note for note in shown["notes"])
+
+
+def test_what_differs_or_was_not_measured_is_said(client, create, simulated):
+    """The one without a measurement is the smaller: the other is what is compared with."""
+    other, measured = create(), simulated()
+    shown = client.get("/v1/comparison", params={"campaign": [other, measured]}).json()
+    assert [each["best"] is None for each in shown["campaigns"]] == [True, False]
+    assert [each["efficiency"] is None for each in shown["campaigns"]] == [True, False]
+    assert shown["campaigns"][0]["projected"] is None
+    assert any("model gpt-micro, not llama3-8b" in note for note in shown["notes"])
+    assert any("cannot be projected" in note for note in shown["notes"])
+
+
+def test_a_comparison_is_of_two_to_twenty_campaigns_that_are_there(client, create, problem):
+    id = create()
+    problem(client.get(f"/v1/comparison?campaign={id}"), 422, "/problems/malformed-request")
+    problem(client.get("/v1/comparison", params={"campaign": [id] * 21}), 422, "/problems/malformed-request")
+    problem(client.get(f"/v1/comparison?campaign={id}&campaign=none"), 404, "/problems/not-found")

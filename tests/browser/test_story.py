@@ -1,0 +1,117 @@
+"""What a person does with the dashboard, from the first token to a cancelled campaign, while real trials run."""
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+from service_lab import ServiceLab
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(600)]
+# Two processes at the most and a few steps each: trials of seconds.
+SPEC = """\
+name: story
+model: {layers: 2, hidden: 32, heads: 4, ffn: 64, vocab: 128, seq_len: 16}
+cluster: {preset: local-cpu, devices_per_node: 2}
+global_batch_size: 16
+baseline: {tp: 1, pp: 1, micro_batch_size: 1, zero_stage: 0}
+workload: {kind: torch, measuring: {max_warmup_steps: 1, min_steps: 3, max_steps: 3}}
+search: random
+runner: {kind: local, idle_s: 2}
+budget: {trials: 400}
+confirm: 0
+"""
+FEW = 2
+MORE = 4
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_campaign_from_launch_to_end(theme, open_page, service: ServiceLab, sign_in, tmp_path: Path):
+    page = open_page(theme=theme)
+    sign_in(page, service)
+
+    def shot(name: str) -> None:
+        page.screenshot(path=tmp_path / f"{theme}-{name}.png", full_page=True)
+
+    # An empty house says how to begin; the quote is there before anything is started.
+    expect(page.get_by_test_id("empty")).to_be_visible()
+    page.goto(f"{service.url}/#/new")
+    page.get_by_test_id("source").get_by_text("Own text").click()
+    editor = page.get_by_label("Campaign spec, YAML or JSON")
+    editor.fill(SPEC.replace("global_batch_size: 16", "global_batch_size: -3"))
+    expect(page.get_by_test_id("mistakes")).to_contain_text("global_batch_size")
+    expect(page.get_by_role("button", name="Launch")).to_be_disabled()
+    editor.fill(SPEC)
+    expect(page.get_by_test_id("legal")).to_be_visible()
+    expect(page.get_by_test_id("quote")).to_contain_text("can be launched")
+    assert service.call("GET", "/v1/campaigns")["campaigns"] == []
+    shot("create")
+    page.get_by_role("button", name="Launch").dblclick()
+
+    # It runs, and the page follows without being loaded again.
+    page.wait_for_url(re.compile(r"#/campaigns/story-"))
+    campaign = page.url.rpartition("/")[2].partition("?")[0]
+    assert len(service.call("GET", "/v1/campaigns")["campaigns"]) == 1
+    page.evaluate("window.notLoadedAgain = true")
+    measured = page.locator("[data-testid^=row-]", has=page.locator("td", has_text="ok"))
+    expect(measured.nth(FEW - 1)).to_be_visible(timeout=200_000)
+    assert page.evaluate("window.notLoadedAgain")
+
+    # Brush one axis: the table keeps what lies within, and a trial that comes later is judged by the same range.
+    axis = page.get_by_test_id("axis-micro_batch_size").get_by_role("slider")
+    axis.focus()
+    axis.press("Home")
+    kept = page.get_by_test_id("condition-micro_batch_size")
+    expect(kept).to_be_visible()
+    shown = {int(row.get_attribute("data-trial") or -1) for row in page.locator("[data-testid^=row-]").all()}
+    asked = f"/v1/campaigns/{campaign}/trials?view=brief&micro_batch_size=1&page_size=1000"
+    assert shown <= {trial["number"] for trial in service.call("GET", asked)["trials"]}
+    assert shown
+    shot("brushed")
+    page.get_by_test_id("clear-all").click()
+    expect(kept).to_be_hidden()
+
+    # One trial, and the command that runs it again.
+    page.get_by_test_id("row-0").get_by_role("link").first.click()
+    page.wait_for_url(re.compile(r"/trials/0"))
+    expect(page.locator("h1")).to_contain_text("0")
+    page.get_by_test_id("copy-launch").click()
+    command = page.get_by_test_id("launch-command")
+    command.get_by_role("button", name="Copy").click()
+    expect(command.get_by_role("status")).to_have_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == command.locator("pre").inner_text()
+    shot("trial")
+    page.keyboard.press("Escape")
+    page.go_back()
+
+    # Paused, the service killed and started again, resumed: nothing lost or doubled, and the page finds its way back.
+    page.get_by_role("button", name=re.compile("^Pause story")).click()
+    expect(page.get_by_test_id("state")).to_have_text("paused")
+    service.kill()
+    expect(page.get_by_test_id("reconnecting")).to_be_visible()
+    before = page.evaluate("window.notLoadedAgain")
+    service.start()
+    expect(page.get_by_test_id("reconnecting")).to_be_hidden()
+    page.get_by_role("button", name=re.compile("^Resume story")).click()
+    expect(page.get_by_test_id("state")).to_have_text("running")
+    expect(measured.nth(MORE - 1)).to_be_visible(timeout=200_000)
+    assert page.evaluate("window.notLoadedAgain") == before
+    shot("campaign")
+
+    page.get_by_role("button", name=re.compile("^Cancel story")).click()
+    page.get_by_role("dialog").get_by_role("button", name=re.compile("Cancel")).last.click()
+    expect(page.get_by_test_id("state")).to_have_text("cancelled")
+    check_shows_what_is(page, service, campaign)
+    page.goto(f"{service.url}/#/")
+    expect(page.get_by_role("row", name=re.compile("story"))).to_contain_text("cancelled")
+    shot("campaigns")
+
+
+def check_shows_what_is(page: Page, service: ServiceLab, campaign: str) -> None:
+    """Every trial once, and with the verdict that the service has."""
+    trials = service.call("GET", f"/v1/campaigns/{campaign}/trials?view=brief&page_size=1000")["trials"]
+    expect(page.locator("[data-testid^=row-]")).to_have_count(len(trials))
+    for trial in trials:
+        assert trial["attempts"] == 1
+        row = page.get_by_test_id(f"row-{trial['number']}")
+        expect(row).to_contain_text(trial["verdict"].replace("_", " "), ignore_case=True)

@@ -1,0 +1,57 @@
+"""One of several service processes on one database: `python leased_service.py URL HOME LEASE_S`, ended by SIGTERM.
+
+It drives campaigns on the simulated runner, and notes each job that it really sends in HOME/sent. While HOME/stop-here
+exists, the process that is about to send a job takes that file away and stops itself (SIGSTOP).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runners import registry
+from runners.base import JobSpec
+from runners.simulated import SimulatedOptions, SimulatedRunner
+from tuner.driver import Driver, drive_all
+from tuner.paths import Home
+from tuner.service import Service
+from tuner.store import Store
+
+HOME = Path(sys.argv[2])
+
+
+class NotingRunner(SimulatedRunner):
+    def submit(self, spec: JobSpec) -> str:
+        try:
+            (HOME / "stop-here").unlink()
+        except FileNotFoundError:
+            pass
+        else:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        new = self.find(spec.name) is None
+        id = super().submit(spec)
+        if new:
+            log = os.open(HOME / "sent", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.write(log, f"{os.getpid()} {spec.name}\n".encode())
+            os.close(log)
+        return id
+
+
+def create_noting_runner(root: Path, cluster: object, options: Mapping[str, Any]) -> NotingRunner:
+    return NotingRunner(root, SimulatedOptions(**options))
+
+
+if __name__ == "__main__":
+    registry.RUNNERS["simulated"] = f"{__name__}:create_noting_runner"
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    with Store.open(sys.argv[1]) as store:
+        service = Service(store, Home(HOME), lease_s=float(sys.argv[3]))
+        thread = threading.Thread(target=drive_all, args=(Driver(service), service, stop))
+        thread.start()
+        thread.join()

@@ -1,0 +1,135 @@
+"""A real `meshtune serve` on this machine, with a token of every scope: started, killed, started again on one home.
+
+    with ServiceLab(folder) as service:
+        service.call("GET", "/v1/campaigns"); service.kill(); service.start()
+
+The port stays the same over restarts, as pages that are open expect. What the service says is in `log`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+START_LIMIT_S = 60.0
+# A campaign of seconds: one process per trial, three steps each.
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "model": {"layers": 2, "hidden": 16, "heads": 2, "ffn": 32, "vocab": 64, "seq_len": 8},
+    "cluster": {"preset": "local-cpu", "devices_per_node": 1},
+    "global_batch_size": 4,
+    "search": "random",
+    "workload": {"kind": "torch", "measuring": {"max_warmup_steps": 1, "min_steps": 3, "max_steps": 3}},
+    "runner": {"kind": "local", "idle_s": 1},
+    "budget": {"trials": 3},
+    "confirm": 0,
+}
+
+
+class ServiceLab:
+    """One home and one port, and the process that serves them while there is one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "home"
+        self.log = folder / "serve.log"
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.token = self.new_token("lab", "read", "launch", "command", "admin")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def new_token(self, name: str, *scopes: str) -> str:
+        """As an operator makes one."""
+        words = [word for scope in scopes for word in ("--scope", scope)]
+        made = _meshtune("token", "create", name, *words, "--home", str(self.home))
+        done = subprocess.run(made, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def start(self) -> None:
+        """Return once it is ready."""
+        command = _meshtune("serve", "--port", str(self.port), "--home", str(self.home))
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=_environment()
+            )
+        self.wait(self._ready, START_LIMIT_S)
+
+    def kill(self, sent: signal.Signals = signal.SIGKILL, limit_s: float = 30.0) -> float:
+        """End it by a signal; the seconds until it was gone."""
+        assert self.process is not None
+        before = time.monotonic()
+        self.process.send_signal(sent)
+        self.process.wait(limit_s)
+        self.process = None
+        return time.monotonic() - before
+
+    def call(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        """The answer's document; fails on any status but 2xx."""
+        status, answer = self.ask(method, path, body, **headers)
+        assert 200 <= status < 300, (status, answer)
+        return answer
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+        """Status and document of the answer."""
+        sent = {"authorization": f"Bearer {self.token}", "content-type": "application/json", **headers}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.url}{path}", data, sent, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as response:
+                return response.status, json.loads(response.read() or b"null")
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read() or b"null")
+
+    def wait(self, condition: Callable[[], bool], limit_s: float) -> None:
+        """Until the condition holds; fails with the service's log when it does not in time."""
+        deadline = time.monotonic() + limit_s
+        while not condition():
+            assert time.monotonic() < deadline, f"it did not happen in {limit_s} s:\n{self.log.read_text()[-5000:]}"
+            time.sleep(0.1)
+
+    def wait_state(self, campaign_id: str, *states: str, limit_s: float = 120.0) -> None:
+        """Until the campaign is in one of these states."""
+        self.wait(lambda: self.call("GET", f"/v1/campaigns/{campaign_id}")["state"] in states, limit_s)
+
+    def __enter__(self) -> ServiceLab:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process is not None:
+            self.kill(signal.SIGTERM)
+
+    def _ready(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.log.read_text()
+        try:
+            return self.ask("GET", "/readyz")[0] == 200
+        except OSError:
+            return False
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _meshtune(*words: str) -> list[str]:
+    return [sys.executable, "-m", "tuner.cli", *words]
+
+
+def _environment() -> dict[str, str]:
+    """Without what another service of this user goes by."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("MESHTUNE_")}

@@ -1,0 +1,300 @@
+"""Pages and digests say what the whole trials say, whatever happened to them, in every order and by every filter."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from runners.causes import Cause
+from runners.outcome import FAILED, Measurement, Outcome, Verdict
+from search_spaces.plan import PLAN_FIELDS, Plan, Recompute
+from tuner.campaign import CampaignState
+from tuner.pages import CampaignKey, CampaignsWanted, Mark, Order, TrialKey, TrialsWanted
+from tuner.ranking import completed, numbers_of, rank
+from tuner.recommend import recommend, recommend_among
+from tuner.search.base import Choice
+from tuner.spec import Backend, Objective
+from tuner.store import NotFound, Store
+from tuner.summary import summarise
+from tuner.trial import Origin, Trial, TrialState
+
+LONG_LOG = "a line of a log\n" * 50
+
+
+def random_outcome(rng: random.Random) -> Outcome:
+    verdict = rng.choice([Verdict.OK] * 6 + [verdict for verdict in Verdict if verdict is not Verdict.OK])
+    if verdict is not Verdict.OK:
+        cause = rng.choice([None, Cause.HANG, Cause.USER_BUG]) if verdict in FAILED else None
+        return Outcome(verdict=verdict, reason=f"ended {verdict}", cause=cause, log_tail=LONG_LOG)
+    peaks = tuple(rng.randrange(10**9, 10**11) for _ in range(rng.choice([0, 1, 4])))
+    return Outcome(
+        verdict=verdict,
+        measurement=Measurement(
+            # Of few values, so that some are equal.
+            step_times_s=tuple(rng.choice([0.1, 0.2, 0.3, 0.7]) for _ in range(rng.choice([1, 3, 8, 21]))),
+            tokens_per_step=rng.choice([2**20, 2**21]),
+            devices=8,
+            model_flops_per_token=rng.choice([None, 1e9 / 3]),
+            peak_flops_per_device=rng.choice([None, 989e12]),
+            warmup_times_s=(9.0,) * rng.choice([0, 2]),
+            first_losses=rng.choice([(), (10.5, 9.25), (10.5, 9.0), (float("nan"), 3.0)]),
+            peak_memory_bytes=peaks,
+            peak_held_bytes=rng.choice([(), tuple(peak + 5 for peak in peaks)]),
+        ),
+    )
+
+
+def random_history(
+    store: Store, make, seed: int, *, objective: Objective = Objective.MFU, pareto: bool = False
+) -> None:
+    """Campaign c1: a baseline, a search, confirmations; some attempts lost and tried again, some trials under way."""
+    rng = random.Random(seed)
+    campaign = make.campaign()
+    store.create_campaign(
+        replace(
+            campaign,
+            spec=replace(
+                campaign.spec,
+                workload=Backend(kind="torch", options={"dtype": "bfloat16"}),
+                objective=objective,
+                pareto=pareto,
+            ),
+        )
+    )
+    recompute = list(Recompute)
+    plans = [
+        Plan(tp=1 + n % 4, pp=1 + n // 4, recompute=recompute[n % 3], sequence_parallel=n % 2 == 0) for n in range(20)
+    ]
+    store.plan_trials("c1", [Choice(plans[0])], Origin.BASELINE, now=1.0)
+    chosen = [Choice(plan, rng.choice([None, make.expectation])) for plan in plans[1:]]
+    store.plan_trials("c1", chosen, Origin.SEARCH, now=2.0)
+    again = [Choice(plan) for plan in rng.sample(plans, 4)]
+    store.plan_trials("c1", again, Origin.CONFIRMATION, now=3.0)
+    for number in range(24):
+        if rng.random() < 0.15:
+            continue  # stays planned
+        store.mark_submitted("c1", number, f"job{number}", now=10.0 + number)
+        if rng.random() < 0.9:
+            store.mark_running("c1", number, started_at=11.0 + number, nodes=("a", "b"), now=11.0 + number)
+        if rng.random() < 0.9:
+            ran_s = rng.choice([0.5, 30.0, -1.0])  # clocks of other machines go backwards
+            started_at = rng.choice([None, 12.0])
+            outcome = random_outcome(rng)
+            store.finish("c1", number, outcome, started_at=started_at, finished_at=12.0 + ran_s, now=50.0)
+            if outcome.verdict.retryable and rng.random() < 0.7:
+                store.plan_attempt("c1", number, now=60.0)
+
+
+def value_of(trial: Trial, key: TrialKey) -> float | None:
+    measured = trial.measurement
+    match key:
+        case TrialKey.NUMBER:
+            return trial.number
+        case TrialKey.DEVICE_SECONDS:
+            return sum(attempt.running_s for attempt in trial.attempts)
+        case TrialKey.STEP_TIME:
+            return None if measured is None else measured.step_time_s
+        case TrialKey.TOKENS_PER_S_PER_DEVICE:
+            return None if measured is None else measured.tokens_per_s_per_device
+        case TrialKey.PEAK_MEMORY:
+            return None if measured is None else max(measured.peak_memory_bytes, default=None)
+
+
+def in_order(trials: list[Trial], order: Order[TrialKey]) -> list[int]:
+    known = [trial for trial in trials if value_of(trial, order.key) is not None]
+    sign = -1 if order.descending else 1
+    known.sort(key=lambda trial: (sign * value_of(trial, order.key), trial.number))
+    return [trial.number for trial in known] + [trial.number for trial in trials if value_of(trial, order.key) is None]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pages_in_every_order_are_the_trials_in_that_order(store: Store, make, seed: int):
+    random_history(store, make, seed)
+    trials = store.trials("c1")
+    for order in [Order(key, descending) for key in TrialKey for descending in (False, True)]:
+        brief, whole, after = [], [], None
+        while True:
+            wanted = TrialsWanted(order=order, after=after, limit=5)
+            page = store.pages.briefs("c1", wanted)
+            found = store.pages.trials("c1", wanted)
+            assert [(trial.number, value) for trial, value in found] == [(entry.number, entry.value) for entry in page]
+            if not page:
+                break
+            brief += [entry.number for entry in page]
+            whole += [trial for trial, _ in found]
+            after = Mark(page[-1].value, page[-1].number)
+        assert brief == in_order(trials, order), order
+        whole.sort(key=lambda trial: trial.number)
+        assert repr(whole) == repr(trials)  # NaN is not equal to itself
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_brief_says_what_the_whole_trial_says(store: Store, make, seed: int):
+    random_history(store, make, seed)
+    briefs = store.pages.briefs("c1", TrialsWanted(limit=100))
+    for brief, trial in zip(briefs, store.trials("c1"), strict=True):
+        measured, outcome = trial.measurement, trial.outcome
+        assert (brief.number, brief.origin, brief.state, brief.verdict) == (
+            trial.number,
+            trial.origin,
+            trial.state,
+            trial.verdict,
+        )
+        assert (brief.plan, brief.plan_key, brief.expectation) == (trial.plan, trial.plan.key, trial.expectation)
+        assert brief.failure == (None if outcome is None else outcome.failure)
+        assert brief.reason == ("" if outcome is None else outcome.reason)
+        assert brief.held_s == pytest.approx(sum(attempt.running_s for attempt in trial.attempts))
+        assert (brief.attempts, brief.nodes) == (len(trial.attempts), trial.last.nodes)
+        last = trial.last
+        assert (brief.planned_at, brief.submitted_at, brief.started_at, brief.finished_at) == (
+            last.planned_at,
+            last.submitted_at,
+            last.started_at,
+            last.finished_at,
+        )
+        assert (brief.measurement is None) == (measured is None)
+        if measured is not None:
+            digest, interval = brief.measurement, measured.step_time_interval_s
+            assert (digest.step_time_s, digest.low_s, digest.high_s) == (
+                measured.step_time_s,
+                interval.low,
+                interval.high,
+            )
+            assert digest.tokens_per_s_per_device == measured.tokens_per_s_per_device
+            assert max(digest.peak_memory_bytes, default=None) == max(measured.peak_memory_bytes, default=None)
+            assert max(digest.peak_held_bytes, default=None) == max(measured.peak_held_bytes, default=None)
+
+
+FILTERS = {
+    "a verdict": (TrialsWanted(verdicts=(Verdict.OK,)), lambda trial: trial.verdict is Verdict.OK),
+    "two verdicts": (
+        TrialsWanted(verdicts=(Verdict.OOM, Verdict.LOST)),
+        lambda trial: trial.verdict in (Verdict.OOM, Verdict.LOST),
+    ),
+    "a state": (TrialsWanted(states=(TrialState.PLANNED,)), lambda trial: trial.state is TrialState.PLANNED),
+    "an origin": (
+        TrialsWanted(origins=(Origin.CONFIRMATION,)),
+        lambda trial: trial.origin is Origin.CONFIRMATION,
+    ),
+    "a cause that was named": (
+        TrialsWanted(failures=(Cause.HANG,)),
+        lambda trial: trial.outcome is not None and trial.outcome.failure is Cause.HANG,
+    ),
+    "a cause that is the verdict's own": (
+        TrialsWanted(failures=(Cause.CRASH, Cause.OOM)),
+        lambda trial: trial.outcome is not None and trial.outcome.failure in (Cause.CRASH, Cause.OOM),
+    ),
+    "numbers": (TrialsWanted(numbers=(3, 7, 99)), lambda trial: trial.number in (3, 7)),
+    "values of a dimension": (TrialsWanted(plan={"tp": (1, 3)}), lambda trial: trial.plan.tp in (1, 3)),
+    "a value that is a word, and a flag": (
+        TrialsWanted(plan={"recompute": (Recompute.FULL,), "sequence_parallel": (False,)}),
+        lambda trial: trial.plan.recompute is Recompute.FULL and not trial.plan.sequence_parallel,
+    ),
+}
+
+
+@pytest.mark.parametrize(("wanted", "fits"), FILTERS.values(), ids=FILTERS)
+def test_filters_leave_the_trials_that_fit(store: Store, make, wanted: TrialsWanted, fits):
+    random_history(store, make, 0)
+    trials = store.trials("c1")
+    assert [brief.number for brief in store.pages.briefs("c1", wanted)] == [
+        trial.number for trial in trials if fits(trial)
+    ]
+
+
+def test_every_dimension_can_be_filtered_by(store: Store, make):
+    random_history(store, make, 0)
+    trial = store.trials("c1")[5]
+    wanted = TrialsWanted(plan={name: (getattr(trial.plan, name),) for name in PLAN_FIELDS})
+    assert trial.number in [brief.number for brief in store.pages.briefs("c1", wanted)]
+
+
+@pytest.mark.parametrize("objective", [Objective.MFU, Objective.COST])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_ranking_of_digests_is_the_ranking_of_whole_trials(store: Store, make, seed: int, objective: Objective):
+    random_history(store, make, seed, objective=objective, pareto=seed % 2 == 1)
+    campaign, trials = store.campaign("c1"), store.trials("c1")
+    ranking, slow = rank(campaign, store.pages.measured("c1")), rank(campaign, trials)
+    assert [entry.trial.number for entry in ranking] == [entry.trial.number for entry in slow]
+    whole = store.pages.numbered("c1", numbers_of(ranking))
+    assert repr([completed(entry, whole) for entry in ranking]) == repr(slow)
+    quick, right = recommend_among(campaign.spec, ranking), recommend(campaign, trials)
+    assert (quick.better, quick.reason) == (right.better, right.reason)
+    assert (quick.choice and quick.choice.trial.number) == (right.choice and right.choice.trial.number)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_summary_counts_what_the_trials_say(store: Store, make, seed: int):
+    random_history(store, make, seed)
+    campaign, trials = store.campaign("c1"), store.trials("c1")
+    summary = summarise(campaign, store.pages.tallies("c1"), store.pages.measured("c1"))
+    assert summary.trials == store.verdict_counts(["c1"])["c1"]
+    assert summary.done == sum(trial.state.final for trial in trials)
+    assert summary.in_flight == sum(trial.state in (TrialState.SUBMITTED, TrialState.RUNNING) for trial in trials)
+    causes = Counter(trial.outcome.failure for trial in trials if trial.outcome and trial.outcome.failure)
+    assert dict(summary.failures) == dict(causes)
+    assert summary.failed == sum(causes.values())
+    held_s = sum(attempt.running_s for trial in trials for attempt in trial.attempts)
+    assert summary.device_hours == pytest.approx(held_s * 8 / 3600)
+    right = recommend(campaign, trials).choice
+    assert (summary.best and summary.best.trial.number) == (right and right.trial.number)
+    assert (summary.baseline is None) == (trials[0].measurement is None)
+
+
+def names(store: Store, **wanted) -> list[str]:
+    return [stamp.id for stamp in store.pages.stamps(CampaignsWanted(**wanted))]
+
+
+def test_campaigns_are_filtered_by_their_names_models_and_owners(store: Store, make):
+    for number, (name, owner) in enumerate([("Big run", "ann"), ("100% run", ""), ("small", "bob")]):
+        store.create_campaign(replace(make.campaign(f"c{number}", created_at=float(number), name=name), owner=owner))
+    store.move_campaign("c2", CampaignState.PAUSED, reason="", now=9.0)
+    assert names(store) == ["c2", "c1", "c0"]
+    assert names(store, name="RUN") == ["c1", "c0"]
+    assert names(store, name="0%") == ["c1"]
+    assert names(store, name="_") == []
+    assert names(store, owner="ann") == ["c0"]
+    assert names(store, owner="") == ["c1"]
+    assert names(store, states=(CampaignState.PAUSED,)) == ["c2"]
+    assert names(store, model="tiny", cluster="lab") == ["c2", "c1", "c0"]
+    assert names(store, model="tin") == names(store, cluster="other") == []
+
+
+@pytest.mark.parametrize("key", CampaignKey)
+@pytest.mark.parametrize("descending", [False, True])
+def test_pages_of_campaigns_go_on_where_the_last_one_ended(store: Store, make, key: CampaignKey, descending: bool):
+    for number in range(7):
+        store.create_campaign(make.campaign(f"c{number}", created_at=float(number // 2), name=f"n{number % 3}"))
+    order, seen, after = Order(key, descending), [], None
+    while page := store.pages.stamps(CampaignsWanted(order=order, after=after, limit=2)):
+        seen += [(stamp.value, stamp.id) for stamp in page]
+        after = Mark(page[-1].value, page[-1].id)
+    assert len(seen) == 7
+    assert seen == sorted(seen, reverse=descending)
+
+
+def test_news_tells_what_changed_since_an_event(store: Store, make):
+    assert store.pages.news(None).event == 0
+    make.running(store, "c1")
+    make.running(store, "c2")
+    before = store.pages.news(None)
+    assert (before.campaigns, before.changed) == (2, {})
+    store.mark_submitted("c2", 0, "job", now=200.0)
+    after = store.pages.news(before.event)
+    assert (after.event, after.changed, after.created) == (before.event + 1, {"c2": before.event + 1}, 0)
+    store.add_elapsed("c1", 5.0, now=300.0)
+    worked = store.pages.news(after.event)
+    assert (worked.event, worked.changed) == (after.event, {})
+    assert worked.worked != after.worked
+    make.running(store, "c3")
+    assert (store.pages.news(after.event).created, store.pages.news(after.event).campaigns) == (1, 3)
+
+
+def test_an_unknown_campaign_has_no_newest_event_and_no_trials(store: Store, make):
+    make.running(store)
+    assert store.pages.newest_event("c1") == store.events("c1")[-1].id
+    with pytest.raises(NotFound):
+        store.pages.newest_event("c9")
+    assert store.pages.briefs("c9", TrialsWanted()) == []
+    assert store.pages.campaigns(["c1", "c9"]).keys() == {"c1"}

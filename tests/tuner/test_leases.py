@@ -1,0 +1,432 @@
+"""Two services on one store and home: each campaign is one's, and who sleeps through its lease doubles nothing.
+
+Time is the lab's, for the database and for the holders alike; a service sleeps while another one acts in its place.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tuner import service as service_module
+from tuner.campaign import CampaignState
+from tuner.driver import Driver, drive_all
+from tuner.leases import CampaignBusy, Holder
+from tuner.service import Service
+from tuner.spread import surplus, wanted
+from tuner.store import LeaseLost, Standing
+from tuner.trial import TrialState
+
+LEASE_S = 10.0
+
+
+@pytest.fixture(autouse=True)
+def clocks(lab, monkeypatch):
+    monkeypatch.setattr(lab.store._database, "_clock", lambda: lab.now)
+
+
+def open_service(lab, lease_s: float = LEASE_S, *, provable: bool = False) -> Service:
+    """A service more on the lab's store. provable: others see at once when it has died."""
+    service = Service(lab.store, lab.home, clock=lambda: lab.now)
+    service.works.holder = Holder(lab.store, lab.home, lease_s, clock=lambda: lab.now)
+    if not provable:
+        service.works.holder._prove = lambda: None
+    lab.services.append(service)
+    return service
+
+
+def finish(lab, service, id) -> None:
+    lab.service = service
+    lab.run(id)
+
+
+@dataclass
+class Dreamer:
+    """A runner whose caller sleeps once, before or after it does `act`."""
+
+    target: Any
+    act: str
+    sleep: list[Callable[[Any], None]]
+    after: bool = False
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.target, name)
+        if name != self.act:
+            return method
+
+        def act(*arguments: Any) -> Any:
+            if self.after:
+                answer = method(*arguments)
+                self._dream(arguments)
+                return answer
+            self._dream(arguments)
+            return method(*arguments)
+
+        return act
+
+    def _dream(self, arguments: Any) -> None:
+        if self.sleep:
+            self.sleep.pop()(*arguments)
+
+
+def sleeper(lab, make, act: str, sleep: Callable[[Any], None], *, after: bool = False) -> Service:
+    """A service that calls `sleep` in its first `act` of the runner."""
+    dreams = [sleep]
+    lab.wrap = lambda thing: Dreamer(thing, act, dreams, after) if isinstance(thing, make.FakeRunner) else thing
+    return open_service(lab)
+
+
+def wide_awake(lab) -> Service:
+    lab.wrap = lambda thing: thing
+    return open_service(lab)
+
+
+def tick_until_lost(lab, service, id) -> None:
+    """The sleeper goes on until it finds out."""
+
+    def ticks():
+        for _ in range(20):
+            service.tick(id)
+
+    with pytest.raises(CampaignBusy, match=f"has campaign {id} now"):
+        ticks()
+
+
+def attempts(lab, id, number=0) -> list[tuple[str, str | None]]:
+    found = lab.trials(id)[number].attempts
+    return [(str(each.outcome and each.outcome.verdict), each.job_id) for each in found]
+
+
+def test_a_campaign_is_one_services_until_it_lets_go_or_is_not_heard_of_for_a_lease(lab):
+    id = lab.create()
+    first, second = open_service(lab), open_service(lab)
+    first.tick(id)
+    with pytest.raises(CampaignBusy, match=r"process .+:\d+ is working on campaign " + id):
+        second.tick(id)
+    lab.now += LEASE_S - 0.1
+    with pytest.raises(CampaignBusy):
+        second.tick(id)
+    lab.now += 0.1
+    assert second.tick(id)
+    with pytest.raises(CampaignBusy):
+        first.tick(id)
+    assert first.works.get(id) is None
+    second.release(id)
+    assert first.tick(id)
+    finish(lab, first, id)
+    assert lab.verdicts(id) == ["ok"] * 4
+
+
+def test_a_service_that_died_on_this_machine_is_followed_at_once(lab):
+    id = lab.create()
+    lab.service = open_service(lab, provable=True)
+    lab.tick(id)
+    lab.kill()
+    finish(lab, open_service(lab), id)
+    assert lab.verdicts(id) == ["ok"] * 4
+    assert lab.machine.sent.total() == 4
+
+
+def test_a_service_that_lives_is_never_buried(lab):
+    first, second = open_service(lab, provable=True), open_service(lab)
+    id = lab.create()
+    first.tick(id)
+    assert not second.works.holder.bury(first.works.holder.name)
+    first.close()
+    assert not list((lab.home.root / "holders").iterdir())
+
+
+def test_a_file_from_before_a_reboot_or_of_another_machine_proves_nothing(lab):
+    first, second = open_service(lab, provable=True), open_service(lab)
+    id = lab.create()
+    first.tick(id)
+    (file,) = (lab.home.root / "holders").iterdir()
+    file.write_bytes(b"another boot")
+    lab.service = first
+    lab.kill()
+    assert not second.works.holder.bury(first.works.holder.name)
+
+
+# A service that sleeps through its lease
+
+
+def test_a_job_that_was_given_up_is_called_back_by_the_one_that_sends_it_late(lab, make):
+    id = lab.create()
+    other = wide_awake(lab)
+
+    def sleep(spec):
+        lab.now += LEASE_S
+        assert other.tick(id)
+        assert attempts(lab, id) == [("lost", None)]
+
+    service = sleeper(lab, make, "submit", sleep)
+    tick_until_lost(lab, service, id)
+    (late,) = lab.machine.jobs
+    assert lab.machine.cancels == [f"id-{late}"]
+    finish(lab, other, id)
+    assert attempts(lab, id) == [("lost", None), ("ok", f"id-{id}-t0000-a2")]
+    assert lab.trials(id)[0].attempts[0].outcome.reason == "its service vanished while sending it"
+    assert lab.verdicts(id) == ["ok"] * 4
+    assert set(lab.machine.sent.values()) == {1}
+    assert len(lab.machine.jobs) == 5
+
+
+def test_a_job_that_was_sent_before_the_sleep_is_adopted(lab, make):
+    id = lab.create()
+    other = wide_awake(lab)
+
+    def sleep(spec):
+        lab.now += LEASE_S
+        finish(lab, other, id)
+
+    tick_until_lost(lab, sleeper(lab, make, "submit", sleep, after=True), id)
+    assert lab.verdicts(id) == ["ok"] * 4
+    assert attempts(lab, id) == [("ok", f"id-{id}-t0000-a1")]
+    assert (lab.machine.cancels, lab.machine.sent.total()) == ([], 4)
+
+
+def test_a_late_job_that_the_next_service_has_not_looked_for_yet_is_left_to_it(lab, make):
+    id = lab.create()
+    other = wide_awake(lab)
+
+    def sleep(spec):
+        lab.now += LEASE_S
+        other.works.holder.take([id])
+
+    tick_until_lost(lab, sleeper(lab, make, "submit", sleep), id)
+    assert lab.trials(id)[0].state is TrialState.PLANNED
+    finish(lab, other, id)
+    assert attempts(lab, id) == [("ok", f"id-{id}-t0000-a1")]
+    assert (lab.machine.cancels, lab.machine.sent.total()) == ([], 4)
+
+
+def test_a_late_job_that_comes_between_the_look_and_the_giving_up_is_called_back(lab, make, monkeypatch):
+    id = lab.create()
+    other = wide_awake(lab)
+    real = lab.store.finish
+
+    def sleep(spec):
+        def finish(*arguments, **named):
+            make.FakeRunner(lab.machine).submit(spec)
+            monkeypatch.setattr(lab.store, "finish", real)
+            return real(*arguments, **named)
+
+        lab.now += LEASE_S
+        monkeypatch.setattr(lab.store, "finish", finish)
+        assert other.tick(id)
+        assert lab.machine.cancels == [f"id-{spec.name}"]
+
+    tick_until_lost(lab, sleeper(lab, make, "submit", sleep), id)
+    finish(lab, other, id)
+    assert attempts(lab, id) == [("lost", None), ("ok", f"id-{id}-t0000-a2")]
+
+
+def test_who_slept_before_it_marked_the_attempt_sends_nothing(lab, make):
+    id = lab.create()
+    other = wide_awake(lab)
+
+    def sleep(name):
+        lab.now += LEASE_S
+        finish(lab, other, id)
+
+    tick_until_lost(lab, sleeper(lab, make, "find", sleep), id)
+    assert attempts(lab, id) == [("ok", f"id-{id}-t0000-a1")]
+    assert (lab.machine.cancels, lab.machine.sent.total()) == ([], 4)
+
+
+def test_who_slept_after_it_marked_the_attempt_looks_at_the_clock_and_sends_nothing(lab, make, monkeypatch):
+    id = lab.create()
+    first, other = open_service(lab), wide_awake(lab)
+    mark = lab.store.leases.mark_sending
+
+    def marking(lease, name):
+        monkeypatch.setattr(lab.store.leases, "mark_sending", mark)
+        assert mark(lease, name)
+        lab.now += LEASE_S
+        finish(lab, other, id)
+        return True
+
+    monkeypatch.setattr(lab.store.leases, "mark_sending", marking)
+    tick_until_lost(lab, first, id)
+    assert attempts(lab, id) == [("lost", None), ("ok", f"id-{id}-t0000-a2")]
+    assert f"{id}-t0000-a1" not in lab.machine.jobs
+    assert lab.machine.sent.total() == 4
+
+
+def test_a_cancelled_campaign_leaves_no_late_job_behind(lab, make):
+    id = lab.create()
+    other = wide_awake(lab)
+
+    def sleep(spec):
+        lab.now += LEASE_S
+        other.cancel(id)
+        finish(lab, other, id)
+
+    tick_until_lost(lab, sleeper(lab, make, "submit", sleep), id)
+    assert lab.campaign(id).state is CampaignState.CANCELLED
+    assert lab.verdicts(id) == ["cancelled"]
+    assert lab.machine.cancels == [f"id-{id}-t0000-a1"]
+
+
+def test_who_woke_up_knows_that_it_lost_the_campaign_though_it_lives_again(lab):
+    id = lab.create()
+    first, other = open_service(lab), open_service(lab)
+    first.tick(id)
+    hold = first.works.holder.holds[id]
+    hold.confirm()
+    lab.now += LEASE_S
+    other.tick(id)
+    first.works.holder.renew()  # as its heartbeat does
+    with pytest.raises(LeaseLost):
+        hold.confirm()
+
+
+def test_who_woke_up_before_anybody_took_its_campaign_goes_on(lab):
+    id = lab.create()
+    first = open_service(lab)
+    first.tick(id)
+    lab.now += 10 * LEASE_S
+    finish(lab, first, id)
+    assert lab.verdicts(id) == ["ok"] * 4
+
+
+# Heartbeats, orders, and what a service knows
+
+
+def test_a_tick_that_thinks_for_longer_than_a_lease_does_not_lose_it(lab, monkeypatch):
+    monkeypatch.setattr(lab.store._database, "_clock", time.time)
+    id = lab.create()
+    first, other = Service(lab.store, lab.home, lease_s=0.6), Service(lab.store, lab.home, lease_s=0.6)
+    lab.services += [first, other]
+    with first.works.holder.beating(serves=False):
+        first.tick(id)
+        until = time.monotonic() + 2.0
+        while time.monotonic() < until:
+            with pytest.raises(CampaignBusy):
+                other.tick(id)
+            time.sleep(0.05)
+    assert not [thread for thread in threading.enumerate() if thread.name == "heartbeat"]
+
+
+def test_orders_to_any_service_reach_the_one_that_drives(lab):
+    id = lab.create(parallel=1)
+    first, other = open_service(lab), open_service(lab)
+    lab.service = first
+    lab.run(id, until=lambda: len(lab.trials(id)) == 2)
+    other.pause(id)
+    for _ in range(20):
+        lab.tick(id, 1.0)
+    assert len(lab.trials(id)) == 2
+    other.resume(id)
+    lab.run(id, until=lambda: len(lab.trials(id)) == 3)
+    other.cancel(id)
+    lab.run(id)
+    assert lab.campaign(id).state is CampaignState.CANCELLED
+
+
+def test_what_a_service_knows_is_what_the_store_says_after_every_tick(lab, make):
+    lab.machine.script = lambda name: make.Behaviour("lost" if name.endswith("t0001-a1") else "ok", queue_s=0.4)
+    id = lab.create(baseline={"tp": 1}, parallel=3, confirm=1, budget={"trials": 6})
+    lab.service = open_service(lab)
+    looks = 0
+    while not lab.campaign(id).state.final:
+        if not lab.service.tick(id):
+            lab.now += 0.3
+        work = lab.service.works.get(id)
+        if work is not None:
+            campaign, trials = work.known.look()
+            stored = lab.campaign(id)
+            assert trials == lab.trials(id)
+            assert (campaign.state, campaign.elapsed_s) == (stored.state, stored.elapsed_s)
+            assert (campaign.search_ended, campaign.lessons) == (stored.search_ended, stored.lessons)
+            looks += 1
+    assert looks > 20
+
+
+def test_a_tick_that_takes_too_long_goes_on_with_the_next(lab, monkeypatch):
+    monkeypatch.setattr(service_module, "LONG_TICK_S", -1.0)
+    id = lab.create(parallel=4)
+    lab.service = open_service(lab)
+    sent = []
+    while not lab.campaign(id).state.final:
+        before = lab.machine.sent.total()
+        if not lab.service.tick(id):
+            lab.now += 0.5
+        sent.append(lab.machine.sent.total() - before)
+    assert max(sent) == 1
+    assert lab.verdicts(id) == ["ok"] * 4
+
+
+# Many campaigns
+
+
+def test_each_server_takes_as_many_as_the_others_and_the_oldest_first():
+    standing = Standing({"a": "", "b": "me", "c": "other", "d": "", "e": ""}, servers=2)
+    assert wanted(standing, "me") == ["a", "d"]
+    assert wanted(Standing(standing.drivers, servers=1), "me") == ["a", "d", "e"]
+    assert wanted(standing, "third") == ["a", "d", "e"]
+    assert wanted(Standing({}, servers=0), "me") == []
+
+
+def test_a_server_gives_back_what_is_far_above_its_share_and_nothing_for_a_small_difference():
+    many = {f"c{number}": "me" for number in range(100)}
+    assert surplus(Standing(many, servers=1), "me") == []
+    assert surplus(Standing(many, servers=2), "me") == [f"c{number}" for number in range(50, 100)]
+    assert surplus(Standing(many | {f"d{number}": "other" for number in range(70)}, servers=2), "me") == []
+    assert surplus(Standing({"a": "me", "b": "me", "c": "me"}, servers=2), "me") == []
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3, 7])
+@pytest.mark.parametrize("active", [0, 1, 5, 500])
+def test_no_campaign_waits_for_nobody(servers, active):
+    drivers = {f"c{number}": "" for number in range(active)}
+    for server in range(servers):
+        for id in wanted(Standing(drivers, servers), f"s{server}"):
+            drivers[id] = f"s{server}"
+    assert "" not in drivers.values()
+
+
+def test_a_server_leaves_what_another_process_drives_alone_and_says_who_does(lab):
+    run, server = open_service(lab), open_service(lab)
+    own = run.create(lab.document(), drives=True).id
+    free = lab.create()
+    driver, stop = Driver(server), threading.Event()
+
+    def watch():
+        if lab.campaign(free).state.final:
+            stop.set()
+        lab.now += 0.1
+
+    drive_all(driver, server, stop, watch)
+    assert driver.troubles == {own: f"driven by {run.works.holder.name.rpartition(':')[0]}"}
+    assert lab.trials(own) == []
+    finish(lab, run, own)
+    assert lab.verdicts(own) == lab.verdicts(free) == ["ok"] * 4
+
+
+def test_a_lease_is_trusted_from_before_its_renewal_was_asked_for(lab, monkeypatch):
+    id = lab.create()
+    first = open_service(lab)
+    renew = lab.store.leases.renew
+
+    def slowly(*arguments, **named):
+        renew(*arguments, **named)
+        lab.now += 5.0
+
+    first.tick(id)
+    hold = first.works.holder.holds[id]
+    monkeypatch.setattr(lab.store.leases, "renew", slowly)
+    first.works.holder.renew()
+    asked = []
+    monkeypatch.setattr(lab.store.leases, "renew", lambda *arguments, **named: asked.append(1))
+    lab.now += 3.9
+    hold.confirm()
+    assert not asked
+    lab.now += 0.2
+    hold.confirm()
+    assert asked

@@ -1,0 +1,47 @@
+"""A deletion that is cut off leaves nothing that looks whole."""
+
+import pytest
+
+from tuner.campaign import CampaignState
+from tuner.paths import Home
+from tuner.removal import delete_campaign
+from tuner.store import IllegalMove, NotFound, Store
+
+
+@pytest.fixture
+def store():
+    with Store.open("sqlite://") as store:
+        yield store
+
+
+@pytest.fixture
+def over(lab, make, store) -> str:
+    """A campaign that is over."""
+    campaign = make.campaign(lab.spec(), CampaignState.COMPLETED)
+    store.create_campaign(campaign)
+    return campaign.id
+
+
+def test_what_an_interrupted_deletion_left_in_the_bin_goes_with_the_next(store, over, tmp_path):
+    home = Home(tmp_path)
+    (home.bin / "earlier-1" / "job").mkdir(parents=True)
+    (home.campaign(over) / "job").mkdir(parents=True)
+    delete_campaign(store, home, over)
+    assert list(home.bin.iterdir()) == []
+    assert not home.campaign(over).exists()
+
+
+def test_a_campaign_whose_folder_is_gone_is_deleted_all_the_same(store, over, tmp_path):
+    delete_campaign(store, Home(tmp_path), over)
+    with pytest.raises(NotFound):
+        store.campaign(over)
+
+
+def test_where_the_rows_stay_the_folder_stays(store, lab, make, tmp_path):
+    campaign = make.campaign(lab.spec())
+    store.create_campaign(campaign)
+    home = Home(tmp_path)
+    home.campaign(campaign.id).mkdir(parents=True)
+    with pytest.raises(IllegalMove, match="only what is over is deleted"):
+        delete_campaign(store, home, campaign.id)
+    assert home.campaign(campaign.id).exists()

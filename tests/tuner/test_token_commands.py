@@ -1,0 +1,111 @@
+"""`meshtune token`: a secret on stdout alone, once, and everything that was done in the audit log."""
+
+import io
+import stat
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from tuner.cli import main
+from tuner.paths import Home
+from tuner.store import Store
+from tuner.tokens import Quotas, Scope, digest
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("MESHTUNE_DB", "MESHTUNE_DB_FILE", "MESHTUNE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        out, err = io.StringIO(), io.StringIO()
+        code = 0
+        monkeypatch.setattr(sys, "argv", ["meshtune", "token", *arguments])
+        with redirect_stdout(out), redirect_stderr(err):
+            try:
+                main()
+            except SystemExit as left:
+                code = int(left.code or 0)
+        return code, out.getvalue(), err.getvalue()
+
+    return run
+
+
+def kept(tmp_path: Path):
+    with Store.open(Home(tmp_path / ".meshtune").database_url) as store:
+        return store.access.tokens(), [entry.deed for entry in store.access.audit(limit=99)]
+
+
+def test_a_token_is_printed_once_alone_on_stdout_and_kept_nowhere(run, tmp_path):
+    options = ("--scope", "read", "--scope", "launch", "--campaigns", "3", "--trials", "50", "--device-hours", "2.5")
+    code, out, err = run("create", "ann", *options)
+    assert code == 0
+    assert out.startswith("mt_")
+    assert out.count("\n") == 1
+    assert "shown this once" in err
+    secret = out.strip()
+    [token], [deed] = kept(tmp_path)
+    assert token.matches(secret)
+    assert (token.name, token.scopes) == ("ann", {Scope.READ, Scope.LAUNCH})
+    assert token.expires_at - token.created_at == 90 * 86400
+    assert token.quotas == Quotas(campaigns=3, trials=50, device_hours=2.5)
+    assert (deed.action, deed.object, deed.outcome) == ("token create", "ann", "done")
+    for path in (tmp_path / ".meshtune").iterdir():
+        assert secret.encode() not in path.read_bytes()
+    listed = run("list")[1]
+    assert "ann" in listed
+    assert "0 of 50" in listed
+    assert secret not in listed + err
+    assert digest(secret) not in listed
+
+
+def test_a_token_in_a_file_is_its_owners_alone_and_replaces_nothing(run, tmp_path):
+    code, out, err = run("create", "ann", "--scope", "admin", "-o", "secret", "--expires", "never")
+    assert (code, out) == (0, "")
+    assert "wrote the token ann (admin; expires never) to secret" in err
+    file = tmp_path / "secret"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    [token], _ = kept(tmp_path)
+    assert token.matches(file.read_text().strip())
+    assert token.expires_at is None
+    code, _, err = run("create", "bob", "--scope", "read", "-o", "secret")
+    assert (code, "secret is there already" in err) == (2, True)
+    assert len(kept(tmp_path)[0]) == 1
+
+
+def test_a_revoked_token_stays_in_the_list_and_its_name_is_free_again(run, tmp_path):
+    run("create", "ann", "--scope", "read")
+    code, _, err = run("create", "ann", "--scope", "read")
+    assert code == 2
+    assert "there is a token ann already; revoke it first" in err
+    assert run("revoke", "ann") == (0, "the token ann opens nothing any more\n", "")
+    assert "revoked" in run("list")[1]
+    assert run("create", "ann", "--scope", "launch")[0] == 0
+    tokens, deeds = kept(tmp_path)
+    assert [token.scopes for token in tokens] == [{Scope.LAUNCH}]
+    assert [deed.action for deed in deeds] == ["token create", "token revoke", "token create"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("create", "a b", "--scope", "read"), "name: must be 1 to 64"),
+        (("create", "ann", "--scope", "read", "--expires", "soon"), "expires: must be such as"),
+        (("create", "ann", "--scope", "all"), "Invalid value"),
+        (("create", "ann"), "Missing option"),
+        (("revoke", "nobody"), "there is no database yet"),
+    ],
+)
+def test_a_mistake_is_one_message_and_makes_nothing(run, arguments, told):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert told in err
+
+
+def test_an_unknown_token_cannot_be_revoked(run):
+    run("create", "ann", "--scope", "read")
+    code, _, err = run("revoke", "nobody")
+    assert (code, err) == (2, "meshtune: there is no token nobody\n")

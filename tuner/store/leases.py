@@ -1,0 +1,160 @@
+"""Which process drives which campaign: a lease each, which is good while its holder says that it lives.
+
+A holder's life is one row that it renews, however many campaigns it has; it ends by the database's clock (SQLite's is
+the machine's). Each new holder of a campaign gets the next epoch. What a holder writes is refused once the epoch is
+another's: a process that was stopped and wakes up writes nothing. A lease is left cleanly (`leave`), or its holder
+vanishes: then nobody knows whether it wakes up, and what it was about to send may still be sent (`mark_sending`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+
+from sqlalchemy import Connection, and_, case, delete, exists, func, insert, literal, or_, select, update
+
+from tuner.campaign import CampaignState
+from tuner.store.database import Database
+from tuner.store.errors import LeaseLost
+from tuner.store.tables import attempts, campaigns, holders, leases
+
+NOBODY = ""
+# A holder that has nothing and was not heard of for so long is forgotten.
+FORGET_S = 86400.0
+_ACTIVE = [str(state) for state in CampaignState if state.active]
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """holder's right to drive the campaign, until another one has a higher epoch."""
+
+    campaign_id: str
+    holder: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Who drives what. drivers: by active campaign, oldest first, the living process that has it, NOBODY for none.
+    servers: how many living processes take any campaign."""
+
+    drivers: Mapping[str, str]
+    servers: int
+
+
+class Leases:
+    """The leases of one store. A store's errors may come from each method."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def renew(self, holder: str, lease_s: float, *, serves: bool) -> None:
+        """Let the holder's leases last so long from now; those that another took meanwhile are not its any more."""
+        with self._database.writing() as connection:
+            values = {"expires_at": self._database.now(connection) + lease_s, "serves": serves}
+            if connection.execute(update(holders).where(holders.c.name == holder).values(values)).rowcount == 0:
+                connection.execute(insert(holders), {"name": holder, **values})
+
+    def standing(self) -> Standing:
+        """The active campaigns and their drivers, in two queries however many there are."""
+        with self._database.reading() as connection:
+            now = self._database.now(connection)
+            alive = set(connection.scalars(select(holders.c.name).where(holders.c.expires_at > now)))
+            servers = select(func.count()).where(holders.c.expires_at > now, holders.c.serves)
+            found = connection.execute(
+                select(campaigns.c.id, leases.c.holder)
+                .outerjoin(leases, leases.c.campaign_id == campaigns.c.id)
+                .where(campaigns.c.state.in_(_ACTIVE))
+                .order_by(campaigns.c.created_at, campaigns.c.id)
+            )
+            drivers = {id: holder if holder in alive else NOBODY for id, holder in found}
+            return Standing(drivers, connection.scalar(servers) or 0)
+
+    def driver(self, campaign_id: str) -> str:
+        """The living process that has the campaign, NOBODY for none."""
+        with self._database.reading() as connection:
+            return _driver(connection, campaign_id, self._database.now(connection))
+
+    def take(self, holder: str, campaign_ids: Collection[str]) -> dict[str, Lease]:
+        """Leases of those campaigns that no other living process has; what the holder has already stays as it is."""
+        with self._database.writing() as connection:
+            _add_missing(connection, campaign_ids)
+            now = self._database.now(connection)
+            asked = leases.c.campaign_id.in_(list(campaign_ids))
+            alive = select(holders.c.name).where(holders.c.expires_at > now)
+            free = and_(leases.c.holder != holder, leases.c.holder.not_in(alive))
+            vanished = case((leases.c.holder == NOBODY, leases.c.vanished_epoch), else_=leases.c.epoch)
+            values = {"holder": holder, "epoch": leases.c.epoch + 1, "vanished_epoch": vanished}
+            connection.execute(update(leases).where(asked, free).values(values))
+            # Of those that vanished long ago nothing is left to tell.
+            held = exists().where(leases.c.holder == holders.c.name)
+            connection.execute(delete(holders).where(holders.c.expires_at < now - FORGET_S, ~held))
+            own = select(leases.c.campaign_id, leases.c.epoch).where(asked, leases.c.holder == holder)
+            return {id: Lease(id, holder, epoch) for id, epoch in connection.execute(own)}
+
+    def release(self, lease: Lease) -> None:
+        """Let others take the campaign at once; nothing where the lease was lost."""
+        with self._database.writing() as connection:
+            own = (leases.c.campaign_id == lease.campaign_id, leases.c.epoch == lease.epoch)
+            connection.execute(update(leases).where(*own).values(holder=NOBODY))
+
+    def leave(self, holder: str) -> None:
+        """Release all that the holder has, for one that ended and sends nothing any more."""
+        with self._database.writing() as connection:
+            connection.execute(update(leases).where(leases.c.holder == holder).values(holder=NOBODY))
+            connection.execute(delete(holders).where(holders.c.name == holder))
+
+    def require(self, lease: Lease) -> None:
+        """Return where the lease is still the newest. Raises LeaseLost."""
+        with self._database.reading() as connection:
+            _require(connection, lease=lease)
+
+    def guarding(self, lease: Lease) -> AbstractContextManager[None]:
+        """Refuse what this thread writes meanwhile with LeaseLost, in each transaction in which the lease is lost."""
+        return self._database.guarding(partial(_require, lease=lease))
+
+    def mark_sending(self, lease: Lease, job_name: str) -> bool:
+        """Note that the planned attempt of that name is about to be sent by this holder; True: send it.
+
+        False: a holder that vanished was about to send it, and does so should it wake up. Then nobody else may send
+        it under the same name. Raises LeaseLost.
+        """
+        with self._database.writing() as connection:
+            _require(connection, lease=lease)
+            vanished = select(leases.c.vanished_epoch).where(leases.c.campaign_id == lease.campaign_id)
+            unsent = or_(attempts.c.sending_epoch.is_(None), attempts.c.sending_epoch > vanished.scalar_subquery())
+            mark = update(attempts).where(attempts.c.job_name == job_name, unsent).values(sending_epoch=lease.epoch)
+            return connection.execute(mark).rowcount == 1
+
+
+def hold_new(connection: Connection, campaign_id: str, holder: str) -> None:
+    """The first lease of a campaign that is being created."""
+    values = {"campaign_id": campaign_id, "holder": holder, "epoch": 1, "vanished_epoch": 0}
+    connection.execute(insert(leases), values)
+
+
+def _add_missing(connection: Connection, campaign_ids: Collection[str]) -> None:
+    """Nobody's lease for each of the campaigns that never had one."""
+    known = exists().where(leases.c.campaign_id == campaigns.c.id)
+    new = select(campaigns.c.id, literal(NOBODY), literal(0), literal(0))
+    new = new.where(campaigns.c.id.in_(list(campaign_ids)), ~known)
+    connection.execute(insert(leases).from_select(["campaign_id", "holder", "epoch", "vanished_epoch"], new))
+
+
+def _driver(connection: Connection, campaign_id: str, now: float) -> str:
+    query = (
+        select(leases.c.holder)
+        .join(holders, holders.c.name == leases.c.holder)
+        .where(leases.c.campaign_id == campaign_id, holders.c.expires_at > now)
+    )
+    return connection.scalar(query) or NOBODY
+
+
+def _require(connection: Connection, *, lease: Lease) -> None:
+    query = select(leases.c.holder, leases.c.epoch).where(leases.c.campaign_id == lease.campaign_id)
+    found = connection.execute(query).one_or_none()
+    if found is None or tuple(found) != (lease.holder, lease.epoch):
+        who = found.holder if found is not None and found.holder != NOBODY else "no process"
+        raise LeaseLost(f"{who} has campaign {lease.campaign_id} now, which {lease.holder} had")
