@@ -57,6 +57,13 @@ DOCUMENT: dict[str, Any] = {
         "sequence_parallel": [True, False],
     },
 }
+# Where a campaign has more trials than that space has plans.
+WIDE: dict[str, Any] = {
+    **DOCUMENT,
+    "global_batch_size": "free",
+    "space": {**DOCUMENT["space"], "grad_accum_steps": [8, 16, 32, 64, 128]},
+}
+MOST_NARROW = 1200
 # Verdict, cause where one is named, share of the trials.
 ENDS: tuple[tuple[Verdict, Cause | None, float], ...] = (
     (Verdict.OK, None, 0.62),
@@ -90,7 +97,8 @@ class _End:
 
 def fill(store: Store, campaigns: int, trials_each: int) -> Filled:
     """The store must be empty."""
-    spec, space = read_spec({**DOCUMENT, "name": "filled", "budget": {"trials": trials_each}}, None)
+    document = DOCUMENT if trials_each <= MOST_NARROW else WIDE
+    spec, space = read_spec({**document, "name": "filled", "budget": {"trials": trials_each}}, None)
     assert spec.baseline is not None
     plans = [plan for plan in space if plan != spec.baseline]
     rng = random.Random(campaigns * 1_000_003 + trials_each)

@@ -1,0 +1,127 @@
+"""The dashboard behind a path prefix, on a phone, and by keyboard alone."""
+
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from playwright.sync_api import expect
+from service_fill import fill
+from service_lab import ServiceLab
+
+from tuner.paths import Home
+from tuner.store import Store
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
+PREFIX = "/tuning/mesh"
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceLab]:
+    """With two campaigns of forty trials that are over."""
+    lab = ServiceLab(tmp_path_factory.mktemp("places"))
+    with Store.open(Home(lab.home).database_url) as store:
+        fill(store, 2, 40)
+    with lab:
+        yield lab
+
+
+@pytest.fixture
+def proxied(service: ServiceLab) -> Iterator[str]:
+    """The service's address behind a proxy that takes the prefix away and tells nobody."""
+
+    asked: list[HTTPConnection] = []
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if not self.path.startswith(f"{PREFIX}/"):
+                self.send_error(404)
+                return
+            connection = HTTPConnection("127.0.0.1", service.port)
+            asked.append(connection)
+            headers = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
+            connection.request("GET", self.path.removeprefix(PREFIX), headers=headers)
+            with connection.getresponse() as answer:
+                self.send_response(answer.status)
+                for name, value in answer.getheaders():
+                    if name.lower() not in ("transfer-encoding", "connection"):
+                        self.send_header(name, value)
+                self.end_headers()
+                with suppress(OSError, ValueError):  # the page went, or the test is over
+                    while chunk := answer.read1(65536):
+                        self.wfile.write(chunk)
+            connection.close()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    server.daemon_threads = False  # closing waits for them
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}{PREFIX}/"
+    server.shutdown()
+    for connection in asked:  # streams never end by themselves
+        if connection.sock is not None:
+            connection.sock.shutdown(socket.SHUT_RDWR)
+    server.server_close()
+
+
+def test_it_works_behind_a_prefix(service, proxied, open_page):
+    page = open_page()
+    missing: list[str] = []
+    page.on("response", lambda answer: answer.status == 404 and missing.append(answer.url))
+    page.goto(proxied)
+    page.get_by_label("Token").fill(service.token)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("link", name="filled 1").click()
+    expect(page.locator("[data-testid^=row-]").first).to_be_visible()
+    expect(page.get_by_test_id("live")).to_have_attribute("data-state", "live")
+    page.get_by_test_id("row-0").get_by_role("link").first.click()
+    expect(page.locator("h1")).to_contain_text("Trial 0")
+    assert missing == []
+
+
+def test_a_phone_shows_every_page_without_scrolling_sideways(service, open_page, sign_in):
+    page = open_page(viewport=PHONE)
+    sign_in(page, service)
+    campaign = service.call("GET", "/v1/campaigns")["campaigns"][0]["id"]
+    for place in ("#/", "#/new", f"#/campaigns/{campaign}", f"#/campaigns/{campaign}/trials/0", "#/compare"):
+        page.goto(f"{service.url}/{place}")
+        expect(page.locator("h1")).to_be_visible()
+        page.wait_for_timeout(500)
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], place
+
+
+def test_campaigns_are_found_opened_and_filtered_by_keyboard_alone(service, open_page, sign_in):
+    page = open_page()
+    sign_in(page, service)
+    page.keyboard.press("/")
+    page.keyboard.type("filled 1")
+    link = page.get_by_role("link", name="filled 1")
+    expect(page.get_by_role("link", name="filled 0")).to_be_hidden()
+    for _ in range(40):
+        if link.evaluate("element => element === document.activeElement"):
+            break
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("#/campaigns/filled-"))
+    page.get_by_test_id("axis-objective").get_by_role("slider").focus()
+    page.keyboard.press("End")
+    expect(page.get_by_test_id("condition-objective")).to_be_visible()
+    page.keyboard.press("Delete")
+    expect(page.get_by_test_id("condition-objective")).to_be_hidden()
+
+
+def test_two_campaigns_are_compared(service, open_page, sign_in):
+    page = open_page()
+    sign_in(page, service)
+    ids = [each["id"] for each in service.call("GET", "/v1/campaigns")["campaigns"]]
+    page.goto(f"{service.url}/#/compare?campaign={ids[0]}&campaign={ids[1]}")
+    expect(page.get_by_test_id("comparison").get_by_role("row")).to_have_count(3)
+    expect(page.get_by_test_id("speed-chart")).to_be_visible()
+    expect(page.get_by_test_id("notes")).to_contain_text("simulated")
