@@ -9,14 +9,14 @@ from api.idempotency import PARAMETER
 
 
 def describe(document: dict[str, Any], refusals: Mapping[int | str, Any], conflict: Mapping[int | str, Any]) -> None:
-    """Add to each operation under /v1 the refusals that it may answer with, and to each POST the key of a repetition.
+    """Add to each guarded operation the refusals that it may answer with, and to each POST the key of a repetition.
 
     refusals, conflict: as a route documents them, by status.
     """
-    for path, methods in document["paths"].items():
-        if not path.startswith("/v1/"):
-            continue
+    for methods in document["paths"].values():
         for method, operation in methods.items():
+            if "security" not in operation:
+                continue
             answers = {**refusals, **(conflict if method == "post" else {})}
             for status, answer in answers.items():
                 operation["responses"].setdefault(str(status), answer)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
 from api.access import reads
-from api.answers import NOT_MODIFIED, respond
+from api.answers import NOT_MODIFIED, Answer, respond
 from api.handles import CampaignId, DriverHandle, ServiceHandle
+from api.makers import Turns, make
 from api.page_queries import CampaignQuery
-from api.reading import PolledHandle, ReadingHandle
+from api.reading import PolledHandle, Reading, ReadingHandle
 from api.schema import problems
 from api.views import CampaignPage, CampaignView
+from tuner.service import Service
 
 router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(422, 503), tags=["campaigns"])
 
 
 @router.get("/campaigns", response_model=CampaignPage, responses=NOT_MODIFIED)
-def list_campaigns(
+async def list_campaigns(
     request: Request,
     query: Annotated[CampaignQuery, Query()],
     service: ServiceHandle,
@@ -27,10 +30,8 @@ def list_campaigns(
 ) -> Response:
     """Campaigns, newest first unless `sort` says otherwise, each with what became of its trials."""
     troubles = polled.troubles()
-    found = service.store.pages.stamps(query.wanted())
-    shown = found[: query.page_size]
-    token = query.next_token(shown[-1].value, shown[-1].id) if len(found) > query.page_size else None
-    return polled.leave(request, reading.campaigns(request.url.query, shown, dict(troubles), token), troubles=troubles)
+    answer = await make(Turns.SHORT, _page, service, reading, request.url.query, query, dict(troubles))
+    return polled.leave(request, answer, troubles=troubles)
 
 
 @router.get("/campaigns/{campaign_id}", response_model=CampaignView, responses=problems(404) | NOT_MODIFIED)
@@ -44,3 +45,12 @@ def get_campaign(
     """One campaign, with what became of its trials."""
     campaign = service.current(campaign_id)
     return respond(request, reading.campaign(campaign, driver.troubles.get(campaign.id, "")))
+
+
+def _page(
+    service: Service, reading: Reading, question: str, query: CampaignQuery, troubles: Mapping[str, str]
+) -> Answer:
+    found = service.store.pages.stamps(query.wanted())
+    shown = found[: query.page_size]
+    token = query.next_token(shown[-1].value, shown[-1].id) if len(found) > query.page_size else None
+    return reading.campaigns(question, shown, troubles, token)

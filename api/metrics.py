@@ -33,6 +33,7 @@ FRESH_S = 5.0
 TIMES_THE_QUERY = 20
 # A scrape answers without the store's figures rather than not at all.
 STORE_LIMIT_S = 4.0
+DOCUMENTED = {"content": {"text/plain": {"schema": {"type": "string"}, "example": "meshtune_store_up 1.0\n"}}}
 REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -133,7 +134,7 @@ def router(metrics: Metrics, dependencies: list[object]) -> APIRouter:
     """The route. dependencies: who may read it."""
     made = APIRouter(dependencies=dependencies)  # type: ignore[arg-type]
 
-    @made.get("/metrics", response_class=Response, tags=["health"])
+    @made.get("/metrics", response_class=Response, responses={200: DOCUMENTED}, tags=["health"])
     async def read_metrics() -> Response:
         """The service in figures, for Prometheus."""
         return Response(await metrics.text(), media_type=CONTENT_TYPE_LATEST)

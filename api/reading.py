@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from api.answers import Answer, answer_of
 from api.kept import Kept
 from api.polled import Polled
+from api.summaries import Summaries
 from api.views import BestView, CampaignView, ParetoView, best_view, campaign_view, pareto_view
 from tuner.campaign import Campaign
 from tuner.pages import Stamp
@@ -24,12 +25,11 @@ from tuner.pareto import front_of
 from tuner.ranking import Ranked, completed, numbers_of, rank
 from tuner.recommend import recommend_among
 from tuner.store import Store
-from tuner.summary import Summary, summarise
 
 # Bytes of packed answers, and of campaigns as lists show them.
 MOST_ANSWERS = 64 * 2**20
 MOST_VIEWS = 32 * 2**20
-# Campaigns whose specs and summaries are kept; about 10 kB each.
+# Campaigns whose specs are kept; about 10 kB each.
 MOST_CAMPAIGNS = 2000
 _CAMPAIGN: TypeAdapter[CampaignView] = TypeAdapter(CampaignView)
 _BEST: TypeAdapter[BestView] = TypeAdapter(BestView)
@@ -43,7 +43,7 @@ class Reading:
         self._store = store
         self._answers: Kept[Answer] = Kept(MOST_ANSWERS, lambda answer: answer.weight)
         self._views: Kept[bytes] = Kept(MOST_VIEWS, len)
-        self._summaries: Kept[Summary] = Kept(MOST_CAMPAIGNS)
+        self.summaries = Summaries(store)
         self._campaigns: Kept[Campaign] = Kept(MOST_CAMPAIGNS)
 
     def of_trials(self, campaign_id: str, question: str, render: Callable[[Campaign], bytes]) -> Answer:
@@ -65,7 +65,7 @@ class Reading:
     def campaign(self, campaign: Campaign, trouble: str) -> Answer:
         """One campaign, as it is given. Raises NotFound."""
         event = self._store.pages.newest_event(campaign.id)
-        return answer_of(_CAMPAIGN.dump_json(campaign_view(campaign, self._summary_of(campaign, event), trouble)))
+        return answer_of(_CAMPAIGN.dump_json(campaign_view(campaign, self.summaries.of(campaign, event), trouble)))
 
     def campaigns(
         self, question: str, stamps: Sequence[Stamp], troubles: Mapping[str, str], token: str | None
@@ -80,9 +80,9 @@ class Reading:
     def _page(self, versions: Mapping[str, tuple[int, float, str]], token: str | None) -> bytes:
         views = {id: self._views.get(id, version) for id, version in versions.items()}
         changed = self._store.pages.campaigns([id for id, view in views.items() if view is None])
+        summaries = self.summaries.of_all(list(changed.values()), {id: versions[id][0] for id in changed})
         for id, campaign in changed.items():
-            event, _, trouble = versions[id]
-            view = _CAMPAIGN.dump_json(campaign_view(campaign, self._summary_of(campaign, event), trouble))
+            view = _CAMPAIGN.dump_json(campaign_view(campaign, summaries[id], versions[id][2]))
             self._views.put(id, versions[id], view)
             views[id] = view
         shown = b",".join(view for view in views.values() if view is not None)
@@ -107,17 +107,9 @@ class Reading:
         ranks = {entry.rank for entry in shown}
         return [completed(entry, trials) if entry.rank in ranks else entry for entry in ranking]
 
-    def _summary_of(self, campaign: Campaign, event: int) -> Summary:
-        return self._summaries.get_or_make(campaign.id, event, lambda: summary_of(self._store, campaign))
-
     def _spec_of(self, campaign_id: str) -> Campaign:
         """A campaign for its spec, which never changes."""
         return self._campaigns.get_or_make(campaign_id, None, lambda: self._store.campaign(campaign_id))
-
-
-def summary_of(store: Store, campaign: Campaign) -> Summary:
-    tallies = store.pages.tallies(campaign.id)
-    return summarise(campaign, tallies, store.pages.measured(campaign.id))
 
 
 async def reading_of(request: Request) -> Reading:

@@ -72,7 +72,7 @@ class RequestLog:
 
     def _tell(self, scope: Scope, id: str, status: int, seconds: float) -> None:
         method = scope["method"] if scope["method"] in METHODS else "other"
-        route = route_of(scope)
+        route = route_of(scope, status)
         self._observe(method, route, status, seconds)
         caller = getattr(scope.get("state", {}).get("caller"), "name", "")
         level = logging.DEBUG if route in QUIET and status < 400 else logging.INFO
@@ -81,10 +81,13 @@ class RequestLog:
         _log.log(level, "%s", words, extra={**fields, "request_id": id, "campaign": campaign_of(scope)})
 
 
-def route_of(scope: Scope) -> str:
-    """The template of the route that answered, or `refused` where the request came to none, or `static` for files."""
+def route_of(scope: Scope, status: int) -> str:
+    """The template of the route that answered. Where the request came to none: `static` for files, `repeated` for the
+    answer of an earlier POST, else `refused`."""
     template: str = getattr(scope.get("route"), "path", "")
-    return template or ("refused" if scope["path"].startswith("/v1/") else "static")
+    if template or not scope["path"].startswith("/v1/"):
+        return template or "static"
+    return "repeated" if 200 <= status < 300 else "refused"
 
 
 def campaign_of(scope: Scope) -> str:

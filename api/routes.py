@@ -16,8 +16,9 @@ from api.handles import (
     ServiceHandle,
 )
 from api.quote_views import QuoteView, quote_view
-from api.reading import PolledHandle, ReadingHandle, summary_of
+from api.reading import PolledHandle, ReadingHandle
 from api.schema import SPEC_BODY, problems
+from api.summaries import summary_of
 from api.views import (
     CampaignView,
     EventView,

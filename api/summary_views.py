@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from runners.causes import Cause
 from tuner.quantity import Estimate
-from tuner.ranking import Ranked
 from tuner.spec import Budget, CampaignSpec, Objective
-from tuner.summary import Summary
+from tuner.summary import Summary, SummarySetting
 from tuner.yardstick import yardstick_of
 
 
@@ -84,19 +83,19 @@ def summary_view(spec: CampaignSpec, summary: Summary) -> SummaryView:
     )
 
 
-def _best_view(spec: CampaignSpec, entry: Ranked) -> SummaryBestView:
+def _best_view(spec: CampaignSpec, entry: SummarySetting) -> SummaryBestView:
     return SummaryBestView(
-        trial=entry.trial.number,
-        plan_key=entry.trial.plan.key,
+        trial=entry.trial,
+        plan_key=entry.plan_key,
         objective=objective_view(spec, entry.objective),
-        step_time_s=entry.measurement.step_time_s,
+        step_time_s=entry.step_time_s,
         gain_over_baseline=entry.gain,
     )
 
 
-def _baseline_view(spec: CampaignSpec, entry: Ranked) -> SummaryBaselineView:
+def _baseline_view(spec: CampaignSpec, entry: SummarySetting) -> SummaryBaselineView:
     return SummaryBaselineView(
-        trial=entry.trial.number,
+        trial=entry.trial,
         objective=objective_view(spec, entry.objective),
-        step_time_s=entry.measurement.step_time_s,
+        step_time_s=entry.step_time_s,
     )

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from starlette.concurrency import run_in_threadpool
-
+from api.makers import Turns, make
 from tuner.pages import News
 
 
@@ -65,7 +64,7 @@ class Tips:
         if looks.under_way is not None:
             await asyncio.wait([looks.under_way])
         looks.under_way, looks.next = looks.next, None
-        return await run_in_threadpool(self._look)
+        return await make(Turns.LOOK, self._look)
 
     def _look(self) -> Tip:
         with self._lock:

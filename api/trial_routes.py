@@ -11,6 +11,7 @@ from api.access import reads
 from api.answers import NOT_MODIFIED
 from api.brief_views import TrialBriefPage, TrialsAnswer, brief_views
 from api.handles import MOST_PER_PAGE, CampaignId, ServiceHandle, TrialNumber
+from api.makers import Turns, make
 from api.page_queries import TrialQuery
 from api.reading import PolledHandle, ReadingHandle
 from api.schema import problems
@@ -26,7 +27,7 @@ _BRIEF: TypeAdapter[TrialBriefPage] = TypeAdapter(TrialBriefPage)
 
 
 @router.get("/campaigns/{campaign_id}/trials", response_model=TrialsAnswer, responses=NOT_MODIFIED)
-def list_trials(
+async def list_trials(
     request: Request,
     campaign_id: CampaignId,
     query: Annotated[TrialQuery, Query()],
@@ -38,7 +39,13 @@ def list_trials(
     with view=brief, one line of numbers for each."""
     wanted, page = query.wanted(), _full_page if query.view == "full" else _brief_page
     question = f"trials {request.url.query}"
-    answer = reading.of_trials(campaign_id, question, lambda campaign: page(service.store, campaign, query, wanted))
+    answer = await make(
+        Turns.SHORT,
+        reading.of_trials,
+        campaign_id,
+        question,
+        lambda campaign: page(service.store, campaign, query, wanted),
+    )
     return polled.leave(request, answer, campaign_id=campaign_id)
 
 
@@ -49,7 +56,7 @@ def get_trial(campaign_id: CampaignId, number: TrialNumber, service: ServiceHand
 
 
 @router.get("/campaigns/{campaign_id}/best", response_model=BestView, responses=NOT_MODIFIED)
-def best_trials(
+async def best_trials(
     request: Request,
     campaign_id: CampaignId,
     reading: ReadingHandle,
@@ -57,13 +64,15 @@ def best_trials(
     top: Annotated[int, Query(ge=1, le=MOST_PER_PAGE)] = 10,
 ) -> Response:
     """The best settings measured, the front of speed and memory left over, and the recommendation with its reason."""
-    return polled.leave(request, reading.best(campaign_id, top), campaign_id=campaign_id)
+    return polled.leave(request, await make(Turns.LONG, reading.best, campaign_id, top), campaign_id=campaign_id)
 
 
 @router.get("/campaigns/{campaign_id}/pareto", response_model=ParetoView, responses=NOT_MODIFIED)
-def pareto_front(request: Request, campaign_id: CampaignId, reading: ReadingHandle, polled: PolledHandle) -> Response:
+async def pareto_front(
+    request: Request, campaign_id: CampaignId, reading: ReadingHandle, polled: PolledHandle
+) -> Response:
     """The settings of which none is both slower and fuller than another one."""
-    return polled.leave(request, reading.pareto(campaign_id), campaign_id=campaign_id)
+    return polled.leave(request, await make(Turns.LONG, reading.pareto, campaign_id), campaign_id=campaign_id)
 
 
 def _full_page(store: Store, campaign: Campaign, query: TrialQuery, wanted: TrialsWanted) -> bytes:

@@ -1,17 +1,24 @@
-"""What the service answers how fast, by a real `meshtune serve` and a client in a process of its own.
+"""What the service answers how fast, by a real `meshtune serve` and clients in processes of their own.
 
 `python benchmarks/service.py` fills a SQLite file and a PostgreSQL database with 200 campaigns of 1,000 trials each and
 prints how long the requests take that pages poll, 50 of them in flight: the list of campaigns, the best settings and
 the pages of trials of any campaign. First: each answer is asked for once after the service has started, so all of them
-are made. Then: again and again, at random, as pages that poll do. `--sizes 1k,10k,100k,1M` prints what one request
-costs against the number of trials in the database, with nothing else in flight, and what the database and the service
-hold.
+are made; `start` is the second start on that database. Again: at random, as pages that poll do. CPU is the service's,
+for each request. Other figures are asked for by name:
+
+--sizes 1k,10k,100k,1M   what one request costs against the number of trials, and what database and service hold
+--trials-in-flight 500   how long ticks take with so many simulated trials in flight
+--idle 200               what so many campaigns cost whose one job each goes on
+--streams 200            how late an event reaches each of so many streams
+--soak 30m               how much memory the service holds while campaigns, streams and polling clients go on
+--quick                  all of it, small
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import subprocess
 import sys
@@ -23,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service_fill import Filled, fill
+from service_live import idle_row, late_ms, soak, tick_row
 from service_process import Server, postgres, serving
 
 from tuner.store import Store
@@ -33,10 +41,11 @@ PAGE = 100
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """What so many requests took, in ms, and how many of them a second were answered."""
+    """What requests took, in ms, how long all of them together, and what they cost the service."""
 
     took_ms: Sequence[float]
     seconds: float
+    cpu_s: float
 
     def quantile(self, share: float) -> float:
         ordered = sorted(self.took_ms)
@@ -44,7 +53,9 @@ class Latency:
 
     def cells(self) -> list[str]:
         figures = [f"{self.quantile(share):.1f}" for share in (0.5, 0.95, 0.99)]
-        return [str(len(self.took_ms)), *figures, f"{max(self.took_ms):.1f}", f"{len(self.took_ms) / self.seconds:.0f}"]
+        number = len(self.took_ms)
+        per_s, cpu_ms = number / self.seconds, 1e3 * self.cpu_s / number
+        return [str(number), *figures, f"{max(self.took_ms):.1f}", f"{per_s:.0f}", f"{cpu_ms:.2f}"]
 
 
 def ask(server: Server, paths: Sequence[str], in_flight: int) -> Latency:
@@ -56,14 +67,14 @@ def ask(server: Server, paths: Sequence[str], in_flight: int) -> Latency:
         "in_flight": in_flight,
         "paths": list(paths),
     }
-    start = time.perf_counter()
+    start, cpu_s = time.perf_counter(), server.cpu_s
     done = subprocess.run(
         [sys.executable, CLIENT], input=json.dumps(order), capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise RuntimeError(done.stderr[-3000:])
     took_ms: list[float] = json.loads(done.stdout)
-    return Latency(took_ms, time.perf_counter() - start)
+    return Latency(took_ms, time.perf_counter() - start, server.cpu_s - cpu_s)
 
 
 def list_paths() -> list[str]:
@@ -91,6 +102,11 @@ def latencies(server: Server, filled: Filled, in_flight: int, requests: int) -> 
         yield ["again", name, *ask(server, rng.choices(paths, k=requests), in_flight).cells()]
     mixed = [rng.choice(rng.choice(list(kinds.values()))) for _ in range(requests)]
     yield ["again", "all three", *ask(server, mixed, in_flight).cells()]
+
+
+def first_lists(server: Server) -> list[str]:
+    """The row of the list, asked for once, right after a start."""
+    return ["start", "list", *ask(server, list_paths(), 1).cells()]
 
 
 @contextmanager
@@ -125,7 +141,7 @@ def size_row(kind: str, size: int, trials_each: int) -> list[str]:
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """As Markdown."""
     lines = [head, ["---"] * len(head), *rows]
-    sys.stdout.write("".join(f"| {' | '.join(cells)} |\n" for cells in lines))
+    sys.stdout.write("".join(f"| {' | '.join(cells)} |\n" for cells in lines) + "\n")
 
 
 def size_of(text: str) -> int:
@@ -139,30 +155,114 @@ def tell(cells: Sequence[str]) -> list[str]:
     return list(cells)
 
 
+def seconds_of(text: str) -> float:
+    """30m, 90s, or a plain number of seconds."""
+    return float(text.rstrip("ms")) * {"m": 60.0}.get(text[-1:], 1.0)
+
+
+@contextmanager
+def empty_service() -> Iterator[Server]:
+    """On a SQLite database in a home of its own."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        database("sqlite", Path(folder)) as url,
+        serving(url, Path(folder)) as server,
+    ):
+        yield server
+
+
+def print_latencies(kinds: Sequence[str], campaigns: int, trials_each: int, in_flight: int, requests: int) -> None:
+    rows = []
+    for kind in kinds:
+        with tempfile.TemporaryDirectory() as folder, database(kind, Path(folder)) as url:
+            filled = filled_store(url, campaigns, trials_each)
+            with serving(url, Path(folder)) as server:
+                rows += [tell([kind, *row]) for row in latencies(server, filled, in_flight, requests)]
+            with serving(url, Path(folder)) as server:
+                rows.append(tell([kind, *first_lists(server)]))
+    figures = ["requests", "p50 ms", "p95 ms", "p99 ms", "max ms", "per s", "CPU ms"]
+    print_table(["database", "time", "request", *figures], rows)
+
+
+def print_sizes(kinds: Sequence[str], sizes: Sequence[int], trials_each: int) -> None:
+    rows = [tell(size_row(kind, size, trials_each)) for kind in kinds for size in sizes]
+    asked = [f"{name}, {time} ms" for name in ("list", "best", "trials") for time in ("first", "again")]
+    print_table(["database", "trials", *asked, "database MiB", "service MiB"], rows)
+
+
+def print_ticks(server: Server, trials: int, seconds: float, search: str) -> None:
+    row = tick_row(server, trials, seconds, search)
+    print_table(["in flight", "ticks", "mean s", "p50 <= s", "p99 <= s", "longest <= s", "CPU cores"], [row])
+
+
+def print_idle(server: Server, campaigns: int, seconds: float) -> None:
+    row = idle_row(server, campaigns, seconds)
+    print_table(["active campaigns", "CPU cores"], [row])
+
+
+def print_streams(server: Server, streams: int, moves: int) -> None:
+    ordered = sorted(late_ms(server, streams, moves))
+    figures = [f"{ordered[min(len(ordered) - 1, int(share * len(ordered)))]:.0f}" for share in (0.5, 0.99, 1.0)]
+    print_table(["streams", "events", "p50 ms", "p99 ms", "max ms"], [[str(streams), str(moves), *figures]])
+
+
+def print_soak(server: Server, seconds: float, every_s: float) -> None:
+    """With the growth since the first sixth, in which caches fill: of 30 minutes the first five."""
+    rows = [tell(row) for row in soak(server, seconds, every_s, lambda paths: ask(server, paths, 5))]
+    print_table(["minutes", "trials that ended", "service MiB"], rows)
+    settled, last = float(rows[len(rows) // 6][2]), float(rows[-1][2])
+    sys.stdout.write(f"growth since minute {rows[len(rows) // 6][0]}: {100 * (last / settled - 1):+.1f} %\n")
+
+
+def print_quick() -> None:
+    print_latencies(["sqlite"], campaigns=3, trials_each=40, in_flight=10, requests=100)
+    print_sizes(["sqlite"], [40], trials_each=40)
+    with empty_service() as server:
+        print_ticks(server, 20, seconds=2.0, search="random")
+        print_idle(server, 4, seconds=1.0)
+        print_streams(server, 5, moves=2)
+        print_soak(server, 4.0, every_s=1.0)
+
+
+def print_live(arguments: argparse.Namespace) -> None:
+    """What is asked for of a service that drives campaigns."""
+    with empty_service() as server:
+        if arguments.trials_in_flight:
+            print_ticks(server, arguments.trials_in_flight, 60.0, arguments.search)
+        if arguments.idle:
+            print_idle(server, arguments.idle, 30.0)
+        if arguments.streams:
+            print_streams(server, arguments.streams, moves=20)
+        if arguments.soak:
+            print_soak(server, seconds_of(arguments.soak), 60.0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--databases", default="sqlite,postgres", help="which, with commas")
     parser.add_argument("--campaigns", type=int, default=200)
     parser.add_argument("--trials", type=int, default=1000, help="of each campaign")
-    parser.add_argument("--in-flight", type=int, default=50)
+    parser.add_argument("--in-flight", type=int, default=50, help="requests")
     parser.add_argument("--requests", type=int, default=5000, help="of each kind")
-    parser.add_argument("--sizes", default="", help="numbers of trials, with commas: the cost against the size")
+    parser.add_argument("--search", default="physics", help="of the campaigns of --trials-in-flight")
+    parser.add_argument("--sizes", metavar="TRIALS,...")
+    parser.add_argument("--trials-in-flight", type=int, metavar="N")
+    parser.add_argument("--idle", type=int, metavar="CAMPAIGNS")
+    parser.add_argument("--streams", type=int, metavar="N")
+    parser.add_argument("--soak", metavar="30m")
+    parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     kinds = arguments.databases.split(",")
-    if arguments.sizes:
-        sizes = [size_of(text) for text in arguments.sizes.split(",")]
-        rows = [tell(size_row(kind, size, arguments.trials)) for kind in kinds for size in sizes]
-        asked = [f"{name}, {time} ms" for name in ("list", "best", "trials") for time in ("first", "again")]
-        print_table(["database", "trials", *asked, "database MiB", "service MiB"], rows)
-        return
-    rows = []
-    for kind in kinds:
-        with tempfile.TemporaryDirectory() as folder, database(kind, Path(folder)) as url:
-            filled = filled_store(url, arguments.campaigns, arguments.trials)
-            with serving(url, Path(folder)) as server:
-                found = latencies(server, filled, arguments.in_flight, arguments.requests)
-                rows += [tell([kind, *row]) for row in found]
-    print_table(["database", "time", "request", "requests", "p50 ms", "p95 ms", "p99 ms", "max ms", "per s"], rows)
+    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    sys.stdout.write(f"load average before: {load}; {os.cpu_count()} processors\n\n")
+    if arguments.quick:
+        print_quick()
+    elif arguments.sizes:
+        print_sizes(kinds, [size_of(text) for text in arguments.sizes.split(",")], arguments.trials)
+    elif arguments.trials_in_flight or arguments.idle or arguments.streams or arguments.soak:
+        print_live(arguments)
+    else:
+        print_latencies(kinds, arguments.campaigns, arguments.trials, arguments.in_flight, arguments.requests)
 
 
 if __name__ == "__main__":

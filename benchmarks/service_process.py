@@ -21,7 +21,9 @@ from typing import Any
 
 START_LIMIT_S = 60.0
 # No figure is about how fast one token may ask.
-UNPACED = {"MESHTUNE_REQUESTS_PER_S": "1e9", "MESHTUNE_REQUESTS_BURST": "1000000000"}
+UNPACED = {
+    f"MESHTUNE_{name}": "1000000000" for name in ("REQUESTS_PER_S", "REQUESTS_BURST", "POSTS_PER_S", "POSTS_BURST")
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +49,19 @@ class Server:
 
     def get(self, path: str) -> Any:
         """The answer's document."""
-        headers = {"Authorization": f"Bearer {self.token}"}
-        with urllib.request.urlopen(urllib.request.Request(self.url + path, headers=headers), timeout=60) as response:
-            return json.loads(response.read())
+        return json.loads(self.text(path))
+
+    def post(self, path: str, document: object) -> Any:
+        """The answer's document."""
+        return json.loads(self.text(path, json.dumps(document).encode()))
+
+    def text(self, path: str, body: bytes | None = None) -> str:
+        """The answer to a GET, or to a POST of this body."""
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, data=body, headers=headers)
+        with urllib.request.urlopen(request, timeout=60) as response:
+            text: str = response.read().decode()
+            return text
 
     @property
     def url(self) -> str:

@@ -19,7 +19,8 @@ import time
 from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
@@ -82,6 +83,50 @@ class Span:
     ends_at: float
 
 
+@dataclass(slots=True)
+class Book:
+    """What the files of one cluster say, each read once, since they are there whole and never change. All runners of a
+    process that look at this cluster share it, and read it while they are alone at the files.
+
+    orders: by name. cancelled_at: when their ends were asked for. spans: when they run."""
+
+    orders: dict[str, Order] = field(default_factory=dict)
+    cancelled_at: dict[str, float] = field(default_factory=dict)
+    spans: Mapping[str, Span] = field(default_factory=dict)
+
+    def read(self, jobs: Path, cancelled: Path) -> None:
+        """Take in what is new in these folders. Raises OSError and ValueError."""
+        sent, ended = set(_names(jobs)), set(_names(cancelled))
+        if sent == self.spans.keys() and ended == self.cancelled_at.keys():
+            return
+        self.spans = {}
+        self.orders = {
+            name: self.orders.get(name) or read_value(Order, json.loads((jobs / name).read_text(encoding="utf-8")))
+            for name in sent
+        }
+        self.cancelled_at = {
+            name: self.cancelled_at[name] if name in self.cancelled_at else float((cancelled / name).read_text())
+            for name in ended
+        }
+        self.spans = self._spans()
+
+    def _spans(self) -> Mapping[str, Span]:
+        """First come, first served, each as soon as fewer than its slots are taken. A job that was cancelled frees its
+        slot at that moment."""
+        spans: dict[str, Span] = {}
+        ends: list[float] = []
+        for order in sorted(self.orders.values(), key=lambda order: order.number):
+            starts_at = max(order.submitted_at, ends[-order.slots] if len(ends) >= order.slots else 0.0)
+            spans[order.name] = Span(starts_at, starts_at + order.run_s)
+            insort(ends, min(starts_at + order.run_s, self.cancelled_at.get(order.name, inf)))
+        return spans
+
+
+@lru_cache(maxsize=64)
+def _book_of(root: Path) -> Book:
+    return Book()
+
+
 class SimulatedRunner:
     """A Runner over the files under `root`. clock: seconds since the epoch."""
 
@@ -90,7 +135,7 @@ class SimulatedRunner:
         self._jobs, self._cancelled = self._root / "jobs", self._root / "cancelled"
         self._options = options
         self._clock = clock
-        self._orders: dict[str, Order] = {}
+        self._book = _book_of(self._root)
 
     def submit(self, spec: JobSpec) -> str:
         job = _read_job(spec)
@@ -129,13 +174,9 @@ class SimulatedRunner:
             return dict.fromkeys(ids, unknown)
         try:
             with self._alone() as now:
-                spans, cancelled = self._spans()
-                return {
-                    id: self._status(self._orders[id], spans[id], cancelled.get(id, inf), now)
-                    if id in spans
-                    else unknown
-                    for id in ids
-                }
+                book = self._book
+                book.read(self._jobs, self._cancelled)
+                return {id: self._status(book, id, now) if id in book.spans else unknown for id in ids}
         except (OSError, ValueError) as error:
             raise RunnerUnavailable(f"the simulated cluster {self._root} cannot be read: {error}") from error
 
@@ -159,23 +200,9 @@ class SimulatedRunner:
     def close(self) -> None:
         """There is nothing to give back."""
 
-    def _spans(self) -> tuple[Mapping[str, Span], Mapping[str, float]]:
-        """When every job runs: first come, first served, each as soon as fewer than its slots are taken. With the
-        moments at which jobs were cancelled, which free their slots."""
-        for name in _names(self._jobs):
-            if name not in self._orders:
-                self._orders[name] = read_value(Order, json.loads((self._jobs / name).read_text(encoding="utf-8")))
-        cancelled = {name: float((self._cancelled / name).read_text()) for name in _names(self._cancelled)}
-        spans: dict[str, Span] = {}
-        ends: list[float] = []
-        for order in sorted(self._orders.values(), key=lambda order: order.number):
-            starts_at = max(order.submitted_at, ends[-order.slots] if len(ends) >= order.slots else 0.0)
-            spans[order.name] = Span(starts_at, starts_at + order.run_s)
-            insort(ends, min(starts_at + order.run_s, cancelled.get(order.name, inf)))
-        return spans, cancelled
-
-    def _status(self, order: Order, span: Span, cancelled_at: float, now: float) -> JobStatus:
+    def _status(self, book: Book, id: str, now: float) -> JobStatus:
         """The job's state now; writes its result file once it has ended by itself. Raises OSError."""
+        order, span, cancelled_at = book.orders[id], book.spans[id], book.cancelled_at.get(id, inf)
         if cancelled_at < span.ends_at:
             began = span.starts_at if span.starts_at < cancelled_at else None
             return JobStatus(state=JobState.CANCELLED, reason="cancelled", started_at=began, finished_at=cancelled_at)

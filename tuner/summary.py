@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from runners.causes import Cause
 from runners.outcome import Verdict
 from tuner.campaign import Campaign
+from tuner.quantity import Estimate
 from tuner.ranking import Ranked, rank
 from tuner.recommend import recommend_among
 from tuner.trial import Origin, Trial, TrialState
@@ -28,6 +29,17 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SummarySetting:
+    """A measured setting in few numbers, see `Ranked`. trial: the one that chose it."""
+
+    trial: int
+    plan_key: str
+    objective: Estimate
+    step_time_s: float
+    gain: Estimate | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """trials: how many, by verdict, or by state while they have none. done: those that have ended; in_flight: those
     that were sent and have not. failures: of those that failed, by cause. device_hours: of jobs that have ended.
@@ -38,8 +50,8 @@ class Summary:
     in_flight: int
     failures: Mapping[Cause, int]
     device_hours: float
-    best: Ranked | None
-    baseline: Ranked | None
+    best: SummarySetting | None
+    baseline: SummarySetting | None
 
     @property
     def failed(self) -> int:
@@ -66,6 +78,18 @@ def summarise(campaign: Campaign, tallies: Sequence[Tally], measured: Sequence[T
         in_flight=in_flight,
         failures={cause: failures[cause] for cause in Cause if cause in failures},
         device_hours=sum(tally.held_s for tally in tallies) * campaign.spec.cluster.devices / 3600.0,
-        best=recommend_among(campaign.spec, ranking).choice,
-        baseline=next((entry for entry in ranking if entry.trial.origin is Origin.BASELINE), None),
+        best=_setting(recommend_among(campaign.spec, ranking).choice),
+        baseline=_setting(next((entry for entry in ranking if entry.trial.origin is Origin.BASELINE), None)),
+    )
+
+
+def _setting(entry: Ranked | None) -> SummarySetting | None:
+    if entry is None:
+        return None
+    return SummarySetting(
+        trial=entry.trial.number,
+        plan_key=entry.trial.plan.key,
+        objective=entry.objective,
+        step_time_s=entry.measurement.step_time_s,
+        gain=entry.gain,
     )

@@ -106,6 +106,18 @@ def test_requests_are_counted_by_route_and_never_by_what_they_name(client, creat
     assert found["meshtune_http_request_seconds_count", "/v1/campaigns/{campaign_id}"] == 3  # one was malformed
 
 
+def test_a_post_that_is_sent_again_is_counted_as_repeated_and_not_as_refused(client, spec):
+    for _ in range(2):
+        client.post("/v1/campaigns", json=spec, headers={"Idempotency-Key": "k"})
+    client.post("/v1/campaigns", json={}, headers={"Idempotency-Key": "k"})
+    requests = {key[1:]: value for key, value in read(client).items() if key[0] == "meshtune_http_requests_total"}
+    assert requests == {
+        ("POST", "/v1/campaigns", "201"): 1,
+        ("POST", "repeated", "201"): 1,
+        ("POST", "refused", "422"): 1,
+    }
+
+
 def test_figures_are_kept_for_a_while(client, create, monkeypatch):
     monkeypatch.setattr(metrics_module, "FRESH_S", 60.0)
     assert read(client)["meshtune_campaigns", "running"] == 0

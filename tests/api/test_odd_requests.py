@@ -19,6 +19,7 @@ from tuner.service import Service
 from tuner.store import Store
 
 PER_ROUTE = 50
+NOT_SWEPT = {"/v1/stream"}  # it does not end; what it answers to odd requests is in test_stream.py
 TRUSTING = Settings(trust_loopback=True, requests_per_s=1e6, posts_per_s=1e6)
 HEADERS = {"content-type": "application/json"}
 ODD_TEXTS = [
@@ -94,7 +95,9 @@ def sweeping(tmp_path_factory: pytest.TempPathFactory) -> tuple[TestClient, dict
 def operations() -> list[tuple[str, str]]:
     with Store.open("sqlite://") as store:
         document = create_app(Service(store, Home(Path("nowhere")))).openapi()
-    return [(method, path) for path, methods in document["paths"].items() for method in methods]
+    return [
+        (method, path) for path, methods in document["paths"].items() if path not in NOT_SWEPT for method in methods
+    ]
 
 
 def odd_spec(draw: random.Random) -> bytes:
@@ -146,5 +149,5 @@ def test_no_request_finds_an_undocumented_answer(sweeping, method, path):
             assert response.status_code < 500, (request, response.text)
             assert response.headers["content-type"] == "application/problem+json", request
             assert response.json()["status"] == response.status_code, request
-        else:
+        elif "application/json" in operation["responses"][str(response.status_code)].get("content", ()):
             response.json()

@@ -295,7 +295,7 @@ def test_a_database_that_does_not_answer_delays_events_and_loses_none(
             await soon(lambda: client.ready)
             start = client.events[0].id
             broken.set()
-            await soon(lambda: "sleeps" in caplog.text)
+            await soon(lambda: "events are late" in caplog.text)
             stir(service, paused, 3)
             await asyncio.sleep(0.1)
             assert client.ids == []

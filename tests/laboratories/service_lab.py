@@ -22,18 +22,6 @@ from pathlib import Path
 from typing import Any
 
 START_LIMIT_S = 60.0
-# A campaign of seconds: one process per trial, three steps each.
-TINY: dict[str, Any] = {
-    "name": "tiny",
-    "model": {"layers": 2, "hidden": 16, "heads": 2, "ffn": 32, "vocab": 64, "seq_len": 8},
-    "cluster": {"preset": "local-cpu", "devices_per_node": 1},
-    "global_batch_size": 4,
-    "search": "random",
-    "workload": {"kind": "torch", "measuring": {"max_warmup_steps": 1, "min_steps": 3, "max_steps": 3}},
-    "runner": {"kind": "local", "idle_s": 1},
-    "budget": {"trials": 3},
-    "confirm": 0,
-}
 
 
 class ServiceLab:

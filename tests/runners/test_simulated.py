@@ -68,6 +68,19 @@ def lab(tmp_path) -> Laboratory:
     return Laboratory(tmp_path)
 
 
+def test_the_file_of_a_job_is_read_once_by_all_runners_of_a_process(lab):
+    id = lab.submit("job")
+    lab.status(id)
+    (lab.folder / "root" / "jobs" / "job").write_text("{")
+    assert lab.open().poll([id])[id].state is JobState.RUNNING
+    lab.open().cancel(id)
+    assert lab.status(id).state is JobState.CANCELLED
+    other = lab.submit("other")
+    (lab.folder / "root" / "jobs" / "other").write_text("{")
+    with pytest.raises(RunnerUnavailable):
+        lab.status(other)
+
+
 def test_a_job_runs_for_its_time_and_leaves_a_result_when_it_has_ended_not_before(lab):
     id = lab.submit("job")
     running = lab.status(id, 1009.9)

@@ -10,9 +10,8 @@ from sqlalchemy import text
 from runners.outcome import Verdict
 from tuner.campaign import Lesson
 from tuner.spec import Backend
-from tuner.store import NotFound, Store, schema
+from tuner.store import NotFound, Store
 
-ATTEMPTS_0006 = ("cause", "avoid", "nodes", "failed_nodes", "claimed_at")
 LESSONS = (Lesson(campaign_id="old", trials=20, weight=0.35), Lesson(campaign_id="older", trials=1, weight=1.0))
 
 
@@ -94,25 +93,14 @@ def test_the_software_of_a_pruned_job_is_kept(store: Store, make):
     assert store.trial("c1", 0).outcome == outcome
 
 
-def test_a_database_from_before_is_found_by_device_and_workload(shared_url: str, make):
-    with Store.open(shared_url) as store:
+def test_a_database_from_before_is_found_by_device_and_workload(shared_url: str, make, write_old):
+    with Store.open("sqlite://") as store:
         make.running(store, "a")
         make.running(store, "b")
         store.finish("a", 0, make.ok(), started_at=1.0, finished_at=2.0, now=3.0)
         with store._database.writing() as connection:
-            for statement in (
-                "DROP INDEX ix_attempts_finished_at",
-                *(f"ALTER TABLE attempts DROP COLUMN {name}" for name in ATTEMPTS_0006),
-                *(f"ALTER TABLE campaigns DROP COLUMN {name}" for name in ("running_since", "devices")),
-                "DROP INDEX ix_campaigns_device_workload_created_at_id",
-                "ALTER TABLE campaigns DROP COLUMN device",
-                "ALTER TABLE campaigns DROP COLUMN workload",
-                "ALTER TABLE campaigns DROP COLUMN lessons",
-                "ALTER TABLE measurements DROP COLUMN software",
-                "UPDATE campaigns SET spec = '{\"cluster\": 3}' WHERE id = 'b'",
-                f"UPDATE {schema.VERSION_TABLE} SET version_num = '0004'",
-            ):
-                connection.execute(text(statement.replace(":", "\\:")))
+            connection.execute(text("UPDATE campaigns SET spec = '{\"cluster\"\\: 3}' WHERE id = 'b'"))
+        write_old(shared_url, "0004", store)
     with Store.open(shared_url) as store:
         assert [found.id for found in store.campaigns_on("H200", "command", limit=9)] == ["a"]
         assert store.campaign("a") == make.campaign("a")

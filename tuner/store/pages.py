@@ -146,7 +146,7 @@ class Pages:
         """A page of a campaign's trials; none for no campaign."""
         query = _trial_page(campaign_id, wanted, trials, *_LAST_ATTEMPT, *_DIGEST, _HELD_S.label("held_s"))
         with self._database.reading() as connection:
-            return [brief_of(row) for row in connection.execute(query)]
+            return [brief_of(row) for row in connection.execute(query).all()]
 
     def trials(self, campaign_id: str, wanted: TrialsWanted) -> list[tuple[Trial, float | None]]:
         """A page of a campaign's trials, complete, each with the value that it is sorted by; none for no campaign."""
@@ -170,7 +170,7 @@ class Pages:
         query = _of_last_attempts(select(trials, *_LAST_ATTEMPT, *_DIGEST, measurements.c.first_losses))
         query = query.where(trials.c.campaign_id == campaign_id, ended).order_by(trials.c.number)
         with self._database.reading() as connection:
-            return [measured_trial_of(row) for row in connection.execute(query)]
+            return [measured_trial_of(row) for row in connection.execute(query).all()]
 
     def tallies(self, campaign_id: str) -> list[Tally]:
         """The campaign's attempts, counted by how they ended; none for no campaign."""

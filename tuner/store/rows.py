@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from math import isfinite
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Row, null
@@ -20,6 +21,9 @@ from tuner.expectation import Expectation
 from tuner.store.codec import decode_spec, encode_spec
 from tuner.store.errors import StoreError
 from tuner.trial import Attempt, Origin, Trial, TrialState
+
+# What the database's largest integer column holds; the values of all ranks, in JSON, are kept exactly.
+MOST_BIGINT = 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -140,8 +144,8 @@ def measurement_row(measurement: Measurement, attempt_id: int) -> dict[str, Any]
         "median_step_time_s": measurement.step_time_s,
         "step_time_low_s": interval.low,
         "step_time_high_s": interval.high,
-        "most_memory_bytes": max(measurement.peak_memory_bytes, default=None),
-        "most_held_bytes": max(measurement.peak_held_bytes, default=None),
+        "most_memory_bytes": _most(measurement.peak_memory_bytes),
+        "most_held_bytes": _most(measurement.peak_held_bytes),
         # A diverged loss is NaN or infinite, which JSON cannot say; float() reads their names.
         "first_losses": _losses(measurement),
         "peak_memory_bytes": list(measurement.peak_memory_bytes),
@@ -149,6 +153,10 @@ def measurement_row(measurement: Measurement, attempt_id: int) -> dict[str, Any]
         "profile": null() if measurement.profile is None else asdict(measurement.profile),
         "software": dict(measurement.software),
     }
+
+
+def _most(peaks: Sequence[int]) -> int | None:
+    return None if not peaks else min(max(peaks), MOST_BIGINT)
 
 
 def _losses(measurement: Measurement) -> list[float | str]:
@@ -180,8 +188,10 @@ def trial_of(row: Row[Any], attempts: Sequence[Attempt]) -> Trial:
 
 
 def plan_of(row: Row[Any]) -> Plan:
-    columns: Any = row._mapping
-    return _plan(*(columns[name] for name in PLAN_FIELDS))
+    return _plan(*_plan_values(row))
+
+
+_plan_values = attrgetter(*PLAN_FIELDS)
 
 
 @lru_cache(maxsize=20_000)

@@ -37,6 +37,7 @@ from tuner.store.rows import (
     step_rows,
 )
 from tuner.store.rules import advance, require_running
+from tuner.store.summaries import Summaries
 from tuner.store.tables import attempts, campaigns, events, measurements, steps
 from tuner.store.telling import done_data, move_data, submitted_data, tell
 from tuner.trial import Origin, Trial, TrialState
@@ -50,6 +51,7 @@ class Store:
         self.access = Access(database)
         self.pages = Pages(database)
         self.leases = Leases(database)
+        self.summaries = Summaries(database)
 
     @classmethod
     def open(cls, url: str, clock: Callable[[], float] = time.time) -> Store:

@@ -222,6 +222,16 @@ events = Table(
     sqlite_autoincrement=True,
 )
 
+# event: the newest one of the campaign that the document knows. made_by: the version of meshtune.
+summaries = Table(
+    "summaries",
+    metadata,
+    Column("campaign_id", PlainText, ForeignKey("campaigns.id", ondelete="CASCADE"), primary_key=True),
+    _required("event", BigInteger),
+    _required("made_by", PlainText),
+    _required("document", JSON),
+)
+
 # sha256: of the secret, which nobody keeps. campaigns, trials, device_hours: its quotas; NULL for none.
 tokens = Table(
     "tokens",

@@ -3,6 +3,7 @@ import type { ComponentType } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Problem, unreachable } from "./api/problem";
 import { askWhoami, session } from "./api/session";
+import { token } from "./api/token";
 import { Campaigns } from "./pages/campaigns";
 import { SignIn } from "./pages/signin";
 import { href, place, type Route } from "./router";
@@ -14,6 +15,8 @@ import { EmptyState, ErrorState, LoadingState } from "./ui/states";
 export function App() {
   const main = useRef<HTMLElement>(null);
   const now = useStore(session);
+  // With a token at hand the page is read at once, not after the answer to who it is of: a refusal ends it as well.
+  const shown = now.state === "signed-in" || (now.state === "asking" && token.get() !== "");
   return (
     <>
       <button type="button" class="skip-link" onClick={() => main.current?.focus()}>
@@ -21,10 +24,10 @@ export function App() {
       </button>
       <Top />
       <main ref={main} class="page" tabIndex={-1}>
-        {now.state === "asking" && <LoadingState lines={6} height={36} />}
+        {now.state === "asking" && !shown && <LoadingState lines={6} height={36} />}
         {now.state === "signed-out" && <SignIn refused={now.refused} />}
         {now.state === "trouble" && <ErrorState problem={now.problem} onRetry={() => void askWhoami()} />}
-        {now.state === "signed-in" && <Page />}
+        {shown && <Page />}
       </main>
     </>
   );

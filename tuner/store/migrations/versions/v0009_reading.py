@@ -17,6 +17,7 @@ depends_on = None
 
 # Attempts whose steps are read at once: a bounded amount of memory, whatever the size of the database.
 CHUNK = 1000
+MOST_BIGINT = 2**63 - 1
 
 campaigns = sa.table(
     "campaigns",
@@ -86,11 +87,15 @@ def _fill(connection: sa.Connection, chunk: list[sa.Row[Any]]) -> None:
             "key": row.attempt_id,
             "step_time_low_s": intervals[row.attempt_id].low,
             "step_time_high_s": intervals[row.attempt_id].high,
-            "most_memory_bytes": max(row.peak_memory_bytes, default=None),
-            "most_held_bytes": max(row.peak_held_bytes, default=None),
+            "most_memory_bytes": _most(row.peak_memory_bytes),
+            "most_held_bytes": _most(row.peak_held_bytes),
         }
         for row in chunk
         if row.attempt_id in intervals
     ]
     if rows:
         connection.execute(sa.update(measurements).where(measurements.c.attempt_id == sa.bindparam("key")), rows)
+
+
+def _most(peaks: list[int]) -> int | None:
+    return None if not peaks else min(max(peaks), MOST_BIGINT)
