@@ -36,6 +36,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group("clusters"))
         elif item.get_closest_marker("postgres"):
             item.add_marker(pytest.mark.xdist_group("databases"))
+        elif "run_job" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("trainer"))
         elif item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.xdist_group("trainer" if "trainer" in item.path.parts else "campaigns"))
 

@@ -4,8 +4,8 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
-from http.client import HTTPConnection
+from contextlib import closing, suppress
+from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -44,6 +44,13 @@ def proxied(service: ServiceLab) -> Iterator[str]:
                 return
             connection = HTTPConnection("127.0.0.1", service.port)
             asked.append(connection)
+            with (
+                closing(connection),
+                suppress(OSError, ValueError, HTTPException),
+            ):  # the page went, or the test is over
+                self._pass_on(connection)
+
+        def _pass_on(self, connection: HTTPConnection) -> None:
             headers = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
             connection.request("GET", self.path.removeprefix(PREFIX), headers=headers)
             with connection.getresponse() as answer:
@@ -52,10 +59,8 @@ def proxied(service: ServiceLab) -> Iterator[str]:
                     if name.lower() not in ("transfer-encoding", "connection"):
                         self.send_header(name, value)
                 self.end_headers()
-                with suppress(OSError, ValueError):  # the page went, or the test is over
-                    while chunk := answer.read1(65536):
-                        self.wfile.write(chunk)
-            connection.close()
+                while chunk := answer.read1(65536):
+                    self.wfile.write(chunk)
 
         def log_message(self, *_: object) -> None:
             pass

@@ -2,7 +2,7 @@
 
 The bounds of the issue, 600 ms to the first table and charts and 200 ms for an interaction, hold on a quiet machine:
 docs/service-figures.md has the measured ones (`pytest --log-cli-level=INFO tests/browser/test_speed.py`). What is
-asserted here is three times that, for one that does other work.
+asserted here is eight times that, for one that does other work: it tells a page that draws everything at once.
 """
 
 import logging
@@ -18,7 +18,7 @@ from tuner.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 log = logging.getLogger(__name__)
-BUSY = 3
+BUSY = 8
 READY_MS = 600
 INTERACTION_MS = 200
 # When the charts and the table's rows are painted first, counted from the start of the navigation.
