@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
+from command_lab import Result, run_meshtune
 
 from runners.trainer.job import parse_job
 from search_spaces.plan import Plan
-from tuner.cli import main
 from tuner.paths import Home
 from tuner.store import Store
 
@@ -35,13 +32,6 @@ SPEC = {
     "budget": {"trials": 4},
     "confirm": 0,
 }
-
-
-@dataclass
-class Result:
-    code: int
-    out: str
-    err: str
 
 
 Meshtune = Callable[..., Result]
@@ -67,20 +57,6 @@ def drive_meshtune(folder: Path, *arguments: str | Path) -> Result:
         process.kill()
         process.wait()
     return Result(process.returncode, out, err)
-
-
-def run_meshtune(folder: Path, *arguments: str | Path) -> Result:
-    """The command in this process, which saves the second that another takes to import it."""
-    out, err = io.StringIO(), io.StringIO()
-    code = 0
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.chdir(folder)
-        patch.setattr(sys, "argv", ["meshtune", *map(str, arguments)])
-        try:
-            main()
-        except SystemExit as left:
-            code = int(left.code or 0)
-    return Result(code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture

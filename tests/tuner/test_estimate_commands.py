@@ -5,19 +5,14 @@ In this process, but through the entry point of the command.
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import sys
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
-
-from tuner.cli import main
+from command_lab import run_meshtune
 
 LINK = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e11}
 DEVICE = {
@@ -41,33 +36,13 @@ SPEC = {
 }
 
 
-@dataclass
-class Result:
-    code: int
-    out: str
-    err: str
-
-
-def run(folder: Path, *arguments: str | Path) -> Result:
-    out, err = io.StringIO(), io.StringIO()
-    code = 0
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.chdir(folder)
-        patch.setattr(sys, "argv", ["meshtune", *map(str, arguments)])
-        try:
-            main()
-        except SystemExit as left:
-            code = int(left.code or 0)
-    return Result(code, out.getvalue(), err.getvalue())
-
-
 @pytest.fixture
 def meshtune(tmp_path: Path) -> Callable[..., str]:
     """The command in a folder with spec.yaml; what it prints, when all is well."""
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
 
     def answer(*arguments: str | Path) -> str:
-        result = run(tmp_path, *arguments)
+        result = run_meshtune(tmp_path, *arguments)
         assert (result.code, result.err) == (0, "")
         return result.out
 
@@ -80,7 +55,7 @@ def refused(tmp_path: Path) -> Callable[..., str]:
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
 
     def answer(*arguments: str | Path) -> str:
-        result = run(tmp_path, *arguments)
+        result = run_meshtune(tmp_path, *arguments)
         assert (result.code, result.out) == (2, "")
         assert result.err.startswith("meshtune: ")
         assert "Traceback" not in result.err
@@ -94,7 +69,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a simulated campaign that is done; tests only look at it."""
     folder = tmp_path_factory.mktemp("simulated")
     (folder / "spec.yaml").write_text(yaml.safe_dump(SPEC))
-    result = run(folder, "run", "spec.yaml")
+    result = run_meshtune(folder, "run", "spec.yaml")
     assert result.code == 0, result
     return folder
 
@@ -149,8 +124,8 @@ def test_mistakes_in_a_projection_are_one_message(refused, tmp_path):
 
 
 def test_a_campaign_calibrates_the_projection_and_the_quote(simulated):
-    plain = json.loads(run(simulated, "estimate", "spec.yaml", "--json").out)
-    learnt = json.loads(run(simulated, "estimate", "spec.yaml", "--calibrate", "last", "--json").out)
+    plain = json.loads(run_meshtune(simulated, "estimate", "spec.yaml", "--json").out)
+    learnt = json.loads(run_meshtune(simulated, "estimate", "spec.yaml", "--calibrate", "last", "--json").out)
     assert learnt["basis"]["learnt_from"]["times"] > 0
     assert learnt["basis"]["campaign"].endswith("(simulated)")
 
@@ -159,7 +134,7 @@ def test_a_campaign_calibrates_the_projection_and_the_quote(simulated):
         return step["high"] / step["low"]
 
     assert width(learnt) < width(plain)
-    projected = run(simulated, "project", "last", "--nodes", "2,4")
+    projected = run_meshtune(simulated, "project", "last", "--nodes", "2,4")
     assert (projected.code, projected.err) == (0, "")
     assert "measured best: trial " in projected.out
     assert "calibrated by " in projected.out
@@ -167,7 +142,7 @@ def test_a_campaign_calibrates_the_projection_and_the_quote(simulated):
 
 def test_an_unknown_campaign_is_answered_with_the_known_ones(simulated):
     for command in (["project", "nobody"], ["estimate", "spec.yaml", "--calibrate", "nobody"]):
-        result = run(simulated, *command)
+        result = run_meshtune(simulated, *command)
         assert (result.code, result.out) == (2, "")
         assert "there is no campaign nobody; known: toy-" in result.err
 
@@ -175,6 +150,6 @@ def test_an_unknown_campaign_is_answered_with_the_known_ones(simulated):
 def test_a_campaign_of_another_device_teaches_the_spec_nothing(simulated, tmp_path):
     other = {**SPEC, "cluster": {**SPEC["cluster"], "device": {**DEVICE, "name": "other"}}}
     (tmp_path / "other.yaml").write_text(yaml.safe_dump(other))
-    result = run(simulated, "estimate", tmp_path / "other.yaml", "--calibrate", "last")
+    result = run_meshtune(simulated, "estimate", tmp_path / "other.yaml", "--calibrate", "last")
     assert (result.code, result.out) == (2, "")
     assert "cluster.device: was measured for toy, but the spec has other" in result.err
