@@ -7,7 +7,7 @@ the defaults were found is told in docs/physics.md; they hold for no cluster in 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,8 @@ class Constants:
 
     def __post_init__(self) -> None:
         checks = Checks()
-        for name, value in asdict(self).items():
+        for name in CONSTANTS:
+            value = getattr(self, name)
             checks.require(value > 0, name, f"must be positive, not {value}")
         checks.done()
 

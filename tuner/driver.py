@@ -17,6 +17,7 @@ from tuner.limits import InvalidLimits
 from tuner.service import Service
 from tuner.spread import surplus, wanted
 from tuner.store import NotFound, Standing, StoreError, StoreUnavailable
+from tuner.thinking import Thinking
 from tuner.trial import TrialState
 
 # Between two looks at jobs that did nothing new.
@@ -25,7 +26,7 @@ LONGEST_PAUSE_S = 30.0
 # Between two looks at which campaigns there are and who drives them.
 LOOK_S = 0.25
 # Campaigns that do nothing new are looked at for so small a part of the time: idle services leave the machine alone.
-IDLE_SHARE = 0.2
+IDLE_SHARE = 0.1
 LONGEST_REST_S = 5.0
 DRIVEN = "driven by "
 _log = logging.getLogger(__name__)
@@ -40,16 +41,17 @@ class Driver:
         self._not_before: dict[str, float] = {}
         self.troubles: dict[str, str] = {}
 
-    def step(self, campaign_id: str) -> bool:
+    def step(self, campaign_id: str, *, thinks: bool = True) -> bool:
         """One tick, unless the campaign waits out some trouble; True when something was done.
 
-        Raises what trying again does not mend: CampaignBusy, StoreError other than a passing one.
+        thinks: see `Service.tick`. Raises what trying again does not mend: CampaignBusy, StoreError other than a
+        passing one.
         """
         if time.monotonic() < self._not_before.get(campaign_id, 0.0):
             return False
         try:
             with self._service.telemetry.tick_s.timing():
-                acted = self._service.tick(campaign_id)
+                acted = self._service.tick(campaign_id, thinks=thinks)
             waits = "" if acted else self._service.waits(campaign_id)
         except RunnerError as error:
             return self.trouble(campaign_id, f"the runner: {error}")
@@ -81,6 +83,7 @@ class Rounds:
     def __init__(self, driver: Driver, service: Service) -> None:
         self._driver, self._service = driver, service
         self._holder = service.works.holder
+        self._thinking = Thinking()
         self._looks_at = 0.0
         self._due: dict[str, float] = {}
         self._idle_s: dict[str, float] = {}
@@ -89,10 +92,10 @@ class Rounds:
         """Tick each campaign that is due once; the seconds until another one is. Ends early when `stop` is set."""
         self._look()
         idle: list[str] = []
-        for campaign_id in list(self._holder.holds):
+        for campaign_id in self._thinking.in_turn(list(self._holder.holds)):
             if stop.is_set():
                 return 0.0
-            self._look()  # a tick may think for a minute
+            self._look()  # a tick may take long
             if campaign_id not in self._holder.holds or self._due.get(campaign_id, 0.0) > time.monotonic():
                 continue
             begun = time.thread_time()
@@ -105,9 +108,11 @@ class Rounds:
         return max(0.0, min([self._looks_at, *(self._due.get(id, 0.0) for id in held)]) - now)
 
     def _step(self, campaign_id: str) -> bool:
-        """As `Driver.step`, for one of many: what is wrong is its trouble alone."""
+        """As `Driver.step`, for one of many: what is wrong is its trouble alone, and it thinks when it may."""
+        asked_s = self._service.telemetry.ask_s
+        before, begun = asked_s.sum, time.thread_time()
         try:
-            return self._driver.step(campaign_id)
+            return self._driver.step(campaign_id, thinks=self._thinking.may(campaign_id))
         except NotFound:
             self._service.release(campaign_id)
         except (CampaignBusy, StoreUnavailable) as error:
@@ -115,6 +120,9 @@ class Rounds:
         except Exception as error:  # a defect, or a backend that is gone: the other campaigns go on
             _log.exception("campaign %s", campaign_id)
             self._driver.trouble(campaign_id, f"{type(error).__name__}: {error}")
+        finally:
+            # Where others have the processor, an ask takes long and costs little.
+            self._thinking.took(min(asked_s.sum - before, time.thread_time() - begun))
         return False
 
     def _look(self) -> None:

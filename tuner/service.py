@@ -122,9 +122,9 @@ class Service:
 
     # The loop
 
-    def tick(self, campaign_id: str) -> bool:
+    def tick(self, campaign_id: str, *, thinks: bool = True) -> bool:
         """One step of one campaign; True when something was done, so that the next step is worth trying at once.
-
+        thinks False: asking the search is left to a later one.
         Raises CampaignBusy (another process drives it), StoreError, RunnerError when the runner does not answer, and
         InvalidLimits for quotas that cannot be read: nothing is lost by it, call again later.
         """
@@ -133,12 +133,12 @@ class Service:
             if work is None:
                 return False
             with self.store.leases.guarding(work.hold.lease):
-                return self._step(work)
+                return self._step(work, thinks)
         except LeaseLost as lost:
             self.works.drop(campaign_id)
             raise CampaignBusy(str(lost)) from None
 
-    def _step(self, work: Work) -> bool:
+    def _step(self, work: Work, thinks: bool) -> bool:
         """As `tick`, for a campaign in our hands. Raises LeaseLost where it is no more."""
         campaign, trials = work.known.look()
         if not campaign.state.active:
@@ -149,7 +149,8 @@ class Service:
         try:
             begun = time.monotonic()
             for intent in self._decide(campaign, trials, work):
-                acted |= self._act(intent, campaign, trials, work)
+                if thinks or not isinstance(intent, Ask):
+                    acted |= self._act(intent, campaign, trials, work)
                 if acted and time.monotonic() - begun > LONG_TICK_S:
                     break  # what is left is decided again, on what is new by then
         except NoTimeLeft as error:

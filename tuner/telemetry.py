@@ -30,6 +30,11 @@ class Histogram:
             self._counts[bisect_left(self.bounds, value)] += 1
             self._sum += value
 
+    @property
+    def sum(self) -> float:
+        """Of all values until now."""
+        return self._sum
+
     def read(self) -> tuple[list[int], float]:
         """How many values were at most each bound, then how many there were; and their sum."""
         with self._lock:

@@ -40,8 +40,12 @@ def learn(rows: Rows, told: Sequence[tuple[int, Verdict, float]], weight: float 
     return learn_feasibility(Tried(chosen, peaks, verdicts, np.full(len(told), weight)))
 
 
+def runs(believed: Feasibility, rows: Rows) -> FloatColumn:
+    return believed.runs(rows, believed.peaks(rows))
+
+
 def at(rows: Rows, told: Sequence[tuple[int, Verdict, float]], weight: float = 1.0) -> FloatColumn:
-    return learn(rows, told, weight).at(rows)
+    return runs(learn(rows, told, weight), rows)
 
 
 def closest(rows: Rows, to: float) -> int:
@@ -122,8 +126,8 @@ def test_a_crash_far_below_the_memory_is_no_matter_of_memory_but_its_neighbours_
     told = [(index, Verdict.CRASHED, nan)]
     believed, before = learn(rows, told), at(rows, [])
     assert believed.suspects[0] > 0.5
-    assert believed.at(rows)[index] < before[index] - 0.15
-    assert believed.at(rows)[doubtful(rows)] == pytest.approx(before[doubtful(rows)], abs=0.1)
+    assert runs(believed, rows)[index] < before[index] - 0.15
+    assert runs(believed, rows)[doubtful(rows)] == pytest.approx(before[doubtful(rows)], abs=0.1)
     assert learn(rows, [(closest(rows, 1.0), Verdict.CRASHED, nan)]).suspects[0] < 0.2
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tuner.search.gaussian import Field, Points, condition, tamed
+from tuner.search.gaussian import Field, Points, View, condition, tamed
 
 FIELD = Field(slopes=1.5, amplitude=0.3, length=1.2, offset=0.4, campaign_offset=0.1)
 
@@ -65,13 +65,24 @@ def test_observing_in_two_steps_is_observing_at_once() -> None:
         assert one == pytest.approx(other)
 
 
-def test_believing_ones_own_mean_moves_no_mean_and_takes_doubt_away() -> None:
-    told, asked, pending = some_points(6, 8), some_points(5, 9), some_points(2, 10)
+def test_a_view_that_believes_is_the_process_that_observed_what_it_expected() -> None:
+    told, asked = some_points(6, 8), some_points(9, 9)
     process = condition(FIELD, told, np.random.default_rng(1).normal(size=6), np.full(6, 0.02))
-    believed = process.extended(pending, process.at(pending)[0], np.full(2, 0.02))
-    assert believed.at(asked)[0] == pytest.approx(process.at(asked)[0], rel=1e-5)
-    assert np.all(believed.at(asked)[1] <= process.at(asked)[1])
-    assert np.all(believed.at(pending)[1] < 0.9 * process.at(pending)[1])
+    view = process.view(asked).believing(np.array([5, 2]), 0.02).believing(np.array([7]), 0.02)
+    pending = asked.take(np.array([5, 2, 7]))
+    observed = process.extended(pending, process.at(pending)[0], np.full(3, 0.02))
+    for one, other in zip((view.mean, view.sd), observed.at(asked), strict=True):
+        assert one == pytest.approx(other, rel=1e-6)
+    assert np.all(view.sd <= process.at(asked)[1])
+    assert np.all(view.sd[[5, 2, 7]] < 0.9 * process.at(pending)[1])
+
+
+def test_a_view_of_a_field_without_observations_believes_as_one_that_observed_nothing_but_its_mean() -> None:
+    asked = some_points(5, 10)
+    view = View(FIELD, asked, np.zeros(5), FIELD.variance(asked)).believing(np.array([3, 1]), 0.02)
+    observed = condition(FIELD, asked.take(np.array([3, 1])), np.zeros(2), np.full(2, 0.02))
+    assert view.mean.tolist() == [0.0] * 5
+    assert view.sd == pytest.approx(observed.at(asked)[1], rel=1e-6)
 
 
 def test_a_run_on_a_sick_node_gets_more_noise_and_no_other_does() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from wrong_prior import WAYS, create_wrong
 
+import tuner.search.catalogue
 import tuner.search.physics
 from runners.hidden import hidden_constants
 from runners.outcome import Verdict
@@ -301,7 +302,7 @@ def test_a_first_look_at_many_plans_chooses_as_weighing_all_of_them_does(
 ) -> None:
     seen = hidden(large, 1).some(told)
     exact = PhysicsSearch(0).ask(large, seen, 2)
-    monkeypatch.setattr(tuner.search.physics, "MOST_SLOPED", 500)
+    monkeypatch.setattr(tuner.search.catalogue, "MOST_SLOPED", 500)
     monkeypatch.setattr(tuner.search.physics, "SCREENED", 60)
     screened = PhysicsSearch(0).ask(large, seen, 2)
     assert screened.plans == exact.plans

@@ -184,10 +184,17 @@ def test_plans_that_are_all_but_equal_can_be_drawn(few: Rows) -> None:
 @pytest.mark.parametrize("told", [0, 5])
 def test_a_believed_plan_moves_no_mean_and_takes_doubt_away_around_it(told: int, few: Rows) -> None:
     speeds = learn(few.take(slice(0, told)), few.log_step[:told] + 0.2)
-    believed = speeds.with_believed(few.take(slice(7, 8)))
-    for before, after in zip(speeds.at(few), believed.at(few), strict=True):
+    believed = speeds.views(few).believing(np.array([7]))
+    for before, after in zip(speeds.at(few), believed.components(), strict=True):
         assert after.weight == before.weight
         assert after.mean == pytest.approx(before.mean, abs=1e-6)
         assert np.all(after.sd <= before.sd + 1e-9)
         assert after.sd[7] < min(1.01 * NOISE, before.sd[7])
-    assert speeds.with_believed(few.take(slice(0, 0))) is speeds
+
+
+def test_views_say_what_the_hypotheses_say_of_as_many_plans_as_are_asked_for(few: Rows) -> None:
+    speeds = learn(few.take(slice(0, 5)), few.log_step[:5] + 0.2)
+    for before, after in zip(speeds.at(few), speeds.views(few).components(4), strict=True):
+        assert after.weight == before.weight
+        assert after.mean.tolist() == before.mean[:4].tolist()
+        assert after.sd.tolist() == before.sd[:4].tolist()

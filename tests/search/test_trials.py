@@ -13,14 +13,13 @@ from runners.outcome import Verdict
 from search_spaces.plan import Plan, Recompute
 from search_spaces.space import Bounds, Space
 from tuner.search.base import Past, Seen, Task
+from tuner.search.catalogue import Catalogue
 from tuner.search.prior import rows_of
 from tuner.search.trials import LEAST_PAST, MOST_OBSERVATIONS, MOST_PAST, Trials, read_trials
 
-NOTHING = np.zeros(0, dtype=np.int64)
-
 
 def read(task: Task, seen: Sequence[Seen]) -> Trials:
-    return read_trials(task, seen, NOTHING, rows_of)
+    return read_trials(task, seen, Catalogue(task, rows_of))
 
 
 def measured(plan: Plan, step_time_s: float, **more: Any) -> Seen:

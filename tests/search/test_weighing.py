@@ -15,6 +15,7 @@ from search_spaces.space import Bounds, Space
 from tuner.search.acquisition import EQUAL, Cost
 from tuner.search.base import Seen, Task
 from tuner.search.belief import PhysicsOptions, believe
+from tuner.search.catalogue import Catalogue
 from tuner.search.front import dominated_area, front_of
 from tuner.search.physics import PhysicsSearch
 from tuner.search.prior import Rows, rows_of, stack
@@ -56,11 +57,11 @@ def by_speed(measured: list[Seen]) -> list[Seen]:
 
 
 def weighing_of(task: Task, rows: Rows, seen: list[Seen], *, seed: int = 0, **changed: Any) -> Weighing:
-    trials = replace(read_trials(task, seen, np.zeros(0, dtype=np.int64), rows_of), **changed)
+    trials = replace(read_trials(task, seen, Catalogue(task, rows_of)), **changed)
     belief = believe(trials, PhysicsOptions())
     best = float(np.min(trials.own_times)) if len(trials.own_times) else None
-    components, runs = belief.speeds.at(rows), belief.runs(rows)
-    return Weighing(trials, rows, belief, components, runs, best, task.pareto, seed)
+    components, memory = belief.speeds.at(rows), belief.memory(rows)
+    return Weighing(trials, rows, belief.speeds, components, memory, best, task.pareto, seed)
 
 
 def left(task: Task, seen: list[Seen]) -> float | None:
@@ -210,17 +211,3 @@ def test_a_batch_of_a_pareto_task_is_of_distinct_plans_that_spread_over_the_fron
     peaks = [choice.expectation.peak_bytes for choice in choices if choice.expectation]
     assert len({choice.plan for choice in choices}) == 6
     assert max(peaks) > 1.3 * min(peaks)
-
-
-def test_a_plan_under_way_counts_as_measured_just_as_expected(small: Task, rows: Rows, measured: list[Seen]) -> None:
-    fastest = rows.take(np.array([int(np.argmin(rows.log_step))]))
-    for told in ([], by_speed(measured)[100:110]):
-        weighing = weighing_of(small, rows, told)
-        mean = sum(one.weight * one.mean[0] for one in weighing.belief.speeds.at(fastest))
-        believed = weighing.believing(fastest)
-        assert believed.best == pytest.approx(mean)
-        slow = rows.take(np.array([int(np.argmax(rows.log_step))]))
-        assert believed.believing(slow).best == pytest.approx(mean)
-        at = int(np.argmin(rows.log_step))
-        for before, after in zip(weighing.components, believed.components, strict=True):
-            assert after.sd[at] < 0.9 * before.sd[at]

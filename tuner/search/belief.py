@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,20 +27,28 @@ class PhysicsOptions:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Memory:
+    """runs: the probability that each plan fits into memory and runs. peak, peak_sd: mean and standard deviation of the
+    logarithm of its peak; the physics' own without a feasibility."""
+
+    runs: FloatColumn
+    peak: FloatColumn
+    peak_sd: FloatColumn
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Belief:
     """feasibility None: every plan is taken to run."""
 
     speeds: Speeds
     feasibility: Feasibility | None
 
-    def runs(self, rows: Rows) -> FloatColumn:
-        """The probability that each plan fits into memory and runs."""
-        return np.ones(len(rows)) if self.feasibility is None else self.feasibility.at(rows)
-
-    def peaks(self, rows: Rows) -> tuple[FloatColumn, FloatColumn]:
-        """Mean and standard deviation of the logarithm of each plan's peak; the physics' own without a feasibility."""
+    def memory(self, rows: Rows) -> Memory:
+        """What is believed of the memory of these plans."""
         feasibility = self.feasibility or learn_feasibility(_nothing(rows))
-        return moments(feasibility.peaks(rows))
+        peaks = feasibility.peaks(rows)
+        runs = np.ones(len(rows)) if self.feasibility is None else self.feasibility.runs(rows, peaks)
+        return Memory(runs, *moments(peaks))
 
 
 def believe(trials: Trials, options: PhysicsOptions) -> Belief:
@@ -54,7 +63,7 @@ def believe(trials: Trials, options: PhysicsOptions) -> Belief:
     return Belief(speeds, learn_feasibility(tried) if options.fits else None)
 
 
-def moments(mixture: list[tuple[float, FloatColumn, FloatColumn]]) -> tuple[FloatColumn, FloatColumn]:
+def moments(mixture: Sequence[tuple[float, FloatColumn, FloatColumn]]) -> tuple[FloatColumn, FloatColumn]:
     """Mean and standard deviation of a mixture of (weight, means, standard deviations)."""
     mean: FloatColumn = np.sum([weight * means for weight, means, _ in mixture], axis=0)
     square = np.sum([weight * (sd**2 + (means - mean) ** 2) for weight, means, sd in mixture], axis=0)

@@ -35,6 +35,9 @@ NEIGHBOURS = Field(slopes=0.0, amplitude=1.0, length=1.0, offset=0.0, campaign_o
 # Expected of any plan by the hypothesis that does not trust the physics: a peak of 70 % of what a rank can use.
 UNKNOWN_PEAK = log(0.7)
 
+# By hypothesis: its weight, and mean and standard deviation of the logarithm of each plan's peak.
+Peaks = Sequence[tuple[float, FloatColumn, FloatColumn]]
+
 
 @dataclass(frozen=True, slots=True)
 class _Hypothesis:
@@ -70,14 +73,14 @@ class Feasibility:
     tried: Points | None
     suspects: FloatColumn
 
-    def at(self, rows: Rows) -> FloatColumn:
-        """The probability that each plan runs."""
+    def runs(self, rows: Rows, peaks: Peaks) -> FloatColumn:
+        """The probability that each plan runs. peaks: of these plans."""
         fits = np.zeros(len(rows))
-        for weight, mean, sd in self.peaks(rows):
+        for weight, mean, sd in peaks:
             fits += weight * heavy_cdf((rows.log_capacity - mean) / np.sqrt(sd**2 + NOISE**2))
         return fits * (1.0 - self._other_failures(rows))
 
-    def peaks(self, rows: Rows) -> list[tuple[float, FloatColumn, FloatColumn]]:
+    def peaks(self, rows: Rows) -> Peaks:
         """By hypothesis: its weight, and mean and standard deviation of the logarithm of each plan's peak."""
         found = []
         for weight, hypothesis, process in self.kept:

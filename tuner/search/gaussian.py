@@ -7,9 +7,10 @@ hundred observations at most.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from search_spaces.columns import FloatColumn
 from tuner.search.prior import Matrix
@@ -55,6 +56,41 @@ class Points:
     slopes: Matrix
     campaign: FloatColumn
 
+    def take(self, index: npt.NDArray[np.int64]) -> Points:
+        """Some of the points."""
+        return Points(self.features[index], self.slopes[index], self.campaign[index])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """What a field says of some points, and of all of them together, kept up while more of these points are observed: a
+    product of a matrix and a vector for each, in the place of a new process.
+
+    mean: of the residual. variance: noise left out. explained: points x observations, in blocks; what is known of two
+    points' covariance is the product of their rows.
+    """
+
+    field: Field
+    points: Points
+    mean: FloatColumn
+    variance: FloatColumn
+    explained: tuple[Matrix, ...] = ()
+
+    @property
+    def sd(self) -> FloatColumn:
+        sd: FloatColumn = np.sqrt(np.maximum(self.variance, JITTER))
+        return sd
+
+    def believing(self, at: npt.NDArray[np.int64], noise_variance: float) -> View:
+        """After the points at these positions were observed just as expected: no mean moves, and doubt goes."""
+        covariance = self.field.between(self.points, self.points.take(at))
+        for block in self.explained:
+            covariance -= block @ block[at].T
+        lower = np.linalg.cholesky(covariance[at] + (noise_variance + JITTER) * np.eye(len(at)))
+        more = np.linalg.solve(lower, covariance.T).T
+        variance = self.variance - np.sum(more**2, axis=1)
+        return replace(self, variance=variance, explained=(*self.explained, more))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Process:
@@ -71,10 +107,15 @@ class Process:
 
     def at(self, points: Points) -> tuple[FloatColumn, FloatColumn]:
         """The mean and the standard deviation of the residual at each point, noise left out."""
+        view = self.view(points)
+        return view.mean, view.sd
+
+    def view(self, points: Points) -> View:
+        """What it says of these points, to be kept up."""
         across = self.field.between(points, self.points)
-        reduction = np.sum((across @ self.inverse.T) ** 2, axis=1)
-        variance = np.maximum(self.field.variance(points) - reduction, JITTER)
-        return across @ self.pull, np.sqrt(variance)
+        explained = across @ self.inverse.T
+        variance = self.field.variance(points) - np.sum(explained**2, axis=1)
+        return View(self.field, points, across @ self.pull, variance, (explained,))
 
     def joint(self, points: Points) -> tuple[FloatColumn, Matrix]:
         """The mean and the covariance of all points together."""

@@ -19,31 +19,30 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from search_spaces.columns import rows as columns_at
-from search_spaces.plan import Plan
 from tuner.search.base import Choice, Proposal, Search, Seen, Task
-from tuner.search.belief import PhysicsOptions, believe
+from tuner.search.batch import Batch
+from tuner.search.belief import Belief, PhysicsOptions, believe
+from tuner.search.catalogue import Catalogue, RowsOf
 from tuner.search.options import parse_options
-from tuner.search.prior import Rows, rows_of
+from tuner.search.prior import Rows, rows_of, stack
 from tuner.search.pruning import surely_out_of_memory
+from tuner.search.speed import Component
 from tuner.search.surrogate import derived_seed
-from tuner.search.trials import RowsOf, Trials, flat, read_trials
+from tuner.search.threads import one_thread
+from tuner.search.trials import Trials, flat, read_trials
 from tuner.search.weighing import Weighing
 
-# Plans times observations that are weighed at once, and plans whose slopes are worked out at once.
+# Plans times observations that are weighed at once.
 MOST_WEIGHED = 3_000_000
-MOST_SLOPED = 20_000
 SCREENED = 4_000
 SCREENED_BY = 24
 
 
 @dataclass(slots=True)
 class _Known:
-    """What was worked out for a task, to be used again by the next ask of it. places: of plans in the space."""
+    """What was worked out for the task of the last ask, to be used again by the next one."""
 
-    task: Task | None = None
-    rows: Rows | None = None
-    places: dict[Plan, int | None] = field(default_factory=dict)
+    catalogue: Catalogue | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,80 +54,66 @@ class PhysicsSearch:
     rows_of: RowsOf = rows_of
     _known: _Known = field(default_factory=_Known, compare=False)
 
+    @one_thread()
     def ask(self, task: Task, seen: Sequence[Seen], n: int) -> Proposal:
         if n <= 0 or not len(task.space):
             return Proposal(())
-        rows = self._rows(task)
-        trials = read_trials(task, seen, self._unseen(task, seen), self.rows_of)
+        catalogue = self._catalogue(task)
+        trials = read_trials(task, seen, catalogue)
         hopeful = trials.unseen
         if self.options.fits:
             hopeful = hopeful[~surely_out_of_memory(task.space.columns, trials.ran_out)[hopeful]]
         seed = derived_seed(self.seed, seen)
-        weighed = self._screened(trials, rows, hopeful, task, seed)
+        weighed = self._screened(trials, catalogue, hopeful, seed)
         choices: list[Choice] = []
         chance: float | None = 0.0 if len(trials.best) else None
         if len(weighed):
-            weighing = self._weighing(trials, self._sloped(task, rows, weighed), task, seed)
-            chance = weighing.chance_left(task.tolerance)
-            for row in range(len(trials.pending)):
-                weighing = weighing.believing(trials.pending.take(np.array([row])))
-            left = np.ones(len(weighed), dtype=np.bool_)
-            while len(choices) < n and np.any(left):
-                at = weighing.choose(left)
-                left[at] = False
+            batch = self._batch(trials, catalogue.sloped(weighed), task, seed)
+            chance = batch.weighing.chance_left(task.tolerance)
+            for at, weighing in batch.choices(n):
                 choices.append(Choice(task.space[int(weighed[at])], weighing.expectation(at)))
-                if len(choices) < n:
-                    weighing = weighing.believing(weighing.rows.take(np.array([at])))
         # What surely runs out of memory, or was screened out, comes when nothing else is left.
         rest = np.setdiff1d(trials.unseen, weighed)[: n - len(choices)]
         choices += [Choice(task.space[int(index)]) for index in rest]
         return Proposal(tuple(choices), chance)
 
     def _screened(
-        self, trials: Trials, rows: Rows, hopeful: npt.NDArray[np.int64], task: Task, seed: int
+        self, trials: Trials, catalogue: Catalogue, hopeful: npt.NDArray[np.int64], seed: int
     ) -> npt.NDArray[np.int64]:
         observations = max(len(trials.measured), len(trials.tried.rows), SCREENED_BY)
-        if len(rows) <= MOST_SLOPED and len(hopeful) * observations <= MOST_WEIGHED:
+        if catalogue.complete and len(hopeful) * observations <= MOST_WEIGHED:
             return hopeful
-        first_look = self._weighing(trials.first_look(SCREENED_BY), flat(rows.take(hopeful)), task, seed).worth()
+        first, candidates = trials.first_look(SCREENED_BY), flat(catalogue.legal.take(hopeful))
+        belief = believe(first, self.options)
+        components = belief.speeds.at(candidates)
+        first_look = self._weighing(first, candidates, belief, components, catalogue.task, seed).worth()
         return np.sort(hopeful[np.argsort(-first_look, kind="stable")[:SCREENED]])
 
-    def _weighing(self, trials: Trials, candidates: Rows, task: Task, seed: int) -> Weighing:
+    def _batch(self, trials: Trials, candidates: Rows, task: Task, seed: int) -> Batch:
         belief = believe(trials, self.options)
+        views = belief.speeds.views(stack([candidates, trials.pending]))
+        weighing = self._weighing(trials, candidates, belief, views.components(len(candidates)), task, seed)
+        return Batch(weighing, views, belief.memory(trials.pending).peak)
+
+    def _weighing(
+        self, trials: Trials, candidates: Rows, belief: Belief, components: Sequence[Component], task: Task, seed: int
+    ) -> Weighing:
         best = float(np.min(trials.own_times)) if self.options.residual and len(trials.own_times) else None
         return Weighing(
             trials=trials,
             rows=candidates,
-            belief=belief,
-            components=belief.speeds.at(candidates),
-            runs=belief.runs(candidates),
+            speeds=belief.speeds,
+            components=components,
+            memory=belief.memory(candidates),
             best=best,
             pareto=task.pareto,
             seed=seed,
         )
 
-    def _rows(self, task: Task) -> Rows:
-        if self._known.rows is None or self._known.task is not task:
-            sloped = len(task.space) <= MOST_SLOPED
-            self._known.rows = self.rows_of(task.training, task.space.columns, sloped=sloped)
-            self._known.task, self._known.places = task, {}
-        return self._known.rows
-
-    def _sloped(self, task: Task, rows: Rows, index: npt.NDArray[np.int64]) -> Rows:
-        """These rows of the space, with their slopes."""
-        if len(rows) <= MOST_SLOPED:
-            return rows.take(index)
-        return self.rows_of(task.training, columns_at(task.space.columns, index))
-
-    def _unseen(self, task: Task, seen: Sequence[Seen]) -> npt.NDArray[np.int64]:
-        """Positions of the plans that were never chosen."""
-        places = self._known.places
-        for one in seen:
-            if one.plan not in places:
-                places[one.plan] = task.space.index_of(one.plan) if one.plan in task.space else None
-        free = np.ones(len(task.space), dtype=np.bool_)
-        free[[place for one in seen if (place := places[one.plan]) is not None]] = False
-        return np.flatnonzero(free)
+    def _catalogue(self, task: Task) -> Catalogue:
+        if self._known.catalogue is None or self._known.catalogue.task is not task:
+            self._known.catalogue = Catalogue(task, self.rows_of)
+        return self._known.catalogue
 
 
 def create(seed: int, options: Mapping[str, Any]) -> Search:

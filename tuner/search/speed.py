@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
+import numpy.typing as npt
 
 from search_spaces.columns import FloatColumn
-from tuner.search.gaussian import Field, Points, Process, condition, tamed
+from tuner.search.gaussian import Field, Points, Process, View, condition, tamed
 from tuner.search.prior import Matrix, Rows
 
 # Between two runs of one plan, as a standard deviation of logarithms.
@@ -75,6 +76,23 @@ class Component:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Views:
+    """The speeds of some plans, kept up while these are believed one after the other. kept: by hypothesis its weight,
+    what it expects of the plans, and the view of its residual."""
+
+    kept: Sequence[tuple[float, FloatColumn, View]]
+
+    def components(self, count: int | None = None) -> list[Component]:
+        """What each hypothesis says of the first `count` plans, or of all."""
+        return [Component(weight, (base + view.mean)[:count], view.sd[:count]) for weight, base, view in self.kept]
+
+    def believing(self, at: npt.NDArray[np.int64]) -> Views:
+        """As if the plans at these positions had been measured just as each hypothesis expects: the means stay, the
+        doubt goes."""
+        return Views([(weight, base, view.believing(at, NOISE**2)) for weight, base, view in self.kept])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Speeds:
     """The hypotheses that are left, each with its weight and its process (None before any measurement)."""
 
@@ -84,13 +102,13 @@ class Speeds:
         """What each hypothesis says of these plans."""
         found = []
         for weight, hypothesis, process in self.kept:
-            points, base = points_of(rows), expected(hypothesis, rows)
-            if process is None:
-                found.append(Component(weight, base, np.sqrt(hypothesis.field.variance(points))))
-            else:
-                mean, sd = process.at(points)
-                found.append(Component(weight, base + mean, sd))
+            view = _view(hypothesis, process, rows)
+            found.append(Component(weight, expected(hypothesis, rows) + view.mean, view.sd))
         return found
+
+    def views(self, rows: Rows) -> Views:
+        """The same, to be kept up while plans are believed. It holds a matrix of plans x observations for each."""
+        return Views([(weight, expected(one, rows), _view(one, process, rows)) for weight, one, process in self.kept])
 
     def draw(self, rows: Rows, count: int, random: np.random.Generator) -> Matrix:
         """Joint samples of log(seconds per token): about `count` x plans. Their tails are Student's t: steps of real
@@ -111,19 +129,12 @@ class Speeds:
             samples.append(base + mean + scale * (normal @ lower.T))
         return np.concatenate(samples)
 
-    def with_believed(self, rows: Rows) -> Speeds:
-        """As if these plans had been measured just as each hypothesis expects: the means stay, the doubt goes."""
-        if not len(rows):
-            return self
-        kept = []
-        for weight, hypothesis, process in self.kept:
-            points, noise = points_of(rows), np.full(len(rows), NOISE**2)
-            if process is None:
-                believed = condition(hypothesis.field, points, np.zeros(len(rows)), noise)
-            else:
-                believed = process.extended(points, process.at(points)[0], noise)
-            kept.append((weight, hypothesis, believed))
-        return Speeds(kept)
+
+def _view(hypothesis: Hypothesis, process: Process | None, rows: Rows) -> View:
+    points = points_of(rows)
+    if process is None:
+        return View(hypothesis.field, points, np.zeros(len(rows)), hypothesis.field.variance(points))
+    return process.view(points)
 
 
 def learn_speeds(

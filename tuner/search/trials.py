@@ -5,26 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, nan
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from runners.outcome import Verdict
-from search_spaces.columns import Columns, FloatColumn, columns_of
+from search_spaces.columns import FloatColumn
 from search_spaces.estimates import Training
 from search_spaces.plan import Plan
 from tuner.search.acquisition import Cost, cost_of
 from tuner.search.base import Past, Seen, Task
+from tuner.search.catalogue import Catalogue
 from tuner.search.feasibility import Tried
 from tuner.search.prior import Rows, stack
-
-
-class RowsOf(Protocol):
-    """As `prior.rows_of`."""
-
-    def __call__(self, training: Training, columns: Columns, campaign: int = 0, *, sloped: bool = True) -> Rows: ...
-
 
 # More observations than this are thinned out: a Gaussian process costs their cube, and the last hundreds say little.
 MOST_OBSERVATIONS = 300
@@ -67,8 +60,8 @@ class Trials:
         )
 
 
-def read_trials(task: Task, seen: Sequence[Seen], unseen: npt.NDArray[np.int64], rows_of: RowsOf) -> Trials:
-    """The history of a campaign. unseen: positions in the space of what was never chosen.
+def read_trials(task: Task, seen: Sequence[Seen], catalogue: Catalogue) -> Trials:
+    """The history of a campaign. catalogue: of the task.
 
     A plan outside of the space teaches like any other. Cancelled and lost ones teach nothing, broken scores neither.
     """
@@ -82,7 +75,7 @@ def read_trials(task: Task, seen: Sequence[Seen], unseen: npt.NDArray[np.int64],
     for number, past in enumerate((Past(training=task.training, seen=tuple(informative)), *task.past)):
         learnt = [one for one in past.seen if _teaches(one)]
         teaching = _thinned(past.training, learnt, most if number else MOST_OBSERVATIONS)
-        parts.append(rows_of(past.training, columns_of([one.plan for one in teaching]), number))
+        parts.append(catalogue.rows([one.plan for one in teaching], number))
         log_times.append(_log_times(past.training, teaching))
         told += teaching
         weights += [past.weight] * len(teaching)
@@ -95,9 +88,9 @@ def read_trials(task: Task, seen: Sequence[Seen], unseen: npt.NDArray[np.int64],
         tried=Tried(rows, _log_peaks(told), [_verdict(one) for one in told], weight),
         own_times=times[timed],
         own_peaks=_log_peaks([informative[int(i)] for i in timed]),
-        best=rows_of(task.training, columns_of(fastest), 0),
-        pending=rows_of(task.training, columns_of([one.plan for one in seen if one.verdict is None]), 0),
-        unseen=unseen,
+        best=catalogue.rows(fastest),
+        pending=catalogue.rows([one.plan for one in seen if one.verdict is None]),
+        unseen=catalogue.unseen([one.plan for one in seen]),
         ran_out=[one.plan for one in seen if one.verdict is Verdict.OOM],
         cost=_cost(informative),
     )

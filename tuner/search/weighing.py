@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +12,10 @@ from search_spaces.columns import FloatColumn
 from tuner.expectation import Expectation
 from tuner.prediction import WIDTH
 from tuner.search.acquisition import chance_left, log_expected_improvement
-from tuner.search.belief import Belief, moments
+from tuner.search.belief import Memory, moments
 from tuner.search.pareto import Front, Outlook, chance_of_growth, log_expected_growth, measured_front
 from tuner.search.prior import Rows
-from tuner.search.speed import Component
+from tuner.search.speed import Component, Speeds
 from tuner.search.trials import Trials
 
 # Two plans whose worth differs by less than this share are alike, and the seed chooses.
@@ -26,28 +26,28 @@ LIKELY = 0.9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weighing:
-    """Candidates under a belief. components: what each hypothesis says of their speeds. runs: the probability that each
-    does. best: log(seconds per token) to improve on, None while nothing is known to run."""
+    """Candidates under a belief. components: what each hypothesis says of their speeds. memory: what is believed of
+    theirs. best: log(seconds per token) to improve on, None while nothing is known to run."""
 
     trials: Trials
     rows: Rows
-    belief: Belief
+    speeds: Speeds
     components: Sequence[Component]
-    runs: FloatColumn
+    memory: Memory
     best: float | None
     pareto: bool
     seed: int
 
     def worth(self) -> FloatColumn:
         """The logarithm of what a trial of each candidate is worth."""
-        log_runs = np.log(np.maximum(self.runs, 1e-12))
+        log_runs = np.log(np.maximum(self.memory.runs, 1e-12))
         time, _ = self._times()
         if self.best is None:
             return -time + np.minimum(log_runs, np.log(LIKELY))
         gain = self._growth() if self.pareto else None
         if gain is None:
             gain = log_expected_improvement(self.components, self.best)
-        cost: FloatColumn = np.log(self.trials.cost.of(time + self.rows.log_tokens, self.runs))
+        cost: FloatColumn = np.log(self.trials.cost.of(time + self.rows.log_tokens, self.memory.runs))
         return gain + log_runs - cost
 
     def choose(self, left: npt.NDArray[np.bool_]) -> int:
@@ -56,27 +56,13 @@ class Weighing:
         alike = np.flatnonzero(worth >= worth.max() - ALIKE)
         return int(np.random.default_rng(self.seed).choice(alike))
 
-    def believing(self, row: Rows) -> Weighing:
-        """As if the plan of this one row, under way or just chosen, had been measured just as expected."""
-        mean = float(_moments(self.belief.speeds.at(row))[0][0])
-        belief = replace(self.belief, speeds=self.belief.speeds.with_believed(row))
-        best = mean if self.best is None else min(self.best, mean)
-        trials = self.trials
-        if self.pareto:
-            peak = self.belief.peaks(row)[0]
-            trials = replace(
-                trials, own_times=np.append(trials.own_times, mean), own_peaks=np.append(trials.own_peaks, peak)
-            )
-        return replace(self, belief=belief, components=belief.speeds.at(self.rows), best=best, trials=trials)
-
     def expectation(self, at: int) -> Expectation:
         """What is expected of the candidate at this position."""
-        row = self.rows.take(np.array([at]))
         components = [Component(one.weight, one.mean[at : at + 1], one.sd[at : at + 1]) for one in self.components]
-        _, spread = _moments(components)
+        _, spread = moments_of(components)
         sd, likeliest = float(spread[0]), max(components, key=lambda one: one.weight)
-        step = float(likeliest.mean[0] + row.log_tokens[0])
-        runs = float(np.clip(self.runs[at], 0.0, 1.0))
+        step = float(likeliest.mean[0] + self.rows.log_tokens[at])
+        runs = float(np.clip(self.memory.runs[at], 0.0, 1.0))
         gain = 0.0
         if self.best is not None:
             gain = float(np.expm1(np.exp(log_expected_improvement(components, self.best)[0]))) * runs
@@ -86,7 +72,7 @@ class Weighing:
             step_time_high_s=float(np.exp(step + WIDTH * sd)),
             p_fits=runs,
             gain=gain,
-            peak_bytes=float(np.exp(self.belief.peaks(row)[0][0])),
+            peak_bytes=float(np.exp(self.memory.peak[at])),
         )
 
     def chance_left(self, tolerance: float) -> float | None:
@@ -95,12 +81,12 @@ class Weighing:
             return None
         front = self._front() if self.pareto else None
         if front is not None:
-            return chance_of_growth(front, self._outlook(), self.runs, tolerance, self.seed)
-        single = self.components, self.runs, self.rows
-        return chance_left(self.belief.speeds, *single, self.trials.best, tolerance, self.seed)
+            return chance_of_growth(front, self._outlook(), self.memory.runs, tolerance, self.seed)
+        single = self.components, self.memory.runs, self.rows
+        return chance_left(self.speeds, *single, self.trials.best, tolerance, self.seed)
 
     def _times(self) -> tuple[FloatColumn, FloatColumn]:
-        return _moments(self.components)
+        return moments_of(self.components)
 
     def _front(self) -> Front | None:
         return measured_front(self.trials.own_times, self.trials.own_peaks, float(self.rows.log_capacity[0]))
@@ -110,8 +96,9 @@ class Weighing:
         return None if front is None else log_expected_growth(front, self._outlook(), self.seed)
 
     def _outlook(self) -> Outlook:
-        return Outlook(*self._times(), *self.belief.peaks(self.rows))
+        return Outlook(*self._times(), self.memory.peak, self.memory.peak_sd)
 
 
-def _moments(components: Sequence[Component]) -> tuple[FloatColumn, FloatColumn]:
+def moments_of(components: Sequence[Component]) -> tuple[FloatColumn, FloatColumn]:
+    """Mean and standard deviation of each plan's log(seconds per token)."""
     return moments([(one.weight, one.mean, one.sd) for one in components])

@@ -1,0 +1,107 @@
+"""What the physics says of plans is worked out once for each, wherever it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from search_spaces.columns import Columns, columns_of
+from search_spaces.estimates import Training
+from search_spaces.plan import Plan
+from search_spaces.space import Bounds, Space
+from tuner.search import catalogue as module
+from tuner.search.base import Past, Task
+from tuner.search.catalogue import Catalogue
+from tuner.search.prior import Rows, rows_of
+
+
+class Counting:
+    """`rows_of`, and how many plans it was asked for, call by call."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def __call__(self, training: Training, columns: Columns, campaign: int = 0, *, sloped: bool = True) -> Rows:
+        self.calls.append(len(columns["tp"]))
+        return rows_of(training, columns, campaign, sloped=sloped)
+
+
+@pytest.fixture
+def counting() -> Counting:
+    return Counting()
+
+
+@pytest.fixture
+def outside(space: Space, make: Callable[[int, int | None, Bounds], Space]) -> list[Plan]:
+    """Plans that are not legal in the space."""
+    return [plan for plan in make(1, 128, Bounds(micro_batch_size=(16, 32))) if plan not in space][:3]
+
+
+def same(one: Rows, other: Rows) -> bool:
+    return all(np.allclose(getattr(one, name), getattr(other, name), rtol=1e-12) for name in Rows.__slots__)
+
+
+def plainly(task: Task, plans: list[Plan], campaign: int = 0) -> Rows:
+    training = task.past[campaign - 1].training if campaign else task.training
+    return rows_of(training, columns_of(plans), campaign)
+
+
+def test_rows_stand_in_the_order_asked_for_whether_legal_or_not(
+    space: Space, outside: list[Plan], task: Callable[..., Task]
+) -> None:
+    catalogue = Catalogue(task(space), rows_of)
+    assert len(outside) == 3
+    plans = [space[7], outside[0], space[2], outside[0], space[7]]
+    assert same(catalogue.rows(plans), plainly(task(space), plans))
+    more = [outside[2], space[2], outside[0]]
+    assert same(catalogue.rows(more), plainly(task(space), more))
+    assert same(catalogue.rows([]), plainly(task(space), []))
+
+
+def test_legal_plans_are_worked_out_with_the_space_and_others_once(
+    space: Space, outside: list[Plan], task: Callable[..., Task], counting: Counting
+) -> None:
+    catalogue = Catalogue(task(space), counting)
+    catalogue.rows([space[3], space[4]])
+    catalogue.sloped(np.array([1, 2]))
+    assert counting.calls == [len(space)]
+    for _ in range(2):
+        catalogue.rows([space[3], *outside[:2]])
+    assert counting.calls == [len(space), 2]
+
+
+def test_plans_of_earlier_campaigns_are_what_the_physics_says_of_them_there(
+    space: Space, task: Callable[..., Task], counting: Counting
+) -> None:
+    larger = task(space).training
+    larger = replace(larger, cluster=replace(larger.cluster, nodes=2))
+    past = tuple(Past(training=training, seen=()) for training in (task(space).training, larger))
+    warm = task(space, past=past)
+    catalogue, plans = Catalogue(warm, counting), [space[5], space[6]]
+    for _ in range(2):
+        for campaign in (1, 2):
+            assert same(catalogue.rows(plans, campaign), plainly(warm, plans, campaign))
+    assert sorted(counting.calls) == [0, 0, 2, 2, len(space)]
+    assert not same(catalogue.rows(plans, 2), catalogue.rows(plans))
+
+
+def test_a_large_space_has_slopes_only_for_the_plans_that_are_asked_for(
+    space: Space, task: Callable[..., Task], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(module, "MOST_SLOPED", len(space) - 1)
+    catalogue, plans = Catalogue(task(space), rows_of), [space[8], space[1]]
+    assert catalogue.legal.step_slopes.shape == (len(space), 0)
+    assert same(catalogue.rows(plans), plainly(task(space), plans))
+    assert same(catalogue.sloped(np.array([8, 1])), plainly(task(space), plans))
+
+
+def test_unseen_is_every_legal_plan_but_those_given(
+    space: Space, outside: list[Plan], task: Callable[..., Task]
+) -> None:
+    catalogue = Catalogue(task(space), rows_of)
+    left = catalogue.unseen([space[0], outside[0], space[4], space[4]]).tolist()
+    assert left == [at for at in range(len(space)) if at not in (0, 4)]
