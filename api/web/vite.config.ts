@@ -7,32 +7,82 @@ import { defineConfig } from "vitest/config";
 
 const OUT = "../static";
 
+/** What all pages together may weigh, as gzip packs them. */
+const MOST_BYTES = 80 * 1024;
+
 /** Beside each file its .gz and .br, which api/static_files.py sends to browsers that take them. */
 function compressed(): Plugin {
   return {
     name: "compressed",
     apply: "build",
     writeBundle({ dir = OUT }) {
+      let bytes = 0;
       for (const name of readdirSync(dir, { recursive: true, encoding: "utf8" })) {
         if (!/\.(js|css|html|svg)$/.test(name)) continue;
         const whole = readFileSync(join(dir, name));
-        writeFileSync(join(dir, `${name}.gz`), gzipSync(whole, { level: 9 }));
+        const packed = gzipSync(whole, { level: 9 });
+        bytes += packed.length;
+        writeFileSync(join(dir, `${name}.gz`), packed);
         writeFileSync(join(dir, `${name}.br`), brotliCompressSync(whole));
       }
+      console.log(`all pages: ${bytes} bytes packed, ${MOST_BYTES} at the most`);
+      if (bytes > MOST_BYTES) throw new Error(`the pages weigh ${bytes - MOST_BYTES} bytes too much`);
     },
   };
 }
 
+/** Told in index.html, so that it comes beside the frame and not after it: the page that most links lead to. */
+const FIRST_PAGE = "src/campaign/page.tsx";
+
+/** `<link>`s to the code of the first page, which wait for what the frame itself needs. */
+function toldEarly(): Plugin {
+  return {
+    name: "told-early",
+    apply: "build",
+    transformIndexHtml: {
+      order: "post",
+      handler(html, { bundle = {} }) {
+        const chunks = Object.values(bundle).filter((file) => file.type === "chunk");
+        const page = chunks.find((chunk) => chunk.facadeModuleId?.endsWith(FIRST_PAGE));
+        if (page === undefined) throw new Error(`no chunk is made of ${FIRST_PAGE}`);
+        return [page.fileName, ...page.imports]
+          .filter((file) => !html.includes(file))
+          .map((file) => ({
+            tag: "link",
+            attrs: { rel: "modulepreload", href: `./${file}`, crossorigin: "", fetchpriority: "low" },
+            injectTo: "head",
+          }));
+      },
+    },
+  };
+}
+
+/** What all pages have, the charts, and the pages but the first are one file each: together they pack better, and a
+ * request costs more than a few kB. The first in this list that has a module keeps it, with all that it imports. */
+const FILES: [string, RegExp][] = [
+  [
+    "frame",
+    /node_modules\/preact|web\/src\/(campaign\/(canvas|scales|paths)\.|(?!campaign\/|trial\/|pages\/(create|quote|spec_|use_quote|compare|scaling)))/,
+  ],
+  ["charts", /node_modules\/uplot|\.css$|web\/src\/campaign\/(plot|stack|parts|exports|running)\./],
+  ["pages", /web\/src\/(trial|pages)\//],
+];
+
 // base "./": the service may lie behind any path prefix. `npm run dev` asks the service that MESHTUNE_URL names.
 export default defineConfig({
   base: "./",
-  plugins: [preact(), compressed()],
+  plugins: [preact(), toldEarly(), compressed()],
   build: {
     outDir: OUT,
     emptyOutDir: true,
     // light-dark() in theme.css stays as it is.
     target: ["chrome123", "firefox120", "safari17.5"],
-    modulePreload: { polyfill: false },
+    modulePreload: false,
+    // The looks of all pages are 7 kB: one file that comes with the frame is there sooner than one for each page.
+    cssCodeSplit: false,
+    rolldownOptions: {
+      output: { codeSplitting: { groups: FILES.map(([name, test], at) => ({ name, test, priority: FILES.length - at })) } },
+    },
   },
   // The contrast test reads theme.css.
   test: { css: true },

@@ -1,9 +1,11 @@
 /** The frame around every page, and which page the hash asks for. Pages but the list are loaded when they are opened. */
 import type { ComponentType } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { askAhead } from "./api/client";
 import { Problem, unreachable } from "./api/problem";
 import { askWhoami, session } from "./api/session";
 import { token } from "./api/token";
+import { campaignPath, trialsPath } from "./campaign/paths";
 import { Campaigns } from "./pages/campaigns";
 import { SignIn } from "./pages/signin";
 import { href, place, type Route } from "./router";
@@ -47,7 +49,7 @@ function Page() {
     case "compare":
       return <Lazy load={loadCompare} />;
     case "campaign":
-      return <Lazy key={route.id} load={loadCampaign} id={route.id} />;
+      return <Lazy key={route.id} load={loadCampaign} reads={[campaignPath(route.id), trialsPath(route.id, null)]} id={route.id} />;
     case "trial":
       return <Lazy key={`${route.id}/${route.number}`} load={loadTrial} id={route.id} number={route.number} />;
     case "unknown":
@@ -64,12 +66,13 @@ const loadCompare = () => import("./pages/compare").then((module) => module.Comp
 const loadCampaign = () => import("./campaign/page").then((module) => module.CampaignPage);
 const loadTrial = () => import("./trial/page").then((module) => module.TrialPage);
 
-type LazyProps<P> = P & { load: () => Promise<ComponentType<P>> };
+/** reads: the documents that the page begins with, asked for while its code is on its way. */
+type LazyProps<P> = P & { load: () => Promise<ComponentType<P>>; reads?: readonly string[] };
 
 const loaded = new Map<unknown, ComponentType<never>>();
 
 /** A page whose code comes when it is first shown. */
-function Lazy<P extends object>({ load, ...props }: LazyProps<P>) {
+function Lazy<P extends object>({ load, reads = [], ...props }: LazyProps<P>) {
   const [problem, setProblem] = useState<Problem | null>(null);
   const [, redraw] = useState({});
   const Found = loaded.get(load) as ComponentType<object> | undefined;
@@ -83,8 +86,10 @@ function Lazy<P extends object>({ load, ...props }: LazyProps<P>) {
       (error: unknown) => setProblem(unreachable(error)),
     );
   };
-  useEffect(() => {
-    if (!loaded.has(load)) fetchIt();
+  useLayoutEffect(() => {
+    if (loaded.has(load)) return;
+    reads.forEach(askAhead);
+    fetchIt();
   }, [load]);
   if (Found) return <Found {...props} />;
   if (problem) return <ErrorState problem={problem} onRetry={fetchIt} />;

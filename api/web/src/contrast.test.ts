@@ -1,25 +1,31 @@
-/** WCAG 2.2 AA: text 4.5:1 (1.4.3), marks and the edges of controls 3:1 (1.4.11), in both themes. */
+/** WCAG 2.2 AA: text 4.5:1 (1.4.3), marks, lines of charts and the edges of controls 3:1 (1.4.11), in both themes. */
 import { describe, expect, test } from "vitest";
-import css from "./theme.css?raw";
+import charts from "./campaign/charts.css?raw";
+import { PART_WORDS } from "./campaign/parts";
+import looks from "./theme.css?raw";
 
 const SURFACES = ["bg", "card", "raised"];
 const TEXT: [string, string[]][] = [
   ["ink", [...SURFACES, "trouble-bg"]],
   ["ink-2", [...SURFACES, "trouble-bg"]],
-  ["accent", ["bg", "card", "trouble-bg"]],
+  ["accent", [...SURFACES, "trouble-bg"]],
   ["on-accent", ["accent"]],
-  ["oom", ["bg", "card"]],
-  ["best", ["bg", "card"]],
+  ["oom", [...SURFACES, "trouble-bg"]],
+  ["best", SURFACES],
   ["bg", ["ink"]],
   ...[1, 2, 3, 4, 5].map((step): [string, string[]] => [`on-ramp-${step}`, [`ramp-${step}`]]),
 ];
-const MARKS: [string, string[]][] = ["edge", "focus", "ok", "oom", "failed", "pruned", "running"].map((name) => [
-  name,
-  SURFACES,
-]);
+const MARKS: [string, string[]][] = [
+  ...["edge", "focus", "ok", "oom", "failed", "pruned", "running", "accent", "best", "ink-2"].map((name): [string, string[]] => [name, SURFACES]),
+  ["running", ["line"]], // a bar of progress in its groove
+  ...[1, 2, 3, 4, 5].map((step): [string, string[]] => [`ramp-${step}`, ["card"]]),
+  ...Object.keys(PART_WORDS).map((part): [string, string[]] => [`part-${part}`, ["card", "raised"]]),
+];
+/** Grids and what is filtered out: a ground that is not to be read. */
+const GROUND = new Set([...SURFACES, "trouble-bg", "line"]);
 
 function palette(theme: "light" | "dark"): Map<string, string> {
-  const found = css.matchAll(/--([a-z0-9-]+):\s*light-dark\((#[0-9a-f]{6}),\s*(#[0-9a-f]{6})\)/g);
+  const found = (looks + charts).matchAll(/--([a-z0-9_-]+):\s*light-dark\((#[0-9a-f]{6}),\s*(#[0-9a-f]{6})\)/g);
   return new Map([...found].map(([, name = "", light = "", dark = ""]) => [name, theme === "light" ? light : dark]));
 }
 
@@ -53,6 +59,10 @@ describe.each(["light", "dark"] as const)("%s", (theme) => {
   });
   test.each(cases(MARKS))("the mark --%s is seen on --%s", (front, back) => {
     expect(contrast(of(front), of(back))).toBeGreaterThanOrEqual(3);
+  });
+  test("no colour is left out", () => {
+    const looked = new Set([...TEXT, ...MARKS].map(([front]) => front));
+    expect([...colours.keys()].filter((name) => !looked.has(name) && !GROUND.has(name))).toEqual([]);
   });
   test("the ramp goes one way, and its best end stands out most from the card", () => {
     const steps = [1, 2, 3, 4, 5].map((step) => contrast(of(`ramp-${step}`), of("card")));

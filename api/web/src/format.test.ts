@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { ago, amount, bytes, count, duration, gain, gainInterval, interval, number, objective, probability, share, short, span, stepTime, tokensPerS } from "./format";
+import { ago, amount, bareObjective, bytes, count, duration, gain, gainInterval, interval, number, objective, probability, share, short, span, stepTime, tokensPerS } from "./format";
 
 test("what is not known is a dash, not zero", () => {
   for (const format of [number, amount, count, stepTime, duration, bytes, short, tokensPerS, share, probability, gain])
@@ -65,4 +65,8 @@ test("an interval names its unit once, unless its ends have two", () => {
 
 test("an objective has the unit that the service names", () => {
   expect([objective(0.0123, "s"), objective(12345.6, "tokens/s/device"), objective(41.234, "%")]).toEqual(["12.3 ms", "12\u202f346 tokens/s/device", "41.23 %"]);
+});
+
+test("beside a label only seconds and percent stand with each number", () => {
+  expect([bareObjective(0.0123, "s"), bareObjective(41.234, "%"), bareObjective(12345.6, "tokens/s/device")]).toEqual(["12.3 ms", "41.23 %", "12\u202f346"]);
 });

@@ -146,6 +146,11 @@ export function interval(low: Maybe, high: Maybe, format: (value: Maybe) => stri
   return unit && head.slice(1).join(" ") === unit ? `${head[0]} to ${to}` : `${from} to ${to}`;
 }
 
+/** An objective's value beside a label that says its unit: only a short unit stands with each number. */
+export function bareObjective(value: Maybe, unit: string): string {
+  return objective(value, unit === "s" || unit === "%" ? unit : "");
+}
+
 /** An objective's value with its unit as the service names it ("s", "%", "tokens/s/device", "TFLOP/s"). */
 export function objective(value: Maybe, unit: string): string {
   if (value === null || value === undefined) return UNKNOWN;

@@ -14,6 +14,7 @@ import "./pages/pages.css";
 followTheme();
 followHash();
 followKeys();
-void askWhoami();
 const root = document.getElementById("app");
+// First, as the page asks for what it shows.
 if (root) render(<App />, root);
+void askWhoami();

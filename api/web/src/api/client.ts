@@ -13,6 +13,7 @@ interface Kept {
 }
 
 const kept = new Map<string, Kept>();
+const ahead = new Map<string, Promise<unknown>>();
 let onUnauthorized: (problem: Problem) => void = () => {};
 
 /** Who is told of a 401: the session, which asks for a token. */
@@ -23,6 +24,14 @@ export function tellUnauthorized(listener: (problem: Problem) => void): void {
 /** Forget what was read under another token. */
 export function forget(): void {
   kept.clear();
+  ahead.clear();
+}
+
+/** Ask for a document that a page will read once its code has come: the next `get` of this path is given the answer. */
+export function askAhead(path: string): void {
+  const asked = get(path);
+  asked.catch(() => {}); // whoever reads it is told
+  ahead.set(path, asked);
 }
 
 /** The address of a path below v1/, relative to the page, which may lie behind a path prefix. */
@@ -64,6 +73,8 @@ export async function request(path: string, init: RequestInit = {}): Promise<Res
 
 /** A document. Where the service says that it has not changed (304), this is the very object of the last read. */
 export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
+  const asked = ahead.get(path);
+  if (asked !== undefined && ahead.delete(path)) return asked as Promise<T>;
   const last = kept.get(path);
   const headers: Record<string, string> = last ? { "If-None-Match": last.etag } : {};
   const answer = await patiently(() => request(path, { headers, ...(signal && { signal }) }), signal);

@@ -2,7 +2,7 @@
 import { useCallback, useMemo, useState } from "preact/hooks";
 import uPlot from "uplot";
 import type { CampaignView, TrialBrief } from "../api/types";
-import { number, objective } from "../format";
+import { bareObjective, number, objective } from "../format";
 import { go, href } from "../router";
 import { Card, Switch } from "../ui/basics";
 import { setConditions } from "./conditions";
@@ -78,7 +78,7 @@ function optionsOf(palette: Palette, unit: string, against: Against): PlotOption
   return {
     axes: [
       against === "trials" ? wholeAxis(palette) : { ...axisOf(palette, (value) => number(value, 4), 24), grid: { show: false } },
-      axisOf(palette, (value) => objective(value, unit === "s" ? unit : "")),
+      axisOf(palette, (value) => bareObjective(value, unit)),
     ],
     series: [
       {},

@@ -1,18 +1,30 @@
 /** A canvas that is sharp on every screen, drawn at most once a frame. It shows nothing to those who cannot see it: each
  * chart says in words what it draws. */
 import type { RefObject } from "preact";
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 
-/** An element and the width that it has now; 0 before it is laid out. */
+/** An element and the width that it has now; 0 before it is laid out. What is below the screen is told its width after
+ * the first frame, which it would only hold up. */
 export function useWidth<E extends HTMLElement>(): [RefObject<E | null>, number] {
   const element = useRef<E>(null);
   const [width, setWidth] = useState(0);
   useLayoutEffect(() => {
     const box = element.current!;
-    setWidth(Math.floor(box.getBoundingClientRect().width));
+    const { top, width } = box.getBoundingClientRect();
     const observer = new ResizeObserver(([entry]) => setWidth(Math.floor(entry!.contentRect.width)));
-    observer.observe(box);
-    return () => observer.disconnect();
+    let timer = 0;
+    let frame = 0;
+    if (top < innerHeight) {
+      setWidth(Math.floor(width));
+      observer.observe(box);
+    } else {
+      frame = requestAnimationFrame(() => (timer = window.setTimeout(() => observer.observe(box))));
+    }
+    return () => {
+      cancelAnimationFrame(frame);
+      clearTimeout(timer);
+      observer.disconnect();
+    };
   }, []);
   return [element, width];
 }
@@ -26,7 +38,8 @@ interface CanvasProps {
 
 export function Canvas({ width, height, draw }: CanvasProps) {
   const element = useRef<HTMLCanvasElement>(null);
-  useEffect(() => {
+  // Not after the next frame has been painted, but in it.
+  useLayoutEffect(() => {
     if (width === 0) return;
     const frame = requestAnimationFrame(() => {
       const canvas = element.current!;

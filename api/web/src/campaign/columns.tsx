@@ -1,7 +1,7 @@
 /** The columns of the trials table: the dimensions that vary, and what came of them. */
 import type { ComponentChildren } from "preact";
 import type { TrialBrief } from "../api/types";
-import { bytes, duration, gain, interval, number, objective, probability, stepTime } from "../format";
+import { bareObjective, bytes, duration, gain, interval, number, probability, stepTime } from "../format";
 import { href } from "../router";
 import { Chip } from "../ui/basics";
 import { CAUSE_WORDS, trialWord } from "../words";
@@ -74,7 +74,7 @@ function Outcome({ trial }: { trial: TrialBrief }) {
 
 function Reached({ trial: { objective: reached }, goal }: { trial: TrialBrief; goal: Goal }) {
   if (reached === null) return <>–</>;
-  const format = (value: number | null | undefined) => objective(value, goal.unit === "s" ? goal.unit : "");
+  const format = (value: number | null | undefined) => bareObjective(value, goal.unit);
   return <span title={`95 %: ${interval(reached.low, reached.high, format)}`}>{format(reached.value)}</span>;
 }
 

@@ -1,6 +1,6 @@
 /** The filters as the page holds them: read from the address, written to it, and said in words. */
 import { useMemo } from "preact/hooks";
-import { bytes, objective } from "../format";
+import { bareObjective, bytes } from "../format";
 import { clearFilters, setFilters, useFilters } from "../filters";
 import { CAUSE_WORDS, STATE_WORDS, VERDICT_WORDS } from "../words";
 import { type Condition, type Filters, OTHER_KEYS, readFilters, written } from "./filters";
@@ -37,7 +37,7 @@ export function conditionWords(name: string, condition: Condition, goal: Goal): 
 
 function numberWord(name: string, value: number, goal: Goal): string {
   if (name === "memory") return bytes(value);
-  if (name === "objective") return objective(value, goal.unit === "s" ? goal.unit : "");
+  if (name === "objective") return bareObjective(value, goal.unit);
   return String(value);
 }
 

@@ -1,10 +1,11 @@
 /** One campaign as it is now: read once, then kept up by its events. After a gap in the events it is read again. */
-import { useEffect, useState } from "preact/hooks";
+import { useLayoutEffect, useState } from "preact/hooks";
 import { get, withQuery } from "../api/client";
 import { Problem, unreachable } from "../api/problem";
 import { openStream, type Stream } from "../api/stream";
 import type { AnalysisView, BestView, CampaignView, EventView, TrialBrief, TrialBriefPage } from "../api/types";
 import { Store } from "../store";
+import { campaignPath, PAGE, trialsPath } from "./paths";
 import { type Throttled, throttle } from "./throttle";
 import { upsert } from "./upsert";
 
@@ -18,7 +19,6 @@ export interface Snapshot {
   readonly problem?: Problem | undefined;
 }
 
-const PAGE = 1000;
 // More than that many trials at once are cheaper as pages.
 const MOST_NUMBERS = 100;
 const EVENTS_GAP_MS = 200;
@@ -37,8 +37,8 @@ export class Feed {
   private readonly events: Throttled;
   private readonly findings: Throttled;
 
-  constructor(id: string) {
-    this.path = `campaigns/${encodeURIComponent(id)}`;
+  constructor(private readonly id: string) {
+    this.path = campaignPath(id);
     this.events = throttle(() => this.guarded(() => this.readNamed()), EVENTS_GAP_MS);
     this.findings = throttle(() => this.guarded(() => this.readFindings()), FINDINGS_GAP_MS, FINDINGS_PATIENCE);
     // Findings take the service longest, and come last.
@@ -104,8 +104,7 @@ export class Feed {
   private async readTrials(): Promise<void> {
     let token: string | null = null;
     do {
-      const path: string = withQuery(`${this.path}/trials`, { view: "brief", page_size: PAGE, page_token: token });
-      const page: TrialBriefPage = await this.read<TrialBriefPage>(path);
+      const page: TrialBriefPage = await this.read<TrialBriefPage>(trialsPath(this.id, token));
       token = page.next_page_token;
       this.put({ ...this.with(page.trials), ...(token === null && { trialsRead: true }) });
     } while (token !== null);
@@ -147,7 +146,7 @@ export class Feed {
 /** The feed of a campaign while the component is shown; null at the first drawing. */
 export function useFeed(id: string): Feed | null {
   const [feed, setFeed] = useState<Feed | null>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const opened = new Feed(id);
     setFeed(opened);
     return () => opened.close();

@@ -67,7 +67,7 @@ function CellButton({ cell, goal, ends, pressed }: CellButtonProps) {
       data-testid={`cell-tp${String(cell.x)}-pp${String(cell.y)}`}
       onClick={choose}
     >
-      <strong>{measured ? number(value, 3) : cell.oom > 0 ? "OOM" : "–"}</strong>
+      <strong>{measured ? number(value, 3) + (goal.unit === "%" ? " %" : "") : cell.oom > 0 ? "OOM" : "–"}</strong>
       <span>
         {cell.trials}
         {cell.oom > 0 && ` · ${cell.oom} OOM`}

@@ -102,7 +102,7 @@ function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snaps
             <FailureChart analysis={analysis} />
           </div>
           <SideBySide campaign={campaign} />
-          <TrialsTable campaign={campaign.id} columns={columns} shown={shown} all={trials.length} bestFirst={goal.smallerIsBetter ? "objective" : "-objective"} />
+          <TrialsTable campaign={campaign.id} columns={columns} shown={shown} filters={filters} all={trials.length} bestFirst={goal.smallerIsBetter ? "objective" : "-objective"} />
         </>
       )}
     </>

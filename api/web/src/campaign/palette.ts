@@ -1,5 +1,4 @@
 /** The colours of theme.css as canvases take them, for the theme that is on the screen. */
-import { useMemo } from "preact/hooks";
 import { useStore } from "../store";
 import { colour, drawnTheme } from "../theme";
 
@@ -25,9 +24,14 @@ export function rampStep(merit: number): number {
   return Math.min(RAMP_STEPS - 1, Math.max(0, Math.floor(merit * RAMP_STEPS)));
 }
 
+// Asking the browser for a colour makes it settle all styles: once for a theme, and not for each chart.
+const read = new Map<string, Palette>();
+
 export function usePalette(): Palette {
   const theme = useStore(drawnTheme);
-  return useMemo(readPalette, [theme]);
+  const palette = read.get(theme) ?? readPalette();
+  read.set(theme, palette);
+  return palette;
 }
 
 function readPalette(): Palette {

@@ -92,7 +92,7 @@ function marks(axis: Axis, unit: string): [number, string][] {
   }
   return [0, 0.5, 1].map((at) => {
     const value = axis.low + (axis.flipped ? 1 - at : at) * (axis.high - axis.low);
-    return [at, unit === "s" ? objective(value, unit) : number(value)];
+    return [at, unit === "s" || unit === "%" ? objective(value, unit) : number(value)];
   });
 }
 

@@ -1,5 +1,5 @@
 /** uPlot in a box: as wide as its place, in the colours of the theme, with what is under the pointer in words below it. */
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { useWidth } from "./canvas";
@@ -30,7 +30,7 @@ export function Plot({ label, height, data, options, describe, onSelect, onPick,
   // The plot outlives many drawings of the component, and always speaks to the last one.
   const last = useRef({ describe, onSelect, onPick, data });
   last.current = { describe, onSelect, onPick, data };
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (width === 0) return;
     const made = new uPlot(withDefaults(options(palette), palette, width, height, onSelect !== undefined), last.current.data, box.current!);
     made.hooks.setCursor = [(at) => void (note.current!.textContent = last.current.describe(at.cursor.idx ?? null))];
@@ -52,11 +52,11 @@ export function Plot({ label, height, data, options, describe, onSelect, onPick,
       plot.current = undefined;
     };
   }, [options, palette, width > 0, height]);
-  useEffect(() => {
+  useLayoutEffect(() => {
     plot.current?.setData(data);
     if (note.current) note.current.textContent = last.current.describe(plot.current?.cursor.idx ?? null);
   }, [data, describe]);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (width > 0) plot.current?.setSize({ width, height });
   }, [width, height]);
   return (

@@ -7,7 +7,7 @@ export interface Order {
   readonly descending: boolean;
 }
 
-/** How many rows are in the page at first, and how many more at each "show more". */
+/** How far the table goes at first, and how many rows further at each "show more". */
 export const ROWS = 200;
 
 /** What a column sorts by; null sorts last. */

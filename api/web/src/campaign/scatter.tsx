@@ -1,7 +1,7 @@
 /** Speed against memory: what more memory buys, and where the device ends. */
 import { useCallback, useMemo, useState } from "preact/hooks";
 import type { CampaignView, TrialBrief } from "../api/types";
-import { bytes, number, objective } from "../format";
+import { bareObjective, bytes, number, objective } from "../format";
 import { go, href } from "../router";
 import { Card } from "../ui/basics";
 import { Canvas, useWidth } from "./canvas";
@@ -124,7 +124,7 @@ function Axes({ scales: { x, y }, unit, limit }: { scales: Scales; unit: string;
       {ticks(y.low, y.high, 4).map((value) => (
         <g key={value}>
           <line class="grid" x1={LEFT} x2={x.to} y1={toPixel(y, value)} y2={toPixel(y, value)} />
-          <text x={LEFT - 6} y={toPixel(y, value) + 4} text-anchor="end">{objective(value, unit === "s" ? unit : "")}</text>
+          <text x={LEFT - 6} y={toPixel(y, value) + 4} text-anchor="end">{bareObjective(value, unit)}</text>
         </g>
       ))}
       {ticks(x.low / step, x.high / step, (x.to - LEFT) / 60).map((value) => (

@@ -1,9 +1,9 @@
 /** The campaign in five figures. */
 import type { CampaignView, ObjectiveView, TrialBrief } from "../api/types";
-import { count, duration, gain, gainInterval, interval, number, objective, share, stepTime } from "../format";
+import { bareObjective, count, duration, gain, gainInterval, interval, number, objective, share, stepTime } from "../format";
 import { href } from "../router";
 import { Progress, Tile } from "../ui/basics";
-import { CAUSE_WORDS, failureCounts } from "../words";
+import { CAUSE_WORDS, doneOf, failureCounts } from "../words";
 import { setConditions } from "./conditions";
 
 interface TilesProps {
@@ -50,12 +50,12 @@ function Value({ value, unit }: { value: number; unit: string }) {
 }
 
 function intervalOf({ low, high, unit }: ObjectiveView): string {
-  return interval(low, high, (value) => objective(value, unit === "s" ? unit : ""));
+  return interval(low, high, (value) => bareObjective(value, unit));
 }
 
 function Budget({ campaign: { summary, elapsed_s }, again }: Pick<TilesProps, "campaign" | "again">) {
   const { budget, in_flight, device_hours } = summary;
-  const done = Math.max(0, summary.done - again);
+  const done = doneOf(summary.done, again, budget.trials);
   const limits: [string, number, number | null, (value: number) => string][] = [
     ["device-hours", device_hours, budget.device_hours, (value) => number(value)],
     ["time", elapsed_s, budget.wall_time_s, (value) => duration(value)],

@@ -10,6 +10,8 @@ import { EmptyState } from "../ui/states";
 import { Head, parseSort, sortText, TableFrame } from "../ui/table";
 import { clearConditions } from "./conditions";
 import type { Column } from "./columns";
+import type { Filters } from "./filters";
+import { useGrowing } from "./growing";
 import { useRemembered } from "./remembered";
 import { inOrder, ROWS } from "./rows";
 
@@ -17,22 +19,26 @@ interface TrialsTableProps {
   campaign: string;
   columns: readonly Column[];
   shown: readonly TrialBrief[];
+  filters: Filters;
   /** Before filtering. */
   all: number;
   /** Best first, whichever way the objective counts. */
   bestFirst: string;
 }
 
-export function TrialsTable({ campaign, columns, shown, all, bestFirst }: TrialsTableProps) {
+export function TrialsTable({ campaign, columns, shown, filters, all, bestFirst }: TrialsTableProps) {
   const [asked] = useFilter("sort");
-  const [rows, setRows] = useState(ROWS);
+  const [most, setMost] = useState(ROWS);
   const [choice, remember] = useRemembered<Readonly<Record<string, boolean>>>("meshtune.columns", {});
   const sort = parseSort(asked || bestFirst);
   const order = useMemo(() => inOrder(shown, { column: sort.key, descending: sort.descending }), [shown, sort.key, sort.descending]);
   const isShown = (column: Column) => choice[column.name] ?? !column.hidden;
   const visible = useMemo(() => columns.filter(isShown), [columns, choice]);
+  // A sorted or filtered table is looked at from its top; one that trials are added to stays as it is.
+  const look = useMemo(() => ({}), [filters, sort.key, sort.descending]);
+  const [rows, end] = useGrowing<HTMLDivElement>(look, Math.min(most, order.length));
   const drawn = useRows(order.slice(0, rows), visible);
-  const left = order.length - rows;
+  const left = order.length - most;
   const menu = (
     <details class="menu">
       <summary class="button">Columns</summary>
@@ -76,9 +82,10 @@ export function TrialsTable({ campaign, columns, shown, all, bestFirst }: Trials
           </tbody>
         </TableFrame>
       )}
-      {left > 0 && (
+      <div ref={end} />
+      {left > 0 && rows >= most && (
         <p class="more">
-          <Button onClick={() => setRows(rows + ROWS)} data-testid="show-more">
+          <Button onClick={() => setMost(most + ROWS)} data-testid="show-more">
             Show {count(Math.min(ROWS, left))} more of {count(left)}
           </Button>
         </p>

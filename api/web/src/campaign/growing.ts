@@ -1,0 +1,33 @@
+/** How much of a long list is in the page: the first few, and more as one scrolls towards the end of them. */
+import { type RefObject } from "preact";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
+
+/** Rows at first, and so many more each time: about a screen. */
+export const STEP = 30;
+/** In pixels: the next rows are there before one sees that they were not. */
+const NEAR = 1200;
+
+interface Grown {
+  readonly of: unknown;
+  readonly rows: number;
+}
+
+/** of: what the list is of; another starts it anew. most: where it stops. Gives the rows to show, and what to put after
+ * the last of them. */
+export function useGrowing<E extends Element>(of: unknown, most: number): [number, RefObject<E | null>] {
+  const end = useRef<E>(null);
+  const [grown, grow] = useState<Grown>({ of, rows: STEP });
+  const rows = Math.min(most, grown.of === of ? grown.rows : STEP);
+  useLayoutEffect(() => {
+    if (rows >= most || end.current === null) return;
+    const observer = new IntersectionObserver(
+      (entries) => {
+        if (entries.some((entry) => entry.isIntersecting)) grow({ of, rows: rows + STEP });
+      },
+      { rootMargin: `${NEAR}px` },
+    );
+    observer.observe(end.current);
+    return () => observer.disconnect();
+  }, [of, rows, most]);
+  return [rows, end];
+}
