@@ -6,7 +6,8 @@ the pages of trials of any campaign. First: each answer is asked for once after 
 are made; `start` is the second start on that database. Again: at random, as pages that poll do. CPU is the service's,
 for each request. Other figures are asked for by name:
 
---sizes 1k,10k,100k,1M   what one request costs against the number of trials, and what database and service hold
+--sizes 1k,10k,100k,1M   what one request costs against the number of trials, and what database and service hold;
+                         one database grows from size to size
 --trials-in-flight 500   how long ticks take with so many simulated trials in flight
 --idle 200               what so many campaigns cost whose one job each goes on
 --streams 200            how late an event reaches each of so many streams
@@ -27,8 +28,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from service_copy import stored_bytes
 from service_fill import Filled, fill
 from service_live import idle_row, late_ms, soak, tick_row
 from service_process import Server, postgres, serving
@@ -124,18 +127,27 @@ def filled_store(url: str, campaigns: int, trials_each: int) -> Filled:
         return fill(store, campaigns, trials_each)
 
 
-def size_row(kind: str, size: int, trials_each: int) -> list[str]:
-    """What one request costs, in ms, first and again (the median of 50), with so many trials in the database."""
+def size_row(url: str, home: Path, size: int, trials_each: int) -> list[str]:
+    """What one request costs, in ms, first and again (the median of 50), with so many trials in the database, and
+    how long it took to fill it up to them. The first answers are of the campaign that was added last."""
+    begun = time.monotonic()
+    with Store.open(url) as store:
+        filled = fill(store, max(1, size // trials_each), trials_each)
+        took_s, stored = time.monotonic() - begun, stored_bytes(store) / 2**20
+    with serving(url, home) as server:
+        cells = []
+        for paths in (list_paths(), best_paths(filled), page_paths(filled)):
+            first, again = ask(server, paths[-1:], 1), ask(server, paths[-1:] * 50, 1)
+            cells += [f"{first.quantile(0.5):.1f}", f"{again.quantile(0.5):.1f}"]
+        memory = server.memory_bytes / 2**20
+    return [f"{size:,}", *cells, f"{stored:.0f}", f"{memory:.0f}", f"{took_s:.0f}"]
+
+
+def size_rows(kind: str, sizes: Sequence[int], trials_each: int) -> Iterator[list[str]]:
+    """One for each size, in one database that grows."""
     with tempfile.TemporaryDirectory() as folder, database(kind, Path(folder)) as url:
-        filled = filled_store(url, max(1, size // trials_each), trials_each)
-        stored = sum(path.stat().st_size for path in Path(folder).glob("meshtune.db*")) / 2**20
-        with serving(url, Path(folder)) as server:
-            cells = []
-            for paths in (list_paths(), best_paths(filled), page_paths(filled)):
-                first, again = ask(server, paths[-1:], 1), ask(server, paths[-1:] * 50, 1)
-                cells += [f"{first.quantile(0.5):.1f}", f"{again.quantile(0.5):.1f}"]
-            memory = server.memory_bytes / 2**20
-    return [kind, f"{size:,}", *cells, f"{stored:.0f}" if stored else "", f"{memory:.0f}"]
+        for size in sorted(sizes):
+            yield [kind, *size_row(url, Path(folder), size, trials_each)]
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -161,11 +173,11 @@ def seconds_of(text: str) -> float:
 
 
 @contextmanager
-def empty_service() -> Iterator[Server]:
-    """On a SQLite database in a home of its own."""
+def empty_service(kind: str) -> Iterator[Server]:
+    """On an empty database in a home of its own."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        database("sqlite", Path(folder)) as url,
+        database(kind, Path(folder)) as url,
         serving(url, Path(folder)) as server,
     ):
         yield server
@@ -185,56 +197,67 @@ def print_latencies(kinds: Sequence[str], campaigns: int, trials_each: int, in_f
 
 
 def print_sizes(kinds: Sequence[str], sizes: Sequence[int], trials_each: int) -> None:
-    rows = [tell(size_row(kind, size, trials_each)) for kind in kinds for size in sizes]
+    rows = [tell(row) for kind in kinds for row in size_rows(kind, sizes, trials_each)]
     asked = [f"{name}, {time} ms" for name in ("list", "best", "trials") for time in ("first", "again")]
-    print_table(["database", "trials", *asked, "database MiB", "service MiB"], rows)
+    print_table(["database", "trials", *asked, "database MiB", "service MiB", "filled in s"], rows)
 
 
-def print_ticks(server: Server, trials: int, seconds: float, search: str) -> None:
-    row = tick_row(server, trials, seconds, search)
-    print_table(["in flight", "ticks", "mean s", "p50 <= s", "p99 <= s", "longest <= s", "CPU cores"], [row])
+def print_ticks(kinds: Sequence[str], trials: int, seconds: float, search: str) -> None:
+    rows = []
+    for kind in kinds:
+        with empty_service(kind) as server:
+            rows.append(tell([kind, *tick_row(server, trials, seconds, search)]))
+    print_table(["database", "in flight", "ticks", "mean s", "p50 <= s", "p99 <= s", "longest <= s", "CPU cores"], rows)
 
 
-def print_idle(server: Server, campaigns: int, seconds: float) -> None:
-    row = idle_row(server, campaigns, seconds)
-    print_table(["active campaigns", "CPU cores"], [row])
+def print_idle(kinds: Sequence[str], campaigns: int, seconds: float) -> None:
+    rows = []
+    for kind in kinds:
+        with empty_service(kind) as server:
+            rows.append(tell([kind, *idle_row(server, campaigns, seconds)]))
+    print_table(["database", "active campaigns", "CPU cores"], rows)
 
 
-def print_streams(server: Server, streams: int, moves: int) -> None:
-    ordered = sorted(late_ms(server, streams, moves))
-    figures = [f"{ordered[min(len(ordered) - 1, int(share * len(ordered)))]:.0f}" for share in (0.5, 0.99, 1.0)]
-    print_table(["streams", "events", "p50 ms", "p99 ms", "max ms"], [[str(streams), str(moves), *figures]])
+def print_streams(kinds: Sequence[str], streams: int, moves: int) -> None:
+    rows = []
+    for kind in kinds:
+        with empty_service(kind) as server:
+            ordered = sorted(late_ms(server, streams, moves))
+        figures = [f"{ordered[min(len(ordered) - 1, int(share * len(ordered)))]:.0f}" for share in (0.5, 0.99, 1.0)]
+        rows.append(tell([kind, str(streams), str(moves), *figures]))
+    print_table(["database", "streams", "events", "p50 ms", "p99 ms", "max ms"], rows)
 
 
-def print_soak(server: Server, seconds: float, every_s: float) -> None:
+def print_soak(kinds: Sequence[str], seconds: float, every_s: float) -> None:
     """With the growth since the first sixth, in which caches fill: of 30 minutes the first five."""
-    rows = [tell(row) for row in soak(server, seconds, every_s, lambda paths: ask(server, paths, 5))]
-    print_table(["minutes", "trials that ended", "service MiB"], rows)
-    settled, last = float(rows[len(rows) // 6][2]), float(rows[-1][2])
-    sys.stdout.write(f"growth since minute {rows[len(rows) // 6][0]}: {100 * (last / settled - 1):+.1f} %\n")
+    for kind in kinds:
+        with empty_service(kind) as server:
+            rows = [tell([kind, *row]) for row in soak(server, seconds, every_s, partial(ask, server, in_flight=5))]
+        print_table(["database", "minutes", "trials that ended", "service MiB"], rows)
+        settled, last = rows[max(0, len(rows) // 6 - 1)], rows[-1]
+        growth = 100 * (float(last[3]) / float(settled[3]) - 1)
+        sys.stdout.write(f"{kind}: growth since minute {settled[1]}: {growth:+.1f} %\n\n")
 
 
-def print_quick() -> None:
-    print_latencies(["sqlite"], campaigns=3, trials_each=40, in_flight=10, requests=100)
-    print_sizes(["sqlite"], [40], trials_each=40)
-    with empty_service() as server:
-        print_ticks(server, 20, seconds=2.0, search="random")
-        print_idle(server, 4, seconds=1.0)
-        print_streams(server, 5, moves=2)
-        print_soak(server, 4.0, every_s=1.0)
+def print_quick(kinds: Sequence[str]) -> None:
+    print_latencies(kinds, campaigns=6, trials_each=40, in_flight=10, requests=100)
+    print_sizes(kinds, [40, 240], trials_each=40)
+    print_ticks(kinds, 20, seconds=2.0, search="random")
+    print_idle(kinds, 4, seconds=1.0)
+    print_streams(kinds, 5, moves=2)
+    print_soak(kinds, 4.0, every_s=1.0)
 
 
-def print_live(arguments: argparse.Namespace) -> None:
-    """What is asked for of a service that drives campaigns."""
-    with empty_service() as server:
-        if arguments.trials_in_flight:
-            print_ticks(server, arguments.trials_in_flight, 60.0, arguments.search)
-        if arguments.idle:
-            print_idle(server, arguments.idle, 30.0)
-        if arguments.streams:
-            print_streams(server, arguments.streams, moves=20)
-        if arguments.soak:
-            print_soak(server, seconds_of(arguments.soak), 60.0)
+def print_live(kinds: Sequence[str], arguments: argparse.Namespace) -> None:
+    """What is asked for of services that drive campaigns: one for each figure, since all share a simulated cluster."""
+    if arguments.trials_in_flight:
+        print_ticks(kinds, arguments.trials_in_flight, 60.0, arguments.search)
+    if arguments.idle:
+        print_idle(kinds, arguments.idle, 30.0)
+    if arguments.streams:
+        print_streams(kinds, arguments.streams, moves=20)
+    if arguments.soak:
+        print_soak(kinds, seconds_of(arguments.soak), 60.0)
 
 
 def main() -> None:
@@ -256,11 +279,11 @@ def main() -> None:
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     sys.stdout.write(f"load average before: {load}; {os.cpu_count()} processors\n\n")
     if arguments.quick:
-        print_quick()
+        print_quick(kinds)
     elif arguments.sizes:
         print_sizes(kinds, [size_of(text) for text in arguments.sizes.split(",")], arguments.trials)
     elif arguments.trials_in_flight or arguments.idle or arguments.streams or arguments.soak:
-        print_live(arguments)
+        print_live(kinds, arguments)
     else:
         print_latencies(kinds, arguments.campaigns, arguments.trials, arguments.in_flight, arguments.requests)
 

@@ -10,9 +10,8 @@ BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "service.py"
 
 
 def test_the_quick_benchmark_prints_every_table() -> None:
-    done = subprocess.run(
-        [sys.executable, BENCHMARK, "--quick"], capture_output=True, text=True, timeout=300, check=False
-    )
+    asked = [sys.executable, BENCHMARK, "--quick", "--databases", "sqlite"]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     for word in ("CPU ms", "best, again ms", "longest <= s", "active campaigns", "events", "trials that ended"):
         assert f"| {word} |" in done.stdout, done.stdout

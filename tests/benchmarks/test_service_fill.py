@@ -1,0 +1,117 @@
+"""Campaigns that the benchmark of the service copies answer as the ones that it wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from postgres_lab import PostgresLab
+from service_copy import COPIED, copy_campaign
+from service_fill import APART_S, ORIGINALS, START, fill
+
+from api.app import create_app
+from api.settings import Settings
+from tuner.campaign import CampaignState
+from tuner.paths import Home
+from tuner.search.base import Choice
+from tuner.service import Service
+from tuner.store import Store, tables
+from tuner.trial import Origin, job_name
+
+# What a service writes for itself; it would do so for a copy, too.
+ITS_OWN = {"holders", "leases", "summaries", "answers", "tokens", "audit", "idempotency"}
+UNPACED = Settings(trust_loopback=True, requests_per_s=1e6, requests_burst=10**6)
+TRIALS = 30
+SOURCE, COPY = "filled-000000", "copied-000000"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresLab]:
+    with PostgresLab() as lab:
+        yield lab
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """An empty one."""
+    url = f"sqlite:///{tmp_path}/store.db"
+    if request.param == "postgres":
+        server = request.getfixturevalue("server")
+        url = server.create(tmp_path.name)
+    with Store.open(url) as store:
+        yield store
+
+
+def test_every_table_is_copied_or_what_a_service_writes_for_itself() -> None:
+    assert {table.name for table in COPIED} == tables.metadata.tables.keys() - ITS_OWN
+
+
+def _reads(document: Any) -> Iterator[str]:
+    """Every GET of the API about one campaign, by its path below the campaign."""
+    prefix = "/v1/campaigns/{campaign_id}"
+    for path, methods in document["paths"].items():
+        if "get" in methods and path.startswith(prefix) and "{name}" not in path:
+            for format in ("megatron", "slurm") if "{format}" in path else ("",):
+                for number in range(0, TRIALS, 7) if "{number}" in path else (0,):
+                    yield path.removeprefix(prefix).format(format=format, number=number, attempt=1)
+
+
+def test_a_copy_answers_all_reads_as_its_source_does_but_for_ids(store: Store, tmp_path: Path) -> None:
+    fill(store, 2, TRIALS)
+    with store._database.writing() as connection:
+        copy_campaign(connection, SOURCE, COPY, name="filled 0", later_s=0.0, slower=1.0)
+    app = create_app(Service(store, Home(tmp_path)), settings=UNPACED)
+    client = TestClient(app, client=("127.0.0.1", 1), base_url="http://127.0.0.1")
+    paths = list(_reads(client.get("/openapi.json").json()))
+    assert len(paths) > 30
+    answered = 0
+    for path in paths:
+        first, second = (client.get(f"/v1/campaigns/{id}{path}") for id in (SOURCE, COPY))
+        answered += first.status_code == 200
+        assert (first.status_code, _plain(first.text)) == (second.status_code, _plain(second.text)), path
+    assert answered > 25
+
+
+def _plain(text: str) -> Any:
+    """Without what tells the two apart: their ids, and the ids of their events but for the steps between them."""
+    document = json.loads(text.replace(SOURCE, COPY))
+    if isinstance(document, list):
+        return [{**event, "id": event["id"] - document[0]["id"]} for event in document]
+    return document
+
+
+def test_copies_have_ids_names_times_and_speeds_of_their_own(store: Store) -> None:
+    filled = fill(store, ORIGINALS + 1, TRIALS)
+    source, copy = (store.campaign(id) for id in (filled.campaign_ids[0], filled.campaign_ids[-1]))
+    assert (copy.id, copy.spec.name) == ("filled-000004", "filled 4")
+    assert copy.created_at == source.created_at + ORIGINALS * APART_S
+    first, second = store.trials(source.id), store.trials(copy.id)
+    assert [trial.plan for trial in first] == [trial.plan for trial in second]
+    slower = {
+        round(b.measurement.step_time_s / a.measurement.step_time_s, 6)
+        for a, b in zip(first, second, strict=True)
+        if a.measurement is not None and b.measurement is not None
+    }
+    assert len(slower) == 1
+    assert slower != {1.0}
+    for trial in second:
+        assert trial.last.job_name == trial.last.job_id == job_name(copy.id, trial.number, trial.last.number)
+        assert trial.last.planned_at >= copy.created_at
+    assert {event.campaign_id for event in store.events(copy.id)} == {copy.id}
+    assert len(store.events(copy.id)) == len(store.events(source.id))
+
+
+def test_a_filled_store_grows_and_takes_campaigns_of_people_afterwards(store: Store) -> None:
+    fill(store, 1, TRIALS)
+    grown = fill(store, ORIGINALS + 2, TRIALS)
+    assert [len(store.trials(id)) for id in grown.campaign_ids] == [TRIALS] * (ORIGINALS + 2)
+    last = store.last_event_id()
+    found = grown.campaign_ids[-1]
+    store.create_campaign(replace(store.campaign(found), id="launched", state=CampaignState.RUNNING))
+    (trial, *_) = store.plan_trials("launched", [Choice(store.trial(found, 0).plan)], Origin.SEARCH, now=START)
+    assert (trial.number, store.last_event_id()) == (0, last + 2)
