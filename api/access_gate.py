@@ -6,7 +6,6 @@ Whoever is nobody gets no further, whatever the routes say, but to /metrics, whi
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
@@ -59,7 +58,6 @@ class Gate:
         self._audit = Audit(access, now, clock)
         self._known: dict[str, tuple[Token, float]] = {}
         self._looking = threading.Lock()
-        self._looks: dict[tuple[int, str], asyncio.Task[Token | None]] = {}
         self._requests = Buckets(settings.requests_per_s, settings.requests_burst)
         self._posts = Buckets(settings.posts_per_s, settings.posts_burst)
 
@@ -108,7 +106,7 @@ class Gate:
         # Its first use is paid for by its address, so that nobody tries many secrets; an own bucket has who is known.
         if sha256 not in self._known:
             self._pace(f"at {address}", request.method)
-        token = self._trusted(sha256) or await self._looked_up(sha256, secret)
+        token = self._trusted(sha256) or await make(Turns.LOOK, self._look_up, sha256, secret)
         refusal = "there is no such token" if token is None else token.refusal(self._now())
         if token is None or refusal:
             raise Unauthenticated(refusal)
@@ -132,15 +130,6 @@ class Gate:
     def _trusted(self, sha256: str) -> Token | None:
         token, seen_at = self._known.get(sha256, (None, 0.0))
         return token if self._clock() - seen_at < TRUST_S else None
-
-    async def _looked_up(self, sha256: str, secret: str) -> Token | None:
-        """As `_look_up`; requests that come at once wait for one thread, since a thread for each would hold up all."""
-        key = (id(asyncio.get_running_loop()), sha256)
-        look = self._looks.get(key)
-        if look is None:
-            look = self._looks[key] = asyncio.create_task(make(Turns.LOOK, self._look_up, sha256, secret))
-            look.add_done_callback(lambda _: self._looks.pop(key, None))
-        return await asyncio.shield(look)
 
     def _look_up(self, sha256: str, secret: str) -> Token | None:
         """The token as the store has it now. Of requests that come at once, one asks."""

@@ -68,7 +68,6 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
     metrics = Metrics(service, driver, hub)
     readiness = Readiness(lambda: service.store.check(), hub)
     reading = Reading(service.store)
-    summaries = reading.summaries
     stop = threading.Event()
 
     @asynccontextmanager
@@ -78,24 +77,25 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
         thread = threading.Thread(target=_drive, args=(driver, service, stop), name="driver", daemon=True)
         app.state.thread = readiness.driver = thread
         thread.start()
-        summaries.start()
+        reading.start()
         try:
             yield
         finally:
             stop_by = time.monotonic() + STOP_LIMIT_S
             stop.set()
             hub.stop(0.0)
-            summaries.stop(0.0)
+            reading.stop(0.0)
             # Both block the event loop, which has nobody left to serve. What still runs then needs the store; the
             # process ends without waiting for it.
             thread.join(STOP_LIMIT_S)
-            ended = [part.stop(max(0.0, stop_by - time.monotonic())) for part in (hub, summaries)]
+            ended = [part.stop(max(0.0, stop_by - time.monotonic())) for part in (hub, reading)]
             if all(ended) and not thread.is_alive():
                 close()
 
     def end_soon() -> None:
         stop.set()
         hub.end_soon()
+        reading.end_soon()
 
     app = FastAPI(
         title="meshtune",

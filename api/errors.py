@@ -26,6 +26,7 @@ from api.access_errors import (
     TooManyRequests,
     Unauthenticated,
 )
+from api.worker import WorkerEnded
 from runners.base import RunnerError
 from runners.dialects.base import CannotExpress
 from runners.outcome import ResultMalformed
@@ -121,6 +122,7 @@ PROBLEMS: Mapping[type[Exception], tuple[HTTPStatus, str, str]] = {
     IllegalMove: (HTTPStatus.CONFLICT, "illegal-move", "Its present state does not allow this"),
     StoreUnavailable: (HTTPStatus.SERVICE_UNAVAILABLE, "store-unavailable", "The database cannot be used now"),
     StoreError: (HTTPStatus.INTERNAL_SERVER_ERROR, "store-error", "The database refused"),
+    WorkerEnded: (HTTPStatus.SERVICE_UNAVAILABLE, "worker-ended", "What this takes was broken off"),
     RunnerError: (HTTPStatus.SERVICE_UNAVAILABLE, "runner-unavailable", "The runner cannot be used now"),
 }
 

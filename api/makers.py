@@ -5,8 +5,8 @@ What takes long, such as a ranking of a thousand trials, has one turn for all; w
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from enum import IntEnum
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
 from typing import ParamSpec, TypeVar
 
 from anyio import CapacityLimiter
@@ -17,15 +17,18 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Turns(IntEnum):
-    """Each kind of work has threads of its own, so many."""
+class Turns(Enum):
+    """Each kind of work has threads of its own."""
 
-    LONG = 1
-    SHORT = 3
+    LONG = auto()
+    SHORT = auto()
+    # What another process computes for seconds: its thread waits.
+    ANALYSIS = auto()
     # Looks at how new the store is, which every request waits for.
-    LOOK = 2
+    LOOK = auto()
 
 
+THREADS: Mapping[Turns, int] = {Turns.LONG: 1, Turns.SHORT: 3, Turns.ANALYSIS: 1, Turns.LOOK: 2}
 _limiters: RunVar[dict[Turns, CapacityLimiter]] = RunVar("limiters")
 
 
@@ -34,6 +37,6 @@ async def make(turns: Turns, work: Callable[P, T], *args: P.args, **kwargs: P.kw
     try:
         limiters = _limiters.get()
     except LookupError:
-        limiters = {each: CapacityLimiter(each) for each in Turns}
+        limiters = {each: CapacityLimiter(threads) for each, threads in THREADS.items()}
         _limiters.set(limiters)
     return await run_sync(lambda: work(*args, **kwargs), limiter=limiters[turns])

@@ -7,25 +7,33 @@ own transaction. A version is read before what it stands for, so what is kept is
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated
 
 from fastapi import Depends, Request
 from pydantic import TypeAdapter
 
+from api.analysing import analysed
 from api.answers import Answer, answer_of
+from api.archive import Archive
 from api.kept import Kept
 from api.polled import Polled
-from api.summaries import Summaries
+from api.summaries import Summaries, shortlist_of
 from api.views import BestView, CampaignView, ParetoView, best_view, campaign_view, pareto_view
+from api.worker import Worker
 from tuner.campaign import Campaign
 from tuner.pages import Stamp
 from tuner.pareto import front_of
-from tuner.ranking import Ranked, completed, numbers_of, rank
+from tuner.ranking import Ranked, completed, numbers_of
 from tuner.recommend import recommend_among
 from tuner.store import Store
 
+# How many settings are told where nobody says how many.
+TOP = 10
+# The events that change what trials teach; a job that is sent or begins to run teaches nothing yet.
+TEACHING = ("campaign.created", "trial.planned", "trial.done")
 # Bytes of packed answers, and of campaigns as lists show them.
 MOST_ANSWERS = 64 * 2**20
 MOST_VIEWS = 32 * 2**20
@@ -43,24 +51,58 @@ class Reading:
         self._store = store
         self._answers: Kept[Answer] = Kept(MOST_ANSWERS, lambda answer: answer.weight)
         self._views: Kept[bytes] = Kept(MOST_VIEWS, len)
-        self.summaries = Summaries(store)
+        self._archive = Archive(store)
+        self._worker = Worker()
+        self.summaries = Summaries(store, over=self.best)
         self._campaigns: Kept[Campaign] = Kept(MOST_CAMPAIGNS)
+
+    def start(self) -> None:
+        """Begin to make ahead and to write down, and allow work elsewhere."""
+        self._worker.start()
+        self._archive.start()
+        self.summaries.start()
+
+    def stop(self, limit_s: float) -> bool:
+        """End all of it; whether it has ended within so long."""
+        self.end_soon()
+        stop_by = time.monotonic() + limit_s
+        ended = [part.stop(max(0.0, stop_by - time.monotonic())) for part in (self.summaries, self._archive)]
+        return all(ended)
+
+    def end_soon(self) -> None:
+        """Break off what takes seconds; whoever waits for it is told so."""
+        self._worker.stop()
 
     def of_trials(self, campaign_id: str, question: str, render: Callable[[Campaign], bytes]) -> Answer:
         """What `render` makes of the campaign's spec and trials, and of nothing else. question: names it among the
         answers of the campaign. Raises NotFound."""
-        version = self._store.pages.newest_event(campaign_id)
-        return self._answers.get_or_make(
-            (campaign_id, question), version, lambda: answer_of(render(self._spec_of(campaign_id)))
-        )
+        event = self._store.pages.newest_event(campaign_id)
+        return self._answers.get_or_make((campaign_id, question), event, lambda: self._made(campaign_id, render))
 
-    def best(self, campaign_id: str, top: int) -> Answer:
+    def best(self, campaign_id: str, top: int = TOP) -> Answer:
         """The recommendation, the best settings and the front. Raises NotFound."""
-        return self.of_trials(campaign_id, f"best {top}", lambda campaign: self._best(campaign, top))
+        if top != TOP:
+            return self.of_trials(campaign_id, f"best {top}", lambda campaign: self._best(campaign, top))
+        return self._archived(campaign_id, "best", lambda campaign: self._best(campaign, TOP))
 
     def pareto(self, campaign_id: str) -> Answer:
         """The front alone. Raises NotFound."""
-        return self.of_trials(campaign_id, "pareto", self._pareto)
+        return self._archived(campaign_id, "pareto", self._pareto)
+
+    def known_analysis(self, campaign_id: str) -> Answer | None:
+        """The analysis, None where it is still to be made. Raises NotFound."""
+        event = self._store.pages.newest_event(campaign_id, TEACHING)
+        kept = self._answers.get((campaign_id, "analysis"), event)
+        return kept or self._archive.kept(campaign_id, "analysis", event)
+
+    def analysis(self, campaign_id: str) -> Answer:
+        """What the trials teach. Raises NotFound, WorkerEnded."""
+        return self._archived(
+            campaign_id,
+            "analysis",
+            lambda campaign: analysed(self._worker, campaign, self._store.trials(campaign_id)),
+            TEACHING,
+        )
 
     def campaign(self, campaign: Campaign, trouble: str) -> Answer:
         """One campaign, as it is given. Raises NotFound."""
@@ -77,6 +119,26 @@ class Reading:
             question, (tuple(versions.items()), token), lambda: answer_of(self._page(versions, token))
         )
 
+    def _archived(
+        self, campaign_id: str, question: str, render: Callable[[Campaign], bytes], kinds: Collection[str] = ()
+    ) -> Answer:
+        """As `of_trials`; of a campaign that is over, for every later start of the service, too. kinds: of the events
+        that change it, all where none is named."""
+        event = self._store.pages.newest_event(campaign_id, kinds)
+
+        def found() -> Answer:
+            kept = self._archive.kept(campaign_id, question, event)
+            if kept is not None:
+                return kept
+            made = self._made(campaign_id, render)
+            self._archive.keep(campaign_id, question, event, made)
+            return made
+
+        return self._answers.get_or_make((campaign_id, question), event, found)
+
+    def _made(self, campaign_id: str, render: Callable[[Campaign], bytes]) -> Answer:
+        return answer_of(render(self._spec_of(campaign_id)))
+
     def _page(self, versions: Mapping[str, tuple[int, float, str]], token: str | None) -> bytes:
         views = {id: self._views.get(id, version) for id, version in versions.items()}
         changed = self._store.pages.campaigns([id for id, view in views.items() if view is None])
@@ -89,16 +151,17 @@ class Reading:
         return b'{"campaigns":[%b],"next_page_token":%b}' % (shown, json.dumps(token).encode())
 
     def _best(self, campaign: Campaign, top: int) -> bytes:
-        ranking = rank(campaign, self._store.pages.measured(campaign.id))
+        ranking = shortlist_of(self._store, campaign, top).ranking
         recommendation = recommend_among(campaign.spec, ranking)
         choice = [] if recommendation.choice is None else [recommendation.choice]
         ranking = self._with_whole(campaign, ranking, [*ranking[:top], *front_of(ranking), *choice])
-        if recommendation.choice is not None:
-            recommendation = replace(recommendation, choice=ranking[recommendation.choice.rank - 1])
+        if (chosen := recommendation.choice) is not None:
+            whole = next(entry for entry in ranking if entry.rank == chosen.rank)
+            recommendation = replace(recommendation, choice=whole)
         return _BEST.dump_json(best_view(campaign, recommendation, ranking, top))
 
     def _pareto(self, campaign: Campaign) -> bytes:
-        ranking = rank(campaign, self._store.pages.measured(campaign.id))
+        ranking = shortlist_of(self._store, campaign, top=0).ranking
         return _PARETO.dump_json(pareto_view(campaign, self._with_whole(campaign, ranking, front_of(ranking))))
 
     def _with_whole(self, campaign: Campaign, ranking: Sequence[Ranked], shown: Sequence[Ranked]) -> list[Ranked]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import TypeAdapter
 
 from api.access import HarmlessSpec, reads
-from api.analysis_views import AnalysisView, analysis_view
+from api.analysis_views import AnalysisView
 from api.answers import NOT_MODIFIED
 from api.handles import (
     ONE_SPACE,
     CampaignId,
     ServiceHandle,
 )
+from api.makers import Turns, make
 from api.quote_views import QuoteView, quote_view
 from api.reading import PolledHandle, ReadingHandle
 from api.schema import SPEC_BODY, problems
@@ -27,7 +27,6 @@ from api.views import (
     event_view,
     space_view,
 )
-from tuner.analysis import analyse
 from tuner.campaign import Campaign
 from tuner.documents import read_spec
 from tuner.driver import Driver
@@ -35,10 +34,8 @@ from tuner.prediction import Basis
 from tuner.quote import make_quote
 from tuner.service import Service
 from tuner.space import space_of
-from tuner.store import Store
 
 router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(422, 503))
-_ANALYSIS: TypeAdapter[AnalysisView] = TypeAdapter(AnalysisView)
 
 
 @router.get(
@@ -47,11 +44,13 @@ _ANALYSIS: TypeAdapter[AnalysisView] = TypeAdapter(AnalysisView)
     responses=problems(404) | NOT_MODIFIED,
     tags=["trials"],
 )
-def analyse_campaign(
-    request: Request, campaign_id: CampaignId, service: ServiceHandle, reading: ReadingHandle, polled: PolledHandle
+async def analyse_campaign(
+    request: Request, campaign_id: CampaignId, reading: ReadingHandle, polled: PolledHandle
 ) -> Response:
     """What the trials teach: the knobs that matter, failures, what was expected, and why the best plans win."""
-    answer = reading.of_trials(campaign_id, "analysis", lambda campaign: _analysis(service.store, campaign))
+    answer = await make(Turns.SHORT, reading.known_analysis, campaign_id)
+    if answer is None:
+        answer = await make(Turns.ANALYSIS, reading.analysis, campaign_id)
     return polled.leave(request, answer, campaign_id=campaign_id)
 
 
@@ -92,10 +91,3 @@ def list_events(
 def show_campaign(campaign: Campaign, service: Service, driver: Driver) -> CampaignView:
     """The campaign with what became of its trials and what it waits for."""
     return campaign_view(campaign, summary_of(service.store, campaign), driver.troubles.get(campaign.id, ""))
-
-
-def _analysis(store: Store, campaign: Campaign) -> bytes:
-    trials = store.trials(campaign.id)
-    with ONE_SPACE:
-        space = space_of(campaign.spec)
-    return _ANALYSIS.dump_json(analysis_view(analyse(campaign, space, trials)))

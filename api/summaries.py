@@ -1,52 +1,56 @@
 """The summaries of campaigns, as lists show them: made once for each change, and kept once a campaign is over.
 
 A thread of their own makes those that are missing when the service starts, one after the other and at half speed, so
-that the first list has not to count all trials of all campaigns. It alone writes them down.
+that the first list has not to count all trials of all campaigns.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from api.kept import Kept
+from api.later import Later
 from tuner.campaign import Campaign
-from tuner.pages import CampaignsWanted
+from tuner.pages import CampaignsWanted, Stamp
+from tuner.shortlist import Shortlist, shortlist
 from tuner.store import NotFound, Store, StoreError
 from tuner.summary import Summary, summarise
 
 # Campaigns whose summaries are kept in memory and made ahead; about 2 kB each.
 MOST_CAMPAIGNS = 2000
-# Of these one is looked up in the database at once, and so many are written at once.
-CHUNK = 50
 _log = logging.getLogger(__name__)
 
 
 class Summaries:
-    """One for each process, over its store. `start` and `stop` are for the thread; everything else works without."""
+    """One for each process, over its store. `start` and `stop` are for the threads; everything else works without.
 
-    def __init__(self, store: Store) -> None:
+    over: told each campaign that is over, by its id, once after a start; what else it makes is kept elsewhere.
+    """
+
+    def __init__(self, store: Store, over: Callable[[str], object] = lambda campaign_id: None) -> None:
         self._store = store
+        self._over = over
         self._kept: Kept[Summary] = Kept(MOST_CAMPAIGNS)
-        self._unwritten: queue.SimpleQueue[tuple[str, int, Summary] | None] = queue.SimpleQueue()
+        self._later = Later("summaries", store.summaries.keep)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         self._stop.clear()
-        self._thread = threading.Thread(target=self._run, name="summaries", daemon=True)
+        self._later.start()
+        self._thread = threading.Thread(target=self._run, name="made ahead", daemon=True)
         self._thread.start()
 
     def stop(self, limit_s: float) -> bool:
-        """End the thread; whether it has ended within so long."""
+        """End the threads; whether they have ended within so long."""
         self._stop.set()
-        self._unwritten.put(None)
+        ended = self._later.stop(limit_s)
         if self._thread is not None:
             self._thread.join(limit_s)
-        return self._thread is None or not self._thread.is_alive()
+        return ended and (self._thread is None or not self._thread.is_alive())
 
     def of(self, campaign: Campaign, event: int) -> Summary:
         """The campaign's summary as of its newest event."""
@@ -69,48 +73,36 @@ class Summaries:
     def _make(self, campaign: Campaign, event: int) -> Summary:
         summary = summary_of(self._store, campaign)
         if campaign.state.final:
-            self._unwritten.put((campaign.id, event, summary))
+            self._later.put(campaign.id, (event, summary))
         return summary
 
     def _run(self) -> None:
         try:
-            self._make_ahead()
-            while not self._stop.is_set():
-                self._write(self._unwritten.get())
-        except Exception:  # kept for speed alone: the service goes on without
-            _log.exception("summaries are not kept any more")
-
-    def _make_ahead(self) -> None:
-        stamps = self._store.pages.stamps(CampaignsWanted(limit=MOST_CAMPAIGNS))
-        for start in range(0, len(stamps), CHUNK):
-            events = {stamp.id: stamp.event for stamp in stamps[start : start + CHUNK]}
-            for id in events:
+            for stamp in self._store.pages.stamps(CampaignsWanted(limit=MOST_CAMPAIGNS)):
+                begun = time.thread_time()
                 if self._stop.is_set():
                     return
-                begun = time.thread_time()
-                try:
-                    self.of(self._store.campaign(id), events[id])
-                except (NotFound, StoreError):
-                    continue  # gone, or with a spec that today's rules do not read
+                self._make_ahead(stamp)
                 self._stop.wait(time.thread_time() - begun)
-            if not self._unwritten.empty():
-                self._write(self._unwritten.get())
+        except Exception:  # made ahead for speed alone: the service goes on without
+            _log.exception("what lists show is not made ahead")
 
-    def _write(self, first: tuple[str, int, Summary] | None) -> None:
-        """Keep this one and what else waits."""
-        made = {} if first is None else {first[0]: first[1:]}
-        while len(made) < CHUNK and not self._unwritten.empty():
-            entry = self._unwritten.get()
-            if entry is not None:
-                made[entry[0]] = entry[1:]
-        if not made:
-            return
+    def _make_ahead(self, stamp: Stamp) -> None:
         try:
-            self._store.summaries.keep(made)
-        except StoreError as error:
-            _log.warning("summaries are not kept: %s", error)
+            campaign = self._store.campaign(stamp.id)
+            self.of(campaign, stamp.event)
+            if campaign.state.final:
+                self._over(stamp.id)
+        except (NotFound, StoreError):
+            pass  # gone, or with a spec that today's rules do not read
 
 
 def summary_of(store: Store, campaign: Campaign) -> Summary:
     tallies = store.pages.tallies(campaign.id)
-    return summarise(campaign, tallies, store.pages.measured(campaign.id))
+    return summarise(campaign, tallies, shortlist_of(store, campaign, top=0).trials)
+
+
+def shortlist_of(store: Store, campaign: Campaign, top: int) -> Shortlist:
+    """The trials that the campaign's best settings are found among; top: how many first places are asked for."""
+    pages = store.pages
+    return shortlist(campaign, pages.scores(campaign.id), top, lambda numbers: pages.measured(campaign.id, numbers))

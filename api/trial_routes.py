@@ -13,7 +13,7 @@ from api.brief_views import TrialBriefPage, TrialsAnswer, brief_views
 from api.handles import MOST_PER_PAGE, CampaignId, ServiceHandle, TrialNumber
 from api.makers import Turns, make
 from api.page_queries import TrialQuery
-from api.reading import PolledHandle, ReadingHandle
+from api.reading import TOP, PolledHandle, ReadingHandle
 from api.schema import problems
 from api.trial_views import TrialPage, TrialView, trial_view
 from api.views import BestView, ParetoView
@@ -61,7 +61,7 @@ async def best_trials(
     campaign_id: CampaignId,
     reading: ReadingHandle,
     polled: PolledHandle,
-    top: Annotated[int, Query(ge=1, le=MOST_PER_PAGE)] = 10,
+    top: Annotated[int, Query(ge=1, le=MOST_PER_PAGE)] = TOP,
 ) -> Response:
     """The best settings measured, the front of speed and memory left over, and the recommendation with its reason."""
     return polled.leave(request, await make(Turns.LONG, reading.best, campaign_id, top), campaign_id=campaign_id)

@@ -59,7 +59,7 @@ class Summary:
 
 
 def summarise(campaign: Campaign, tallies: Sequence[Tally], measured: Sequence[Trial]) -> Summary:
-    """measured: at least the trials that were measured and the confirmations that have ended."""
+    """measured: the trials that were measured and the confirmations that have ended, or a shortlist of these."""
     ranking = rank(campaign, measured)
     trials: Counter[str] = Counter()
     failures: Counter[Cause] = Counter()

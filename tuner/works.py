@@ -14,7 +14,7 @@ from tuner.store import LeaseLost, Store
 from tuner.work import Work, open_work
 
 # Time worked on a campaign is saved this often; a killed service forgets at most so much of it.
-SAVE_ELAPSED_S = 2.0
+SAVE_ELAPSED_S = 10.0
 
 
 class Works:

@@ -67,3 +67,14 @@ def test_a_campaign_that_has_just_begun_is_analysed_too(create, analysed):
 
 def test_an_unknown_campaign_has_no_analysis(client, problem):
     problem(client.get("/v1/campaigns/nobody/analysis"), 404, "/problems/not-found")
+
+
+def test_an_analysis_of_many_trials_is_broken_off_when_the_service_ends(app, client, create, drive, problem):
+    few, many = create(), create(budget={"trials": 12})
+    drive(few)
+    drive(many)
+    app.state.end_soon()
+    assert client.get(f"/v1/campaigns/{few}/analysis").status_code == 200
+    response = client.get(f"/v1/campaigns/{many}/analysis")
+    problem(response, 503, "/problems/worker-ended")
+    assert response.headers["retry-after"]

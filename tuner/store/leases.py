@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
-from sqlalchemy import Connection, and_, case, delete, exists, func, insert, literal, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, insert, literal, or_, select, update
 
 from tuner.campaign import CampaignState
 from tuner.store.database import Database
@@ -24,6 +24,8 @@ NOBODY = ""
 # A holder that has nothing and was not heard of for so long is forgotten.
 FORGET_S = 86400.0
 _ACTIVE = [str(state) for state in CampaignState if state.active]
+# Made once: each write of a holder asks it first.
+_NEWEST = select(leases.c.holder, leases.c.epoch).where(leases.c.campaign_id == bindparam("campaign_id"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +155,7 @@ def _driver(connection: Connection, campaign_id: str, now: float) -> str:
 
 
 def _require(connection: Connection, *, lease: Lease) -> None:
-    query = select(leases.c.holder, leases.c.epoch).where(leases.c.campaign_id == lease.campaign_id)
-    found = connection.execute(query).one_or_none()
+    found = connection.execute(_NEWEST, {"campaign_id": lease.campaign_id}).one_or_none()
     if found is None or tuple(found) != (lease.holder, lease.epoch):
         who = found.holder if found is not None and found.holder != NOBODY else "no process"
         raise LeaseLost(f"{who} has campaign {lease.campaign_id} now, which {lease.holder} had")

@@ -9,62 +9,82 @@ from sqlalchemy import Row
 
 from runners.causes import Cause
 from runners.outcome import FAILED, Outcome, Verdict
-from runners.reading import read_value
+from search_spaces.plan import PLAN_FIELDS
 from tuner.brief import Brief
 from tuner.digest import Digest
 from tuner.expectation import Expectation
-from tuner.store.rows import plan_of
+from tuner.shortlist import Score
+from tuner.store.rows import plan_with
 from tuner.summary import Tally
 from tuner.trial import Attempt, Origin, Trial, TrialState
 
+# The places of columns: number, origin and plan_key, the plan's fields, one more, the last attempt's, the digest's.
+_PLAN = slice(3, 3 + len(PLAN_FIELDS))
+_AFTER_PLAN = _PLAN.stop
+_ATTEMPT = slice(_AFTER_PLAN + 1, _AFTER_PLAN + 12)
+_DIGEST = slice(_ATTEMPT.stop, _ATTEMPT.stop + 10)
 
-def brief_of(row: Row[Any]) -> Brief:
+
+def brief_of(row: Sequence[Any]) -> Brief:
+    """From columns in the order of `Pages.briefs`. By their places: an attribute of a row takes as long as a value."""
+    number, origin, plan_key = row[:3]
+    expectation = row[_AFTER_PLAN]
+    attempt, _, state, verdict, cause, reason, nodes, planned_at, submitted_at, started_at, finished_at = row[_ATTEMPT]
     return Brief(
-        number=row.number,
-        origin=Origin(row.origin),
-        state=TrialState(row.state),
-        verdict=None if row.verdict is None else Verdict(row.verdict),
-        failure=_failure(row),
-        reason=row.reason,
-        plan=plan_of(row),
-        plan_key=row.plan_key,
-        measurement=_digest_of(row, ()),
-        expectation=None if row.expectation is None else read_value(Expectation, row.expectation),
-        held_s=row.held_s,
-        attempts=row.attempt,
-        nodes=tuple(row.nodes or ()),
-        planned_at=row.planned_at,
-        submitted_at=row.submitted_at,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        value=row.value,
+        number=number,
+        origin=Origin(origin),
+        state=TrialState(state),
+        verdict=None if verdict is None else Verdict(verdict),
+        failure=_failure(verdict, cause),
+        reason=reason,
+        plan=plan_with(*row[_PLAN]),
+        plan_key=plan_key,
+        measurement=_digest_of(row[_DIGEST], ()),
+        expectation=None if expectation is None else Expectation(**expectation),
+        held_s=row[-2],
+        attempts=attempt,
+        nodes=tuple(nodes or ()),
+        planned_at=planned_at,
+        submitted_at=submitted_at,
+        started_at=started_at,
+        finished_at=finished_at,
+        value=row[-1],
     )
 
 
-def measured_trial_of(row: Row[Any]) -> Trial:
-    """With its last attempt alone, whose outcome has a Digest for a measurement and no log."""
+def score_of(row: Sequence[Any]) -> Score:
+    """From columns in the order of `Pages.scores`."""
+    number, origin, plan_key = row[:3]
+    return Score(number, Origin(origin), plan_key, _digest_of(row[3:], ()))
+
+
+def measured_trial_of(row: Sequence[Any]) -> Trial:
+    """From columns in the order of `Pages.measured`. With its last attempt alone, whose outcome has a Digest for a
+    measurement and no log."""
+    number, origin, _ = row[:3]
+    attempt, job_name, state, verdict, cause, reason, nodes, planned_at, _, started_at, finished_at = row[_ATTEMPT]
     outcome = Outcome(
-        verdict=Verdict(row.verdict),
-        measurement=_digest_of(row, row.first_losses or ()),
-        reason=row.reason,
-        cause=None if row.cause is None else Cause(row.cause),
+        verdict=Verdict(verdict),
+        measurement=_digest_of(row[_DIGEST], row[-1] or ()),
+        reason=reason,
+        cause=None if cause is None else Cause(cause),
     )
-    attempt = Attempt(
-        number=row.attempt,
-        job_name=row.job_name,
-        state=TrialState(row.state),
-        planned_at=row.planned_at,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        nodes=tuple(row.nodes or ()),
+    ended = Attempt(
+        number=attempt,
+        job_name=job_name,
+        state=TrialState(state),
+        planned_at=planned_at,
+        started_at=started_at,
+        finished_at=finished_at,
+        nodes=tuple(nodes or ()),
         outcome=outcome,
     )
     return Trial(
-        campaign_id=row.campaign_id,
-        number=row.number,
-        plan=plan_of(row),
-        origin=Origin(row.origin),
-        attempts=(attempt,),
+        campaign_id=row[_AFTER_PLAN],
+        number=number,
+        plan=plan_with(*row[_PLAN]),
+        origin=Origin(origin),
+        attempts=(ended,),
     )
 
 
@@ -72,36 +92,37 @@ def tally_of(row: Row[Any]) -> Tally:
     return Tally(
         state=TrialState(row.state),
         verdict=None if row.verdict is None else Verdict(row.verdict),
-        failure=_failure(row),
+        failure=_failure(row.verdict, row.cause),
         last=bool(row.last),
         count=row.alike,
         held_s=row.held_s,
     )
 
 
-def _digest_of(row: Row[Any], losses: Sequence[Any]) -> Digest | None:
-    if row.measured is None:
+def _digest_of(columns: Sequence[Any], losses: Sequence[Any]) -> Digest | None:
+    measured, tokens_per_step, devices, flops_per_token, peak_flops, median_s, low_s, high_s, memory, held = columns
+    if measured is None:
         return None
     return Digest(
         step_times_s=(),
-        tokens_per_step=row.tokens_per_step,
-        devices=row.devices,
-        model_flops_per_token=row.model_flops_per_token,
-        peak_flops_per_device=row.peak_flops_per_device,
+        tokens_per_step=tokens_per_step,
+        devices=devices,
+        model_flops_per_token=flops_per_token,
+        peak_flops_per_device=peak_flops,
         first_losses=tuple(float(loss) for loss in losses),
-        peak_memory_bytes=_known(row.most_memory_bytes),
-        peak_held_bytes=_known(row.most_held_bytes),
-        median_s=row.median_step_time_s,
-        low_s=row.step_time_low_s,
-        high_s=row.step_time_high_s,
+        peak_memory_bytes=_known(memory),
+        peak_held_bytes=_known(held),
+        median_s=median_s,
+        low_s=low_s,
+        high_s=high_s,
     )
 
 
-def _failure(row: Row[Any]) -> Cause | None:
+def _failure(verdict: str | None, cause: str | None) -> Cause | None:
     """As `Outcome.failure`."""
-    if row.cause is not None:
-        return Cause(row.cause)
-    return None if row.verdict is None else FAILED.get(Verdict(row.verdict))
+    if cause is not None:
+        return Cause(cause)
+    return None if verdict is None else FAILED.get(Verdict(verdict))
 
 
 def _known(peak: int | None) -> tuple[int, ...]:

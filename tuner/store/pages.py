@@ -14,13 +14,15 @@ from sqlalchemy import ColumnElement, Double, Row, Select, and_, case, cast, fun
 
 from runners.causes import Cause
 from runners.outcome import FAILED
+from search_spaces.plan import PLAN_FIELDS
 from tuner.brief import Brief
 from tuner.campaign import Campaign, CampaignState
 from tuner.pages import CampaignKey, CampaignsWanted, News, Stamp, TrialKey, TrialsWanted
+from tuner.shortlist import Score
 from tuner.store import queries
 from tuner.store.database import Database
 from tuner.store.errors import NotFound
-from tuner.store.page_rows import brief_of, measured_trial_of, tally_of
+from tuner.store.page_rows import brief_of, measured_trial_of, score_of, tally_of
 from tuner.store.rows import campaign_of
 from tuner.store.tables import attempts, campaigns, events, measurements, trials
 from tuner.summary import Tally
@@ -56,6 +58,9 @@ _TRIAL_KEYS: Mapping[TrialKey, ColumnElement[Any]] = {
     TrialKey.PEAK_MEMORY: measurements.c.most_memory_bytes,
     TrialKey.DEVICE_SECONDS: _HELD_S,
 }
+# `page_rows` finds columns by their places in these.
+_NAMED = (trials.c.number, trials.c.origin, trials.c.plan_key)
+_TRIAL = (*_NAMED, *(trials.c[name] for name in PLAN_FIELDS))
 _DIGEST = (
     measurements.c.attempt_id.label("measured"),
     measurements.c.tokens_per_step,
@@ -80,6 +85,11 @@ _LAST_ATTEMPT = (
     attempts.c.submitted_at,
     attempts.c.started_at,
     attempts.c.finished_at,
+)
+# What rankings are made of.
+_COUNTS = or_(
+    measurements.c.attempt_id.is_not(None),
+    and_(trials.c.origin == str(Origin.CONFIRMATION), attempts.c.state == str(TrialState.DONE)),
 )
 
 
@@ -111,9 +121,12 @@ class Pages:
             worked=found.worked or 0.0,
         )
 
-    def newest_event(self, campaign_id: str) -> int:
-        """The id of the campaign's newest event: while it stays, its trials have not changed. Raises NotFound."""
-        query = select(func.max(events.c.id)).where(events.c.campaign_id == campaign_id)
+    def newest_event(self, campaign_id: str, kinds: Collection[str] = ()) -> int:
+        """The id of the campaign's newest event: while it stays, its trials have not changed. kinds: of these alone,
+        where some are named; "campaign.created" is one of them. Raises NotFound."""
+        query = select(events.c.id).where(events.c.campaign_id == campaign_id).order_by(events.c.id.desc()).limit(1)
+        if kinds:
+            query = query.where(events.c.kind.in_(kinds))
         with self._database.reading() as connection:
             newest: int | None = connection.scalar(query)
         if newest is None:
@@ -136,6 +149,11 @@ class Pages:
                 for row in connection.execute(query)
             ]
 
+    def over(self, campaign_id: str) -> bool:
+        """Whether the campaign has come to its end. Raises NotFound."""
+        with self._database.reading() as connection:
+            return queries.campaign_state(connection, campaign_id).final
+
     def campaigns(self, ids: Collection[str]) -> dict[str, Campaign]:
         """Those of the campaigns that there are, by id. Raises StoreError for a spec that today's rules do not read."""
         query = select(campaigns).where(campaigns.c.id.in_(list(ids)))
@@ -144,7 +162,9 @@ class Pages:
 
     def briefs(self, campaign_id: str, wanted: TrialsWanted) -> list[Brief]:
         """A page of a campaign's trials; none for no campaign."""
-        query = _trial_page(campaign_id, wanted, trials, *_LAST_ATTEMPT, *_DIGEST, _HELD_S.label("held_s"))
+        query = _trial_page(
+            campaign_id, wanted, *_TRIAL, trials.c.expectation, *_LAST_ATTEMPT, *_DIGEST, _HELD_S.label("held_s")
+        )
         with self._database.reading() as connection:
             return [brief_of(row) for row in connection.execute(query).all()]
 
@@ -160,15 +180,23 @@ class Pages:
         with self._database.reading() as connection:
             return queries.trials_numbered(connection, campaign_id, numbers)
 
-    def measured(self, campaign_id: str) -> list[Trial]:
+    def scores(self, campaign_id: str) -> list[Score]:
+        """What a shortlist needs of the trials that were measured, and of the confirmations that were not, in the order
+        of their numbers."""
+        query = _of_last_attempts(select(*_NAMED, *_DIGEST))
+        query = query.where(trials.c.campaign_id == campaign_id, _COUNTS).order_by(trials.c.number)
+        with self._database.reading() as connection:
+            return [score_of(row) for row in connection.execute(query).all()]
+
+    def measured(self, campaign_id: str, numbers: Collection[int] | None = None) -> list[Trial]:
         """What a ranking needs: the trials that were measured, with a Digest each, and the confirmations that were not,
-        in the order of their numbers. Of the attempts there is the last one, without its log."""
-        ended = or_(
-            measurements.c.attempt_id.is_not(None),
-            and_(trials.c.origin == str(Origin.CONFIRMATION), attempts.c.state == str(TrialState.DONE)),
-        )
-        query = _of_last_attempts(select(trials, *_LAST_ATTEMPT, *_DIGEST, measurements.c.first_losses))
-        query = query.where(trials.c.campaign_id == campaign_id, ended).order_by(trials.c.number)
+        in the order of their numbers. Of the attempts there is the last one, without its log. numbers: of these trials
+        alone, where some are named."""
+        of_attempt = (*_LAST_ATTEMPT, *_DIGEST, measurements.c.first_losses)
+        query = _of_last_attempts(select(*_TRIAL, trials.c.campaign_id, *of_attempt))
+        query = query.where(trials.c.campaign_id == campaign_id, _COUNTS).order_by(trials.c.number)
+        if numbers is not None:
+            query = query.where(trials.c.number.in_(numbers))
         with self._database.reading() as connection:
             return [measured_trial_of(row) for row in connection.execute(query).all()]
 
@@ -233,6 +261,8 @@ def _after(wanted: TrialsWanted, value: ColumnElement[Any]) -> ColumnElement[boo
     if mark is None:
         return and_(value.is_(None), trials.c.number > number)
     further = value < mark if wanted.order.descending else value > mark
+    if wanted.order.key is TrialKey.NUMBER:
+        return further  # no two are equal; so said, an index finds the place
     return or_(further, and_(value == mark, trials.c.number > number), value.is_(None))
 
 

@@ -7,13 +7,17 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, func, select, tuple_
 
-from tuner.campaign import Campaign, CampaignState
+from tuner.campaign import Campaign, CampaignState, Event
 from tuner.store.errors import NotFound, StoreError
-from tuner.store.rows import StepTimes, attempt_of, campaign_of, trial_of
-from tuner.store.tables import attempts, campaigns, measurements, steps, trials
+from tuner.store.rows import StepTimes, attempt_of, campaign_of, event_of, trial_of
+from tuner.store.tables import attempts, campaigns, events, measurements, steps, trials
 from tuner.trial import Attempt, Trial
+
+# Made once, since making them takes longer than asking: each campaign that is driven asks at every look.
+_EVENTS = select(events).where(events.c.id > bindparam("after")).order_by(events.c.id).limit(bindparam("most"))
+_EVENTS_OF = _EVENTS.where(events.c.campaign_id == bindparam("of"))
 
 
 def campaign(connection: Connection, id: str) -> Campaign:
@@ -107,6 +111,16 @@ def _whole(connection: Connection, rows: Sequence[Row[Any]], within: ColumnEleme
     ):
         by_trial[row.trial_id].append(attempt_of(row, times.get(row.id)))
     return [trial_of(row, by_trial[row.id]) for row in rows]
+
+
+def events_after(connection: Connection, campaign_id: str | None, after: int, limit: int) -> list[Event]:
+    """The first ones with ids above `after`, of one campaign or (None) of all."""
+    values = {"after": after, "most": limit}
+    if campaign_id is None:
+        found = connection.execute(_EVENTS, values)
+    else:
+        found = connection.execute(_EVENTS_OF, {**values, "of": campaign_id})
+    return [event_of(row) for row in found]
 
 
 def next_trial_number(connection: Connection, campaign_id: str) -> int:

@@ -188,15 +188,15 @@ def trial_of(row: Row[Any], attempts: Sequence[Attempt]) -> Trial:
 
 
 def plan_of(row: Row[Any]) -> Plan:
-    return _plan(*_plan_values(row))
+    return plan_with(*_plan_values(row))
 
 
 _plan_values = attrgetter(*PLAN_FIELDS)
 
 
 @lru_cache(maxsize=20_000)
-def _plan(*values: Any) -> Plan:
-    """The same few plans are read over and over, and each checks itself when it is made."""
+def plan_with(*values: Any) -> Plan:
+    """By the values of its fields. The same few plans are read over and over, and each checks itself when made."""
     return Plan(**dict(zip(PLAN_FIELDS, values, strict=True)))
 
 

@@ -22,6 +22,7 @@ from tuner.search.base import Choice
 from tuner.store import planning, queries, removal, schema, usage
 from tuner.store.access import Access
 from tuner.store.access_usage import require_room_for
+from tuner.store.answers import Answers
 from tuner.store.database import Database
 from tuner.store.errors import AlreadyExists, IllegalMove, NotFound
 from tuner.store.figures import Figures, read_figures
@@ -29,7 +30,6 @@ from tuner.store.leases import NOBODY, Leases, hold_new
 from tuner.store.pages import Pages
 from tuner.store.rows import (
     campaign_row,
-    event_of,
     lessons_document,
     measurement_row,
     node_columns,
@@ -52,6 +52,7 @@ class Store:
         self.pages = Pages(database)
         self.leases = Leases(database)
         self.summaries = Summaries(database)
+        self.answers = Answers(database)
 
     @classmethod
     def open(cls, url: str, clock: Callable[[], float] = time.time) -> Store:
@@ -329,11 +330,8 @@ class Store:
 
         No event ever appears with an id below one that was seen before.
         """
-        query = select(events).where(events.c.id > after).order_by(events.c.id).limit(limit)
-        if campaign_id is not None:
-            query = query.where(events.c.campaign_id == campaign_id)
         with self._database.reading() as connection:
-            return [event_of(row) for row in connection.execute(query)]
+            return queries.events_after(connection, campaign_id, after, limit)
 
     def last_event_id(self) -> int:
         """The newest event's id; 0 before the first."""

@@ -232,6 +232,18 @@ summaries = Table(
     _required("document", JSON),
 )
 
+# question: what was asked about the campaign. event, made_by: as of summaries. packed: the answer's body, by gzip.
+answers = Table(
+    "answers",
+    metadata,
+    Column("campaign_id", PlainText, ForeignKey("campaigns.id", ondelete="CASCADE"), primary_key=True),
+    Column("question", PlainText, primary_key=True),
+    _required("event", BigInteger),
+    _required("made_by", PlainText),
+    _required("etag", PlainText),
+    _required("packed", LargeBinary),
+)
+
 # sha256: of the secret, which nobody keeps. campaigns, trials, device_hours: its quotas; NULL for none.
 tokens = Table(
     "tokens",
