@@ -19,6 +19,7 @@ from ray_lab import ENVIRONMENT, RayLab
 from slurm_lab import SlurmLab, why_not
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist's own, which reads the groups, runs before ours else
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the cases of the matrix that are not marked slow as well, unless the matrix is asked for.
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from new_stores import migrations_run_once
 
 from api.app import create_app
 from api.settings import Settings
@@ -112,6 +113,12 @@ def _profile(step_s: float, devices: int) -> Profile:
     )
 
 
+@pytest.fixture(autouse=True, scope="module")
+def stores_are_made_fast() -> Iterator[None]:
+    with migrations_run_once():
+        yield
+
+
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> InstantRunner:
     """Registered as `instant`."""
@@ -132,8 +139,10 @@ def service(tmp_path: Path, runner: InstantRunner) -> Iterator[Service]:
 
 
 @pytest.fixture
-def app(service: Service) -> FastAPI:
-    return create_app(service, settings=QUICK)
+def app(service: Service) -> Iterator[FastAPI]:
+    made = create_app(service, settings=QUICK)
+    yield made
+    made.state.reading.end_soon()
 
 
 @pytest.fixture

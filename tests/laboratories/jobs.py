@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
+from runners import local
 from runners.base import JobSpec, JobState, JobStatus, Runner
 from runners.local import LocalRunner
 
@@ -47,6 +48,12 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def wait_servers() -> None:
+    """Until all servers that runners of this process left running have been idle for long enough, and are reaped."""
+    for server in local._left_running:
+        server.wait(LIMIT_S)
 
 
 class Laboratory:

@@ -248,13 +248,19 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-@pytest.mark.slow
-def test_a_trainer_whose_random_rank_is_killed_in_mid_step_is_gone_at_once_and_names_it(local):
+@pytest.mark.parametrize(
+    "layouts",
+    [
+        pytest.param(LAYOUTS[1::3], id="weights, chunks of stages", marks=pytest.mark.slow),
+        pytest.param(LAYOUTS, id="all", marks=pytest.mark.matrix),
+    ],
+)
+def test_a_trainer_whose_random_rank_is_killed_in_mid_step_is_gone_at_once_and_names_it(local, layouts):
     memory_before, ports_before = shared_memory(), listening()
     chance, silent = random.Random(5), 0
     endless = {"max_warmup_steps": 1, "min_steps": 10**7, "max_steps": 10**7, "max_seconds": 10**6}
     workload = TorchWorkload({"measuring": endless})
-    for number, layout in enumerate(LAYOUTS):
+    for number, layout in enumerate(layouts):
         name = f"trainer{number}"
         directory = local.folder / "work" / name
         plan = Plan(**layout, grad_accum_steps=16 // layout.get("dp", 1))

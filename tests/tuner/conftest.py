@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from new_stores import migrations_run_once
 
 from runners import registry
 from runners.base import InvalidJob, JobSpec, JobState, JobStatus, NoTimeLeft
@@ -342,6 +343,12 @@ class Lab:
 
     def verdicts(self, id: str) -> list[str | None]:
         return [None if trial.verdict is None else str(trial.verdict) for trial in self.trials(id)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def stores_are_made_fast() -> Iterator[None]:
+    with migrations_run_once():
+        yield
 
 
 @pytest.fixture

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
-from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
 import yaml
-
-from tuner.cli import main
+from command_lab import run_meshtune
 
 LINK = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e11}
 DEVICE = {
@@ -38,16 +35,7 @@ SPEC = {
 
 def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
     """The exit code, and what was printed to either stream."""
-    out, err = io.StringIO(), io.StringIO()
-    code = 0
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.chdir(folder)
-        patch.setattr(sys, "argv", ["meshtune", *arguments])
-        try:
-            main()
-        except SystemExit as left:
-            code = int(left.code or 0)
-    return code, out.getvalue(), err.getvalue()
+    return astuple(run_meshtune(folder, *arguments))
 
 
 @pytest.fixture(scope="module")

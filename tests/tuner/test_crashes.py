@@ -2,6 +2,7 @@
 
 Every store write and every call of the runner is an act. Whatever a campaign did, at its end each trial is DONE exactly
 once, each job was sent exactly once, the trials are as many as the budget, and the best were confirmed once each.
+A plain test run dies at some acts of every kind, `make test-matrix` between any two.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from tuner.trial import Origin
 
 TRIALS = 4
 CONFIRMED = 2
-# After one act is before the next, but for files: every second act, once before and once after it, leaves no gap.
-EVERY = 2
+# After one act is before the next, but for files: every second act, once before and once after it, leaves no gap. A
+# prime number of acts is no multiple of those of a trial, and so falls on other ones in each.
+BEFORE_AND_AFTER = [pytest.param(7, id="some"), pytest.param(2, id="all", marks=pytest.mark.matrix)]
+CANCELLING = [pytest.param(3, id="some"), BEFORE_AND_AFTER[1]]
+AFTER = [pytest.param(5, id="some"), pytest.param(1, id="all", marks=pytest.mark.matrix)]
 
 
 def script(make, name):
@@ -98,10 +102,11 @@ def check_end(lab, id, reason, what):
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_death_at_any_act_loses_nothing_and_doubles_nothing(lab, make, after):
+@pytest.mark.parametrize("every", BEFORE_AND_AFTER)
+def test_a_death_at_any_act_loses_nothing_and_doubles_nothing(lab, make, every, after):
     died, act = True, 0
     while died:
-        act += EVERY
+        act += every
         id, died = run_dying_at(lab, make, act, after=after)
         check_truth(lab, id)
         check_end(lab, id, "the budget of 4 trials is spent", f"act {act}")
@@ -111,12 +116,13 @@ def test_a_death_at_any_act_loses_nothing_and_doubles_nothing(lab, make, after):
     assert act > 60  # it did go through a whole campaign
 
 
-def test_a_death_after_any_act_of_a_search_that_finds_enough_changes_nothing_of_its_end(lab, make):
+@pytest.mark.parametrize("every", AFTER)
+def test_a_death_after_any_act_of_a_search_that_finds_enough_changes_nothing_of_its_end(lab, make, every):
     lab.search.say = enough
     reason = "the probability that any of the 6 untried plans beats the best by more than 2 % is 1 %"
     died, act = True, 0
     while died:
-        act += 1
+        act += every
         id, died = run_dying_at(lab, make, act, after=True, trials=9)
         check_truth(lab, id)
         check_end(lab, id, reason, f"act {act}")
@@ -127,10 +133,11 @@ def test_a_death_after_any_act_of_a_search_that_finds_enough_changes_nothing_of_
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_death_at_any_act_of_a_cancelling_leaves_no_job_behind(lab, make, after):
+@pytest.mark.parametrize("every", CANCELLING)
+def test_a_death_at_any_act_of_a_cancelling_leaves_no_job_behind(lab, make, every, after):
     died, act = True, 0
     while died:
-        act += EVERY
+        act += every
         id, died = run_dying_at(lab, make, act, after=after, order=lambda service, id: service.cancel(id))
         check_truth(lab, id)
         assert lab.campaign(id).state is CampaignState.CANCELLED, f"act {act}"

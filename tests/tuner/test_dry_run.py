@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import os
-import sys
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 import yaml
+from command_lab import run_meshtune
 
 from runners.registry import SCRIPTS
-from tuner.cli import main
 from tuner.export import SCRIPT_FILES
 
 SPEC = {
@@ -31,18 +28,10 @@ def rehearse(tmp_path: Path) -> Callable[..., str]:
 
     def run(**over: object) -> str:
         (tmp_path / "spec.yaml").write_text(yaml.safe_dump({**SPEC, **over}))
-        out, err = io.StringIO(), io.StringIO()
-        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-            patch.chdir(tmp_path)
-            patch.setattr(sys, "argv", ["meshtune", "run", "spec.yaml", "--dry-run"])
-            main_code = 0
-            try:
-                main()
-            except SystemExit as left:
-                main_code = int(left.code or 0)
-        assert (main_code, err.getvalue()) == (0, "")
+        done = run_meshtune(tmp_path, "run", "spec.yaml", "--dry-run")
+        assert (done.code, done.err) == (0, "")
         assert os.listdir(tmp_path) == ["spec.yaml"]
-        return out.getvalue()
+        return done.out
 
     return run
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import sys
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from command_lab import Result, run_meshtune
 
 from runners.registry import render_dialect
 from search_spaces.plan import Plan
-from tuner.cli import main
 from tuner.documents import InvalidSpec, parse_yaml, read_spec
 from tuner.space import workload_of
 
@@ -26,23 +22,8 @@ torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {SHAPES} \\
 """
 
 
-@dataclass
-class Result:
-    exit_code: int
-    stdout: str
-    stderr: str
-
-
-def run(*arguments: object) -> Result:
-    """The command, in this process, through its entry point."""
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(sys, "argv", ["meshtune", *map(str, arguments)])
-        try:
-            main()
-        except SystemExit as left:
-            code = int(left.code or 0)
-    return Result(code, out.getvalue(), err.getvalue())
+def run(*arguments: str | Path) -> Result:
+    return run_meshtune(Path.cwd(), *arguments)
 
 
 @pytest.fixture
@@ -55,8 +36,8 @@ def script(tmp_path, monkeypatch) -> Path:
 
 def test_the_script_s_setting_is_the_baseline_of_a_spec_that_holds(script):
     done = run("import", script, "--cluster", "dgx-h100")
-    assert (done.exit_code, done.stderr) == (0, "")
-    spec, space = read_spec(parse_yaml(done.stdout), None)
+    assert (done.code, done.err) == (0, "")
+    spec, space = read_spec(parse_yaml(done.out), None)
     assert (spec.name, spec.cluster.nodes, spec.global_batch_size) == ("train", 2, 64)
     expected = Plan(
         tp=2,
@@ -72,7 +53,7 @@ def test_the_script_s_setting_is_the_baseline_of_a_spec_that_holds(script):
     )
     assert spec.baseline == expected
     # What follows from cluster and batch is left to them, so that another cluster may be named.
-    assert not {"dp", "grad_accum_steps"} & parse_yaml(done.stdout)["baseline"].keys()
+    assert not {"dp", "grad_accum_steps"} & parse_yaml(done.out)["baseline"].keys()
     assert spec.baseline in space
     assert (spec.model.ffn, spec.model.activation) == (1344, "swiglu")
     assert spec.workload.options["directory"] == str(script.parent)
@@ -81,9 +62,9 @@ def test_the_script_s_setting_is_the_baseline_of_a_spec_that_holds(script):
 
 
 def test_the_spec_is_written_where_it_is_wanted_and_the_other_command_takes_it(script):
-    assert run("import", script, "--cluster", "dgx-h100", "-o", "spec.yaml").stdout == "wrote spec.yaml\n"
-    assert " legal plans of " in run("spaces", "spec.yaml").stdout
-    told = run("spaces", "spec.yaml", "--why", "pp=2,zero_stage=3,tp=2,micro_batch_size=2").stdout
+    assert run("import", script, "--cluster", "dgx-h100", "-o", "spec.yaml").out == "wrote spec.yaml\n"
+    assert " legal plans of " in run("spaces", "spec.yaml").out
+    told = run("spaces", "spec.yaml", "--why", "pp=2,zero_stage=3,tp=2,micro_batch_size=2").out
     assert "zero_stage(3) with pp(2): the trainer runs stages 0, 1 there" in told
 
 
@@ -91,32 +72,31 @@ def test_what_is_missing_stands_empty_at_its_place_and_is_told(script):
     script.write_text("torchrun pretrain_gpt.py --num-layers 8 --hidden-size 512 --tokenizer-model $1")
     done = run("import", script)
     gaps = "model.heads, model.vocab, model.seq_len, cluster, global_batch_size"
-    assert done.exit_code == 0
-    assert done.stderr == f"fill in before use: {gaps}\n"
-    assert f"# fill in: {gaps}\n" in done.stdout
-    assert "\n  vocab:\n" in done.stdout
+    assert done.code == 0
+    assert done.err == f"fill in before use: {gaps}\n"
+    assert f"# fill in: {gaps}\n" in done.out
+    assert "\n  vocab:\n" in done.out
     assert (
-        "# - line 1: what --tokenizer-model hold is not known here; fill it in under workload.arguments\n"
-        in done.stdout
+        "# - line 1: what --tokenizer-model hold is not known here; fill it in under workload.arguments\n" in done.out
     )
     with pytest.raises(InvalidSpec) as raised:
-        read_spec(parse_yaml(done.stdout), None)
+        read_spec(parse_yaml(done.out), None)
     assert {problem.path for problem in raised.value.problems} >= {"cluster", "global_batch_size", "model.vocab"}
 
 
 def test_a_preset_with_another_number_of_devices_is_noted(script):
-    assert "ranks per node" not in run("import", script, "--cluster", "frontier").stdout
-    told = run("import", script, "--cluster", "aurora").stdout
+    assert "ranks per node" not in run("import", script, "--cluster", "frontier").out
+    told = run("import", script, "--cluster", "aurora").out
     assert "# - the script starts 8 ranks per node, but aurora has 12 devices\n" in told
-    assert "# - the script starts on 2 nodes with 8 devices each: name such a cluster\n" in run("import", script).stdout
+    assert "# - the script starts on 2 nodes with 8 devices each: name such a cluster\n" in run("import", script).out
 
 
 def test_what_was_exported_is_imported_as_the_same_baseline(script):
-    spec, _ = read_spec(parse_yaml(run("import", script, "--cluster", "dgx-h100").stdout), None)
+    spec, _ = read_spec(parse_yaml(run("import", script, "--cluster", "dgx-h100").out), None)
     options = dict(spec.workload.options)
     files = render_dialect("megatron", spec.model, spec.baseline, spec.cluster, options)
     script.write_text(files["launch.sh"])
-    again, _ = read_spec(parse_yaml(run("import", script, "--cluster", "dgx-h100").stdout), None)
+    again, _ = read_spec(parse_yaml(run("import", script, "--cluster", "dgx-h100").out), None)
     assert again.baseline == spec.baseline
     # What Megatron asks for and the script left out was written, and is read back as the user's.
     added = [f"--max-position-embeddings {spec.model.seq_len}"]
@@ -138,6 +118,6 @@ def test_mistakes_are_told_in_one_message(script, arguments, told):
     (script.parent / "empty.sh").write_text("echo\n")
     (script.parent / "binary.sh").write_bytes(b"\xff\xfe\x00")
     done = run("import", *arguments)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.startswith("meshtune: ")
-    assert told in done.stderr
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("meshtune: ")
+    assert told in done.err

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
 import yaml
-
-from tuner.cli import main
+from command_lab import run_meshtune
 
 LINK = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e11}
 DEVICE = {
@@ -45,16 +42,7 @@ ASKED = ("recommend", "--model", "gpt-micro", "--cluster", "hpc", "--simulated",
 
 
 def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    code = 0
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.chdir(folder)
-        patch.setattr(sys, "argv", ["meshtune", *arguments])
-        try:
-            main()
-        except SystemExit as left:
-            code = int(left.code or 0)
-    return code, out.getvalue(), err.getvalue()
+    return astuple(run_meshtune(folder, *arguments))
 
 
 @pytest.fixture(scope="module")

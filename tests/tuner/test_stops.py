@@ -7,6 +7,7 @@ import time
 
 import pytest
 import yaml
+from jobs import wait_servers
 
 from runners.causes import Cause
 from tuner import cli
@@ -120,14 +121,16 @@ def test_a_script_that_does_not_exist_ends_a_real_campaign_after_its_first_job(t
             "kind": "command",
             "command": ["{python}", "trian.py", "{micro_batch_size}", "{grad_accum_steps}"],
         },
-        "runner": {"kind": "local", "idle_s": 1},
+        "runner": {"kind": "local", "idle_s": 0.5},
         "search": "grid",
     }
     with Store.open("sqlite://") as store:
         service = Service(store, Home(tmp_path))
         id = service.create(document).id
         drive_one(Driver(service), service, id, lambda: None)
+        service.close()
         campaign, (trial,) = store.campaign(id), store.trials(id)
+    wait_servers()
     assert campaign.state is CampaignState.FAILED
     assert trial.outcome.failure is Cause.USER_BUG
     assert campaign.reason.startswith("trial 0 failed for a reason that no plan can change: ")

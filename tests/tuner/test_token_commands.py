@@ -1,14 +1,12 @@
 """`meshtune token`: a secret on stdout alone, once, and everything that was done in the audit log."""
 
-import io
 import stat
-import sys
-from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
+from command_lab import run_meshtune
 
-from tuner.cli import main
 from tuner.paths import Home
 from tuner.store import Store
 from tuner.tokens import Quotas, Scope, digest
@@ -18,18 +16,9 @@ from tuner.tokens import Quotas, Scope, digest
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("MESHTUNE_DB", "MESHTUNE_DB_FILE", "MESHTUNE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        out, err = io.StringIO(), io.StringIO()
-        code = 0
-        monkeypatch.setattr(sys, "argv", ["meshtune", "token", *arguments])
-        with redirect_stdout(out), redirect_stderr(err):
-            try:
-                main()
-            except SystemExit as left:
-                code = int(left.code or 0)
-        return code, out.getvalue(), err.getvalue()
+        return astuple(run_meshtune(tmp_path, "token", *arguments))
 
     return run
 
