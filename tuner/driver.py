@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from runners.base import RunnerError
 from tuner.leases import CampaignBusy, told
@@ -17,7 +18,7 @@ from tuner.limits import InvalidLimits
 from tuner.service import Service
 from tuner.spread import surplus, wanted
 from tuner.store import NotFound, Standing, StoreError, StoreUnavailable
-from tuner.thinking import Thinking
+from tuner.thinking import Thinking, always
 from tuner.trial import TrialState
 
 # Between two looks at jobs that did nothing new.
@@ -41,17 +42,17 @@ class Driver:
         self._not_before: dict[str, float] = {}
         self.troubles: dict[str, str] = {}
 
-    def step(self, campaign_id: str, *, thinks: bool = True) -> bool:
+    def step(self, campaign_id: str, may_think: Callable[[], bool] = always) -> bool:
         """One tick, unless the campaign waits out some trouble; True when something was done.
 
-        thinks: see `Service.tick`. Raises what trying again does not mend: CampaignBusy, StoreError other than a
+        may_think: see `Service.tick`. Raises what trying again does not mend: CampaignBusy, StoreError other than a
         passing one.
         """
         if time.monotonic() < self._not_before.get(campaign_id, 0.0):
             return False
         try:
             with self._service.telemetry.tick_s.timing():
-                acted = self._service.tick(campaign_id, thinks=thinks)
+                acted = self._service.tick(campaign_id, may_think)
             waits = "" if acted else self._service.waits(campaign_id)
         except RunnerError as error:
             return self.trouble(campaign_id, f"the runner: {error}")
@@ -99,7 +100,11 @@ class Rounds:
             if campaign_id not in self._holder.holds or self._due.get(campaign_id, 0.0) > time.monotonic():
                 continue
             begun = time.thread_time()
-            if not self._step(campaign_id):
+            if self._step(campaign_id):
+                continue
+            if self._thinking.refused(campaign_id):
+                self._due[campaign_id] = time.monotonic() + self._thinking.refill_s
+            else:
                 idle.append(campaign_id)
                 self._idle_s[campaign_id] = time.thread_time() - begun
         held = self._holder.holds
@@ -112,7 +117,7 @@ class Rounds:
         asked_s = self._service.telemetry.ask_s
         before, begun = asked_s.sum, time.thread_time()
         try:
-            return self._driver.step(campaign_id, thinks=self._thinking.may(campaign_id))
+            return self._driver.step(campaign_id, partial(self._thinking.may, campaign_id))
         except NotFound:
             self._service.release(campaign_id)
         except (CampaignBusy, StoreUnavailable) as error:

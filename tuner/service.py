@@ -46,6 +46,7 @@ from tuner.search.base import Choice, SearchError
 from tuner.sending import call_back, send
 from tuner.store import IllegalMove, LeaseLost, Store
 from tuner.telemetry import Telemetry
+from tuner.thinking import always
 from tuner.tokens import Used
 from tuner.trial import Origin, Trial, TrialState
 from tuner.work import Work
@@ -122,9 +123,10 @@ class Service:
 
     # The loop
 
-    def tick(self, campaign_id: str, *, thinks: bool = True) -> bool:
+    def tick(self, campaign_id: str, may_think: Callable[[], bool] = always) -> bool:
         """One step of one campaign; True when something was done, so that the next step is worth trying at once.
-        thinks False: asking the search is left to a later one.
+
+        may_think: called before the search is asked; where it says no, that is left to a later step.
         Raises CampaignBusy (another process drives it), StoreError, RunnerError when the runner does not answer, and
         InvalidLimits for quotas that cannot be read: nothing is lost by it, call again later.
         """
@@ -133,12 +135,12 @@ class Service:
             if work is None:
                 return False
             with self.store.leases.guarding(work.hold.lease):
-                return self._step(work, thinks)
+                return self._step(work, may_think)
         except LeaseLost as lost:
             self.works.drop(campaign_id)
             raise CampaignBusy(str(lost)) from None
 
-    def _step(self, work: Work, thinks: bool) -> bool:
+    def _step(self, work: Work, may_think: Callable[[], bool]) -> bool:
         """As `tick`, for a campaign in our hands. Raises LeaseLost where it is no more."""
         campaign, trials = work.known.look()
         if not campaign.state.active:
@@ -149,7 +151,7 @@ class Service:
         try:
             begun = time.monotonic()
             for intent in self._decide(campaign, trials, work):
-                if thinks or not isinstance(intent, Ask):
+                if not isinstance(intent, Ask) or may_think():
                     acted |= self._act(intent, campaign, trials, work)
                 if acted and time.monotonic() - begun > LONG_TICK_S:
                     break  # what is left is decided again, on what is new by then

@@ -15,6 +15,11 @@ MOST_S = 0.5
 SHARE = 0.5
 
 
+def always() -> bool:
+    """For one campaign alone, which holds nobody up."""
+    return True
+
+
 class Thinking:
     """Of all campaigns that one thread drives. clock: seconds."""
 
@@ -23,7 +28,7 @@ class Thinking:
         self._left_s = MOST_S
         self._filled_at = clock()
         self._first = ""
-        self._refused = False
+        self._refused: set[str] = set()
 
     def may(self, campaign_id: str) -> bool:
         """May a search think now? The first one in a round that may not is the first in the next round."""
@@ -33,8 +38,18 @@ class Thinking:
         if self._left_s > 0:
             return True
         if not self._refused:
-            self._first, self._refused = campaign_id, True
+            self._first = campaign_id
+        self._refused.add(campaign_id)
         return False
+
+    def refused(self, campaign_id: str) -> bool:
+        """Did it want to think in this round, and might not?"""
+        return campaign_id in self._refused
+
+    @property
+    def refill_s(self) -> float:
+        """Until somebody may think again, from the last time that somebody asked."""
+        return max(0.0, -self._left_s / SHARE)
 
     def took(self, processor_s: float) -> None:
         """An ask took so much."""
@@ -42,6 +57,6 @@ class Thinking:
 
     def in_turn(self, campaign_ids: Sequence[str]) -> list[str]:
         """Begins a round: the campaigns in its order, so that each comes to think."""
-        self._refused = False
+        self._refused.clear()
         first = campaign_ids.index(self._first) if self._first in campaign_ids else 0
         return [*campaign_ids[first:], *campaign_ids[:first]]

@@ -24,8 +24,9 @@ LAPTOP = {"width": 1440, "height": 900}
 PATIENCE_MS = 30_000
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
+    """Of one module: while Playwright runs, this thread has an event loop, and tests of others want their own."""
     missing = "" if CHROMIUM else "there is no chromium on this machine"
     if not STATIC.exists():
         missing = "the dashboard is not built: `make dashboard`"

@@ -13,6 +13,10 @@ from tuner.trial import TrialState
 LIMIT_S = 60.0
 
 
+def never():
+    return False
+
+
 class Clock:
     now = 100.0
 
@@ -63,9 +67,9 @@ def test_a_tick_that_must_not_think_does_all_else_and_the_next_one_asks(lab):
         lab.tick(id, 0.1)
     asked = list(lab.search.asked)
     while lab.verdicts(id).count("ok") < 2:
-        lab.service.tick(id, thinks=False)
+        lab.service.tick(id, never)
         lab.now += 0.5
-    assert not lab.service.tick(id, thinks=False)
+    assert not lab.service.tick(id, never)
     assert lab.search.asked == asked
     assert lab.service.tick(id)
     assert lab.search.asked == [*asked, 2]
@@ -76,7 +80,7 @@ def test_searches_that_use_up_the_purse_think_in_turn(lab, monkeypatch):
     clock, thinkers = Clock(), []
 
     def think(space, seen, n):
-        thinkers.append(id(space))
+        thinkers.append(len(space))
         end = time.thread_time() + 0.001
         while time.thread_time() < end:
             pass
@@ -84,8 +88,8 @@ def test_searches_that_use_up_the_purse_think_in_turn(lab, monkeypatch):
         return [plan for plan in space if plan not in {one.plan for one in seen}][:1]
 
     lab.search.say = think
-    for _ in range(3):
-        lab.create(parallel=10, budget={"trials": 10})
+    for micro_batch_sizes in ([1], [1, 2], [1, 2, 4]):  # spaces that can be told apart
+        lab.create(parallel=10, budget={"trials": 10}, space={"micro_batch_size": micro_batch_sizes})
     rounds = Rounds(Driver(lab.service), lab.service)
     rounds._thinking = Thinking(clock)
     stop, end = threading.Event(), time.monotonic() + LIMIT_S
