@@ -189,6 +189,14 @@ def drive(service: Service) -> Callable[[str], None]:
 
 
 @pytest.fixture
+def over(create: Callable[..., str], drive: Callable[[str], None]) -> str:
+    """A campaign that is over."""
+    id = create()
+    drive(id)
+    return id
+
+
+@pytest.fixture
 def problem() -> Callable[..., dict[str, Any]]:
     """The problem document of a response, checked for what every one must have."""
 

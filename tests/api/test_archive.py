@@ -1,9 +1,7 @@
 """Answers about campaigns that are over outlive the service, and go with what they were made of."""
 
-import time
-from collections.abc import Callable
-
 import pytest
+from jobs import wait_for
 from sqlalchemy import delete, update
 
 from api.reading import Reading
@@ -12,21 +10,6 @@ from tuner.store.answers import KeptAnswer
 from tuner.trial import TrialState
 
 PATHS = {"best": Reading.best, "pareto": Reading.pareto, "analysis": Reading.analysis}
-
-
-def wait_for(happened: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-@pytest.fixture
-def over(service, create, drive) -> str:
-    """A campaign that is over."""
-    id = create()
-    drive(id)
-    return id
 
 
 @pytest.fixture
@@ -49,7 +32,7 @@ def forget_trials(store) -> None:
 def test_the_next_service_finds_the_answers_about_a_campaign_that_is_over(service, over, reading, question):
     store, ask = service.store, PATHS[question]
     right = ask(reading, over)
-    wait_for(lambda: store.answers.kept(over, question))
+    wait_for(lambda: store.answers.kept(over, question), limit_s=30)
     forget_trials(store)
     assert ask(Reading(store), over) == right
     with store._database.writing() as connection:
@@ -58,13 +41,13 @@ def test_the_next_service_finds_the_answers_about_a_campaign_that_is_over(servic
 
 
 def test_the_best_of_a_campaign_that_is_over_is_made_ahead(service, over, reading):
-    wait_for(lambda: service.store.answers.kept(over, "best"))
+    wait_for(lambda: service.store.answers.kept(over, "best"), limit_s=30)
 
 
 def test_another_number_of_first_places_is_not_kept(service, over, reading):
     reading.best(over, 3)
     reading.pareto(over)
-    wait_for(lambda: service.store.answers.kept(over, "pareto"))
+    wait_for(lambda: service.store.answers.kept(over, "pareto"), limit_s=30)
     with service.store._database.reading() as connection:
         asked = set(connection.scalars(tables.answers.select().with_only_columns(tables.answers.c.question)))
     assert asked <= {"best", "pareto"}
@@ -75,7 +58,7 @@ def test_what_goes_on_is_not_kept(service, create, over, reading):
     service.tick(id)
     reading.best(id)
     reading.pareto(over)
-    wait_for(lambda: store.answers.kept(over, "pareto"))
+    wait_for(lambda: store.answers.kept(over, "pareto"), limit_s=30)
     assert store.answers.kept(id, "best") is None
 
 

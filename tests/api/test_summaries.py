@@ -1,28 +1,10 @@
 """A summary is counted once for each change of its campaign; one of a campaign that is over outlives the service."""
 
-import time
-from collections.abc import Callable
-
-import pytest
+from jobs import wait_for
 from sqlalchemy import delete
 
 from api.summaries import Summaries, summary_of
 from tuner.store import tables
-
-
-def wait_for(happened: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-@pytest.fixture
-def over(service, create, drive) -> str:
-    """A campaign that is over."""
-    id = create()
-    drive(id)
-    return id
 
 
 def forget_trials(store) -> None:
@@ -50,7 +32,7 @@ def test_the_next_service_finds_the_summary_of_a_campaign_that_is_over(service, 
     right = summary_of(store, campaign)
     first = Summaries(store)
     first.start()
-    wait_for(lambda: store.summaries.kept([over]))
+    wait_for(lambda: store.summaries.kept([over]), limit_s=30)
     assert first.stop(30)
     forget_trials(store)
     assert Summaries(store).of(campaign, event) == right
@@ -64,7 +46,7 @@ def test_a_campaign_that_ends_meanwhile_is_kept_when_it_is_asked_for(service, cr
     id = create()
     drive(id)
     summaries.of(store.campaign(id), store.pages.newest_event(id))
-    wait_for(lambda: store.summaries.kept([id]))
+    wait_for(lambda: store.summaries.kept([id]), limit_s=30)
     assert summaries.stop(30)
 
 
@@ -72,7 +54,7 @@ def test_what_goes_on_is_made_ahead_and_not_written(service, create, over):
     store, id = service.store, create()
     summaries = Summaries(store)
     summaries.start()
-    wait_for(lambda: store.summaries.kept([over]))
-    wait_for(lambda: summaries._kept.get(id, store.pages.newest_event(id)))
+    wait_for(lambda: store.summaries.kept([over]), limit_s=30)
+    wait_for(lambda: summaries._kept.get(id, store.pages.newest_event(id)), limit_s=30)
     assert summaries.stop(30)
     assert store.summaries.kept([id]) == {}
