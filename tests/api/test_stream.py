@@ -22,8 +22,10 @@ def paused(service, spec, runner) -> str:
 
 
 @pytest.fixture
-def during(app) -> Callable[[Callable[[], Awaitable[None]]], None]:
-    """Run this while the application runs."""
+def during(app, monkeypatch) -> Callable[[Callable[[], Awaitable[None]]], None]:
+    """Run this while the application runs, without its driver: it would write events of its own about a campaign that
+    a test resumes for a moment."""
+    monkeypatch.setattr("api.app._drive", lambda _driver, _service, stop: stop.wait())
 
     def run(body: Callable[[], Awaitable[None]]) -> None:
         async def alive() -> None:
