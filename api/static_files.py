@@ -1,31 +1,34 @@
 """The dashboard: the files that the build left in `api/static`, or a page that says how to build them.
 
-They are served where no route of the API matches, so that a wrong method on a route stays a 405. All their URLs are
-relative: behind a proxy that strips a prefix, and through a tunnel, they are the same.
+They are read once, when the service starts: a first look at a page asks for six of them at once, which is no time to
+wait for a disk and for threads. A build that comes later is served by the next start. They are served where no route of
+the API matches, so that a wrong method on a route stays a 405. All their URLs are relative: behind a proxy that strips
+a prefix, and through a tunnel, they are the same.
 """
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
 from mimetypes import guess_type
 from pathlib import Path
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse, HTMLResponse, Response
-from starlette.staticfiles import NotModifiedResponse, PathLike, StaticFiles
+from starlette.responses import HTMLResponse, Response
 from starlette.types import Receive, Scope, Send
 
 FOLDER = Path(__file__).parent / "static"
+INDEX = "/index.html"
 # Files with a hash of their content in their name, which never change under it.
 HASHED = "/assets/"
-API = "/v1/"
-ENCODING = "Accept-Encoding"
+METHODS = ("GET", "HEAD")
 FOR_EVER = "public, max-age=31536000, immutable"
 ASK_FIRST = "no-cache"
 # By what a client may say it takes, best first: the ending of a file that was compressed when it was built.
-COMPRESSED = (("br", ".br"), ("gzip", ".gz"))
+COMPRESSED = {"br": ".br", "gzip": ".gz"}
 NOT_BUILT = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><title>meshtune</title></head>
@@ -39,38 +42,38 @@ NOT_BUILT = """<!doctype html>
 """
 
 
-class Dashboard(StaticFiles):
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One form of a file, plain or compressed: its bytes, and the headers that tell of them."""
+
+    body: bytes
+    headers: Mapping[str, str]
+
+
+class Dashboard:
     """The folder's files, each with how long it may be kept, compressed where it lies there so and the client takes
     it. `/` is index.html."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(directory=folder, html=True)
+        self._files = {
+            f"/{file.relative_to(folder).as_posix()}": _forms(file, folder)
+            for file in folder.rglob("*")
+            if file.is_file() and file.suffix not in COMPRESSED.values()
+        }
+        self._files["/"] = self._files[INDEX]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or _path(scope).startswith(API):
+        forms = self._files.get(_path(scope)) if scope["type"] == "http" else None
+        if forms is None:
             raise HTTPException(404)
-        await super().__call__(scope, receive, send)
-
-    def file_response(
-        self, full_path: PathLike, stat_result: os.stat_result, scope: Scope, status_code: int = 200
-    ) -> Response:
-        request = Headers(scope=scope)
-        accepted = _accepted(request.get("accept-encoding", ""))
-        headers = {"Cache-Control": FOR_EVER if _path(scope).startswith(HASHED) else ASK_FIRST, "Vary": ENCODING}
-        file = str(full_path)
-        for encoding, ending in COMPRESSED:
-            if encoding in accepted and os.path.isfile(file + ending):
-                file, stat_result = file + ending, os.stat(file + ending)
-                headers["Content-Encoding"] = encoding
-                break
-        kind = guess_type(str(full_path))[0]
-        response = FileResponse(file, status_code, headers, kind, stat_result=stat_result)
-        return NotModifiedResponse(response.headers) if self.is_not_modified(response.headers, request) else response
+        if scope["method"] not in METHODS:
+            raise HTTPException(405, headers={"Allow": ", ".join(METHODS)})
+        await _response(forms, Headers(scope=scope))(scope, receive, send)
 
 
 async def not_built(scope: Scope, receive: Receive, send: Send) -> None:
     """`/` says how to build the dashboard; nothing else is there."""
-    if scope["type"] != "http" or _path(scope) != "/" or scope["method"] not in ("GET", "HEAD"):
+    if scope["type"] != "http" or _path(scope) != "/" or scope["method"] not in METHODS:
         raise HTTPException(404)
     await HTMLResponse(NOT_BUILT, headers={"Cache-Control": ASK_FIRST})(scope, receive, send)
 
@@ -78,6 +81,40 @@ async def not_built(scope: Scope, receive: Receive, send: Send) -> None:
 def install(app: FastAPI, folder: Path = FOLDER) -> None:
     """Answer with the dashboard wherever no route matches."""
     app.router.default = Dashboard(folder) if (folder / "index.html").is_file() else not_built
+
+
+def _forms(file: Path, folder: Path) -> dict[str, Form]:
+    """By encoding, best first; the plain form last, as "identity"."""
+    kept = FOR_EVER if f"/{file.relative_to(folder).as_posix()}".startswith(HASHED) else ASK_FIRST
+    kind = guess_type(file.name)[0] or "application/octet-stream"
+    text = kind.startswith("text/")
+    common = {
+        "Content-Type": f"{kind}; charset=utf-8" if text else kind,
+        "Cache-Control": kept,
+        "Vary": "Accept-Encoding",
+    }
+    forms = {}
+    for encoding, ending in {**COMPRESSED, "identity": ""}.items():
+        form = file.with_name(file.name + ending)
+        if form.is_file():
+            body = form.read_bytes()
+            coded = {} if encoding == "identity" else {"Content-Encoding": encoding}
+            forms[encoding] = Form(body, {**common, **coded, "ETag": f'"{sha256(body).hexdigest()[:32]}"'})
+    return forms
+
+
+def _response(forms: Mapping[str, Form], request: Headers) -> Response:
+    """The best form that the client takes; 304 where it has that one."""
+    accepted = _accepted(request.get("accept-encoding", ""))
+    form = next((form for encoding, form in forms.items() if encoding in accepted), forms["identity"])
+    if _has(request.get("if-none-match", ""), form.headers["ETag"]):
+        kept = {name: form.headers[name] for name in ("Cache-Control", "Vary", "ETag")}
+        return Response(status_code=304, headers=kept)
+    return Response(form.body, headers=dict(form.headers))
+
+
+def _has(if_none_match: str, etag: str) -> bool:
+    return etag in [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")] or if_none_match.strip() == "*"
 
 
 def _path(scope: Scope) -> str:

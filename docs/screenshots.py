@@ -24,8 +24,8 @@ def take(url: str, token: str, campaign: str) -> None:
     best = _best_trial(url, token, campaign)
     pages = (
         ("campaigns", "#/", "campaign-table", "light", 400),
-        ("campaign", f"#/campaigns/{campaign}", "trials-table", "light", 1500),
-        ("campaign-dark", f"#/campaigns/{campaign}", "trials-table", "dark", 860),
+        ("campaign", f"#/campaigns/{campaign}", "failures", "light", 1500),
+        ("campaign-dark", f"#/campaigns/{campaign}", "failures", "dark", 860),
         ("trial", f"#/campaigns/{campaign}/trials/{best}", "step-times", "light", 860),
         ("create", "#/new", "predicted-best", "light", 860),
     )

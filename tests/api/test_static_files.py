@@ -60,6 +60,32 @@ def test_what_is_not_there_is_a_problem(built, path, problem):
     assert response.headers["content-type"] == "application/problem+json"
 
 
+def test_each_form_of_a_file_has_its_own_etag_and_is_not_sent_to_those_who_have_it(built):
+    client, tags = TestClient(built), set()
+    for encoding in ("br", "gzip", "identity"):
+        asking = {"Accept-Encoding": encoding}
+        with client.stream("GET", "/assets/main-abc123.js", headers=asking) as response:
+            tags.add(tag := response.headers["etag"])
+        again = client.get("/assets/main-abc123.js", headers={**asking, "If-None-Match": f'W/{tag}, "other"'})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+        assert again.headers["cache-control"] == "public, max-age=31536000, immutable"
+        other = client.get("/assets/main-abc123.js", headers={"Accept-Encoding": "x", "If-None-Match": '"other"'})
+        assert other.status_code == 200
+    assert len(tags) == 3
+
+
+def test_files_are_read_once_and_only_read(built, tmp_path):
+    client = TestClient(built)
+    before = client.get("/index.html")
+    (tmp_path / "static" / "index.html").unlink()
+    after = client.get("/index.html")
+    assert (after.status_code, after.text) == (200, PAGE)
+    assert sorted(after.headers) == sorted(before.headers)
+    refused = client.post("/index.html")
+    assert refused.status_code == 405
+    assert refused.headers["allow"] == "GET, HEAD"
+
+
 def test_routes_come_first_and_keep_their_methods(built, token):
     client = TestClient(built, headers=token())
     assert client.get("/healthz").json()["status"] == "ok"

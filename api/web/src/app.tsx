@@ -5,11 +5,11 @@ import { askAhead } from "./api/client";
 import { Problem, unreachable } from "./api/problem";
 import { askWhoami, session } from "./api/session";
 import { token } from "./api/token";
-import { campaignPath, trialsPath } from "./campaign/paths";
 import { Campaigns } from "./pages/campaigns";
 import { SignIn } from "./pages/signin";
+import { readsOf } from "./reads";
 import { href, place, type Route } from "./router";
-import { useStore } from "./store";
+import { useStore } from "./use_store";
 import { Top } from "./top";
 import { ButtonLink } from "./ui/basics";
 import { EmptyState, ErrorState, LoadingState } from "./ui/states";
@@ -49,7 +49,7 @@ function Page() {
     case "compare":
       return <Lazy load={loadCompare} />;
     case "campaign":
-      return <Lazy key={route.id} load={loadCampaign} reads={[campaignPath(route.id), trialsPath(route.id, null)]} id={route.id} />;
+      return <Lazy key={route.id} load={loadCampaign} reads={readsOf(route)} id={route.id} />;
     case "trial":
       return <Lazy key={`${route.id}/${route.number}`} load={loadTrial} id={route.id} number={route.number} />;
     case "unknown":

@@ -1,6 +1,6 @@
 /** The filters of a page live in the query of its hash, and nowhere else: a link shows what its sender saw. */
 import { place, type Place } from "./router";
-import { useStore } from "./store";
+import { useStore } from "./use_store";
 
 /** All values of one filter, empty where it is not set. */
 export function filterValues(name: string, at: Place = place.get()): string[] {

@@ -77,7 +77,10 @@ export function ago(time: string | null | undefined, now = Date.now()): string {
 /** A time in the reader's zone, to the second. */
 export function clock(time: string | null | undefined): string {
   if (!time) return UNKNOWN;
-  return new Date(time).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+  const at = new Date(time);
+  const two = (value: number) => String(value).padStart(2, "0");
+  // Not toLocaleString: the first use of it keeps a browser busy for 20 ms.
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${[at.getHours(), at.getMinutes(), at.getSeconds()].map(two).join(":")}`;
 }
 
 const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"] as const;

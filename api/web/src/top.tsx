@@ -2,7 +2,7 @@
 import { has, session, signOut } from "./api/session";
 import type { Scope, Whoami } from "./api/types";
 import { href, place } from "./router";
-import { useStore } from "./store";
+import { useStore } from "./use_store";
 import { chooseTheme, drawnTheme, themeChoice } from "./theme";
 import { Button } from "./ui/basics";
 

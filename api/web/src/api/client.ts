@@ -29,7 +29,7 @@ export function forget(): void {
 
 /** Ask for a document that a page will read once its code has come: the next `get` of this path is given the answer. */
 export function askAhead(path: string): void {
-  const asked = get(path);
+  const asked = get(path); // of what is asked ahead already, the same answer
   asked.catch(() => {}); // whoever reads it is told
   ahead.set(path, asked);
 }

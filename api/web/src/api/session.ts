@@ -1,5 +1,6 @@
 /** Who uses the page: the answer of /v1/whoami, and which scopes it has. */
-import { Store, useStore } from "../store";
+import { Store } from "../store";
+import { useStore } from "../use_store";
 import { forget, get, tellUnauthorized } from "./client";
 import { Problem, unreachable } from "./problem";
 import { setToken, token } from "./token";
@@ -19,8 +20,8 @@ export async function askWhoami(): Promise<void> {
   try {
     session.set({ state: "signed-in", whoami: await get<Whoami>("whoami") });
   } catch (error) {
-    if (error instanceof Problem && error.status === 401) return; // tellUnauthorized has set it
-    session.set({ state: "trouble", problem: error instanceof Problem ? error : unreachable(error) });
+    if (error instanceof Problem && error.status === 401) signedOut(error); // it may have been asked before we listened
+    else session.set({ state: "trouble", problem: error instanceof Problem ? error : unreachable(error) });
   }
 }
 
@@ -36,9 +37,11 @@ export function signOut(): void {
   session.set({ state: "signed-out", refused: "" });
 }
 
-tellUnauthorized((problem) => {
+function signedOut(problem: Problem): void {
   session.set({ state: "signed-out", refused: token.get() ? problem.message : "" });
-});
+}
+
+tellUnauthorized(signedOut);
 
 /** True where the token has the scope; admin has all. */
 export function useCan(scope: Scope): boolean {

@@ -68,8 +68,9 @@ const LONGEST_WAIT_MS = 30_000;
 /** The service sends a comment every 15 s: silence for so long is a dead connection. */
 const SILENCE_MS = 40_000;
 
-/** Follow the events of one campaign (null: of all), from now on, until `close`. Reconnects where it broke off. */
-export function openStream(campaign: string | null, listener: Listener): Stream {
+/** Follow the events of one campaign (null: of all), from now or from when `after` is settled, until `close`. Reconnects
+ * where it broke off. */
+export function openStream(campaign: string | null, listener: Listener, after: Promise<void> = Promise.resolve()): Stream {
   const state = new Store<StreamState>("connecting");
   const path = campaign === null ? "stream" : `stream?campaign=${encodeURIComponent(campaign)}`;
   let lastId = "";
@@ -116,7 +117,9 @@ export function openStream(campaign: string | null, listener: Listener): Stream 
     aborter.abort();
   }
 
-  void connect();
+  void after.then(() => {
+    if (state.get() === "connecting") void connect();
+  });
   return {
     state,
     pause: () => end("paused"),

@@ -2,6 +2,7 @@
  * chart says in words what it draws. */
 import type { RefObject } from "preact";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import { afterFrame } from "./frames";
 
 /** An element and the width that it has now; 0 before it is laid out. What is below the screen is told its width after
  * the first frame, which it would only hold up. */
@@ -12,17 +13,15 @@ export function useWidth<E extends HTMLElement>(): [RefObject<E | null>, number]
     const box = element.current!;
     const { top, width } = box.getBoundingClientRect();
     const observer = new ResizeObserver(([entry]) => setWidth(Math.floor(entry!.contentRect.width)));
-    let timer = 0;
-    let frame = 0;
+    let cancel = () => {};
     if (top < innerHeight) {
       setWidth(Math.floor(width));
       observer.observe(box);
     } else {
-      frame = requestAnimationFrame(() => (timer = window.setTimeout(() => observer.observe(box))));
+      cancel = afterFrame(() => observer.observe(box));
     }
     return () => {
-      cancelAnimationFrame(frame);
-      clearTimeout(timer);
+      cancel();
       observer.disconnect();
     };
   }, []);

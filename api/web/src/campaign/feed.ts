@@ -5,6 +5,7 @@ import { Problem, unreachable } from "../api/problem";
 import { openStream, type Stream } from "../api/stream";
 import type { AnalysisView, BestView, CampaignView, EventView, TrialBrief, TrialBriefPage } from "../api/types";
 import { Store } from "../store";
+import { afterFrame } from "./frames";
 import { campaignPath, PAGE, trialsPath } from "./paths";
 import { type Throttled, throttle } from "./throttle";
 import { upsert } from "./upsert";
@@ -33,7 +34,6 @@ export class Feed {
   private readonly aborter = new AbortController();
   private readonly named = new Set<number>();
   private campaignAsked = false;
-  private reading: Promise<void>;
   private readonly events: Throttled;
   private readonly findings: Throttled;
 
@@ -41,19 +41,24 @@ export class Feed {
     this.path = campaignPath(id);
     this.events = throttle(() => this.guarded(() => this.readNamed()), EVENTS_GAP_MS);
     this.findings = throttle(() => this.guarded(() => this.readFindings()), FINDINGS_GAP_MS, FINDINGS_PATIENCE);
-    // Findings take the service longest, and come last.
-    this.reading = this.guarded(() => this.readAll()).then(() => this.findings.ask());
+    // What the page begins with comes first, and is painted before anything else is asked for. Findings take the service
+    // longest.
+    const painted = this.guarded(() => this.readAll()).then(() => new Promise<void>(afterFrame));
+    void painted.then(() => this.findings.ask());
     let first = true;
-    this.stream = openStream(id, {
-      onReady: () => {
-        // The first connection is made while the first read is under way: what that may have missed is looked up after
-        // it, which costs next to nothing where it missed nothing.
-        this.reading = this.reading.then(() => this.guarded(() => this.readAll()));
-        if (!first) this.findings.ask();
-        first = false;
+    this.stream = openStream(
+      id,
+      {
+        // What was missed before the connection is looked up after it, which costs next to nothing where nothing was.
+        onReady: () => {
+          void this.guarded(() => this.readAll());
+          if (!first) this.findings.ask();
+          first = false;
+        },
+        onEvent: (event) => this.hear(event),
       },
-      onEvent: (event) => this.hear(event),
-    });
+      painted,
+    );
   }
 
   close(): void {

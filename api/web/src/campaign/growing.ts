@@ -2,8 +2,9 @@
 import { type RefObject } from "preact";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 
-/** Rows at first, and so many more each time: about a screen. */
-export const STEP = 30;
+/** Rows at first, as few as show that there is a table, and so many more each time: about a screen. */
+const FIRST = 12;
+const STEP = 30;
 /** In pixels: the next rows are there before one sees that they were not. */
 const NEAR = 1200;
 
@@ -16,8 +17,8 @@ interface Grown {
  * the last of them. */
 export function useGrowing<E extends Element>(of: unknown, most: number): [number, RefObject<E | null>] {
   const end = useRef<E>(null);
-  const [grown, grow] = useState<Grown>({ of, rows: STEP });
-  const rows = Math.min(most, grown.of === of ? grown.rows : STEP);
+  const [grown, grow] = useState<Grown>({ of, rows: FIRST });
+  const rows = Math.min(most, grown.of === of ? grown.rows : FIRST);
   useLayoutEffect(() => {
     if (rows >= most || end.current === null) return;
     const observer = new IntersectionObserver(

@@ -2,7 +2,7 @@
 import type { CampaignView } from "../api/types";
 import { CampaignActions } from "../campaign_actions";
 import { ago, clock, duration, probability } from "../format";
-import { useStore } from "../store";
+import { useStore } from "../use_store";
 import { Button, Chip } from "../ui/basics";
 import { JsonLink } from "../ui/json";
 import { LiveMark } from "../ui/states";

@@ -2,7 +2,7 @@
 import { useMemo } from "preact/hooks";
 import type { CampaignView } from "../api/types";
 import { href } from "../router";
-import { useStore } from "../store";
+import { useStore } from "../use_store";
 import { EmptyState, ErrorState, LoadingState, ReconnectingBanner } from "../ui/states";
 import { BestChart } from "./best_chart";
 import "./charts.css";
@@ -14,6 +14,7 @@ import { type Feed, type Snapshot, useFeed } from "./feed";
 import { FilterBar } from "./filter_bar";
 import { passes } from "./filters";
 import { bestOf, goalOf } from "./goal";
+import { Later } from "./frames";
 import { Header } from "./header";
 import { HeatMap } from "./heat_map";
 import { ParallelCard } from "./parallel_card";
@@ -93,15 +94,21 @@ function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snaps
             <HeatMap goal={goal} trials={trials} shown={shown} filters={filters} />
             <Scatter campaign={campaign} goal={goal} trials={trials} shown={shownSet} />
           </div>
-          <div class="two-thirds">
-            <ParallelCard campaign={campaign.id} goal={goal} varied={varied} trials={trials} filters={filters} />
-            <SensitivityCard analysis={analysis} />
-          </div>
-          <div class="halves">
-            <Running campaign={campaign} trials={trials} />
-            <FailureChart analysis={analysis} />
-          </div>
-          <SideBySide campaign={campaign} />
+          <Later>
+            {() => (
+              <>
+                <div class="two-thirds">
+                  <ParallelCard campaign={campaign.id} goal={goal} varied={varied} trials={trials} filters={filters} />
+                  <SensitivityCard analysis={analysis} />
+                </div>
+                <div class="halves">
+                  <Running campaign={campaign} trials={trials} />
+                  <FailureChart analysis={analysis} />
+                </div>
+                <SideBySide campaign={campaign} />
+              </>
+            )}
+          </Later>
           <TrialsTable campaign={campaign.id} columns={columns} shown={shown} filters={filters} all={trials.length} bestFirst={goal.smallerIsBetter ? "objective" : "-objective"} />
         </>
       )}

@@ -1,5 +1,5 @@
 /** The colours of theme.css as canvases take them, for the theme that is on the screen. */
-import { useStore } from "../store";
+import { useStore } from "../use_store";
 import { colour, drawnTheme } from "../theme";
 
 export interface Palette {

@@ -50,7 +50,7 @@ export function ParallelPlot({ campaign, goal, dimensions, trials, drawn, filter
     const gap = (width - 110) / Math.max(1, axes.length - 1);
     return { x: axes.map((_, at) => 36 + at * gap), top: TOP, bottom: BOTTOM, rail: RAIL };
   }, [axes, width]);
-  const lines = useMemo(() => linesOf(drawn, axes, frame), [drawn, axes, frame]);
+  const lines = useMemo(() => (room === 0 ? [] : linesOf(drawn, axes, frame)), [drawn, axes, frame, room === 0]);
   const ends = useMemo(() => extent(drawn.flatMap((trial) => trial.objective?.value ?? [])), [drawn]);
   const looked = useMemo(() => (drag === null ? filters : dragged(filters, drag)), [filters, drag]);
   const split = useMemo(() => splitLines(lines, looked, goal, ends), [lines, looked, goal, ends]);

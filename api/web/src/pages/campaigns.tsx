@@ -7,7 +7,7 @@ import type { CampaignPage, CampaignState } from "../api/types";
 import { clearFilters, setFilters, useFilter, useFilters } from "../filters";
 import { useLive } from "../live";
 import { href } from "../router";
-import { useStore } from "../store";
+import { useStore } from "../use_store";
 import { Button, ButtonLink, Card, Chip } from "../ui/basics";
 import { JsonLink } from "../ui/json";
 import { EmptyState, ErrorState, LiveMark, LoadingState, ReconnectingBanner } from "../ui/states";

@@ -8,7 +8,7 @@ import type { CampaignView, ExamplesView } from "../api/types";
 import { useFilter } from "../filters";
 import { amount, count } from "../format";
 import { go, href } from "../router";
-import { useStore } from "../store";
+import { useStore } from "../use_store";
 import { Button, Card, Chip, Switch } from "../ui/basics";
 import { EmptyState, ErrorState, LoadingState } from "../ui/states";
 import { CreateForm, FIRST_FORM } from "./create_form";
