@@ -5,9 +5,13 @@ hold everything, and a job's state follows from them and the clock, so whoever a
 
     root/jobs/NAME        the job: when it was sent, how long it takes, how it ends; there whole, and never changed
     root/cancelled/NAME   when somebody asked for its end
+    root/begun/NAME       when it began, for one that had to wait for a slot
+    root/over/NAME        how it ended; the files above are gone then
     root/lock             held while anything is looked at or changed, so that nothing seen is ever taken back
 
-The result file appears in the job's folder once it has ended, as any job's: a search gets to see nothing else.
+What has happened is written down, so that what is to come follows from the jobs that are not over: a look costs the
+same however many there were. The result file appears in the job's folder once it has ended, as any job's: a search gets
+to see nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import json
 import os
 import time
 from bisect import insort
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -35,6 +39,8 @@ from runners.workloads.simulated import JOB_FILE, JobMalformed, SimulatedJob, pa
 from search_spaces.checks import CLOSED, Checks
 from search_spaces.cluster import ClusterSpec
 from search_spaces.knowledge import missing
+
+JOBS, CANCELLED, BEGUN, OVER = "jobs", "cancelled", "begun", "over"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +69,8 @@ class SimulatedOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """A job as it was sent. number: how many were sent before. submitted_at: seconds since the epoch. run_s: on the
-    clock on the wall. slots: how many jobs may run at once while it runs, it included."""
+    """A job as it was sent. number: higher than that of any before that is not over. submitted_at: seconds since the
+    epoch. run_s: on the clock on the wall. slots: how many jobs may run at once while it runs, it included."""
 
     name: str
     number: int
@@ -85,18 +91,27 @@ class Span:
 
 @dataclass(slots=True)
 class Book:
-    """What the files of one cluster say, each read once, since they are there whole and never change. All runners of a
-    process that look at this cluster share it, and read it while they are alone at the files.
+    """What the files of one cluster say of the jobs that are not filed as over, each read once, since they are there
+    whole and never change. All runners of a process that look at this cluster share it, and read it while they are
+    alone at the files.
 
-    orders: by name. cancelled_at: when their ends were asked for. spans: when they run."""
+    orders: by name. cancelled_at: when their ends were asked for. begun_at: of those that had waited. spans: when they
+    run."""
 
     orders: dict[str, Order] = field(default_factory=dict)
     cancelled_at: dict[str, float] = field(default_factory=dict)
+    begun_at: dict[str, float] = field(default_factory=dict)
     spans: Mapping[str, Span] = field(default_factory=dict)
 
-    def read(self, jobs: Path, cancelled: Path) -> None:
-        """Take in what is new in these folders. Raises OSError and ValueError."""
-        sent, ended = set(_names(jobs)), set(_names(cancelled))
+    @property
+    def next_number(self) -> int:
+        return max((order.number for order in self.orders.values()), default=-1) + 1
+
+    def read(self, root: Path) -> None:
+        """Take in what is new there. Raises OSError and ValueError."""
+        jobs, cancelled, begun = root / JOBS, root / CANCELLED, root / BEGUN
+        sent = _names(jobs)
+        ended = _names(cancelled) & sent
         if sent == self.spans.keys() and ended == self.cancelled_at.keys():
             return
         self.spans = {}
@@ -104,11 +119,31 @@ class Book:
             name: self.orders.get(name) or read_value(Order, json.loads((jobs / name).read_text(encoding="utf-8")))
             for name in sent
         }
-        self.cancelled_at = {
-            name: self.cancelled_at[name] if name in self.cancelled_at else float((cancelled / name).read_text())
-            for name in ended
-        }
+        self.cancelled_at = _times(cancelled, ended, self.cancelled_at)
+        self.begun_at = _times(begun, _names(begun) & sent, self.begun_at)
         self.spans = self._spans()
+
+    def ended_at(self, name: str) -> float:
+        """When its slot is free, as far as is known."""
+        return min(self.spans[name].ends_at, self.cancelled_at.get(name, inf))
+
+    def status(self, name: str, now: float) -> JobStatus:
+        """The job's state now."""
+        ending, span, cancelled_at = self.orders[name].ending, self.spans[name], self.cancelled_at.get(name, inf)
+        if cancelled_at < span.ends_at:
+            began = span.starts_at if span.starts_at < cancelled_at else None
+            return JobStatus(state=JobState.CANCELLED, reason="cancelled", started_at=began, finished_at=cancelled_at)
+        if now < span.starts_at:
+            return JobStatus(state=JobState.QUEUED)
+        if now < span.ends_at:
+            return JobStatus(state=JobState.RUNNING, started_at=span.starts_at)
+        return JobStatus(
+            state=ending.state,
+            reason=ending.reason,
+            exit_code=ending.exit_code,
+            started_at=span.starts_at,
+            finished_at=span.ends_at,
+        )
 
     def _spans(self) -> Mapping[str, Span]:
         """First come, first served, each as soon as fewer than its slots are taken. A job that was cancelled frees its
@@ -116,7 +151,8 @@ class Book:
         spans: dict[str, Span] = {}
         ends: list[float] = []
         for order in sorted(self.orders.values(), key=lambda order: order.number):
-            starts_at = max(order.submitted_at, ends[-order.slots] if len(ends) >= order.slots else 0.0)
+            free_at = ends[-order.slots] if len(ends) >= order.slots else 0.0
+            starts_at = self.begun_at.get(order.name, max(order.submitted_at, free_at))
             spans[order.name] = Span(starts_at, starts_at + order.run_s)
             insort(ends, min(starts_at + order.run_s, self.cancelled_at.get(order.name, inf)))
         return spans
@@ -132,7 +168,6 @@ class SimulatedRunner:
 
     def __init__(self, root: Path, options: SimulatedOptions, clock: Callable[[], float] = time.time) -> None:
         self._root = root.resolve()
-        self._jobs, self._cancelled = self._root / "jobs", self._root / "cancelled"
         self._options = options
         self._clock = clock
         self._book = _book_of(self._root)
@@ -146,37 +181,38 @@ class SimulatedRunner:
         except (ValueError, ArithmeticError, LookupError) as error:
             raise InvalidJob(f"{spec.name} cannot be simulated: {error}") from error
         try:
-            for folder in (self._jobs, self._cancelled):
-                folder.mkdir(parents=True, exist_ok=True)
+            (self._root / JOBS).mkdir(parents=True, exist_ok=True)
             with self._alone() as now:
-                if not (self._jobs / spec.name).exists():
+                if not self._there(spec.name):
+                    self._book.read(self._root)
                     directory = spec.directory.resolve()
                     directory.mkdir(parents=True, exist_ok=True)
                     for name, text in spec.files.items():
                         write_whole(directory / name, text)
                     order = Order(
                         name=spec.name,
-                        number=len(_names(self._jobs)),
+                        number=self._book.next_number,
                         directory=directory,
                         submitted_at=now,
                         run_s=options.seconds_per_trial * ending.share,
                         slots=options.slots,
                         ending=ending,
                     )
-                    write_whole(self._jobs / spec.name, json.dumps(plain(order)))
-        except OSError as error:
+                    self._write(JOBS, spec.name, json.dumps(plain(order)))
+        except (OSError, ValueError) as error:
             raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
         return spec.name
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
         unknown = JobStatus(state=JobState.LOST, reason="the simulated runner does not know this job")
-        if not self._jobs.is_dir():
+        if not (self._root / JOBS).is_dir():
             return dict.fromkeys(ids, unknown)
         try:
             with self._alone() as now:
-                book = self._book
-                book.read(self._jobs, self._cancelled)
-                return {id: self._status(book, id, now) if id in book.spans else unknown for id in ids}
+                self._book.read(self._root)
+                found = {id: self._status(id, now) or unknown for id in ids}
+                self._write_down(now)
+                return found
         except (OSError, ValueError) as error:
             raise RunnerUnavailable(f"the simulated cluster {self._root} cannot be read: {error}") from error
 
@@ -185,8 +221,8 @@ class SimulatedRunner:
             return
         try:
             with self._alone() as now:
-                if not (self._cancelled / id).exists():
-                    write_whole(self._cancelled / id, repr(now))
+                if (self._root / JOBS / id).exists() and not (self._root / CANCELLED / id).exists():
+                    self._write(CANCELLED, id, repr(now))
         except OSError as error:
             raise RunnerUnavailable(f"{id} cannot be cancelled: {error.strerror}") from error
 
@@ -195,32 +231,41 @@ class SimulatedRunner:
             require_fit(name)
         except InvalidJob:
             return None
-        return name if (self._jobs / name).exists() else None
+        return name if self._there(name) else None
 
     def close(self) -> None:
         """There is nothing to give back."""
 
-    def _status(self, book: Book, id: str, now: float) -> JobStatus:
-        """The job's state now; writes its result file once it has ended by itself. Raises OSError."""
-        order, span, cancelled_at = book.orders[id], book.spans[id], book.cancelled_at.get(id, inf)
-        if cancelled_at < span.ends_at:
-            began = span.starts_at if span.starts_at < cancelled_at else None
-            return JobStatus(state=JobState.CANCELLED, reason="cancelled", started_at=began, finished_at=cancelled_at)
-        if now < span.starts_at:
-            return JobStatus(state=JobState.QUEUED)
-        if now < span.ends_at:
-            return JobStatus(state=JobState.RUNNING, started_at=span.starts_at)
-        ending = order.ending
-        if ending.outcome is not None and not (order.directory / RESULT_FILE).exists():
-            order.directory.mkdir(parents=True, exist_ok=True)
-            write_result(order.directory, ending.outcome, {"simulated": True})
-        return JobStatus(
-            state=ending.state,
-            reason=ending.reason,
-            exit_code=ending.exit_code,
-            started_at=span.starts_at,
-            finished_at=span.ends_at,
-        )
+    def _there(self, name: str) -> bool:
+        return any((self._root / folder / name).exists() for folder in (JOBS, OVER))
+
+    def _status(self, id: str, now: float) -> JobStatus | None:
+        """The job's state now, None for one that never was. Raises OSError and ValueError."""
+        if id in self._book.spans:
+            return self._book.status(id, now)
+        if self.find(id) is None:
+            return None
+        return read_value(JobStatus, json.loads((self._root / OVER / id).read_text(encoding="utf-8")))
+
+    def _write_down(self, now: float) -> None:
+        """What has happened until now: which jobs began after a wait, then which are over, their results first. Whose
+        slot is free by now delays nobody who has not begun. Raises OSError."""
+        book = self._book
+        for name, span in book.spans.items():
+            if book.orders[name].submitted_at < span.starts_at <= now and name not in book.begun_at:
+                self._write(BEGUN, name, repr(span.starts_at))
+                book.begun_at[name] = span.starts_at
+        for name in [name for name in book.spans if book.ended_at(name) <= now]:
+            status = book.status(name, now)
+            if status.state is not JobState.CANCELLED:
+                _leave_result(book.orders[name])
+            self._write(OVER, name, json.dumps(plain(status)))
+            for folder in (JOBS, CANCELLED, BEGUN):
+                (self._root / folder / name).unlink(missing_ok=True)
+
+    def _write(self, folder: str, name: str, text: str) -> None:
+        (self._root / folder).mkdir(exist_ok=True)
+        write_whole(self._root / folder / name, text)
 
     @contextmanager
     def _alone(self) -> Iterator[float]:
@@ -234,9 +279,21 @@ class SimulatedRunner:
             os.close(descriptor)
 
 
-def _names(folder: Path) -> list[str]:
-    """The files of a folder, but for drafts of somebody who died."""
-    return [name for name in os.listdir(folder) if not name.startswith(".")]
+def _leave_result(order: Order) -> None:
+    """In the job's folder, unless that was deleted or has it. Raises OSError."""
+    outcome = order.ending.outcome
+    if outcome is not None and order.directory.is_dir() and not (order.directory / RESULT_FILE).exists():
+        write_result(order.directory, outcome, {"simulated": True})
+
+
+def _names(folder: Path) -> set[str]:
+    """The files of a folder, but for drafts of somebody who died; none where there is no folder."""
+    return {name for name in os.listdir(folder) if not name.startswith(".")} if folder.is_dir() else set()
+
+
+def _times(folder: Path, names: Set[str], known: Mapping[str, float]) -> dict[str, float]:
+    """What the files of these names hold. Raises OSError and ValueError."""
+    return {name: known[name] if name in known else float((folder / name).read_text()) for name in names}
 
 
 def _read_job(spec: JobSpec) -> SimulatedJob:

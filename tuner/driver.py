@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
 
 from runners.base import RunnerError
@@ -77,6 +77,10 @@ class Driver:
         self.troubles[campaign_id] = message
         return False
 
+    def forget_but(self, campaign_ids: Set[str]) -> None:
+        """Remember nothing of other campaigns than these: they are over, and there come ever more of them."""
+        forget_but(campaign_ids, self._tries, self._not_before)
+
 
 class Rounds:
     """Ticks what is due of this process's share of all campaigns, and sees to it that it has its share."""
@@ -142,6 +146,8 @@ class Rounds:
             self._driver.troubles["*"] = str(error)
             self._looks_at = now + 1.0
             return
+        forget_but(standing.drivers.keys(), self._due, self._idle_s)
+        self._driver.forget_but(standing.drivers.keys())
         self._tell(standing)
 
     def _share_out(self) -> Standing:
@@ -173,6 +179,13 @@ class Rounds:
             if id not in standing.drivers or (id not in elsewhere and troubles[id].startswith(DRIVEN)):
                 del troubles[id]  # the trouble of all, "*", is over too
         troubles.update(elsewhere)
+
+
+def forget_but(campaign_ids: Set[str], *remembered: dict[str, float] | dict[str, int]) -> None:
+    """Leave what is remembered of these campaigns alone."""
+    for by_campaign in remembered:
+        for campaign_id in by_campaign.keys() - campaign_ids:
+            del by_campaign[campaign_id]
 
 
 def drive_one(driver: Driver, service: Service, campaign_id: str, watch: Callable[[], None]) -> None:

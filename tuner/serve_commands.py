@@ -12,6 +12,7 @@ import typer
 
 from tuner import logs
 from tuner.arguments import Refused, open_service
+from tuner.heaps import share_heaps
 from tuner.logs import LogFormat, LogLevel
 from tuner.options import DEFAULT_HOME, DatabaseOption, HomeOption
 from tuner.terminal import errors
@@ -49,6 +50,7 @@ def serve(
     """Serve the REST API and the dashboard, and drive every active campaign of this home."""
     if trust_loopback and not _loopback(host):
         raise Refused(f"--trust-loopback needs an address of this machine alone, such as 127.0.0.1, not --host {host}")
+    share_heaps()
     logs.set_up(log_format, log_level)
     with open_service(home, db, create=True) as service:  # a database that cannot be used is told here
         first = not service.store.access.tokens() and not trust_loopback

@@ -6,6 +6,8 @@ What any runner promises of any job is in test_life_cycle.py.
 from __future__ import annotations
 
 import json
+import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, SubmitFailed
 from runners.outcome import RESULT_FILE, Verdict, read_result
 from runners.registry import create_runner
-from runners.simulated import SimulatedOptions, SimulatedRunner
+from runners.simulated import SimulatedOptions, SimulatedRunner, _book_of
 from runners.workloads.simulated import JOB_FILE, Code, JobMalformed, SimulatedWorkload, parse_job
 from runners.workloads.torch import TorchWorkload
 from search_spaces.checks import InvalidValue
@@ -226,6 +228,61 @@ def test_files_that_cannot_be_read_are_trouble_of_the_runner_not_of_the_job(lab)
     (lab.folder / "root" / "jobs" / "other").write_text("{")
     with pytest.raises(RunnerUnavailable, match="cannot be read"):
         lab.open().poll(["job"])
+
+
+def test_of_jobs_that_are_over_nothing_is_kept_in_memory_nor_looked_through(lab):
+    names = [lab.submit(f"job{number}") for number in range(6)]
+    lab.runner.cancel("job5")
+    running = lab.runner.poll(names)
+    lab.now = 1015.0
+    lab.submit("late")
+    seen = lab.runner.poll(names)
+    book = _book_of(lab.folder / "root")
+    book.read(lab.folder / "root")
+    assert [seen[name].state.final for name in names] == [True, True, False, False, False, True]
+    assert book.orders.keys() == book.spans.keys() == {"job2", "job3", "job4", "late"}
+    assert (book.begun_at.keys(), book.cancelled_at.keys()) == ({"job2", "job3"}, set())
+    lab.now = 2000.0
+    ended = lab.runner.poll(["job2"])
+    book.read(lab.folder / "root")
+    assert not any((book.orders, book.spans, book.begun_at, book.cancelled_at))
+    assert not any(list((lab.folder / "root" / folder).iterdir()) for folder in ("jobs", "begun", "cancelled"))
+    assert lab.runner.poll(names) == {**seen, **ended, **{name: lab.status(name) for name in ("job3", "job4")}}
+    assert {name: lab.runner.find(name) for name in names} == {name: name for name in names}
+    assert lab.submit("job0") == "job0"
+    lab.runner.cancel("job0")
+    assert lab.status("job0") == seen["job0"] != running["job0"]
+    assert all((lab.folder / "work" / f"job{number}" / RESULT_FILE).exists() for number in range(5))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_who_looks_seldom_sees_what_one_sees_who_looks_often(seed, tmp_path):
+    often, seldom = Laboratory(tmp_path / "often"), Laboratory(tmp_path / "seldom")
+    rng, sent = random.Random(seed), []
+    for step in range(40):
+        cancelled = rng.choice([*sent, None, None])
+        sent += [f"job{step}"] * (rng.random() < 0.5)
+        slots = rng.choice([1, 2, 3])
+        for lab in (often, seldom):
+            lab.now, lab.runner = 1000.0 + 3.0 * step, lab.open(slots=slots)
+            if sent:
+                lab.submit(sent[-1])
+            if cancelled is not None:
+                lab.runner.cancel(cancelled)
+        if rng.random() < 0.6:
+            # Every file read again, as by a service that was started anew.
+            _book_of.cache_clear()
+            often.open().poll(sent)
+    often.now = seldom.now = 3000.0
+    assert often.open().poll(sent) == seldom.open().poll(sent)
+
+
+def test_a_job_whose_folder_was_deleted_is_over_without_bringing_it_back(lab):
+    lab.submit("kept")
+    lab.submit("deleted")
+    shutil.rmtree(lab.folder / "work" / "deleted")
+    assert lab.status("kept", 1010.0).state is JobState.SUCCEEDED
+    assert not (lab.folder / "work" / "deleted").exists()
 
 
 def refused(lab, spec, message):

@@ -10,7 +10,7 @@ import pytest
 from runners.base import RunnerUnavailable
 from tuner import driver as module
 from tuner.campaign import CampaignState
-from tuner.driver import Driver, drive_all, drive_one
+from tuner.driver import Driver, Rounds, drive_all, drive_one
 from tuner.store import StoreError, StoreUnavailable
 from tuner.trial import TrialState
 
@@ -173,3 +173,22 @@ def test_ended_campaigns_hold_no_locks(lab):
             and (seen.append(len(lab.service.works.holder.holds)) or seen[-1] == 0)
         ),
     )
+
+
+def test_nothing_is_remembered_of_campaigns_that_are_over(lab):
+    driver = Driver(lab.service)
+    rounds, stop = Rounds(driver, lab.service), threading.Event()
+    ids = [lab.create(budget={"trials": 1}) for _ in range(3)]
+    lab.machine.troubles.extend([RunnerUnavailable("no answer")] * 5)
+    remembered = (rounds._due, rounds._idle_s, driver._tries, driver._not_before)
+    seen = set()
+    deadline = time.monotonic() + 20
+    while not all(lab.campaign(id).state.final for id in ids):
+        assert time.monotonic() < deadline
+        rounds.go(stop)
+        seen |= {number for number, by_campaign in enumerate(remembered) if by_campaign}
+    assert seen == {0, 1, 2, 3}
+    time.sleep(2 * module.LOOK_S)
+    rounds.go(stop)
+    assert not any(remembered)
+    assert driver.troubles == {}
