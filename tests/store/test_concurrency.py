@@ -9,7 +9,7 @@ import pytest
 
 from runners.outcome import Verdict
 from tuner.store import IllegalMove, Store
-from tuner.trial import Origin, Trial, TrialState
+from tuner.trial import Origin, TrialState
 
 THREADS = 8
 
@@ -32,15 +32,15 @@ def race(act: Callable[[int], object]) -> list[object]:
 def test_of_many_threads_that_finish_an_attempt_one_wins(store: Store, make):
     make.running(store)
 
-    def finish(number: int) -> Trial:
+    def finish(number: int) -> None:
         outcome = make.ok(first_s=1.0 + number)
-        return store.finish("c1", 0, outcome, started_at=1.0, finished_at=2.0, now=float(number))
+        store.finish("c1", 0, outcome, started_at=1.0, finished_at=2.0, now=float(number))
 
     results = race(finish)
-    won = [result for result in results if isinstance(result, Trial)]
+    won = [number for number, result in enumerate(results) if result is None]
     assert len(won) == 1
     assert sum(isinstance(result, IllegalMove) for result in results) == THREADS - 1
-    assert store.trial("c1", 0) == won[0]
+    assert store.trial("c1", 0).outcome == make.ok(first_s=1.0 + won[0])
     assert [event.kind for event in store.events("c1")].count("trial.done") == 1
 
 
@@ -52,7 +52,7 @@ def test_of_many_processes_that_finish_an_attempt_one_wins(shared_url: str, make
             "c1", 0, make.failed(Verdict.OOM), started_at=1.0, finished_at=2.0, now=2.0
         )
     )
-    assert sum(isinstance(result, Trial) for result in results) == 1
+    assert sum(result is None for result in results) == 1
     assert sum(isinstance(result, IllegalMove) for result in results) == THREADS - 1
     assert [event.kind for event in stores[0].events("c1")].count("trial.done") == 1
     for store in stores:
@@ -141,4 +141,5 @@ def test_a_writer_that_is_killed_leaves_whole_trials_and_no_lock(shared_url: str
         assert all(len(trials[number].measurement.step_times_s) == 200 for number in done)
         told = [event.data["number"] for event in store.events("c1", limit=5000) if event.kind == "trial.done"]
         assert told == done
-        assert store.finish("c1", 999, make.ok(), started_at=1.0, finished_at=2.0, now=2.0).state is TrialState.DONE
+        store.finish("c1", 999, make.ok(), started_at=1.0, finished_at=2.0, now=2.0)
+        assert store.trial("c1", 999).state is TrialState.DONE

@@ -119,3 +119,10 @@ def test_a_reader_that_asks_for_what_came_after_misses_nothing(shared_url: str, 
         assert len(seen) == 4 * (1 + 8 + 8)
     for writer in writers:
         writer.close()
+
+
+def test_what_an_event_tells_comes_back_as_it_was_told(store: Store, make):
+    make.running(store)
+    reason = "half a surrogate \udc80, a NUL \0, 1/3 and \u00e4"
+    store.move_campaign("c1", CampaignState.FAILED, reason=reason, now=2.0)
+    assert store.events("c1")[-1].data["reason"] == reason

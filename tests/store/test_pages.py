@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -11,6 +11,7 @@ from runners.outcome import FAILED, Measurement, Outcome, Verdict
 from search_spaces.plan import PLAN_FIELDS, Plan, Recompute
 from tuner.campaign import CampaignState
 from tuner.pages import CampaignKey, CampaignsWanted, Mark, Order, TrialKey, TrialsWanted
+from tuner.prediction import fullest_rank_bytes
 from tuner.ranking import completed, numbers_of, rank
 from tuner.recommend import recommend, recommend_among
 from tuner.search.base import Choice
@@ -141,7 +142,8 @@ def test_a_brief_says_what_the_whole_trial_says(store: Store, make, seed: int):
             trial.state,
             trial.verdict,
         )
-        assert (brief.plan, brief.plan_key, brief.expectation) == (trial.plan, trial.plan.key, trial.expectation)
+        assert (brief.plan, brief.plan_key) == (trial.plan.as_dict(), trial.plan.key)
+        assert brief.expectation == (None if trial.expectation is None else asdict(trial.expectation))
         assert brief.failure == (None if outcome is None else outcome.failure)
         assert brief.reason == ("" if outcome is None else outcome.reason)
         assert brief.held_s == pytest.approx(sum(attempt.running_s for attempt in trial.attempts))
@@ -242,6 +244,23 @@ def test_a_summary_counts_what_the_trials_say(store: Store, make, seed: int):
     assert (summary.baseline is None) == (trials[0].measurement is None)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_scores_say_what_the_measurements_say(store: Store, make, seed: int):
+    random_history(store, make, seed)
+    scores = {score.number: score for score in store.pages.scores("c1")}
+    for trial in store.trials("c1"):
+        score, measured = scores.pop(trial.number, None), trial.measurement
+        if measured is None:
+            ended = trial.origin is Origin.CONFIRMATION and trial.state.final
+            assert (score is not None) == ended
+            assert score is None or score.step_time_s is None
+            continue
+        assert score[:3] == (trial.number, trial.origin, trial.plan.key)
+        assert score[3:6] == (measured.tokens_per_step, measured.devices, measured.model_flops_per_token)
+        assert score[6:] == (measured.step_time_s, fullest_rank_bytes(measured))
+    assert not scores
+
+
 def names(store: Store, **wanted) -> list[str]:
     return [stamp.id for stamp in store.pages.stamps(CampaignsWanted(**wanted))]
 
@@ -290,6 +309,20 @@ def test_news_tells_what_changed_since_an_event(store: Store, make):
     assert (store.pages.news(after.event).created, store.pages.news(after.event).campaigns) == (1, 3)
 
 
+def test_which_campaigns_came_to_their_ends_since_an_event(store: Store, make):
+    assert store.pages.ended(0) == (0, [])
+    for id in ("c1", "c2", "c3"):
+        make.running(store, id)
+    newest = store.pages.news(None).event
+    assert store.pages.ended(0) == (newest, [])
+    store.move_campaign("c3", CampaignState.COMPLETED, reason="", now=300.0)
+    store.move_campaign("c2", CampaignState.PAUSED, reason="", now=301.0)
+    store.move_campaign("c1", CampaignState.FAILED, reason="", now=302.0)
+    assert store.pages.ended(newest) == (newest + 3, ["c3", "c1"])
+    assert store.pages.ended(newest + 1) == (newest + 3, ["c1"])
+    assert store.pages.ended(newest + 3) == (newest + 3, [])
+
+
 def test_an_unknown_campaign_has_no_newest_event_and_no_trials(store: Store, make):
     make.running(store)
     assert store.pages.newest_event("c1") == store.events("c1")[-1].id
@@ -297,3 +330,12 @@ def test_an_unknown_campaign_has_no_newest_event_and_no_trials(store: Store, mak
         store.pages.newest_event("c9")
     assert store.pages.briefs("c9", TrialsWanted()) == []
     assert store.pages.campaigns(["c1", "c9"]).keys() == {"c1"}
+
+
+@pytest.mark.postgres
+def test_postgres_is_told_that_it_finds_rows_by_an_index_cheaply(postgres_url: str):
+    with Store.open(postgres_url) as store:
+        for _ in range(2):  # two connections; what reads is rolled back
+            with store._database.reading() as one, store._database.reading() as other:
+                shown = [each.exec_driver_sql("SHOW random_page_cost").scalar_one() for each in (one, other)]
+            assert shown == ["1.1", "1.1"]

@@ -32,10 +32,10 @@ def test_nodes_and_causes_are_kept_and_told(store: Store, make):
     trial = store.trial("c1", 0)
     assert (trial.last.avoid, trial.last.nodes, trial.last.failed_nodes) == (("n8", "n9"), ("n1", "n2"), ())
     outcome = Outcome(verdict=Verdict.CRASHED, cause=Cause.HANG, reason="no collective ended")
-    trial = store.finish("c1", 0, outcome, started_at=None, finished_at=9.0, failed_nodes=("n2",), now=9.0)
+    store.finish("c1", 0, outcome, started_at=None, finished_at=9.0, failed_nodes=("n2",), now=9.0)
+    trial = store.trial("c1", 0)
     assert trial.outcome == outcome
     assert (trial.last.nodes, trial.last.failed_nodes) == (("n1", "n2"), ("n2",))
-    assert store.trial("c1", 0) == trial
     submitted, running, done = (
         event.data for event in store.events("c1") if event.data.get("attempt") and "plan" not in event.data
     )
@@ -46,7 +46,8 @@ def test_nodes_and_causes_are_kept_and_told(store: Store, make):
 
 def test_a_verdict_that_names_no_cause_keeps_none(store: Store, make):
     make.running(store)
-    trial = store.finish("c1", 0, Outcome(verdict=Verdict.OOM), started_at=1.0, finished_at=2.0, now=2.0)
+    store.finish("c1", 0, Outcome(verdict=Verdict.OOM), started_at=1.0, finished_at=2.0, now=2.0)
+    trial = store.trial("c1", 0)
     assert (trial.outcome.cause, trial.outcome.failure) == (None, Cause.OOM)
     assert (trial.last.avoid, trial.last.nodes, trial.last.failed_nodes) == ((), (), ())
     assert store.events("c1")[-1].data["failure"] == "oom"

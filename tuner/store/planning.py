@@ -59,11 +59,12 @@ def plan_trials(
 def plan_attempt(connection: Connection, campaign_id: str, number: int, now: float) -> Trial:
     """As `Store.plan_attempt`."""
     trial = queries.trial(connection, campaign_id, number)
-    require_running(connection, campaign_id, thing(trial), trial.state)
+    subject = thing(campaign_id, number, trial.last.number)
+    require_running(connection, campaign_id, subject, trial.state)
     if trial.verdict is None or not trial.verdict.retryable:
         state = trial.state if trial.verdict is None else f"{trial.state} ({trial.verdict})"
         why = "only what the infrastructure lost is tried again"
-        raise IllegalMove(thing(trial), state, TrialState.PLANNED, why)
+        raise IllegalMove(subject, state, TrialState.PLANNED, why)
     attempt = _planned_attempt(campaign_id, number, trial.last.number + 1, now)
     lost = select(attempts.c.trial_id).where(attempts.c.job_name == trial.last.job_name)
     connection.execute(insert(attempts), attempt_row(attempt, connection.scalars(lost).one()))

@@ -5,14 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, Row, bindparam, select, update
 
 from tuner.campaign import CampaignState
 from tuner.search.base import Choice
 from tuner.store import queries
-from tuner.store.errors import AlreadyExists, IllegalMove
+from tuner.store.errors import AlreadyExists, IllegalMove, NotFound
 from tuner.store.tables import attempts, trials
-from tuner.trial import Origin, Trial, TrialState
+from tuner.trial import Origin, TrialState
+
+# Made once, since making it takes longer than asking.
+_LAST = (
+    select(*(attempts.c[name] for name in ("id", "number", "state", "claimed_at")))
+    .join(trials, trials.c.id == attempts.c.trial_id)
+    .where(trials.c.campaign_id == bindparam("of"), trials.c.number == bindparam("trial"))
+    .order_by(attempts.c.number.desc())
+    .limit(1)
+)
+# What events tell of an attempt, and its key.
+_TOLD = [attempts.c[name] for name in ("id", "number", "state", "job_id", "avoid", "nodes", "failed_nodes")]
 
 
 def require_running(
@@ -39,21 +50,27 @@ def require_new(connection: Connection, campaign_id: str, choices: Sequence[Choi
         coming.add(plan.key)
 
 
-def advance(connection: Connection, campaign_id: str, number: int, to: TrialState, values: Mapping[str, Any]) -> int:
-    """Move the trial's last attempt on and return the id of its row. Raises NotFound, IllegalMove."""
-    trial = queries.trial(connection, campaign_id, number)
-    if not trial.state.may_become(to):
-        raise IllegalMove(thing(trial), trial.state, to)
-    moved = (
-        update(attempts)
-        .where(attempts.c.job_name == trial.last.job_name)
-        .values(state=str(to), **values)
-        .returning(attempts.c.id)
-    )
-    attempt_id: int = connection.scalars(moved).one()
-    return attempt_id
+def last_attempt(connection: Connection, campaign_id: str, number: int) -> Row[Any]:
+    """The id, number, state and claimed_at of the trial's last attempt. Raises NotFound."""
+    last: Row[Any] | None = connection.execute(_LAST, {"of": campaign_id, "trial": number}).first()
+    if last is None:
+        raise NotFound(f"campaign {campaign_id} has no trial {number}")
+    return last
 
 
-def thing(trial: Trial) -> str:
+def advance(
+    connection: Connection, campaign_id: str, number: int, to: TrialState, values: Mapping[str, Any]
+) -> Row[Any]:
+    """Move the trial's last attempt on and return what is told of it. Raises NotFound, IllegalMove."""
+    last = last_attempt(connection, campaign_id, number)
+    state = TrialState(last.state)
+    if not state.may_become(to):
+        raise IllegalMove(thing(campaign_id, number, last.number), state, to)
+    moving = update(attempts).where(attempts.c.id == last.id).values(state=str(to), **values).returning(*_TOLD)
+    moved: Row[Any] = connection.execute(moving).one()
+    return moved
+
+
+def thing(campaign_id: str, trial: int, attempt: int) -> str:
     """How messages call a trial."""
-    return f"trial {trial.number} of campaign {trial.campaign_id} (attempt {trial.last.number})"
+    return f"trial {trial} of campaign {campaign_id} (attempt {attempt})"

@@ -36,7 +36,7 @@ from tuner.store.rows import (
     outcome_columns,
     step_rows,
 )
-from tuner.store.rules import advance, require_running
+from tuner.store.rules import advance, last_attempt, require_running
 from tuner.store.summaries import Summaries
 from tuner.store.tables import attempts, campaigns, events, measurements, steps
 from tuner.store.telling import done_data, move_data, submitted_data, tell
@@ -219,25 +219,21 @@ class Store:
 
     def mark_submitted(
         self, campaign_id: str, number: int, job_id: str, *, avoid: Sequence[str] = (), now: float
-    ) -> Trial:
-        """The trial, its last attempt SUBMITTED as `job_id`. Raises NotFound, IllegalMove."""
+    ) -> None:
+        """The trial's last attempt is SUBMITTED as `job_id`. Raises NotFound, IllegalMove."""
         with self._database.writing() as connection:
             values = {"job_id": job_id, "submitted_at": now, **node_columns(avoid=avoid)}
-            advance(connection, campaign_id, number, TrialState.SUBMITTED, values)
-            trial = queries.trial(connection, campaign_id, number)
-            tell(connection, campaign_id, now, "trial.submitted", submitted_data(trial))
-            return trial
+            moved = advance(connection, campaign_id, number, TrialState.SUBMITTED, values)
+            tell(connection, campaign_id, now, "trial.submitted", submitted_data(number, moved))
 
     def mark_running(
         self, campaign_id: str, number: int, *, started_at: float, nodes: Sequence[str] = (), now: float
-    ) -> Trial:
-        """The trial, its last attempt RUNNING since `started_at`. Raises NotFound, IllegalMove."""
+    ) -> None:
+        """The trial's last attempt is RUNNING since `started_at`. Raises NotFound, IllegalMove."""
         with self._database.writing() as connection:
             values = {"started_at": started_at, **node_columns(nodes=nodes)}
-            advance(connection, campaign_id, number, TrialState.RUNNING, values)
-            trial = queries.trial(connection, campaign_id, number)
-            tell(connection, campaign_id, now, "trial.running", move_data(trial))
-            return trial
+            moved = advance(connection, campaign_id, number, TrialState.RUNNING, values)
+            tell(connection, campaign_id, now, "trial.running", move_data(number, moved))
 
     def finish(
         self,
@@ -250,8 +246,8 @@ class Store:
         nodes: Sequence[str] = (),
         failed_nodes: Sequence[str] = (),
         now: float,
-    ) -> Trial:
-        """The trial, its last attempt DONE with `outcome`, every step of its measurement kept.
+    ) -> None:
+        """The trial's last attempt is DONE with `outcome`, every step of its measurement kept.
 
         started_at None, no nodes: unknown to the caller; what `mark_running` said stays. Raises NotFound, and
         IllegalMove for an attempt that is DONE already.
@@ -264,13 +260,11 @@ class Store:
             }
             if started_at is not None:
                 values["started_at"] = started_at
-            attempt_id = advance(connection, campaign_id, number, TrialState.DONE, values)
+            moved = advance(connection, campaign_id, number, TrialState.DONE, values)
             if outcome.measurement is not None:
-                connection.execute(insert(measurements), measurement_row(outcome.measurement, attempt_id))
-                connection.execute(insert(steps), step_rows(outcome.measurement, attempt_id))
-            trial = queries.trial(connection, campaign_id, number)
-            tell(connection, campaign_id, now, "trial.done", done_data(trial))
-            return trial
+                connection.execute(insert(measurements), measurement_row(outcome.measurement, moved.id))
+                connection.execute(insert(steps), step_rows(outcome.measurement, moved.id))
+            tell(connection, campaign_id, now, "trial.done", done_data(number, moved, outcome))
 
     def trial(self, campaign_id: str, number: int) -> Trial:
         """Raises NotFound."""
@@ -293,13 +287,11 @@ class Store:
         """Whether the trial's planned attempt may be sent now: one decision for all processes, so that no two take the
         last place. It counts as sent for CLAIM_S from now, and may be claimed again. Raises NotFound."""
         with self._database.writing() as connection:
-            trial = queries.trial(connection, campaign_id, number)
-            claimed_at = usage.claimed_at(connection, trial.last.job_name)
-            held = claimed_at is not None and now - claimed_at < CLAIM_S
+            last = last_attempt(connection, campaign_id, number)
+            held = last.claimed_at is not None and now - last.claimed_at < CLAIM_S
             if not held and refusal(limits, usage.demands(connection, campaign_id, now), campaign_id):
                 return False
-            claimed = update(attempts).where(attempts.c.job_name == trial.last.job_name).values(claimed_at=now)
-            connection.execute(claimed)
+            connection.execute(update(attempts).where(attempts.c.id == last.id).values(claimed_at=now))
             return True
 
     def demands(self, asking: str, now: float) -> list[Demand]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, Row, insert
 
+from runners.outcome import Outcome
 from tuner.store.tables import events
-from tuner.trial import Trial
+from tuner.trial import Attempt, Trial
 
 
 def tell(connection: Connection, campaign_id: str, now: float, kind: str, data: Mapping[str, object]) -> None:
@@ -20,28 +22,28 @@ def event_row(campaign_id: str, now: float, kind: str, data: Mapping[str, object
     return {"campaign_id": campaign_id, "at": now, "kind": kind, "data": dict(data)}
 
 
-def move_data(trial: Trial) -> dict[str, object]:
-    data: dict[str, object] = {"number": trial.number, "attempt": trial.last.number, "state": str(trial.state)}
-    return {**data, "nodes": list(trial.last.nodes)} if trial.last.nodes else data
+def move_data(trial: int, attempt: Attempt | Row[Any]) -> dict[str, object]:
+    data: dict[str, object] = {"number": trial, "attempt": attempt.number, "state": str(attempt.state)}
+    return {**data, "nodes": list(attempt.nodes)} if attempt.nodes else data
 
 
-def submitted_data(trial: Trial) -> dict[str, object]:
-    data = {**move_data(trial), "job_id": trial.last.job_id}
-    return {**data, "avoid": list(trial.last.avoid)} if trial.last.avoid else data
+def submitted_data(trial: int, attempt: Row[Any]) -> dict[str, object]:
+    data = {**move_data(trial, attempt), "job_id": attempt.job_id}
+    return {**data, "avoid": list(attempt.avoid)} if attempt.avoid else data
 
 
 def planned_data(trial: Trial) -> dict[str, object]:
-    data = {**move_data(trial), "plan": trial.plan.key, "origin": str(trial.origin)}
+    data = {**move_data(trial.number, trial.last), "plan": trial.plan.key, "origin": str(trial.origin)}
     return data if trial.expectation is None else {**data, "expectation": asdict(trial.expectation)}
 
 
-def done_data(trial: Trial) -> dict[str, object]:
-    data = {**move_data(trial), "verdict": str(trial.verdict)}
-    if trial.outcome is not None and trial.outcome.failure is not None:
-        data["failure"] = str(trial.outcome.failure)
-    if trial.last.failed_nodes:
-        data["failed_nodes"] = list(trial.last.failed_nodes)
-    if trial.measurement is not None:
-        data["step_time_s"] = trial.measurement.step_time_s
-        data["tokens_per_s_per_device"] = trial.measurement.tokens_per_s_per_device
+def done_data(trial: int, attempt: Row[Any], outcome: Outcome) -> dict[str, object]:
+    data = {**move_data(trial, attempt), "verdict": str(outcome.verdict)}
+    if outcome.failure is not None:
+        data["failure"] = str(outcome.failure)
+    if attempt.failed_nodes:
+        data["failed_nodes"] = list(attempt.failed_nodes)
+    if outcome.measurement is not None:
+        data["step_time_s"] = outcome.measurement.step_time_s
+        data["tokens_per_s_per_device"] = outcome.measurement.tokens_per_s_per_device
     return data

@@ -33,12 +33,6 @@ def demands(connection: Connection, asking: str, now: float) -> list[Demand]:
     return [_demand(row, jobs[row.id], row.id in alive, since, now) for row in rows]
 
 
-def claimed_at(connection: Connection, job_name: str) -> float | None:
-    """When a quota last let the attempt through, None where none did."""
-    found: float | None = connection.scalar(select(attempts.c.claimed_at).where(attempts.c.job_name == job_name))
-    return found
-
-
 def spent_device_s(connection: Connection, since: float, now: float, owner: str | None = None) -> float:
     """Devices times the seconds after `since` that jobs held them until now. owner: of its campaigns alone."""
     start = case((attempts.c.started_at < since, since), else_=attempts.c.started_at)
