@@ -20,7 +20,7 @@ from api.answers import Answer, answer_of
 from api.archive import Archive
 from api.kept import Kept
 from api.polled import Polled
-from api.summaries import Summaries, shortlist_of
+from api.summaries import TOP, Summaries
 from api.views import BestView, CampaignView, ParetoView, best_view, campaign_view, pareto_view
 from api.worker import Worker
 from tuner.campaign import Campaign
@@ -30,8 +30,6 @@ from tuner.ranking import Ranked, completed, numbers_of
 from tuner.recommend import recommend_among
 from tuner.store import Store
 
-# How many settings are told where nobody says how many.
-TOP = 10
 # The events that change what trials teach; a job that is sent or begins to run teaches nothing yet.
 TEACHING = ("campaign.created", "trial.planned", "trial.done")
 # Bytes of packed answers, and of campaigns as lists show them.
@@ -42,6 +40,9 @@ MOST_CAMPAIGNS = 2000
 _CAMPAIGN: TypeAdapter[CampaignView] = TypeAdapter(CampaignView)
 _BEST: TypeAdapter[BestView] = TypeAdapter(BestView)
 _PARETO: TypeAdapter[ParetoView] = TypeAdapter(ParetoView)
+
+# Makes the body of an answer from a campaign, of which only the spec is sure to be new, and its newest event.
+Render = Callable[[Campaign, int], bytes]
 
 
 class Reading:
@@ -73,17 +74,17 @@ class Reading:
         """Break off what takes seconds; whoever waits for it is told so."""
         self._worker.stop()
 
-    def of_trials(self, campaign_id: str, question: str, render: Callable[[Campaign], bytes]) -> Answer:
+    def of_trials(self, campaign_id: str, question: str, render: Render) -> Answer:
         """What `render` makes of the campaign's spec and trials, and of nothing else. question: names it among the
         answers of the campaign. Raises NotFound."""
         event = self._store.pages.newest_event(campaign_id)
-        return self._answers.get_or_make((campaign_id, question), event, lambda: self._made(campaign_id, render))
+        return self._answers.get_or_make((campaign_id, question), event, lambda: self._made(campaign_id, event, render))
 
     def best(self, campaign_id: str, top: int = TOP) -> Answer:
         """The recommendation, the best settings and the front. Raises NotFound."""
         if top != TOP:
-            return self.of_trials(campaign_id, f"best {top}", lambda campaign: self._best(campaign, top))
-        return self._archived(campaign_id, "best", lambda campaign: self._best(campaign, TOP))
+            return self.of_trials(campaign_id, f"best {top}", lambda campaign, event: self._best(campaign, event, top))
+        return self._archived(campaign_id, "best", lambda campaign, event: self._best(campaign, event, TOP))
 
     def pareto(self, campaign_id: str) -> Answer:
         """The front alone. Raises NotFound."""
@@ -100,7 +101,7 @@ class Reading:
         return self._archived(
             campaign_id,
             "analysis",
-            lambda campaign: analysed(self._worker, campaign, self._store.trials(campaign_id)),
+            lambda campaign, _: analysed(self._worker, campaign, self._store.trials(campaign_id)),
             TEACHING,
         )
 
@@ -119,9 +120,7 @@ class Reading:
             question, (tuple(versions.items()), token), lambda: answer_of(self._page(versions, token))
         )
 
-    def _archived(
-        self, campaign_id: str, question: str, render: Callable[[Campaign], bytes], kinds: Collection[str] = ()
-    ) -> Answer:
+    def _archived(self, campaign_id: str, question: str, render: Render, kinds: Collection[str] = ()) -> Answer:
         """As `of_trials`; of a campaign that is over, for every later start of the service, too. kinds: of the events
         that change it, all where none is named."""
         event = self._store.pages.newest_event(campaign_id, kinds)
@@ -130,14 +129,14 @@ class Reading:
             kept = self._archive.kept(campaign_id, question, event)
             if kept is not None:
                 return kept
-            made = self._made(campaign_id, render)
+            made = self._made(campaign_id, event, render)
             self._archive.keep(campaign_id, question, event, made)
             return made
 
         return self._answers.get_or_make((campaign_id, question), event, found)
 
-    def _made(self, campaign_id: str, render: Callable[[Campaign], bytes]) -> Answer:
-        return answer_of(render(self._spec_of(campaign_id)))
+    def _made(self, campaign_id: str, event: int, render: Render) -> Answer:
+        return answer_of(render(self._spec_of(campaign_id), event))
 
     def _page(self, versions: Mapping[str, tuple[int, float, str]], token: str | None) -> bytes:
         views = {id: self._views.get(id, version) for id, version in versions.items()}
@@ -150,8 +149,8 @@ class Reading:
         shown = b",".join(view for view in views.values() if view is not None)
         return b'{"campaigns":[%b],"next_page_token":%b}' % (shown, json.dumps(token).encode())
 
-    def _best(self, campaign: Campaign, top: int) -> bytes:
-        ranking = shortlist_of(self._store, campaign, top).ranking
+    def _best(self, campaign: Campaign, event: int, top: int) -> bytes:
+        ranking = self.summaries.shortlist(campaign, event, top).ranking
         recommendation = recommend_among(campaign.spec, ranking)
         choice = [] if recommendation.choice is None else [recommendation.choice]
         ranking = self._with_whole(campaign, ranking, [*ranking[:top], *front_of(ranking), *choice])
@@ -160,8 +159,8 @@ class Reading:
             recommendation = replace(recommendation, choice=whole)
         return _BEST.dump_json(best_view(campaign, recommendation, ranking, top))
 
-    def _pareto(self, campaign: Campaign) -> bytes:
-        ranking = shortlist_of(self._store, campaign, top=0).ranking
+    def _pareto(self, campaign: Campaign, event: int) -> bytes:
+        ranking = self.summaries.shortlist(campaign, event, TOP).ranking
         return _PARETO.dump_json(pareto_view(campaign, self._with_whole(campaign, ranking, front_of(ranking))))
 
     def _with_whole(self, campaign: Campaign, ranking: Sequence[Ranked], shown: Sequence[Ranked]) -> list[Ranked]:

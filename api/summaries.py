@@ -1,7 +1,8 @@
 """The summaries of campaigns, as lists show them: made once for each change, and kept once a campaign is over.
 
-A thread of their own makes those that are missing when the service starts, one after the other and at half speed, so
-that the first list has not to count all trials of all campaigns.
+A thread of their own makes those that are missing when the service starts, so that the first list has not to count all
+trials of all campaigns, and then those of campaigns that come to their ends. It works at half speed, one after the
+other, and gives way to requests.
 """
 
 from __future__ import annotations
@@ -13,27 +14,38 @@ from collections.abc import Callable, Mapping, Sequence
 
 from api.kept import Kept
 from api.later import Later
+from api.makers import awaited
 from tuner.campaign import Campaign
-from tuner.pages import CampaignsWanted, Stamp
+from tuner.pages import CampaignsWanted
 from tuner.shortlist import Shortlist, shortlist
 from tuner.store import NotFound, Store, StoreError
 from tuner.summary import Summary, summarise
 
 # Campaigns whose summaries are kept in memory and made ahead; about 2 kB each.
 MOST_CAMPAIGNS = 2000
+# Trials on the shortlists that are kept for what is made of them next; about 2 kB each.
+MOST_LISTED = 2000
+# At the least so many of the best settings are on a shortlist: as many as are told where nobody says how many.
+TOP = 10
+# How often campaigns that have come to their ends are looked for.
+ENDED_EVERY_S = 2.0
+# For so long what is made ahead waits for requests, each time.
+GIVES_WAY_S = 1.0
 _log = logging.getLogger(__name__)
 
 
 class Summaries:
     """One for each process, over its store. `start` and `stop` are for the threads; everything else works without.
 
-    over: told each campaign that is over, by its id, once after a start; what else it makes is kept elsewhere.
+    over: told each campaign that is over, by its id, once after a start, and when it ends; what else it makes is kept
+    elsewhere.
     """
 
     def __init__(self, store: Store, over: Callable[[str], object] = lambda campaign_id: None) -> None:
         self._store = store
         self._over = over
         self._kept: Kept[Summary] = Kept(MOST_CAMPAIGNS)
+        self._listed: Kept[Shortlist] = Kept(MOST_LISTED, lambda few: 1 + len(few.trials))
         self._later = Later("summaries", store.summaries.keep)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -70,31 +82,53 @@ class Summaries:
     def _made(self, campaign: Campaign, event: int) -> Summary:
         return self._kept.get_or_make(campaign.id, event, lambda: self._make(campaign, event))
 
+    def shortlist(self, campaign: Campaign, event: int, top: int) -> Shortlist:
+        """The trials that the campaign's best settings are found among, as of its newest event. top: how many first
+        places are asked for."""
+        top = max(top, TOP)
+        return self._listed.get_or_make((campaign.id, top), event, lambda: shortlist_of(self._store, campaign, top))
+
     def _make(self, campaign: Campaign, event: int) -> Summary:
-        summary = summary_of(self._store, campaign)
+        few = self.shortlist(campaign, event, TOP)
+        summary = summarise(campaign, self._store.pages.tallies(campaign.id), few.trials)
         if campaign.state.final:
             self._later.put(campaign.id, (event, summary))
         return summary
 
     def _run(self) -> None:
         try:
+            event = self._store.pages.news(None).event
             for stamp in self._store.pages.stamps(CampaignsWanted(limit=MOST_CAMPAIGNS)):
-                begun = time.thread_time()
-                if self._stop.is_set():
-                    return
-                self._make_ahead(stamp)
-                self._stop.wait(time.thread_time() - begun)
+                self._make_ahead(stamp.id)
+            while not self._stop.wait(ENDED_EVERY_S):
+                event = self._make_ended(event)
         except Exception:  # made ahead for speed alone: the service goes on without
             _log.exception("what lists show is not made ahead")
 
-    def _make_ahead(self, stamp: Stamp) -> None:
+    def _make_ended(self, after: int) -> int:
+        """Of the campaigns that have come to their ends since this event; the newest one."""
         try:
-            campaign = self._store.campaign(stamp.id)
-            self.of(campaign, stamp.event)
+            newest, ids = self._store.pages.ended(after)
+        except StoreError:
+            return after  # requests say so
+        for id in ids:
+            self._make_ahead(id)
+        return newest
+
+    def _make_ahead(self, campaign_id: str) -> None:
+        if self._stop.is_set():
+            return
+        awaited.give_way(GIVES_WAY_S)
+        begun = time.thread_time()
+        try:
+            event = self._store.pages.newest_event(campaign_id)
+            campaign = self._store.campaign(campaign_id)
+            self.of(campaign, event)
             if campaign.state.final:
-                self._over(stamp.id)
+                self._over(campaign_id)
         except (NotFound, StoreError):
             pass  # gone, or with a spec that today's rules do not read
+        self._stop.wait(time.thread_time() - begun)
 
 
 def summary_of(store: Store, campaign: Campaign) -> Summary:
@@ -103,6 +137,5 @@ def summary_of(store: Store, campaign: Campaign) -> Summary:
 
 
 def shortlist_of(store: Store, campaign: Campaign, top: int) -> Shortlist:
-    """The trials that the campaign's best settings are found among; top: how many first places are asked for."""
     pages = store.pages
     return shortlist(campaign, pages.scores(campaign.id), top, lambda numbers: pages.measured(campaign.id, numbers))

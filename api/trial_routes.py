@@ -9,12 +9,13 @@ from pydantic import TypeAdapter
 
 from api.access import reads
 from api.answers import NOT_MODIFIED
-from api.brief_views import TrialBriefPage, TrialsAnswer, brief_views
+from api.brief_views import TrialsAnswer, brief_page
 from api.handles import MOST_PER_PAGE, CampaignId, ServiceHandle, TrialNumber
 from api.makers import Turns, make
 from api.page_queries import TrialQuery
-from api.reading import TOP, PolledHandle, ReadingHandle
+from api.reading import PolledHandle, ReadingHandle
 from api.schema import problems
+from api.summaries import TOP
 from api.trial_views import TrialPage, TrialView, trial_view
 from api.views import BestView, ParetoView
 from tuner.campaign import Campaign
@@ -23,7 +24,6 @@ from tuner.store import Store
 
 router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(404, 422, 503), tags=["trials"])
 _FULL: TypeAdapter[TrialPage] = TypeAdapter(TrialPage)
-_BRIEF: TypeAdapter[TrialBriefPage] = TypeAdapter(TrialBriefPage)
 
 
 @router.get("/campaigns/{campaign_id}/trials", response_model=TrialsAnswer, responses=NOT_MODIFIED)
@@ -44,7 +44,7 @@ async def list_trials(
         reading.of_trials,
         campaign_id,
         question,
-        lambda campaign: page(service.store, campaign, query, wanted),
+        lambda campaign, _: page(service.store, campaign, query, wanted),
     )
     return polled.leave(request, answer, campaign_id=campaign_id)
 
@@ -86,4 +86,4 @@ def _brief_page(store: Store, campaign: Campaign, query: TrialQuery, wanted: Tri
     found = store.pages.briefs(campaign.id, wanted)
     shown = found[: query.page_size]
     token = query.next_token(shown[-1].value, shown[-1].number) if len(found) > query.page_size else None
-    return _BRIEF.dump_json(TrialBriefPage(trials=brief_views(campaign.spec, shown), next_page_token=token))
+    return brief_page(campaign.spec, shown, token)

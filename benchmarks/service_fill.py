@@ -140,7 +140,7 @@ def _fill_originals(store: Store, numbers: Iterable[int], trials_each: int) -> N
         ends = [_end(Verdict.OK, None, rng), *(_drawn(rng) for _ in chosen[1:])]
         fastest = sorted(range(1, len(ends)), key=lambda place: _speed(ends[place]))[:CONFIRMATIONS]
         chosen += [chosen[place] for place in fastest]
-        ends += [_end(Verdict.OK, None, rng) for _ in fastest]
+        ends += [ends[place] for place in fastest]  # a second run is like the first
         with store._database.writing() as connection:
             _write(connection, campaign, chosen, ends)
 

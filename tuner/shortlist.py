@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import inf
+from typing import NamedTuple
 
-from runners.outcome import Measurement
 from tuner.campaign import Campaign
-from tuner.prediction import fullest_rank_bytes
+from tuner.digest import Digest
 from tuner.ranking import Ranked, rank
 from tuner.recommend import recommend_among
 from tuner.trial import Origin, Trial
@@ -22,15 +23,18 @@ from tuner.yardstick import yardstick_of
 FIRST = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
-    """A trial that was measured, or a confirmation that ended without: then its measurement is None. A Digest is enough
-    of a measurement, and needs no losses here."""
+class Score(NamedTuple):
+    """A trial that was measured, or a confirmation that ended without: then it has no step time. A tuple, since there
+    are thousands. step_time_s: the median. peak_bytes: of the fullest rank, None where it is not known."""
 
     number: int
-    origin: Origin
+    origin: str
     plan_key: str
-    measurement: Measurement | None
+    tokens_per_step: int
+    devices: int
+    model_flops_per_token: float | None
+    step_time_s: float | None
+    peak_bytes: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +45,12 @@ class Shortlist:
     ranking: list[Ranked]
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A plan in the ranking of all. peak_bytes: on the fullest rank, in the fuller of its runs."""
+class _Place(NamedTuple):
+    """A plan in the ranking of all, which places are in the order of. lower: the score, negated. peak_bytes: on the
+    fullest rank, in the fuller of its runs."""
 
+    lower: float
     number: int
-    score: float
     tokens_per_s: float
     peak_bytes: float | None
 
@@ -58,13 +62,13 @@ def shortlist(
     trials with these numbers, with a Digest each."""
     places = _places(campaign, scores)
     ranks = {place.number: position for position, place in enumerate(places, start=1)}
-    known = _by_number(load(_compared(scores)))
+    compared, known = _compared(scores), dict[int, Trial]()
     first, unusable = max(top, FIRST), set[int]()
     while True:
         front = _front([place for place in places if place.number not in unusable])
-        wanted = {place.number for place in (*places[:first], *front)}
+        wanted = compared.union(place.number for place in (*places[:first], *front))
         if missing := wanted - known.keys():
-            known |= _by_number(load(missing))
+            known |= {trial.number: trial for trial in load(missing)}
         trials = tuple(known[number] for number in sorted(known))
         ranking = [replace(entry, rank=ranks[entry.trial.number]) for entry in rank(campaign, trials)]
         choice = recommend_among(campaign.spec, ranking).choice
@@ -78,24 +82,42 @@ def shortlist(
 
 def _compared(scores: Sequence[Score]) -> set[int]:
     """What others are compared with: the baseline, the confirmations, and what these repeat."""
-    again = {score.plan_key for score in scores if score.origin is Origin.CONFIRMATION}
-    return {score.number for score in scores if score.origin is Origin.BASELINE or score.plan_key in again}
+    again = {score.plan_key for score in scores if score.origin == Origin.CONFIRMATION}
+    return {score.number for score in scores if score.origin == Origin.BASELINE or score.plan_key in again}
 
 
 def _places(campaign: Campaign, scores: Sequence[Score]) -> list[_Place]:
     """As `rank` orders them."""
     yardstick = yardstick_of(campaign.spec)
-    again = {score.plan_key: score.measurement for score in scores if score.origin is Origin.CONFIRMATION}
+    sign = 1.0 if yardstick.objective.smaller_is_better else -1.0
+    again = {score.plan_key: score for score in scores if score.origin == Origin.CONFIRMATION}
     places = []
     for score in scores:
-        if score.origin is Origin.CONFIRMATION or score.measurement is None:
+        if score.origin == Origin.CONFIRMATION or score.step_time_s is None:
             continue
-        first, second = score.measurement, again.get(score.plan_key)
-        counts = second or first
-        peaks = [fullest_rank_bytes(first), None if second is None else fullest_rank_bytes(second)]
-        fullest = max((peak for peak in peaks if peak is not None), default=None)
-        places.append(_Place(score.number, yardstick.score(counts), counts.tokens_per_s, fullest))
-    return sorted(places, key=lambda place: (-place.score, place.number))
+        counts, step_s, fullest = score, score.step_time_s, score.peak_bytes
+        second = again.get(score.plan_key)
+        if second is not None and second.step_time_s is not None:
+            counts, step_s = second, second.step_time_s
+            fullest = max((peak for peak in (fullest, second.peak_bytes) if peak is not None), default=None)
+        job = _job(counts.tokens_per_step, counts.devices, counts.model_flops_per_token)
+        tokens_per_s = counts.tokens_per_step / step_s
+        places.append(_Place(sign * yardstick.of(job, step_s), score.number, tokens_per_s, fullest))
+    return sorted(places)
+
+
+@lru_cache(maxsize=256)
+def _job(tokens_per_step: int, devices: int, model_flops_per_token: float | None) -> Digest:
+    """What a yardstick asks of a measurement beside the step time: the same for most trials of a campaign."""
+    return Digest(
+        step_times_s=(),
+        tokens_per_step=tokens_per_step,
+        devices=devices,
+        model_flops_per_token=model_flops_per_token,
+        median_s=0.0,
+        low_s=0.0,
+        high_s=0.0,
+    )
 
 
 def _front(places: Sequence[_Place]) -> list[_Place]:
@@ -108,7 +130,3 @@ def _front(places: Sequence[_Place]) -> list[_Place]:
             least = peak_bytes
             front.append(place)
     return front
-
-
-def _by_number(trials: Sequence[Trial]) -> dict[int, Trial]:
-    return {trial.number: trial for trial in trials}

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from api.makers import Turns, make
+from api.makers import Awaited, Turns, awaited, make
 
 
 def test_long_work_takes_turns_and_short_work_passes_it():
@@ -38,3 +38,33 @@ def test_what_work_raises_is_raised_and_its_turn_is_over():
                 await make(Turns.LONG, lambda: 1 // 0)
 
     asyncio.run(twice())
+
+
+def test_what_is_made_ahead_gives_way_while_a_request_waits():
+    waiting, way = Awaited(), threading.Event()
+    waiting.add(1)
+    waiting.add(1)
+    thread = threading.Thread(target=lambda: (waiting.give_way(60), way.set()))
+    thread.start()
+    waiting.add(-1)
+    assert not way.wait(0.05)
+    waiting.add(-1)
+    thread.join(30)
+    assert way.is_set()
+
+
+def test_it_gives_way_for_so_long_and_no_longer():
+    waiting = Awaited()
+    waiting.add(1)
+    waiting.give_way(0.01)
+
+
+@pytest.mark.parametrize(("turns", "counts"), [(Turns.LONG, 1), (Turns.SHORT, 1), (Turns.ANALYSIS, 0), (Turns.LOOK, 0)])
+def test_a_request_waits_while_its_answer_is_made_in_this_process(turns, counts):
+    def fail() -> None:
+        assert awaited._count == counts
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        asyncio.run(make(turns, fail))
+    assert awaited._count == 0

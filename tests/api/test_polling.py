@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from api.answers import answer_of
+from api.answers import BESIDES, answer_of
 from api.kept import Kept
 from tuner.tokens import Scope
 
@@ -185,6 +185,15 @@ def test_what_is_kept_is_bounded_and_the_oldest_goes_first():
     assert kept.get("b", 1) is None
     kept.put("e", 1, b"larger than all of it")
     assert kept.get("e", 1) is None
+
+
+def test_small_answers_to_ever_new_questions_are_bounded_by_what_they_take(app, client, create):
+    create()
+    app.state.polled._kept._most = app.state.reading._answers._most = 8 * BESIDES
+    for size in range(1, 21):
+        assert client.get(f"/v1/campaigns?page_size={size}").status_code == 200
+    assert 0 < len(app.state.polled._kept._entries) < 8
+    assert 0 < len(app.state.reading._answers._entries) < 8
 
 
 def test_what_fails_to_be_made_is_not_kept():

@@ -3,7 +3,8 @@
 from jobs import wait_for
 from sqlalchemy import delete
 
-from api.summaries import Summaries, summary_of
+from api.reading import Reading
+from api.summaries import TOP, Summaries, summary_of
 from tuner.store import tables
 
 
@@ -48,6 +49,30 @@ def test_a_campaign_that_ends_meanwhile_is_kept_when_it_is_asked_for(service, cr
     summaries.of(store.campaign(id), store.pages.newest_event(id))
     wait_for(lambda: store.summaries.kept([id]), limit_s=30)
     assert summaries.stop(30)
+
+
+def test_a_campaign_that_ends_meanwhile_is_made_before_anybody_asks(service, create, drive, monkeypatch):
+    monkeypatch.setattr("api.summaries.ENDED_EVERY_S", 0.01)
+    store, told = service.store, []
+    summaries = Summaries(store, over=told.append)
+    id = create()
+    summaries.start()
+    wait_for(lambda: summaries._kept.get(id, store.pages.newest_event(id)), limit_s=30)
+    assert told == []
+    drive(id)
+    wait_for(lambda: store.summaries.kept([id]) and told == [id], limit_s=30)
+    assert summaries.stop(30)
+
+
+def test_a_shortlist_is_made_once_for_all_that_rest_on_it(service, over):
+    store = service.store
+    reading = Reading(store)
+    campaign, event = store.campaign(over), store.pages.newest_event(over)
+    few = reading.summaries.shortlist(campaign, event, 0)
+    forget_trials(store)
+    assert reading.summaries.shortlist(campaign, event, TOP) is few
+    assert reading.summaries.of(campaign, event).best.trial == few.ranking[0].trial.number
+    assert reading.summaries.shortlist(campaign, event + 1, TOP).trials == ()
 
 
 def test_what_goes_on_is_made_ahead_and_not_written(service, create, over):

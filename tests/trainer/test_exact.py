@@ -17,6 +17,8 @@ from search_spaces.cluster import DeviceKind
 from search_spaces.model import ModelSpec
 from search_spaces.plan import Plan
 
+# What a plain test run takes of a list, and what it leaves to `make test-matrix`.
+SLOW, LONG = pytest.mark.slow, pytest.mark.matrix
 # Large enough that nothing small decides.
 SHAPES: dict[str, object] = {"layers": 4, "hidden": 128, "ffn": 384, "vocab": 1024, "seq_len": 64}
 GPT_22B = ModelSpec(
@@ -33,16 +35,15 @@ GPT_22B = ModelSpec(
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "plan",
     [
-        {"dp": 2, "zero_stage": 1, "grad_accum_steps": 2},
-        {"dp": 2, "zero_stage": 3, "recompute": "full", "grad_accum_steps": 2},
-        {"tp": 2, "micro_batch_size": 4},
-        {"pp": 2, "vpp": 2, "schedule": "interleaved", "grad_accum_steps": 4},
-        {"pp": 2, "dp": 2, "zero_stage": 2, "schedule": "gpipe"},
-        {"cp": 2, "context": "ulysses", "micro_batch_size": 4},
+        pytest.param({"dp": 2, "zero_stage": 1, "grad_accum_steps": 2}, marks=LONG),
+        pytest.param({"dp": 2, "zero_stage": 3, "recompute": "full", "grad_accum_steps": 2}, marks=SLOW),
+        pytest.param({"tp": 2, "micro_batch_size": 4}, marks=SLOW),
+        pytest.param({"pp": 2, "vpp": 2, "schedule": "interleaved", "grad_accum_steps": 4}, marks=SLOW),
+        pytest.param({"pp": 2, "dp": 2, "zero_stage": 2, "schedule": "gpipe"}, marks=LONG),
+        pytest.param({"cp": 2, "context": "ulysses", "micro_batch_size": 4}, marks=SLOW),
     ],
     ids=lambda plan: " ".join(f"{name}={value}" for name, value in plan.items()),
 )
@@ -62,13 +63,12 @@ def test_experts_with_equal_shares_take_what_was_estimated(run_job, make_job):
     assert [exact_peak(job, rank).peak_bytes for rank in range(2)] == pytest.approx(real, rel=0.05)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "layers"),
     [
-        ({"dp": 2, "zero_stage": 3, "recompute": "full", "grad_accum_steps": 2}, 6),
-        ({"pp": 2, "dp": 2, "zero_stage": 1, "grad_accum_steps": 2}, 10),
-        ({"pp": 2, "schedule": "gpipe"}, 10),
+        pytest.param({"dp": 2, "zero_stage": 3, "recompute": "full", "grad_accum_steps": 2}, 6, marks=SLOW),
+        pytest.param({"pp": 2, "dp": 2, "zero_stage": 1, "grad_accum_steps": 2}, 10, marks=LONG),
+        pytest.param({"pp": 2, "schedule": "gpipe"}, 10, marks=SLOW),
     ],
     ids=str,
 )
@@ -81,18 +81,17 @@ def test_a_few_layers_tell_of_many(plan, layers, make_job):
     assert few.parameters == all_layers.parameters
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "layers"),
     [
-        ({}, 4),
-        ({"dp": 2, "zero_stage": 2}, 2),
-        ({"pp": 2}, 2),
-        ({"pp": 4}, 4),
-        ({"pp": 2, "schedule": "gpipe"}, 2),
-        ({"pp": 2, "vpp": 2, "schedule": "interleaved"}, 4),
-        ({"pp": 2, "vpp": 2, "schedule": "zero_bubble"}, 4),
-        ({"pp": 2, "vpp": 2, "schedule": "zbv"}, 4),
+        pytest.param({}, 4, marks=LONG),
+        pytest.param({"dp": 2, "zero_stage": 2}, 2, marks=SLOW),
+        pytest.param({"pp": 2}, 2, marks=SLOW),
+        pytest.param({"pp": 4}, 4, marks=LONG),
+        pytest.param({"pp": 2, "schedule": "gpipe"}, 2, marks=LONG),
+        pytest.param({"pp": 2, "vpp": 2, "schedule": "interleaved"}, 4, marks=SLOW),
+        pytest.param({"pp": 2, "vpp": 2, "schedule": "zero_bubble"}, 4, marks=LONG),
+        pytest.param({"pp": 2, "vpp": 2, "schedule": "zbv"}, 4, marks=SLOW),
     ],
     ids=str,
 )

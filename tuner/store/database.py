@@ -11,13 +11,14 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
 from sqlalchemy import URL, Connection, Double, Engine, cast, create_engine, event, func, make_url, select
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import StaticPool
@@ -44,6 +45,16 @@ _NETWORK = {
 _FORMS = "use sqlite:///file.db or postgresql://user:password@host/database"
 # PostgreSQL knows no NaN in JSON, so no database gets one.
 _as_json = partial(json.dumps, allow_nan=False)
+
+
+def _from_json(text: str | bytes) -> Any:
+    try:
+        return from_json(text)  # five times as fast, and knows no lone surrogates
+    except ValueError:
+        return json.loads(text)
+
+
+_JSON: Mapping[str, Any] = {"json_serializer": _as_json, "json_deserializer": _from_json}
 
 
 class Database:
@@ -184,7 +195,16 @@ def _postgres_engine(url: URL) -> Engine:
     url = url.update_query_dict({name: value for name, value in _NETWORK.items() if name not in url.query})
     # hide_parameters: error texts and logs get no rows. pre_ping: a restarted server costs nobody an error.
     with converting(_name(url)):
-        return create_engine(url, hide_parameters=True, pool_pre_ping=True, json_serializer=_as_json)
+        engine = create_engine(url, hide_parameters=True, pool_pre_ping=True, **_JSON)
+    event.listen(engine, "connect", _set_up_postgres)
+    return engine
+
+
+def _set_up_postgres(connection: Any, _record: object) -> None:
+    # The default is for disks that turn: with it a page of one campaign reads the attempts of all (of 62,000 in 42 ms,
+    # against 3 ms by the index). Not in the URL's options, which poolers refuse.
+    connection.execute("SET random_page_cost = 1.1")
+    connection.commit()
 
 
 def _in_memory(url: URL) -> bool:
@@ -200,7 +220,7 @@ def _sqlite_engine(url: URL) -> Engine:
         url = url.update_query_dict({"timeout": str(LOCK_TIMEOUT_S)})
     pool: dict[str, Any] = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}} if in_memory else {}
     with converting(_name(url)):
-        engine = create_engine(url, hide_parameters=True, json_serializer=_as_json, **pool)
+        engine = create_engine(url, hide_parameters=True, **_JSON, **pool)
     event.listen(engine, "connect", _set_up_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine

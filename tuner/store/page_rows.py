@@ -12,8 +12,6 @@ from runners.outcome import FAILED, Outcome, Verdict
 from search_spaces.plan import PLAN_FIELDS
 from tuner.brief import Brief
 from tuner.digest import Digest
-from tuner.expectation import Expectation
-from tuner.shortlist import Score
 from tuner.store.rows import plan_with
 from tuner.summary import Tally
 from tuner.trial import Attempt, Origin, Trial, TrialState
@@ -23,24 +21,24 @@ _PLAN = slice(3, 3 + len(PLAN_FIELDS))
 _AFTER_PLAN = _PLAN.stop
 _ATTEMPT = slice(_AFTER_PLAN + 1, _AFTER_PLAN + 12)
 _DIGEST = slice(_ATTEMPT.stop, _ATTEMPT.stop + 10)
+_FAILURES = {str(verdict): str(cause) for verdict, cause in FAILED.items()}
 
 
 def brief_of(row: Sequence[Any]) -> Brief:
     """From columns in the order of `Pages.briefs`. By their places: an attribute of a row takes as long as a value."""
     number, origin, plan_key = row[:3]
-    expectation = row[_AFTER_PLAN]
     attempt, _, state, verdict, cause, reason, nodes, planned_at, submitted_at, started_at, finished_at = row[_ATTEMPT]
     return Brief(
         number=number,
-        origin=Origin(origin),
-        state=TrialState(state),
-        verdict=None if verdict is None else Verdict(verdict),
-        failure=_failure(verdict, cause),
+        origin=origin,
+        state=state,
+        verdict=verdict,
+        failure=cause or _FAILURES.get(verdict),
         reason=reason,
-        plan=plan_with(*row[_PLAN]),
+        plan=dict(zip(PLAN_FIELDS, row[_PLAN], strict=True)),
         plan_key=plan_key,
         measurement=_digest_of(row[_DIGEST], ()),
-        expectation=None if expectation is None else Expectation(**expectation),
+        expectation=row[_AFTER_PLAN],
         held_s=row[-2],
         attempts=attempt,
         nodes=tuple(nodes or ()),
@@ -50,12 +48,6 @@ def brief_of(row: Sequence[Any]) -> Brief:
         finished_at=finished_at,
         value=row[-1],
     )
-
-
-def score_of(row: Sequence[Any]) -> Score:
-    """From columns in the order of `Pages.scores`."""
-    number, origin, plan_key = row[:3]
-    return Score(number, Origin(origin), plan_key, _digest_of(row[3:], ()))
 
 
 def measured_trial_of(row: Sequence[Any]) -> Trial:

@@ -22,7 +22,7 @@ from tuner.shortlist import Score
 from tuner.store import queries
 from tuner.store.database import Database
 from tuner.store.errors import NotFound
-from tuner.store.page_rows import brief_of, measured_trial_of, score_of, tally_of
+from tuner.store.page_rows import brief_of, measured_trial_of, tally_of
 from tuner.store.rows import campaign_of
 from tuner.store.tables import attempts, campaigns, events, measurements, trials
 from tuner.summary import Tally
@@ -41,6 +41,7 @@ _HELD_S = (
     .scalar_subquery()
 )
 _NEWEST = select(func.max(events.c.id)).where(events.c.campaign_id == campaigns.c.id).scalar_subquery()
+_ENDS = [f"campaign.{state}" for state in CampaignState if state.final]
 _ACTIVE = [str(state) for state in CampaignState if state.active]
 _CAMPAIGN_KEYS: Mapping[CampaignKey, ColumnElement[Any]] = {
     CampaignKey.CREATED_AT: campaigns.c.created_at,
@@ -72,6 +73,14 @@ _DIGEST = (
     measurements.c.step_time_high_s,
     measurements.c.most_memory_bytes,
     measurements.c.most_held_bytes,
+)
+# As the fields of `Score`; the peak as `fullest_rank_bytes` says.
+_SCORE = (
+    measurements.c.tokens_per_step,
+    measurements.c.devices,
+    measurements.c.model_flops_per_token,
+    measurements.c.median_step_time_s,
+    func.nullif(func.coalesce(measurements.c.most_held_bytes, measurements.c.most_memory_bytes), 0),
 )
 _LAST_ATTEMPT = (
     attempts.c.number.label("attempt"),
@@ -154,6 +163,13 @@ class Pages:
         with self._database.reading() as connection:
             return queries.campaign_state(connection, campaign_id).final
 
+    def ended(self, after: int) -> tuple[int, list[str]]:
+        """The newest event, and which campaigns came to their ends after the event `after`, the first to end first."""
+        ends = select(events.c.campaign_id).where(events.c.id > after, events.c.kind.in_(_ENDS)).order_by(events.c.id)
+        with self._database.reading() as connection:
+            newest: int | None = connection.scalar(select(func.max(events.c.id)))
+            return newest or 0, list(connection.scalars(ends))
+
     def campaigns(self, ids: Collection[str]) -> dict[str, Campaign]:
         """Those of the campaigns that there are, by id. Raises StoreError for a spec that today's rules do not read."""
         query = select(campaigns).where(campaigns.c.id.in_(list(ids)))
@@ -183,10 +199,10 @@ class Pages:
     def scores(self, campaign_id: str) -> list[Score]:
         """What a shortlist needs of the trials that were measured, and of the confirmations that were not, in the order
         of their numbers."""
-        query = _of_last_attempts(select(*_NAMED, *_DIGEST))
+        query = _of_last_attempts(select(*_NAMED, *_SCORE))
         query = query.where(trials.c.campaign_id == campaign_id, _COUNTS).order_by(trials.c.number)
         with self._database.reading() as connection:
-            return [score_of(row) for row in connection.execute(query).all()]
+            return [Score(*row) for row in connection.execute(query).all()]
 
     def measured(self, campaign_id: str, numbers: Collection[int] | None = None) -> list[Trial]:
         """What a ranking needs: the trials that were measured, with a Digest each, and the confirmations that were not,
