@@ -1,8 +1,10 @@
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from typing import Any
 
 import pytest
-from sqlalchemy import event, insert, select
+from sqlalchemy import Table, event, insert, select
 from sqlalchemy.engine import Engine
 
 from runners.outcome import Measurement, Outcome, Verdict
@@ -415,17 +417,32 @@ def test_verdicts_are_counted_by_last_attempt_and_unfinished_ones_by_state(store
 def _fill(store: Store, make, first: int, number_of_trials: int, number_of_steps: int) -> None:
     """Write finished trials straight into the tables; through `finish` it would take minutes on a slow disk."""
     outcome = make.ok(steps=number_of_steps)
+    numbers = range(first, first + number_of_trials)
+    attempts = [
+        Attempt(number=1, job_name=job_name("c1", number, 1), state=TrialState.DONE, planned_at=1.0)
+        for number in numbers
+    ]
+    rows = [
+        trial_row(
+            Trial(campaign_id="c1", number=number, plan=Plan(tp=number + 1), origin=Origin.SEARCH, attempts=(attempt,))
+        )
+        for number, attempt in zip(numbers, attempts, strict=True)
+    ]
     with store._database.writing() as connection:
-        for number in range(first, first + number_of_trials):
-            attempt = Attempt(number=1, job_name=job_name("c1", number, 1), state=TrialState.DONE, planned_at=1.0)
-            trial = Trial(
-                campaign_id="c1", number=number, plan=Plan(tp=number + 1), origin=Origin.SEARCH, attempts=(attempt,)
-            )
-            [trial_id] = connection.execute(insert(tables.trials), trial_row(trial)).inserted_primary_key
-            row = {**attempt_row(attempt, trial_id), **outcome_columns(outcome)}
-            [attempt_id] = connection.execute(insert(tables.attempts), row).inserted_primary_key
-            connection.execute(insert(tables.measurements), measurement_row(outcome.measurement, attempt_id))
-            connection.execute(insert(tables.steps), step_rows(outcome.measurement, attempt_id))
+
+        def insert_all(table: Table, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+            ids = insert(table).returning(table.c.id, sort_by_parameter_order=True)
+            return list(connection.scalars(ids, rows))
+
+        ended = [
+            {**attempt_row(attempt, trial_id), **outcome_columns(outcome)}
+            for attempt, trial_id in zip(attempts, insert_all(tables.trials, rows), strict=True)
+        ]
+        attempt_ids = insert_all(tables.attempts, ended)
+        measured = [measurement_row(outcome.measurement, attempt_id) for attempt_id in attempt_ids]
+        connection.execute(insert(tables.measurements), measured)
+        steps = [row for attempt_id in attempt_ids for row in step_rows(outcome.measurement, attempt_id)]
+        connection.execute(insert(tables.steps), steps)
 
 
 def test_two_thousand_trials_take_as_many_queries_as_two(store: Store, make):
