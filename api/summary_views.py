@@ -45,11 +45,13 @@ class SummaryBaselineView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryView:
-    """done: trials that have ended; in_flight: those that were sent and have not; failed: those that ended without a
+    """done: trials that have ended; confirmations: those of them that ran a setting again, beyond the budget; in_flight:
+    those that were sent and have not; failed: those that ended without a
     speed and not by intent, and failures: the same by cause. budget: null where it sets no limit. device_hours: of
     jobs that have ended. best: null before anything was measured."""
 
     done: int
+    confirmations: int
     in_flight: int
     failed: int
     failures: Mapping[Cause, int]
@@ -73,6 +75,7 @@ def objective_view(spec: CampaignSpec, reached: Estimate) -> ObjectiveView:
 def summary_view(spec: CampaignSpec, summary: Summary) -> SummaryView:
     return SummaryView(
         done=summary.done,
+        confirmations=summary.confirmations,
         in_flight=summary.in_flight,
         failed=summary.failed,
         failures=dict(summary.failures),

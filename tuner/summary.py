@@ -41,12 +41,13 @@ class SummarySetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """trials: how many, by verdict, or by state while they have none. done: those that have ended; in_flight: those
-    that were sent and have not. failures: of those that failed, by cause. device_hours: of jobs that have ended.
+    """trials: how many, by verdict, or by state while they have none. done: those that have ended; confirmations:
+    those of them that ran a setting again, beyond the budget; in_flight: those that were sent and have not. failures: of those that failed, by cause. device_hours: of jobs that have ended.
     best: the recommended setting, see `Recommendation`; None before anything was measured."""
 
     trials: Mapping[str, int]
     done: int
+    confirmations: int
     in_flight: int
     failures: Mapping[Cause, int]
     device_hours: float
@@ -75,6 +76,7 @@ def summarise(campaign: Campaign, tallies: Sequence[Tally], measured: Sequence[T
     return Summary(
         trials=dict(trials),
         done=done,
+        confirmations=sum(trial.origin is Origin.CONFIRMATION and trial.state.final for trial in measured),
         in_flight=in_flight,
         failures={cause: failures[cause] for cause in Cause if cause in failures},
         device_hours=sum(tally.held_s for tally in tallies) * campaign.spec.cluster.devices / 3600.0,

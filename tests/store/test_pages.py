@@ -233,6 +233,8 @@ def test_a_summary_counts_what_the_trials_say(store: Store, make, seed: int):
     summary = summarise(campaign, store.pages.tallies("c1"), store.pages.measured("c1"))
     assert summary.trials == store.verdict_counts(["c1"])["c1"]
     assert summary.done == sum(trial.state.final for trial in trials)
+    again = [trial for trial in trials if trial.origin is Origin.CONFIRMATION and trial.state.final]
+    assert summary.confirmations == len(again) > 0
     assert summary.in_flight == sum(trial.state in (TrialState.SUBMITTED, TrialState.RUNNING) for trial in trials)
     causes = Counter(trial.outcome.failure for trial in trials if trial.outcome and trial.outcome.failure)
     assert dict(summary.failures) == dict(causes)

@@ -71,16 +71,9 @@ export function failureCounts(failures: Partial<Record<Cause, number>>): [Cause,
   return counts.filter(([, count]) => count > 0).sort(([, a], [, b]) => b - a);
 }
 
-/** Of the budget's trials, those that are done. again: how many of all measured a setting once more, beyond the budget; it
- * is 0 before the trials were read. */
-export function doneOf(done: number, again: number, budget: number | null): number {
-  const once = Math.max(0, done - again);
-  return budget === null ? once : Math.min(once, budget);
-}
-
 /** Trials done of the budget's. The best are measured again beyond it. */
-export function trialsOf(done: number, budget: number): string {
-  return done > budget ? `${budget} of ${budget} trials, ${done - budget} again` : `${done} of ${budget} trials`;
+export function trialsOf(done: number, again: number, budget: number): string {
+  return `${done - again} of ${budget} trials${again > 0 ? `, ${again} again` : ""}`;
 }
 
 /** No device ran these trials: their numbers are made up. */

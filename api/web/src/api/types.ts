@@ -74,6 +74,8 @@ export interface CampaignBest {
 
 export interface CampaignSummary {
   done: number;
+  /** Of these, those that measured a setting once more: the budget is of the others. */
+  confirmations: number;
   in_flight: number;
   failed: number;
   failures: Partial<Record<Cause, number>>;

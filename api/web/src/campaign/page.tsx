@@ -64,19 +64,18 @@ function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snaps
     () => columnsOf({ campaign: campaign.id, goal, baseline, varied, following: others.split(",").filter(Boolean) }),
     [campaign.id, goal, baseline, varied, others],
   );
-  const again = trials.filter((trial) => trial.origin === "confirmation" && trial.verdict !== null).length;
   const best = useMemo(() => bestOf(goal, trials), [goal, trials]);
   if (!trialsRead && trials.length === 0) {
     return (
       <>
-        <Tiles campaign={campaign} best={best} again={again} />
+        <Tiles campaign={campaign} best={best} />
         <LoadingState lines={4} height={90} />
       </>
     );
   }
   return (
     <>
-      <Tiles campaign={campaign} best={best} again={again} />
+      <Tiles campaign={campaign} best={best} />
       {snapshot.best?.recommendation.setting && (
         <p data-testid="recommendation">
           <strong>Recommended:</strong> {snapshot.best.recommendation.setting.plan_key} (<a href={href({ page: "trial", id: campaign.id, number: snapshot.best.recommendation.setting.trial })}>trial {snapshot.best.recommendation.setting.trial}</a>): {snapshot.best.recommendation.reason}

@@ -3,17 +3,15 @@ import type { CampaignView, ObjectiveView, TrialBrief } from "../api/types";
 import { bareObjective, count, duration, gain, gainInterval, interval, number, objective, share, stepTime } from "../format";
 import { href } from "../router";
 import { Progress, Tile } from "../ui/basics";
-import { CAUSE_WORDS, doneOf, failureCounts } from "../words";
+import { CAUSE_WORDS, failureCounts } from "../words";
 import { setConditions } from "./conditions";
 
 interface TilesProps {
   campaign: CampaignView;
   best: TrialBrief | undefined;
-  /** Trials that measured a setting once more: the budget is of the others. */
-  again: number;
 }
 
-export function Tiles({ campaign, best, again }: TilesProps) {
+export function Tiles({ campaign, best }: TilesProps) {
   const { summary } = campaign;
   const found = summary.best;
   const link = found && href({ page: "trial", id: campaign.id, number: found.trial });
@@ -37,7 +35,7 @@ export function Tiles({ campaign, best, again }: TilesProps) {
         value={<span class="setting">{found ? <a href={link!}>{found.plan_key}</a> : "–"}</span>}
         note={found ? `trial ${found.trial}${best?.number === found.trial && best.attempts > 1 ? `, ${best.attempts} attempts` : ""}` : undefined}
       />
-      <Budget campaign={campaign} again={again} />
+      <Budget campaign={campaign} />
       <Failures campaign={campaign} />
     </div>
   );
@@ -53,9 +51,9 @@ function intervalOf({ low, high, unit }: ObjectiveView): string {
   return interval(low, high, (value) => bareObjective(value, unit));
 }
 
-function Budget({ campaign: { summary, elapsed_s }, again }: Pick<TilesProps, "campaign" | "again">) {
-  const { budget, in_flight, device_hours } = summary;
-  const done = doneOf(summary.done, again, budget.trials);
+function Budget({ campaign: { summary, elapsed_s } }: { campaign: CampaignView }) {
+  const { budget, confirmations: again, in_flight, device_hours } = summary;
+  const done = summary.done - again;
   const limits: [string, number, number | null, (value: number) => string][] = [
     ["device-hours", device_hours, budget.device_hours, (value) => number(value)],
     ["time", elapsed_s, budget.wall_time_s, (value) => duration(value)],

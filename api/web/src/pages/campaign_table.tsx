@@ -137,10 +137,10 @@ function Gain({ campaign: { summary } }: { campaign: CampaignView }) {
 
 /** Against the first limit that the budget sets; what is in flight beside it. */
 function Done({ campaign: { summary, elapsed_s, state } }: { campaign: CampaignView }) {
-  const { done, in_flight, device_hours, budget } = summary;
+  const { done, confirmations, in_flight, device_hours, budget } = summary;
   const [used, limit, words] =
     budget.trials !== null
-      ? [done, budget.trials, trialsOf(done, budget.trials)]
+      ? [done - confirmations, budget.trials, trialsOf(done, confirmations, budget.trials)]
       : budget.device_hours !== null
         ? [device_hours, budget.device_hours, `${amount(device_hours)} of ${amount(budget.device_hours)} device-h`]
         : [elapsed_s, budget.wall_time_s, `${done} trials`];
