@@ -27,7 +27,7 @@ test-fast: $(INSTALLED)
 # of them: make test-matrix TABLE=...
 TABLE ?= matrix.md
 test-matrix: $(INSTALLED)
-	$(BIN)/pytest -q -m matrix --matrix-table $(TABLE) tests/trainer tests/runners tests/tuner
+	$(BIN)/pytest -q -m matrix --matrix-table $(TABLE) tests/trainer tests/runners tests/search tests/search_spaces tests/tuner
 	cat $(TABLE)
 
 check: $(INSTALLED)

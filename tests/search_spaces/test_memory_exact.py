@@ -18,29 +18,30 @@ from search_spaces.memory import stage_parts
 from search_spaces.model import ModelSpec
 from search_spaces.plan import Plan
 
+# What a plain test run takes of a list, and what it leaves to `make test-matrix`.
+SLOW, LONG = pytest.mark.slow, pytest.mark.matrix
 MODEL = ModelSpec(name="mid", layers=4, hidden=1024, heads=16, kv_heads=8, ffn=4096, vocab=16384, seq_len=1024)
 MIXTURE = replace(MODEL, name="mixture", experts=8, top_k=2, ffn=2048)
 BARE = replace(DEFAULTS, memory_offset_bytes=1e-9, activation_factor=1.0)
 DEVICE = DeviceSpec(name="any", kind="cuda", memory_bytes=80 * 2**30)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "plan", "stage"),
     [
-        (MODEL, {"grad_accum_steps": 2}, 0),
-        (MODEL, {"dp": 8, "zero_stage": 1, "recompute": "full"}, 0),
-        (MODEL, {"dp": 8, "zero_stage": 2, "recompute": "selective", "grad_accum_steps": 2}, 0),
-        (MODEL, {"dp": 8, "zero_stage": 3}, 0),
-        (MODEL, {"tp": 4, "grad_accum_steps": 2}, 0),
-        (MODEL, {"tp": 4, "sequence_parallel": False}, 0),
-        (MODEL, {"cp": 4, "context": "ulysses", "grad_accum_steps": 2}, 0),
-        (MODEL, {"pp": 4, "grad_accum_steps": 4}, 0),
-        (MODEL, {"pp": 4, "grad_accum_steps": 4}, 3),
-        (MODEL, {"pp": 2, "grad_accum_steps": 4, "schedule": "gpipe"}, 1),
-        (MODEL, {"pp": 2, "vpp": 2, "grad_accum_steps": 4, "schedule": "interleaved"}, 0),
-        (MODEL, {"pp": 2, "vpp": 2, "grad_accum_steps": 4, "schedule": "zbv"}, 0),
-        (MIXTURE, {"dp": 4, "ep": 4, "zero_stage": 1}, 0),
+        pytest.param(MODEL, {"grad_accum_steps": 2}, 0, marks=SLOW),
+        pytest.param(MODEL, {"dp": 8, "zero_stage": 1, "recompute": "full"}, 0, marks=LONG),
+        pytest.param(MODEL, {"dp": 8, "zero_stage": 2, "recompute": "selective", "grad_accum_steps": 2}, 0, marks=SLOW),
+        pytest.param(MODEL, {"dp": 8, "zero_stage": 3}, 0, marks=LONG),
+        pytest.param(MODEL, {"tp": 4, "grad_accum_steps": 2}, 0, marks=SLOW),
+        pytest.param(MODEL, {"tp": 4, "sequence_parallel": False}, 0, marks=LONG),
+        pytest.param(MODEL, {"cp": 4, "context": "ulysses", "grad_accum_steps": 2}, 0, marks=SLOW),
+        pytest.param(MODEL, {"pp": 4, "grad_accum_steps": 4}, 0, marks=SLOW),
+        pytest.param(MODEL, {"pp": 4, "grad_accum_steps": 4}, 3, marks=LONG),
+        pytest.param(MODEL, {"pp": 2, "grad_accum_steps": 4, "schedule": "gpipe"}, 1, marks=LONG),
+        pytest.param(MODEL, {"pp": 2, "vpp": 2, "grad_accum_steps": 4, "schedule": "interleaved"}, 0, marks=LONG),
+        pytest.param(MODEL, {"pp": 2, "vpp": 2, "grad_accum_steps": 4, "schedule": "zbv"}, 0, marks=SLOW),
+        pytest.param(MIXTURE, {"dp": 4, "ep": 4, "zero_stage": 1}, 0, marks=SLOW),
     ],
     ids=lambda value: getattr(value, "name", None) or str(value),
 )

@@ -68,7 +68,7 @@ def test_experts_with_equal_shares_take_what_was_estimated(run_job, make_job):
     [
         pytest.param({"dp": 2, "zero_stage": 3, "recompute": "full", "grad_accum_steps": 2}, 6, marks=SLOW),
         pytest.param({"pp": 2, "dp": 2, "zero_stage": 1, "grad_accum_steps": 2}, 10, marks=LONG),
-        pytest.param({"pp": 2, "schedule": "gpipe"}, 10, marks=SLOW),
+        pytest.param({"pp": 2, "schedule": "gpipe"}, 10, marks=LONG),
     ],
     ids=str,
 )
@@ -91,7 +91,7 @@ def test_a_few_layers_tell_of_many(plan, layers, make_job):
         pytest.param({"pp": 2, "schedule": "gpipe"}, 2, marks=LONG),
         pytest.param({"pp": 2, "vpp": 2, "schedule": "interleaved"}, 4, marks=SLOW),
         pytest.param({"pp": 2, "vpp": 2, "schedule": "zero_bubble"}, 4, marks=LONG),
-        pytest.param({"pp": 2, "vpp": 2, "schedule": "zbv"}, 4, marks=SLOW),
+        pytest.param({"pp": 2, "vpp": 2, "schedule": "zbv"}, 4, marks=LONG),
     ],
     ids=str,
 )
@@ -106,7 +106,7 @@ def test_a_few_micro_batches_tell_of_many(plan, layers, make_job, monkeypatch):
     assert [peak.peak_bytes for peak in few] == pytest.approx([peak.peak_bytes for peak in all_of_them], rel=0.01)
 
 
-@pytest.mark.slow
+@LONG
 def test_22_billion_parameters_on_256_devices_take_a_few_minutes_at_most():
     plan = Plan(tp=8, pp=4, dp=8, zero_stage=3, grad_accum_steps=32)
     job = Job(name="22b", model=GPT_22B, plan=plan, device=DeviceKind.CUDA, dtype=Dtype.BFLOAT16)
