@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 from postgres_lab import PostgresLab
 
+from runners.base import JobState
+from runners.simulated import JOBS, OVER, SimulatedOptions, SimulatedRunner
 from tuner.campaign import Campaign, CampaignState
 from tuner.paths import Home
 from tuner.service import Service
@@ -93,8 +95,8 @@ class Site:
         """Each campaign is complete, and what the runner started is what the store says. given_up: jobs that were
         called back, since their attempt was another's by then."""
         assert max(Counter(name for _, name in self.sent()).values()) == 1
-        runner = self.home.runner("simulated")
-        started = {path.name for path in (runner / "jobs").iterdir()}
+        root = self.home.runner("simulated")
+        started = {path.name for folder in (JOBS, OVER) for path in (root / folder).glob("*")}
         told: set[str] = set()
         for id in ids:
             campaign, trials = self.campaign(id), self.trials(id)
@@ -109,7 +111,8 @@ class Site:
             assert ends == {(trial.number, each.number): 1 for trial in trials for each in trial.attempts}
         assert started >= told
         assert len(started - told) == given_up
-        assert started - told <= {path.name for path in (runner / "cancelled").iterdir()}
+        called_back = SimulatedRunner(root, SimulatedOptions()).poll(list(started - told)).values()
+        assert {status.state for status in called_back} <= {JobState.CANCELLED}
 
 
 @pytest.fixture(scope="module")
