@@ -45,10 +45,10 @@ class SummaryBaselineView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryView:
-    """done: trials that have ended; confirmations: those of them that ran a setting again, beyond the budget; in_flight:
-    those that were sent and have not; failed: those that ended without a
-    speed and not by intent, and failures: the same by cause. budget: null where it sets no limit. device_hours: of
-    jobs that have ended. best: null before anything was measured."""
+    """done: trials that have ended; confirmations: those of them that ran a setting again, beyond the budget;
+    in_flight: those that were sent and have not; failed: those that ended without a speed and not by intent, and
+    failures: the same by cause. budget: null where it sets no limit. device_hours: of jobs that have ended. best: null
+    before anything was measured."""
 
     done: int
     confirmations: int

@@ -41,9 +41,10 @@ class SummarySetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """trials: how many, by verdict, or by state while they have none. done: those that have ended; confirmations:
-    those of them that ran a setting again, beyond the budget; in_flight: those that were sent and have not. failures: of those that failed, by cause. device_hours: of jobs that have ended.
-    best: the recommended setting, see `Recommendation`; None before anything was measured."""
+    """trials: how many, by verdict, or by state while they have none. done: those that have ended; confirmations: those
+    of them that ran a setting again, beyond the budget; in_flight: those that were sent and have not. failures: of
+    those that failed, by cause. device_hours: of jobs that have ended. best: the recommended setting, see
+    `Recommendation`; None before anything was measured."""
 
     trials: Mapping[str, int]
     done: int
