@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
@@ -23,6 +23,7 @@ from runners.local import LocalRunner
 
 LIMIT_S = 60.0
 MARK = "LABORATORY"
+BUILT_S = 1.0  # of a processor: several times what a rank needs to meet its peers and to build a tiny model
 
 
 def wait_for(holds: Callable[[], object], limit_s: float = LIMIT_S) -> None:
@@ -48,6 +49,27 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def children(pid: int) -> list[int]:
+    """Of a process's first thread; none of one that is gone."""
+    with suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def computed_s(pid: int) -> float:
+    """Seconds of a processor that a process has used, by itself and its kernel; infinity: it is gone."""
+    with suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return float("inf")
+
+
+def wait_steps(ranks: Sequence[int]) -> None:
+    """Until these ranks of the trainer take steps, or are gone. What a rank has computed says that it is in a step;
+    time does not, on a machine that does other things too."""
+    wait_for(lambda: min(map(computed_s, ranks)) > BUILT_S)
 
 
 def wait_servers() -> None:

@@ -16,6 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 
 import pytest
+from jobs import children, wait_steps
 
 from runners.base import JobState, JobStatus
 from runners.outcome import Verdict
@@ -233,21 +234,6 @@ LAYOUTS = (
 IN_A_STEP = {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}
 
 
-BUILT_S = 1.0  # of a processor: several times what a rank needs to meet its peers and to build the model
-
-
-def computed_s(pid: int) -> float:
-    """Seconds of a processor that a process has used, by itself and its kernel; infinity: it is gone."""
-    with suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return float("inf")
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 @pytest.mark.parametrize(
     "layouts",
     [
@@ -268,8 +254,7 @@ def test_a_trainer_whose_random_rank_is_killed_in_mid_step_is_gone_at_once_and_n
         local.wait_for(lambda: local.servers() and len(children(local.servers()[0])) == 4, 60)
         local.wait_for((directory / "rendezvous").exists, 60)
         ranks = children(local.wait_server())
-        # What a rank has computed says that it is in a step; time does not, on a machine that does other things too.
-        local.wait_for(lambda: min(map(computed_s, ranks)) > BUILT_S, 60)  # noqa: B023
+        wait_steps(ranks)
         time.sleep(chance.uniform(0.0, 0.5))
         victim = chance.randrange(4)
         os.kill(ranks[victim], signal.SIGKILL)

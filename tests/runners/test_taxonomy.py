@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from jobs import children
 
 from runners.base import JobState
 from runners.causes import Cause
@@ -127,11 +128,6 @@ def test_a_rank_that_stands_still_is_a_hang(local):
     found = outcome(local, workload)
     assert (found.verdict, found.failure, found.failed_rank) == (Verdict.TIMED_OUT, Cause.HANG, 1)
     assert found.reason == "no step finished for 2 s; not a word from rank 1"
-
-
-def children(pid: int) -> list[int]:
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return [int(child) for child in file.read().split()]
 
 
 TALKS = """

@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from jobs import children, wait_steps
 
 from runners.outcome import Measurement, read_result
 from runners.trainer.gang import LAST_WORDS_BYTES
@@ -135,13 +136,6 @@ def note_case(pytestconfig: pytest.Config) -> Iterator[Callable[[str, float, flo
     path.write_text("\n".join(("| case | max diff | seconds |", "|---|---|---|", *lines, "")), encoding="utf-8")
 
 
-def children(pid: int) -> list[int]:
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except FileNotFoundError:
-        return []
-
-
 @dataclass(frozen=True, slots=True)
 class Running:
     """A job that runs by hand in a process of its own, and its ranks' process ids."""
@@ -173,8 +167,8 @@ def start_job(tmp_path: Path) -> Iterator[StartJob]:
         while len(children(process.pid)) < job.plan.world_size or not meeting.exists():
             assert time.monotonic() < deadline, f"no ranks in {JOB_LIMIT_S} s"
             time.sleep(0.05)
-        time.sleep(1.0)  # so that they have met and step
         started[-1].ranks.extend(children(process.pid))
+        wait_steps(started[-1].ranks)
         return started[-1]
 
     try:
