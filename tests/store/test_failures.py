@@ -3,11 +3,12 @@
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from sqlalchemy import event, text
+from sqlalchemy.engine import Engine
 from sqlalchemy.pool import Pool
 
 from runners.outcome import Verdict
@@ -94,6 +95,25 @@ def test_a_read_only_server_fails_the_check_and_opening(postgres_url: str, serve
         assert not caught.value.transient
         assert store.events(None) == []
     refused(postgres_url, "is read-only", transient=False)
+
+
+@pytest.mark.postgres
+def test_rows_are_sent_to_postgresql_as_one_statement(postgres_url: str, make):
+    sent: list[object] = []
+
+    def note(_connection, _cursor, _statement, parameters: object, *_rest) -> None:
+        sent.append(parameters)
+
+    with Store.open(postgres_url) as store:
+        make.running(store)
+        event.listen(Engine, "before_cursor_execute", note)
+        try:
+            store.finish("c1", 0, make.ok(steps=20), started_at=1.0, finished_at=2.0, now=2.0)
+        finally:
+            event.remove(Engine, "before_cursor_execute", note)
+        assert len(store.trial("c1", 0).measurement.step_times_s) == 20
+    assert sent
+    assert all(isinstance(parameters, Mapping) for parameters in sent)  # a list has those of many statements
 
 
 @pytest.mark.postgres

@@ -196,6 +196,9 @@ def _postgres_engine(url: URL) -> Engine:
     # hide_parameters: error texts and logs get no rows. pre_ping: a restarted server costs nobody an error.
     with converting(_name(url)):
         engine = create_engine(url, hide_parameters=True, pool_pre_ping=True, **_JSON)
+    # Many rows as one statement. The driver would send as many statements, one to the server until the last of them has
+    # come: for the rest of a process that was stopped in between it waits for ever, whatever STANDSTILL_S says.
+    engine.dialect.use_insertmanyvalues_wo_returning = True
     event.listen(engine, "connect", _set_up_postgres)
     return engine
 
