@@ -41,9 +41,14 @@ def answer_of(body: bytes) -> Answer:
 def respond(request: Request, answer: Answer) -> Response:
     """304 where the client names this ETag in If-None-Match, else the body in an encoding that it takes."""
     headers = {**_CACHE, "ETag": answer.etag}
-    known = request.headers.get("if-none-match", "")
-    if answer.etag in known or known.strip() == "*":
+    if names(request.headers.get("if-none-match", ""), answer.etag):
         return Response(status_code=304, headers=headers)
     if "gzip" in request.headers.get("accept-encoding", ""):
         return Response(answer.packed, headers={**headers, "Content-Encoding": "gzip"}, media_type=MEDIA_TYPE)
     return Response(gzip.decompress(answer.packed), headers=headers, media_type=MEDIA_TYPE)
+
+
+def names(if_none_match: str, etag: str) -> bool:
+    """Whether the header names this version; weak and strong tags of it are alike (RFC 9110, 13.1.2)."""
+    tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
+    return etag.removeprefix("W/") in tags or tags == ["*"]

@@ -20,6 +20,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from api.answers import names
+
 FOLDER = Path(__file__).parent / "static"
 INDEX = "/index.html"
 # Files with a hash of their content in their name, which never change under it.
@@ -107,14 +109,10 @@ def _response(forms: Mapping[str, Form], request: Headers) -> Response:
     """The best form that the client takes; 304 where it has that one."""
     accepted = _accepted(request.get("accept-encoding", ""))
     form = next((form for encoding, form in forms.items() if encoding in accepted), forms["identity"])
-    if _has(request.get("if-none-match", ""), form.headers["ETag"]):
+    if names(request.get("if-none-match", ""), form.headers["ETag"]):
         kept = {name: form.headers[name] for name in ("Cache-Control", "Vary", "ETag")}
         return Response(status_code=304, headers=kept)
     return Response(form.body, headers=dict(form.headers))
-
-
-def _has(if_none_match: str, etag: str) -> bool:
-    return etag in [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")] or if_none_match.strip() == "*"
 
 
 def _path(scope: Scope) -> str:
