@@ -19,6 +19,14 @@ from tuner.store import Store
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 PREFIX = "/tuning/mesh"
 PHONE = {"width": 390, "height": 844}
+SIMULATED = {
+    "model": "gpt-1.4b",
+    "cluster": {"preset": "dgx-h100", "nodes": 1},
+    "global_batch_size": 1024,
+    "workload": {"kind": "simulated", "framework": "megatron-deepspeed"},
+    "runner": "simulated",
+    "budget": {"trials": 1000},
+}
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +138,20 @@ def test_two_campaigns_are_compared(service, open_page, sign_in):
     expect(page.get_by_test_id("comparison").get_by_role("row")).to_have_count(3)
     expect(page.get_by_test_id("speed-chart")).to_be_visible()
     expect(page.get_by_test_id("notes")).to_contain_text("simulated")
+
+
+def test_a_move_whose_answer_is_lost_is_told_by_the_campaign_s_state(service, open_page, sign_in):
+    page = open_page()
+    sign_in(page, service)
+    campaign = service.call("POST", "/v1/campaigns", {**SIMULATED, "name": "unanswered"})["id"]
+    service.call("POST", f"/v1/campaigns/{campaign}:pause")
+    page.goto(f"{service.url}/#/campaigns/{campaign}")
+    expect(page.get_by_test_id("state")).to_have_text("paused")
+    page.route("**/*:cancel", lambda route: route.abort())
+    page.get_by_role("button", name=f"Cancel {campaign}").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel the campaign").click()
+    trouble = page.get_by_role("dialog", name="That did not work")
+    expect(trouble).to_contain_text("cannot be reached")
+    service.call("POST", f"/v1/campaigns/{campaign}:cancel")
+    expect(page.get_by_test_id("state")).to_have_text("cancelled")
+    expect(trouble).to_be_hidden()

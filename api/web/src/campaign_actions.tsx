@@ -1,5 +1,5 @@
 /** What one may do with a campaign: as its state allows it, and the token's scope. */
-import { useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { newKey, post } from "./api/client";
 import { Problem, unreachable } from "./api/problem";
 import { useCan } from "./api/session";
@@ -21,6 +21,13 @@ export const MOVES: Record<CampaignState, readonly Move[]> = {
   failed: ["clone"],
 };
 
+/** What a campaign is once it was moved: where the service's answer is lost, its state tells whether it did as asked. */
+const AFTER: Partial<Record<Move, readonly CampaignState[]>> = {
+  pause: ["paused"],
+  resume: ["running"],
+  cancel: ["cancelling", "cancelled"],
+};
+
 const WORDS: Record<Move, string> = { pause: "Pause", resume: "Resume", cancel: "Cancel", clone: "Clone" };
 
 interface ActionsProps {
@@ -34,12 +41,12 @@ export function CampaignActions({ campaign, onChange, quiet = false }: ActionsPr
   const may = useCan("launch");
   const [asking, ask] = useState<Move | null>(null);
   const [busy, setBusy] = useState<Move | null>(null);
-  const [problem, setProblem] = useState<Problem | null>(null);
+  const [failed, fail] = useState<{ name: Move; problem: Problem } | null>(null);
   const key = useRef(newKey());
-  if (!may) return null;
 
   const move = async (name: Move) => {
     setBusy(name);
+    fail(null);
     try {
       const path = `campaigns/${encodeURIComponent(campaign.id)}:${name}`;
       const body = name === "clone" ? { body: {}, idempotencyKey: key.current } : {};
@@ -50,11 +57,16 @@ export function CampaignActions({ campaign, onChange, quiet = false }: ActionsPr
       else onChange(after);
     } catch (error) {
       ask(null);
-      setProblem(error instanceof Problem ? error : unreachable(error));
+      fail({ name, problem: error instanceof Problem ? error : unreachable(error) });
     } finally {
       setBusy(null);
     }
   };
+  const done = failed?.problem.passing && AFTER[failed.name]?.includes(campaign.state);
+  useEffect(() => {
+    if (done) fail(null); // for good: another may move it back later
+  }, [done]);
+  if (!may) return null;
   const start = (name: Move) => (name === "cancel" || name === "clone" ? ask(name) : void move(name));
 
   return (
@@ -79,9 +91,9 @@ export function CampaignActions({ campaign, onChange, quiet = false }: ActionsPr
           </p>
         </Confirm>
       )}
-      {problem && (
-        <Dialog title="That did not work" onClose={() => setProblem(null)}>
-          <ErrorState problem={problem} />
+      {failed && !done && (
+        <Dialog title="That did not work" onClose={() => fail(null)}>
+          <ErrorState problem={failed.problem} />
         </Dialog>
       )}
     </>
