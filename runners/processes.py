@@ -12,6 +12,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -28,8 +29,9 @@ _PR_SET_PDEATHSIG = 1
 _FIRST_PORT, _PORTS = 20_000, 12_000
 # Names the job in the environment of its ranks, which every program they start inherits.
 JOB_MARK = "MESHTUNE_JOB"
-# A process that forks faster than it is found escapes one look at all processes, but not many.
-_MARK_LOOKS = 20
+# A process that forks faster than it is found escapes one look at all processes, but not many; and one with much memory
+# takes a while to die.
+_MARK_LIMIT_S, _MARK_PERIOD_S = 1.0, 0.001
 # What a job sees of its surroundings; everything else (tokens, passwords) stays with us.
 _INHERITED = (
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV"),
@@ -140,13 +142,14 @@ def kill_tree(pid: int) -> None:
 
 def kill_marked(mark: str) -> None:
     """Kill every process whose environment carries this mark, and what they start meanwhile."""
-    for _ in range(_MARK_LOOKS):
-        found = [pid for pid in _processes() if _is_marked(pid, mark)]
-        if not found:
-            return
+    end = time.monotonic() + _MARK_LIMIT_S
+    while found := [pid for pid in _processes() if _is_marked(pid, mark)]:
         for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        if time.monotonic() >= end:
+            return
+        time.sleep(_MARK_PERIOD_S)
 
 
 def _processes() -> list[int]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # Before numpy and torch are imported, and for every process that a test starts: the threads of a library of linear
 # algebra wait for each other in a loop, which takes four times as long wherever another process has one of the cores.
@@ -17,6 +18,10 @@ sys.path.insert(0, str(Path(__file__).parent / "laboratories"))
 
 from ray_lab import ENVIRONMENT, RayLab
 from slurm_lab import SlurmLab, why_not
+
+# How long one example takes is a matter of what else this machine does.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist's own, which reads the groups, runs before ours else

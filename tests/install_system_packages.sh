@@ -30,6 +30,22 @@ if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
     exit 0
 fi
 export DEBIAN_FRONTEND=noninteractive
-apt-get update -qq
+
+apt() {
+    apt-get -qq -o DPkg::Lock::Timeout=300 -o Acquire::Retries=5 "$@" >/dev/null
+}
+
 # shellcheck disable=SC2086  # a list of names
-apt-get install -qq -y --no-install-recommends $missing >/dev/null
+update_and_install() {
+    apt update && apt install -y --no-install-recommends $missing
+}
+
+# On a machine that has just started another apt may be at work, and a mirror may be renewed between the two steps.
+for pause_s in 10 30 60; do
+    if update_and_install; then
+        exit 0
+    fi
+    echo "apt failed; once more in $pause_s s" >&2
+    sleep "$pause_s"
+done
+update_and_install

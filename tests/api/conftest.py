@@ -119,6 +119,14 @@ def stores_are_made_fast() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def limits_are_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that gets no processor for seconds is neither unready nor leaves its threads behind."""
+    monkeypatch.setattr("api.app.STOP_LIMIT_S", 60.0)
+    monkeypatch.setattr("api.ready.LIMIT_S", 60.0)
+    monkeypatch.setattr("api.metrics.STORE_LIMIT_S", 60.0)
+
+
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> InstantRunner:
     """Registered as `instant`."""

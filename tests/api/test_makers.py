@@ -21,7 +21,8 @@ def test_long_work_takes_turns_and_short_work_passes_it():
     async def all_of_it() -> list[str]:
         # More than the pool has threads: none of them is taken while they wait.
         waiting = [asyncio.create_task(make(Turns.LONG, long)) for _ in range(60)]
-        await asyncio.sleep(0.1)
+        while not running[0]:
+            await asyncio.sleep(0.01)
         assert await asyncio.wait_for(make(Turns.SHORT, str, "short"), 30) == "short"
         assert await asyncio.wait_for(asyncio.to_thread(str, "pool"), 30) == "pool"
         gate.set()

@@ -139,10 +139,12 @@ def test_a_database_that_is_away_is_told_and_the_rest_as_well(client, service, m
 
 def test_a_database_that_hangs_holds_no_scrape_up(app, service, monkeypatch, token):
     monkeypatch.setattr(metrics_module, "STORE_LIMIT_S", 0.05)
-    monkeypatch.setattr(service.store, "figures", lambda now: time.sleep(0.5))
+    go_on = threading.Event()
+    monkeypatch.setattr(service.store, "figures", lambda now: go_on.wait(120))
     with TestClient(app, headers=token()) as client:
         for _ in range(3):
             assert read(client)["meshtune_store_up",] == 0
+    go_on.set()
 
 
 def test_metrics_need_the_scope_to_read_unless_they_are_open(app, service, token, problem):

@@ -138,9 +138,17 @@ def test_a_client_that_knows_more_than_the_reader_hears_nothing_twice(app, servi
     monkeypatch.setattr(stream_hub, "PERIOD_S", 3600.0)
     monkeypatch.setattr(stream, "MOST_READ", 3)
     start = service.store.last_event_id()
+    looks, events = [], service.store.events
+
+    def looking(campaign, **page):
+        found = events(campaign, **page)
+        looks.append(found)
+        return found
+
+    monkeypatch.setattr(service.store, "events", looking)
 
     async def body() -> None:
-        await asyncio.sleep(0.2)  # the reader has looked once
+        await soon(lambda: looks)  # the reader's only one
         stir(service, paused, 3)
         async with StreamClient(app, token(), last_event_id=start) as client:
             await soon(lambda: client.ready)

@@ -36,7 +36,7 @@ def chromium() -> Iterator[Browser]:
         pytest.skip(missing)
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS), timeout=4 * PATIENCE_MS)
         yield browser
         browser.close()
 

@@ -22,11 +22,27 @@ PHONE = {"width": 390, "height": 844}
 SIMULATED = {
     "model": "gpt-1.4b",
     "cluster": {"preset": "dgx-h100", "nodes": 1},
-    "global_batch_size": 1024,
+    "global_batch_size": "free",
     "workload": {"kind": "simulated", "framework": "megatron-deepspeed"},
     "runner": "simulated",
-    "budget": {"trials": 1000},
+    "search": "random",
+    "budget": {"trials": 100_000},
 }
+
+# Two letters more, just when the first are sent.
+TYPE_WHEN_SENT = """
+(input) => {
+  const { replaceState } = history;
+  history.replaceState = function (...given) {
+    replaceState.apply(history, given);
+    history.replaceState = replaceState;
+    queueMicrotask(() => {
+      input.value += " 1";
+      input.dispatchEvent(new InputEvent("input", { bubbles: true }));
+    });
+  };
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +60,7 @@ def proxied(service: ServiceLab) -> Iterator[str]:
     """The service's address behind a proxy that takes the prefix away and tells nobody."""
 
     asked: list[HTTPConnection] = []
+    over = threading.Event()
 
     class Proxy(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -60,6 +77,9 @@ def proxied(service: ServiceLab) -> Iterator[str]:
 
         def _pass_on(self, connection: HTTPConnection) -> None:
             headers = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
+            connection.connect()
+            if over.is_set():
+                return
             connection.request("GET", self.path.removeprefix(PREFIX), headers=headers)
             with connection.getresponse() as answer:
                 self.send_response(answer.status)
@@ -78,9 +98,11 @@ def proxied(service: ServiceLab) -> Iterator[str]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}{PREFIX}/"
     server.shutdown()
+    over.set()
     for connection in asked:  # streams never end by themselves
-        if connection.sock is not None:
-            connection.sock.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # this one has just ended
+            if (stream := connection.sock) is not None:
+                stream.shutdown(socket.SHUT_RDWR)
     server.server_close()
 
 
@@ -113,6 +135,7 @@ def test_a_phone_shows_every_page_without_scrolling_sideways(service, open_page,
 def test_campaigns_are_found_opened_and_filtered_by_keyboard_alone(service, open_page, sign_in):
     page = open_page()
     sign_in(page, service)
+    expect(page.get_by_role("link", name="filled 0")).to_be_visible()
     page.keyboard.press("/")
     page.keyboard.type("filled 1")
     link = page.get_by_role("link", name="filled 1")
@@ -128,6 +151,18 @@ def test_campaigns_are_found_opened_and_filtered_by_keyboard_alone(service, open
     expect(page.get_by_test_id("condition-objective")).to_be_visible()
     page.keyboard.press("Delete")
     expect(page.get_by_test_id("condition-objective")).to_be_hidden()
+
+
+def test_a_letter_that_is_typed_while_the_list_is_filtered_stays(service, open_page, sign_in):
+    page = open_page()
+    sign_in(page, service)
+    expect(page.get_by_role("link", name="filled 0")).to_be_visible()
+    name = page.get_by_label("Name contains")
+    name.evaluate(TYPE_WHEN_SENT)
+    name.fill("filled")
+    expect(page.get_by_role("link", name="filled 0")).to_be_hidden()
+    expect(name).to_have_value("filled 1")
+    expect(page.get_by_role("link", name="filled 1")).to_be_visible()
 
 
 def test_two_campaigns_are_compared(service, open_page, sign_in):

@@ -16,11 +16,13 @@ from service_lab import ServiceLab
 from tuner.paths import Home
 from tuner.store import Store
 
-pytestmark = [pytest.mark.slow, pytest.mark.browser]
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(600)]
 log = logging.getLogger(__name__)
 BUSY = 5
 READY_MS = 600
 INTERACTION_MS = 200
+# The analysis of a campaign is made with what processor time others leave.
+ANALYSIS_MS = 300_000
 # When the charts and the table's rows are painted first, counted from the start of the navigation.
 WATCH = """
 new MutationObserver((_, watching) => {
@@ -73,7 +75,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int],
 
 @pytest.fixture
 def opened(open_page: Callable[..., Page]) -> Callable[[ServiceLab, str], Page]:
-    """The campaign's page in a profile that knows the token and has nothing in its cache."""
+    """The campaign's page in a profile that knows the token and has nothing in its cache; `readyMs` is known."""
 
     def fresh(service: ServiceLab, campaign: str) -> Page:
         page = open_page()
@@ -82,6 +84,7 @@ def opened(open_page: Callable[..., Page]) -> Callable[[ServiceLab, str], Page]:
         page.goto(f"{service.url}/#/campaigns/{campaign}")
         expect(page.get_by_test_id("charts")).to_be_visible()
         expect(page.locator("[data-testid^=row-]").first).to_be_visible()
+        page.wait_for_function("window.readyMs")
         return page
 
     return fresh
@@ -92,7 +95,7 @@ def test_three_hundred_trials_are_there_in_600_ms(filled, opened):
     # What the service works out at the first look at a campaign is another figure: docs/service-figures.md.
     first = opened(service, campaign)
     expect(first.get_by_test_id("failures")).to_be_visible()
-    expect(first.get_by_role("status", name="Loading")).to_have_count(0, timeout=60_000)
+    expect(first.get_by_role("status", name="Loading")).to_have_count(0, timeout=ANALYSIS_MS)
     took_ms = sorted(opened(service, campaign).evaluate("window.readyMs") for _ in range(3))
     log.info("300 trials: ready after %.0f ms", took_ms[1])
     assert took_ms[1] < BUSY * READY_MS

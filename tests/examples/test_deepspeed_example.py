@@ -79,7 +79,7 @@ def run(path: Path, document: dict[str, Any]) -> tuple[subprocess.CompletedProce
         timeout=200,
         check=False,
     )
-    wanted, deadline = str(home.root).encode(), time.monotonic() + 20
+    wanted, deadline = str(home.root).encode(), time.monotonic() + 60
     while any(wanted in _command(folder) for folder in Path("/proc").glob("[0-9]*")):
         assert time.monotonic() < deadline, "the local server goes on"
         time.sleep(0.05)

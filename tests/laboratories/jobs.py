@@ -201,8 +201,14 @@ class LocalLaboratory(Laboratory):
             return 0
 
     def wait_server(self) -> int:
-        wait_for(lambda: len(self.servers()) == 1)
-        return self.servers()[0]
+        found: list[int] = []
+
+        def one() -> bool:
+            found[:] = self.servers()
+            return len(found) == 1
+
+        wait_for(one)
+        return found[0]
 
     def close(self) -> None:
         for runner in self.opened:

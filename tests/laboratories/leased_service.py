@@ -1,7 +1,8 @@
 """One of several service processes on one database: `python leased_service.py URL HOME LEASE_S`, ended by SIGTERM.
 
 It drives campaigns on the simulated runner, and notes each job that it really sends in HOME/sent. While HOME/stop-here
-exists, the process that is about to send a job takes that file away and stops itself (SIGSTOP).
+exists, the process that is about to send a job takes that file away and stops itself (SIGSTOP); while HOME/hold does,
+no job ends.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from runners import registry
-from runners.base import JobSpec
+from runners.base import JobSpec, JobState, JobStatus
 from runners.simulated import SimulatedOptions, SimulatedRunner
 from tuner.driver import Driver, drive_all
 from tuner.paths import Home
@@ -40,6 +42,13 @@ class NotingRunner(SimulatedRunner):
             os.write(log, f"{os.getpid()} {spec.name}\n".encode())
             os.close(log)
         return id
+
+    def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
+        found = super().poll(ids)
+        if not (HOME / "hold").exists():
+            return found
+        running = {"state": JobState.RUNNING, "finished_at": None}
+        return {id: replace(status, **running) if status.state.final else status for id, status in found.items()}
 
 
 def create_noting_runner(root: Path, cluster: object, options: Mapping[str, Any]) -> NotingRunner:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
-START_LIMIT_S = 30
+START_LIMIT_S = 120
 INITDB_OPTIONS = ("--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
 
 
@@ -67,12 +68,20 @@ class PostgresLab:
         with self.connect() as admin:
             admin.execute(f"DROP DATABASE {database} WITH (FORCE)")
 
+    def end_sessions(self, database: str) -> None:
+        """Return once all its sessions are gone."""
+        end = "SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity WHERE datname = %s"  # waits so many ms
+        with self.connect() as admin:
+            while admin.execute(end, [database]).fetchone() is not None:
+                pass
+
     def signal(self, number: signal.Signals) -> None:
         """To the server and all its backends: SIGSTOP pauses the database, SIGCONT lets it go on."""
         pid = self._process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for each in (pid, *map(int, children)):
-            os.kill(each, number)
+        os.kill(pid, number)  # first: a server that is stopped starts no others
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            with suppress(ProcessLookupError):  # some live for a moment
+                os.kill(int(child), number)
 
     def _start(self, programs: Path) -> None:
         user = _unprivileged()

@@ -23,7 +23,7 @@ from runners.ray.runner import RayOptions, RayRunner
 
 # Another cluster's token, which this user may have, is no use here; and nothing may be written to the home folder.
 ENVIRONMENT = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
-STOP_LIMIT_S = 20.0
+STOP_LIMIT_S = 60.0
 
 
 class RayLab:

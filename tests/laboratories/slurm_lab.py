@@ -120,7 +120,7 @@ class SlurmLab:
 
     def __exit__(self, *_: object) -> None:
         with suppress(AssertionError, subprocess.SubprocessError):
-            self.cancel_all()
+            self.cancel_all(limit_s=3.0)
         for node in self.nodes:
             self._stop(f"slurmd.{node}.pid")
         self._stop("slurmctld.pid")
@@ -178,8 +178,8 @@ class SlurmLab:
         wanted = len(self.nodes) if nodes is None else nodes
         wait_for(lambda: self._idle() >= wanted, f"fewer than {wanted} nodes are idle")
 
-    def cancel_all(self) -> None:
-        self.run("scancel", "--quiet", "--user=root", limit_s=3.0)
+    def cancel_all(self, limit_s: float = CALL_LIMIT_S) -> None:
+        self.run("scancel", "--quiet", "--user=root", limit_s=limit_s)
 
     def jobs(self, *, states: str = "all") -> list[tuple[str, str, str]]:
         """(number, name, state) of every job that the controller still knows, by number."""

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from fastapi import FastAPI
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 @dataclass

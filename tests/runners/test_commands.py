@@ -14,53 +14,56 @@ from runners.commands import call
 
 def test_a_command_says_what_it_says(monkeypatch):
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
-    answer = call(["sh", "-c", "cat; echo $LC_ALL; echo oh >&2; echo no >&2; exit 3"], time_limit_s=10, stdin="in\n")
+    answer = call(["sh", "-c", "cat; echo $LC_ALL; echo oh >&2; echo no >&2; exit 3"], time_limit_s=60, stdin="in\n")
     assert (answer.code, answer.out, answer.err) == (3, "in\nC\n", "oh\nno\n")
     assert answer.complaint == "oh no"
 
 
 @pytest.mark.parametrize(("script", "complaint"), [("echo out; exit 1", "out"), ("exit 4", "exit status 4")])
 def test_a_command_without_an_error_text_is_told_otherwise(script, complaint):
-    assert call(["sh", "-c", script], time_limit_s=10).complaint == complaint
+    assert call(["sh", "-c", script], time_limit_s=60).complaint == complaint
 
 
 def test_a_command_sees_only_what_it_is_given(monkeypatch):
     monkeypatch.setenv("MESHTUNE_TOKEN", "hush")
-    seen = call(["/usr/bin/env"], time_limit_s=10, environment={"ONLY": "this"}).out
+    seen = call(["/usr/bin/env"], time_limit_s=60, environment={"ONLY": "this"}).out
     assert seen == "ONLY=this\n"
 
 
 def test_what_is_not_utf_8_is_read_all_the_same():
-    assert call(["sh", "-c", r"printf 'a\377b'"], time_limit_s=10).out == "a\ufffdb"
+    assert call(["sh", "-c", r"printf 'a\377b'"], time_limit_s=60).out == "a\ufffdb"
 
 
 def test_a_command_that_is_not_there_is_unavailable():
     with pytest.raises(RunnerUnavailable, match=r"^no-such-program cannot be run: No such file or directory$"):
-        call(["no-such-program"], time_limit_s=10)
+        call(["no-such-program"], time_limit_s=60)
 
 
 def test_a_command_that_does_not_answer_is_ended_with_its_children(tmp_path):
     """A site's wrapper around squeue starts the real one, which holds the pipe."""
     script = f"sh -c 'echo $$ > {tmp_path}/child; exec sleep 60' & wait"
-    before = time.monotonic()
-    with pytest.raises(RunnerUnavailable, match=r"^sh did not answer within 0.5 s$"):
-        call(["sh", "-c", script], time_limit_s=0.5)
-    assert time.monotonic() - before < 30
+    for limit_s in (0.5, 2.0, 8.0):
+        before = time.monotonic()
+        with pytest.raises(RunnerUnavailable, match=rf"^sh did not answer within {limit_s:g} s$"):
+            call(["sh", "-c", script], time_limit_s=limit_s)
+        assert time.monotonic() - before < 40
+        if (tmp_path / "child").exists() and (tmp_path / "child").read_text():
+            break  # else it was ended before it could say its number
     child = int((tmp_path / "child").read_text())
-    wait_for(lambda: not alive(child))
+    wait_for(lambda: not alive(child), 10)
 
 
 def test_a_command_that_leaves_a_process_behind_does_not_hold_us():
     before = time.monotonic()
     with pytest.raises(RunnerUnavailable, match="did not answer"):
-        call(["sh", "-c", "sleep 15 & exit 0"], time_limit_s=0.3)
-    assert time.monotonic() - before < 10
+        call(["sh", "-c", "sleep 30 & exit 0"], time_limit_s=0.3)
+    assert time.monotonic() - before < 25
 
 
 def test_nothing_is_left_open():
     open_before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        call(["true"], time_limit_s=10)
+        call(["true"], time_limit_s=60)
         with pytest.raises(RunnerUnavailable):
             call(["sleep", "5"], time_limit_s=0.05)
-    assert len(os.listdir("/proc/self/fd")) == open_before
+    assert len(os.listdir("/proc/self/fd")) <= open_before

@@ -64,8 +64,12 @@ def test_ranks_get_a_moment_to_say_what_they_saw_of_a_dead_peer(lab):
     script = """
         if [ $RANK = 0 ]; then while [ ! -e ready ]; do sleep 0.01; done; exit 1; fi
         touch ready; sleep 0.2; echo seen > note; exec sleep 300"""
-    lab.wait(lab.submit("grace", script, processes=2))
-    assert (lab.folder / "work" / "grace" / "note").read_text() == "seen\n"
+    notes = [lab.folder / "work" / f"grace{number}" / "note" for number in range(5)]
+    for number, note in enumerate(notes):  # half a second can be short on a busy machine, but not every time
+        assert lab.wait(lab.submit(f"grace{number}", script, processes=2)).exit_code == 1
+        if note.exists():
+            break
+    assert any(note.exists() and note.read_text() == "seen\n" for note in notes)
 
 
 def test_the_time_limit_ends_a_job(lab):
@@ -87,11 +91,13 @@ def test_a_running_job_can_be_cancelled(lab):
 
 
 def test_a_name_runs_once_however_often_it_is_submitted(lab):
-    spec = lab.spec("once", "echo ran >> count; sleep 0.3", files={"input": "text"})
+    script = "echo ran >> count; while [ ! -e go ]; do sleep 0.05; done"
+    spec = lab.spec("once", script, files={"input": "text"})
     ids = {lab.runner.submit(spec) for _ in range(3)}
     lab.wait(next(iter(ids)), JobState.RUNNING)
     ids.add(lab.runner.submit(spec))
     (id,) = ids
+    (spec.directory / "go").touch()
     done = lab.wait(id)
     assert lab.runner.submit(lab.spec("once", "exit 1", files={"input": "other"})) == id
     time.sleep(0.2)
@@ -157,9 +163,15 @@ def intervals(lab, names) -> list[tuple[int, int]]:
 
 
 def test_never_more_processes_run_than_there_are_slots(lab):
-    script = "date +%s%N > times-$RANK; sleep 1; date +%s%N >> times-$RANK"
+    wait = "while [ ! -e ../../go ]; do sleep 0.05; done; sleep 0.3"
+    script = f"date +%s%N > times-$RANK; {wait}; date +%s%N >> times-$RANK"
     sizes = {"a": 2, "b": 2, "c": 2, "d": 1, "e": 2}
     ids = [lab.submit(name, script, processes=processes) for name, processes in sizes.items()]
+    for name in ("a", "b"):
+        for rank in (0, 1):
+            lab.wait_text(name, f"times-{rank}")
+    assert [lab.status(id).state for id in ids[2:]] == [JobState.QUEUED] * 3
+    (lab.folder / "go").touch()
     for id in ids:
         assert lab.wait(id).state is JobState.SUCCEEDED
     ran = intervals(lab, sizes)
@@ -213,7 +225,7 @@ def test_what_ranks_start_ends_with_the_gang(session, lab):
     ids = {name: lab.submit(name, f"{start}; {end}", processes=2) for name, end in ends.items()}
     for rank in (0, 1):
         lab.wait_file("never", f"started-{rank}")
-    assert len(lab.left()) >= 6
+    lab.wait_for(lambda: len(lab.left()) >= 6)
     lab.runner.cancel(ids["never"])
     assert all(lab.wait(id).state is not JobState.LOST for id in ids.values())
-    lab.wait_nothing_left(0.5)
+    lab.wait_nothing_left()

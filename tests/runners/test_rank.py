@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from jobs import alive, processes_where, wait_for
+from jobs import alive, children, processes_where, wait_for
 
 from runners.base import JobSpec, JobState, Start
 from runners.rank import GANG_FILE, GRACE_S, SETTLE_S, End, Note, gang_end, rank_of, read_notes, render_gang
@@ -31,11 +32,15 @@ def spec_of(directory: Path, script: str, **changes) -> JobSpec:
     return JobSpec(**fields | changes)
 
 
-def start(spec: JobSpec, rank: int = 3, **environment) -> subprocess.Popen:
+# A rank that gives its peers an hour.
+PATIENT = ("-c", "import sys; from runners import rank; rank.GRACE_S = 3600.0; sys.exit(rank.main())")
+
+
+def start(spec: JobSpec, rank: int = 3, program: Sequence[str] = ("-m", "runners.rank"), **environment):
     (spec.directory / GANG_FILE).write_text(render_gang(spec))
     given = {"PATH": os.environ["PATH"], "SLURM_PROCID": str(rank), "SLURMD_NODENAME": "n1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "runners.rank"], cwd=spec.directory, env={**given, **environment}, stderr=subprocess.PIPE
+        [sys.executable, *program], cwd=spec.directory, env={**given, **environment}, stderr=subprocess.PIPE
     )
 
 
@@ -77,7 +82,7 @@ def test_a_rank_that_failed_waits_for_its_peers_words_before_it_says_so(script, 
     (note,) = read_notes(tmp_path)
     assert (note.end, note.exit_code) == (End.ITSELF, code)
     assert time.time() - note.finished_at >= GRACE_S
-    assert note.finished_at - before < 10
+    assert note.finished_at - before < 60
 
 
 def test_the_time_limit_ends_a_rank_and_what_it_started(tmp_path):
@@ -85,33 +90,37 @@ def test_the_time_limit_ends_a_rank_and_what_it_started(tmp_path):
     assert end(start(spec)) == 1
     (note,) = read_notes(tmp_path)
     assert (note.end, note.exit_code) == (End.TIME_LIMIT, None)
-    assert 0.3 <= note.finished_at - note.started_at < 5
-    assert left(spec) == []
+    assert 0.3 <= note.finished_at - note.started_at < 30
+    wait_for(lambda: left(spec) == [], 20)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_rank_that_is_told_to_end_does_so_at_once(number, tmp_path):
     spec = spec_of(tmp_path, "setsid sleep 60 & trap '' TERM INT; touch ready; sleep 60 & wait; sleep 60")
-    process = start(spec)
+    process = start(spec, program=PATIENT)
     wait_for((tmp_path / "ready").exists)
-    before = time.monotonic()
     process.send_signal(number)
     assert end(process) == 1
-    assert time.monotonic() - before < GRACE_S
     assert [(note.end, note.exit_code) for note in read_notes(tmp_path)] == [(End.TOLD, None)]
-    assert left(spec) == []
+    wait_for(lambda: left(spec) == [], 20)
 
 
 def test_a_signal_to_all_processes_is_no_failure_of_the_program(tmp_path):
     """As Slurm ends a step: the program may be dead before its watcher hears that it should end."""
     spec = spec_of(tmp_path, "touch ready; exec sleep 60")
-    process = start(spec)
-    wait_for((tmp_path / "ready").exists)
-    (child,) = [pid for pid in left(spec) if pid != process.pid]
-    os.kill(child, signal.SIGTERM)
-    time.sleep(SETTLE_S / 3)
-    process.terminate()
-    assert end(process) == 1
+    for _ in range(5):
+        process = start(spec)
+        wait_for((tmp_path / "ready").exists)
+        (child,) = children(process.pid)
+        before = time.monotonic()
+        os.kill(child, signal.SIGTERM)
+        time.sleep(SETTLE_S / 3)
+        process.terminate()
+        took_s = time.monotonic() - before
+        assert end(process) == 1
+        if took_s < SETTLE_S:  # else we were held up, and the watcher was right
+            break
+        (tmp_path / "ready").unlink()
     assert [note.end for note in read_notes(tmp_path)] == [End.TOLD]
 
 
@@ -121,7 +130,7 @@ def test_a_killed_watcher_takes_the_program_with_it_and_had_left_word_of_the_sta
     wait_for((tmp_path / "ready").exists)
     process.kill()
     process.communicate(timeout=60)
-    wait_for(lambda: left(spec) == [], 2)
+    wait_for(lambda: left(spec) == [], 20)
     (note,) = read_notes(tmp_path)
     assert (note.end, note.finished_at, note.exit_code) == (None, None, None)
 

@@ -33,10 +33,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_the_lab_dies_with_whoever_started_it(slurm):
     laboratories = str(Path(slurm_lab.__file__).parent)
-    done = subprocess.run([sys.executable, "-c", KILLED, laboratories], stdout=subprocess.PIPE, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", KILLED, laboratories], stdout=subprocess.PIPE, text=True, timeout=120)
     folder = done.stdout.strip()
     assert folder.startswith("/tmp/mt-slurm-")
     try:
-        wait_for(lambda: not any(map(alive, processes_where(lambda at: folder in (at / "cmdline").read_text()))), 5)
+        wait_for(lambda: not any(map(alive, processes_where(lambda at: folder in (at / "cmdline").read_text()))), 30)
     finally:
         shutil.rmtree(folder)

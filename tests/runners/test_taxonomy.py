@@ -118,7 +118,7 @@ def test_a_setting_that_the_program_refuses_is_illegal(text, options, reason, lo
 
 
 def test_a_rank_that_stands_still_is_a_hang(local):
-    endless = {"max_warmup_steps": 0, "min_steps": 10**7, "max_steps": 10**7, "max_seconds": 10**6, "stall_s": 2.0}
+    endless = {"max_warmup_steps": 0, "min_steps": 10**7, "max_steps": 10**7, "max_seconds": 10**6, "stall_s": 5.0}
     workload = TorchWorkload({"measuring": endless})
     start(local, workload)
     local.wait_for((local.folder / "work" / "job" / "rendezvous").exists, 60)
@@ -127,7 +127,7 @@ def test_a_rank_that_stands_still_is_a_hang(local):
     os.kill(ranks[1], signal.SIGSTOP)
     found = outcome(local, workload)
     assert (found.verdict, found.failure, found.failed_rank) == (Verdict.TIMED_OUT, Cause.HANG, 1)
-    assert found.reason == "no step finished for 2 s; not a word from rank 1"
+    assert found.reason == "no step finished for 5 s; not a word from rank 1"
 
 
 TALKS = """
@@ -206,7 +206,10 @@ def test_any_other_end_is_a_crash_that_claims_nothing(local):
 DIES = """
 import os, time
 if os.environ["RANK"] == "1":
+    open("there", "w").close()
     os.kill(os.getpid(), 9)
+while not os.path.exists("there"):
+    time.sleep(0.01)
 time.sleep(0.2)
 raise BrokenPipeError(32, "Broken pipe")
 """

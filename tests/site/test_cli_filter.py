@@ -22,7 +22,11 @@ SCRIPT = """#!/bin/sh
 
 
 class Site:
-    """A login node: the cluster's configuration with the sample in it, and a user's home."""
+    """A login node: the cluster's configuration with the sample in it, and a user's home.
+
+    The sample waits for an answer longer than its two seconds, until `keep_limit`: what answers is heard, however busy
+    this machine is.
+    """
 
     def __init__(self, folder: Path, slurm_folder: Path) -> None:
         self.folder, self.home = folder, folder / "home"
@@ -32,9 +36,16 @@ class Site:
         original = (slurm_folder / "slurm.conf").read_text()
         (folder / "slurm.conf").write_text(f"{original}CliFilterPlugins=lua\n")
         sample = SAMPLE.read_text()
-        assert sample.count('"/etc/meshtune/site.conf"') == 1
-        (folder / "cli_filter.lua").write_text(sample.replace("/etc/meshtune/site.conf", f"{folder}/site.conf"))
+        assert sample.count('"/etc/meshtune/site.conf"') == sample.count("local LIMIT_S = 2\n") == 1
+        self.sample = sample.replace("/etc/meshtune/site.conf", f"{folder}/site.conf")
+        self.write(self.sample.replace("LIMIT_S = 2\n", "LIMIT_S = 30\n"))
         (self.home / "job.sh").write_text(SCRIPT)
+
+    def write(self, sample: str) -> None:
+        (self.folder / "cli_filter.lua").write_text(sample)
+
+    def keep_limit(self) -> None:
+        self.write(self.sample)
 
     def configure(self, url: str, *, cluster: str = "") -> None:
         (self.folder / "site.conf").write_text(f"url = {url}\n" + (f"cluster = {cluster}\n" if cluster else ""))
@@ -45,7 +56,7 @@ class Site:
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "SLURM_CONF": f"{self.folder}/slurm.conf", "HOME": str(self.home), "KEPT": "yes"}
         done = subprocess.run(
-            command, cwd=self.home, env=environment, capture_output=True, text=True, timeout=20, check=False
+            command, cwd=self.home, env=environment, capture_output=True, text=True, timeout=90, check=False
         )
         assert done.returncode == 0, done.stderr
         return done
@@ -91,7 +102,7 @@ def test_other_jobs_are_left_alone(comment, site, slurm, service):
 def test_steps_are_left_alone_whose_job_has_the_plan_already(site, slurm, service):
     site.configure(service.url)
     done = site.run("srun", "--nodes=1", "--comment=meshtune:m@c", "/bin/true")
-    assert (done.stderr, service.asked) == ("", [])
+    assert ("meshtune" in done.stderr, service.asked) == (False, [])  # that it waits for a node is srun's to say
 
 
 @pytest.mark.parametrize(
@@ -140,6 +151,7 @@ def test_without_a_usable_service_a_job_goes_as_it_came(site, slurm, service):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         dead = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        site.keep_limit()
         site.configure(dead)
         comment = ("--hold", "--nodes=1", "--comment=meshtune:m@c")
         assert site.sbatch(*comment).stderr == f"{ALONE}{dead} gave no answer within 2 s\n"
@@ -155,11 +167,12 @@ def test_without_a_usable_service_a_job_goes_as_it_came(site, slurm, service):
 
 def test_a_slow_service_holds_sbatch_up_for_two_seconds_at_most(site, slurm, service):
     """Also one that has begun to answer: half of it is not used."""
-    service.pause_s = 10.0
+    service.pause_s = 60.0
+    site.keep_limit()
     site.configure(service.url)
     before = time.monotonic()
     said = site.sbatch("--nodes=1", "--comment=meshtune:m@c")
-    assert 2.0 <= time.monotonic() - before < 10.0
+    assert 2.0 <= time.monotonic() - before < 30.0
     assert said.stderr == f"{ALONE}{service.url} gave no answer within 2 s\n"
     slurm.wait_job(said.stdout.strip())
     assert (site.home / "seen").read_text() == "KEPT=yes\n"

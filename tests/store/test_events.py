@@ -8,7 +8,7 @@ from runners.outcome import Verdict
 from search_spaces.plan import Plan
 from tuner.campaign import CampaignState, Event
 from tuner.search.base import Choice
-from tuner.store import AlreadyExists, IllegalMove, NotFound, Store
+from tuner.store import AlreadyExists, IllegalMove, NotFound, Store, database
 from tuner.trial import Origin, TrialState
 
 _ids = count()
@@ -89,8 +89,9 @@ def test_events_are_read_from_where_one_stopped(store: Store, make):
     assert store.events(None, after=every[-1].id) == []
 
 
-def test_a_reader_that_asks_for_what_came_after_misses_nothing(shared_url: str, make):
+def test_a_reader_that_asks_for_what_came_after_misses_nothing(shared_url: str, make, monkeypatch):
     """Two processes' worth of writers: with ids in any other order than that of commits, this loses events."""
+    monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 100)  # of four writers one may be the last for long
     writers = [Store.open(shared_url) for _ in range(4)]
     done = threading.Event()
     seen: list[int] = []
@@ -111,7 +112,7 @@ def test_a_reader_that_asks_for_what_came_after_misses_nothing(shared_url: str, 
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(120)
         done.set()
         following.join(60)
         seen.extend(event.id for event in reader.events(None, after=seen[-1] if seen else 0))

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import event, text
-from sqlalchemy.engine import Engine
 from sqlalchemy.pool import Pool
 
 from runners.outcome import Verdict
@@ -89,7 +88,7 @@ def test_a_read_only_server_fails_the_check_and_opening(postgres_url: str, serve
         store.check()
         with server.connect() as admin:
             admin.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-            admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+        server.end_sessions(name)
         with pytest.raises(StoreUnavailable, match="is read-only") as caught:
             store.check()
         assert not caught.value.transient
@@ -106,11 +105,8 @@ def test_rows_are_sent_to_postgresql_as_one_statement(postgres_url: str, make):
 
     with Store.open(postgres_url) as store:
         make.running(store)
-        event.listen(Engine, "before_cursor_execute", note)
-        try:
-            store.finish("c1", 0, make.ok(steps=20), started_at=1.0, finished_at=2.0, now=2.0)
-        finally:
-            event.remove(Engine, "before_cursor_execute", note)
+        event.listen(store._database._engine, "before_cursor_execute", note)
+        store.finish("c1", 0, make.ok(steps=20), started_at=1.0, finished_at=2.0, now=2.0)
         assert len(store.trial("c1", 0).measurement.step_times_s) == 20
     assert sent
     assert all(isinstance(parameters, Mapping) for parameters in sent)  # a list has those of many statements
@@ -121,8 +117,7 @@ def test_lost_connections_are_made_anew(postgres_url: str, server, make):
     name = postgres_url.partition("@/")[2].partition("?")[0]
     with Store.open(postgres_url) as store:
         make.running(store)
-        with server.connect() as admin:
-            admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+        server.end_sessions(name)
         store.mark_submitted("c1", 0, "j", now=1.0)
         assert store.trial("c1", 0).state is TrialState.SUBMITTED
 
@@ -168,15 +163,16 @@ def test_a_writer_that_does_not_end_is_worth_another_try(
     postgres_url: str, server, make, monkeypatch: pytest.MonkeyPatch
 ):
     name = postgres_url.partition("@/")[2].partition("?")[0]
-    monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.05)
     with Store.open(postgres_url) as store:
         make.running(store)
+        monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.05)
         with server.connect(name) as other:
             other.execute("SELECT pg_advisory_lock(%s)", [database.WRITER_LOCK])
             with pytest.raises(StoreUnavailable, match="is locked by another process") as caught:
                 store.mark_submitted("c1", 0, "j", now=1.0)
             assert caught.value.transient
             assert store.trial("c1", 0).state is TrialState.PLANNED
+            other.execute("SELECT pg_advisory_unlock(%s)", [database.WRITER_LOCK])  # not at the end of its session
         store.mark_submitted("c1", 0, "j", now=1.0)
         assert store.trial("c1", 0).state is TrialState.SUBMITTED
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Table, event, insert, select
-from sqlalchemy.engine import Engine
 
 from runners.outcome import Measurement, Outcome, Verdict
 from runners.profile import Profile
@@ -457,14 +456,11 @@ def test_two_thousand_trials_take_as_many_queries_as_two(store: Store, make):
         return found, len(statements)
 
     store.create_campaign(make.campaign())
-    event.listen(Engine, "before_cursor_execute", count)
-    try:
-        _fill(store, make, 0, 2, 20)
-        two, few = load()
-        _fill(store, make, 2, 1998, 20)
-        found, many = load()
-    finally:
-        event.remove(Engine, "before_cursor_execute", count)
+    event.listen(store._database._engine, "before_cursor_execute", count)
+    _fill(store, make, 0, 2, 20)
+    two, few = load()
+    _fill(store, make, 2, 1998, 20)
+    found, many = load()
     assert (len(two), len(found)) == (2, 2000)
     assert found[1999].measurement == make.ok(steps=20).measurement
     assert few == many <= 4  # trials, attempts, steps; SQLite's BEGIN is a statement, too

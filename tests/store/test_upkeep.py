@@ -1,6 +1,7 @@
 """Copies are whole while others write, upgrades keep away from who is at work, and a check finds what is wrong."""
 
 import os
+import random
 import resource
 import sqlite3
 import threading
@@ -101,7 +102,7 @@ def test_of_many_rows_that_are_wrong_a_few_are_named(tmp_path, make):
 def test_a_damaged_file_is_told(file):
     with file.open("r+b") as raw:
         raw.seek(3 * 4096)
-        raw.write(os.urandom(2 * 4096))
+        raw.write(random.Random(0).randbytes(2 * 4096))
     try:
         found = troubles(file)
     except StoreError as error:

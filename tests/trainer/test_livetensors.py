@@ -110,7 +110,7 @@ def test_no_timed_step_is_watched(tmp_path, make_job):
         cwd=tmp_path,
         env=env,
         check=True,
-        timeout=60,
+        timeout=180,
         capture_output=True,
         text=True,
     )

@@ -314,7 +314,8 @@ def test_rerun_measures_again_and_stores_nothing(finished):
 
 @pytest.mark.slow
 def test_pausing_resuming_and_cancelling_by_command(meshtune, spec, tmp_path):
-    process = start_meshtune(tmp_path, "run", spec(budget={"trials": 12}), "--home", "h")
+    many = {"global_batch_size": 32, "space": {"micro_batch_size": [1, 2, 4, 8, 16]}}  # more than it comes to
+    process = start_meshtune(tmp_path, "run", spec(budget={"trials": 30}, **many), "--home", "h")
     try:
         for line in process.stdout:
             if line.startswith("trial 1"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from jobs import children
+from slurm_lab import free_ports
 
 from runners.probed import Exchange, Message, Pattern, Probed, Rate, Tier
 from runners.reading import read_value
@@ -126,7 +127,7 @@ def start(folder: Path, *arguments: str | Path, **env: str) -> subprocess.Popen[
     )
 
 
-def finish(process: subprocess.Popen[str], limit_s: float = 120) -> tuple[int, str, str]:
+def finish(process: subprocess.Popen[str], limit_s: float = 240) -> tuple[int, str, str]:
     try:
         out, err = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
@@ -148,7 +149,7 @@ def ours(folder: Path) -> dict[int, int]:
     return found
 
 
-def wait_until(holds: Callable[[], bool], limit_s: float = 60) -> None:
+def wait_until(holds: Callable[[], bool], limit_s: float = 120) -> None:
     deadline = time.monotonic() + limit_s
     while not holds():
         assert time.monotonic() < deadline, f"not so after {limit_s} s"
@@ -156,9 +157,10 @@ def wait_until(holds: Callable[[], bool], limit_s: float = 60) -> None:
 
 
 def ranks(folder: Path) -> list[int]:
-    """The ranks of a probe: what the process that starts them has started."""
+    """The ranks of a probe, in the order in which the process that starts them has started them."""
     found = ours(folder)
-    return sorted(pid for pid, parent in found.items() if parent in found)
+    parent = next((parent for parent in found.values() if parent in found), 0)
+    return children(parent)
 
 
 @pytest.fixture
@@ -194,7 +196,7 @@ def test_a_probe_of_two_ranks_is_a_cluster_that_a_spec_takes(tmp_path):
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC) + out)
     spaces = [sys.executable, "-m", "tuner.cli", "spaces", "spec.yaml"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(spaces, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(spaces, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert os.listdir(tmp_path) == ["spec.yaml"]
 
@@ -242,9 +244,8 @@ def test_under_a_launcher_every_process_is_a_rank_and_rank_0_writes(tmp_path, fr
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
+    """Below those that the kernel gives to whoever connects, until a rank listens there."""
+    return free_ports(1)[0]
 
 
 @pytest.mark.slow

@@ -83,12 +83,11 @@ def test_a_database_that_stays_unusable_is_told(lab, monkeypatch):
 
 def test_pauses_grow_up_to_a_limit(lab, monkeypatch):
     monkeypatch.setattr(module, "LONGEST_PAUSE_S", 30.0)
-    driver, now = Driver(lab.service), time.monotonic()
-    waits = []
-    for _ in range(8):
+    driver = Driver(lab.service)
+    for pause_s in (1, 2, 4, 8, 16, 30, 30, 30):
+        before = time.monotonic()
         driver.trouble("c", "x")
-        waits.append(driver._not_before["c"] - now)
-    assert waits == pytest.approx([1, 2, 4, 8, 16, 30, 30, 30], abs=0.9)
+        assert before + pause_s <= driver._not_before["c"] <= time.monotonic() + pause_s
 
 
 def test_a_pause_ends_the_drive_when_the_running_trials_have_ended(lab, make):
@@ -96,7 +95,7 @@ def test_a_pause_ends_the_drive_when_the_running_trials_have_ended(lab, make):
     id = lab.create(parallel=2)
 
     def watch():
-        if len(lab.trials(id)) == 2 and lab.campaign(id).state is CampaignState.RUNNING:
+        if len(lab.trials(id)) >= 2 and lab.campaign(id).state is CampaignState.RUNNING:
             lab.service.pause(id)
 
     drive(lab, id, watch)

@@ -6,12 +6,12 @@ Time is the lab's, for the database and for the holders alike; a service sleeps 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from jobs import wait_for
 
 from tuner import service as service_module
 from tuner.campaign import CampaignState
@@ -299,18 +299,25 @@ def test_who_woke_up_before_anybody_took_its_campaign_goes_on(lab):
 
 
 def test_a_tick_that_thinks_for_longer_than_a_lease_does_not_lose_it(lab, monkeypatch):
-    monkeypatch.setattr(lab.store._database, "_clock", time.time)
     id = lab.create()
-    first, other = Service(lab.store, lab.home, lease_s=0.6), Service(lab.store, lab.home, lease_s=0.6)
-    lab.services += [first, other]
+    first, other = open_service(lab, 0.2), open_service(lab, 0.2)  # a beat every 0.05 s of the wall's clock
+    renew, renewed_at = lab.store.leases.renew, [0.0]
+
+    def renewing(holder, *more, **named):
+        begun = lab.now
+        renew(holder, *more, **named)
+        if holder == first.works.holder.name:
+            renewed_at.append(begun)
+
+    monkeypatch.setattr(lab.store.leases, "renew", renewing)
     with first.works.holder.beating(serves=False):
         first.tick(id)
-        until = time.monotonic() + 2.0
-        while time.monotonic() < until:
+        for _ in range(20):
+            lab.now += 0.15
             with pytest.raises(CampaignBusy):
                 other.tick(id)
-            time.sleep(0.05)
-    assert not [thread for thread in threading.enumerate() if thread.name == "heartbeat"]
+            wait_for(lambda: renewed_at[-1] == lab.now)
+    wait_for(lambda: not [thread for thread in threading.enumerate() if thread.name == "heartbeat"])
 
 
 def test_orders_to_any_service_reach_the_one_that_drives(lab):

@@ -24,7 +24,7 @@ from tuner.campaign import Campaign, CampaignState
 from tuner.paths import Home
 from tuner.service import Service
 from tuner.store import Store
-from tuner.trial import Trial
+from tuner.trial import Trial, TrialState
 
 pytestmark = pytest.mark.postgres
 
@@ -76,6 +76,14 @@ class Site:
             service.wait()
         self.store.close()
 
+    def create_for_both(self, count: int, *services: subprocess.Popen[bytes], **options: Any) -> list[str]:
+        """So many campaigns; once each of these services has sent a job, until when none ends."""
+        (self.home.root / "hold").touch()
+        ids = [self.create(**options) for _ in range(count)]
+        await_(lambda: {each.pid for each in services} <= {pid for pid, _ in self.sent()}, "both drive")
+        (self.home.root / "hold").unlink()
+        return ids
+
     def drivers(self, pid: int) -> list[str]:
         """The campaigns that this process drives."""
         return [id for id, driver in self.store.leases.standing().drivers.items() if f":{pid}:" in driver]
@@ -88,7 +96,8 @@ class Site:
 
     def sent(self) -> list[tuple[int, str]]:
         """What services noted of the jobs that they sent: the process and the job's name."""
-        lines = [line.split() for line in (self.home.root / "sent").read_text().splitlines()]
+        noted = self.home.root / "sent"
+        lines = [line.split() for line in noted.read_text().splitlines()] if noted.exists() else []
         return [(int(pid), name) for pid, name in lines]
 
     def check_truth(self, *ids: str, given_up: int = 0) -> None:
@@ -111,8 +120,11 @@ class Site:
             assert ends == {(trial.number, each.number): 1 for trial in trials for each in trial.attempts}
         assert started >= told
         assert len(started - told) == given_up
-        called_back = SimulatedRunner(root, SimulatedOptions()).poll(list(started - told)).values()
-        assert {status.state for status in called_back} <= {JobState.CANCELLED}
+        runner = SimulatedRunner(root, SimulatedOptions())
+        await_(
+            lambda: {each.state for each in runner.poll(list(started - told)).values()} <= {JobState.CANCELLED},
+            "jobs are called back",
+        )
 
 
 @pytest.fixture(scope="module")
@@ -145,14 +157,13 @@ def over(site: Site, ids: list[str]) -> bool:
 
 def test_what_a_killed_service_drove_another_takes_over_and_completes(site):
     first, second = site.start_two()
-    ids = [site.create(trials=6, seconds=0.5, parallel=2) for _ in range(4)]
-    await_(lambda: site.drivers(first.pid) and site.drivers(second.pid), "both drive")
-    await_(lambda: (site.home.root / "sent").exists() and len(site.sent()) >= 4, "jobs run")
+    ids = site.create_for_both(4, first, second, trials=6, seconds=0.5, parallel=2)
+    await_(lambda: len(site.sent()) >= 4, "jobs run")
     dead = set(site.drivers(first.pid))
     first.kill()
     # As where it ran on another machine: nothing here can tell that it died.
     for path in (site.home.root / "holders").glob(f"*:{first.pid}:*"):
-        path.unlink()
+        path.unlink(missing_ok=True)
     waited_s = await_(lambda: dead <= set(site.drivers(second.pid)) | ended(site), "it takes them over")
     assert waited_s < 15.0
     await_(lambda: over(site, ids), "all are complete")
@@ -192,13 +203,15 @@ def test_a_service_that_sleeps_while_it_sends_a_job_calls_it_back_when_it_wakes(
 
 
 def test_a_service_that_sleeps_in_mid_campaign_does_nothing_more_of_it_when_it_wakes(site):
+    (site.home.root / "hold").touch()  # so that it is in mid-campaign, however late it is stopped
     id = site.create(trials=8, seconds=0.4, parallel=2)
     sleeper = site.start()
-    await_(lambda: any(trial.state.final for trial in site.trials(id)), "a trial has ended")
+    await_(lambda: [trial.state for trial in site.trials(id)] == [TrialState.RUNNING] * 2, "its jobs run")
     os.kill(sleeper.pid, signal.SIGSTOP)
+    (site.home.root / "hold").unlink()
     other = site.start()
-    await_(lambda: site.drivers(other.pid) == [id], "the other one takes over")
-    seen = len(site.sent())
+    await_(lambda: other.pid in {pid for pid, _ in site.sent()}, "the other one takes over")
+    seen = [pid for pid, _ in site.sent()].index(other.pid)
     os.kill(sleeper.pid, signal.SIGCONT)
     await_(lambda: over(site, [id]), "all is complete")
     # A job that was under way just then may be given up, and is called back.
@@ -225,11 +238,10 @@ def test_a_database_that_is_silent_for_longer_than_a_lease_doubles_nothing(site,
 
 def test_a_service_that_is_asked_to_stop_hands_over_at_once(site):
     first, second = site.start_two()
-    ids = [site.create(trials=6, seconds=0.4, parallel=2) for _ in range(2)]
-    await_(lambda: site.drivers(first.pid) and site.drivers(second.pid), "both drive")
+    ids = site.create_for_both(2, first, second, trials=6, seconds=0.4, parallel=2)
     first.send_signal(signal.SIGTERM)
-    assert first.wait(20) == 0
+    assert first.wait(60) == 0
     assert not site.drivers(first.pid)
-    await_(lambda: set(site.drivers(second.pid)) | ended(site) == set(ids), "the other one has both", 10)
+    await_(lambda: set(site.drivers(second.pid)) | ended(site) == set(ids), "the other one has both")
     await_(lambda: over(site, ids), "all are complete")
     site.check_truth(*ids)

@@ -301,7 +301,7 @@ def test_processes_on_one_store_keep_the_limit_together(tmp_path):
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(120)
     assert [process.exitcode for process in processes] == [0, 0, 0]
     with Store.open(url) as store:
         assert [store.campaign(id).state for id in ids] == [CampaignState.COMPLETED] * 3

@@ -122,10 +122,14 @@ function Filters({ page }: { page: CampaignPage | undefined }) {
 function NameFilter() {
   const [name, setName] = useFilter("name");
   const [typed, setTyped] = useState(name);
-  useEffect(() => setTyped(name), [name]);
+  const sent = useRef(name);
+  useEffect(() => {
+    if (name !== sent.current) setTyped(name); // from elsewhere: what is typed on is newer than what was sent
+    sent.current = name;
+  }, [name]);
   useEffect(() => {
     if (typed === name) return;
-    const timer = setTimeout(() => setName(typed), 250);
+    const timer = setTimeout(() => setName((sent.current = typed)), 250);
     return () => clearTimeout(timer);
   }, [typed]);
   return <input type="search" data-filter aria-label="Name contains" placeholder="Name contains  ( / )" value={typed} onInput={(event) => setTyped(event.currentTarget.value)} />;
