@@ -1,9 +1,9 @@
 """One of several service processes on one database: `python leased_service.py URL HOME LEASE_S`, ended by SIGTERM.
 
 It drives campaigns on the simulated runner, and notes each job that it really sends in HOME/sent. While HOME/stop-here
-exists, the process that is about to send a job takes that file away and stops itself (SIGSTOP), and while HOME/stop-there
-does, the one that has just asked for its jobs: never while it is alone at the files of the simulated cluster, where
-nobody could pass it. While HOME/hold exists, no job ends.
+exists, the process that is about to send a job takes that file away and stops itself (SIGSTOP), and while
+HOME/stop-there does, the one that has just asked for its jobs: never while it is alone at the files of the simulated
+cluster, where nobody could pass it. While HOME/hold exists, no job ends.
 """
 
 from __future__ import annotations
