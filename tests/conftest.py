@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Before numpy and torch are imported, and for every process that a test starts: the threads of a library of linear
 # algebra wait for each other in a loop, which takes four times as long wherever another process has one of the cores.
@@ -20,7 +20,7 @@ from ray_lab import ENVIRONMENT, RayLab
 from slurm_lab import SlurmLab, why_not
 
 # How long one example takes is a matter of what else this machine does.
-settings.register_profile("any machine", deadline=None)
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
@@ -159,7 +159,6 @@ groups = st.tuples(
 )
 
 
-@settings(deadline=None)
 @given(groups, st.floats(0, 1e12), st.floats(1, 1e3))
 def test_more_bytes_and_larger_groups_never_cost_less(group, size, factor):
     n, stride, cluster = group

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.checks import InvalidValue
@@ -76,14 +76,12 @@ def test_the_key_is_canonical_and_leaves_defaults_out():
     )
 
 
-@settings(deadline=None)
 @given(plans, plans)
 def test_plans_are_equal_exactly_when_their_keys_are(one, other):
     assert (one == other) == (one.key == other.key)
     assert Plan(**one.as_dict()).key == one.key
 
 
-@settings(deadline=None)
 @given(plans, st.data())
 def test_changing_one_field_changes_the_key(plan, data):
     name = data.draw(st.sampled_from(PLAN_FIELDS))
@@ -102,7 +100,6 @@ def test_the_keys_of_a_whole_space_are_unique(make_setting):
     assert len(keys) == len(space)
 
 
-@settings(deadline=None)
 @given(plans)
 def test_the_plain_form_survives_json(plan):
     plain = plan.as_dict()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search_spaces.plan import Plan, Schedule
@@ -372,7 +372,7 @@ def only_invalid_spec_escapes(document):
     assert decode_spec(encode_spec(spec)) == spec
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, deadline=None)
 @given(ANYTHING)
 def test_any_document_is_a_spec_or_an_invalid_spec(document):
     only_invalid_spec_escapes(document)
@@ -388,7 +388,7 @@ def places(document, path=()):
         yield from places(value, (*path, key))
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=500, deadline=None)
 @given(st.data())
 def test_any_change_of_a_valid_document_is_a_spec_or_an_invalid_spec(data):
     document = copy.deepcopy(data.draw(st.sampled_from([FULL, {**MINIMAL, "search": "random"}])))

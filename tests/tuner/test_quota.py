@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.checks import InvalidValue
@@ -53,7 +53,6 @@ DEMANDS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(rows=DEMANDS, jobs=st.none() | st.integers(1, 9), devices=st.none() | st.integers(1, 40))
 def test_shares_keep_the_limits_waste_nothing_and_favour_nobody(rows, jobs, devices):
     limits = Limits(jobs=jobs, devices=devices)
