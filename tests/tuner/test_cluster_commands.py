@@ -236,10 +236,13 @@ def test_under_a_launcher_every_process_is_a_rank_and_rank_0_writes(tmp_path, fr
     assert [(code, err) for code, _, err in ends] == [(0, ""), (0, "")]
     assert "wrote" in ends[0][1]
     assert ends[1][1] == ""
-    cluster = read_value(ClusterSpec, yaml.safe_load(file.read_text())["cluster"])
+    text = file.read_text()
+    cluster = read_value(ClusterSpec, yaml.safe_load(text)["cluster"])
     assert (cluster.nodes, cluster.devices_per_node) == (2, 1)
-    assert cluster.node_link is None
-    assert cluster.network_link is not None
+    # What a busy machine measures in a second may make no link, which the note then says.
+    assert "\n# network_link: " in text
+    assert (cluster.network_link is None) == ("\n# network_link: left out, " in text)
+    assert "node_link" not in text
 
 
 @pytest.fixture
