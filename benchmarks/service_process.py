@@ -163,10 +163,14 @@ def _without_ours(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port of 127.0.0.1 for a server that sets SO_REUSEADDR, as ours does. It stays bound here till this process ends,
+    so that nobody else is given it before that server starts."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    port: int = held.getsockname()[1]
+    held.detach()
+    return port
 
 
 def _postgres_programs() -> Path:

@@ -10,9 +10,8 @@ from runners.base import JobState, JobStatus
 from runners.outcome import Verdict
 from runners.trainer.failure import read_failures
 from runners.trainer.job import Measuring
+from runners.trainer.watchdog import stillness
 from runners.workloads.torch import TorchWorkload
-
-pytestmark = pytest.mark.slow
 
 # In the third step rank 1 stops, and only then the watchdogs begin to watch: up to there a busy machine may take longer
 # than the stall limit for anything.
@@ -38,6 +37,30 @@ Trainer.step = step_or_stop
 """
 
 
+def looks(times_s: list[float], beats_s: list[float]) -> list[float]:
+    """What each look at these times finds, with beats at those, in periods of 0.2 s."""
+    found, before = [0.0], 0.0
+    for now in times_s:
+        found.append(stillness(found[-1], now - before, now - max(beat for beat in beats_s if beat <= now), 0.2))
+        before = now
+    return found[1:]
+
+
+def test_looks_in_time_count_by_the_clock_and_a_beat_begins_anew():
+    assert looks([0.2, 0.4, 0.6, 0.8, 1.0], [0.0, 0.5]) == pytest.approx([0.2, 0.4, 0.1, 0.3, 0.5])
+
+
+def test_an_hour_for_which_the_process_was_stopped_counts_as_a_second():
+    assert looks([0.2, 0.4, 3600.4, 3600.6, 3600.8], [0.0]) == pytest.approx([0.2, 0.4, 1.4, 1.6, 1.8])
+    assert looks([0.2, 0.4, 3600.4, 3600.6, 3600.8], [0.0, 3600.5]) == pytest.approx([0.2, 0.4, 1.4, 0.1, 0.3])
+
+
+def test_looks_that_a_busy_machine_delays_reach_every_limit():
+    assert looks([0.9 * look for look in range(1, 41)], [0.0])[-1] == pytest.approx(36)
+    assert looks([3.0 * look for look in range(1, 41)], [0.0])[-1] == pytest.approx(40)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [{"dp": 2, "zero_stage": 1}, {"tp": 2, "micro_batch_size": 8}])
 def test_a_stopped_rank_ends_the_gang_after_the_stall_limit(plan, run_job, make_job):
     start = time.monotonic()

@@ -188,9 +188,12 @@ def test_a_probe_of_two_ranks_is_a_cluster_that_a_spec_takes(tmp_path):
     assert 1e9 < cluster.device.peak_flops["float32"] < 1e13
     assert 1e8 < cluster.device.memory_bandwidth_bytes_per_s < 1e13
     assert cluster.device.memory_bytes == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    assert cluster.node_link is not None
-    assert 0 <= cluster.node_link.latency_s < 1
-    assert 1e6 < cluster.node_link.bandwidth_bytes_per_s < 1e13
+    # What a busy machine measures may make no link, which the note then says.
+    assert "\n# node_link: " in out
+    assert (cluster.node_link is None) == ("\n# node_link: left out, " in out)
+    if cluster.node_link is not None:
+        assert 0 <= cluster.node_link.latency_s < 1
+        assert 1e6 < cluster.node_link.bandwidth_bytes_per_s < 1e13
     assert cluster.network_link is None
     assert len(space) > 0
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC) + out)
