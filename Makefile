@@ -20,7 +20,7 @@ demo: install
 test: $(INSTALLED) dashboard
 	@if [ -e $(NODE_MODULES) ]; then $(IN_WEB) test; fi
 	sh tests/install_system_packages.sh
-	$(BIN)/pytest --numprocesses 2 --dist loadgroup
+	$(BIN)/python tests/once_more.py --numprocesses 2 --dist loadgroup
 
 # Without real training processes, servers, databases and clusters: for the inner loop.
 test-fast: $(INSTALLED)

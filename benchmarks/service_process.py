@@ -163,8 +163,8 @@ def _without_ours(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _free_port() -> int:
-    """A port of 127.0.0.1 for a server that sets SO_REUSEADDR, as ours does. It stays bound here till this process ends,
-    so that nobody else is given it before that server starts."""
+    """A port of 127.0.0.1 for a server that sets SO_REUSEADDR, as ours does. It stays bound here till this process
+    ends, so that nobody else is given it before that server starts."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))

@@ -98,17 +98,19 @@ def test_an_end_is_told_in_words():
     assert exit_text(0, -63) == "rank 0 was killed by signal 63"
 
 
-def test_a_mark_finds_all_of_one_job_and_nothing_else():
+def test_a_mark_finds_all_of_one_job_and_nothing_else(tmp_path):
+    jobs = f"{tmp_path}/jobs/"  # of this run alone, whoever else runs this test on this machine
+
     def start(mark: str, command: str) -> subprocess.Popen:
         return subprocess.Popen(["sh", "-c", command], env={**os.environ, JOB_MARK: mark}, start_new_session=True)
 
     # A process that forks on and on, each child in a session of its own, and neighbours with names alike.
     chain = "f() { setsid sleep 300 & sleep 0.001; }; while :; do f; done"
-    wanted = [start("/spool/jobs/a", "sleep 300"), start("/spool/jobs/a", chain)]
-    others = [start(mark, "exec sleep 300") for mark in ("/spool/jobs/a1", "/spool/jobs/", "x/spool/jobs/a")]
+    wanted = [start(f"{jobs}a", "sleep 300"), start(f"{jobs}a", chain)]
+    others = [start(mark, "exec sleep 300") for mark in (f"{jobs}a1", jobs, f"x{jobs}a")]
     try:
         time.sleep(0.1)
-        kill_marked("/spool/jobs/a")
+        kill_marked(f"{jobs}a")
         assert [process.wait(60) for process in wanted] == [-9, -9]
         assert [process.poll() for process in others] == [None] * 3
         for folder in Path("/proc").iterdir():
@@ -116,7 +118,7 @@ def test_a_mark_finds_all_of_one_job_and_nothing_else():
                 marks = (folder / "environ").read_bytes().split(b"\0") if folder.name.isdecimal() else []
             except OSError:
                 continue
-            assert f"{JOB_MARK}=/spool/jobs/a".encode() not in marks
+            assert f"{JOB_MARK}={jobs}a".encode() not in marks
     finally:
         for process in (*wanted, *others):
             process.kill()

@@ -143,6 +143,7 @@ def test_a_writer_that_is_killed_leaves_whole_trials_and_no_lock(shared_url: str
             child.send_signal(signal.SIGKILL)
             child.communicate(timeout=120)
     with Store.open(shared_url) as store:
+        store.check()  # writes, so it waits for what the server still does for the killed one
         trials = store.trials("c1")
         done = [trial.number for trial in trials if trial.state is TrialState.DONE]
         assert done[:10] == finished
