@@ -102,30 +102,56 @@ def _bubble_s(rank: Rank, layer: LayerTime, stages: _Stages) -> FloatColumn:
     return left
 
 
+@dataclass(frozen=True, slots=True)
+class _Transfers:
+    """Seconds of one group's collectives: of all gradients reduced or scattered, of all weights gathered, and what a
+    gather of every further layer by itself costs more."""
+
+    reduce: FloatColumn
+    scatter: FloatColumn
+    gather: FloatColumn
+    latencies: FloatColumn
+
+    def __add__(self, other: _Transfers) -> _Transfers:
+        return _Transfers(
+            self.reduce + other.reduce,
+            self.scatter + other.scatter,
+            self.gather + other.gather,
+            self.latencies + other.latencies,
+        )
+
+
 def _replicas_s(rank: Rank, layer: LayerTime, stages: _Stages) -> FloatColumn:
-    """The replicas' collectives: dense weights over dp x cp, experts' over dp / ep x cp."""
+    """The replicas' collectives: dense weights over dp x cp, experts' over dp / ep x cp, one after the other."""
     c, model = rank.columns, rank.training.model
-    ends = model.vocab * model.hidden / c["tp"]
-    dense = stages.layers * rank.dense_weights + ends
-    window = stages.slowest_s - stages.layers * (layer.tp + layer.cp + layer.ep)
-    result = _group_s(rank, dense, c["dp"] * c["cp"], c["tp"], window, stages.layers)
+    dense = stages.layers * rank.dense_weights + model.vocab * model.hidden / c["tp"]
+    transfers = _transfers(rank, dense, c["dp"] * c["cp"], c["tp"], stages.layers)
     if model.experts:
         experts = stages.layers * rank.expert_weights
         replicas = np.maximum(c["dp"] / c["ep"], 1.0) * c["cp"]
-        result = result + _group_s(rank, experts, replicas, c["tp"] * c["cp"] * c["ep"], window, stages.layers)
-    return result
+        transfers += _transfers(rank, experts, replicas, c["tp"] * c["cp"] * c["ep"], stages.layers)
+    return _shown_s(rank, transfers, stages.slowest_s - stages.layers * (layer.tp + layer.cp + layer.ep))
 
 
-def _group_s(
-    rank: Rank, weights: FloatColumn, n: FloatColumn, stride: FloatColumn, window: FloatColumn, layers: FloatColumn
-) -> FloatColumn:
-    """Of one group of `n` ranks (Rajbhandari et al. 2020, section 7): ZeRO 0 reduces gradients; 1 and 2 scatter them
-    and gather weights; 3 gathers weights, layer by layer, forward and backward, and scatters gradients. What runs
-    beside the backward pass of the last micro-batch (of every one: ZeRO 3 and 2, without a pipeline) shows in part."""
-    c, framework, network = rank.columns, rank.training.framework, rank.network
-    scatter = network.gather_s(weights * framework.reduce_bytes, n, stride)
-    gather = network.gather_s(weights * framework.gather_bytes, n, stride)
-    latencies = (np.maximum(layers, 1) - 1) * network.gather_s(0.0, n, stride)
+def _transfers(
+    rank: Rank, weights: FloatColumn, n: FloatColumn, stride: FloatColumn, layers: FloatColumn
+) -> _Transfers:
+    """Of one group of `n` ranks, none where that is one."""
+    framework, network = rank.training.framework, rank.network
+    return _Transfers(
+        np.where(n > 1, network.all_reduce_s(weights * framework.reduce_bytes, n, stride), 0.0),
+        np.where(n > 1, network.gather_s(weights * framework.reduce_bytes, n, stride), 0.0),
+        np.where(n > 1, network.gather_s(weights * framework.gather_bytes, n, stride), 0.0),
+        np.where(n > 1, (np.maximum(layers, 1) - 1) * network.gather_s(0.0, n, stride), 0.0),
+    )
+
+
+def _shown_s(rank: Rank, transfers: _Transfers, window: FloatColumn) -> FloatColumn:
+    """What they add to a step (Rajbhandari et al. 2020, section 7): ZeRO 0 reduces gradients; 1 and 2 scatter them and
+    gather weights; 3 gathers weights, layer by layer, forward and backward, and scatters gradients. What runs beside
+    the backward pass of the last micro-batch (of every one: ZeRO 3 and 2, without a pipeline) shows in part. window:
+    seconds of work of one micro-batch."""
+    c, framework = rank.columns, rank.training.framework
 
     def shown(transfer: FloatColumn, beside: FloatColumn) -> FloatColumn:
         return rank.exposed_s(transfer, beside) if framework.overlapped_gradients else transfer
@@ -133,16 +159,18 @@ def _group_s(
     backward = window * 2 / 3
     every = c["grad_accum_steps"] if framework.reduces_every_micro_batch else np.ones_like(c["pp"])
     rounds = np.where(c["pp"] > 1, 1.0, every)
+    scatter, gather = transfers.scatter, transfers.gather
     late = rank.exposed_s(gather, window / 3) if framework.overlapped_gathers else gather
     stages = [
-        shown(network.all_reduce_s(weights * framework.reduce_bytes, n, stride), backward),
+        shown(transfers.reduce, backward),
         shown(scatter, backward) + late,
         shown(scatter, backward) * rounds + late,
         # In a pipeline gradients are whole until the end, but weights are gathered for every micro-batch.
-        shown(scatter * rounds / c["grad_accum_steps"] + 2 * gather + 3 * latencies, window) * c["grad_accum_steps"],
+        shown(scatter * rounds / c["grad_accum_steps"] + 2 * gather + 3 * transfers.latencies, window)
+        * c["grad_accum_steps"],
     ]
-    chosen = np.select([c["zero_stage"] == stage for stage in range(4)], stages)
-    return np.where(n > 1, chosen, 0.0)
+    result: FloatColumn = np.select([c["zero_stage"] == stage for stage in range(4)], stages)
+    return result
 
 
 def _optimizer_s(rank: Rank, stages: _Stages) -> FloatColumn:

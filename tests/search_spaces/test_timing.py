@@ -361,6 +361,15 @@ def test_experts_are_reduced_over_their_own_replicas():
     assert part_of("dp", MIXTURE, LINKS, dp=64, ep=8) == pytest.approx(wide)
 
 
+def test_experts_and_other_weights_hide_behind_the_same_work_once():
+    backward = part_of("compute", MIXTURE) * 2 / 3
+    quick = part_of("dp", MIXTURE, LINKS, dp=8, ep=4)
+    constants = replace(LINKS, exposed_reduction=0.25, node_efficiency=quick / (2 * backward))
+    both, dense = (part_of("dp", MIXTURE, constants, dp=8, ep=ep) for ep in (4, 8))
+    assert max(dense, both - dense) < backward / 0.75  # each alone would show no more than its share
+    assert part_of("dp", MIXTURE, constants, OVERLAPPED, dp=8, ep=4) == pytest.approx(both - backward)
+
+
 # The optimizer
 
 
