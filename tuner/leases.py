@@ -83,10 +83,13 @@ class Holder:
         self._proof: int | None = None
 
     def take(self, campaign_ids: Collection[str]) -> None:
-        """Take those of the campaigns that nobody has."""
+        """Take those of the campaigns that nobody has, and those of a process that surely ended."""
         if not campaign_ids:
             return
         self.live()
+        # Also of one whose lease is over: who surely ended sends nothing, so what it was about to send is not given up.
+        for other in self._store.leases.holders(campaign_ids) - {self.name}:
+            self.bury(other)
         breaks = self._breaks
         for id, lease in self._store.leases.take(self.name, campaign_ids).items():
             self.holds[id] = Hold(lease, self, breaks)
@@ -99,7 +102,7 @@ class Holder:
             self.take([campaign_id])
         if campaign_id not in self.holds:
             other = self._store.leases.driver(campaign_id)
-            if not other or self.bury(other):
+            if not other:
                 self.take([campaign_id])
         if campaign_id not in self.holds:
             raise CampaignBusy(f"process {told(other)} is working on campaign {campaign_id}")

@@ -12,7 +12,7 @@ import typer
 
 from tuner import logs
 from tuner.arguments import Refused, open_service
-from tuner.heaps import share_heaps
+from tuner.heaps import share_heaps, trimmed_heaps
 from tuner.logs import LogFormat, LogLevel
 from tuner.options import DEFAULT_HOME, DatabaseOption, HomeOption
 from tuner.terminal import errors
@@ -60,7 +60,8 @@ def serve(
     os.environ["MESHTUNE_TRUST_LOOPBACK"] = "1" if trust_loopback else ""
     os.environ["MESHTUNE_METRICS_OPEN"] = "1" if metrics_open else ""
     os.environ["MESHTUNE_PUBLIC_URL"] = public_url
-    import_module(SERVER).run(host, port, lambda dashboard: _greet(host, port, home, first, dashboard))
+    with trimmed_heaps():
+        import_module(SERVER).run(host, port, lambda dashboard: _greet(host, port, home, first, dashboard))
 
 
 def _greet(host: str, port: int, home: Path, first: bool, dashboard: bool) -> None:

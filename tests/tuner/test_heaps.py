@@ -1,4 +1,4 @@
-"""However many threads a service has, they share a few heaps."""
+"""However many threads a service has, they share a few heaps; what is free in them is given back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tuner.heaps import HEAPS, share_heaps
+from tuner.heaps import HEAPS, share_heaps, trimmed_heaps
 
 # Sixteen threads take memory at once; glibc writes down its heaps.
 MANY = """
@@ -28,8 +28,36 @@ libc.malloc_info(0, file)
 libc.fclose(file)
 """
 
+# 64 MB are freed below a block that stays; told is how much of them the process still has, after so many seconds at most.
+FREED = """
+import ctypes, sys, time
+from tuner.heaps import trimmed_heaps
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="no glibc")
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+every_s, limit_s = map(float, sys.argv[1:])
+with trimmed_heaps(every_s):
+    before = resident()
+    blocks = [libc.malloc(64_000) for _ in range(1000)]
+    for block in blocks:
+        ctypes.memset(block, 1, 64_000)
+    held = resident() - before
+    for block in blocks[:-1]:
+        libc.free(block)
+    deadline = time.monotonic() + limit_s
+    while resident() - before > 0.2 * held and time.monotonic() < deadline:
+        time.sleep(0.05)
+    print((resident() - before) / held)
+"""
+glibc = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="no glibc")
+
+
+@glibc
 @pytest.mark.parametrize("shared", [True, False])
 def test_threads_share_a_few_heaps(shared, tmp_path):
     program = MANY if shared else MANY.replace("share_heaps()", "")
@@ -38,6 +66,16 @@ def test_threads_share_a_few_heaps(shared, tmp_path):
     assert (heaps <= HEAPS) is shared
 
 
+@glibc
+@pytest.mark.parametrize(("every_s", "limit_s", "given_back"), [("0.05", "30", True), ("600", "0.3", False)])
+def test_what_is_free_goes_back_to_the_system_though_something_lies_above_it(every_s, limit_s, given_back):
+    command = [sys.executable, "-c", FREED, every_s, limit_s]
+    done = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True)
+    assert (float(done.stdout) < 0.5) is given_back
+
+
 def test_another_c_library_is_left_alone(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     share_heaps()
+    with trimmed_heaps(0.0):
+        pass

@@ -132,6 +132,37 @@ def test_a_service_that_died_on_this_machine_is_followed_at_once(lab):
     assert lab.machine.sent.total() == 4
 
 
+class Died(BaseException):
+    """Nothing of the service comes after this."""
+
+
+@pytest.mark.parametrize("away_s", [0.0, 3 * LEASE_S])
+@pytest.mark.parametrize("provable", [True, False])
+def test_what_a_service_was_sending_when_it_died_is_given_up_only_where_nobody_can_know_that_it_did(
+    away_s, provable, lab, make
+):
+    def die(spec):
+        raise Died
+
+    id = lab.create()
+    lab.wrap = lambda thing: Dreamer(thing, "submit", [die]) if isinstance(thing, make.FakeRunner) else thing
+    lab.service = open_service(lab, provable=provable)
+    with pytest.raises(Died):
+        lab.run(id)
+    lab.kill()
+    lab.now += away_s
+    other = wide_awake(lab)
+    if not (provable or away_s):
+        with pytest.raises(CampaignBusy):
+            other.tick(id)
+        lab.now += LEASE_S
+    finish(lab, other, id)
+    lost = [] if provable else [("lost", None)]
+    assert attempts(lab, id) == [*lost, ("ok", f"id-{id}-t0000-a{1 + len(lost)}")]
+    assert lab.verdicts(id) == ["ok"] * 4
+    assert lab.machine.sent.total() == 4
+
+
 def test_a_service_that_lives_is_never_buried(lab):
     first, second = open_service(lab, provable=True), open_service(lab)
     id = lab.create()

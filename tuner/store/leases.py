@@ -79,6 +79,12 @@ class Leases:
         with self._database.reading() as connection:
             return _driver(connection, campaign_id, self._database.now(connection))
 
+    def holders(self, campaign_ids: Collection[str]) -> set[str]:
+        """Who has one of the campaigns, or had it last and vanished."""
+        with self._database.reading() as connection:
+            query = select(leases.c.holder).where(leases.c.campaign_id.in_(list(campaign_ids)))
+            return set(connection.scalars(query.where(leases.c.holder != NOBODY)))
+
     def take(self, holder: str, campaign_ids: Collection[str]) -> dict[str, Lease]:
         """Leases of those campaigns that no other living process has; what the holder has already stays as it is."""
         with self._database.writing() as connection:
