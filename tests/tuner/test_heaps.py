@@ -28,7 +28,7 @@ libc.malloc_info(0, file)
 libc.fclose(file)
 """
 
-# 64 MB are freed below a block that stays; told is how much of them the process still has, after so many seconds at most.
+# 64 MB are freed below a block that stays; told is the share that the process still has, after so many seconds at most.
 FREED = """
 import ctypes, sys, time
 from tuner.heaps import trimmed_heaps
