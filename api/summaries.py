@@ -24,7 +24,7 @@ from tuner.summary import Summary, summarise
 # Campaigns whose summaries are kept in memory and made ahead; about 2 kB each.
 MOST_CAMPAIGNS = 2000
 # Trials on the shortlists that are kept for what is made of them next; about 2 kB each.
-MOST_LISTED = 2000
+MOST_LISTED = 500
 # At the least so many of the best settings are on a shortlist: as many as are told where nobody says how many.
 TOP = 10
 # How often campaigns that have come to their ends are looked for.
