@@ -21,7 +21,7 @@ from slurm_lab import free_ports
 
 from runners.probed import Exchange, Message, Pattern, Probed, Rate, Tier
 from runners.reading import read_value
-from search_spaces.cluster import ClusterSpec, DeviceKind
+from search_spaces.cluster import ClusterSpec, DeviceKind, LinkSpec
 from tuner.documents import parse_yaml, read_spec
 from tuner.probe import as_document, cluster_section, render_yaml, tables
 from tuner.terminal import console
@@ -176,6 +176,12 @@ def long_probe(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+def check_noted(name: str, link: LinkSpec | None, text: str) -> None:
+    """The link was measured; what a busy machine measures may make none, and its note says so then, and only then."""
+    assert f"\n# {name}: " in text
+    assert (link is None) == (f"\n# {name}: left out, " in text)
+
+
 @pytest.mark.slow
 def test_a_probe_of_two_ranks_is_a_cluster_that_a_spec_takes(tmp_path):
     code, out, err = finish(start(tmp_path, "--devices-per-node", "2", "--seconds", "4", "--name", "here"))
@@ -188,9 +194,7 @@ def test_a_probe_of_two_ranks_is_a_cluster_that_a_spec_takes(tmp_path):
     assert 1e9 < cluster.device.peak_flops["float32"] < 1e13
     assert 1e8 < cluster.device.memory_bandwidth_bytes_per_s < 1e13
     assert cluster.device.memory_bytes == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    # What a busy machine measures may make no link, which the note then says.
-    assert "\n# node_link: " in out
-    assert (cluster.node_link is None) == ("\n# node_link: left out, " in out)
+    check_noted("node_link", cluster.node_link, out)
     if cluster.node_link is not None:
         assert 0 <= cluster.node_link.latency_s < 1
         assert 1e6 < cluster.node_link.bandwidth_bytes_per_s < 1e13
@@ -242,9 +246,7 @@ def test_under_a_launcher_every_process_is_a_rank_and_rank_0_writes(tmp_path, fr
     text = file.read_text()
     cluster = read_value(ClusterSpec, yaml.safe_load(text)["cluster"])
     assert (cluster.nodes, cluster.devices_per_node) == (2, 1)
-    # What a busy machine measures in a second may make no link, which the note then says.
-    assert "\n# network_link: " in text
-    assert (cluster.network_link is None) == ("\n# network_link: left out, " in text)
+    check_noted("network_link", cluster.network_link, text)
     assert "node_link" not in text
 
 

@@ -74,11 +74,13 @@ class Dreamer:
             self.sleep.pop()(*arguments)
 
 
-def sleeper(lab, make, act: str, sleep: Callable[[Any], None], *, after: bool = False) -> Service:
+def sleeper(
+    lab, make, act: str, sleep: Callable[[Any], None], *, after: bool = False, provable: bool = False
+) -> Service:
     """A service that calls `sleep` in its first `act` of the runner."""
     dreams = [sleep]
     lab.wrap = lambda thing: Dreamer(thing, act, dreams, after) if isinstance(thing, make.FakeRunner) else thing
-    return open_service(lab)
+    return open_service(lab, provable=provable)
 
 
 def wide_awake(lab) -> Service:
@@ -145,8 +147,7 @@ def test_what_a_service_was_sending_when_it_died_is_given_up_only_where_nobody_c
         raise Died
 
     id = lab.create()
-    lab.wrap = lambda thing: Dreamer(thing, "submit", [die]) if isinstance(thing, make.FakeRunner) else thing
-    lab.service = open_service(lab, provable=provable)
+    lab.service = sleeper(lab, make, "submit", die, provable=provable)
     with pytest.raises(Died):
         lab.run(id)
     lab.kill()
