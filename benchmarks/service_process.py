@@ -74,13 +74,13 @@ class Server:
 @contextmanager
 def serving(database: str, home: Path) -> Iterator[Server]:
     """The service over the database with this URL, until the end of the block."""
-    environment = {**_without_ours(os.environ), **UNPACED, "MESHTUNE_DB": database, "MESHTUNE_LOG_LEVEL": "warning"}
+    environment = {**without_ours(os.environ), **UNPACED, "MESHTUNE_DB": database, "MESHTUNE_LOG_LEVEL": "warning"}
     token = _new_token(database)
-    port = _free_port()
+    port = free_port()
     log = home / "serve.log"
     with log.open("ab") as output:
         process = subprocess.Popen(
-            _meshtune("serve", "--port", str(port), "--home", str(home)),
+            meshtune("serve", "--port", str(port), "--home", str(home)),
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -154,17 +154,19 @@ def _await(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
             time.sleep(0.1)
 
 
-def _meshtune(*words: str) -> list[str]:
+def meshtune(*words: str) -> list[str]:
+    """Its command line."""
     return [sys.executable, "-m", "tuner.cli", *words]
 
 
-def _without_ours(environment: Mapping[str, str]) -> dict[str, str]:
+def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
+    """Without what another service of this user goes by."""
     return {name: value for name, value in environment.items() if not name.startswith("MESHTUNE_")}
 
 
-def _free_port() -> int:
-    """A port of 127.0.0.1 for a server that sets SO_REUSEADDR, as ours does. It stays bound here till this process
-    ends, so that nobody else is given it before that server starts."""
+def free_port() -> int:
+    """A port of 127.0.0.1 for a server that sets SO_REUSEADDR, as most do. It stays bound here till this process ends,
+    so that nobody else is given it before that server starts, nor while it is down."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))

@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, settings
 # algebra wait for each other in a loop, which takes four times as long wherever another process has one of the cores.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+# The benchmarks are scripts that stand beside each other: their folder is importable here, as when one is run.
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).parent / "laboratories"))
 
 from ray_lab import ENVIRONMENT, RayLab

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service_lab import START_LIMIT_S, free_port
+from service_lab import START_LIMIT_S
+from service_process import free_port
 
 from tuner.paths import Home
 from tuner.service import Service

@@ -1,15 +1,12 @@
-"""The benchmarks are scripts that stand beside each other: their folder is importable here, as when one is run."""
+"""Rows of measured settings, as the benchmarks read them."""
 
 from __future__ import annotations
 
 import csv
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 # One setting of a small GPT on a node of 8 A100; the tests change some values of it.
 SETTING: dict[str, object] = {

@@ -2,15 +2,12 @@
 
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from service_lab import ServiceLab
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 CHROMIUM = shutil.which("chromium")
 STATIC = Path(__file__).parents[2] / "api" / "static" / "index.html"

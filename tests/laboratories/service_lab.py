@@ -11,15 +11,15 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from service_process import free_port, meshtune, without_ours
 
 # A machine that does other things as well answers late.
 START_LIMIT_S = 120.0
@@ -40,17 +40,17 @@ class ServiceLab:
     def new_token(self, name: str, *scopes: str) -> str:
         """As an operator makes one."""
         words = [word for scope in scopes for word in ("--scope", scope)]
-        made = _meshtune("token", "create", name, *words, "--home", str(self.home))
+        made = meshtune("token", "create", name, *words, "--home", str(self.home))
         done = subprocess.run(made, capture_output=True, text=True, timeout=START_LIMIT_S, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
     def start(self) -> None:
         """Return once it is ready."""
-        command = _meshtune("serve", "--port", str(self.port), "--home", str(self.home))
+        command = meshtune("serve", "--port", str(self.port), "--home", str(self.home))
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=_environment()
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=without_ours(os.environ)
             )
         self.wait(self._ready, START_LIMIT_S)
 
@@ -107,23 +107,3 @@ class ServiceLab:
             return self.ask("GET", "/readyz")[0] == 200
         except OSError:
             return False
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 for a server that sets SO_REUSEADDR, as most do. It stays bound here till this process ends,
-    so that nobody else is given it before that server starts, nor while it is down."""
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", 0))
-    port: int = held.getsockname()[1]
-    held.detach()
-    return port
-
-
-def _meshtune(*words: str) -> list[str]:
-    return [sys.executable, "-m", "tuner.cli", *words]
-
-
-def _environment() -> dict[str, str]:
-    """Without what another service of this user goes by."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("MESHTUNE_")}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log2
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +18,6 @@ from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from search_spaces.setting import Capabilities, Setting
 from search_spaces.space import Bounds, Space
 from tuner.search.base import Search, Seen, Task
-
-# For the priors made wrong.
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 DEVICE = DeviceSpec(
     name="toy",

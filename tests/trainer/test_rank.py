@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from service_lab import free_port
+from service_process import free_port
 
 from runners.outcome import Verdict, read_result
 from runners.trainer.failure import Phase, read_failures
