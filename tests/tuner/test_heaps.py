@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 import sys
 
@@ -27,6 +28,9 @@ file = libc.fopen(sys.argv[1].encode(), b"w")
 libc.malloc_info(0, file)
 libc.fclose(file)
 """
+
+# Four million bytes are taken at once; glibc writes down what is the system's own.
+LARGE = MANY[: MANY.index("together =")] + "libc.malloc(4_000_000)\n" + MANY[MANY.index("file =") :]
 
 # 64 MB are freed below a block that stays; told is the share that the process still has, after so many seconds at most.
 FREED = """
@@ -64,6 +68,15 @@ def test_threads_share_a_few_heaps(shared, tmp_path):
     subprocess.run([sys.executable, "-c", program, tmp_path / "heaps.xml"], check=True, timeout=60)
     heaps = (tmp_path / "heaps.xml").read_text().count("<heap ")
     assert (heaps <= HEAPS) is shared
+
+
+@glibc
+@pytest.mark.parametrize("shared", [True, False])
+def test_large_blocks_come_from_the_heaps_from_the_start_on(shared, tmp_path):
+    program = LARGE if shared else LARGE.replace("share_heaps()", "")
+    subprocess.run([sys.executable, "-c", program, tmp_path / "heaps.xml"], check=True, timeout=60)
+    (own,) = re.findall('<total type="mmap" count="[0-9]+" size="([0-9]+)"/>', (tmp_path / "heaps.xml").read_text())
+    assert (int(own) < 4_000_000) is shared
 
 
 @glibc
