@@ -36,6 +36,7 @@ test-matrix: $(INSTALLED)
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	@mkdir -p build/links/meshtune && ln -sfn $(CURDIR)/api $(CURDIR)/runners $(CURDIR)/search_spaces $(CURDIR)/tuner build/links/meshtune/
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	@if $(HAS_NODE); then $(MAKE) --no-print-directory check-web; \
@@ -65,7 +66,7 @@ $(NODE_MODULES): $(WEB)/package.json $(WEB)/package-lock.json
 	touch $@
 
 # torch first and alone: its exact version keeps a resolver from choosing a build with CUDA.
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml setup.py constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "meshtune needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from pydantic import TypeAdapter
 
-from api.analysis_views import AnalysisView, analysis_view
-from api.handles import ONE_SPACE
-from api.worker import Worker
-from tuner.analysis import analyse
-from tuner.campaign import Campaign
-from tuner.sensitivity import FEWEST_PLANS
-from tuner.space import space_of
-from tuner.trial import Trial
+from meshtune.api.dependencies import ONE_SPACE
+from meshtune.api.schemas.analysis import AnalysisView, analysis_view
+from meshtune.api.worker import Worker
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.space import space_of
+from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.results.analysis.analysis import analyse
+from meshtune.tuner.results.analysis.knob_importance import FEWEST_PLANS
 
 _VIEW: TypeAdapter[AnalysisView] = TypeAdapter(AnalysisView)
 

@@ -16,42 +16,40 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 
-from api import (
-    access_routes,
+from meshtune.api import errors, openapi, static_files
+from meshtune.api.events_log import TroubleLog, log_events
+from meshtune.api.middleware.access_gate import Gate
+from meshtune.api.middleware.idempotency import Idempotency
+from meshtune.api.middleware.request_log import RequestLog
+from meshtune.api.polled import Polled, PolledFirst
+from meshtune.api.reading import Reading
+from meshtune.api.ready import Readiness
+from meshtune.api.requests.access import reads
+from meshtune.api.routes import (
+    access,
     campaign_actions,
-    campaign_routes,
-    comparison_routes,
-    errors,
-    house_routes,
-    job_routes,
-    logs_routes,
-    recommendation_routes,
-    report_routes,
-    schema,
-    static_files,
+    campaigns,
+    catalog,
+    comparison,
+    jobs,
+    logs,
+    plans,
+    recommendation,
+    reports,
     stream,
-    trial_routes,
-    why_routes,
+    trials,
 )
-from api.access import reads
-from api.access_gate import Gate
-from api.events_log import TroubleLog, log_events
-from api.idempotency import Idempotency
-from api.metrics import Metrics
-from api.metrics import router as metrics_router
-from api.polled import Polled, PolledFirst
-from api.reading import Reading
-from api.ready import Readiness
-from api.request_log import RequestLog
-from api.routes import router
-from api.settings import DEFAULTS, Settings
-from api.settings import from_environment as read_settings
-from api.stream_hub import StreamHub
-from api.views import HealthView
-from tuner.driver import Driver, drive_all
-from tuner.paths import Home
-from tuner.service import Service
-from tuner.store import Store, claim_database
+from meshtune.api.routes.common import router
+from meshtune.api.routes.metrics import Metrics
+from meshtune.api.routes.metrics import router as metrics_router
+from meshtune.api.schemas.campaigns import HealthView
+from meshtune.api.settings import DEFAULTS, Settings
+from meshtune.api.settings import from_environment as read_settings
+from meshtune.api.stream_hub import StreamHub
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.service.loop import Driver, drive_all
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.store import Store, claim_database
 
 # How long a stopping service waits for the tick under way. A search may think longer; to be killed in a tick is safe.
 STOP_LIMIT_S = 1.0
@@ -115,17 +113,17 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
     app.state.end_soon = end_soon
     app.state.thread = None
     app.include_router(router)
-    app.include_router(campaign_routes.router)
-    app.include_router(trial_routes.router)
+    app.include_router(campaigns.router)
+    app.include_router(trials.router)
     app.include_router(campaign_actions.router)
-    app.include_router(job_routes.router)
-    app.include_router(logs_routes.router)
-    app.include_router(why_routes.router)
-    app.include_router(comparison_routes.router)
-    app.include_router(house_routes.router)
-    app.include_router(recommendation_routes.router)
-    app.include_router(access_routes.router)
-    app.include_router(report_routes.router)
+    app.include_router(jobs.router)
+    app.include_router(logs.router)
+    app.include_router(plans.router)
+    app.include_router(comparison.router)
+    app.include_router(catalog.router)
+    app.include_router(recommendation.router)
+    app.include_router(access.router)
+    app.include_router(reports.router)
     app.include_router(stream.router)
     app.include_router(metrics_router(metrics, [] if settings.metrics_open else [reads]))
     # The last one is the first to see a request.
@@ -135,7 +133,7 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)
     app.add_middleware(RequestLog, observe=metrics.observe)
     errors.install(app)
-    schema.install(app)
+    openapi.install(app)
     static_files.install(app)
 
     # On the event loop, so that it answers while every thread of the pool is busy.
@@ -144,7 +142,7 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
         """The process answers."""
         return HealthView(status="ok", version=version("meshtune"))
 
-    @app.get("/readyz", tags=["health"], responses=schema.problems(503))
+    @app.get("/readyz", tags=["health"], responses=openapi.problems(503))
     async def ready() -> HealthView:
         """The database answers and takes writes, and campaigns are driven; 503 when not."""
         if trouble := await readiness.trouble():

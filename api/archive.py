@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from api.answers import Answer
-from api.later import Later
-from tuner.store import Store
-from tuner.store.answers import KeptAnswer
+from meshtune.api.answers import Answer
+from meshtune.api.later import Later
+from meshtune.tuner.store import Store
+from meshtune.tuner.store.answers import KeptAnswer
 
 
 class Archive:

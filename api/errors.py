@@ -18,7 +18,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from api.access_errors import (
+from meshtune.api.requests.access_errors import (
     IdempotencyBusy,
     IdempotencyReused,
     IdempotencyUnclear,
@@ -26,20 +26,20 @@ from api.access_errors import (
     TooManyRequests,
     Unauthenticated,
 )
-from api.worker import WorkerEnded
-from runners.base import RunnerError
-from runners.dialects.base import CannotExpress
-from runners.outcome import ResultMalformed
-from runners.registry import UnknownBackend
-from search_spaces.checks import Problem as Fault
-from tuner.commanding import CommandNotAllowed
-from tuner.documents import InvalidSpec
-from tuner.export import NothingToExport
-from tuner.job_files import NoSuchLog
-from tuner.recommendations import NothingKnown
-from tuner.reports import ReportRefused
-from tuner.store import AlreadyExists, IllegalMove, NotFound, StoreError, StoreUnavailable
-from tuner.token_quota import QuotaExceeded
+from meshtune.api.worker import WorkerEnded
+from meshtune.runners.base import RunnerError
+from meshtune.runners.dialects.base import CannotExpress
+from meshtune.runners.outcome import ResultMalformed
+from meshtune.runners.registry import UnknownBackend
+from meshtune.search_spaces.checks import Problem as Fault
+from meshtune.tuner.access.token_quotas import QuotaExceeded
+from meshtune.tuner.results.export import NothingToExport
+from meshtune.tuner.results.known_best import NothingKnown
+from meshtune.tuner.service.job_logs import NoSuchLog
+from meshtune.tuner.service.job_reports import ReportRefused
+from meshtune.tuner.specs.permissions import CommandNotAllowed
+from meshtune.tuner.specs.read import InvalidSpec
+from meshtune.tuner.store import AlreadyExists, IllegalMove, NotFound, StoreError, StoreUnavailable
 
 PROBLEM_JSON = "application/problem+json"
 # What the client may wait before it tries a 503 again.

@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 
-from tuner.campaign import Event
+from meshtune.tuner.campaign.campaign import Event
 
 _log = logging.getLogger(__name__)
 

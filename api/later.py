@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, TypeVar
 
-from tuner.store import StoreError
+from meshtune.tuner.store import StoreError
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")

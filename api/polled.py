@@ -13,12 +13,12 @@ from typing import Any
 from fastapi import Request, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.access import Caller
-from api.answers import Answer, respond
-from api.kept import Kept
-from api.tips import Tip, Tips
-from tuner.store import Store, StoreUnavailable
-from tuner.tokens import Scope as Right
+from meshtune.api.answers import Answer, respond
+from meshtune.api.kept import Kept
+from meshtune.api.requests.access import Caller
+from meshtune.api.tips import Tip, Tips
+from meshtune.tuner.access.tokens import Scope as Right
+from meshtune.tuner.store import Store, StoreUnavailable
 
 MOST_BYTES = 64 * 2**20
 PREFIX = "/v1/campaigns"

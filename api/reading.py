@@ -15,20 +15,20 @@ from typing import Annotated
 from fastapi import Depends, Request
 from pydantic import TypeAdapter
 
-from api.analysing import analysed
-from api.answers import Answer, answer_of
-from api.archive import Archive
-from api.kept import Kept
-from api.polled import Polled
-from api.summaries import TOP, Summaries
-from api.views import BestView, CampaignView, ParetoView, best_view, campaign_view, pareto_view
-from api.worker import Worker
-from tuner.campaign import Campaign
-from tuner.pages import Stamp
-from tuner.pareto import front_of
-from tuner.ranking import Ranked, completed, numbers_of
-from tuner.recommend import recommend_among
-from tuner.store import Store
+from meshtune.api.analysing import analysed
+from meshtune.api.answers import Answer, answer_of
+from meshtune.api.archive import Archive
+from meshtune.api.kept import Kept
+from meshtune.api.polled import Polled
+from meshtune.api.schemas.campaigns import BestView, CampaignView, ParetoView, best_view, campaign_view, pareto_view
+from meshtune.api.summaries import TOP, Summaries
+from meshtune.api.worker import Worker
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.listing import Stamp
+from meshtune.tuner.results.pareto import front_of
+from meshtune.tuner.results.ranking import Ranked, completed, numbers_of
+from meshtune.tuner.results.recommendation import recommend_among
+from meshtune.tuner.store import Store
 
 # The events that change what trials teach; a job that is sent or begins to run teaches nothing yet.
 TEACHING = ("campaign.created", "trial.planned", "trial.done")

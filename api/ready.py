@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from api.one_at_a_time import OneAtATime
-from api.stream_hub import StreamHub
+from meshtune.api.one_at_a_time import OneAtATime
+from meshtune.api.stream_hub import StreamHub
 
 # Shorter than a balancer waits for an answer.
 LIMIT_S = 4.0

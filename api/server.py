@@ -8,8 +8,8 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from api.app import from_environment
-from api.static_files import FOLDER
+from meshtune.api.app import from_environment
+from meshtune.api.static_files import FOLDER
 
 # For requests under way; streams end by themselves.
 GRACE_S = 1
@@ -40,7 +40,8 @@ def run(host: str, port: int, begin: Callable[[bool], None]) -> None:
         # Whoever is trusted because of their address is told by the connection, not by a header.
         proxy_headers=False,
         server_header=False,
-        # What we log, and how, is `tuner.logs`'s business; requests are told by `api.request_log`.
+        # What we log, and how, is `tuner.service.logging`'s business; requests are told by
+        # `api.middleware.request_log`.
         log_config=None,
         access_log=False,
     )

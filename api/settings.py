@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from math import inf
 from typing import Any
 
-from search_spaces.checks import Checks, InvalidValue, Problem
+from meshtune.search_spaces.checks import Checks, InvalidValue, Problem
 
 _YES, _NO = ("1", "true", "yes"), ("0", "false", "no")
 

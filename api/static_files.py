@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from api.answers import names
+from meshtune.api.answers import names
 
 FOLDER = Path(__file__).parent / "static"
 INDEX = "/index.html"

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 from pydantic import TypeAdapter
 
-from api.views import EventView, event_view
-from tuner.campaign import Event
-from tuner.store import Store, StoreError
+from meshtune.api.schemas.campaigns import EventView, event_view
+from meshtune.tuner.campaign.campaign import Event
+from meshtune.tuner.store import Store, StoreError
 
 PERIOD_S = 0.2
 # After a look that failed.

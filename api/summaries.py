@@ -12,14 +12,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from api.kept import Kept
-from api.later import Later
-from api.makers import awaited
-from tuner.campaign import Campaign
-from tuner.pages import CampaignsWanted
-from tuner.shortlist import Shortlist, shortlist
-from tuner.store import NotFound, Store, StoreError
-from tuner.summary import Summary, summarise
+from meshtune.api.kept import Kept
+from meshtune.api.later import Later
+from meshtune.api.makers import awaited
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.listing import CampaignsWanted
+from meshtune.tuner.campaign.summary import Summary
+from meshtune.tuner.results.shortlist import Shortlist, shortlist
+from meshtune.tuner.results.summary import summarise
+from meshtune.tuner.store import NotFound, Store, StoreError
 
 # Campaigns whose summaries are kept in memory and made ahead; about 2 kB each.
 MOST_CAMPAIGNS = 2000

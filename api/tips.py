@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from api.makers import Turns, make
-from tuner.pages import News
+from meshtune.api.makers import Turns, make
+from meshtune.tuner.campaign.listing import News
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from runners.outcome import read_result
-from runners.trainer.exact import exact_peak
-from runners.trainer.job import JOB_FILE, Job, Measuring, Router, render_job
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
+from meshtune.runners.outcome import read_result
+from meshtune.runners.trainer.exact import exact_peak
+from meshtune.runners.trainer.job import JOB_FILE, Job, Measuring, Router, render_job
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
 
 LIMIT_S = 120.0
 GLOBAL_BATCH = 8
@@ -73,7 +73,7 @@ def real_peaks(job: Job) -> tuple[int, ...]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / JOB_FILE
         path.write_text(render_job(job), encoding="utf-8")
-        command = [sys.executable, "-W", "ignore", "-m", "runners.trainer", str(path), "--directory", folder]
+        command = [sys.executable, "-W", "ignore", "-m", "meshtune.runners.trainer", str(path), "--directory", folder]
         subprocess.run(command, check=True, timeout=LIMIT_S, stdout=subprocess.DEVNULL)
         measurement = read_result(Path(folder)).measurement
     if measurement is None:

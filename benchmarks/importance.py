@@ -23,11 +23,11 @@ from optuna.importance import (
 from rich.console import Console
 from rich.table import Table
 
-from search_spaces.calibration import UNCALIBRATED
-from search_spaces.plan import Plan
-from tuner.documents import parse_yaml, read_spec
-from tuner.prediction import foresee, training_of
-from tuner.search.importance import study_of
+from meshtune.search_spaces.physics.calibration import UNCALIBRATED
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.prediction.predict import foresee, training_of
+from meshtune.tuner.results.analysis.importance import study_of
+from meshtune.tuner.specs.read import parse_yaml, read_spec
 
 Floats = npt.NDArray[np.float64]
 LIKELY = 0.5

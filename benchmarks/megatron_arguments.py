@@ -29,16 +29,16 @@ from unittest.mock import MagicMock
 import torch
 import torch._inductor.select_algorithm  # before there is a stand-in for Triton
 
-from runners.dialects.arguments import read_lines
-from runners.dialects.megatron import ARGUMENTS_FILE
-from runners.dialects.megatron_options import Flavour
-from runners.dialects.megatron_rules import capabilities_of
-from runners.workloads.megatron import MegatronWorkload
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from search_spaces.model import Activation, ModelSpec, Norm, Position
-from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
-from search_spaces.setting import Setting
-from search_spaces.space import Bounds, Space
+from meshtune.runners.dialects.arguments import read_lines
+from meshtune.runners.dialects.megatron.dialect import ARGUMENTS_FILE
+from meshtune.runners.dialects.megatron.options import Flavour
+from meshtune.runners.dialects.megatron.rules import capabilities_of
+from meshtune.runners.workloads.megatron import MegatronWorkload
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
+from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.search_spaces.space_context import Setting
 
 DEVICE = DeviceSpec(name="stand-in", kind=DeviceKind.CUDA, memory_bytes=80 * 2**30)
 CLUSTER = ClusterSpec(name="stand-in", nodes=2, devices_per_node=8, device=DEVICE)

@@ -22,13 +22,13 @@ from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 
-from search_spaces.calibration import UNCALIBRATED, Calibration
-from search_spaces.checks import InvalidValue
-from search_spaces.columns import FloatColumn, columns_of
-from search_spaces.constants import TIME_CONSTANTS
-from search_spaces.estimates import Estimates, TimePart, Training
-from search_spaces.physics import estimate
-from search_spaces.plan import Plan
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.columns import FloatColumn, columns_of
+from meshtune.search_spaces.physics.calibration import UNCALIBRATED, Calibration
+from meshtune.search_spaces.physics.constants import TIME_CONSTANTS
+from meshtune.search_spaces.physics.estimate import estimate
+from meshtune.search_spaces.physics.estimates import Estimates, TimePart, Training
+from meshtune.search_spaces.plan import Plan
 
 TOLERANCE = 0.15
 LIKELY = 0.5
@@ -193,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         type=_constant,
         action="append",
         default=[],
-        help="instead of the default of search_spaces/constants.py; may be repeated",
+        help="instead of the default of search_spaces/physics/constants.py; may be repeated",
     )
     parser.add_argument("--json", metavar="OUT", type=Path, help="write the rows there")
     given = parser.parse_args(arguments)

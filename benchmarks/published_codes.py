@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from search_spaces.framework import Framework, Kept
-from search_spaces.frameworks import MEGATRON_DEEPSPEED
+from meshtune.search_spaces.physics.framework_profile import Framework, Kept
+from meshtune.search_spaces.physics.framework_profiles import MEGATRON_DEEPSPEED
 
 # Dates are of NVIDIA/Megatron-LM's history. The table of results was committed on 2021-04-08; the asynchronous
 # all-reduce of the backward pass (--no-async-tensor-model-parallel-allreduce) on 2021-09-02, and products that add up

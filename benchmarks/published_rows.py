@@ -15,11 +15,11 @@ from published_codes import FRONTIER, LLAMA, MEGATRON_2021, MEGATRON_2021_TORCH,
 from pydantic import TypeAdapter
 from reported import cluster_spec
 
-from search_spaces.estimates import Training
-from search_spaces.framework import Framework
-from search_spaces.model import Activation, ModelSpec, Norm
-from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
-from search_spaces.presets import cluster_presets, model_presets
+from meshtune.search_spaces.model import Activation, ModelSpec, Norm
+from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.presets import cluster_presets, model_presets
 
 
 class Reading(StrEnum):

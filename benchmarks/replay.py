@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.progress import track
 from tables import TableError
 
-from tuner.search.base import Past, SearchError
+from meshtune.tuner.search.base import Past, SearchError
 
 SEARCHES = "physics,deephyper,optuna-tpe,random"
 

@@ -14,12 +14,12 @@ from statistics import median
 from reported import Leaving, Reported, reported
 from tables import CellKey, Status, cell_of, read_table
 
-from runners.outcome import Verdict
-from search_spaces.estimates import Training
-from search_spaces.plan import Plan
-from search_spaces.setting import Setting
-from search_spaces.space import Space
-from tuner.search.base import Past, Seen, Task
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space import Space
+from meshtune.search_spaces.space_context import Setting
+from meshtune.tuner.search.base import Past, Seen, Task
 
 # With fewer settings that ran there is little to search.
 LEAST_OK = 10

@@ -17,18 +17,18 @@ from reported import cluster_spec
 from rich.console import Console
 from rich.table import Table
 
-from runners.outcome import Verdict
-from search_spaces.columns import rows
-from search_spaces.constants import DEFAULTS
-from search_spaces.estimates import Training, usable_bytes
-from search_spaces.frameworks import NANOTRON
-from search_spaces.model import ModelSpec
-from search_spaces.physics import log_peak, log_step
-from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
-from search_spaces.presets import model_presets
-from search_spaces.setting import Capabilities, Setting
-from search_spaces.space import Bounds, Space
-from tuner.search.base import Search, Seen, Task
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.columns import rows
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.constants import DEFAULTS
+from meshtune.search_spaces.physics.estimate import log_peak, log_step
+from meshtune.search_spaces.physics.estimates import Training, usable_bytes
+from meshtune.search_spaces.physics.framework_profiles import NANOTRON
+from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.presets import model_presets
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.search_spaces.space_context import Capabilities, Setting
+from meshtune.tuner.search.base import Search, Seen, Task
 
 REPEATS = 5
 # A search imports its library at the first ask that needs it, which is no part of a proposal; after so many, it has.

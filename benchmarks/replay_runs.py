@@ -22,8 +22,8 @@ import yaml
 from replay_cells import Cell
 from wrong_prior import WRONG_PRIORS, create_wrong
 
-from tuner.search.base import Search, SearchMisconfigured, Seen
-from tuner.search.registry import create_search
+from meshtune.tuner.search.base import Search, SearchMisconfigured, Seen
+from meshtune.tuner.search.registry import create_search
 
 # Optuna's samplers by the names that people know them under.
 ALIASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {

@@ -17,14 +17,14 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from tables import Row, Status, TableError
 
-from search_spaces.checks import InvalidValue
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from search_spaces.estimates import Training
-from search_spaces.framework import Framework
-from search_spaces.frameworks import FSDP, MEGATRON_DEEPSPEED, NANOTRON
-from search_spaces.model import Activation, ModelSpec, Norm, Position
-from search_spaces.plan import Plan, Recompute, Schedule
-from search_spaces.presets import cluster_presets
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
+from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profiles import FSDP, MEGATRON_DEEPSPEED, NANOTRON
+from meshtune.search_spaces.plan import Plan, Recompute, Schedule
+from meshtune.search_spaces.presets import cluster_presets
 
 # The memory of a device and of a run is stated in units of 2^30 bytes: nanotron divides by 1024^3 (src/nanotron/
 # helpers.py, create_table_log), nvidia-smi counts in MiB, and both call it GB.

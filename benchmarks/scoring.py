@@ -11,11 +11,11 @@ import numpy.typing as npt
 from reported import Reported
 from tables import Status
 
-from search_spaces.calibration import UNCALIBRATED, Calibration, Measured
-from search_spaces.columns import Columns, columns_of, rows
-from search_spaces.estimates import Estimates, Training, usable_bytes
-from search_spaces.fitting import calibrate
-from search_spaces.physics import estimate, estimate_memory, log_step
+from meshtune.search_spaces.columns import Columns, columns_of, rows
+from meshtune.search_spaces.physics.calibration import UNCALIBRATED, Calibration, Measured
+from meshtune.search_spaces.physics.estimate import estimate, estimate_memory, log_step
+from meshtune.search_spaces.physics.estimates import Estimates, Training, usable_bytes
+from meshtune.search_spaces.physics.fitting import calibrate
 
 Floats = npt.NDArray[np.float64]
 Positions = npt.NDArray[np.int64]

@@ -36,7 +36,7 @@ from service_fill import Filled, fill
 from service_live import idle_row, late_ms, soak, tick_row
 from service_process import Server, postgres, serving
 
-from tuner.store import Store
+from meshtune.tuner.store import Store
 
 CLIENT = Path(__file__).parent / "service_load.py"
 PAGE = 100

@@ -11,10 +11,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Table, func, insert, literal, select, text
 
-from tuner.store import Store
-from tuner.store.queries import campaign
-from tuner.store.rows import campaign_row
-from tuner.store.tables import attempts, campaigns, events, measurements, steps, trials
+from meshtune.tuner.store import Store
+from meshtune.tuner.store.queries import campaign
+from meshtune.tuner.store.rows import campaign_row
+from meshtune.tuner.store.tables import attempts, campaigns, events, measurements, steps, trials
 
 # In the order in which their rows refer to each other. Of the counted ones the database gives the ids.
 COPIED = (campaigns, trials, attempts, measurements, steps, events)

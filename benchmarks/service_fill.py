@@ -18,17 +18,17 @@ from typing import Any
 from service_copy import copy_campaign, settle
 from sqlalchemy import Connection, func, insert, select
 
-from runners.causes import Cause
-from runners.outcome import Measurement, Outcome, Verdict
-from runners.profile import Profile
-from search_spaces.plan import Plan
-from tuner.campaign import Campaign, CampaignState
-from tuner.documents import read_spec
-from tuner.expectation import Expectation
-from tuner.store import Store, tables
-from tuner.store.rows import campaign_row, measurement_row, outcome_columns, step_rows, trial_row
-from tuner.store.telling import event_row
-from tuner.trial import Attempt, Origin, Trial, TrialState, job_name
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.measuring.step_breakdown import Profile
+from meshtune.runners.outcome import Measurement, Outcome, Verdict
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.proposal import Expectation
+from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState, job_name
+from meshtune.tuner.specs.read import read_spec
+from meshtune.tuner.store import Store, tables
+from meshtune.tuner.store.event_payloads import event_row
+from meshtune.tuner.store.rows import campaign_row, measurement_row, outcome_columns, step_rows, trial_row
 
 RANKS = 8
 STEPS = 10

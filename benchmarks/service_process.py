@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.store import Store
-from tuner.tokens import Scope, Token, digest, new_secret
+from meshtune.tuner.access.tokens import Scope, Token, digest, new_secret
+from meshtune.tuner.store import Store
 
 START_LIMIT_S = 240.0
 # No figure is about how fast one token may ask.
@@ -156,7 +156,7 @@ def _await(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
 
 def meshtune(*words: str) -> list[str]:
     """Its command line."""
-    return [sys.executable, "-m", "tuner.cli", *words]
+    return [sys.executable, "-m", "meshtune.tuner.cli", *words]
 
 
 def without_ours(environment: Mapping[str, str]) -> dict[str, str]:

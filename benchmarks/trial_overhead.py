@@ -20,13 +20,13 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from runners.base import JobSpec, Runner
-from runners.local import LocalRunner
-from runners.outcome import RESULT_FILE
-from runners.ray.runner import RayOptions, RayRunner
-from runners.trainer.job import JOB_FILE, Job, Measuring, render_job
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
+from meshtune.runners.base import JobSpec, Runner
+from meshtune.runners.local.runner import LocalRunner
+from meshtune.runners.outcome import RESULT_FILE
+from meshtune.runners.ray.runner import RayOptions, RayRunner
+from meshtune.runners.trainer.job import JOB_FILE, Job, Measuring, render_job
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
 
 RANKS = 4
 POLL_S = 0.02
@@ -46,7 +46,7 @@ def warm(runner: Runner, directory: Path) -> Overhead:
     name = directory.name
     spec = JobSpec(
         name=name,
-        command=(sys.executable, "-m", "runners.trainer", JOB_FILE),
+        command=(sys.executable, "-m", "meshtune.runners.trainer", JOB_FILE),
         directory=directory,
         devices_per_node=RANKS,
         time_limit_s=LIMIT_S,
@@ -70,7 +70,7 @@ def cold(directory: Path) -> Overhead:
     ordered_at = time.time()
     with (directory / "log").open("wb") as log:
         subprocess.run(
-            [*command, "-m", "runners.trainer", JOB_FILE],
+            [*command, "-m", "meshtune.runners.trainer", JOB_FILE],
             cwd=directory,
             env=environment,
             stdout=log,

@@ -14,12 +14,12 @@ from math import log
 import numpy as np
 import numpy.typing as npt
 
-from search_spaces.columns import Columns
-from search_spaces.estimates import Training
-from search_spaces.plan import PLAN_FIELDS
-from tuner.search.base import Search
-from tuner.search.physics import PhysicsSearch
-from tuner.search.prior import Rows, rows_of
+from meshtune.search_spaces.columns import Columns
+from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.plan import PLAN_FIELDS
+from meshtune.tuner.search.base import Search
+from meshtune.tuner.search.physics.prior import Rows, rows_of
+from meshtune.tuner.search.physics.search import PhysicsSearch
 
 WAYS = ("shuffled", "inverted", "scaled")
 STRETCHED = 3.0

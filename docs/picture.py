@@ -9,11 +9,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tuner import display
-from tuner.paths import Home
-from tuner.ranking import rank
-from tuner.recommend import recommend
-from tuner.store import Store
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.cli.render import display
+from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.results.recommendation import recommend
+from meshtune.tuner.store import Store
 
 
 def main(home: str, campaign_id: str, target: str) -> None:

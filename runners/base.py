@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from runners.causes import Cause
+from meshtune.runners.failure_cause import Cause
 
 
 class RunnerError(Exception):

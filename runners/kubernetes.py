@@ -18,9 +18,9 @@ from zlib import crc32
 
 import yaml
 
-from runners.base import JobSpec, Start
-from runners.reading import read_value
-from search_spaces.checks import CLOSED, Checks
+from meshtune.runners.base import JobSpec, Start
+from meshtune.runners.documents import read_value
+from meshtune.search_spaces.checks import CLOSED, Checks
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _INDEX_FIELD = "metadata.annotations['batch.kubernetes.io/job-completion-index']"

@@ -23,11 +23,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from runners.causes import Cause
-from runners.profile import Profile
-from runners.reading import read_value
-from runners.statistics import Interval, median_interval
-from search_spaces.checks import Checks, InvalidValue
+from meshtune.runners.documents import read_value
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.measuring.median_interval import Interval, median_interval
+from meshtune.runners.measuring.step_breakdown import Profile
+from meshtune.search_spaces.checks import Checks, InvalidValue
 
 RESULT_FILE = "result.json"
 RESULT_VERSION = 1
@@ -141,6 +141,12 @@ class Measurement:
         if self.model_flops_per_token is None:
             return None
         return self.model_flops_per_token * self.tokens_per_s_per_device
+
+    @property
+    def fullest_rank_bytes(self) -> float | None:
+        """What the fullest rank's process held, since that is what runs out; of tensors where that is unknown; None
+        where the job told neither."""
+        return max(self.peak_held_bytes or self.peak_memory_bytes, default=0) or None
 
     @property
     def mfu(self) -> float | None:

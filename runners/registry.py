@@ -7,45 +7,45 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from runners.base import JobSpec, Runner
-from runners.dialects.base import CannotRead, Files, Imported
-from runners.workloads.base import Workload
-from search_spaces.checks import Problem, did_you_mean
-from search_spaces.cluster import ClusterSpec
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
+from meshtune.runners.base import JobSpec, Runner
+from meshtune.runners.dialects.base import CannotRead, Files, Imported
+from meshtune.runners.workloads.base import Workload
+from meshtune.search_spaces.checks import Problem, did_you_mean
+from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
 
 # name -> "module:function(root, cluster, options)"
 RUNNERS: Mapping[str, str] = {
-    "local": "runners.local:create",
-    "ray": "runners.ray.runner:create",
-    "slurm": "runners.slurm:create",
-    "pbs": "runners.pbs:create",
-    "simulated": "runners.simulated:create",
+    "local": "meshtune.runners.local.runner:create",
+    "ray": "meshtune.runners.ray.runner:create",
+    "slurm": "meshtune.runners.slurm.runner:create",
+    "pbs": "meshtune.runners.pbs.runner:create",
+    "simulated": "meshtune.runners.simulated.runner:create",
 }
 # name -> "module:class(options)"
 WORKLOADS: Mapping[str, str] = {
-    "torch": "runners.workloads.torch:TorchWorkload",
-    "command": "runners.workloads.command:CommandWorkload",
-    "megatron": "runners.workloads.megatron:MegatronWorkload",
-    "deepspeed": "runners.workloads.deepspeed:DeepSpeedWorkload",
-    "torchtitan": "runners.workloads.torchtitan:TorchtitanWorkload",
-    "simulated": "runners.workloads.simulated:SimulatedWorkload",
+    "torch": "meshtune.runners.workloads.torch:TorchWorkload",
+    "command": "meshtune.runners.workloads.command:CommandWorkload",
+    "megatron": "meshtune.runners.workloads.megatron:MegatronWorkload",
+    "deepspeed": "meshtune.runners.workloads.deepspeed:DeepSpeedWorkload",
+    "torchtitan": "meshtune.runners.workloads.torchtitan:TorchtitanWorkload",
+    "simulated": "meshtune.runners.workloads.simulated:SimulatedWorkload",
 }
 # How a scheduler is told of a job, as text: name -> "module:function(JobSpec, options) -> text". Those that are runners
 # too read the same options; the others can only be exported.
 SCRIPTS: Mapping[str, str] = {
-    "slurm": "runners.slurm_script:render_script",
-    "pbs": "runners.pbs_script:render_script",
-    "jobset": "runners.kubernetes:render_jobset",
-    "trainjob": "runners.kubernetes:render_trainjob",
+    "slurm": "meshtune.runners.slurm.script:render_script",
+    "pbs": "meshtune.runners.pbs.script:render_script",
+    "jobset": "meshtune.runners.kubernetes:render_jobset",
+    "trainjob": "meshtune.runners.kubernetes:render_trainjob",
 }
 # Other programs' own words for a plan: name -> its module, see `runners.dialects.base`.
 DIALECTS: Mapping[str, str] = {
-    "megatron": "runners.dialects.megatron",
-    "deepspeed": "runners.dialects.deepspeed",
-    "torchtitan": "runners.dialects.torchtitan",
-    "accelerate": "runners.dialects.accelerate",
+    "megatron": "meshtune.runners.dialects.megatron.dialect",
+    "deepspeed": "meshtune.runners.dialects.deepspeed.config",
+    "torchtitan": "meshtune.runners.dialects.torchtitan.dialect",
+    "accelerate": "meshtune.runners.dialects.accelerate",
 }
 
 

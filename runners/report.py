@@ -1,6 +1,6 @@
 """Lets any training loop report its step times to meshtune: copy this file, or import it. Standard library only.
 
-    from runners.report import Reporter
+    from meshtune.runners.report import Reporter
 
     reporter = Reporter()
     for batch in batches:

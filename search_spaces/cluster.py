@@ -11,7 +11,7 @@ from enum import StrEnum
 from math import inf
 from typing import Any, ClassVar
 
-from search_spaces.checks import CLOSED, MOST_WHOLE, Checks
+from meshtune.search_spaces.checks import CLOSED, MOST_WHOLE, Checks
 
 
 class DeviceKind(StrEnum):

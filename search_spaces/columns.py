@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 
 IntColumn = npt.NDArray[np.int64]
 BoolColumn = npt.NDArray[np.bool_]

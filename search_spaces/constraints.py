@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from search_spaces.cluster import DeviceKind
-from search_spaces.columns import CONTEXTS, RECOMPUTES, SCHEDULES, BoolColumn, Columns
-from search_spaces.model import ModelSpec
-from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
-from search_spaces.setting import Constraint, Setting, codes
+from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.columns import CONTEXTS, RECOMPUTES, SCHEDULES, BoolColumn, Columns
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.space_context import Constraint, Setting, codes
 
 
 def _divides(name: str, field_name: str, reason: str, size: Callable[[ModelSpec], int], label: str) -> Constraint:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import CLOSED, Checks
 
 
 class Norm(StrEnum):

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import CLOSED, Checks
 
 
 class Recompute(StrEnum):

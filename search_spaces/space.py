@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from search_spaces.checks import CLOSED, Checks, InvalidValue, Problem
-from search_spaces.columns import MEMBERS, BoolColumn, IntColumn, code, columns_of, rows, value_of
-from search_spaces.constraints import CONSTRAINTS
-from search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
-from search_spaces.setting import Constraint, Setting, Violation
+from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem
+from meshtune.search_spaces.columns import MEMBERS, BoolColumn, IntColumn, code, columns_of, rows, value_of
+from meshtune.search_spaces.constraints import CONSTRAINTS
+from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.space_context import Constraint, Setting, Violation
 
 # 10^7 combinations are about 1 GB of columns and some seconds; more is a mistake in the bounds.
 MOST_COMBINATIONS = 10_000_000

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from runners.report import Reporter
+from meshtune.runners.report import Reporter
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--micro-batch-size", type=int, default=1)

@@ -12,16 +12,16 @@ from typing import Any
 
 import yaml
 
-from runners.dialects import deepspeed
-from runners.dialects.base import CannotExpress, Files
-from runners.dialects.deepspeed_options import CONFIG_FILE
-from runners.dialects.refusal import unsupported
-from search_spaces.checks import InvalidValue, Problem
-from search_spaces.cluster import ClusterSpec
-from search_spaces.columns import RECOMPUTES
-from search_spaces.model import ModelSpec
-from search_spaces.plan import ContextParallel, Plan, Recompute
-from search_spaces.setting import Capabilities, Constraint
+from meshtune.runners.dialects.base import CannotExpress, Files
+from meshtune.runners.dialects.deepspeed import config
+from meshtune.runners.dialects.deepspeed.options import CONFIG_FILE
+from meshtune.runners.dialects.refusal import unsupported
+from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.columns import RECOMPUTES
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute
+from meshtune.search_spaces.space_context import Capabilities, Constraint
 
 YAML_FILE = "accelerate.yaml"
 _NO_RECOMPUTE = RECOMPUTES.index(Recompute.NONE)
@@ -72,7 +72,7 @@ def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[st
     dtype = str((extra or {}).get("dtype") or "bfloat16")
     if dtype not in _MIXED:
         raise InvalidValue([Problem("dtype", f"must be one of {', '.join(_MIXED)}, not {dtype!r}")])
-    files = deepspeed.render(model, plan, cluster, {"dtype": dtype}) if plan.zero_stage == 1 else {}
+    files = config.render(model, plan, cluster, {"dtype": dtype}) if plan.zero_stage == 1 else {}
     document = {
         "compute_environment": "LOCAL_MACHINE",
         **_distributed(plan),
@@ -86,11 +86,11 @@ def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[st
     return {YAML_FILE: _comments(plan, bool(files)) + yaml.safe_dump(document, sort_keys=False), **files}
 
 
-def _comments(plan: Plan, deepspeed: bool) -> str:
+def _comments(plan: Plan, config: bool) -> str:
     told = [
         "For `accelerate launch --config_file`; each machine is told its machine_rank, main_process_ip and _port there."
     ]
-    if not deepspeed:
+    if not config:
         told.append(
             f"The script's own: micro-batches of {plan.micro_batch_size} sequences, and "
             f"Accelerator(gradient_accumulation_steps={plan.grad_accum_steps})."

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from search_spaces.checks import Problem
+from meshtune.search_spaces.checks import Problem
 
 # Texts by file name.
 Files = Mapping[str, str]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.checks import InvalidValue, Problem
 
 
 def overlaid(base: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:

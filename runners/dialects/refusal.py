@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from search_spaces.checks import Problem
-from search_spaces.cluster import ClusterSpec
-from search_spaces.columns import columns_of
-from search_spaces.constraints import CONSTRAINTS
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
-from search_spaces.setting import Capabilities, Setting, Violation
+from meshtune.search_spaces.checks import Problem
+from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.columns import columns_of
+from meshtune.search_spaces.constraints import CONSTRAINTS
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space_context import Capabilities, Setting, Violation
 
 
 def unsupported(model: ModelSpec, plan: Plan, cluster: ClusterSpec, able: Capabilities) -> list[Problem]:

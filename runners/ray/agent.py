@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 
-from runners.processes import JOB_MARK, kill_marked, minimal_environment
+from meshtune.runners.processes.gang import JOB_MARK, kill_marked, minimal_environment
 
 # The zygote's loop turns every few milliseconds; one that says nothing for so long never will.
 ANSWER_S = 10.0
@@ -49,7 +49,10 @@ class Agent:
         """Get ready for jobs of this command, which takes seconds the first time."""
         if self._zygote is None:
             self._zygote = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "runners.ray.zygote"), stdin=PIPE, stdout=PIPE, env=minimal_environment()
+                *(sys.executable, "-m", "meshtune.runners.ray.fork_server"),
+                stdin=PIPE,
+                stdout=PIPE,
+                env=minimal_environment(),
             )
             self._listening = asyncio.create_task(self._listen(self._zygote))
         await self._ask({"do": "warm", "command": list(command)}, None)

@@ -1,9 +1,9 @@
 """The driver: the process that speaks to Ray on behalf of a service, which stays free of Ray's threads and its fate.
 
-`python -m runners.ray.driver`, a child of `runners.ray.link`. Ray ends a driver whose cluster is gone, and some of its
-calls cannot be given a time limit: here neither harms anybody else. It reads one JSON request per line and answers
-each in one line, `{"answer": ...}` or `{"error": "..."}`; the first line tells whether it is connected. It ends with
-its input.
+`python -m meshtune.runners.ray.driver`, a child of `runners.ray.link`. Ray ends a driver whose cluster is gone, and
+some of its calls cannot be given a time limit: here neither harms anybody else. It reads one JSON request per line and
+answers each in one line, `{"answer": ...}` or `{"error": "..."}`; the first line tells whether it is connected. It ends
+with its input.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 import ray
 from ray.exceptions import ActorDiedError, RayError
 
-from runners.ray.host import local_address
-from runners.ray.keeper import Keeper
+from meshtune.runners.ray.host import local_address
+from meshtune.runners.ray.job_manager import Keeper
 
 CALL_LIMIT_S = 10.0
 REACH_LIMIT_S = 5.0
@@ -73,7 +73,7 @@ def told(error: BaseException) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="runners.ray.driver")
+    parser = argparse.ArgumentParser(prog="meshtune.runners.ray.driver")
     parser.add_argument("--address")
     parser.add_argument("--local", type=Path, help="without an address: the folder of a cluster on this machine")
     parser.add_argument("--devices", type=int, default=1)

@@ -5,8 +5,8 @@
     root/address         where the cluster listens, there once it does
     root/server.log      what the host and Ray had to say
 
-`python -m runners.ray.host ROOT` ends when no job is left and nobody was connected for a while: jobs go on when the
-service dies, and are found again by the next one.
+`python -m meshtune.runners.ray.host ROOT` ends when no job is left and nobody was connected for a while: jobs go on
+when the service dies, and are found again by the next one.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from pathlib import Path
 import ray
 from ray.exceptions import RayError
 
-from runners.jobfile import write_whole
-from runners.local_server import take_lock
-from runners.processes import minimal_environment
-from runners.spool import Spool
+from meshtune.runners.local.server import take_lock
+from meshtune.runners.local.spool import Spool
+from meshtune.runners.processes.gang import minimal_environment
+from meshtune.runners.processes.job_json import write_whole
 
 START_LIMIT_S = 110.0
 PERIOD_S = 0.2
@@ -59,7 +59,7 @@ def _start(root: Path, devices: int, idle_s: float) -> None:
     options = ["--devices", str(devices), "--idle-s", str(idle_s)]
     with (root / "server.log").open("ab") as log:
         subprocess.Popen(
-            [sys.executable, "-m", "runners.ray.host", str(root), *options],
+            [sys.executable, "-m", "meshtune.runners.ray.host", str(root), *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -97,7 +97,7 @@ def _busy() -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="runners.ray.host")
+    parser = argparse.ArgumentParser(prog="meshtune.runners.ray.host")
     parser.add_argument("root", type=Path)
     parser.add_argument("--devices", type=int, required=True)
     parser.add_argument("--idle-s", type=float, required=True)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from runners.base import RunnerUnavailable
+from meshtune.runners.base import RunnerUnavailable
 
 # Starting a cluster takes five seconds on an idle machine, and forty on a very busy one.
 CONNECT_LIMIT_S = 120.0
@@ -76,7 +76,7 @@ class Link:
             self._log.parent.mkdir(parents=True, exist_ok=True)
             with self._log.open("ab") as log:
                 self._driver = subprocess.Popen(
-                    [sys.executable, "-m", "runners.ray.driver", *self._arguments],
+                    [sys.executable, "-m", "meshtune.runners.ray.driver", *self._arguments],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,

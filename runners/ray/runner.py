@@ -1,6 +1,6 @@
 """The Ray runner: jobs as gangs in placement groups of a Ray cluster, forked by agents that stay warm between jobs.
 
-This object is a thin client: a keeper on the cluster (`runners.ray.keeper`) owns the jobs, so they go on when the
+This object is a thin client: a keeper on the cluster (`runners.ray.job_manager`) owns the jobs, so they go on when the
 service dies and are found again by name. This process never imports Ray: a driver (`runners.ray.driver`) speaks for it.
 A job's folder must be on a file system that all nodes share, and meshtune installed on every node.
 """
@@ -13,14 +13,14 @@ from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
 
-from runners.base import InvalidJob, JobSpec, JobState, JobStatus, SubmitFailed
-from runners.jobfile import write_whole
-from runners.ray.gang import Order, encode_order
-from runners.ray.link import LINKS, Link
-from runners.reading import read_value
-from runners.spool import require_fit
-from search_spaces.checks import CLOSED, Checks
-from search_spaces.cluster import ClusterSpec, DeviceKind
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, SubmitFailed
+from meshtune.runners.documents import read_value
+from meshtune.runners.local.spool import require_fit
+from meshtune.runners.processes.job_json import write_whole
+from meshtune.runners.ray.link import LINKS, Link
+from meshtune.runners.ray.rank_group import Order, encode_order
+from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""`python -m runners.trainer job.json`: one rank where RANK says which, else the whole job on this machine."""
+"""`python -m meshtune.runners.trainer job.json`: one rank where RANK says which, else the whole job on this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 # By hand, ranks are forked from this process, and numpy's OpenBLAS would start threads when it is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from runners.trainer.main import main
+from meshtune.runners.trainer.main import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from search_spaces.model import ModelSpec, Position
+from meshtune.search_spaces.model import ModelSpec, Position
 
 ROPE_BASE = 10_000.0  # Su et al. 2021
 

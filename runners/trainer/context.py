@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from runners.trainer.attention import Attend, Places, attend_causally, place_tensor
-from runners.trainer.exchange import exchange
-from runners.trainer.model import Transformer
-from runners.trainer.ring import RingAttention
-from search_spaces.plan import ContextParallel, Plan
+from meshtune.runners.trainer.attention import Attend, Places, attend_causally, place_tensor
+from meshtune.runners.trainer.exchange import exchange
+from meshtune.runners.trainer.model import Transformer
+from meshtune.runners.trainer.ring import RingAttention
+from meshtune.search_spaces.plan import ContextParallel, Plan
 
 
 def places_of(plan: Plan, context_rank: int, seq_len: int) -> Places:

@@ -19,18 +19,18 @@ from pathlib import Path
 
 import torch
 
-from runners.trainer.extend import Sample, extend
-from runners.trainer.failure import Progress
-from runners.trainer.fakes import FakeLiveTensors, alone, without_numbers
-from runners.trainer.job import Job, JobMalformed, parse_job
-from runners.trainer.measure import COUNTED_STEPS
-from runners.trainer.mesh import Mesh, build_mesh
-from runners.trainer.parallel import local
-from runners.trainer.pipeline import cut_layers, stages_of
-from runners.trainer.support import require_supported
-from runners.trainer.train import Trainer
-from search_spaces.checks import Checks, InvalidValue
-from search_spaces.plan import ContextParallel, Plan
+from meshtune.runners.trainer.extend import Sample, extend
+from meshtune.runners.trainer.failure import Progress
+from meshtune.runners.trainer.fakes import FakeLiveTensors, alone, without_numbers
+from meshtune.runners.trainer.job import Job, JobMalformed, parse_job
+from meshtune.runners.trainer.measure import COUNTED_STEPS
+from meshtune.runners.trainer.mesh import Mesh, build_mesh
+from meshtune.runners.trainer.parallel import local
+from meshtune.runners.trainer.pipeline import cut_layers, stages_of
+from meshtune.runners.trainer.support import require_supported
+from meshtune.runners.trainer.train import Trainer
+from meshtune.search_spaces.checks import Checks, InvalidValue
+from meshtune.search_spaces.plan import ContextParallel, Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,9 @@ def _run(job: Job, mesh: Mesh, live: FakeLiveTensors) -> Sample:
 
 def main(argv: Sequence[str]) -> int:
     """Print a JSON list, one object per rank. Exit status 2: the job cannot be estimated, said on stderr."""
-    parser = argparse.ArgumentParser(prog="python -m runners.trainer.exact", description="Exact peak memory of ranks.")
+    parser = argparse.ArgumentParser(
+        prog="python -m meshtune.runners.trainer.exact", description="Exact peak memory of ranks."
+    )
     parser.add_argument("job", type=Path, help="the job file; - reads it from standard input")
     parser.add_argument("--rank", type=int, action="append", help="which ranks (default: one per kind of stage)")
     arguments = parser.parse_args(argv)

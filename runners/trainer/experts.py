@@ -15,10 +15,10 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runners.trainer.attention import Places, place_tensor
-from runners.trainer.exchange import exchange, exchange_numbers
-from runners.trainer.job import Router
-from search_spaces.model import Activation, ModelSpec
+from meshtune.runners.trainer.attention import Places, place_tensor
+from meshtune.runners.trainer.exchange import exchange, exchange_numbers
+from meshtune.runners.trainer.job import Router
+from meshtune.search_spaces.model import Activation, ModelSpec
 
 # Calls a function with its arguments and keeps less of its activations than autograd would.
 Recompute = Callable[..., Tensor]

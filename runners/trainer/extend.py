@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
-from runners.trainer.job import Job
-from search_spaces.plan import Plan, Schedule
+from meshtune.runners.trainer.job import Job
+from meshtune.search_spaces.plan import Plan, Schedule
 
 # Passes of one layer and micro-batch; about 40 ms each and way, so that a direct run takes about 10 s.
 MOST_PASSES = 100

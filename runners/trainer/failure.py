@@ -2,7 +2,7 @@
 
 When one rank dies its peers fail as well, a moment later and with errors about connections: those are echoes. Imports
 no torch, so that whoever judges a dead job can read the files anywhere; torch's errors are known by name and text
-(`runners.failure_texts`).
+(`runners.logs.failure_texts`).
 A rank killed by a signal writes nothing: only its exit status tells.
 """
 
@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from runners.causes import Cause
-from runners.failure_texts import cause_of_line, first_in_precedence, is_echo
-from runners.outcome import Verdict
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.logs.failure_texts import cause_of_line, first_in_precedence, is_echo
+from meshtune.runners.outcome import Verdict
 
 REASON_LINES = 3
 TRACEBACK_LINES = 20

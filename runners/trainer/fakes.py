@@ -25,10 +25,10 @@ from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from runners.trainer.attention import place_tensor, rotation
-from runners.trainer.job import Job
-from runners.trainer.livetensors import LiveTensors
-from search_spaces.cluster import DeviceKind
+from meshtune.runners.trainer.attention import place_tensor, rotation
+from meshtune.runners.trainer.job import Job
+from meshtune.runners.trainer.livetensors import LiveTensors
+from meshtune.search_spaces.cluster import DeviceKind
 
 _ATEN = torch.ops.aten
 # gloo has no reduce-scatter: it sums a copy of the whole input, which is the argument with this index.

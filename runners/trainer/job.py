@@ -11,11 +11,11 @@ from enum import StrEnum
 from math import inf
 from typing import Any, ClassVar
 
-from runners.reading import read_versioned, render_versioned
-from search_spaces.checks import CLOSED, Checks
-from search_spaces.cluster import DeviceKind
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
+from meshtune.runners.documents import read_versioned, render_versioned
+from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
 
 JOB_FILE = "job.json"
 JOB_VERSION = 1

@@ -21,19 +21,19 @@ from typing import NoReturn
 import torch
 import torch.distributed as dist
 
-from runners.trainer.failure import Phase, Progress, describe, write_failure
-from runners.trainer.gang import run_gang
-from runners.trainer.gloo import register_gloo
-from runners.trainer.job import Job, JobMalformed, parse_job
-from runners.trainer.measure import measure, slowest
-from runners.trainer.memory import PeakMemory, capped
-from runners.trainer.mesh import build_mesh
-from runners.trainer.report import report
-from runners.trainer.support import require_supported
-from runners.trainer.train import Trainer
-from runners.trainer.watchdog import start_watchdog
-from search_spaces.checks import InvalidValue
-from search_spaces.cluster import DeviceKind
+from meshtune.runners.trainer.failure import Phase, Progress, describe, write_failure
+from meshtune.runners.trainer.gang import run_gang
+from meshtune.runners.trainer.gloo import register_gloo
+from meshtune.runners.trainer.job import Job, JobMalformed, parse_job
+from meshtune.runners.trainer.measure import measure, slowest
+from meshtune.runners.trainer.memory import PeakMemory, capped
+from meshtune.runners.trainer.mesh import build_mesh
+from meshtune.runners.trainer.report import report
+from meshtune.runners.trainer.support import require_supported
+from meshtune.runners.trainer.train import Trainer
+from meshtune.runners.trainer.watchdog import start_watchdog
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.cluster import DeviceKind
 
 RENDEZVOUS_FILE = "rendezvous"
 LOOPBACK = "127.0.0.1"
@@ -43,7 +43,7 @@ PEER_TIMEOUT = timedelta(minutes=5)
 
 def main(argv: list[str]) -> int:
     """Run the job file named in `argv`; return the exit status. A rank that fails exits here, without teardown."""
-    parser = argparse.ArgumentParser(prog="python -m runners.trainer", description="Time one training job.")
+    parser = argparse.ArgumentParser(prog="python -m meshtune.runners.trainer", description="Time one training job.")
     parser.add_argument("job", type=Path, help="the job file")
     parser.add_argument("--directory", type=Path, default=Path(), help="where the output goes (default: here)")
     arguments = parser.parse_args(argv)

@@ -1,8 +1,9 @@
 """Times optimizer steps until the median is known well enough. A step takes as long as its slowest rank.
 
 First two steps in which memory is counted: the optimizer's state is made in the first, so the second has the peak.
-They are slower for it and no part of the timing. Then warm-up and timed steps, told apart by `runners.steadiness`;
-last, a few steps taken apart (`trainer.parts`). Making the data is not timed, nor is agreeing about times and losses.
+They are slower for it and no part of the timing. Then warm-up and timed steps, told apart by
+`runners.measuring.warmup`; last, a few steps taken apart (`trainer.parts`). Making the data is not timed, nor is
+agreeing about times and losses.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from enum import IntEnum
 import torch
 import torch.distributed as dist
 
-from runners.profile import Profile
-from runners.racing import is_surely_slower
-from runners.statistics import is_tight
-from runners.steadiness import WINDOW, is_settled, warmup_length
-from runners.trainer.failure import Progress
-from runners.trainer.job import Job, Measuring
-from runners.trainer.livetensors import LiveTensors
-from runners.trainer.mesh import Mesh
-from runners.trainer.parts import profile_steps
-from runners.trainer.train import Trainer
+from meshtune.runners.measuring.early_stopping import is_surely_slower
+from meshtune.runners.measuring.median_interval import is_tight
+from meshtune.runners.measuring.step_breakdown import Profile
+from meshtune.runners.measuring.warmup import WINDOW, is_settled, warmup_length
+from meshtune.runners.trainer.failure import Progress
+from meshtune.runners.trainer.job import Job, Measuring
+from meshtune.runners.trainer.livetensors import LiveTensors
+from meshtune.runners.trainer.mesh import Mesh
+from meshtune.runners.trainer.parts import profile_steps
+from meshtune.runners.trainer.train import Trainer
 
 COUNTED_STEPS = 2
 

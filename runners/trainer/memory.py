@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from runners.trainer.livetensors import LiveTensors
+from meshtune.runners.trainer.livetensors import LiveTensors
 
 STATUS = Path("/proc/self/status")
 CLEAR = Path("/proc/self/clear_refs")

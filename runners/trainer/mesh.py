@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from search_spaces.plan import Plan
+from meshtune.search_spaces.plan import Plan
 
 AXES = ("pp", "edp", "ep", "cp", "tp")
 

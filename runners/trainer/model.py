@@ -13,10 +13,10 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 
-from runners.trainer.attention import Attention, Places, place_tensor
-from runners.trainer.experts import FeedForward, Mixture, Recompute
-from runners.trainer.job import Router
-from search_spaces.model import ModelSpec, Norm, Position
+from meshtune.runners.trainer.attention import Attention, Places, place_tensor
+from meshtune.runners.trainer.experts import FeedForward, Mixture, Recompute
+from meshtune.runners.trainer.job import Router
+from meshtune.search_spaces.model import ModelSpec, Norm, Position
 
 NORM_EPSILON = 1e-5
 INITIAL_STD = 0.02  # GPT-2 (Radford et al. 2019) and Megatron-LM's default

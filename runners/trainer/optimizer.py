@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from runners.trainer.parallel import like_parameter, local
+from meshtune.runners.trainer.parallel import like_parameter, local
 
 
 class Optimizer(Protocol):

@@ -16,10 +16,10 @@ from torch.distributed._composable.replicate_with_fsdp import replicate  # FSDP2
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from runners.trainer.job import Job
-from runners.trainer.mesh import Mesh
-from runners.trainer.model import Transformer, initial_values
-from search_spaces.cluster import DeviceKind
+from meshtune.runners.trainer.job import Job
+from meshtune.runners.trainer.mesh import Mesh
+from meshtune.runners.trainer.model import Transformer, initial_values
+from meshtune.search_spaces.cluster import DeviceKind
 
 
 class Sharding(StrEnum):

@@ -17,12 +17,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from runners.profile import Part, Profile
-from runners.trainer.failure import Progress
-from runners.trainer.interception import Interception, PartOf
-from runners.trainer.mesh import Mesh
-from runners.trainer.stopwatch import Key, Span, Stopwatch
-from runners.trainer.train import Trainer
+from meshtune.runners.measuring.step_breakdown import Part, Profile
+from meshtune.runners.trainer.failure import Progress
+from meshtune.runners.trainer.interception import Interception, PartOf
+from meshtune.runners.trainer.mesh import Mesh
+from meshtune.runners.trainer.stopwatch import Key, Span, Stopwatch
+from meshtune.runners.trainer.train import Trainer
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 CLOCK_BARRIERS = 9

@@ -21,10 +21,10 @@ from torch.distributed.pipelining import (
     ScheduleZBVZeroBubble,
 )
 
-from runners.trainer.failure import Phase, Progress
-from runners.trainer.mesh import Mesh
-from runners.trainer.model import Transformer
-from search_spaces.plan import Plan, Schedule
+from meshtune.runners.trainer.failure import Phase, Progress
+from meshtune.runners.trainer.mesh import Mesh
+from meshtune.runners.trainer.model import Transformer
+from meshtune.search_spaces.plan import Plan, Schedule
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 

@@ -1,7 +1,8 @@
 """One rank of a probe, from its request to the file; or the process that starts all ranks of this machine.
 
-    python -m runners.trainer.probe DIRECTORY            one rank: of a launcher (the request says which), or of ours
-    python -m runners.trainer.probe DIRECTORY --start    starts the ranks, and says on stderr which one failed and why
+    python -m meshtune.runners.trainer.probe DIRECTORY            one rank: of a launcher (the request says which), or
+    of ours python -m meshtune.runners.trainer.probe DIRECTORY --start    starts the ranks, and says on stderr which one
+    failed and why
 
 DIRECTORY holds the request (`request.json`); rank 0 writes `probe.json` there. Exit status: 0 measured, 1 failed.
 """
@@ -27,16 +28,24 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from runners.base import JobSpec
-from runners.probed import REQUEST_FILE, Exchange, Pattern, Probed, ProbeRequest, Tier, write_probed
-from runners.processes import exit_text
-from runners.reading import read_value
-from runners.trainer.failure import Phase, describe, first_cause, read_failures, write_failure
-from runners.trainer.gang import run_ranks
-from runners.trainer.gloo import register_gloo
-from runners.trainer.rates import Place, dtypes, time_matmul, time_memory, time_messages
-from runners.trainer.software import software
-from search_spaces.cluster import DeviceKind
+from meshtune.runners.base import JobSpec
+from meshtune.runners.cluster_probe.results import (
+    REQUEST_FILE,
+    Exchange,
+    Pattern,
+    Probed,
+    ProbeRequest,
+    Tier,
+    write_probed,
+)
+from meshtune.runners.documents import read_value
+from meshtune.runners.processes.gang import exit_text
+from meshtune.runners.trainer.failure import Phase, describe, first_cause, read_failures, write_failure
+from meshtune.runners.trainer.gang import run_ranks
+from meshtune.runners.trainer.gloo import register_gloo
+from meshtune.runners.trainer.rates import Place, dtypes, time_matmul, time_memory, time_messages
+from meshtune.runners.trainer.software import software
+from meshtune.search_spaces.cluster import DeviceKind
 
 # How long a rank waits for its peers; under a launcher they may start minutes apart.
 PEER_TIMEOUT = timedelta(minutes=3)
@@ -89,7 +98,9 @@ def count_ranks(wanted: int | None, cuda_devices: int, cores: int) -> int:
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m runners.trainer.probe", description="Measure this cluster.")
+    parser = argparse.ArgumentParser(
+        prog="python -m meshtune.runners.trainer.probe", description="Measure this cluster."
+    )
     parser.add_argument("directory", type=Path)
     parser.add_argument("--start", action="store_true", help="start the ranks of this machine")
     arguments = parser.parse_args(argv)
@@ -110,7 +121,7 @@ def start_ranks(request: ProbeRequest, directory: Path) -> int:
     logs.mkdir()
     spec = JobSpec(
         name="probe",
-        command=(sys.executable, "-m", "runners.trainer.probe", str(directory)),
+        command=(sys.executable, "-m", "meshtune.runners.trainer.probe", str(directory)),
         directory=logs,
         devices_per_node=ranks,
         time_limit_s=inf,

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from runners.probed import TRIAD, Message, Rate, spread
+from meshtune.runners.cluster_probe.results import TRIAD, Message, Rate, spread
 
 KIB, MIB = 2**10, 2**20
 MESSAGE_BYTES = tuple(KIB * 4**power for power in range(9))  # 1 KiB to 64 MiB

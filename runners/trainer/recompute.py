@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from runners.trainer.experts import Mixture
-from runners.trainer.model import Transformer
-from search_spaces.plan import Recompute
+from meshtune.runners.trainer.experts import Mixture
+from meshtune.runners.trainer.model import Transformer
+from meshtune.search_spaces.plan import Recompute
 
 _ATEN, _COLLECTIVES = torch.ops.aten, torch.ops._c10d_functional
 # Matrix products, the fused attention kernels, and collectives. All-gathers are not among them: their results are as

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from runners.outcome import Measurement, Outcome, Verdict, write_result
-from runners.report import send
-from runners.trainer.job import Job
-from runners.trainer.measure import Timings
-from runners.trainer.software import software
+from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
+from meshtune.runners.report import send
+from meshtune.runners.trainer.job import Job
+from meshtune.runners.trainer.measure import Timings
+from meshtune.runners.trainer.software import software
 
 
 def report(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from runners.trainer.attention import Places, attend_causally, place_tensor
+from meshtune.runners.trainer.attention import Places, attend_causally, place_tensor
 
 
 class _Core(nn.Module):

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from runners.profile import Part
-from runners.trainer.failure import Phase
+from meshtune.runners.measuring.step_breakdown import Part
+from meshtune.runners.trainer.failure import Phase
 
 # What a call into a process group is known by on all of its members: the ranks, the direction ("", or "source>target"
 # within the group) and a number that counts such calls.

@@ -6,10 +6,10 @@ none. Imports no torch. What fits into memory is not judged here.
 
 from __future__ import annotations
 
-from runners.trainer.job import Dtype, Job, Router
-from search_spaces.checks import Checks
-from search_spaces.cluster import DeviceKind
-from search_spaces.plan import ContextParallel, Recompute, Schedule
+from meshtune.runners.trainer.job import Dtype, Job, Router
+from meshtune.search_spaces.checks import Checks
+from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
 
 
 def require_supported(job: Job) -> None:

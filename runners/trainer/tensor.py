@@ -22,9 +22,9 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from runners.trainer.experts import Mixture
-from runners.trainer.model import Layer, Transformer
-from search_spaces.model import Activation
+from meshtune.runners.trainer.experts import Mixture
+from meshtune.runners.trainer.model import Layer, Transformer
+from meshtune.search_spaces.model import Activation
 
 
 class SharedProjection(nn.Module):

@@ -17,9 +17,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from runners.causes import Cause
-from runners.outcome import Verdict
-from runners.trainer.failure import Progress, RankFailure, write_failure
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import Verdict
+from meshtune.runners.trainer.failure import Progress, RankFailure, write_failure
 
 LOOKS = 20  # per stall_s; ranks that stall together thus give up within stall_s / 20 of each other
 LONGEST_PERIOD_S = 0.2  # below the time that a runner leaves to the peers of a dead rank

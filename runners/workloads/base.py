@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from runners.base import JobSpec, JobState, JobStatus
-from runners.causes import Cause
-from runners.outcome import FAILED, Outcome, ResultMalformed, ResultMissing, Verdict, read_result
-from search_spaces.cluster import ClusterSpec
-from search_spaces.framework import Framework
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
-from search_spaces.setting import Capabilities
+from meshtune.runners.base import JobSpec, JobState, JobStatus
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import FAILED, Outcome, ResultMalformed, ResultMissing, Verdict, read_result
+from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space_context import Capabilities
 
 LOG_TAIL_BYTES = 4000
 # What a search may learn from each cause. A hang is late: it would have reached its time limit.

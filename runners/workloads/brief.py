@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runners.outcome import Measurement
-from runners.reading import read_versioned, render_versioned
-from search_spaces.cluster import ClusterSpec, DeviceKind
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
+from meshtune.runners.documents import read_versioned, render_versioned
+from meshtune.runners.outcome import Measurement
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
 
 BRIEF_FILE = "brief.json"
 _VERSION = 1

@@ -14,25 +14,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from runners.base import JobSpec, JobState, JobStatus, Start
-from runners.causes import Cause
-from runners.outcome import RESULT_FILE, Outcome
-from runners.processes import log_path
-from runners.reading import read_value
-from runners.report import DIRECTORY, STEPS
-from runners.workloads.base import failed, outcome_from_result, outcome_without_result, read_tail
-from runners.workloads.brief import BRIEF_FILE, brief_of, read_brief, render_brief
-from runners.workloads.command_space import FRAMEWORKS, capabilities_of, fixed_plan
-from runners.workloads.config_file import ConfigFile
-from runners.workloads.logs import outcome_from_log, outcome_of_failure, rank_logs
-from runners.workloads.patterns import Patterns
-from runners.workloads.template import Template, parse_template, word
-from search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, did_you_mean
-from search_spaces.cluster import ClusterSpec
-from search_spaces.framework import Framework
-from search_spaces.model import ModelSpec
-from search_spaces.plan import PLAN_FIELDS, Plan
-from search_spaces.setting import Capabilities
+from meshtune.runners.base import JobSpec, JobState, JobStatus, Start
+from meshtune.runners.documents import read_value
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.logs.patterns import Patterns
+from meshtune.runners.logs.reader import outcome_from_log, outcome_of_failure, rank_logs
+from meshtune.runners.outcome import RESULT_FILE, Outcome
+from meshtune.runners.processes.gang import log_path
+from meshtune.runners.report import DIRECTORY, STEPS
+from meshtune.runners.workloads.base import failed, outcome_from_result, outcome_without_result, read_tail
+from meshtune.runners.workloads.brief import BRIEF_FILE, brief_of, read_brief, render_brief
+from meshtune.runners.workloads.command_space import FRAMEWORKS, capabilities_of, fixed_plan
+from meshtune.runners.workloads.config_file import ConfigFile
+from meshtune.runners.workloads.template import Template, parse_template, word
+from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, did_you_mean
+from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
+from meshtune.search_spaces.space_context import Capabilities
 
 _MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
 _TRIAL = ("world_size", "global_batch_size", "nodes", "devices_per_node", "steps", "warmup_steps", "seed", "dtype")
@@ -181,7 +181,10 @@ class CommandWorkload:
         if status.state in (JobState.CANCELLED, JobState.LOST):
             return outcome_without_result(status, tail)
         if status.state is JobState.SUCCEEDED:
-            told = "the command ended without an error, but wrote no result.json: see runners.report, or the option log"
+            told = (
+                "the command ended without an error, but wrote no result.json: "
+                "see meshtune.runners.report, or the option log"
+            )
             return failed(Cause.USER_BUG, told, log_tail=tail)
         return outcome_of_failure(status, rank_logs(directory), None, tail)
 

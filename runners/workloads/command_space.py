@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from search_spaces import frameworks
-from search_spaces.checks import InvalidValue, Problem, did_you_mean
-from search_spaces.columns import BoolColumn, Columns, code
-from search_spaces.framework import Framework
-from search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
-from search_spaces.setting import Capabilities, Constraint
+from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
+from meshtune.search_spaces.columns import BoolColumn, Columns, code
+from meshtune.search_spaces.physics import framework_profiles
+from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.space_context import Capabilities, Constraint
 
-# By the names in `search_spaces.frameworks`: "megatron-deepspeed", "fsdp" ...
+# By the names in `search_spaces.physics.framework_profiles`: "megatron-deepspeed", "fsdp" ...
 FRAMEWORKS: Mapping[str, Framework] = {
-    name.lower().replace("_", "-"): value for name, value in vars(frameworks).items() if isinstance(value, Framework)
+    name.lower().replace("_", "-"): value
+    for name, value in vars(framework_profiles).items()
+    if isinstance(value, Framework)
 }
 # dp follows from the devices and the other degrees, which a script learns from its world size.
 _FIXABLE = tuple(name for name in PLAN_FIELDS if name != "dp")

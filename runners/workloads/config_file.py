@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 import yaml
 
-from runners.dialects.overlay import overlaid, read_base
-from runners.dialects.toml import render_toml
-from runners.workloads.template import Template, word
-from search_spaces.checks import CLOSED, InvalidValue, Problem
+from meshtune.runners.dialects.overlay import overlaid, read_base
+from meshtune.runners.dialects.toml import render_toml
+from meshtune.runners.workloads.template import Template, word
+from meshtune.search_spaces.checks import CLOSED, InvalidValue, Problem
 
 
 class Format(StrEnum):

@@ -14,26 +14,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runners.base import JobSpec, JobStatus
-from runners.causes import Cause
-from runners.dialects.deepspeed import capabilities, config_of
-from runners.dialects.deepspeed_options import CONFIG_FILE, UNTIMED_STEPS, DeepSpeedOptions, Dtype
-from runners.dialects.overlay import overlaid
-from runners.outcome import RESULT_FILE, Measurement, Outcome
-from runners.processes import log_path
-from runners.reading import read_value
-from runners.workloads.base import failed
-from runners.workloads.brief import BRIEF_FILE, Brief, brief_of, read_brief, render_brief
-from runners.workloads.lines import lines_of
-from runners.workloads.logs import outcome_from_log, outcome_without_brief
-from runners.workloads.patterns import Patterns
-from search_spaces.checks import InvalidValue, Problem
-from search_spaces.cluster import ClusterSpec, DeviceKind
-from search_spaces.framework import Framework
-from search_spaces.frameworks import DEEPSPEED
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
-from search_spaces.setting import Capabilities
+from meshtune.runners.base import JobSpec, JobStatus
+from meshtune.runners.dialects.deepspeed.config import capabilities, config_of
+from meshtune.runners.dialects.deepspeed.options import CONFIG_FILE, UNTIMED_STEPS, DeepSpeedOptions, Dtype
+from meshtune.runners.dialects.overlay import overlaid
+from meshtune.runners.documents import read_value
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.logs.lines import lines_of
+from meshtune.runners.logs.patterns import Patterns
+from meshtune.runners.logs.reader import outcome_from_log, outcome_without_brief
+from meshtune.runners.outcome import RESULT_FILE, Measurement, Outcome
+from meshtune.runners.processes.gang import log_path
+from meshtune.runners.workloads.base import failed
+from meshtune.runners.workloads.brief import BRIEF_FILE, Brief, brief_of, read_brief, render_brief
+from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profiles import DEEPSPEED
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space_context import Capabilities
 
 # What DeepSpeed's own checks say (runtime/config.py, runtime/engine.py, runtime/pipe/engine.py).
 _ILLEGAL = (

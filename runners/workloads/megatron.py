@@ -11,23 +11,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runners.base import JobSpec, JobStatus
-from runners.dialects.arguments import Arguments, without
-from runners.dialects.megatron import LAUNCH_FILE, render_files
-from runners.dialects.megatron_options import Dtype, MegatronOptions
-from runners.dialects.megatron_rules import capabilities_of
-from runners.dialects.megatron_words import arguments_of
-from runners.outcome import Outcome
-from runners.reading import read_value
-from runners.workloads.brief import BRIEF_FILE, brief_of, read_brief, render_brief
-from runners.workloads.logs import outcome_from_log, outcome_without_brief
-from runners.workloads.patterns import Patterns
-from search_spaces.cluster import ClusterSpec
-from search_spaces.framework import Framework
-from search_spaces.frameworks import MEGATRON_CORE, MEGATRON_DEEPSPEED
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
-from search_spaces.setting import Capabilities
+from meshtune.runners.base import JobSpec, JobStatus
+from meshtune.runners.dialects.arguments import Arguments, without
+from meshtune.runners.dialects.megatron.arguments import arguments_of
+from meshtune.runners.dialects.megatron.dialect import LAUNCH_FILE, render_files
+from meshtune.runners.dialects.megatron.options import Dtype, MegatronOptions
+from meshtune.runners.dialects.megatron.rules import capabilities_of
+from meshtune.runners.documents import read_value
+from meshtune.runners.logs.patterns import Patterns
+from meshtune.runners.logs.reader import outcome_from_log, outcome_without_brief
+from meshtune.runners.outcome import Outcome
+from meshtune.runners.workloads.brief import BRIEF_FILE, brief_of, read_brief, render_brief
+from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, MEGATRON_DEEPSPEED
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space_context import Capabilities
 
 # The lines of training_log, in megatron/training/training.py (Megatron-DeepSpeed: megatron/training.py),
 # and of report_memory in their utils, whose MB are 2^20 bytes; the refusals are those of their validate_args.

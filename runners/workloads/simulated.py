@@ -12,20 +12,20 @@ from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
 
-from runners.base import JobSpec, JobStatus
-from runners.outcome import Outcome
-from runners.reading import read_value, read_versioned, render_versioned
-from runners.trainer.job import Measuring
-from runners.workloads.base import outcome_from_result, outcome_without_result
-from runners.workloads.torch import TorchWorkload
-from search_spaces.checks import CLOSED, Checks
-from search_spaces.cluster import ClusterSpec
-from search_spaces.estimates import Training
-from search_spaces.framework import Framework
-from search_spaces.frameworks import FSDP, MEGATRON_DEEPSPEED, NANOTRON, TRAINER_FLOAT32
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan, Recompute, Schedule
-from search_spaces.setting import Capabilities
+from meshtune.runners.base import JobSpec, JobStatus
+from meshtune.runners.documents import read_value, read_versioned, render_versioned
+from meshtune.runners.outcome import Outcome
+from meshtune.runners.trainer.job import Measuring
+from meshtune.runners.workloads.base import outcome_from_result, outcome_without_result
+from meshtune.runners.workloads.torch import TorchWorkload
+from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profiles import FSDP, MEGATRON_DEEPSPEED, NANOTRON, TRAINER_FLOAT32
+from meshtune.search_spaces.plan import Plan, Recompute, Schedule
+from meshtune.search_spaces.space_context import Capabilities
 
 JOB_FILE = "simulated.json"
 JOB_VERSION = 1

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import Any
 
-from search_spaces.checks import InvalidValue, Problem, did_you_mean
+from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,22 +9,22 @@ from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
 
-from runners.base import JobSpec, JobState, JobStatus
-from runners.outcome import FAILED, Outcome, Verdict
-from runners.processes import log_path
-from runners.reading import read_value
-from runners.trainer.failure import RankFailure, first_cause, read_failures, silent_ranks
-from runners.trainer.gang import LAST_WORDS_BYTES
-from runners.trainer.job import JOB_FILE, Dtype, Job, JobMalformed, Measuring, Router, parse_job, render_job
-from runners.workloads.base import failed, outcome_from_result, outcome_without_result, read_tail
-from runners.workloads.logs import died_silently, outcome_of_failure, rank_logs
-from search_spaces.checks import CLOSED, Checks
-from search_spaces.cluster import ClusterSpec, DeviceKind
-from search_spaces.framework import Framework
-from search_spaces.frameworks import TRAINER_BFLOAT16, TRAINER_FLOAT16, TRAINER_FLOAT32
-from search_spaces.model import ModelSpec
-from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
-from search_spaces.setting import Capabilities
+from meshtune.runners.base import JobSpec, JobState, JobStatus
+from meshtune.runners.documents import read_value
+from meshtune.runners.logs.reader import died_silently, outcome_of_failure, rank_logs
+from meshtune.runners.outcome import FAILED, Outcome, Verdict
+from meshtune.runners.processes.gang import log_path
+from meshtune.runners.trainer.failure import RankFailure, first_cause, read_failures, silent_ranks
+from meshtune.runners.trainer.gang import LAST_WORDS_BYTES
+from meshtune.runners.trainer.job import JOB_FILE, Dtype, Job, JobMalformed, Measuring, Router, parse_job, render_job
+from meshtune.runners.workloads.base import failed, outcome_from_result, outcome_without_result, read_tail
+from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profiles import TRAINER_BFLOAT16, TRAINER_FLOAT16, TRAINER_FLOAT32
+from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.space_context import Capabilities
 
 FRAMEWORKS: Mapping[Dtype, Framework] = {
     Dtype.FLOAT32: TRAINER_FLOAT32,
@@ -110,7 +110,7 @@ class TorchWorkload:
         )
         return JobSpec(
             name=name,
-            command=(sys.executable, "-m", "runners.trainer", JOB_FILE),
+            command=(sys.executable, "-m", "meshtune.runners.trainer", JOB_FILE),
             directory=directory,
             nodes=cluster.nodes,
             devices_per_node=cluster.devices_per_node,

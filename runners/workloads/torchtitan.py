@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runners.base import JobSpec, JobStatus
-from runners.dialects.torchtitan import (
+from meshtune.runners.base import JobSpec, JobStatus
+from meshtune.runners.dialects.torchtitan.dialect import (
     FLAGS_FILE,
     TOML_FILE,
     capabilities,
@@ -22,18 +22,18 @@ from runners.dialects.torchtitan import (
     render_flags,
     sections_of,
 )
-from runners.dialects.torchtitan_options import Dtype, Release, TorchtitanOptions
-from runners.outcome import RESULT_FILE, Outcome
-from runners.reading import read_value
-from runners.workloads.brief import BRIEF_FILE, brief_of, read_brief, render_brief
-from runners.workloads.logs import outcome_from_log, outcome_without_brief
-from runners.workloads.patterns import Patterns
-from search_spaces.cluster import ClusterSpec
-from search_spaces.framework import Framework
-from search_spaces.frameworks import TORCHTITAN
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
-from search_spaces.setting import Capabilities
+from meshtune.runners.dialects.torchtitan.options import Dtype, Release, TorchtitanOptions
+from meshtune.runners.documents import read_value
+from meshtune.runners.logs.patterns import Patterns
+from meshtune.runners.logs.reader import outcome_from_log, outcome_without_brief
+from meshtune.runners.outcome import RESULT_FILE, Outcome
+from meshtune.runners.workloads.brief import BRIEF_FILE, brief_of, read_brief, render_brief
+from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profiles import TORCHTITAN
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space_context import Capabilities
 
 # MetricsProcessor.log in torchtitan/components/metrics.py; grad_norm since 0.2.0, mfu N/A with quantization in 0.3.0.
 # Ranks that see no loss, of all stages of a pipeline but the last, say -1 (trainer.py, train_step).

@@ -15,17 +15,17 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from new_stores import migrations_run_once
 
-from api.app import create_app
-from api.settings import Settings
-from runners.base import JobSpec, JobState, JobStatus
-from runners.outcome import Measurement, Outcome, Verdict, write_result
-from runners.profile import Profile
-from runners.registry import RUNNERS
-from tuner.driver import Driver, drive_one
-from tuner.paths import Home
-from tuner.service import Service
-from tuner.store import Store
-from tuner.tokens import UNLIMITED, Quotas, Scope, Token, digest, new_secret
+from meshtune.api.app import create_app
+from meshtune.api.settings import Settings
+from meshtune.runners.base import JobSpec, JobState, JobStatus
+from meshtune.runners.measuring.step_breakdown import Profile
+from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
+from meshtune.runners.registry import RUNNERS
+from meshtune.tuner.access.tokens import UNLIMITED, Quotas, Scope, Token, digest, new_secret
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.service.loop import Driver, drive_one
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.store import Store
 
 # Few tests are about how fast they ask; `TestClient` is not on loopback unless it says so.
 QUICK = Settings(trust_loopback=True, requests_per_s=1e6, requests_burst=10**6, posts_per_s=1e6, posts_burst=10**6)
@@ -122,9 +122,9 @@ def stores_are_made_fast() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def limits_are_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that gets no processor for seconds is neither unready nor leaves its threads behind."""
-    monkeypatch.setattr("api.app.STOP_LIMIT_S", 60.0)
-    monkeypatch.setattr("api.ready.LIMIT_S", 60.0)
-    monkeypatch.setattr("api.metrics.STORE_LIMIT_S", 60.0)
+    monkeypatch.setattr("meshtune.api.app.STOP_LIMIT_S", 60.0)
+    monkeypatch.setattr("meshtune.api.ready.LIMIT_S", 60.0)
+    monkeypatch.setattr("meshtune.api.routes.metrics.STORE_LIMIT_S", 60.0)
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from starlette.datastructures import Headers
 
-from api.access import LOOPBACK
-from api.access_gate import TRUST_S, Gate, is_local
-from api.app import create_app
-from api.settings import Settings
-from tuner.store import StoreUnavailable
-from tuner.tokens import Quotas, Scope
+from meshtune.api.app import create_app
+from meshtune.api.middleware.access_gate import TRUST_S, Gate, is_local
+from meshtune.api.requests.access import LOOPBACK
+from meshtune.api.settings import Settings
+from meshtune.tuner.access.tokens import Quotas, Scope
+from meshtune.tuner.store import StoreUnavailable
 
 LOCAL = {"host": "localhost:8000"}
 # What needs no token of ours: a job shows its own.

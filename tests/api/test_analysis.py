@@ -7,8 +7,8 @@ import json
 import jsonschema
 import pytest
 
-from tuner.analysis import analyse
-from tuner.space import space_of
+from meshtune.tuner.campaign.space import space_of
+from meshtune.tuner.results.analysis.analysis import analyse
 
 FAST = {
     "name": "one",

@@ -4,10 +4,10 @@ import pytest
 from jobs import wait_for
 from sqlalchemy import delete, update
 
-from api.reading import Reading
-from tuner.store import tables
-from tuner.store.answers import KeptAnswer
-from tuner.trial import TrialState
+from meshtune.api.reading import Reading
+from meshtune.tuner.campaign.trial import TrialState
+from meshtune.tuner.store import tables
+from meshtune.tuner.store.answers import KeptAnswer
 
 PATHS = {"best": Reading.best, "pareto": Reading.pareto, "analysis": Reading.analysis}
 

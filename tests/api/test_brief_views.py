@@ -6,13 +6,12 @@ from dataclasses import asdict
 import pytest
 from pydantic import TypeAdapter
 
-from api.brief_views import TrialBriefPage, brief_page
-from search_spaces.plan import Plan
-from tuner.brief import Brief
-from tuner.digest import Digest
-from tuner.pages import TrialsWanted
-from tuner.prediction import fullest_rank_bytes
-from tuner.yardstick import yardstick_of
+from meshtune.api.schemas.trial_brief import TrialBriefPage, brief_page
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.digest import Digest
+from meshtune.tuner.campaign.listing import TrialsWanted
+from meshtune.tuner.campaign.objective import yardstick_of
+from meshtune.tuner.campaign.trial_brief import Brief
 
 MODEL = TypeAdapter(TrialBriefPage)
 EXPECTED = {
@@ -93,7 +92,7 @@ def test_a_line_says_what_the_whole_trial_says(service, briefs):
         assert asdict(line.objective) == asdict(yardstick_of(spec).reached(measured))
         assert line.tokens_per_s_per_device == measured.tokens_per_s_per_device
         assert line.peak_memory_bytes == max(measured.peak_memory_bytes)
-        assert line.headroom_bytes == spec.cluster.device.memory_bytes - fullest_rank_bytes(measured)
+        assert line.headroom_bytes == spec.cluster.device.memory_bytes - measured.fullest_rank_bytes
 
 
 def test_expectations_nodes_and_times_are_what_the_model_would_write(service, create):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tuner.documents import read_spec
-from tuner.export import best_document
+from meshtune.tuner.results.export import best_document
+from meshtune.tuner.specs.read import read_spec
 
 
 def test_a_created_campaign_is_at_its_location(client, spec):

@@ -13,11 +13,11 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from api.app import create_app, from_environment
-from api.settings import Settings
-from tuner.paths import Home
-from tuner.service import Service
-from tuner.store import Store
+from meshtune.api.app import create_app, from_environment
+from meshtune.api.settings import Settings
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.store import Store
 
 LIMIT_S = 60.0
 # For so long at the most a campaign is paused and resumed all the time.

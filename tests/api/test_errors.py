@@ -8,13 +8,13 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from api.app import create_app
-from api.errors import PROBLEMS
-from api.settings import Settings
-from runners.base import InvalidJob
-from tuner.paths import Home
-from tuner.service import Service
-from tuner.store import Store
+from meshtune.api.app import create_app
+from meshtune.api.errors import PROBLEMS
+from meshtune.api.settings import Settings
+from meshtune.runners.base import InvalidJob
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.store import Store
 
 ABOUT = "about:blank"
 OF_ONE_CAMPAIGN = ["", "/trials", "/trials/0", "/best", "/space", "/events"]

@@ -7,9 +7,9 @@ import json
 import jsonschema
 import pytest
 
-from tuner.documents import read_spec
-from tuner.prediction import Basis
-from tuner.quote import make_quote
+from meshtune.tuner.prediction.predict import Basis
+from meshtune.tuner.prediction.quote import make_quote
+from meshtune.tuner.specs.read import read_spec
 
 BARE = {"name": "bare", "kind": "cuda", "memory_bytes": 2**34}
 FAST = BARE | {"peak_flops": {"float32": 1e13}, "memory_bandwidth_bytes_per_s": 1e12}

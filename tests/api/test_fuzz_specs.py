@@ -11,7 +11,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tuner.documents import InvalidSpec, read_spec
+from meshtune.tuner.specs.read import InvalidSpec, read_spec
 
 # On a busy machine; each takes milliseconds on an idle one.
 LIMIT_S = 10.0

@@ -2,10 +2,10 @@
 
 import pytest
 
-from runners.base import RunnerUnavailable
-from search_spaces.plan import PLAN_FIELDS
-from search_spaces.presets import cluster_presets, model_presets
-from tuner.driver import Driver
+from meshtune.runners.base import RunnerUnavailable
+from meshtune.search_spaces.plan import PLAN_FIELDS
+from meshtune.search_spaces.presets import cluster_presets, model_presets
+from meshtune.tuner.service.loop import Driver
 
 
 def test_presets_are_listed_and_told_whole(client):

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from fastapi.testclient import TestClient
 
-from tuner.store.access_keys import CUT_OFF_S, KEPT_S, Answer, Claim
-from tuner.tokens import Scope
+from meshtune.tuner.access.tokens import Scope
+from meshtune.tuner.store.access_keys import CUT_OFF_S, KEPT_S, Answer, Claim
 
 KEY = {"Idempotency-Key": "5e2a-4f"}
 

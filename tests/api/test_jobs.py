@@ -5,9 +5,9 @@ import json
 import pytest
 import yaml
 
-from api.house_views import examples_view
-from runners.registry import RUNNERS
-from tuner.export import FORMATS
+from meshtune.api.schemas.catalog import examples_view
+from meshtune.runners.registry import RUNNERS
+from meshtune.tuner.results.export import FORMATS
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def test_the_job_is_the_one_that_was_submitted(client, done, service):
     job = client.get(f"/v1/campaigns/{done}/trials/0/job").json()
     assert job["name"] == f"{done}-t0000-a1"
     assert job["directory"] == str(service.home.job(done, job["name"]).resolve())
-    assert job["command"][-3:] == ["-m", "runners.trainer", "job.json"]
+    assert job["command"][-3:] == ["-m", "meshtune.runners.trainer", "job.json"]
     assert job["script"] is None
     assert json.loads(job["files"]["job.json"])["plan"]["micro_batch_size"] == 1
 

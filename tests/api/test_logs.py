@@ -7,9 +7,9 @@ import logging
 import pytest
 from fastapi.testclient import TestClient
 
-from api.events_log import TroubleLog, log_events
-from tuner import logs
-from tuner.logs import LogFormat, LogLevel, mask
+from meshtune.api.events_log import TroubleLog, log_events
+from meshtune.tuner.service import logging as logs
+from meshtune.tuner.service.logging import LogFormat, LogLevel, mask
 
 SECRET = "mt_Zm9vYmFyYmF6cXV4MTIzNDU2Nzg5MGFiY2Rl"
 
@@ -60,7 +60,7 @@ def test_secrets_are_masked_and_nothing_else(text, masked):
 @pytest.mark.parametrize("form", LogFormat)
 def test_no_secret_gets_through_in_a_message_a_field_or_a_traceback(output, form):
     stream = output(form)
-    log = logging.getLogger("api.test")
+    log = logging.getLogger("meshtune.api.test")
     url = 'postgresql://me:p4"ss@host/db'
     log.info(
         "at %s", url, extra={"headers": {"Authorization": "Token xyz-xyz"}, "urls": [url], "object": Exception(SECRET)}
@@ -80,13 +80,13 @@ def test_no_secret_gets_through_in_a_message_a_field_or_a_traceback(output, form
 
 def test_a_json_line_says_when_how_bad_and_who(output):
     stream = output(LogFormat.JSON, LogLevel.DEBUG)
-    logging.getLogger("tuner.x").debug("a\nb %d", 1, extra={"campaign": "c1"})
+    logging.getLogger("meshtune.tuner.x").debug("a\nb %d", 1, extra={"campaign": "c1"})
     (line,) = lines(stream)
     assert line["time"].endswith("Z")
     assert line | {"time": ""} == {
         "time": "",
         "level": "debug",
-        "logger": "tuner.x",
+        "logger": "meshtune.tuner.x",
         "message": "a\nb 1",
         "campaign": "c1",
     }
@@ -95,7 +95,7 @@ def test_a_json_line_says_when_how_bad_and_who(output):
 def test_libraries_speak_only_when_something_is_wrong(output):
     stream = output(LogFormat.TEXT, LogLevel.DEBUG)
     logging.getLogger("sqlalchemy.engine").info("SELECT")
-    logging.getLogger("api.x").debug("ours")
+    logging.getLogger("meshtune.api.x").debug("ours")
     logging.getLogger("alembic").warning("theirs")
     assert [line.rpartition(" ")[2] for line in stream.getvalue().splitlines()] == ["ours", "theirs"]
 
@@ -105,12 +105,12 @@ def test_a_request_is_one_line_with_its_route_its_token_and_its_id(output, clien
     stream = output(LogFormat.JSON)
     response = client.get(f"/v1/campaigns/{id}", params={"x": SECRET}, headers={"X-Request-Id": "page-17"})
     assert response.headers["x-request-id"] == "page-17"
-    (line,) = [line for line in lines(stream) if line["logger"] == "api.request_log"]
+    (line,) = [line for line in lines(stream) if line["logger"] == "meshtune.api.middleware.request_log"]
     assert line["ms"] > 0
     del line["ms"], line["time"], line["message"]
     assert line == {
         "level": "info",
-        "logger": "api.request_log",
+        "logger": "meshtune.api.middleware.request_log",
         "method": "GET",
         "route": "/v1/campaigns/{campaign_id}",
         "status": response.status_code,
@@ -170,6 +170,6 @@ def test_what_happens_in_a_campaign_is_a_line_with_its_reason(service, spec, run
     id = service.create(spec).id
     service.pause(id)
     log_events(service.store.events(id))
-    told = [record for record in caplog.records if record.name == "api.events_log"]
+    told = [record for record in caplog.records if record.name == "meshtune.api.events_log"]
     assert [record.getMessage() for record in told] == [f"{id} campaign.created", f"{id} campaign.paused: paused"]
     assert told[0].event_id == service.store.events(id)[0].id

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from api.makers import Awaited, Turns, awaited, make
+from meshtune.api.makers import Awaited, Turns, awaited, make
 
 
 def test_long_work_takes_turns_and_short_work_passes_it():

@@ -10,12 +10,12 @@ import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from api import metrics as metrics_module
-from api.app import create_app
-from api.settings import Settings
-from runners.outcome import Verdict
-from tuner.store import StoreUnavailable
-from tuner.tokens import Scope
+from meshtune.api.app import create_app
+from meshtune.api.routes import metrics as metrics_module
+from meshtune.api.settings import Settings
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.access.tokens import Scope
+from meshtune.tuner.store import StoreUnavailable
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "service.md"
 
@@ -169,7 +169,7 @@ def test_every_figure_is_in_the_documentation_and_nothing_else(client, create, d
 
 
 def test_a_question_that_hangs_is_asked_once(monkeypatch):
-    from api.one_at_a_time import OneAtATime
+    from meshtune.api.one_at_a_time import OneAtATime
 
     asked, gate = [], threading.Event()
 

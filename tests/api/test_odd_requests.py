@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from api.app import create_app
-from api.schema import SPEC_SCHEMA
-from api.settings import Settings
-from tuner.paths import Home
-from tuner.service import Service
-from tuner.store import Store
+from meshtune.api.app import create_app
+from meshtune.api.openapi import SPEC_SCHEMA
+from meshtune.api.settings import Settings
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.store import Store
 
 PER_ROUTE = 50
 NOT_SWEPT = {"/v1/stream"}  # it does not end; what it answers to odd requests is in test_stream.py

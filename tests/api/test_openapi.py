@@ -10,9 +10,9 @@ import jsonschema
 import pytest
 import yaml
 
-from api.schema import SPEC_EXAMPLE, SPEC_SCHEMA
-from runners.registry import RUNNERS
-from tuner.spec import CampaignSpec
+from meshtune.api.openapi import SPEC_EXAMPLE, SPEC_SCHEMA
+from meshtune.runners.registry import RUNNERS
+from meshtune.tuner.campaign.spec import CampaignSpec
 
 # What is answered by text alone.
 TEXTS = ("read_trial_log", "stream", "read_metrics")

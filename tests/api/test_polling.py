@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from api.answers import BESIDES, answer_of
-from api.kept import Kept
-from tuner.tokens import Scope
+from meshtune.api.answers import BESIDES, answer_of
+from meshtune.api.kept import Kept
+from meshtune.tuner.access.tokens import Scope
 
 POLLED = ["", "/{id}", "/{id}/trials", "/{id}/trials?view=brief", "/{id}/best", "/{id}/pareto", "/{id}/analysis"]
 

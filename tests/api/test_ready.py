@@ -5,7 +5,7 @@ import time
 
 from fastapi.testclient import TestClient
 
-from api import ready
+from meshtune.api import ready
 
 
 def questions() -> int:

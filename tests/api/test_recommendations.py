@@ -8,8 +8,8 @@ import re
 import jsonschema
 import pytest
 
-from tuner.neighbours import best_projected
-from tuner.recommendations import MOST_CAMPAIGNS, Question, Records, best_measured
+from meshtune.tuner.results.known_best import MOST_CAMPAIGNS, Question, Records, best_measured
+from meshtune.tuner.results.known_best_projection import best_projected
 
 ASKED = {"model": "gpt-micro", "cluster": "local-cpu", "nodes": 1}
 SPEEDS = {"peak_flops": {"float32": 1e12}, "memory_bandwidth_bytes_per_s": 1e11}

@@ -10,14 +10,14 @@ from dataclasses import replace
 import pytest
 from fastapi.testclient import TestClient
 
-from runners import report
-from runners.base import JobSpec
-from runners.outcome import RESULT_FILE, Verdict, read_result
-from tuner.campaign import CampaignState
-from tuner.reports import SLACK_S, Reports, token_of
-from tuner.search.base import Choice
-from tuner.spec import CampaignSpec
-from tuner.trial import Origin
+from meshtune.runners import report
+from meshtune.runners.base import JobSpec
+from meshtune.runners.outcome import RESULT_FILE, Verdict, read_result
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.proposal import Choice
+from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.service.job_reports import SLACK_S, Reports, token_of
 
 OOM = {"version": 1, "verdict": "oom", "reason": "rank 0 is out of memory", "failed_rank": 0}
 
@@ -105,7 +105,7 @@ def test_a_job_that_is_over_reports_no_more(nobody, service, flying, shown, prob
 
 
 def read_result_of(document):
-    from runners.outcome import parse_result
+    from meshtune.runners.outcome import parse_result
 
     return parse_result(json.dumps(document))
 

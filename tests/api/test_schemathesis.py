@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from runners.registry import RUNNERS
+from meshtune.runners.registry import RUNNERS
 
 CHECKS = [
     not_a_server_error,

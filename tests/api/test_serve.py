@@ -20,9 +20,9 @@ import pytest
 from service_lab import START_LIMIT_S
 from service_process import free_port
 
-from tuner.paths import Home
-from tuner.service import Service
-from tuner.store import Store
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.store import Store
 
 pytestmark = pytest.mark.slow
 ANSWER_LIMIT_S = 60.0
@@ -63,7 +63,17 @@ def serving(home: Path, log: Path, *options: str) -> Iterator[tuple[subprocess.P
     """A server that answers and trusts us, and its URL; killed at the end if it still lives."""
     port = free_port()
     options = ("--trust-loopback", *options)
-    command = [sys.executable, "-m", "tuner.cli", "serve", "--port", str(port), "--home", str(home), *options]
+    command = [
+        sys.executable,
+        "-m",
+        "meshtune.tuner.cli.main",
+        "serve",
+        "--port",
+        str(port),
+        "--home",
+        str(home),
+        *options,
+    ]
     with log.open("ab") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     url = f"http://127.0.0.1:{port}"
@@ -92,7 +102,7 @@ def local_servers(home: Path) -> list[int]:
             words = (entry / "cmdline").read_bytes().split(b"\0")
         except (OSError, ValueError):
             continue
-        if b"runners.local_server" in words and any(word.startswith(os.fsencode(home)) for word in words):
+        if b"meshtune.runners.local.server" in words and any(word.startswith(os.fsencode(home)) for word in words):
             found.append(int(entry.name))
     return found
 
@@ -157,7 +167,7 @@ def test_a_taken_port_is_told_and_ends_the_server(home, tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        command = [sys.executable, "-m", "tuner.cli", "serve", "--port", port, "--home", str(home)]
+        command = [sys.executable, "-m", "meshtune.tuner.cli", "serve", "--port", port, "--home", str(home)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=START_LIMIT_S)
     assert done.returncode != 0
     assert "address already in use" in done.stderr

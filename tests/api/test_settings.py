@@ -4,8 +4,8 @@ from dataclasses import fields
 
 import pytest
 
-from api.settings import DEFAULTS, Settings, from_environment, variable_of
-from search_spaces.checks import InvalidValue
+from meshtune.api.settings import DEFAULTS, Settings, from_environment, variable_of
+from meshtune.search_spaces.checks import InvalidValue
 
 
 def test_nothing_set_and_nothing_said_are_the_defaults():

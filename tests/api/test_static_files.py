@@ -6,7 +6,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from api import static_files
+from meshtune.api import static_files
 
 PAGE = "<!doctype html><title>meshtune</title>" + " " * 2000
 SCRIPT = "export const x = 1;" * 200

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 from stream_lab import Sent, StreamClient, soon
 
-from api import stream, stream_hub
-from tuner.store import StoreUnavailable
+from meshtune.api import stream_hub
+from meshtune.api.routes import stream
+from meshtune.tuner.store import StoreUnavailable
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def paused(service, spec, runner) -> str:
 def during(app, monkeypatch) -> Callable[[Callable[[], Awaitable[None]]], None]:
     """Run this while the application runs, without its driver: it would write events of its own about a campaign that
     a test resumes for a moment."""
-    monkeypatch.setattr("api.app._drive", lambda _driver, _service, stop: stop.wait())
+    monkeypatch.setattr("meshtune.api.app._drive", lambda _driver, _service, stop: stop.wait())
 
     def run(body: Callable[[], Awaitable[None]]) -> None:
         async def alive() -> None:

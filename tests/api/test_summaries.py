@@ -3,9 +3,9 @@
 from jobs import wait_for
 from sqlalchemy import delete
 
-from api.reading import Reading
-from api.summaries import TOP, Summaries, summary_of
-from tuner.store import tables
+from meshtune.api.reading import Reading
+from meshtune.api.summaries import TOP, Summaries, summary_of
+from meshtune.tuner.store import tables
 
 
 def forget_trials(store) -> None:
@@ -52,7 +52,7 @@ def test_a_campaign_that_ends_meanwhile_is_kept_when_it_is_asked_for(service, cr
 
 
 def test_a_campaign_that_ends_meanwhile_is_made_before_anybody_asks(service, create, drive, monkeypatch):
-    monkeypatch.setattr("api.summaries.ENDED_EVERY_S", 0.01)
+    monkeypatch.setattr("meshtune.api.summaries.ENDED_EVERY_S", 0.01)
     store, told = service.store, []
     summaries = Summaries(store, over=told.append)
     id = create()

@@ -6,11 +6,11 @@ from dataclasses import fields, replace
 
 import pytest
 
-from api.trial_views import MeasurementView, PartialView, trial_view
-from runners.causes import Cause
-from runners.outcome import Measurement, Outcome, Verdict
-from search_spaces.plan import Plan
-from tuner.trial import Attempt, Origin, Trial, TrialState
+from meshtune.api.schemas.trials import MeasurementView, PartialView, trial_view
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import Measurement, Outcome, Verdict
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from api.worker import Worker, WorkerEnded, WorkFailed
+from meshtune.api.worker import Worker, WorkerEnded, WorkFailed
 
 
 @pytest.fixture

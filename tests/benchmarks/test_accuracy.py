@@ -12,11 +12,11 @@ from reported import GB, reported
 from scoring import Cell
 from tables import read_table
 
-from search_spaces.calibration import UNCALIBRATED, Measured
-from search_spaces.columns import columns_of, rows
-from search_spaces.constants import DEFAULTS
-from search_spaces.fitting import calibrate
-from search_spaces.physics import estimate
+from meshtune.search_spaces.columns import columns_of, rows
+from meshtune.search_spaces.physics.calibration import UNCALIBRATED, Measured
+from meshtune.search_spaces.physics.constants import DEFAULTS
+from meshtune.search_spaces.physics.estimate import estimate
+from meshtune.search_spaces.physics.fitting import calibrate
 
 MakeTable = Callable[..., Path]
 KEYS = [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from importance import draw, score, true_shares
 
-from search_spaces.plan import Plan
+from meshtune.search_spaces.plan import Plan
 
 SPEC = """
 model: gpt-micro

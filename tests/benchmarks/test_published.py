@@ -8,7 +8,7 @@ import pytest
 from published import flops_per_token, main, predict
 from published_rows import CORE, SC21, Published, Reading, rows
 
-from search_spaces.plan import Plan, Schedule
+from meshtune.search_spaces.plan import Plan, Schedule
 
 ROWS = rows()
 BY_NAME = {(row.group, row.name, row.reading): row for row in ROWS}

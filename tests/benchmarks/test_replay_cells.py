@@ -7,9 +7,9 @@ from pathlib import Path
 from replay_cells import Cell, TableCells, read_cells, read_past, smaller
 from reported import GB
 
-from runners.outcome import Verdict
-from tuner.search.base import Seen
-from tuner.search.physics import PhysicsSearch
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.search.base import Seen
+from meshtune.tuner.search.physics.search import PhysicsSearch
 
 MakeTable = Callable[..., Path]
 Settings = list[dict[str, object]]

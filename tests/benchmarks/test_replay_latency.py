@@ -7,9 +7,9 @@ from replay_latency import Case, latency, make_task, seen_of, show_latency
 from replay_runs import Contender
 from rich.console import Console
 
-from runners.outcome import Verdict
-from search_spaces.space import Bounds
-from tuner.search.base import Task
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.space import Bounds
+from meshtune.tuner.search.base import Task
 
 RANDOM = Contender("random", "random", {})
 

@@ -9,8 +9,9 @@ import pytest
 from replay_cells import Cell, read_cells, read_past
 from replay_runs import Contender, Rules, Run, parse_contenders, play, play_all
 
-from runners.outcome import Verdict
-from tuner.search.base import Proposal, Search, SearchError, Seen, Task, proposal_of
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.proposal import Proposal, proposal_of
+from meshtune.tuner.search.base import Search, SearchError, Seen, Task
 
 MakeTable = Callable[..., Path]
 Settings = list[dict[str, object]]

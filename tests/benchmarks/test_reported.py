@@ -7,10 +7,10 @@ import pytest
 from reported import HARDWARE, LeftOut, Reported, preset_of, reported
 from tables import TableError, read_table
 
-from search_spaces.frameworks import NANOTRON
-from search_spaces.model import Activation
-from search_spaces.plan import Plan, Recompute, Schedule
-from search_spaces.presets import cluster_presets
+from meshtune.search_spaces.model import Activation
+from meshtune.search_spaces.physics.framework_profiles import NANOTRON
+from meshtune.search_spaces.plan import Plan, Recompute, Schedule
+from meshtune.search_spaces.presets import cluster_presets
 
 MakeTable = Callable[..., Path]
 LLAMA = {

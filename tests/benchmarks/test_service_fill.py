@@ -14,14 +14,14 @@ from postgres_lab import PostgresLab
 from service_copy import COPIED, copy_campaign
 from service_fill import APART_S, ORIGINALS, START, fill
 
-from api.app import create_app
-from api.settings import Settings
-from tuner.campaign import CampaignState
-from tuner.paths import Home
-from tuner.search.base import Choice
-from tuner.service import Service
-from tuner.store import Store, tables
-from tuner.trial import Origin, job_name
+from meshtune.api.app import create_app
+from meshtune.api.settings import Settings
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.proposal import Choice
+from meshtune.tuner.campaign.trial import Origin, job_name
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.store import Store, tables
 
 # What a service writes for itself; it would do so for a copy, too.
 ITS_OWN = {"holders", "leases", "summaries", "answers", "tokens", "audit", "idempotency"}

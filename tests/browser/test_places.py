@@ -13,8 +13,8 @@ from playwright.sync_api import expect
 from service_fill import fill
 from service_lab import ServiceLab
 
-from tuner.paths import Home
-from tuner.store import Store
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 PREFIX = "/tuning/mesh"

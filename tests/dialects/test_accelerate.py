@@ -7,12 +7,12 @@ import json
 import pytest
 import yaml
 
-from runners.dialects.accelerate import render
-from runners.dialects.base import CannotExpress, CannotRead
-from runners.registry import parse_dialect, render_dialect
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
+from meshtune.runners.dialects.accelerate import render
+from meshtune.runners.dialects.base import CannotExpress, CannotRead
+from meshtune.runners.registry import parse_dialect, render_dialect
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
 
 MODEL = ModelSpec(name="m", layers=16, hidden=512, heads=16, ffn=2048, vocab=1024, seq_len=256)
 DEVICE = DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**36)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runners.dialects.bash import read_script
-from runners.dialects.expansion import as_written, is_known
-from runners.dialects.lexer import NotBash
+from meshtune.runners.dialects.bash.expansion import as_written, is_known
+from meshtune.runners.dialects.bash.lexer import NotBash
+from meshtune.runners.dialects.bash.script import read_script
 
 
 def words(text: str) -> list[str]:

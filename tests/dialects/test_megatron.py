@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runners.dialects.base import CannotExpress
-from runners.dialects.megatron import parse, render
-from runners.dialects.megatron_options import FROM_MODEL, FROM_PLAN, Flavour, MegatronOptions
-from runners.dialects.megatron_rules import capabilities_of
-from runners.registry import parse_dialect, render_dialect
-from search_spaces.checks import InvalidValue
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from search_spaces.model import ModelSpec
-from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
-from search_spaces.setting import Setting
-from search_spaces.space import Bounds, Space
+from meshtune.runners.dialects.base import CannotExpress
+from meshtune.runners.dialects.megatron.dialect import parse, render
+from meshtune.runners.dialects.megatron.options import FROM_MODEL, FROM_PLAN, Flavour, MegatronOptions
+from meshtune.runners.dialects.megatron.rules import capabilities_of
+from meshtune.runners.registry import parse_dialect, render_dialect
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.search_spaces.space_context import Setting
 
 DENSE = ModelSpec(name="d", layers=24, hidden=1024, heads=16, kv_heads=4, ffn=2816, vocab=51200, seq_len=2048)
 MIXTURE = ModelSpec(

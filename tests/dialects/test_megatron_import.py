@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runners.dialects.base import CannotRead
-from runners.dialects.megatron import parse
+from meshtune.runners.dialects.base import CannotRead
+from meshtune.runners.dialects.megatron.dialect import parse
 
 SHAPES = "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --vocab-size 51200"
 START = f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {SHAPES} --micro-batch-size 2 --global-batch-size 64"

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runners.dialects.overlay import overlaid, read_base
-from runners.dialects.toml import render_toml
-from search_spaces.checks import InvalidValue
+from meshtune.runners.dialects.overlay import overlaid, read_base
+from meshtune.runners.dialects.toml import render_toml
+from meshtune.search_spaces.checks import InvalidValue
 
 KEYS = st.text(min_size=1, max_size=8)
 SCALARS = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(max_size=20)

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runners.dialects.base import CannotExpress, CannotRead
-from runners.dialects.torchtitan import SCHEDULES, capabilities, parse, render
-from runners.dialects.torchtitan_options import Release, TorchtitanOptions
-from runners.registry import parse_dialect
-from search_spaces.checks import InvalidValue
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from search_spaces.model import ModelSpec
-from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
-from search_spaces.setting import Setting
-from search_spaces.space import Bounds, Space
+from meshtune.runners.dialects.base import CannotExpress, CannotRead
+from meshtune.runners.dialects.torchtitan.dialect import SCHEDULES, capabilities, parse, render
+from meshtune.runners.dialects.torchtitan.options import Release, TorchtitanOptions
+from meshtune.runners.registry import parse_dialect
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.search_spaces.space_context import Setting
 
 MODEL = ModelSpec(name="m", layers=16, hidden=512, heads=16, ffn=2048, vocab=1024, seq_len=256, experts=8, top_k=2)
 DEVICE = DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**36)

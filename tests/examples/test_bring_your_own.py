@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from runners.causes import Cause
-from runners.outcome import Verdict
-from tuner.documents import parse_yaml, read_spec
-from tuner.paths import Home
-from tuner.store import Store
-from tuner.trial import Trial
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.specs.read import parse_yaml, read_spec
+from meshtune.tuner.store import Store
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "bring-your-own" / "campaign.yaml"
@@ -27,7 +27,7 @@ def campaign(path: Path, document: dict[str, Any]) -> tuple[subprocess.Completed
     (path / "campaign.yaml").write_text(yaml.safe_dump(document))
     home = Home(path / "home")
     finished = subprocess.run(
-        [sys.executable, "-m", "tuner.cli", "run", str(path / "campaign.yaml"), "--home", str(home.root)],
+        [sys.executable, "-m", "meshtune.tuner.cli", "run", str(path / "campaign.yaml"), "--home", str(home.root)],
         cwd=ROOT,
         capture_output=True,
         text=True,

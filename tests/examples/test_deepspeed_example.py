@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import yaml
 
-from runners.outcome import Verdict
-from runners.workloads.brief import BRIEF_FILE
-from tuner.documents import parse_yaml, read_spec
-from tuner.paths import Home
-from tuner.space import workload_of
-from tuner.store import Store
+from meshtune.runners.outcome import Verdict
+from meshtune.runners.workloads.brief import BRIEF_FILE
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.space import workload_of
+from meshtune.tuner.specs.read import parse_yaml, read_spec
+from meshtune.tuner.store import Store
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -72,7 +72,7 @@ def run(path: Path, document: dict[str, Any]) -> tuple[subprocess.CompletedProce
     (path / "campaign.yaml").write_text(yaml.safe_dump(document))
     home = Home(path / "home")
     finished = subprocess.run(
-        [sys.executable, "-m", "tuner.cli", "run", str(path / "campaign.yaml"), "--home", str(home.root)],
+        [sys.executable, "-m", "meshtune.tuner.cli", "run", str(path / "campaign.yaml"), "--home", str(home.root)],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runners.outcome import Verdict
-from tuner.documents import parse_yaml, read_spec
-from tuner.paths import Home
-from tuner.store import Store
-from tuner.trial import Trial
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.specs.read import parse_yaml, read_spec
+from meshtune.tuner.store import Store
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
@@ -86,7 +86,15 @@ def test_what_breaks_the_memory_limit_ends_oom_with_its_phase_and_rank_and_what_
     (tmp_path / "tight.yaml").write_text(yaml.safe_dump(TIGHT))
     home = Home(tmp_path / "home")
     finished = subprocess.run(
-        [sys.executable, "-m", "tuner.cli", "run", str(tmp_path / "tight.yaml"), "--home", str(home.root)],
+        [
+            sys.executable,
+            "-m",
+            "meshtune.tuner.cli.main",
+            "run",
+            str(tmp_path / "tight.yaml"),
+            "--home",
+            str(home.root),
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,

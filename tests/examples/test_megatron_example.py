@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runners.base import Start
-from runners.registry import parse_dialect
-from runners.workloads.brief import BRIEF_FILE
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
-from search_spaces.presets import model_presets
-from tuner.documents import parse_yaml, read_spec
-from tuner.space import workload_of
+from meshtune.runners.base import Start
+from meshtune.runners.registry import parse_dialect
+from meshtune.runners.workloads.brief import BRIEF_FILE
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.presets import model_presets
+from meshtune.tuner.campaign.space import workload_of
+from meshtune.tuner.specs.read import parse_yaml, read_spec
 
 FOLDER = Path(__file__).parents[2] / "examples" / "megatron"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import typer
 import yaml
 
-from api.settings import Settings, variable_of
-from tuner.cli import app
-from tuner.secret_sources import DATABASE_FILE
+from meshtune.api.settings import Settings, variable_of
+from meshtune.tuner.access.credentials import DATABASE_FILE
+from meshtune.tuner.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "service"

@@ -7,8 +7,8 @@ from typing import ClassVar
 from jobs import Laboratory
 from slurm_lab import SlurmLab, wait_for
 
-from runners.slurm_script import SlurmOptions
-from runners.slurm_steps import Allocation, AllocationRunner
+from meshtune.runners.slurm.allocation import Allocation, AllocationRunner
+from meshtune.runners.slurm.script import SlurmOptions
 
 
 class AllocationLaboratory(Laboratory):

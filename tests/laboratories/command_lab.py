@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.cli import main
+from meshtune.tuner.cli.main import main
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runners import registry
-from runners.base import JobSpec, JobState, JobStatus
-from runners.simulated import SimulatedOptions, SimulatedRunner
-from tuner.driver import Driver, drive_all
-from tuner.paths import Home
-from tuner.service import Service
-from tuner.store import Store
+from meshtune.runners import registry
+from meshtune.runners.base import JobSpec, JobState, JobStatus
+from meshtune.runners.simulated.runner import SimulatedOptions, SimulatedRunner
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.service.loop import Driver, drive_all
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.store import Store
 
 HOME = Path(sys.argv[2])
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import Connection
 
-from tuner.store import schema
+from meshtune.tuner.store import schema
 
 _really_upgrade = schema.upgrade
 _statements: list[str] = []

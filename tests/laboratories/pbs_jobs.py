@@ -8,8 +8,8 @@ import pytest
 from jobs import Laboratory
 from pretended_pbs import PretendedPbs
 
-from runners.pbs import PbsRunner
-from runners.pbs_script import PbsOptions
+from meshtune.runners.pbs.runner import PbsRunner
+from meshtune.runners.pbs.script import PbsOptions
 
 
 class PbsLaboratory(Laboratory):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from jobs import Laboratory
 
-from runners.base import JobSpec
-from runners.ray.runner import RayRunner
+from meshtune.runners.base import JobSpec
+from meshtune.runners.ray.runner import RayRunner
 
 
 class RayLaboratory(Laboratory):

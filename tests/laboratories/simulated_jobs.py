@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from jobs import Laboratory
 
-from runners.base import JobState, JobStatus
-from runners.simulated import SimulatedOptions, SimulatedRunner
-from runners.workloads.simulated import SimulatedWorkload
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
+from meshtune.runners.base import JobState, JobStatus
+from meshtune.runners.simulated.runner import SimulatedOptions, SimulatedRunner
+from meshtune.runners.workloads.simulated import SimulatedWorkload
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
 
 DEVICE = DeviceSpec(
     name="d",

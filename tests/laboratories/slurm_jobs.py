@@ -7,8 +7,8 @@ from typing import ClassVar
 from jobs import Laboratory
 from slurm_lab import SlurmLab
 
-from runners.slurm import SlurmRunner
-from runners.slurm_script import SlurmOptions
+from meshtune.runners.slurm.runner import SlurmRunner
+from meshtune.runners.slurm.script import SlurmOptions
 
 
 class SlurmLaboratory(Laboratory):

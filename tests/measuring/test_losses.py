@@ -6,7 +6,7 @@ from math import inf, nan
 
 import pytest
 
-from tuner.losses import Comparison, same_training
+from meshtune.tuner.results.loss_check import Comparison, same_training
 
 
 def test_losses_that_differ_by_rounding_are_the_same_training():

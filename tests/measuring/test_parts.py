@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from runners.profile import Part
-from runners.trainer.failure import Phase
-from runners.trainer.parts import last_arrivals, sum_parts
-from runners.trainer.stopwatch import Call, Span, Stopwatch
+from meshtune.runners.measuring.step_breakdown import Part
+from meshtune.runners.trainer.failure import Phase
+from meshtune.runners.trainer.parts import last_arrivals, sum_parts
+from meshtune.runners.trainer.stopwatch import Call, Span, Stopwatch
 
 REDUCE = ((0, 1), "", 0)
 TENSOR = ((0, 1), "0>1", 0)

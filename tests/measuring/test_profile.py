@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from runners.profile import Profile, find_straggler
+from meshtune.runners.measuring.step_breakdown import Profile, find_straggler
 
 
 def times(generator: random.Random, level: float, steps: int = 5) -> list[float]:

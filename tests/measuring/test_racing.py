@@ -7,9 +7,9 @@ from math import comb, log
 
 import pytest
 
-from runners.racing import evidence_of_slower, is_surely_slower
-from runners.statistics import median_interval
-from runners.steadiness import WINDOW, warmup_length
+from meshtune.runners.measuring.early_stopping import evidence_of_slower, is_surely_slower
+from meshtune.runners.measuring.median_interval import median_interval
+from meshtune.runners.measuring.warmup import WINDOW, warmup_length
 
 MOST_STEPS = 60
 RUNS = 1500

@@ -6,9 +6,17 @@ import json
 
 import pytest
 
-from runners.outcome import Measurement, Outcome, ResultMalformed, Verdict, parse_result, read_result, write_result
-from runners.profile import Profile
-from search_spaces.checks import InvalidValue
+from meshtune.runners.measuring.step_breakdown import Profile
+from meshtune.runners.outcome import (
+    Measurement,
+    Outcome,
+    ResultMalformed,
+    Verdict,
+    parse_result,
+    read_result,
+    write_result,
+)
+from meshtune.search_spaces.checks import InvalidValue
 
 PROFILE = Profile(
     step_time_s=0.25,

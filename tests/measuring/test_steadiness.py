@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from runners.steadiness import WINDOW, is_settled, warmup_length
+from meshtune.runners.measuring.warmup import WINDOW, is_settled, warmup_length
 
 TOLERANCE = 0.03
 MOST = 10

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from runners.base import JobState, JobStatus, RunnerUnavailable
-from runners.batch import CLAIM_FILE, CLAIMED_CODE, Records, render_claim, render_exports, surroundings
+from meshtune.runners.base import JobState, JobStatus, RunnerUnavailable
+from meshtune.runners.batch.records import CLAIM_FILE, CLAIMED_CODE, Records, render_claim, render_exports, surroundings
 
 
 @pytest.fixture

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from runners.base import JobState, JobStatus, Start
-from runners.causes import Cause
-from runners.outcome import Outcome, Verdict, write_result
-from runners.processes import log_path
-from runners.workloads.brief import read_brief
-from runners.workloads.command import PLACEHOLDERS, CommandOptions, CommandWorkload
-from runners.workloads.patterns import NAMES
-from search_spaces.checks import InvalidValue
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from search_spaces.model import ModelSpec
-from search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
-from search_spaces.setting import Setting
-from search_spaces.space import Bounds, Space
+from meshtune.runners.base import JobState, JobStatus, Start
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.logs.patterns import NAMES
+from meshtune.runners.outcome import Outcome, Verdict, write_result
+from meshtune.runners.processes.gang import log_path
+from meshtune.runners.workloads.brief import read_brief
+from meshtune.runners.workloads.command import PLACEHOLDERS, CommandOptions, CommandWorkload
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.search_spaces.space_context import Setting
 
 MODEL = ModelSpec(name="tiny", layers=4, hidden=32, heads=4, kv_heads=2, ffn=64, vocab=128, seq_len=16)
 DEVICE = DeviceSpec(name="d", kind=DeviceKind.CPU, memory_bytes=2**30, peak_flops={"bfloat16": 1e12, "float32": 5e11})

@@ -8,8 +8,8 @@ import time
 import pytest
 from jobs import alive, wait_for
 
-from runners.base import RunnerUnavailable
-from runners.commands import call
+from meshtune.runners.base import RunnerUnavailable
+from meshtune.runners.processes.command import call
 
 
 def test_a_command_says_what_it_says(monkeypatch):

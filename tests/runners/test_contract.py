@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runners.base import InvalidJob, JobState, SubmitFailed
+from meshtune.runners.base import InvalidJob, JobState, SubmitFailed
 
 # Long enough to outlive any test: what must end it is the runner.
 FOREVER = "exec sleep 300"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from runners.causes import Cause
-from runners.failure_texts import (
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.logs.failure_texts import (
     FAILURE_TEXTS,
     PRECEDENCE,
     cause_of_line,
@@ -19,7 +19,7 @@ from runners.failure_texts import (
     is_echo,
     phase_of,
 )
-from runners.workloads.base import VERDICTS
+from meshtune.runners.workloads.base import VERDICTS
 
 OOM, ILLEGAL, HANG, COMMUNICATION = Cause.OOM, Cause.ILLEGAL_SETTING, Cause.HANG, Cause.COMMUNICATION
 LINES = [

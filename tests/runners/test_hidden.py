@@ -8,19 +8,19 @@ from statistics import median
 import numpy as np
 import pytest
 
-from runners.base import JobState
-from runners.hidden import Conditions, hidden_constants, run, truth
-from runners.outcome import Verdict
-from runners.profile import Part
-from runners.workloads.simulated import Code, SimulatedJob
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
-from search_spaces.columns import columns_of
-from search_spaces.constants import CONSTANTS, DEFAULTS, PRIOR_LOG_SD
-from search_spaces.estimates import TimePart, Training
-from search_spaces.model import ModelSpec
-from search_spaces.physics import log_step
-from search_spaces.plan import Plan
-from search_spaces.timing import time_parts
+from meshtune.runners.base import JobState
+from meshtune.runners.measuring.step_breakdown import Part
+from meshtune.runners.outcome import Verdict
+from meshtune.runners.simulated.ground_truth import Conditions, hidden_constants, run, truth
+from meshtune.runners.workloads.simulated import Code, SimulatedJob
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
+from meshtune.search_spaces.columns import columns_of
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.constants import CONSTANTS, DEFAULTS, PRIOR_LOG_SD
+from meshtune.search_spaces.physics.estimate import log_step
+from meshtune.search_spaces.physics.estimates import TimePart, Training
+from meshtune.search_spaces.physics.timing import time_parts
+from meshtune.search_spaces.plan import Plan
 
 MODEL = ModelSpec(name="m", layers=32, hidden=4096, heads=32, ffn=16384, vocab=32000, seq_len=2048)
 DEVICE = DeviceSpec(

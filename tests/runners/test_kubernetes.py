@@ -17,9 +17,9 @@ import jsonschema
 import pytest
 import yaml
 
-from runners.base import JobSpec, Start
-from runners.kubernetes import object_name, render_jobset, render_trainjob
-from search_spaces.checks import InvalidValue
+from meshtune.runners.base import JobSpec, Start
+from meshtune.runners.kubernetes import object_name, render_jobset, render_trainjob
+from meshtune.search_spaces.checks import InvalidValue
 
 TEXT, COUNT = {"type": "string"}, {"type": "integer", "minimum": 0}
 TEXTS = {"type": "array", "items": TEXT, "maxItems": 128}
@@ -109,7 +109,7 @@ OPTIONS = {"image": "registry.example.org/train:1", "namespace": "team", "queue"
 def spec(**changes) -> JobSpec:
     fields = {
         "name": "c1-t3-a1",
-        "command": ("python", "-m", "runners.trainer", "job.json"),
+        "command": ("python", "-m", "meshtune.runners.trainer", "job.json"),
         "directory": Path("/data/c1-t3-a1"),
         "nodes": 2,
         "devices_per_node": 8,
@@ -259,7 +259,7 @@ def test_torchrun_starts_a_process_per_device_in_a_pod(tmp_path):
 def test_torchrun_is_told_which_pod_it_is_in():
     (container,) = pod(jobset(spec()))["containers"]
     start = "exec torchrun --nnodes=2 --nproc-per-node=8 --node-rank=$NODE_RANK --master-addr=$MASTER_ADDR "
-    start += "--master-port=$MASTER_PORT --no-python python -m runners.trainer job.json\n"
+    start += "--master-port=$MASTER_PORT --no-python python -m meshtune.runners.trainer job.json\n"
     assert container["command"][-1].endswith(start)
     assert trainjob(spec())["spec"]["trainer"]["command"] == container["command"]
 

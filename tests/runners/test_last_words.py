@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runners.causes import Cause
-from runners.workloads.last_words import LastWords, read_last_words, read_last_words_of
-from runners.workloads.patterns import Patterns
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.logs.last_words import LastWords, read_last_words, read_last_words_of
+from meshtune.runners.logs.patterns import Patterns
 
 PATTERNS = Patterns({"step_time_s": r"step \d+ took ([\d.]+)", "illegal": "is not divisible by"})
 TRACEBACK = """Traceback (most recent call last):

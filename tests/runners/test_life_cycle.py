@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runners.base import InvalidJob, JobState
+from meshtune.runners.base import InvalidJob, JobState
 
 UNKNOWN = ("jo", "job ", "", ".", "..", "../job", "a/b", "x" * 300, "nul\0")
 

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from runners.base import InvalidJob, JobState, RunnerUnavailable, SubmitFailed
-from runners.local import create
-from runners.processes import JOB_MARK
-from search_spaces.checks import InvalidValue
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.runners.base import InvalidJob, JobState, RunnerUnavailable, SubmitFailed
+from meshtune.runners.local.runner import create
+from meshtune.runners.processes.gang import JOB_MARK
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
 FOREVER = "exec sleep 300"
 

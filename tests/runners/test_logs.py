@@ -6,15 +6,15 @@ import tracemalloc
 
 import pytest
 
-from runners.base import JobState, JobStatus
-from runners.causes import Cause
-from runners.outcome import Measurement, Outcome, Verdict, write_result
-from runners.processes import exit_text, log_path
-from runners.workloads.brief import Brief
-from runners.workloads.lines import CHUNK_BYTES, LONGEST_LINE, lines_of, split_lines, untagged
-from runners.workloads.logs import LogReading, outcome_from_log, read_lines, read_log
-from runners.workloads.patterns import Patterns
-from search_spaces.plan import Plan
+from meshtune.runners.base import JobState, JobStatus
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.logs.lines import CHUNK_BYTES, LONGEST_LINE, lines_of, split_lines, untagged
+from meshtune.runners.logs.patterns import Patterns
+from meshtune.runners.logs.reader import LogReading, outcome_from_log, read_lines, read_log
+from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
+from meshtune.runners.processes.gang import exit_text, log_path
+from meshtune.runners.workloads.brief import Brief
+from meshtune.search_spaces.plan import Plan
 
 PATTERNS = Patterns(
     {

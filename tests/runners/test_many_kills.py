@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 from jobs import children, wait_steps
 
-from runners.base import JobState, JobStatus
-from runners.outcome import Verdict
-from runners.trainer.failure import Phase, read_failures
-from runners.workloads.torch import TorchWorkload
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
+from meshtune.runners.base import JobState, JobStatus
+from meshtune.runners.outcome import Verdict
+from meshtune.runners.trainer.failure import Phase, read_failures
+from meshtune.runners.workloads.torch import TorchWorkload
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
 
 SLOTS = 8  # four jobs at once
 OUTSTANDING = 6  # of which two wait

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runners.outcome import (
+from meshtune.runners.documents import plain
+from meshtune.runners.outcome import (
     RESULT_FILE,
     Measurement,
     Outcome,
@@ -25,8 +26,7 @@ from runners.outcome import (
     read_result,
     write_result,
 )
-from runners.reading import plain
-from search_spaces.checks import InvalidValue
+from meshtune.search_spaces.checks import InvalidValue
 
 MEASURED = {"step_times_s": [0.25, 0.5, 1.0], "tokens_per_step": 512, "devices": 2}
 BARE = Measurement(step_times_s=(0.25, 0.5, 1.0), tokens_per_step=512, devices=2)
@@ -90,7 +90,7 @@ def test_bytes_that_are_no_text_are_malformed(tmp_path):
 WRITER = """
 import sys
 from pathlib import Path
-from runners.outcome import Measurement, Outcome, Verdict, write_result
+from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 directory, number = Path(sys.argv[1]), 0
 print("ready", flush=True)
 while True:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from runners.base import JobState, JobStatus, RunnerUnavailable
-from runners.paced import PacedRunner
+from meshtune.runners.base import JobState, JobStatus, RunnerUnavailable
+from meshtune.runners.batch.throttle import PacedRunner
 
 QUEUED, RUNNING, DONE = (JobStatus(state=state) for state in (JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED))
 

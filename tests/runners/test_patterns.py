@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runners.workloads.patterns import NAMES, Found, Patterns, positive
-from search_spaces.checks import InvalidValue
+from meshtune.runners.logs.patterns import NAMES, Found, Patterns, positive
+from meshtune.search_spaces.checks import InvalidValue
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, SubmitFailed
-from runners.causes import Cause
-from runners.pbs import PbsRunner, create
-from runners.pbs_script import PbsOptions
-from runners.rank import End, Note
-from search_spaces.checks import InvalidValue
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, SubmitFailed
+from meshtune.runners.batch.launch_wrapper import End, Note
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.pbs.runner import PbsRunner, create
+from meshtune.runners.pbs.script import PbsOptions
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
 ID = "7.pbs01.example.org"
 # qstat.c prints the head of its answer whatever it found.

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pbs_jobs import PbsLaboratory
 
-from runners.base import JobState, Start
+from meshtune.runners.base import JobState, Start
 
 pytestmark = pytest.mark.slow
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from runners.base import JobSpec, Start
-from runners.batch import Surroundings
-from runners.pbs_script import PbsOptions, render, render_script
-from search_spaces.checks import InvalidValue
+from meshtune.runners.base import JobSpec, Start
+from meshtune.runners.batch.records import Surroundings
+from meshtune.runners.pbs.script import PbsOptions, render, render_script
+from meshtune.search_spaces.checks import InvalidValue
 
 GOLDEN = Path(__file__).parent / "golden"
 AROUND = Surroundings(python="/soft/venv/bin/python", environment={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"})
@@ -28,7 +28,7 @@ GPUS = {"select": "ncpus=32:ngpus=4", "place": "scatter"}
 def spec(**changes) -> JobSpec:
     fields = {
         "name": "c1-t3-a1",
-        "command": ("/soft/venv/bin/python", "-m", "runners.trainer", "job.json"),
+        "command": ("/soft/venv/bin/python", "-m", "meshtune.runners.trainer", "job.json"),
         "directory": Path("/lus/flare/ada/meshtune/c1/c1-t3-a1"),
         "nodes": 2,
         "devices_per_node": 12,

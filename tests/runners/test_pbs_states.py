@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from runners.base import JobState, JobStatus
-from runners.causes import Cause
-from runners.pbs_states import ENDED, EXITS, STATES, read_status
+from meshtune.runners.base import JobState, JobStatus
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.pbs.vocabulary import ENDED, EXITS, STATES, read_status
 
 # JOB_STATE_LTR_* in job.h, and the states in qstat(1B), which has all but '0'.
 LETTERS = "0BEFHMQRSTUWX"

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from jobs import processes_where, wait_for
 
-from runners.probe import ProbeFailed, probe
-from runners.probed import (
+from meshtune.runners.cluster_probe.client import ProbeFailed, probe
+from meshtune.runners.cluster_probe.results import (
     Exchange,
     Message,
     Pattern,
@@ -21,7 +21,7 @@ from runners.probed import (
     spread,
     write_probed,
 )
-from search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.cluster import DeviceKind
 
 
 def rate(what, size, per_s):

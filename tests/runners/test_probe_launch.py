@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runners.launch import InvalidLaunch, Launch, first_host, read_launch
-from runners.probed import Tier
-from runners.trainer.probe import Layout, ProbeRefused, count_ranks, lay_out
+from meshtune.runners.cluster_probe.results import Tier
+from meshtune.runners.processes.launcher_env import InvalidLaunch, Launch, first_host, read_launch
+from meshtune.runners.trainer.probe import Layout, ProbeRefused, count_ranks, lay_out
 
 TORCHRUN = {
     "RANK": "5",

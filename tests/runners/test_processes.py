@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from runners.processes import JOB_MARK, exit_text, first_death, kill_marked, log_path
+from meshtune.runners.processes.gang import JOB_MARK, exit_text, first_death, kill_marked, log_path
 
 # Starts one gang and tells its ranks' exit codes: in a process of its own, since pytest catches what forks print.
 HOST = """
 import os, sys
 from pathlib import Path
-from runners.base import JobSpec
-from runners.processes import start_gang
+from meshtune.runners.base import JobSpec
+from meshtune.runners.processes.gang import start_gang
 directory, command, processes, source = Path(sys.argv[1]), tuple(sys.argv[2].split()), int(sys.argv[3]), sys.argv[4]
 namespace = {}
 exec(source, namespace)

@@ -15,8 +15,18 @@ from pathlib import Path
 import pytest
 from jobs import alive, children, processes_where, wait_for
 
-from runners.base import JobSpec, JobState, Start
-from runners.rank import GANG_FILE, GRACE_S, SETTLE_S, End, Note, gang_end, rank_of, read_notes, render_gang
+from meshtune.runners.base import JobSpec, JobState, Start
+from meshtune.runners.batch.launch_wrapper import (
+    GANG_FILE,
+    GRACE_S,
+    SETTLE_S,
+    End,
+    Note,
+    gang_end,
+    rank_of,
+    read_notes,
+    render_gang,
+)
 
 
 def spec_of(directory: Path, script: str, **changes) -> JobSpec:
@@ -36,7 +46,12 @@ def spec_of(directory: Path, script: str, **changes) -> JobSpec:
 PATIENT = ("-c", "import sys; from runners import rank; rank.GRACE_S = 3600.0; sys.exit(rank.main())")
 
 
-def start(spec: JobSpec, rank: int = 3, program: Sequence[str] = ("-m", "runners.rank"), **environment):
+def start(
+    spec: JobSpec,
+    rank: int = 3,
+    program: Sequence[str] = ("-m", "meshtune.runners.batch.launch_wrapper"),
+    **environment,
+):
     (spec.directory / GANG_FILE).write_text(render_gang(spec))
     given = {"PATH": os.environ["PATH"], "SLURM_PROCID": str(rank), "SLURMD_NODENAME": "n1"}
     return subprocess.Popen(

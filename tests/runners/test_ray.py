@@ -19,10 +19,10 @@ from jobs import processes_where, wait_for
 from ray_jobs import RayLaboratory
 from ray_lab import RayLab
 
-from runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, Start
-from runners.causes import Cause
-from runners.processes import log_path
-from runners.ray.runner import RayOptions, RayRunner
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, Start
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.processes.gang import log_path
+from meshtune.runners.ray.runner import RayOptions, RayRunner
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
@@ -75,13 +75,13 @@ def test_jobs_of_one_shape_share_warm_agents_and_each_gets_fresh_processes(lab):
 
 
 def test_the_trainer_is_imported_once_and_forked_from_then_on(lab):
-    command = (sys.executable, "-m", "runners.trainer", "--help")
+    command = (sys.executable, "-m", "meshtune.runners.trainer", "--help")
     took_s = []
     for processes in (1, 2, 3):  # each has an agent of its own, which imports anew
         for name in (f"cold{processes}", f"warm{processes}"):
             status = lab.wait(lab.submit(name, "", command=command, processes=processes))
             assert status.state is JobState.SUCCEEDED
-            assert "python -m runners.trainer" in log_path(lab.folder / "work" / name, 0).read_text()
+            assert "python -m meshtune.runners.trainer" in log_path(lab.folder / "work" / name, 0).read_text()
             took_s.append(status.finished_at - status.started_at)
         # Its import takes seconds, and was over before the first job was called running; one may be held up.
         if max(took_s[-2:]) < 1.0:
@@ -123,8 +123,8 @@ def test_a_killed_service_loses_nothing(lab):
     service = """
 import sys, time
 from pathlib import Path
-from runners.base import JobSpec
-from runners.ray.runner import RayOptions, RayRunner
+from meshtune.runners.base import JobSpec
+from meshtune.runners.ray.runner import RayOptions, RayRunner
 address, root, directory, script = sys.argv[1:]
 runner = RayRunner(Path(root), RayOptions(address=address), devices="CPU", slots=0)
 runner.submit(JobSpec(name="job", command=("sh", "-c", script), directory=Path(directory), time_limit_s=60))

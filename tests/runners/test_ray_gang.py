@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from runners.base import JobSpec, JobState, Start
-from runners.causes import Cause
-from runners.ray.gang import Gang, Order, decode_order, encode_order, ranks_of, refusal, shares_node
+from meshtune.runners.base import JobSpec, JobState, Start
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.ray.rank_group import Gang, Order, decode_order, encode_order, ranks_of, refusal, shares_node
 
 
 def order(*, nodes: int = 1, per_node: int = 2, devices: str = "CPU", **changes) -> Order:

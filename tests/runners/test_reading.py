@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runners.reading import plain, read_value
-from search_spaces.checks import CLOSED, Checks, InvalidValue, did_you_mean
-from search_spaces.model import ModelSpec
+from meshtune.runners.documents import plain, read_value
+from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, did_you_mean
+from meshtune.search_spaces.model import ModelSpec
 
 
 class Colour(StrEnum):

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from runners.registry import RUNNERS, WORKLOADS, UnknownBackend, check_pair, create_runner, create_workload
-from search_spaces.checks import InvalidValue
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from search_spaces.setting import Capabilities
+from meshtune.runners.registry import RUNNERS, WORKLOADS, UnknownBackend, check_pair, create_runner, create_workload
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.space_context import Capabilities
 
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, memory_bytes=2**30)
 CLUSTER = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=CPU)
@@ -58,7 +58,7 @@ def test_wrong_options_are_told_through_the_registry(tmp_path):
 
 def test_the_torch_workload_can_be_created_where_there_is_no_torch():
     code = """import sys; sys.modules['torch'] = None
-from runners.registry import create_workload
+from meshtune.runners.registry import create_workload
 print(create_workload('torch', {}).dtype)"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("float32\n", "")

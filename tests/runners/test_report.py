@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from runners import report as helper
-from runners.causes import Cause
-from runners.outcome import ResultMissing, Verdict, read_result
-from runners.report import Reporter, report, report_failure
-from runners.workloads.base import VERDICTS
-from runners.workloads.brief import BRIEF_FILE, Brief, render_brief
-from search_spaces.plan import Plan
+from meshtune.runners import report as helper
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import ResultMissing, Verdict, read_result
+from meshtune.runners.report import Reporter, report, report_failure
+from meshtune.runners.workloads.base import VERDICTS
+from meshtune.runners.workloads.brief import BRIEF_FILE, Brief, render_brief
+from meshtune.search_spaces.plan import Plan
 
 LAUNCHERS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID", "TORCHELASTIC_RUN_ID")
 

@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from runners import report
-from runners.report import REPORT_URL, TOKEN_FILE, send
+from meshtune.runners import report
+from meshtune.runners.report import REPORT_URL, TOKEN_FILE, send
 
 
 class Service:

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, SubmitFailed
-from runners.outcome import RESULT_FILE, Verdict, read_result
-from runners.registry import create_runner
-from runners.simulated import SimulatedOptions, SimulatedRunner, _book_of
-from runners.workloads.simulated import JOB_FILE, Code, JobMalformed, SimulatedWorkload, parse_job
-from runners.workloads.torch import TorchWorkload
-from search_spaces.checks import InvalidValue
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
-from search_spaces.frameworks import FSDP, MEGATRON_DEEPSPEED, NANOTRON, TRAINER_FLOAT32
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, SubmitFailed
+from meshtune.runners.outcome import RESULT_FILE, Verdict, read_result
+from meshtune.runners.registry import create_runner
+from meshtune.runners.simulated.runner import SimulatedOptions, SimulatedRunner, _book_of
+from meshtune.runners.workloads.simulated import JOB_FILE, Code, JobMalformed, SimulatedWorkload, parse_job
+from meshtune.runners.workloads.torch import TorchWorkload
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.framework_profiles import FSDP, MEGATRON_DEEPSPEED, NANOTRON, TRAINER_FLOAT32
+from meshtune.search_spaces.plan import Plan
 
 MODEL = ModelSpec(name="m", layers=4, hidden=512, heads=8, ffn=2048, vocab=1024, seq_len=256)
 LINK = LinkSpec(latency_s=1e-5, bandwidth_bytes_per_s=1e10)

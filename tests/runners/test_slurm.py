@@ -12,13 +12,13 @@ import pytest
 from jobs import processes_where, wait_for
 from slurm_jobs import SlurmLaboratory
 
-from runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, Start
-from runners.causes import Cause
-from runners.outcome import Verdict, read_result
-from runners.registry import create_runner, create_workload
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, Start
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import Verdict, read_result
+from meshtune.runners.registry import create_runner, create_workload
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.slurm]
 
@@ -136,7 +136,7 @@ def test_a_process_that_watches_a_rank_may_be_killed_too(lab):
     mine = os.fsencode(lab.folder / "work" / "watched")
     watchers = processes_where(
         lambda folder: (
-            b"runners.rank" in (folder / "cmdline").read_bytes()
+            b"meshtune.runners.batch.launch_wrapper" in (folder / "cmdline").read_bytes()
             and b"python" in (folder / "cmdline").read_bytes().split(b"\0")[0]
             and os.readlink(folder / "cwd").encode() == mine
         )

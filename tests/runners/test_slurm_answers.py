@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, SubmitFailed
-from runners.batch import CLAIM_FILE
-from runners.causes import Cause
-from runners.slurm import SlurmRunner
-from runners.slurm_script import SlurmOptions
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, SubmitFailed
+from meshtune.runners.batch.records import CLAIM_FILE
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.slurm.runner import SlurmRunner
+from meshtune.runners.slurm.script import SlurmOptions
 
 PARTITION = "PartitionName=main Default=YES MaxNodes=UNLIMITED MaxTime=UNLIMITED Nodes=n[0-3] State=UP"
 DISABLED = "echo Slurm accounting storage is disabled >&2; exit 1"

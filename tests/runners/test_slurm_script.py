@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from runners.base import JobSpec, Start
-from runners.batch import Surroundings
-from runners.slurm_script import SlurmOptions, minutes, options_for, render, render_script
-from search_spaces.checks import InvalidValue
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.runners.base import JobSpec, Start
+from meshtune.runners.batch.records import Surroundings
+from meshtune.runners.slurm.script import SlurmOptions, minutes, options_for, render, render_script
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
 GOLDEN = Path(__file__).parent / "golden"
 AROUND = Surroundings(python="/soft/venv/bin/python", environment={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"})
@@ -32,7 +32,7 @@ SITE = {
 def spec(**changes) -> JobSpec:
     fields = {
         "name": "c1-t3-a1",
-        "command": ("/soft/venv/bin/python", "-m", "runners.trainer", "job.json"),
+        "command": ("/soft/venv/bin/python", "-m", "meshtune.runners.trainer", "job.json"),
         "directory": Path("/scratch/ada/meshtune/c1/c1-t3-a1"),
         "nodes": 2,
         "devices_per_node": 4,

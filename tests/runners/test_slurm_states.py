@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from runners.base import JobState
-from runners.causes import Cause
-from runners.slurm_states import (
+from meshtune.runners.base import JobState
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.slurm.vocabulary import (
     STATES,
     Partition,
     Sighting,

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from runners.base import JobSpec, JobState, Start
-from runners.causes import Cause
-from runners.rank import End, Note
-from runners.slurm_states import Sighting
-from runners.slurm_status import FORGOTTEN, status_of, suspects
+from meshtune.runners.base import JobSpec, JobState, Start
+from meshtune.runners.batch.launch_wrapper import End, Note
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.slurm.judge import FORGOTTEN, status_of, suspects
+from meshtune.runners.slurm.vocabulary import Sighting
 
 SPEC = JobSpec(name="job", command=("true",), directory=Path("/d"), nodes=2, devices_per_node=2, time_limit_s=60.0)
 NODES = ("n0", "n1")

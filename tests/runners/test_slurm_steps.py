@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from allocation_jobs import AllocationLaboratory
 
-from runners.base import InvalidJob, JobSpec, JobState, NoTimeLeft, Start
-from runners.causes import Cause
-from runners.slurm_script import SlurmOptions
-from runners.slurm_steps import Allocation, AllocationRunner, create_steps, read_allocation, render_step
-from search_spaces.checks import InvalidValue
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, NoTimeLeft, Start
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.slurm.allocation import Allocation, AllocationRunner, create_steps, read_allocation, render_step
+from meshtune.runners.slurm.script import SlurmOptions
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
 ALLOCATION = Allocation(id="7", nodes=3, devices_per_node=4)
 
@@ -71,7 +71,7 @@ def test_a_step_asks_for_its_part_of_the_allocation_alone():
         "--cpus-per-task=2 --time=3 --chdir=/work --export=ALL --kill-on-bad-exit=1 --wait=0 --gres=gpu:4 --exclude=n2 "
         "bash -c "
     )
-    assert lines[-1].endswith("-m runners.rank'")
+    assert lines[-1].endswith("-m meshtune.runners.batch.launch_wrapper'")
 
 
 def test_one_launcher_per_node_gets_the_nodes_devices():

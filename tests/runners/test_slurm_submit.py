@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runners.base import RunnerUnavailable
-from runners.slurm_submit import directives, exporting, node_count, submit
+from meshtune.runners.base import RunnerUnavailable
+from meshtune.runners.slurm.sbatch import directives, exporting, node_count, submit
 
 SCRIPT = """#!/bin/bash
 #SBATCH --job-name="my job" --nodes=4  # four

@@ -9,8 +9,16 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from runners.outcome import Measurement, Outcome, ResultMalformed, Verdict, parse_result, read_result, write_result
-from runners.trainer.software import driver_version, software
+from meshtune.runners.outcome import (
+    Measurement,
+    Outcome,
+    ResultMalformed,
+    Verdict,
+    parse_result,
+    read_result,
+    write_result,
+)
+from meshtune.runners.trainer.software import driver_version, software
 
 NVIDIA = """\
 NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from runners.base import InvalidJob, JobSpec, JobState, JobStatus
-from runners.jobfile import write_whole
-from runners.spool import Order, Spool
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus
+from meshtune.runners.local.spool import Order, Spool
+from meshtune.runners.processes.job_json import write_whole
 
 
 def order(name: str, **changes) -> Order:
@@ -67,8 +67,8 @@ def test_a_name_fit_for_a_file_is_taken(name, spool):
 ADDER = """
 import sys
 from pathlib import Path
-from runners.base import JobSpec
-from runners.spool import Order, Spool
+from meshtune.runners.base import JobSpec
+from meshtune.runners.local.spool import Order, Spool
 root, me = Path(sys.argv[1]), sys.argv[2]
 spool = Spool(root)
 print("ready", flush=True)

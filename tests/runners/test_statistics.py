@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from runners.statistics import CONFIDENCE, FEWEST_SAMPLES, Interval, is_tight, median_interval
+from meshtune.runners.measuring.median_interval import CONFIDENCE, FEWEST_SAMPLES, Interval, is_tight, median_interval
 
 TRIALS = 20_000
 # name -> (draw, true median)

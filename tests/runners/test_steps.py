@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runners.base import JobSpec
-from runners.registry import create_workload
-from runners.steps import COUNTED_STEPS, step_counts
-from runners.trainer import measure
-from runners.trainer.job import Job, Measuring, render_job
-from search_spaces.cluster import ClusterSpec, DeviceSpec
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
-from search_spaces.presets import model_presets
+from meshtune.runners.base import JobSpec
+from meshtune.runners.measuring.step_budget import COUNTED_STEPS, step_counts
+from meshtune.runners.registry import create_workload
+from meshtune.runners.trainer import measure
+from meshtune.runners.trainer.job import Job, Measuring, render_job
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.presets import model_presets
 
 
 def counts(**measuring):

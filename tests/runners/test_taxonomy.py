@@ -17,14 +17,14 @@ from contextlib import contextmanager
 import pytest
 from jobs import children
 
-from runners.base import JobState
-from runners.causes import Cause
-from runners.outcome import Outcome, Verdict
-from runners.workloads.command import CommandWorkload
-from runners.workloads.torch import TorchWorkload
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
+from meshtune.runners.base import JobState
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import Outcome, Verdict
+from meshtune.runners.workloads.command import CommandWorkload
+from meshtune.runners.workloads.torch import TorchWorkload
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
 
 pytestmark = pytest.mark.slow
 
@@ -94,7 +94,7 @@ heads, tp = 4, 3
 assert heads % tp == 0, f"heads({heads}) is not divisible by tp({tp})"
 """
 REPORTS = """
-from runners.report import report_failure
+from meshtune.runners.report import report_failure
 report_failure("illegal_setting", "no such layout")
 raise SystemExit(3)
 """

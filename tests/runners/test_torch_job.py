@@ -9,12 +9,12 @@ import time
 import pytest
 from jobs import children, wait_steps
 
-from runners.base import JobState
-from runners.outcome import Verdict
-from runners.workloads.torch import TorchWorkload
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
+from meshtune.runners.base import JobState
+from meshtune.runners.outcome import Verdict
+from meshtune.runners.workloads.torch import TorchWorkload
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
 
 pytestmark = pytest.mark.slow
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from runners.base import JobState, JobStatus, Start
-from runners.causes import Cause
-from runners.dialects.base import CannotExpress
-from runners.outcome import Measurement, Outcome, Verdict, write_result
-from runners.processes import log_path
-from runners.registry import create_workload
-from runners.workloads.brief import BRIEF_FILE
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
+from meshtune.runners.base import JobState, JobStatus, Start
+from meshtune.runners.dialects.base import CannotExpress
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
+from meshtune.runners.processes.gang import log_path
+from meshtune.runners.registry import create_workload
+from meshtune.runners.workloads.brief import BRIEF_FILE
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
 
 MODEL = ModelSpec(name="tiny", layers=4, hidden=64, heads=4, ffn=256, vocab=1024, seq_len=2048)
 PLAN = Plan(tp=2, dp=4, micro_batch_size=2, grad_accum_steps=2, zero_stage=3)

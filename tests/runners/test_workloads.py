@@ -8,18 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from runners.base import JobState, JobStatus
-from runners.causes import Cause
-from runners.outcome import RESULT_FILE, Measurement, Outcome, Verdict, write_result
-from runners.processes import log_path
-from runners.trainer.failure import Phase, RankFailure, write_failure
-from runners.trainer.job import Dtype, Job, Measuring, parse_job
-from runners.workloads.base import LOG_TAIL_BYTES, read_tail
-from runners.workloads.torch import TorchWorkload
-from search_spaces.checks import InvalidValue
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
+from meshtune.runners.base import JobState, JobStatus
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import RESULT_FILE, Measurement, Outcome, Verdict, write_result
+from meshtune.runners.processes.gang import log_path
+from meshtune.runners.trainer.failure import Phase, RankFailure, write_failure
+from meshtune.runners.trainer.job import Dtype, Job, Measuring, parse_job
+from meshtune.runners.workloads.base import LOG_TAIL_BYTES, read_tail
+from meshtune.runners.workloads.torch import TorchWorkload
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
 
 MODEL = ModelSpec(name="tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=64, vocab=128, seq_len=16)
 PLAN = Plan(tp=2, dp=2, micro_batch_size=2, grad_accum_steps=2, zero_stage=1)
@@ -96,7 +96,7 @@ def test_a_job_is_rendered_as_text_and_nothing_is_written(tmp_path):
     options = {"dtype": "bfloat16", "learning_rate": 0.01, "measuring": {"max_warmup_steps": 1, "min_steps": 3}}
     spec = materialize(tmp_path / "job", **options)
     assert spec.name == "c1-t1-a1"
-    assert spec.command == (sys.executable, "-m", "runners.trainer", "job.json")
+    assert spec.command == (sys.executable, "-m", "meshtune.runners.trainer", "job.json")
     assert (spec.nodes, spec.devices_per_node, spec.processes, spec.time_limit_s) == (2, 2, 4, 90.5)
     assert (spec.directory, dict(spec.env)) == (tmp_path / "job", {})
     assert list(spec.files) == ["job.json"]

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from runners.outcome import Verdict
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
-from search_spaces.estimates import Training
-from search_spaces.frameworks import MEGATRON_DEEPSPEED
-from search_spaces.model import ModelSpec
-from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
-from search_spaces.setting import Capabilities, Setting
-from search_spaces.space import Bounds, Space
-from tuner.search.base import Search, Seen, Task
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.physics.framework_profiles import MEGATRON_DEEPSPEED
+from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.search_spaces.space_context import Capabilities, Setting
+from meshtune.tuner.search.base import Search, Seen, Task
 
 DEVICE = DeviceSpec(
     name="toy",

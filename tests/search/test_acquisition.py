@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tuner.search.acquisition import EQUAL, chance_better, cost_of, log_expected_improvement
-from tuner.search.speed import Component
+from meshtune.tuner.search.physics.acquisition import EQUAL, chance_better, cost_of, log_expected_improvement
+from meshtune.tuner.search.physics.speed import Component
 
 
 def test_the_expected_improvement_of_a_mixture_is_what_draws_find() -> None:

@@ -8,19 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from runners.outcome import Verdict
-from search_spaces.columns import FloatColumn
-from search_spaces.plan import Recompute
-from search_spaces.space import Bounds, Space
-from tuner.search.base import Seen, Task
-from tuner.search.batch import Batch
-from tuner.search.belief import Belief, PhysicsOptions, believe
-from tuner.search.catalogue import Catalogue
-from tuner.search.gaussian import condition
-from tuner.search.prior import Rows, rows_of, stack
-from tuner.search.speed import NOISE, Speeds, points_of
-from tuner.search.trials import read_trials
-from tuner.search.weighing import Weighing, moments_of
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.columns import FloatColumn
+from meshtune.search_spaces.plan import Recompute
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.tuner.search.base import Seen, Task
+from meshtune.tuner.search.physics.batch import Batch
+from meshtune.tuner.search.physics.belief import Belief, PhysicsOptions, believe
+from meshtune.tuner.search.physics.catalogue import Catalogue
+from meshtune.tuner.search.physics.gaussian import condition
+from meshtune.tuner.search.physics.history import read_trials
+from meshtune.tuner.search.physics.prior import Rows, rows_of, stack
+from meshtune.tuner.search.physics.speed import NOISE, Speeds, points_of
+from meshtune.tuner.search.physics.weighing import Weighing, moments_of
 
 UNDER_WAY = 3
 

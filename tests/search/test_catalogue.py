@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from search_spaces.columns import Columns, columns_of
-from search_spaces.estimates import Training
-from search_spaces.plan import Plan
-from search_spaces.space import Bounds, Space
-from tuner.search import catalogue as module
-from tuner.search.base import Past, Task
-from tuner.search.catalogue import Catalogue
-from tuner.search.prior import Rows, rows_of
+from meshtune.search_spaces.columns import Columns, columns_of
+from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.tuner.search.base import Past, Task
+from meshtune.tuner.search.physics import catalogue as module
+from meshtune.tuner.search.physics.catalogue import Catalogue
+from meshtune.tuner.search.physics.prior import Rows, rows_of
 
 
 class Counting:

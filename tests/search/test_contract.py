@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runners.outcome import Verdict
-from search_spaces.estimates import Training
-from search_spaces.frameworks import MEGATRON_DEEPSPEED
-from search_spaces.plan import Plan, Recompute
-from search_spaces.space import Bounds, Space
-from tuner.search.base import Search, Seen, Task
-from tuner.search.registry import SEARCHES, create_search
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.physics.framework_profiles import MEGATRON_DEEPSPEED
+from meshtune.search_spaces.plan import Plan, Recompute
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.tuner.search.base import Search, Seen, Task
+from meshtune.tuner.search.registry import SEARCHES, create_search
 
 KINDS = sorted(SEARCHES)
 SEEDED = [kind for kind in KINDS if kind not in ("grid", "physics")]

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from search_spaces.plan import Recompute, Schedule
-from search_spaces.space import Bounds, Space
-from tuner.search.encoding import Encoding
+from meshtune.search_spaces.plan import Recompute, Schedule
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.tuner.search.library.encoding import Encoding
 
 MakeSpace = Callable[[int, int | None, Bounds], Space]
 

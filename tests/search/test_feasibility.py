@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runners.outcome import Verdict
-from search_spaces.columns import FloatColumn
-from search_spaces.space import Bounds, Space
-from tuner.search.base import Task
-from tuner.search.feasibility import BASE_FAILURES, HYPOTHESES, Feasibility, Tried, learn_feasibility
-from tuner.search.prior import Rows, rows_of
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.columns import FloatColumn
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.tuner.search.base import Task
+from meshtune.tuner.search.physics.feasibility import BASE_FAILURES, HYPOTHESES, Feasibility, Tried, learn_feasibility
+from meshtune.tuner.search.physics.prior import Rows, rows_of
 
 
 @pytest.fixture(scope="module")

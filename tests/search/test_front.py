@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tuner.search.front import added_area, dominated_area, front_of
-from tuner.search.pareto import Outlook, chance_of_growth, log_expected_growth, measured_front
+from meshtune.tuner.search.physics.hypervolume import added_area, dominated_area, front_of
+from meshtune.tuner.search.physics.pareto import Outlook, chance_of_growth, log_expected_growth, measured_front
 
 REFERENCE = np.array([1.0, 1.0])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tuner.search.gaussian import Field, Points, View, condition, tamed
+from meshtune.tuner.search.physics.gaussian import Field, Points, View, condition, tamed
 
 FIELD = Field(slopes=1.5, amplitude=0.3, length=1.2, offset=0.4, campaign_offset=0.1)
 

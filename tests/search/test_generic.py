@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from runners.outcome import Verdict
-from search_spaces.plan import Plan, Recompute
-from search_spaces.space import Bounds, Space
-from tuner.search.base import SearchMisconfigured, Seen, Task
-from tuner.search.registry import create_search
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.plan import Plan, Recompute
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.tuner.search.base import SearchMisconfigured, Seen, Task
+from meshtune.tuner.search.registry import create_search
 
 GIB = 2**30
 SEARCHES = [

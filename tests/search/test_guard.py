@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runners.outcome import Verdict
-from search_spaces.estimates import Training, usable_bytes
-from search_spaces.physics import estimate_memory
-from search_spaces.space import Bounds, Space
-from tuner.search.base import Seen, Task
-from tuner.search.guard import in_turn
-from tuner.search.registry import create_search
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.physics.estimate import estimate_memory
+from meshtune.search_spaces.physics.estimates import Training, usable_bytes
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.tuner.search.base import Seen, Task
+from meshtune.tuner.search.library.memory_guard import in_turn
+from meshtune.tuner.search.registry import create_search
 
 GUARD = 0.5
 

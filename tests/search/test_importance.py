@@ -7,8 +7,8 @@ from itertools import product
 import optuna
 import pytest
 
-from search_spaces.plan import Recompute
-from tuner.search.importance import importances
+from meshtune.search_spaces.plan import Recompute
+from meshtune.tuner.results.analysis.importance import importances
 
 KNOBS = {
     "tp": (1, 2, 4, 8),

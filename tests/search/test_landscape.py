@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from search_spaces.plan import Recompute, Schedule
-from search_spaces.space import Bounds, Space
-from tuner.search.base import Seen, Task
-from tuner.search.registry import create_search
+from meshtune.search_spaces.plan import Recompute, Schedule
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.tuner.search.base import Seen, Task
+from meshtune.tuner.search.registry import create_search
 
 SEEDS = range(10)
 LIMIT = 100

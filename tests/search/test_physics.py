@@ -14,22 +14,20 @@ import numpy as np
 import pytest
 from wrong_prior import WAYS, create_wrong
 
-import tuner.search.catalogue
-import tuner.search.physics
-from runners.hidden import hidden_constants
-from runners.outcome import Verdict
-from search_spaces.columns import FloatColumn
-from search_spaces.constants import CONSTANTS, DEFAULTS, Constants
-from search_spaces.estimates import TimePart
-from search_spaces.knowledge import missing
-from search_spaces.physics import log_peak, log_step
-from search_spaces.plan import Recompute, Schedule
-from search_spaces.space import Bounds, Space
-from search_spaces.timing import time_parts
-from tuner.search.base import Past, Search, Seen, Task
-from tuner.search.belief import PhysicsOptions
-from tuner.search.physics import PhysicsSearch
-from tuner.search.pruning import surely_out_of_memory
+from meshtune.runners.outcome import Verdict
+from meshtune.runners.simulated.ground_truth import hidden_constants
+from meshtune.search_spaces.columns import FloatColumn
+from meshtune.search_spaces.physics.constants import CONSTANTS, DEFAULTS, Constants
+from meshtune.search_spaces.physics.estimate import log_peak, log_step
+from meshtune.search_spaces.physics.estimates import TimePart
+from meshtune.search_spaces.physics.timing import time_parts
+from meshtune.search_spaces.physics.unknown_speeds import missing
+from meshtune.search_spaces.plan import Recompute, Schedule
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.tuner.search.base import Past, Search, Seen, Task
+from meshtune.tuner.search.physics.belief import PhysicsOptions
+from meshtune.tuner.search.physics.pruning import surely_out_of_memory
+from meshtune.tuner.search.physics.search import PhysicsSearch
 
 GIB = 2**30
 NEAR = 0.95
@@ -302,8 +300,8 @@ def test_a_first_look_at_many_plans_chooses_as_weighing_all_of_them_does(
 ) -> None:
     seen = hidden(large, 1).some(told)
     exact = PhysicsSearch(0).ask(large, seen, 2)
-    monkeypatch.setattr(tuner.search.catalogue, "MOST_SLOPED", 500)
-    monkeypatch.setattr(tuner.search.physics, "SCREENED", 60)
+    monkeypatch.setattr("meshtune.tuner.search.physics.catalogue.MOST_SLOPED", 500)
+    monkeypatch.setattr("meshtune.tuner.search.physics.search.SCREENED", 60)
     screened = PhysicsSearch(0).ask(large, seen, 2)
     assert screened.plans == exact.plans
     if told:

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runners.hidden import hidden_constants
-from runners.outcome import Verdict
-from search_spaces.columns import columns_of
-from search_spaces.constants import DEFAULTS
-from search_spaces.estimates import Training
-from search_spaces.framework import Framework
-from search_spaces.frameworks import FSDP, MEGATRON_DEEPSPEED, NANOTRON, TRAINER_BFLOAT16
-from search_spaces.physics import log_peak
-from search_spaces.plan import Plan, Recompute, Schedule
-from search_spaces.space import Bounds, Space
-from tuner.search.base import Seen, Task
-from tuner.search.physics import PhysicsSearch
-from tuner.search.pruning import surely_out_of_memory
+from meshtune.runners.outcome import Verdict
+from meshtune.runners.simulated.ground_truth import hidden_constants
+from meshtune.search_spaces.columns import columns_of
+from meshtune.search_spaces.physics.constants import DEFAULTS
+from meshtune.search_spaces.physics.estimate import log_peak
+from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profiles import FSDP, MEGATRON_DEEPSPEED, NANOTRON, TRAINER_BFLOAT16
+from meshtune.search_spaces.plan import Plan, Recompute, Schedule
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.tuner.search.base import Seen, Task
+from meshtune.tuner.search.physics.pruning import surely_out_of_memory
+from meshtune.tuner.search.physics.search import PhysicsSearch
 
 WITNESSES = 400
 SLACK = 0.01

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tuner.search.base import SearchMisconfigured, UnknownSearch
-from tuner.search.deephyper import DeepHyperOptions, DeepHyperSearch
-from tuner.search.registry import SEARCHES, create_search
+from meshtune.tuner.search.base import SearchMisconfigured, UnknownSearch
+from meshtune.tuner.search.library.deephyper import DeepHyperOptions, DeepHyperSearch
+from meshtune.tuner.search.registry import SEARCHES, create_search
 
 
 def test_an_unknown_search_names_the_known_ones_and_the_nearest() -> None:

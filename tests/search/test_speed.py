@@ -7,11 +7,19 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from search_spaces.columns import FloatColumn
-from search_spaces.space import Space
-from tuner.search.base import Task
-from tuner.search.prior import Rows, rows_of
-from tuner.search.speed import HYPOTHESES, LEAST_WEIGHT, NOISE, Expects, Speeds, learn_speeds, points_of
+from meshtune.search_spaces.columns import FloatColumn
+from meshtune.search_spaces.space import Space
+from meshtune.tuner.search.base import Task
+from meshtune.tuner.search.physics.prior import Rows, rows_of
+from meshtune.tuner.search.physics.speed import (
+    HYPOTHESES,
+    LEAST_WEIGHT,
+    NOISE,
+    Expects,
+    Speeds,
+    learn_speeds,
+    points_of,
+)
 
 # Of Student's t with 3 degrees of freedom: what 75 % and 99.5 % of it lie below.
 QUARTILE, FAR_OUT = 0.764892, 5.840909

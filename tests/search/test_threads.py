@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from threadpoolctl import ThreadpoolController
 
-from search_spaces.columns import Columns
-from search_spaces.estimates import Training
-from search_spaces.space import Space
-from tuner.search.base import Task
-from tuner.search.physics import PhysicsSearch
-from tuner.search.prior import Rows, rows_of
-from tuner.search.threads import one_thread
+from meshtune.search_spaces.columns import Columns
+from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.space import Space
+from meshtune.tuner.search.base import Task
+from meshtune.tuner.search.physics.prior import Rows, rows_of
+from meshtune.tuner.search.physics.search import PhysicsSearch
+from meshtune.tuner.search.physics.threads import one_thread
 
 
 def threads() -> list[int]:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runners.outcome import Verdict
-from search_spaces.plan import Plan, Recompute
-from search_spaces.space import Bounds, Space
-from tuner.search.base import Past, Seen, Task
-from tuner.search.catalogue import Catalogue
-from tuner.search.prior import rows_of
-from tuner.search.trials import LEAST_PAST, MOST_OBSERVATIONS, MOST_PAST, Trials, read_trials
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.plan import Plan, Recompute
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.tuner.search.base import Past, Seen, Task
+from meshtune.tuner.search.physics.catalogue import Catalogue
+from meshtune.tuner.search.physics.history import LEAST_PAST, MOST_OBSERVATIONS, MOST_PAST, Trials, read_trials
+from meshtune.tuner.search.physics.prior import rows_of
 
 
 def read(task: Task, seen: Sequence[Seen]) -> Trials:

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runners.outcome import Verdict
-from search_spaces.plan import Recompute
-from search_spaces.space import Bounds, Space
-from tuner.search.acquisition import EQUAL, Cost
-from tuner.search.base import Seen, Task
-from tuner.search.belief import PhysicsOptions, believe
-from tuner.search.catalogue import Catalogue
-from tuner.search.front import dominated_area, front_of
-from tuner.search.physics import PhysicsSearch
-from tuner.search.prior import Rows, rows_of, stack
-from tuner.search.trials import read_trials
-from tuner.search.weighing import Weighing
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.plan import Recompute
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.tuner.search.base import Seen, Task
+from meshtune.tuner.search.physics.acquisition import EQUAL, Cost
+from meshtune.tuner.search.physics.belief import PhysicsOptions, believe
+from meshtune.tuner.search.physics.catalogue import Catalogue
+from meshtune.tuner.search.physics.history import read_trials
+from meshtune.tuner.search.physics.hypervolume import dominated_area, front_of
+from meshtune.tuner.search.physics.prior import Rows, rows_of, stack
+from meshtune.tuner.search.physics.search import PhysicsSearch
+from meshtune.tuner.search.physics.weighing import Weighing
 
 SPREAD = 0.08
 

@@ -6,9 +6,9 @@ from math import inf, nan
 
 import pytest
 
-from runners.reading import read_value
-from search_spaces.checks import InvalidValue
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
+from meshtune.runners.documents import read_value
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
 
 CPU = {"name": "cpu", "kind": "cpu", "memory_bytes": 1}
 LINK = LinkSpec(latency_s=1e-6, bandwidth_bytes_per_s=1e9)

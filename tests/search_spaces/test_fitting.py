@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search_spaces.calibration import UNCALIBRATED, Calibration, Measured
-from search_spaces.checks import InvalidValue
-from search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
-from search_spaces.columns import Columns, rows
-from search_spaces.constants import CONSTANTS, DEFAULTS, TIME_CONSTANTS, Constants
-from search_spaces.estimates import Training, usable_bytes
-from search_spaces.fitting import calibrate
-from search_spaces.frameworks import NANOTRON, TRAINER_BFLOAT16
-from search_spaces.model import ModelSpec
-from search_spaces.physics import estimate, log_peak, log_step
-from search_spaces.setting import Capabilities, Setting
-from search_spaces.space import Bounds, Space
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
+from meshtune.search_spaces.columns import Columns, rows
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.calibration import UNCALIBRATED, Calibration, Measured
+from meshtune.search_spaces.physics.constants import CONSTANTS, DEFAULTS, TIME_CONSTANTS, Constants
+from meshtune.search_spaces.physics.estimate import estimate, log_peak, log_step
+from meshtune.search_spaces.physics.estimates import Training, usable_bytes
+from meshtune.search_spaces.physics.fitting import calibrate
+from meshtune.search_spaces.physics.framework_profiles import NANOTRON, TRAINER_BFLOAT16
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.search_spaces.space_context import Capabilities, Setting
 
 MODEL = ModelSpec(name="llama", layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=32768, seq_len=4096)
 DEVICE = DeviceSpec(

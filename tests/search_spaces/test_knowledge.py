@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
-from search_spaces.columns import columns_of
-from search_spaces.constants import DEFAULTS
-from search_spaces.estimates import Training
-from search_spaces.frameworks import MEGATRON_DEEPSPEED, TRAINER_BFLOAT16, TRAINER_FLOAT32
-from search_spaces.knowledge import missing, with_usual_speeds
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
-from search_spaces.timing import time_parts
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
+from meshtune.search_spaces.columns import columns_of
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.constants import DEFAULTS
+from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.physics.framework_profiles import MEGATRON_DEEPSPEED, TRAINER_BFLOAT16, TRAINER_FLOAT32
+from meshtune.search_spaces.physics.timing import time_parts
+from meshtune.search_spaces.physics.unknown_speeds import missing, with_usual_speeds
+from meshtune.search_spaces.plan import Plan
 
 MODEL = ModelSpec(name="any", layers=4, hidden=256, heads=8, ffn=1024, vocab=1024, seq_len=128)
 LINK = LinkSpec(latency_s=1e-6, bandwidth_bytes_per_s=1e9)

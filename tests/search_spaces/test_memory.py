@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search_spaces.activations import layer_bytes
-from search_spaces.cluster import ClusterSpec, DeviceSpec
-from search_spaces.columns import columns_of
-from search_spaces.constants import DEFAULTS
-from search_spaces.estimates import MemoryPart, Training
-from search_spaces.framework import Framework
-from search_spaces.frameworks import MEGATRON_DEEPSPEED, NANOTRON, TRAINER_BFLOAT16
-from search_spaces.memory import in_flight, memory_parts, stage_parts
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan, Schedule
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec
+from meshtune.search_spaces.columns import columns_of
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.activations import layer_bytes
+from meshtune.search_spaces.physics.constants import DEFAULTS
+from meshtune.search_spaces.physics.estimates import MemoryPart, Training
+from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profiles import MEGATRON_DEEPSPEED, NANOTRON, TRAINER_BFLOAT16
+from meshtune.search_spaces.physics.memory import in_flight, memory_parts, stage_parts
+from meshtune.search_spaces.plan import Plan, Schedule
 
 GPT = ModelSpec(
     name="gpt",

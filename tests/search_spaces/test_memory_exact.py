@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from runners.trainer.exact import exact_peak
-from runners.trainer.job import Dtype, Job, Router
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from search_spaces.columns import columns_of
-from search_spaces.constants import DEFAULTS
-from search_spaces.estimates import Training
-from search_spaces.frameworks import TRAINER_BFLOAT16
-from search_spaces.memory import stage_parts
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
+from meshtune.runners.trainer.exact import exact_peak
+from meshtune.runners.trainer.job import Dtype, Job, Router
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.columns import columns_of
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.constants import DEFAULTS
+from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.physics.framework_profiles import TRAINER_BFLOAT16
+from meshtune.search_spaces.physics.memory import stage_parts
+from meshtune.search_spaces.plan import Plan
 
 # What a plain test run takes of a list, and what it leaves to `make test-matrix`.
 SLOW, LONG = pytest.mark.slow, pytest.mark.matrix

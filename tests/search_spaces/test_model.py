@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from runners.reading import read_value
-from search_spaces.checks import InvalidValue
-from search_spaces.model import Activation, ModelSpec, Norm, Position
-from search_spaces.presets import model_presets
+from meshtune.runners.documents import read_value
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
+from meshtune.search_spaces.presets import model_presets
 
 BARE = {"layers": 1, "hidden": 4, "heads": 2, "ffn": 8, "vocab": 16, "seq_len": 8}
 

@@ -8,19 +8,33 @@ from math import exp
 import numpy as np
 import pytest
 
-from search_spaces import physics
-from search_spaces.calibration import UNCALIBRATED
-from search_spaces.checks import InvalidValue
-from search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
-from search_spaces.columns import columns_of, rows
-from search_spaces.constants import CONSTANTS, DEFAULTS, MEMORY_CONSTANTS, PRIOR_LOG_SD, TIME_CONSTANTS, stacked
-from search_spaces.estimates import Training
-from search_spaces.frameworks import NANOTRON
-from search_spaces.memory import memory_parts
-from search_spaces.model import ModelSpec
-from search_spaces.physics import estimate, estimate_memory, estimate_time, log_peak, log_step, slopes
-from search_spaces.plan import Plan
-from search_spaces.timing import time_parts
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
+from meshtune.search_spaces.columns import columns_of, rows
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.calibration import UNCALIBRATED
+from meshtune.search_spaces.physics.constants import (
+    CONSTANTS,
+    DEFAULTS,
+    MEMORY_CONSTANTS,
+    PRIOR_LOG_SD,
+    TIME_CONSTANTS,
+    stacked,
+)
+from meshtune.search_spaces.physics.estimate import (
+    TOGETHER,
+    estimate,
+    estimate_memory,
+    estimate_time,
+    log_peak,
+    log_step,
+    slopes,
+)
+from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.physics.framework_profiles import NANOTRON
+from meshtune.search_spaces.physics.memory import memory_parts
+from meshtune.search_spaces.physics.timing import time_parts
+from meshtune.search_spaces.plan import Plan
 
 MODEL = ModelSpec(name="llama", layers=16, hidden=2048, heads=32, kv_heads=8, ffn=8192, vocab=32768, seq_len=4096)
 DEVICE = DeviceSpec(
@@ -101,7 +115,7 @@ def test_many_plans_get_the_answers_that_each_gets_alone():
 
 
 def test_plans_beyond_one_batch_of_variants_get_the_same_answers():
-    count = 2 * physics.TOGETHER // (2 * len(TIME_CONSTANTS)) + 7
+    count = 2 * TOGETHER // (2 * len(TIME_CONSTANTS)) + 7
     many = {name: np.resize(column, count) for name, column in COLUMNS.items()}
     few, found = (slopes(log_step, TRAINING, columns, DEFAULTS, TIME_CONSTANTS) for columns in (COLUMNS, many))
     assert np.array_equal(found, np.resize(few, found.shape))

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_spaces.checks import InvalidValue
-from search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
-from search_spaces.space import Bounds, Space
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.space import Bounds, Space
 
 VALUES = {
     "zero_stage": st.integers(0, 3),

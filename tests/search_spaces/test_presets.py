@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from runners.reading import read_value
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
-from search_spaces.model import ModelSpec, Position
-from search_spaces.presets import MODEL_FILES, cluster_presets, device_presets, model_presets
-from tuner.documents import InvalidSpec, parse_yaml, read_spec
+from meshtune.runners.documents import read_value
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
+from meshtune.search_spaces.model import ModelSpec, Position
+from meshtune.search_spaces.presets import MODEL_FILES, cluster_presets, device_presets, model_presets
+from meshtune.tuner.specs.read import InvalidSpec, parse_yaml, read_spec
 
 PAGE = Path(__file__).parents[2] / "docs" / "presets.md"
 FOLDER = Path(__file__).parents[2] / "search_spaces" / "presets"

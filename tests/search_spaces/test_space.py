@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search_spaces.checks import InvalidValue
-from search_spaces.constraints import CONSTRAINTS
-from search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
-from search_spaces.setting import Capabilities
-from search_spaces.space import MOST_COMBINATIONS, Bounds, Space, SpaceTooLarge
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.constraints import CONSTRAINTS
+from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.space import MOST_COMBINATIONS, Bounds, Space, SpaceTooLarge
+from meshtune.search_spaces.space_context import Capabilities
 
 ALL = {"recompute": tuple(Recompute), "schedule": tuple(Schedule)}
 

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from search_spaces.checks import InvalidValue
-from search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
-from search_spaces.columns import columns_of
-from search_spaces.constants import DEFAULTS
-from search_spaces.estimates import TimePart, Training
-from search_spaces.framework import Framework
-from search_spaces.model import ModelSpec
-from search_spaces.network import Network
-from search_spaces.plan import ContextParallel, Plan
-from search_spaces.timing import time_parts
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
+from meshtune.search_spaces.columns import columns_of
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.constants import DEFAULTS
+from meshtune.search_spaces.physics.estimates import TimePart, Training
+from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.network import Network
+from meshtune.search_spaces.physics.timing import time_parts
+from meshtune.search_spaces.plan import ContextParallel, Plan
 
 RATE, MEMORY = 1e14, 1e12
 LLAMA = ModelSpec(name="llama", layers=16, hidden=2048, heads=32, kv_heads=8, ffn=8192, vocab=32768, seq_len=2048)

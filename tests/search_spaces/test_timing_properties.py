@@ -9,19 +9,19 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
-from search_spaces.columns import columns_of, rows
-from search_spaces.constants import DEFAULTS
-from search_spaces.estimates import TimePart, Training
-from search_spaces.framework import Framework
-from search_spaces.frameworks import FSDP, MEGATRON_DEEPSPEED, NANOTRON, TRAINER_BFLOAT16
-from search_spaces.model import ModelSpec
-from search_spaces.physics import estimate
-from search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
-from search_spaces.presets import cluster_presets, model_presets
-from search_spaces.setting import Capabilities, Setting
-from search_spaces.space import Bounds, Space
-from search_spaces.timing import time_parts
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
+from meshtune.search_spaces.columns import columns_of, rows
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.constants import DEFAULTS
+from meshtune.search_spaces.physics.estimate import estimate
+from meshtune.search_spaces.physics.estimates import TimePart, Training
+from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profiles import FSDP, MEGATRON_DEEPSPEED, NANOTRON, TRAINER_BFLOAT16
+from meshtune.search_spaces.physics.timing import time_parts
+from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.presets import cluster_presets, model_presets
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.search_spaces.space_context import Capabilities, Setting
 
 
 def model_of(name: str) -> ModelSpec:

@@ -10,18 +10,17 @@ from alembic import command
 from postgres_lab import PostgresLab
 from sqlalchemy import MetaData, func, insert, select
 
-from runners.outcome import Measurement, Outcome, Verdict
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
-from search_spaces.model import Activation, ModelSpec, Norm
-from search_spaces.plan import Plan, Recompute, Schedule
-from search_spaces.space import Bounds
-from tuner.campaign import Campaign, CampaignState
-from tuner.expectation import Expectation
-from tuner.search.base import Choice
-from tuner.spec import Backend, Budget, CampaignSpec, Objective, TrialLimits
-from tuner.store import Store, schema, tables
-from tuner.store.database import Database
-from tuner.trial import Origin
+from meshtune.runners.outcome import Measurement, Outcome, Verdict
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
+from meshtune.search_spaces.model import Activation, ModelSpec, Norm
+from meshtune.search_spaces.plan import Plan, Recompute, Schedule
+from meshtune.search_spaces.space import Bounds
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.proposal import Choice, Expectation
+from meshtune.tuner.campaign.spec import Backend, Budget, CampaignSpec, Objective, TrialLimits
+from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.store import Store, schema, tables
+from meshtune.tuner.store.database import Database
 
 
 @pytest.fixture(scope="session")

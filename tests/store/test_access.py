@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from runners.outcome import Verdict
-from tuner.audit import KEPT_S, MOST_CHARACTERS, Deed
-from tuner.store import AlreadyExists, NotFound, Store, access
-from tuner.store.access_keys import Answer, Claim
-from tuner.token_quota import QuotaExceeded
-from tuner.tokens import UNLIMITED, Quotas, Scope, Token, Used, digest
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.access.audit import KEPT_S, MOST_CHARACTERS, Deed
+from meshtune.tuner.access.token_quotas import QuotaExceeded
+from meshtune.tuner.access.tokens import UNLIMITED, Quotas, Scope, Token, Used, digest
+from meshtune.tuner.store import AlreadyExists, NotFound, Store, access
+from meshtune.tuner.store.access_keys import Answer, Claim
 
 NOW = 1000.0
 

@@ -1,9 +1,9 @@
 import pytest
 
-from tuner.campaign import CampaignState
-from tuner.store import AlreadyExists, IllegalMove, NotFound, Store
-from tuner.store.codec import decode_spec, encode_spec
-from tuner.trial import Origin
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.store import AlreadyExists, IllegalMove, NotFound, Store
+from meshtune.tuner.store.codec import decode_spec, encode_spec
 
 
 def test_a_spec_survives_json_exactly(make):

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from runners.outcome import Verdict
-from tuner.store import IllegalMove, Store, database
-from tuner.trial import Origin, TrialState
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.trial import Origin, TrialState
+from meshtune.tuner.store import IllegalMove, Store, database
 
 THREADS = 8
 # Of the trials that the killed process finishes: it cannot have come to the last ones, see FINISH_THEM_ALL.
@@ -118,8 +118,8 @@ def test_a_reader_sees_each_trial_whole_while_it_is_written(store: Store, make):
 # What it says of one trial takes 4 KiB, of which a pipe holds 64: it waits for its reader after so many trials.
 FINISH_THEM_ALL = """
 import sys
-from runners.outcome import Measurement, Outcome, Verdict
-from tuner.store import Store
+from meshtune.runners.outcome import Measurement, Outcome, Verdict
+from meshtune.tuner.store import Store
 outcome = Outcome(
     verdict=Verdict.OK, measurement=Measurement(step_times_s=(1.0,) * 200, tokens_per_step=1, devices=1)
 )

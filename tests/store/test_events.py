@@ -4,12 +4,12 @@ from itertools import count
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runners.outcome import Verdict
-from search_spaces.plan import Plan
-from tuner.campaign import CampaignState, Event
-from tuner.search.base import Choice
-from tuner.store import AlreadyExists, IllegalMove, NotFound, Store, database
-from tuner.trial import Origin, TrialState
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.campaign import CampaignState, Event
+from meshtune.tuner.campaign.proposal import Choice
+from meshtune.tuner.campaign.trial import Origin, TrialState
+from meshtune.tuner.store import AlreadyExists, IllegalMove, NotFound, Store, database
 
 _ids = count()
 

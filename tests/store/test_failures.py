@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.pool import Pool
 
-from runners.outcome import Verdict
-from tuner.campaign import CampaignState
-from tuner.store import Store, StoreError, StoreUnavailable, database
-from tuner.trial import Origin, TrialState
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.trial import Origin, TrialState
+from meshtune.tuner.store import Store, StoreError, StoreUnavailable, database
 
 
 def refused(url: str, match: str, *, transient: bool) -> str:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from runners.outcome import Verdict
-from tuner.campaign import CampaignState
-from tuner.store import Lease, LeaseLost, Store, StoreUnavailable, claim_database
-from tuner.store.database import Database
-from tuner.trial import Origin, TrialState
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.trial import Origin, TrialState
+from meshtune.tuner.store import Lease, LeaseLost, Store, StoreUnavailable, claim_database
+from meshtune.tuner.store.database import Database
 
 ME, OTHER = "here:1:aaaaaa", "there:2:bbbbbb"
 
@@ -187,7 +187,7 @@ def test_a_writer_that_stands_still_in_its_transaction_does_not_keep_others_out(
         make.running(store)
         stopped = Database(postgres_url)
         gone = pytest.raises(StoreUnavailable, match=r"stood still|cannot be reached")
-        monkeypatch.setattr("tuner.store.database.STANDSTILL_S", 1)
+        monkeypatch.setattr("meshtune.tuner.store.database.STANDSTILL_S", 1)
         with gone as caught, stopped.writing() as connection:
             monkeypatch.undo()  # who comes after it may be as slow as ever
             store.add_elapsed("c1", 1.0, 200.0)  # waits, and comes through

@@ -6,19 +6,18 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from runners.causes import Cause
-from runners.outcome import FAILED, Measurement, Outcome, Verdict
-from search_spaces.plan import PLAN_FIELDS, Plan, Recompute
-from tuner.campaign import CampaignState
-from tuner.pages import CampaignKey, CampaignsWanted, Mark, Order, TrialKey, TrialsWanted
-from tuner.prediction import fullest_rank_bytes
-from tuner.ranking import completed, numbers_of, rank
-from tuner.recommend import recommend, recommend_among
-from tuner.search.base import Choice
-from tuner.spec import Backend, Objective
-from tuner.store import NotFound, Store
-from tuner.summary import summarise
-from tuner.trial import Origin, Trial, TrialState
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import FAILED, Measurement, Outcome, Verdict
+from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Mark, Order, TrialKey, TrialsWanted
+from meshtune.tuner.campaign.proposal import Choice
+from meshtune.tuner.campaign.spec import Backend, Objective
+from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
+from meshtune.tuner.results.ranking import completed, numbers_of, rank
+from meshtune.tuner.results.recommendation import recommend, recommend_among
+from meshtune.tuner.results.summary import summarise
+from meshtune.tuner.store import NotFound, Store
 
 LONG_LOG = "a line of a log\n" * 50
 
@@ -259,7 +258,7 @@ def test_scores_say_what_the_measurements_say(store: Store, make, seed: int):
             continue
         assert score[:3] == (trial.number, trial.origin, trial.plan.key)
         assert score[3:6] == (measured.tokens_per_step, measured.devices, measured.model_flops_per_token)
-        assert score[6:] == (measured.step_time_s, fullest_rank_bytes(measured))
+        assert score[6:] == (measured.step_time_s, measured.fullest_rank_bytes)
     assert not scores
 
 

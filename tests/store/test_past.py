@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from runners.outcome import Verdict
-from tuner.campaign import Lesson
-from tuner.spec import Backend
-from tuner.store import NotFound, Store
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.campaign import Lesson
+from meshtune.tuner.campaign.spec import Backend
+from meshtune.tuner.store import NotFound, Store
 
 LESSONS = (Lesson(campaign_id="old", trials=20, weight=0.35), Lesson(campaign_id="older", trials=1, weight=1.0))
 

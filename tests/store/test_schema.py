@@ -5,8 +5,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, inspect, text
 
-from tuner.store import Store, StoreError, StoreUnavailable, schema, tables
-from tuner.trial import Origin
+from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.store import Store, StoreError, StoreUnavailable, schema, tables
 
 
 def differences(connection: Connection) -> list[tuple]:

@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text, update
 
-from runners.causes import Cause
-from runners.outcome import Verdict
-from tuner.campaign import CampaignState
-from tuner.spec import Backend
-from tuner.store import Store, tables
-from tuner.summary import Summary, summarise
-from tuner.trial import Origin
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.spec import Backend
+from meshtune.tuner.campaign.summary import Summary
+from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.results.summary import summarise
+from meshtune.tuner.store import Store, tables
 
 
 @pytest.fixture

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from sqlalchemy import Table, event, insert, select
 
-from runners.outcome import Measurement, Outcome, Verdict
-from runners.profile import Profile
-from search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
-from tuner.campaign import CampaignState
-from tuner.search.base import Choice
-from tuner.store import AlreadyExists, IllegalMove, NotFound, Store, StoreError, tables
-from tuner.store.rows import attempt_row, measurement_row, outcome_columns, step_rows, trial_row
-from tuner.trial import Attempt, Origin, Trial, TrialState, job_name
+from meshtune.runners.measuring.step_breakdown import Profile
+from meshtune.runners.outcome import Measurement, Outcome, Verdict
+from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.proposal import Choice
+from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState, job_name
+from meshtune.tuner.store import AlreadyExists, IllegalMove, NotFound, Store, StoreError, tables
+from meshtune.tuner.store.rows import attempt_row, measurement_row, outcome_columns, step_rows, trial_row
 
 EVERY_FIELD = Plan(
     tp=2,

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from runners.commands import call
-from runners.outcome import Verdict
-from tuner.store import Store, StoreError, StoreUnavailable, integrity, upkeep
-from tuner.store.serving import claim_database
-from tuner.trial import Origin
+from meshtune.runners.outcome import Verdict
+from meshtune.runners.processes.command import call
+from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.store import Store, StoreError, StoreUnavailable, integrity, maintenance
+from meshtune.tuner.store.serving import claim_database
 
 
 @pytest.fixture
@@ -133,8 +133,8 @@ def test_a_copy_made_while_others_write_is_whole(file, tmp_path, make):
     try:
         for turn in range(5):
             target = tmp_path / f"copy{turn}.db"
-            with upkeep.new_file(target, force=False) as partial:
-                upkeep.copy_sqlite(file, partial)
+            with maintenance.new_file(target, force=False) as partial:
+                maintenance.copy_sqlite(file, partial)
             assert troubles(target) == []
     finally:
         over.set()
@@ -144,8 +144,8 @@ def test_a_copy_made_while_others_write_is_whole(file, tmp_path, make):
 
 def test_a_copy_is_one_file_that_only_its_owner_reads(file, tmp_path):
     target = tmp_path / "copy.db"
-    with upkeep.new_file(target, force=False) as partial:
-        upkeep.copy_sqlite(file, partial)
+    with maintenance.new_file(target, force=False) as partial:
+        maintenance.copy_sqlite(file, partial)
     assert target.stat().st_mode & 0o777 == 0o600
     assert sorted(path.name for path in tmp_path.glob("*copy*")) == ["copy.db"]
     with Store.open(f"sqlite:///{target}") as copy, Store.open(f"sqlite:///{file}") as original:
@@ -155,10 +155,10 @@ def test_a_copy_is_one_file_that_only_its_owner_reads(file, tmp_path):
 def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path):
     target = tmp_path / "there"
     target.write_text("precious")
-    with pytest.raises(StoreError, match="exists already"), upkeep.new_file(target, force=False):
+    with pytest.raises(StoreError, match="exists already"), maintenance.new_file(target, force=False):
         pass
     assert target.read_text() == "precious"
-    with upkeep.new_file(target, force=True) as partial:
+    with maintenance.new_file(target, force=True) as partial:
         partial.write_text("new")
     assert target.read_text() == "new"
 
@@ -167,7 +167,7 @@ def test_a_file_that_came_meanwhile_is_not_replaced(tmp_path):
     target = tmp_path / "there"
 
     def write() -> None:
-        with upkeep.new_file(target, force=False) as partial:
+        with maintenance.new_file(target, force=False) as partial:
             partial.write_text("new")
             target.write_text("precious")
 
@@ -192,25 +192,25 @@ def test_a_full_disk_is_told_and_leaves_nothing_behind(file, tmp_path):
     folder.mkdir()
     with (
         pytest.raises(StoreUnavailable, match="cannot be copied"),
-        upkeep.new_file(folder / "copy.db", force=False) as partial,
+        maintenance.new_file(folder / "copy.db", force=False) as partial,
         small_files(16384),
     ):
-        upkeep.copy_sqlite(file, partial)
+        maintenance.copy_sqlite(file, partial)
     assert list(folder.iterdir()) == []
 
 
 def test_an_upgrade_says_from_where_to_where(shared_url):
-    first = upkeep.upgrade(shared_url)
+    first = maintenance.upgrade(shared_url)
     assert first.before == ""
     assert first.after >= "0009"
-    assert upkeep.upgrade(shared_url) == upkeep.Upgraded(before=first.after, after=first.after)
+    assert maintenance.upgrade(shared_url) == maintenance.Upgraded(before=first.after, after=first.after)
 
 
 def test_an_upgrade_keeps_away_from_who_works_on_the_database(shared_url):
     with Store.open(shared_url) as store:
         store.leases.renew("host:1:abc", 60.0, serves=True)
         with pytest.raises(StoreUnavailable, match="is in use by host:1:abc"):
-            upkeep.upgrade(shared_url)
+            maintenance.upgrade(shared_url)
 
 
 def test_an_upgrade_keeps_away_from_a_service_of_an_older_version(file):
@@ -219,7 +219,7 @@ def test_an_upgrade_keeps_away_from_a_service_of_an_older_version(file):
         claim_database(store),
         pytest.raises(StoreUnavailable, match=f"process {os.getpid()}"),
     ):
-        upkeep.upgrade(f"sqlite:///{file}")
+        maintenance.upgrade(f"sqlite:///{file}")
 
 
 @pytest.mark.postgres
@@ -227,7 +227,7 @@ def test_a_dump_brings_a_postgresql_database_back(server, postgres_url, make, tm
     with Store.open(postgres_url) as store:
         make.running(store, trials=2)
         trials = store.trials("c1")
-    dump = upkeep.dump_of(postgres_url, tmp_path / "dump")
+    dump = maintenance.dump_of(postgres_url, tmp_path / "dump")
     for command in (dump.command, dump.check):
         answer = call(command, time_limit_s=60, environment={**os.environ, **dump.environment})
         assert answer.code == 0, answer.complaint
@@ -248,7 +248,7 @@ def test_a_dump_brings_a_postgresql_database_back(server, postgres_url, make, tm
     "url", ["postgresql://me:s3cret%40@db:5433/mesh", "postgresql://me@db/mesh?password=s3cret%40"]
 )
 def test_the_password_of_a_dump_is_in_its_environment_alone(url, tmp_path):
-    dump = upkeep.dump_of(url, tmp_path / "dump")
+    dump = maintenance.dump_of(url, tmp_path / "dump")
     assert dump.environment == {"PGPASSWORD": "s3cret@"}
     assert "s3cret" not in " ".join((*dump.command, *dump.check))
     assert any("me@db" in word for word in dump.command)

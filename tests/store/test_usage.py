@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from runners.causes import Cause
-from runners.outcome import Outcome, Verdict
-from tuner.campaign import CampaignState
-from tuner.quota import ALIVE_S, CLAIM_S, RECENT_S, Demand, Limits
-from tuner.spec import TrialLimits
-from tuner.store import NotFound, Store
-from tuner.store.usage import GRACE_S
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import Outcome, Verdict
+from meshtune.tuner.access.quotas import ALIVE_S, CLAIM_S, RECENT_S, Demand, Limits
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.spec import TrialLimits
+from meshtune.tuner.store import NotFound, Store
+from meshtune.tuner.store.usage import GRACE_S
 
 LIMIT_S = 300.0
 DEVICES = 8  # of the spec: 2 nodes of 4

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from jobs import children, wait_steps
 
-from runners.outcome import Measurement, read_result
-from runners.trainer.gang import LAST_WORDS_BYTES
-from runners.trainer.job import Job, Measuring, render_job
-from runners.workloads.base import read_tail
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
+from meshtune.runners.outcome import Measurement, read_result
+from meshtune.runners.trainer.gang import LAST_WORDS_BYTES
+from meshtune.runners.trainer.job import Job, Measuring, render_job
+from meshtune.runners.workloads.base import read_tail
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
 
 ROOT = Path(__file__).parents[2]
 JOB_LIMIT_S = 180  # for a machine that is busy with other things
@@ -28,7 +28,7 @@ JOB_LIMIT_S = 180  # for a machine that is busy with other things
 # sabotage.py beside it runs first, in the process of that job alone.
 WARM_PROCESS = """
 import os, sys
-from runners.trainer.main import main
+from meshtune.runners.trainer.main import main
 for line in sys.stdin:
     directory = line.strip()
     pid = os.fork()
@@ -156,7 +156,14 @@ def start_job(tmp_path: Path) -> Iterator[StartJob]:
     def start(job: Job) -> Running:
         (tmp_path / "job.json").write_text(render_job(job), encoding="utf-8")
         process = subprocess.Popen(
-            [sys.executable, "-m", "runners.trainer", str(tmp_path / "job.json"), "--directory", str(tmp_path)],
+            [
+                sys.executable,
+                "-m",
+                "meshtune.runners.trainer",
+                str(tmp_path / "job.json"),
+                "--directory",
+                str(tmp_path),
+            ],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,

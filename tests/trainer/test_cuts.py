@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from runners.trainer.model import Transformer
-from runners.trainer.parallel import materialize
-from runners.trainer.recompute import recompute_layers
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Recompute
+from meshtune.runners.trainer.model import Transformer
+from meshtune.runners.trainer.parallel import materialize
+from meshtune.runners.trainer.recompute import recompute_layers
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Recompute
 
 MIXTURE: dict[str, object] = {"experts": 4, "top_k": 2}
 
@@ -22,9 +22,9 @@ WRITE_DOWN = """
 import json
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
-from runners.trainer.model import Layer
-from runners.trainer.optimizer import Both, FlatAdamW, ShardedAdamW
-from runners.trainer.train import Trainer
+from meshtune.runners.trainer.model import Layer
+from meshtune.runners.trainer.optimizer import Both, FlatAdamW, ShardedAdamW
+from meshtune.runners.trainer.train import Trainer
 
 seen = {}
 blocks, step = Layer._blocks, Trainer.step

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from runners.trainer.attention import place_tensor
-from runners.trainer.context import places_of
-from runners.trainer.experts import Mixture
-from runners.trainer.job import Router
-from runners.trainer.model import Transformer
-from runners.trainer.pipeline import stages_of
-from search_spaces.model import ModelSpec
-from search_spaces.plan import ContextParallel, Plan, Schedule
+from meshtune.runners.trainer.attention import place_tensor
+from meshtune.runners.trainer.context import places_of
+from meshtune.runners.trainer.experts import Mixture
+from meshtune.runners.trainer.job import Router
+from meshtune.runners.trainer.model import Transformer
+from meshtune.runners.trainer.pipeline import stages_of
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import ContextParallel, Plan, Schedule
 
 SPEC = ModelSpec(
     name="m", layers=2, hidden=16, heads=2, ffn=24, vocab=32, seq_len=8, experts=4, top_k=2, activation="gelu"

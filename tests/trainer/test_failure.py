@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from runners.causes import Cause
-from runners.outcome import Verdict
-from runners.trainer.failure import Phase, RankFailure, describe, first_cause, read_failures, write_failure
-from runners.trainer.job import JobMalformed
-from search_spaces.checks import InvalidValue, Problem
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import Verdict
+from meshtune.runners.trainer.failure import Phase, RankFailure, describe, first_cause, read_failures, write_failure
+from meshtune.runners.trainer.job import JobMalformed
+from meshtune.search_spaces.checks import InvalidValue, Problem
 
 ROOT = Path(__file__).parents[2]
 
@@ -138,5 +138,5 @@ def test_the_first_cause_is_the_earliest_failure_that_is_no_echo():
 
 @pytest.mark.slow
 def test_failures_can_be_read_where_there_is_no_torch():
-    code = "import sys; sys.modules['torch'] = None; import runners.trainer.failure, runners.trainer.support"
+    code = "import sys; sys.modules['torch'] = None; from meshtune.runners.trainer import failure, support"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=180)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from runners.outcome import Verdict
-from runners.trainer.failure import Phase, first_cause, read_failures
-from runners.trainer.job import Measuring
+from meshtune.runners.outcome import Verdict
+from meshtune.runners.trainer.failure import Phase, first_cause, read_failures
+from meshtune.runners.trainer.job import Measuring
 
 pytestmark = pytest.mark.slow
 
@@ -119,7 +119,7 @@ def test_a_loss_that_is_no_number_fails_the_job(run_job, make_job):
 
 ABORT = """
 import os
-import runners.trainer.main as trainer_main
+import meshtune.runners.trainer.main as trainer_main
 measure = trainer_main.measure
 
 def break_down(*arguments):

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 COUNT_WORKERS = """
 import torch
 import torch.distributed as dist
-import runners.trainer.main as trainer_main
+import meshtune.runners.trainer.main as trainer_main
 measure = trainer_main.measure
 
 def measure_after_a_look(*arguments):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runners.trainer.job import render_job
+from meshtune.runners.trainer.job import render_job
 
 pytestmark = pytest.mark.slow
 
@@ -23,14 +23,14 @@ import torch
 from torch.distributed import barrier, destroy_process_group
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
-import runners.trainer.main as main
-from runners.trainer.failure import Progress
-from runners.trainer.gang import run_gang
-from runners.trainer.interception import Interception
-from runners.trainer.mesh import build_mesh
-from runners.trainer.parts import part_by_axis
-from runners.trainer.stopwatch import Stopwatch
-from runners.trainer.train import Trainer
+import meshtune.runners.trainer.main as main
+from meshtune.runners.trainer.failure import Progress
+from meshtune.runners.trainer.gang import run_gang
+from meshtune.runners.trainer.interception import Interception
+from meshtune.runners.trainer.mesh import build_mesh
+from meshtune.runners.trainer.parts import part_by_axis
+from meshtune.runners.trainer.stopwatch import Stopwatch
+from meshtune.runners.trainer.train import Trainer
 
 class Counting(TorchDispatchMode):
     count = 0
@@ -77,7 +77,7 @@ def test_every_communication_is_intercepted(tmp_path, make_job):
     for name, plan in PLANS.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "job.json").write_text(render_job(make_job(plan=plan)), encoding="utf-8")
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "ignore", "-c", COUNT, *PLANS]
     subprocess.run(command, cwd=tmp_path, env=env, check=False, timeout=180, stdout=subprocess.DEVNULL)
     for name, plan in PLANS.items():

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from runners.trainer.job import JobMalformed, parse_job, render_job
-from runners.trainer.support import require_supported
-from search_spaces.checks import InvalidValue
+from meshtune.runners.trainer.job import JobMalformed, parse_job, render_job
+from meshtune.runners.trainer.support import require_supported
+from meshtune.search_spaces.checks import InvalidValue
 
 
 def test_a_job_file_says_what_was_written(make_job):

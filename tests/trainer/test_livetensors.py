@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from runners.trainer.job import render_job
-from runners.trainer.livetensors import LiveTensors
-from runners.trainer.measure import COUNTED_STEPS
+from meshtune.runners.trainer.job import render_job
+from meshtune.runners.trainer.livetensors import LiveTensors
+from meshtune.runners.trainer.measure import COUNTED_STEPS
 
 KIB = 1024
 ROOT = Path(__file__).parents[2]
@@ -88,8 +88,8 @@ UNTOUCHED = """
 import torch
 from pathlib import Path
 from torch.utils._python_dispatch import _get_current_dispatch_mode
-import runners.trainer.main as main
-from runners.trainer.train import Trainer
+import meshtune.runners.trainer.main as main
+from meshtune.runners.trainer.train import Trainer
 inner, seen = Trainer.step, []
 def step(self, tokens, targets):
     seen.append((_get_current_dispatch_mode() is not None, torch.UntypedStorage.resize_ is not resize))
@@ -104,7 +104,7 @@ print(seen)
 @pytest.mark.slow
 def test_no_timed_step_is_watched(tmp_path, make_job):
     (tmp_path / "job.json").write_text(render_job(make_job()), encoding="utf-8")
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", UNTOUCHED],
         cwd=tmp_path,

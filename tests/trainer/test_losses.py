@@ -14,44 +14,44 @@ GPT: dict[str, object] = {"kv_heads": 4, "norm": "layernorm", "position": "learn
 MIXTURE: dict[str, object] = {"experts": 4, "top_k": 2}
 
 NO_SUM_OVER_REPLICAS = """
-from runners.trainer.optimizer import FlatAdamW
+from meshtune.runners.trainer.optimizer import FlatAdamW
 FlatAdamW._reduced = lambda self: self._gradients
 """
 SUM_OVER_DP_ALONE = """
 from dataclasses import replace
-import runners.trainer.train as train
+import meshtune.runners.trainer.train as train
 build_optimizer = train.build_optimizer
 train.build_optimizer = lambda job, mesh, *rest: build_optimizer(job, replace(mesh, replicas=mesh.dp), *rest)
 """
 LEARNED_PLACES_START_ANEW = """
-import runners.trainer.model as model
+import meshtune.runners.trainer.model as model
 places_of_rank = model.place_tensor
 model.place_tensor = lambda places, device: places_of_rank(places, device) - places[0].start
 """
 ROTATIONS_START_ANEW = """
-import runners.trainer.attention as attention
+import meshtune.runners.trainer.attention as attention
 rotate = attention.rotate
 attention.rotate = lambda x, places: rotate(x, (range(len(places[0])),))
 """
 TARGETS_OF_OTHER_PLACES = """
-import runners.trainer.train as train
+import meshtune.runners.trainer.train as train
 train.place_tensor = lambda places, device: (train_places(places, device) + 1) % 15
-from runners.trainer.attention import place_tensor as train_places
+from meshtune.runners.trainer.attention import place_tensor as train_places
 """
 TIED_COPIES_APART = """
-from runners.trainer.train import Trainer
+from meshtune.runners.trainer.train import Trainer
 Trainer._sum_tied = lambda self: None
 """
 EXPERTS_SUMMED_AS_THE_REST = """
 from dataclasses import replace
-import runners.trainer.train as train
+import meshtune.runners.trainer.train as train
 build_optimizer = train.build_optimizer
 train.build_optimizer = lambda job, mesh, *rest: build_optimizer(
     job, replace(mesh, expert_replicas=mesh.replicas), *rest
 )
 """
 ROUTER_GRADIENT_OF_ONE_RANK = """
-import runners.trainer.tensor as tensor
+import meshtune.runners.trainer.tensor as tensor
 local_weight = tensor._local_weight
 tensor._local_weight = lambda weight, gradient: local_weight(weight, weight.placements[0])
 """

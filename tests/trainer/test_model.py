@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from runners.trainer.attention import rotate
-from runners.trainer.model import Transformer
-from runners.trainer.parallel import materialize
-from runners.trainer.pipeline import cut_layers
-from runners.trainer.train import synthetic_batch
-from search_spaces.model import Activation, ModelSpec, Norm, Position
+from meshtune.runners.trainer.attention import rotate
+from meshtune.runners.trainer.model import Transformer
+from meshtune.runners.trainer.parallel import materialize
+from meshtune.runners.trainer.pipeline import cut_layers
+from meshtune.runners.trainer.train import synthetic_batch
+from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
 
 SHAPES = {"name": "m", "layers": 3, "hidden": 48, "heads": 6, "ffn": 80, "vocab": 101, "seq_len": 8}
 GPT2 = {

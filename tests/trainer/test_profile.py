@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from runners.outcome import Verdict, read_result
-from runners.profile import Part
-from runners.trainer.job import Measuring
+from meshtune.runners.measuring.step_breakdown import Part
+from meshtune.runners.outcome import Verdict, read_result
+from meshtune.runners.trainer.job import Measuring
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +68,7 @@ def test_a_pipeline_idles_at_least_as_long_as_theory_says(run_job, make_job):
 HELD_UP = """
 import os
 import time
-from runners.trainer.model import Layer
+from meshtune.runners.trainer.model import Layer
 
 forward = Layer.forward
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from service_process import free_port
 
-from runners.outcome import Verdict, read_result
-from runners.trainer.failure import Phase, read_failures
-from runners.trainer.job import render_job
+from meshtune.runners.outcome import Verdict, read_result
+from meshtune.runners.trainer.failure import Phase, read_failures
+from meshtune.runners.trainer.job import render_job
 
 pytestmark = pytest.mark.slow
 
@@ -24,10 +24,10 @@ LIMIT_S = 180  # for a machine that is busy with other things
 
 def start_ranks(directory: Path, world_size: int, ranks: int, **env: str) -> list[subprocess.Popen[bytes]]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("MASTER_", "GLOO_"))}
-    own = {"WORLD_SIZE": str(world_size), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | env
+    own = {"WORLD_SIZE": str(world_size), "OMP_NUM_THREADS": "1"} | env
     return [
         subprocess.Popen(
-            [sys.executable, "-m", "runners.trainer", "job.json"],
+            [sys.executable, "-m", "meshtune.runners.trainer", "job.json"],
             cwd=directory,
             env=clean | own | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.DEVNULL,
@@ -81,7 +81,7 @@ def test_a_gang_of_the_wrong_size_is_refused(tmp_path, make_job):
 
 def test_importing_the_trainer_starts_nothing():
     code = """
-import runners.trainer.main, torch
+import meshtune.runners.trainer.main, torch
 threads = next(line for line in open("/proc/self/status") if line.startswith("Threads:"))
 assert threads.split()[1] == "1", threads
 assert not torch.cuda.is_initialized()

@@ -10,8 +10,8 @@ import pytest
 pytestmark = pytest.mark.slow
 
 REPLICATE = """
-import runners.trainer.train as train
-from runners.trainer.parallel import Sharding
+import meshtune.runners.trainer.train as train
+from meshtune.runners.trainer.parallel import Sharding
 train.choose_sharding = lambda job: Sharding.REPLICATE
 """
 TIED: dict[str, object] = {"tied_head": True}

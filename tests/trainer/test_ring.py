@@ -10,12 +10,12 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-UNCHECKED = "import runners.trainer.main as trainer_main; trainer_main.require_supported = lambda job: None\n"
+UNCHECKED = "import meshtune.runners.trainer.main as trainer_main; trainer_main.require_supported = lambda job: None\n"
 STAND_IN = (
     UNCHECKED
     + """
 import torch
-import runners.trainer.ring as ring
+import meshtune.runners.trainer.ring as ring
 
 aten = torch.ops.aten
 kernels = torch.library.Library("aten", "IMPL")
@@ -39,7 +39,7 @@ ring.attend_causally = lambda q, k, v: aten._scaled_dot_product_flash_attention(
 """
 )
 ALONE = """
-from runners.trainer.attention import attend_causally
+from meshtune.runners.trainer.attention import attend_causally
 ring.RingAttention.__call__ = lambda self, query, key, value: attend_causally(query, key, value)
 """
 

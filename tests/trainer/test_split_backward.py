@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-UNCHECKED = "import runners.trainer.main as trainer_main; trainer_main.require_supported = lambda job: None"
+UNCHECKED = "import meshtune.runners.trainer.main as trainer_main; trainer_main.require_supported = lambda job: None"
 
 
 @pytest.mark.parametrize("schedule", ["zbv", "zero_bubble"])

@@ -6,20 +6,20 @@ import time
 
 import pytest
 
-from runners.base import JobState, JobStatus
-from runners.outcome import Verdict
-from runners.trainer.failure import read_failures
-from runners.trainer.job import Measuring
-from runners.trainer.watchdog import stillness
-from runners.workloads.torch import TorchWorkload
+from meshtune.runners.base import JobState, JobStatus
+from meshtune.runners.outcome import Verdict
+from meshtune.runners.trainer.failure import read_failures
+from meshtune.runners.trainer.job import Measuring
+from meshtune.runners.trainer.watchdog import stillness
+from meshtune.runners.workloads.torch import TorchWorkload
 
 # In the third step rank 1 stops, and only then the watchdogs begin to watch: up to there a busy machine may take longer
 # than the stall limit for anything.
 STOP = """
 import os
 import signal
-import runners.trainer.main as trainer_main
-from runners.trainer.train import Trainer
+import meshtune.runners.trainer.main as trainer_main
+from meshtune.runners.trainer.train import Trainer
 
 start_watchdog, step, asked, taken = trainer_main.start_watchdog, Trainer.step, [], []
 

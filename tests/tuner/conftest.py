@@ -18,25 +18,25 @@ from typing import Any
 import pytest
 from new_stores import migrations_run_once
 
-from runners import registry
-from runners.base import InvalidJob, JobSpec, JobState, JobStatus, NoTimeLeft
-from runners.causes import Cause
-from runners.outcome import Measurement, Outcome, Verdict, write_result
-from runners.workloads.base import outcome_from_result, outcome_without_result
-from search_spaces.checks import InvalidValue, Problem
-from search_spaces.frameworks import TRAINER_FLOAT32
-from search_spaces.plan import Plan
-from search_spaces.setting import Capabilities
-from tuner.campaign import Campaign, CampaignState
-from tuner.documents import read_spec
-from tuner.paths import Home
-from tuner.search import registry as searches
-from tuner.search.base import Proposal, proposal_of
-from tuner.search.baseline import GridSearch
-from tuner.service import Service
-from tuner.spec import CampaignSpec
-from tuner.store import Store
-from tuner.trial import Attempt, Origin, Trial, TrialState, job_name
+from meshtune.runners import registry
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, NoTimeLeft
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
+from meshtune.runners.workloads.base import outcome_from_result, outcome_without_result
+from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.physics.framework_profiles import TRAINER_FLOAT32
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space_context import Capabilities
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.proposal import Proposal, proposal_of
+from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState, job_name
+from meshtune.tuner.search import registry as searches
+from meshtune.tuner.search.baseline import GridSearch
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.specs.read import read_spec
+from meshtune.tuner.store import Store
 
 STEPS = 6
 ENDS = {"ok": JobState.SUCCEEDED, "oom": JobState.FAILED, "crashed": JobState.FAILED, "lost": JobState.LOST}
@@ -357,8 +357,8 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.RUNNERS, "fake", f"{__name__}:create_runner")
     monkeypatch.setitem(registry.WORKLOADS, "fake", f"{__name__}:FakeWorkload")
     known = {**searches.SEARCHES, "fake": f"{__name__}:create_search"}
-    monkeypatch.setattr("tuner.search.registry.SEARCHES", known)
-    monkeypatch.setattr("tuner.documents.SEARCHES", known)
+    monkeypatch.setattr("meshtune.tuner.search.registry.SEARCHES", known)
+    monkeypatch.setattr("meshtune.tuner.specs.read.SEARCHES", known)
 
 
 @pytest.fixture

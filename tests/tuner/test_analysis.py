@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from runners.outcome import Verdict
-from tuner.analysis import analyse
-from tuner.analysis_page import analysis_page
-from tuner.campaign import CampaignState
-from tuner.documents import read_spec
-from tuner.effects import Evidence
-from tuner.expectation import Expectation
-from tuner.sensitivity import FEWEST_PLANS
-from tuner.trial import Origin
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.proposal import Expectation
+from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.cli.render.analysis import analysis_page
+from meshtune.tuner.results.analysis.analysis import analyse
+from meshtune.tuner.results.analysis.knob_effects import Evidence
+from meshtune.tuner.results.analysis.knob_importance import FEWEST_PLANS
+from meshtune.tuner.specs.read import read_spec
 
 LINK = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e11}
 DEVICE = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tuner.avoiding import nodes_to_avoid, shunned
-from tuner.trial import Origin, Trial
+from meshtune.tuner.campaign.node_exclusion import nodes_to_avoid, shunned
+from meshtune.tuner.campaign.trial import Origin, Trial
 
 
 def placed(trial: Trial, *places: tuple[str, str]) -> Trial:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runners.profile import Profile
-from tuner.breakdown import time_by_part
+from meshtune.runners.measuring.step_breakdown import Profile
+from meshtune.tuner.campaign.step_parts import time_by_part
 
 
 def profile(*parts):

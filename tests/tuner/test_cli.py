@@ -13,10 +13,10 @@ import pytest
 import yaml
 from command_lab import Result, run_meshtune
 
-from runners.trainer.job import parse_job
-from search_spaces.plan import Plan
-from tuner.paths import Home
-from tuner.store import Store
+from meshtune.runners.trainer.job import parse_job
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.store import Store
 
 ROOT = Path(__file__).parents[2]
 SPEC = {
@@ -40,12 +40,12 @@ Meshtune = Callable[..., Result]
 def start_meshtune(folder: Path, *arguments: str | Path) -> subprocess.Popen[str]:
     """The command in a process of its own, for what drives a campaign."""
     return subprocess.Popen(
-        [sys.executable, "-m", "tuner.cli", *map(str, arguments)],
+        [sys.executable, "-m", "meshtune.tuner.cli", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ},
     )
 
 

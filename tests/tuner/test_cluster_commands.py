@@ -19,12 +19,12 @@ import yaml
 from jobs import children
 from slurm_lab import free_ports
 
-from runners.probed import Exchange, Message, Pattern, Probed, Rate, Tier
-from runners.reading import read_value
-from search_spaces.cluster import ClusterSpec, DeviceKind, LinkSpec
-from tuner.documents import parse_yaml, read_spec
-from tuner.probe import as_document, cluster_section, render_yaml, tables
-from tuner.terminal import console
+from meshtune.runners.cluster_probe.results import Exchange, Message, Pattern, Probed, Rate, Tier
+from meshtune.runners.documents import read_value
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, LinkSpec
+from meshtune.tuner.cli.render.probe import as_document, cluster_section, render_yaml, tables
+from meshtune.tuner.cli.render.terminal import console
+from meshtune.tuner.specs.read import parse_yaml, read_spec
 
 ROOT = Path(__file__).parents[2]
 SPEC = {
@@ -118,12 +118,12 @@ def test_a_number_that_rounds_up_to_a_thousand_gets_the_next_prefix():
 
 def start(folder: Path, *arguments: str | Path, **env: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tuner.cli", "cluster", "probe", *map(str, arguments)],
+        [sys.executable, "-m", "meshtune.tuner.cli", "cluster", "probe", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder), "CUDA_VISIBLE_DEVICES": "", **env},
+        env={**os.environ, "TMPDIR": str(folder), "CUDA_VISIBLE_DEVICES": "", **env},
     )
 
 
@@ -201,8 +201,8 @@ def test_a_probe_of_two_ranks_is_a_cluster_that_a_spec_takes(tmp_path):
     assert cluster.network_link is None
     assert len(space) > 0
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC) + out)
-    spaces = [sys.executable, "-m", "tuner.cli", "spaces", "spec.yaml"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    spaces = [sys.executable, "-m", "meshtune.tuner.cli", "spaces", "spec.yaml"]
+    env = {**os.environ}
     done = subprocess.run(spaces, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert os.listdir(tmp_path) == ["spec.yaml"]

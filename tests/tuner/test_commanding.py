@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from runners.pbs_script import PbsOptions
-from runners.ray.runner import RayOptions
-from runners.registry import RUNNERS, WORKLOADS
-from runners.slurm_script import SlurmOptions
-from runners.trainer.job import Measuring
-from search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
-from search_spaces.space import Bounds
-from tuner.commanding import HARMLESS, PLAIN, commands_named
-from tuner.search.registry import SEARCHES
-from tuner.spec import Budget, CampaignSpec, StopRule, TrialLimits
+from meshtune.runners.pbs.script import PbsOptions
+from meshtune.runners.ray.runner import RayOptions
+from meshtune.runners.registry import RUNNERS, WORKLOADS
+from meshtune.runners.slurm.script import SlurmOptions
+from meshtune.runners.trainer.job import Measuring
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space import Bounds
+from meshtune.tuner.campaign.spec import Budget, CampaignSpec, StopRule, TrialLimits
+from meshtune.tuner.search.registry import SEARCHES
+from meshtune.tuner.specs.permissions import HARMLESS, PLAIN, commands_named
 
 KNOWN = {"workload": WORKLOADS, "runner": RUNNERS, "search": SEARCHES}
 PLAINEST = {"model": "gpt-micro", "cluster": "local-cpu", "global_batch_size": 8}

@@ -6,11 +6,11 @@ from math import log, sqrt
 
 import pytest
 
-from runners.outcome import Verdict
-from tuner.export import best_document, choose, ranked_document
-from tuner.ranking import rank, reproduction
-from tuner.recommend import recommend
-from tuner.trial import Origin, TrialState
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.trial import Origin, TrialState
+from meshtune.tuner.results.export import best_document, choose, ranked_document
+from meshtune.tuner.results.ranking import rank, reproduction
+from meshtune.tuner.results.recommendation import recommend
 
 BASELINE, SEARCH, CONFIRMATION = Origin.BASELINE, Origin.SEARCH, Origin.CONFIRMATION
 

@@ -6,11 +6,10 @@ import json
 
 import pytest
 
-from tuner.asking import history
-from tuner.campaign import CampaignState
-from tuner.expectation import Expectation
-from tuner.search.base import Choice, Proposal
-from tuner.trial import Origin, TrialState
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.proposal import Choice, Expectation, Proposal
+from meshtune.tuner.campaign.trial import Origin, TrialState
+from meshtune.tuner.search.ask import history
 
 EXPECTATION = Expectation(
     step_time_s=1.0, step_time_low_s=0.5, step_time_high_s=2.0, p_fits=0.9, gain=0.03, peak_bytes=2.0**30

@@ -12,9 +12,9 @@ from functools import partial
 
 import pytest
 
-from tuner.campaign import CampaignState
-from tuner.search.base import Choice, Proposal
-from tuner.trial import Origin
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.proposal import Choice, Proposal
+from meshtune.tuner.campaign.trial import Origin
 
 TRIALS = 4
 CONFIRMED = 2

@@ -7,9 +7,9 @@ from contextlib import closing
 import pytest
 from typer.testing import CliRunner
 
-from tuner.arguments import Refused
-from tuner.cli import app
-from tuner.store import Store, StoreError
+from meshtune.tuner.cli.common import Refused
+from meshtune.tuner.cli.main import app
+from meshtune.tuner.store import Store, StoreError
 
 
 @pytest.fixture

@@ -10,15 +10,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from runners.base import JobState, JobStatus
-from runners.causes import Cause
-from runners.outcome import Measurement, Outcome, Verdict
-from search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from search_spaces.model import ModelSpec
-from search_spaces.plan import Plan
-from search_spaces.space import Bounds
-from tuner.campaign import Campaign, CampaignState
-from tuner.decide import (
+from meshtune.runners.base import JobState, JobStatus
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import Measurement, Outcome, Verdict
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space import Bounds
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.decide import (
     OVERTIME_S,
     Ask,
     Cancel,
@@ -35,8 +35,8 @@ from tuner.decide import (
     decide,
     device_seconds,
 )
-from tuner.spec import Backend, Budget, CampaignSpec, Objective, TrialLimits
-from tuner.trial import Attempt, Origin, Trial, TrialState, job_name
+from meshtune.tuner.campaign.spec import Backend, Budget, CampaignSpec, Objective, TrialLimits
+from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState, job_name
 
 ENOUGH = "it was enough"
 

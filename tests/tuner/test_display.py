@@ -8,15 +8,16 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from runners.outcome import Outcome, Verdict
-from runners.profile import Profile
-from search_spaces.plan import Plan
-from tuner import display
-from tuner.campaign import CampaignState
-from tuner.documents import read_spec
-from tuner.ranking import rank
-from tuner.recommend import recommend
-from tuner.trial import Origin, TrialState
+from meshtune.runners.measuring.step_breakdown import Profile
+from meshtune.runners.outcome import Outcome, Verdict
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.trial import Origin, TrialState
+from meshtune.tuner.campaign.units import number, seconds
+from meshtune.tuner.cli.render import display
+from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.results.recommendation import recommend
+from meshtune.tuner.specs.read import read_spec
 
 
 def shown(thing, width=160):
@@ -263,11 +264,11 @@ def test_recommendations_are_sentences(lab, make, every_trial):
     ],
 )
 def test_seconds_are_said_as_people_do(value, text):
-    assert display.seconds(value) == text
+    assert seconds(value) == text
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(1234.6, "1,235"), (12.3456, "12.35"), (0.00012344, "0.0001234"), (0, "0")]
 )
 def test_numbers_have_four_digits(value, text):
-    assert display.number(value) == text
+    assert number(value) == text

@@ -12,11 +12,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search_spaces.plan import Plan, Schedule
-from tuner.documents import InvalidSpec, parse_yaml, read_spec
-from tuner.paths import Home
-from tuner.spec import Backend, Budget, Objective, TrialLimits
-from tuner.store.codec import decode_spec, encode_spec
+from meshtune.search_spaces.plan import Plan, Schedule
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.spec import Backend, Budget, Objective, TrialLimits
+from meshtune.tuner.specs.read import InvalidSpec, parse_yaml, read_spec
+from meshtune.tuner.store.codec import decode_spec, encode_spec
 
 MINIMAL = {"model": "gpt-micro", "cluster": "local-cpu", "global_batch_size": 8}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "demo.yaml"

@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from runners.base import RunnerUnavailable
-from tuner import driver as module
-from tuner.campaign import CampaignState
-from tuner.driver import Driver, Rounds, drive_all, drive_one
-from tuner.store import StoreError, StoreUnavailable
-from tuner.trial import TrialState
+from meshtune.runners.base import RunnerUnavailable
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.trial import TrialState
+from meshtune.tuner.service import loop as module
+from meshtune.tuner.service.loop import Driver, Rounds, drive_all, drive_one
+from meshtune.tuner.store import StoreError, StoreUnavailable
 
 
 @pytest.fixture(autouse=True)

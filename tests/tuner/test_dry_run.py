@@ -10,8 +10,8 @@ import pytest
 import yaml
 from command_lab import run_meshtune
 
-from runners.registry import SCRIPTS
-from tuner.export import SCRIPT_FILES
+from meshtune.runners.registry import SCRIPTS
+from meshtune.tuner.results.export import SCRIPT_FILES
 
 SPEC = {
     "name": "tiny",
@@ -44,7 +44,7 @@ def test_the_quote_and_the_job_of_the_baseline_are_shown(rehearse):
     assert "--- job.json\n{" in shown
     assert '"name": "dry-run-t0000-a1"' in shown
     assert "the runner local starts 2 processes: " in shown
-    assert "-m runners.trainer job.json" in shown
+    assert "-m meshtune.runners.trainer job.json" in shown
 
 
 def test_without_a_baseline_the_plan_that_is_predicted_best_comes_first(rehearse):

@@ -9,14 +9,21 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from runners.outcome import Verdict
-from search_spaces.calibration import UNCALIBRATED
-from search_spaces.columns import columns_of
-from search_spaces.plan import Plan
-from tuner.documents import read_spec
-from tuner.effects import Change, Effect, Evidence, measured_effects, predicted_effects, signed
-from tuner.prediction import WIDTH, foresee, training_of
-from tuner.quantity import Estimate
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.columns import columns_of
+from meshtune.search_spaces.physics.calibration import UNCALIBRATED
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.interval import Estimate
+from meshtune.tuner.prediction.predict import WIDTH, foresee, training_of
+from meshtune.tuner.results.analysis.knob_effects import (
+    Change,
+    Effect,
+    Evidence,
+    measured_effects,
+    predicted_effects,
+    signed,
+)
+from meshtune.tuner.specs.read import read_spec
 
 LINK = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e11}
 DEVICE = {

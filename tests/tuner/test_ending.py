@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from runners.outcome import Verdict
-from search_spaces.plan import Plan
-from tuner.campaign import CampaignState
-from tuner.ending import LEAST_MEASURED, finalists, phase_text, search_end
-from tuner.search.base import Choice, Proposal
-from tuner.spec import StopRule
-from tuner.trial import Origin, TrialState
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.proposal import Choice, Proposal
+from meshtune.tuner.campaign.spec import StopRule
+from meshtune.tuner.campaign.stopping import LEAST_MEASURED, finalists, phase_text, search_end
+from meshtune.tuner.campaign.trial import Origin, TrialState
 
 PLANS = (Choice(Plan(tp=4)),)
 

@@ -13,17 +13,17 @@ from types import ModuleType
 
 import pytest
 
-from runners import registry
-from runners.dialects.base import CannotExpress
-from runners.outcome import Verdict, read_result
-from runners.registry import DIALECTS, SCRIPTS, UnknownBackend
-from search_spaces.checks import InvalidValue, Problem
-from search_spaces.plan import Plan
-from tuner.campaign import CampaignState
-from tuner.cli import main
-from tuner.export import FORMATS, SCRIPT_FILES, NothingToExport, export_files, write_export
-from tuner.ranking import rank
-from tuner.spec import Backend
+from meshtune.runners import registry
+from meshtune.runners.dialects.base import CannotExpress
+from meshtune.runners.outcome import Verdict, read_result
+from meshtune.runners.registry import DIALECTS, SCRIPTS, UnknownBackend
+from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.spec import Backend
+from meshtune.tuner.cli.main import main
+from meshtune.tuner.results.export import FORMATS, SCRIPT_FILES, NothingToExport, export_files, write_export
+from meshtune.tuner.results.ranking import rank
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runners.outcome import Verdict
-from tuner.failures import count_failures
-from tuner.trial import TrialState
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.trial import TrialState
+from meshtune.tuner.results.analysis.failure_rates import count_failures
 
 
 @pytest.fixture

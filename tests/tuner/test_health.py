@@ -2,8 +2,8 @@
 
 import pytest
 
-from runners.base import RunnerUnavailable
-from tuner.health import Health, RunnerHealth
+from meshtune.runners.base import RunnerUnavailable
+from meshtune.tuner.service.health import Health, RunnerHealth
 
 
 def fail(health: Health, message: str) -> None:

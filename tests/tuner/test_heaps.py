@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from tuner.heaps import HEAPS, share_heaps, trimmed_heaps
+from meshtune.tuner.service.heaps import HEAPS, share_heaps, trimmed_heaps
 
 # Sixteen threads take memory at once; glibc writes down its heaps.
 MANY = """
 import ctypes, sys, threading
-from tuner.heaps import share_heaps
+from meshtune.tuner.service.heaps import share_heaps
 
 share_heaps()
 libc = ctypes.CDLL(None)
@@ -35,7 +35,7 @@ LARGE = MANY[: MANY.index("together =")] + "libc.malloc(4_000_000)\n" + MANY[MAN
 # 64 MB are freed below a block that stays; told is the share that the process still has, after so many seconds at most.
 FREED = """
 import ctypes, sys, time
-from tuner.heaps import trimmed_heaps
+from meshtune.tuner.service.heaps import trimmed_heaps
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]

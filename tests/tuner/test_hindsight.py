@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from runners.outcome import Verdict
-from tuner.expectation import Expectation
-from tuner.hindsight import look_back
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.proposal import Expectation
+from meshtune.tuner.results.analysis.forecast_check import look_back
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from runners.causes import Cause
-from runners.outcome import Outcome, Verdict
-from tuner.campaign import CampaignState
-from tuner.hopeless import hopeless, lost_in_a_row, signature
-from tuner.trial import TrialState
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import Outcome, Verdict
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.hopeless import hopeless, lost_in_a_row, signature
+from meshtune.tuner.campaign.trial import TrialState
 
 BUG = "ModuleNotFoundError: No module named 'megatron'"
 

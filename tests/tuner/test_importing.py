@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from command_lab import Result, run_meshtune
 
-from runners.registry import render_dialect
-from search_spaces.plan import Plan
-from tuner.documents import InvalidSpec, parse_yaml, read_spec
-from tuner.space import workload_of
+from meshtune.runners.registry import render_dialect
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.space import workload_of
+from meshtune.tuner.specs.read import InvalidSpec, parse_yaml, read_spec
 
 SHAPES = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --vocab-size 51200 --swiglu"
 SCRIPT = f"""#!/bin/bash

@@ -23,10 +23,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tuner.campaign import Campaign, CampaignState
-from tuner.paths import Home
-from tuner.store import Store
-from tuner.trial import Trial, TrialState
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.trial import Trial, TrialState
+from meshtune.tuner.store import Store
 
 COUNT_STARTS = """
 import os, sys, time
@@ -67,7 +67,7 @@ class Site:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "tuner.cli", *arguments, "--home", str(self.home.root)],
+            [sys.executable, "-m", "meshtune.tuner.cli", *arguments, "--home", str(self.home.root)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from jobs import wait_for
 
-from tuner import service as service_module
-from tuner.campaign import CampaignState
-from tuner.driver import Driver, drive_all
-from tuner.leases import CampaignBusy, Holder
-from tuner.service import Service
-from tuner.spread import surplus, wanted
-from tuner.store import LeaseLost, Standing
-from tuner.trial import TrialState
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.trial import TrialState
+from meshtune.tuner.service import service as service_module
+from meshtune.tuner.service.leases import CampaignBusy, Holder
+from meshtune.tuner.service.loop import Driver, drive_all
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.service.spread import surplus, wanted
+from meshtune.tuner.store import LeaseLost, Standing
 
 LEASE_S = 10.0
 

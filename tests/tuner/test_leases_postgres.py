@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from postgres_lab import PostgresLab
 
-from runners.base import JobState
-from runners.simulated import JOBS, OVER, SimulatedOptions, SimulatedRunner
-from tuner.campaign import Campaign, CampaignState
-from tuner.paths import Home
-from tuner.service import Service
-from tuner.store import Store
-from tuner.trial import Trial, TrialState
+from meshtune.runners.base import JobState
+from meshtune.runners.simulated.runner import JOBS, OVER, SimulatedOptions, SimulatedRunner
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.trial import Trial, TrialState
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.store import Store
 
 pytestmark = pytest.mark.postgres
 
@@ -66,7 +66,7 @@ class Site:
 
     def start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, str(PROGRAM), self.url, str(self.home.root), str(LEASE_S)]
-        service = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=self.home.root)
+        service = subprocess.Popen(command, env={**os.environ}, cwd=self.home.root)
         self.services.append(service)
         return service
 

@@ -9,15 +9,15 @@ from functools import partial
 
 import pytest
 
-from search_spaces.checks import InvalidValue
-from tuner.campaign import CampaignState
-from tuner.driver import Driver, drive_all, drive_one
-from tuner.limits import InvalidLimits
-from tuner.paths import Home
-from tuner.quota import ALIVE_S, CLAIM_S
-from tuner.service import Service
-from tuner.store import Store
-from tuner.trial import TrialState
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.tuner.access.quotas import ALIVE_S, CLAIM_S
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.trial import TrialState
+from meshtune.tuner.service.loop import Driver, drive_all, drive_one
+from meshtune.tuner.service.quotas import InvalidLimits
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.store import Store
 
 SIMULATED = {
     "model": "gpt-1t",

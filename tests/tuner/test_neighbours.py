@@ -8,16 +8,16 @@ from math import log
 
 import pytest
 
-from runners.outcome import Verdict
-from search_spaces.columns import columns_of
-from search_spaces.physics import estimate
-from search_spaces.plan import Plan
-from tuner.campaign import CampaignState
-from tuner.neighbours import best_projected
-from tuner.past import OTHER_FAMILY, OTHER_RELEASE
-from tuner.prediction import Basis, foresee, training_of
-from tuner.recommendations import NothingKnown, Question, Records, Standing, best_measured
-from tuner.space import space_of
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.columns import columns_of
+from meshtune.search_spaces.physics.estimate import estimate
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.space import space_of
+from meshtune.tuner.prediction.predict import Basis, foresee, training_of
+from meshtune.tuner.results.known_best import NothingKnown, Question, Records, Standing, best_measured
+from meshtune.tuner.results.known_best_projection import best_projected
+from meshtune.tuner.search.warm_start import OTHER_FAMILY, OTHER_RELEASE
 
 LINK = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e11}
 DEVICE = {

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runners.outcome import Verdict
-from tuner.pareto import alternatives, front_of
-from tuner.quantity import Estimate
-from tuner.ranking import Ranked, rank
-from tuner.recommend import recommend
-from tuner.spec import Objective
-from tuner.trial import Origin
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.interval import Estimate
+from meshtune.tuner.campaign.spec import Objective
+from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.results.pareto import alternatives, front_of
+from meshtune.tuner.results.ranking import Ranked, rank
+from meshtune.tuner.results.recommendation import recommend
 
 GIB = 2**30
 CLUSTER = {"preset": "local-cpu", "device": {"memory_bytes": 64 * GIB}}

@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
-from runners.outcome import Verdict
-from search_spaces.model import Activation, Norm, Position
-from search_spaces.plan import Plan
-from tuner.campaign import Campaign, Lesson
-from tuner.past import (
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.model import Activation, Norm, Position
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.campaign import Campaign, Lesson
+from meshtune.tuner.campaign.spec import Backend
+from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.prediction.predict import training_of
+from meshtune.tuner.search.physics.speed import NOISE
+from meshtune.tuner.search.warm_start import (
     MOST_TRIALS,
     MOST_TRIALS_EACH,
     OTHER_CLUSTER,
@@ -26,10 +30,6 @@ from tuner.past import (
     software_of,
     weight_of,
 )
-from tuner.prediction import training_of
-from tuner.search.speed import NOISE
-from tuner.spec import Backend
-from tuner.trial import Trial
 
 LINK = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e11}
 DEVICE = {"name": "d", "kind": "cuda", "memory_bytes": 2**36, "peak_flops": {"float32": 1e13}}

@@ -10,15 +10,15 @@ from itertools import pairwise
 import pytest
 from rich.console import Console
 
-from runners.workloads.torch import TorchWorkload
-from search_spaces.calibration import UNCALIBRATED, Calibration
-from search_spaces.checks import InvalidValue
-from search_spaces.constants import DEFAULTS
-from tuner.documents import read_spec
-from tuner.prediction import Basis, foresee, learn, training_of
-from tuner.project import Scaling, make_projection, node_counts
-from tuner.project_page import projection_page
-from tuner.space import build_space
+from meshtune.runners.workloads.torch import TorchWorkload
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.physics.calibration import UNCALIBRATED, Calibration
+from meshtune.search_spaces.physics.constants import DEFAULTS
+from meshtune.tuner.campaign.space import build_space
+from meshtune.tuner.cli.render.scaling import projection_page
+from meshtune.tuner.prediction.predict import Basis, foresee, learn, training_of
+from meshtune.tuner.prediction.scaling import Scaling, make_projection, node_counts
+from meshtune.tuner.specs.read import read_spec
 
 FAST = {"latency_s": 1e-9, "bandwidth_bytes_per_s": 1e15}
 SLOW = {"latency_s": 1e-5, "bandwidth_bytes_per_s": 1e7}

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_spaces.checks import InvalidValue
-from tuner.limits import parse_limits
-from tuner.quota import Demand, Limits, exhausted, refusal, shares, waits_for
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.tuner.access.quotas import Demand, Limits, exhausted, refusal, shares, waits_for
+from meshtune.tuner.service.quotas import parse_limits
 
 
 def demand(id, *, wanted=4, in_flight=0, devices=1, used=0.0):

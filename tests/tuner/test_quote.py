@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from runners.outcome import Verdict
-from search_spaces.calibration import UNCALIBRATED, Calibration
-from search_spaces.checks import InvalidValue
-from search_spaces.constants import DEFAULTS
-from search_spaces.plan import Plan
-from tuner.documents import read_spec
-from tuner.prediction import WIDTH, Basis, check_same, foresee, learn, training_of
-from tuner.quote import STARTUP_S, count_fits, make_quote
-from tuner.quote_page import explanation_page, quote_page
-from tuner.why import explain
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.physics.calibration import UNCALIBRATED, Calibration
+from meshtune.search_spaces.physics.constants import DEFAULTS
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.cli.render.quote import explanation_page, quote_page
+from meshtune.tuner.prediction.explain_plan import explain
+from meshtune.tuner.prediction.predict import WIDTH, Basis, check_same, foresee, learn, training_of
+from meshtune.tuner.prediction.quote import STARTUP_S, count_fits, make_quote
+from meshtune.tuner.specs.read import read_spec
 
 LINK = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e11}
 DEVICE = {

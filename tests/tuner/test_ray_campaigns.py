@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from ray_lab import RayLab
 
-from tuner.campaign import CampaignState
-from tuner.driver import Driver, drive_all
-from tuner.paths import Home
-from tuner.service import Service
-from tuner.store import Store
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.service.loop import Driver, drive_all
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
 SCRIPT = """
 import os, sys, time
 sys.path.insert(0, sys.argv[1])
-from runners.report import report
+from meshtune.runners.report import report
 time.sleep(float(sys.argv[2]))
 report([0.1] * 15)
 """

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from runners.outcome import Verdict
-from runners.profile import Profile
-from search_spaces.plan import Plan
-from tuner.campaign import CampaignState
-from tuner.export import NothingToExport, choose, ranked_document, recommendation_document
-from tuner.ranking import rank
-from tuner.recommend import recommend
-from tuner.trial import Origin
+from meshtune.runners.measuring.step_breakdown import Profile
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.results.export import NothingToExport, choose, ranked_document, recommendation_document
+from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.results.recommendation import recommend
 
 
 @pytest.fixture

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from search_spaces.checks import InvalidValue
-from search_spaces.plan import PLAN_FIELDS, Plan
-from tuner.campaign import CampaignState
-from tuner.recommendations import (
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.spec import Backend
+from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.results.known_best import (
     ENVIRONMENT_NAMES,
     NothingKnown,
     Question,
@@ -20,8 +22,6 @@ from tuner.recommendations import (
     environment_text,
     software_versions,
 )
-from tuner.spec import Backend
-from tuner.trial import Origin
 
 FAST, SLOW = Plan(dp=4, micro_batch_size=2), Plan(tp=2, dp=2, micro_batch_size=4)
 

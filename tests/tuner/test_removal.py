@@ -2,10 +2,10 @@
 
 import pytest
 
-from tuner.campaign import CampaignState
-from tuner.paths import Home
-from tuner.removal import delete_campaign
-from tuner.store import IllegalMove, NotFound, Store
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.service.deletion import delete_campaign
+from meshtune.tuner.store import IllegalMove, NotFound, Store
 
 
 @pytest.fixture

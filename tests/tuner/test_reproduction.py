@@ -7,8 +7,8 @@ from math import exp, log, sqrt
 import numpy as np
 import pytest
 
-from tuner.quantity import Estimate
-from tuner.reproduction import Reproduction, reproduction_of
+from meshtune.tuner.campaign.interval import Estimate
+from meshtune.tuner.results.run_variance import Reproduction, reproduction_of
 
 
 def test_without_a_second_run_nothing_is_known_of_reproduction():

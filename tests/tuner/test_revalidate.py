@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runners.outcome import Outcome, Verdict
-from search_spaces.plan import Plan
-from tuner.campaign import CampaignState
-from tuner.paths import Home
-from tuner.remeasure import remeasure
-from tuner.revalidate import Finding, judge, to_measure
-from tuner.store import Store
-from tuner.trial import Origin
+from meshtune.runners.outcome import Outcome, Verdict
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.results.revalidation import Finding, judge, to_measure
+from meshtune.tuner.service.remeasure import remeasure
+from meshtune.tuner.store import Store
 
 ROOT = Path(__file__).parents[2]
 BEST, SECOND, THIRD = (Plan(dp=4, micro_batch_size=size) for size in (1, 2, 4))
@@ -172,8 +172,8 @@ def test_the_command_measures_two_plans_again_on_the_local_runner(tmp_path):
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
 
     def meshtune(*arguments):
-        command = [sys.executable, "-m", "tuner.cli", *arguments]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-m", "meshtune.tuner.cli", *arguments]
+        environment = {**os.environ}
         return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120)
 
     assert meshtune("run", "spec.yaml").returncode == 0

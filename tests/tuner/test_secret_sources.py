@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from runners.base import JobSpec
-from runners.batch import surroundings
-from runners.pbs_script import render_script as pbs_script
-from runners.processes import minimal_environment
-from runners.slurm_script import render_script as slurm_script
-from tuner.secret_sources import SECRET_VARIABLES, database_url
+from meshtune.runners.base import JobSpec
+from meshtune.runners.batch.records import surroundings
+from meshtune.runners.pbs.script import render_script as pbs_script
+from meshtune.runners.processes.gang import minimal_environment
+from meshtune.runners.slurm.script import render_script as slurm_script
+from meshtune.tuner.access.credentials import SECRET_VARIABLES, database_url
 
 SECRET = "postgresql://user:hunter2@host/db"
 

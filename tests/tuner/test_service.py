@@ -6,15 +6,15 @@ import multiprocessing
 
 import pytest
 
-from runners.base import RunnerUnavailable, SubmitFailed
-from runners.outcome import Verdict
-from tuner.campaign import CampaignState
-from tuner.documents import InvalidSpec
-from tuner.leases import CampaignBusy
-from tuner.paths import Home
-from tuner.service import Service
-from tuner.store import IllegalMove, NotFound, Store
-from tuner.trial import Origin, TrialState
+from meshtune.runners.base import RunnerUnavailable, SubmitFailed
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.trial import Origin, TrialState
+from meshtune.tuner.service.leases import CampaignBusy
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.specs.read import InvalidSpec
+from meshtune.tuner.store import IllegalMove, NotFound, Store
 
 BASELINE = {"tp": 1, "micro_batch_size": 1}
 

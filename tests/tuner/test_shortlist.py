@@ -6,15 +6,15 @@ import random
 
 import pytest
 
-from runners.outcome import Verdict
-from search_spaces.plan import Plan
-from tuner.pareto import front_of
-from tuner.prediction import fullest_rank_bytes
-from tuner.ranking import rank
-from tuner.recommend import recommend_among
-from tuner.shortlist import Score, shortlist
-from tuner.spec import Objective
-from tuner.trial import Origin
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.spec import Objective
+from meshtune.tuner.campaign.summary import Score
+from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.results.pareto import front_of
+from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.results.recommendation import recommend_among
+from meshtune.tuner.results.shortlist import shortlist
 
 GIB = 2**30
 CLUSTER = {"preset": "local-cpu", "device": {"memory_bytes": 64 * GIB, "peak_flops": {"float32": 1e12}}}
@@ -74,7 +74,7 @@ def score_of(trial) -> Score:
     if measured is None:
         return Score(*named, *(None,) * 5)
     speed = (measured.tokens_per_step, measured.devices, measured.model_flops_per_token, measured.step_time_s)
-    return Score(*named, *speed, fullest_rank_bytes(measured))
+    return Score(*named, *speed, measured.fullest_rank_bytes)
 
 
 @pytest.mark.parametrize("pareto", [False, True])

@@ -14,17 +14,17 @@ import pytest
 import yaml
 from rich.console import Console
 
-from runners.outcome import Verdict
-from tuner.campaign import Campaign, CampaignState
-from tuner.documents import InvalidSpec, parse_yaml, read_spec
-from tuner.driver import Driver, drive_one
-from tuner.paths import Home
-from tuner.ranking import rank
-from tuner.remeasure import remeasure
-from tuner.service import Service
-from tuner.store import Store
-from tuner.terminal import print_best
-from tuner.trial import Trial
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.cli.render.terminal import print_best
+from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.service.loop import Driver, drive_one
+from meshtune.tuner.service.remeasure import remeasure
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.specs.read import InvalidSpec, parse_yaml, read_spec
+from meshtune.tuner.store import Store
 
 ROOT = Path(__file__).parents[2]
 SPEC = {
@@ -124,7 +124,7 @@ def test_simulated_and_real_do_not_go_together(runner, workload, home):
 @pytest.mark.parametrize("name", ["frontier-1t", "mula-220b"])
 def test_an_example_recommends_a_setting(name, service, monkeypatch):
     printed = io.StringIO()
-    monkeypatch.setattr("tuner.terminal.console", Console(file=printed, width=200))
+    monkeypatch.setattr("meshtune.tuner.cli.render.terminal.console", Console(file=printed, width=200))
     text = (ROOT / "examples" / f"{name}.yaml").read_text(encoding="utf-8")
     ended, trials = campaign(service, **{"confirm": 3, **parse_yaml(text)})
     assert (ended.state, len(trials)) == (CampaignState.COMPLETED, 25 + 3)
@@ -142,7 +142,7 @@ class Site:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "tuner.cli", *arguments, "--home", str(self.home.root)],
+            [sys.executable, "-m", "meshtune.tuner.cli", *arguments, "--home", str(self.home.root)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

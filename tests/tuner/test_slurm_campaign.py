@@ -14,12 +14,12 @@ import pytest
 import yaml
 from slurm_lab import SlurmLab
 
-from runners.causes import Cause
-from runners.outcome import Verdict
-from tuner.campaign import Campaign, CampaignState
-from tuner.paths import Home
-from tuner.store import Store
-from tuner.trial import Trial
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.timeout(280)]
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.timeout(280)]
 SCRIPT = """
 import os, sys, time
 sys.path.insert(0, sys.argv[1])
-from runners.report import report
+from meshtune.runners.report import report
 rank = os.environ["RANK"]
 with open("starts-" + rank, "a") as starts:
     starts.write(f"{os.getpid()}\\n")
@@ -81,11 +81,11 @@ class Site:
     def start(self, *arguments: str, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         """A `meshtune` command in a process of its own; what it says is kept in `told.txt`."""
         return subprocess.Popen(
-            [sys.executable, "-m", "tuner.cli", *arguments, "--home", str(self.home.root)],
+            [sys.executable, "-m", "meshtune.tuner.cli", *arguments, "--home", str(self.home.root)],
             stdout=self.told,
             stderr=subprocess.STDOUT,
             cwd=self.folder,
-            env={**os.environ, **(environment or {}), "PYTHONPATH": str(ROOT)},
+            env={**os.environ, **(environment or {})},
             start_new_session=True,
         )
 
@@ -200,7 +200,7 @@ def test_a_campaign_survives_what_happens_on_a_cluster_and_loses_and_doubles_not
 
 def test_a_campaign_pauses_at_the_end_of_its_allocation_and_goes_on_in_the_next(site, lab):
     site.write_spec(budget={"trials": 5}, runner={"kind": "slurm", "mode": "allocation", "poll_s": 0.2})
-    python, home = f"PYTHONPATH={ROOT} {sys.executable} -m tuner.cli", f"--home {site.home.root}"
+    python, home = f"{sys.executable} -m meshtune.tuner.cli", f"--home {site.home.root}"
     environment = lab.environment["SLURM_CONF"]
 
     def allocate(command: str, minutes: int) -> str:

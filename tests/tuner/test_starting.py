@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from runners.base import JobSpec
-from runners.registry import SCRIPTS, render_dialect
-from search_spaces.plan import Plan
-from tuner import glossary
-from tuner.export import FORMATS, SCRIPT_FILES
-from tuner.spec import Objective
-from tuner.starting import SENDERS, start_line
+from meshtune.runners.base import JobSpec
+from meshtune.runners.registry import SCRIPTS, render_dialect
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign import glossary
+from meshtune.tuner.campaign.spec import Objective
+from meshtune.tuner.results.export import FORMATS, SCRIPT_FILES
+from meshtune.tuner.results.start_command import SENDERS, start_line
 
-TRAINER = ("/venv/bin/python", "-m", "runners.trainer", "job.json")
+TRAINER = ("/venv/bin/python", "-m", "meshtune.runners.trainer", "job.json")
 
 
 def job(command: tuple[str, ...] = TRAINER, **changes) -> JobSpec:
@@ -67,9 +67,9 @@ def test_the_program_is_the_campaigns_own_where_it_names_one(line):
 
 
 def test_the_trainer_starts_its_own_ranks_on_one_machine(line):
-    assert line("job", job=job(devices_per_node=4)) == "python -m runners.trainer job.json"
+    assert line("job", job=job(devices_per_node=4)) == "python -m meshtune.runners.trainer job.json"
     two = job(devices_per_node=4, nodes=2)
-    assert line("job", 2, two) == "srun --nodes=2 --ntasks-per-node=4 python -m runners.trainer job.json"
+    assert line("job", 2, two) == "srun --nodes=2 --ntasks-per-node=4 python -m meshtune.runners.trainer job.json"
 
 
 def test_another_program_is_started_by_torchrun_with_its_environment(line):

@@ -9,27 +9,27 @@ import pytest
 import yaml
 from jobs import wait_servers
 
-from runners.causes import Cause
-from tuner import cli
-from tuner.campaign import CampaignState
-from tuner.driver import Driver, drive_one
-from tuner.paths import Home
-from tuner.service import Service
-from tuner.store import Store
+from meshtune.runners.failure_cause import Cause
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.cli import main
+from meshtune.tuner.service.loop import Driver, drive_one
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.store import Store
 
 
 @pytest.fixture
 def meshtune(lab, tmp_path, monkeypatch, capsys):
     """The command in this process, so that its runner is the lab's; the lab's clock is the wall's."""
     lab.machine.clock = time.time
-    monkeypatch.setattr("tuner.driver.PERIOD_S", 0.005)
+    monkeypatch.setattr("meshtune.tuner.service.loop.PERIOD_S", 0.005)
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["meshtune", *arguments, "--home", "h"])
         code = 0
         try:
-            cli.main()
+            main.main()
         except SystemExit as ended:
             code = ended.code or 0
         shown = capsys.readouterr()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 
-from tuner import thinking as module
-from tuner.driver import Driver, Rounds
-from tuner.thinking import MOST_S, SHARE, Thinking
-from tuner.trial import TrialState
+from meshtune.tuner.campaign.trial import TrialState
+from meshtune.tuner.service import cpu_budget as module
+from meshtune.tuner.service.cpu_budget import MOST_S, SHARE, Thinking
+from meshtune.tuner.service.loop import Driver, Rounds
 
 LIMIT_S = 60.0
 

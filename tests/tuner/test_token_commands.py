@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from command_lab import run_meshtune
 
-from tuner.paths import Home
-from tuner.store import Store
-from tuner.tokens import Quotas, Scope, digest
+from meshtune.tuner.access.tokens import Quotas, Scope, digest
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.store import Store
 
 
 @pytest.fixture

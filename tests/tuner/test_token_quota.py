@@ -2,13 +2,13 @@
 
 import pytest
 
-from tuner.campaign import CampaignState
-from tuner.decide import Ask, Confirm, PlanBaseline, Submit
-from tuner.driver import Driver
-from tuner.owner_limits import LOOK_EVERY_S
-from tuner.spec import Budget
-from tuner.token_quota import QuotaExceeded, require_room, spent, trials_wait, within
-from tuner.tokens import UNLIMITED, Quotas, Scope, Token, Used, digest
+from meshtune.tuner.access.token_quotas import QuotaExceeded, require_room, spent, trials_wait, within
+from meshtune.tuner.access.tokens import UNLIMITED, Quotas, Scope, Token, Used, digest
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.decide import Ask, Confirm, PlanBaseline, Submit
+from meshtune.tuner.campaign.spec import Budget
+from meshtune.tuner.service.loop import Driver
+from meshtune.tuner.service.owner_quotas import LOOK_EVERY_S
 
 NOTHING = Used(campaigns=0, trials=0, device_hours=0.0)
 DAY_S = 86400.0

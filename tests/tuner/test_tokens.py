@@ -2,8 +2,8 @@
 
 import pytest
 
-from search_spaces.checks import InvalidValue
-from tuner.tokens import PREFIX, Quotas, Scope, Token, allows, digest, expiry, new_secret
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.tuner.access.tokens import PREFIX, Quotas, Scope, Token, allows, digest, expiry, new_secret
 
 
 def token(**changes) -> Token:

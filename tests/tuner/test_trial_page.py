@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from runners.causes import Cause
-from runners.outcome import Outcome, Verdict
-from runners.profile import Profile
-from tuner.display import gibibytes
-from tuner.expectation import Expectation
-from tuner.trial import Origin, TrialState
-from tuner.trial_page import ranks_table, trial_page
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.measuring.step_breakdown import Profile
+from meshtune.runners.outcome import Outcome, Verdict
+from meshtune.tuner.campaign.proposal import Expectation
+from meshtune.tuner.campaign.trial import Origin, TrialState
+from meshtune.tuner.campaign.units import gibibytes
+from meshtune.tuner.cli.render.trial import ranks_table, trial_page
 
 
 def shown(thing, width=160):

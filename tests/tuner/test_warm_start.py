@@ -9,18 +9,19 @@ from dataclasses import dataclass, field
 import pytest
 from rich.console import Console
 
-from runners.outcome import Verdict
-from tuner.campaign import Lesson
-from tuner.known import Known
-from tuner.past import OTHER_RELEASE, weight_of
-from tuner.paths import Home
-from tuner.prediction import training_of
-from tuner.search.base import Past, Proposal, Seen, Task
-from tuner.search.baseline import GridSearch
-from tuner.service import Service
-from tuner.store import Store
-from tuner.terminal import follow, print_campaign
-from tuner.work import open_work
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.campaign import Lesson
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.proposal import Proposal
+from meshtune.tuner.cli.render.terminal import follow, print_campaign
+from meshtune.tuner.prediction.predict import training_of
+from meshtune.tuner.search.base import Past, Seen, Task
+from meshtune.tuner.search.baseline import GridSearch
+from meshtune.tuner.search.warm_start import OTHER_RELEASE, weight_of
+from meshtune.tuner.service.history import Known
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.service.session import open_work
+from meshtune.tuner.store import Store
 
 SIMULATED = {
     "name": "small",
@@ -166,7 +167,7 @@ def service(tmp_path):
 @pytest.fixture
 def printed(monkeypatch) -> io.StringIO:
     text = io.StringIO()
-    monkeypatch.setattr("tuner.terminal.console", Console(file=text, width=200))
+    monkeypatch.setattr("meshtune.tuner.cli.render.terminal.console", Console(file=text, width=200))
     return text
 
 

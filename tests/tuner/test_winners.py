@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from runners.profile import Profile
-from search_spaces.plan import Plan
-from tuner.campaign import CampaignState
-from tuner.documents import read_spec
-from tuner.effects import Evidence
-from tuner.prediction import Basis, training_of
-from tuner.ranking import rank
-from tuner.trial import Origin
-from tuner.winners import explain_winners
+from meshtune.runners.measuring.step_breakdown import Profile
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.prediction.predict import Basis, training_of
+from meshtune.tuner.results.analysis.knob_effects import Evidence
+from meshtune.tuner.results.analysis.why_faster import explain_winners
+from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.specs.read import read_spec
 
 DEVICE = {
     "name": "toy",

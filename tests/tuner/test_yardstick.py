@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.spec import Objective
-from tuner.yardstick import Yardstick, yardstick_of
+from meshtune.tuner.campaign.objective import Yardstick, yardstick_of
+from meshtune.tuner.campaign.spec import Objective
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
-from runners.outcome import Verdict
-from search_spaces.checks import Checks
-from search_spaces.estimates import Training
-from search_spaces.plan import Plan
-from search_spaces.space import Space
-from tuner.expectation import Expectation
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.checks import Checks
+from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space import Space
+from meshtune.tuner.campaign.proposal import Proposal
 
 
 class SearchError(Exception):
@@ -91,28 +91,6 @@ class Task:
     past: tuple[Past, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A plan to try. expectation: why, in numbers; None for a search that expects nothing."""
-
-    plan: Plan
-    expectation: Expectation | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """What to try next, best first. chance_left: the probability that some plan that is neither tried nor under way
-    is better than the best measured one by more than the task's tolerance (of a Pareto task: that one would extend the
-    front by more than it); None where the search does not know."""
-
-    choices: tuple[Choice, ...]
-    chance_left: float | None = None
-
-    @property
-    def plans(self) -> list[Plan]:
-        return [choice.plan for choice in self.choices]
-
-
 class Search(Protocol):
     """A search keeps nothing between calls but what it can work out again: the history is its only memory."""
 
@@ -122,8 +100,3 @@ class Search(Protocol):
         Fewer than n, or none: the space holds no more unseen plans. The same arguments give the same plans, so a
         call may be repeated after a crash. Raises SearchError.
         """
-
-
-def proposal_of(plans: Sequence[Plan]) -> Proposal:
-    """Plans of a search that expects nothing of them."""
-    return Proposal(tuple(Choice(plan) for plan in plans))

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from search_spaces.plan import Plan
-from tuner.search.base import Proposal, Search, Seen, Task, proposal_of
-from tuner.search.options import parse_options
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.proposal import Proposal, proposal_of
+from meshtune.tuner.search.base import Search, Seen, Task
+from meshtune.tuner.search.options import parse_options
 
 
 @dataclass(frozen=True, slots=True)

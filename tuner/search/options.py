@@ -9,8 +9,8 @@ from typing import Any, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from search_spaces.checks import did_you_mean
-from tuner.search.base import SearchMisconfigured
+from meshtune.search_spaces.checks import did_you_mean
+from meshtune.tuner.search.base import SearchMisconfigured
 
 T = TypeVar("T")
 

@@ -7,17 +7,17 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, cast
 
-from search_spaces.checks import did_you_mean
-from tuner.search.base import Search, SearchMisconfigured, UnknownSearch
+from meshtune.search_spaces.checks import did_you_mean
+from meshtune.tuner.search.base import Search, SearchMisconfigured, UnknownSearch
 
 # Name -> "module:function"; the function takes (seed, options) and raises SearchMisconfigured.
 SEARCHES: Mapping[str, str] = MappingProxyType(
     {
-        "physics": "tuner.search.physics:create",
-        "deephyper": "tuner.search.deephyper:create",
-        "optuna": "tuner.search.optuna:create",
-        "random": "tuner.search.baseline:create_random",
-        "grid": "tuner.search.baseline:create_grid",
+        "physics": "meshtune.tuner.search.physics.search:create",
+        "deephyper": "meshtune.tuner.search.library.deephyper:create",
+        "optuna": "meshtune.tuner.search.library.optuna:create",
+        "random": "meshtune.tuner.search.baseline:create_random",
+        "grid": "meshtune.tuner.search.baseline:create_grid",
     }
 )
 

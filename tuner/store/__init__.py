@@ -1,9 +1,9 @@
 """The store is the only writer of truth, and the only place with SQL: rows and events change in one transaction."""
 
-from tuner.store.errors import AlreadyExists, IllegalMove, LeaseLost, NotFound, StoreError, StoreUnavailable
-from tuner.store.leases import Lease, Standing
-from tuner.store.serving import claim_database
-from tuner.store.store import Store
+from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, LeaseLost, NotFound, StoreError, StoreUnavailable
+from meshtune.tuner.store.leases import Lease, Standing
+from meshtune.tuner.store.serving import claim_database
+from meshtune.tuner.store.store import Store
 
 __all__ = [
     "AlreadyExists",

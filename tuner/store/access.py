@@ -7,14 +7,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
-from tuner.audit import KEPT_S, MOST_CHARACTERS, MOST_ENTRIES, Deed, Entry
-from tuner.store import access_usage
-from tuner.store.access_keys import Keys
-from tuner.store.database import Database
-from tuner.store.errors import AlreadyExists, NotFound
-from tuner.store.tables import attempts, audit, tokens, trials
-from tuner.tokens import Quotas, Scope, Token, Used
-from tuner.trial import TrialState
+from meshtune.tuner.access.audit import KEPT_S, MOST_CHARACTERS, MOST_ENTRIES, Deed, Entry
+from meshtune.tuner.access.tokens import Quotas, Scope, Token, Used
+from meshtune.tuner.campaign.trial import TrialState
+from meshtune.tuner.store import access_usage
+from meshtune.tuner.store.access_keys import Keys
+from meshtune.tuner.store.database import Database
+from meshtune.tuner.store.errors import AlreadyExists, NotFound
+from meshtune.tuner.store.tables import attempts, audit, tokens, trials
 
 # How many entries are written before old ones are looked for.
 PRUNE_EVERY = 1000

@@ -8,8 +8,8 @@ from enum import StrEnum
 
 from sqlalchemy import and_, delete, insert, select, update
 
-from tuner.store.database import Database
-from tuner.store.tables import idempotency
+from meshtune.tuner.store.database import Database
+from meshtune.tuner.store.tables import idempotency
 
 KEPT_S = 86400.0
 # A request that was not answered for so long never will be: its process is gone.

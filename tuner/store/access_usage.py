@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, func, select
 
-from tuner.campaign import Campaign, CampaignState
-from tuner.store import usage
-from tuner.store.tables import attempts, campaigns, tokens, trials
-from tuner.token_quota import require_room
-from tuner.tokens import DEVICE_HOURS_WITHIN_S, TRIALS_WITHIN_S, UNLIMITED, Quotas, Used
+from meshtune.tuner.access.token_quotas import require_room
+from meshtune.tuner.access.tokens import DEVICE_HOURS_WITHIN_S, TRIALS_WITHIN_S, UNLIMITED, Quotas, Used
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.store import usage
+from meshtune.tuner.store.tables import attempts, campaigns, tokens, trials
 
 _ACTIVE = [str(state) for state in CampaignState if state.active]
 

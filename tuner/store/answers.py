@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import delete, insert, select, tuple_
 
-from tuner.store.database import Database
-from tuner.store.summaries import MADE_BY
-from tuner.store.tables import answers, campaigns
+from meshtune.tuner.store.database import Database
+from meshtune.tuner.store.summaries import MADE_BY
+from meshtune.tuner.store.tables import answers, campaigns
 
 
 @dataclass(frozen=True, slots=True)

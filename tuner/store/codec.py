@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from tuner.spec import CampaignSpec
+from meshtune.tuner.campaign.spec import CampaignSpec
 
 _SPEC = TypeAdapter(CampaignSpec)
 

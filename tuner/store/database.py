@@ -23,8 +23,8 @@ from sqlalchemy import URL, Connection, Double, Engine, cast, create_engine, eve
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import StaticPool
 
-from tuner.store.border import converting
-from tuner.store.errors import StoreError, StoreUnavailable
+from meshtune.tuner.store.error_translation import converting
+from meshtune.tuner.store.errors import StoreError, StoreUnavailable
 
 # How long a writer waits for another process before the database counts as locked.
 LOCK_TIMEOUT_S = 10

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, and_, func, select
 
-from tuner.store.tables import attempts, campaigns
-from tuner.store.usage import spent_device_s
+from meshtune.tuner.store.tables import attempts, campaigns
+from meshtune.tuner.store.usage import spent_device_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

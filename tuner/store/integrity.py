@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, or_, select, text
 
-from runners.outcome import Verdict
-from tuner.campaign import CampaignState
-from tuner.store import schema
-from tuner.store.database import Database
-from tuner.store.tables import attempts, campaigns, events, measurements, steps, trials
-from tuner.trial import TrialState
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.trial import TrialState
+from meshtune.tuner.store import schema
+from meshtune.tuner.store.database import Database
+from meshtune.tuner.store.tables import attempts, campaigns, events, measurements, steps, trials
 
 # Of one kind of trouble, so many are named.
 MOST_NAMED = 5

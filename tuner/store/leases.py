@@ -15,10 +15,10 @@ from functools import partial
 
 from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, insert, literal, or_, select, update
 
-from tuner.campaign import CampaignState
-from tuner.store.database import Database
-from tuner.store.errors import LeaseLost
-from tuner.store.tables import attempts, campaigns, holders, leases
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.store.database import Database
+from meshtune.tuner.store.errors import LeaseLost
+from meshtune.tuner.store.tables import attempts, campaigns, holders, leases
 
 NOBODY = ""
 # A holder that has nothing and was not heard of for so long is forgotten.

@@ -7,14 +7,14 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from runners.causes import Cause
-from runners.outcome import FAILED, Outcome, Verdict
-from search_spaces.plan import PLAN_FIELDS
-from tuner.brief import Brief
-from tuner.digest import Digest
-from tuner.store.rows import plan_with
-from tuner.summary import Tally
-from tuner.trial import Attempt, Origin, Trial, TrialState
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import FAILED, Outcome, Verdict
+from meshtune.search_spaces.plan import PLAN_FIELDS
+from meshtune.tuner.campaign.digest import Digest
+from meshtune.tuner.campaign.summary import Tally
+from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
+from meshtune.tuner.campaign.trial_brief import Brief
+from meshtune.tuner.store.rows import plan_with
 
 # The places of columns: number, origin and plan_key, the plan's fields, one more, the last attempt's, the digest's.
 _PLAN = slice(3, 3 + len(PLAN_FIELDS))

@@ -12,21 +12,20 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Double, Row, Select, and_, case, cast, func, or_, select, tuple_
 
-from runners.causes import Cause
-from runners.outcome import FAILED
-from search_spaces.plan import PLAN_FIELDS
-from tuner.brief import Brief
-from tuner.campaign import Campaign, CampaignState
-from tuner.pages import CampaignKey, CampaignsWanted, News, Stamp, TrialKey, TrialsWanted
-from tuner.shortlist import Score
-from tuner.store import queries
-from tuner.store.database import Database
-from tuner.store.errors import NotFound
-from tuner.store.page_rows import brief_of, measured_trial_of, tally_of
-from tuner.store.rows import campaign_of
-from tuner.store.tables import attempts, campaigns, events, measurements, trials
-from tuner.summary import Tally
-from tuner.trial import Origin, Trial, TrialState
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import FAILED
+from meshtune.search_spaces.plan import PLAN_FIELDS
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, News, Stamp, TrialKey, TrialsWanted
+from meshtune.tuner.campaign.summary import Score, Tally
+from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
+from meshtune.tuner.campaign.trial_brief import Brief
+from meshtune.tuner.store import queries
+from meshtune.tuner.store.database import Database
+from meshtune.tuner.store.errors import NotFound
+from meshtune.tuner.store.page_rows import brief_of, measured_trial_of, tally_of
+from meshtune.tuner.store.rows import campaign_of
+from meshtune.tuner.store.tables import attempts, campaigns, events, measurements, trials
 
 _newer = attempts.alias("newer")
 _held = attempts.alias("held")

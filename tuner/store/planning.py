@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, insert, select, update
 
-from tuner.search.base import Choice
-from tuner.store import queries
-from tuner.store.errors import IllegalMove
-from tuner.store.rows import attempt_row, trial_row
-from tuner.store.rules import require_new, require_running, thing
-from tuner.store.tables import attempts, campaigns, events, trials
-from tuner.store.telling import event_row, planned_data, tell
-from tuner.trial import Attempt, Origin, Trial, TrialState, job_name
+from meshtune.tuner.campaign.proposal import Choice
+from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState, job_name
+from meshtune.tuner.store import queries
+from meshtune.tuner.store.errors import IllegalMove
+from meshtune.tuner.store.event_payloads import event_row, planned_data, tell
+from meshtune.tuner.store.rows import attempt_row, trial_row
+from meshtune.tuner.store.rules import require_new, require_running, thing
+from meshtune.tuner.store.tables import attempts, campaigns, events, trials
 
 
 def plan_trials(

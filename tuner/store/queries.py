@@ -9,11 +9,11 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, func, select, tuple_
 
-from tuner.campaign import Campaign, CampaignState, Event
-from tuner.store.errors import NotFound, StoreError
-from tuner.store.rows import StepTimes, attempt_of, campaign_of, event_of, trial_of
-from tuner.store.tables import attempts, campaigns, events, measurements, steps, trials
-from tuner.trial import Attempt, Trial
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event
+from meshtune.tuner.campaign.trial import Attempt, Trial
+from meshtune.tuner.store.errors import NotFound, StoreError
+from meshtune.tuner.store.rows import StepTimes, attempt_of, campaign_of, event_of, trial_of
+from meshtune.tuner.store.tables import attempts, campaigns, events, measurements, steps, trials
 
 # Made once, since making them takes longer than asking: each campaign that is driven asks at every look.
 _EVENTS = select(events).where(events.c.id > bindparam("after")).order_by(events.c.id).limit(bindparam("most"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, or_, select
 
-from tuner.store import queries
-from tuner.store.errors import IllegalMove
-from tuner.store.tables import campaigns, metadata
+from meshtune.tuner.store import queries
+from meshtune.tuner.store.errors import IllegalMove
+from meshtune.tuner.store.tables import campaigns, metadata
 
 
 def remove_campaign(connection: Connection, id: str) -> None:

@@ -11,16 +11,16 @@ from typing import Any
 
 from sqlalchemy import Row, null
 
-from runners.causes import Cause
-from runners.outcome import Measurement, Outcome, Verdict
-from runners.profile import Profile
-from runners.reading import read_value
-from search_spaces.plan import PLAN_FIELDS, Plan
-from tuner.campaign import Campaign, CampaignState, Event, Lesson
-from tuner.expectation import Expectation
-from tuner.store.codec import decode_spec, encode_spec
-from tuner.store.errors import StoreError
-from tuner.trial import Attempt, Origin, Trial, TrialState
+from meshtune.runners.documents import read_value
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.measuring.step_breakdown import Profile
+from meshtune.runners.outcome import Measurement, Outcome, Verdict
+from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
+from meshtune.tuner.campaign.proposal import Expectation
+from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
+from meshtune.tuner.store.codec import decode_spec, encode_spec
+from meshtune.tuner.store.errors import StoreError
 
 # What the database's largest integer column holds; the values of all ranks, in JSON, are kept exactly.
 MOST_BIGINT = 2**63 - 1

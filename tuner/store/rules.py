@@ -7,12 +7,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, select, update
 
-from tuner.campaign import CampaignState
-from tuner.search.base import Choice
-from tuner.store import queries
-from tuner.store.errors import AlreadyExists, IllegalMove, NotFound
-from tuner.store.tables import attempts, trials
-from tuner.trial import Origin, TrialState
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.proposal import Choice
+from meshtune.tuner.campaign.trial import Origin, TrialState
+from meshtune.tuner.store import queries
+from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound
+from meshtune.tuner.store.tables import attempts, trials
 
 # Made once, since making it takes longer than asking.
 _LAST = (

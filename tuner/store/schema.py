@@ -1,7 +1,7 @@
 """A database is brought to the newest schema when it is opened; one from a newer meshtune is refused, untouched.
 
 To add a version, change `tables` and run, in the repository:
-`python -c "from tuner.store.schema import revise; revise('what changes')"`, then read what was written.
+`python -c "from meshtune.tuner.store.schema import revise; revise('what changes')"`, then read what was written.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, column, create_engine, false, table, update
 
-from tuner.store.errors import StoreUnavailable
+from meshtune.tuner.store.errors import StoreUnavailable
 
 # Of our own, so that a PostgreSQL database may be shared with another program that uses Alembic.
 VERSION_TABLE = "meshtune_version"

@@ -1,7 +1,7 @@
 """One service process for each SQLite database: a lock beside its file, which the kernel takes back from the dead.
 
-PostgreSQL takes any number of services: campaigns are leased there (`tuner.leases`). What does not serve, such as
-`meshtune run`, needs no claim.
+PostgreSQL takes any number of services: campaigns are leased there (`tuner.service.leases`). What does not serve, such
+as `meshtune run`, needs no claim.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tuner.store.database import Database
-from tuner.store.errors import StoreUnavailable
-from tuner.store.store import Store
+from meshtune.tuner.store.database import Database
+from meshtune.tuner.store.errors import StoreUnavailable
+from meshtune.tuner.store.store import Store
 
 LOCK_SUFFIX = ".serving"
 

@@ -15,20 +15,22 @@ from typing import Self
 
 from sqlalchemy import func, insert, select, update
 
-from runners.outcome import Outcome
-from tuner.campaign import Campaign, CampaignState, Event, Lesson
-from tuner.quota import CLAIM_S, Demand, Limits, refusal
-from tuner.search.base import Choice
-from tuner.store import planning, queries, removal, schema, usage
-from tuner.store.access import Access
-from tuner.store.access_usage import require_room_for
-from tuner.store.answers import Answers
-from tuner.store.database import Database
-from tuner.store.errors import AlreadyExists, IllegalMove, NotFound
-from tuner.store.figures import Figures, read_figures
-from tuner.store.leases import NOBODY, Leases, hold_new
-from tuner.store.pages import Pages
-from tuner.store.rows import (
+from meshtune.runners.outcome import Outcome
+from meshtune.tuner.access.quotas import CLAIM_S, Demand, Limits, refusal
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
+from meshtune.tuner.campaign.proposal import Choice
+from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
+from meshtune.tuner.store import planning, queries, removal, schema, usage
+from meshtune.tuner.store.access import Access
+from meshtune.tuner.store.access_usage import require_room_for
+from meshtune.tuner.store.answers import Answers
+from meshtune.tuner.store.database import Database
+from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound
+from meshtune.tuner.store.event_payloads import done_data, move_data, submitted_data, tell
+from meshtune.tuner.store.figures import Figures, read_figures
+from meshtune.tuner.store.leases import NOBODY, Leases, hold_new
+from meshtune.tuner.store.pages import Pages
+from meshtune.tuner.store.rows import (
     campaign_row,
     lessons_document,
     measurement_row,
@@ -36,11 +38,9 @@ from tuner.store.rows import (
     outcome_columns,
     step_rows,
 )
-from tuner.store.rules import advance, last_attempt, require_running
-from tuner.store.summaries import Summaries
-from tuner.store.tables import attempts, campaigns, events, measurements, steps
-from tuner.store.telling import done_data, move_data, submitted_data, tell
-from tuner.trial import Origin, Trial, TrialState
+from meshtune.tuner.store.rules import advance, last_attempt, require_running
+from meshtune.tuner.store.summaries import Summaries
+from meshtune.tuner.store.tables import attempts, campaigns, events, measurements, steps
 
 
 class Store:

@@ -10,11 +10,11 @@ from importlib.metadata import version
 
 from sqlalchemy import delete, insert, select
 
-from runners.reading import plain, read_value
-from search_spaces.checks import InvalidValue
-from tuner.store.database import Database
-from tuner.store.tables import campaigns, summaries
-from tuner.summary import Summary
+from meshtune.runners.documents import plain, read_value
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.tuner.campaign.summary import Summary
+from meshtune.tuner.store.database import Database
+from meshtune.tuner.store.tables import campaigns, summaries
 
 MADE_BY = version("meshtune")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, case, func, or_, select
 
-from tuner.campaign import CampaignState
-from tuner.quota import ALIVE_S, CLAIM_S, RECENT_S, Demand
-from tuner.store.tables import attempts, campaigns, trials
-from tuner.trial import TrialState
+from meshtune.tuner.access.quotas import ALIVE_S, CLAIM_S, RECENT_S, Demand
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.trial import TrialState
+from meshtune.tuner.store.tables import attempts, campaigns, trials
 
 # A job that nobody looks at counts for its time limit and so much more: how long a runner takes to end it.
 GRACE_S = 60.0

@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 from alembic import context
 
-from tuner.store.schema import VERSION_TABLE
-from tuner.store.tables import PlainText, metadata
+from meshtune.tuner.store.schema import VERSION_TABLE
+from meshtune.tuner.store.tables import PlainText, metadata
 
 
 def _render(kind: str, item: Any, _: Any) -> str | Literal[False]:

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from runners.statistics import median_interval
+from meshtune.runners.measuring.median_interval import median_interval
 
 revision = "0009"
 down_revision = "0008"

@@ -1,0 +1,42 @@
+"""What routes share: the service and its driver, the form of ids and pages in a URL, the turns that spaces take."""
+
+from __future__ import annotations
+
+import threading
+from typing import Annotated
+
+from fastapi import Depends, Path, Query, Request
+
+from meshtune.api.requests.body import document_of
+from meshtune.tuner.service.loop import Driver
+from meshtune.tuner.service.service import Service
+
+MOST_PER_PAGE = 500
+# What the database's integer columns hold.
+MOST_NUMBER = 2**31 - 1
+# Ids hold no ':', so that `{id}:pause` is never taken for an id.
+ID_PATTERN = r"^[A-Za-z0-9._-]+$"
+# A space holds up to 10^7 combinations, about 1 GB while it is enumerated: requests take turns.
+ONE_SPACE = threading.Lock()
+
+
+# On the event loop: a thread for each would cost more than the rest of a request.
+async def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+async def driver_of(request: Request) -> Driver:
+    driver: Driver = request.app.state.driver
+    return driver
+
+
+ServiceHandle = Annotated[Service, Depends(service_of)]
+DriverHandle = Annotated[Driver, Depends(driver_of)]
+CampaignId = Annotated[str, Path(pattern=ID_PATTERN, max_length=100)]
+TrialNumber = Annotated[int, Path(ge=0, le=MOST_NUMBER)]
+PageSize = Annotated[int, Query(ge=1, le=MOST_PER_PAGE, description="Most entries on this page.")]
+PageToken = Annotated[
+    str | None, Query(description="`next_page_token` of the page before.", pattern=ID_PATTERN, max_length=100)
+]
+SpecDocument = Annotated[object, Depends(document_of)]

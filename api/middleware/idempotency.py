@@ -1,0 +1,150 @@
+"""Idempotency-Key on a POST: the same request sent again gets the same answer, and nothing is done twice.
+
+An answer is kept for a day, but for those that say to come back or come with another token: then nothing was done, and
+the same key may be used again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from meshtune.api import errors
+from meshtune.api.requests.access import Caller
+from meshtune.api.requests.access_errors import IdempotencyBusy, IdempotencyReused, IdempotencyUnclear, Refused
+from meshtune.api.requests.body import MOST_BYTES
+from meshtune.tuner.store import StoreError
+from meshtune.tuner.store.access_keys import Answer, Claim, Keys
+
+log = logging.getLogger(__name__)
+HEADER = "Idempotency-Key"
+REPLAYED = "Idempotent-Replayed"
+_KEY = re.compile(r"[!-~]{1,200}")
+_KEPT_HEADERS = (b"content-type", b"location", b"etag")
+_NOTHING_DONE = (401, 403, 408, 413, 429, 502, 503, 504)
+PARAMETER: dict[str, Any] = {
+    "name": HEADER,
+    "in": "header",
+    "required": False,
+    "description": "The same key with the same request, within 24 h, does nothing again and gets the same answer.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 200},
+}
+
+
+class Idempotency:
+    """ASGI middleware, behind the gate. now: epoch seconds."""
+
+    def __init__(self, app: ASGIApp, keys: Keys, now: Callable[[], float] = time.time) -> None:
+        self._app = app
+        self._keys = keys
+        self._now = now
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        caller: Caller | None = scope.get("state", {}).get("caller")
+        if scope["type"] != "http" or scope["method"] != "POST" or caller is None:
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        key = request.headers.get(HEADER)
+        if key is None:
+            await self._app(scope, receive, send)
+            return
+        try:
+            await self._once(request, caller.identity, key, send)
+        except (Refused, StoreError, RequestValidationError) as error:
+            await (await errors.answer_to(request, error))(scope, receive, send)
+
+    async def _once(self, request: Request, caller: str, key: str, send: Send) -> None:
+        """Raises Refused, StoreError and RequestValidationError before anything is sent."""
+        if not _KEY.fullmatch(key):
+            told = "must have 1 to 200 characters, no spaces among them"
+            raise RequestValidationError([{"loc": ("header", HEADER), "msg": told, "type": "value_error"}])
+        messages, body = await _whole(request)
+        if len(body) > MOST_BYTES:  # the route refuses it
+            await self._app(request.scope, _again(messages, request.receive), send)
+            return
+        found = await run_in_threadpool(self._keys.claim, caller, key, _fingerprint(request, body), self._now())
+        match found:
+            case Claim.REUSED:
+                raise IdempotencyReused("this Idempotency-Key came with another request within the last 24 h")
+            case Claim.BUSY:
+                raise IdempotencyBusy("the first request with this Idempotency-Key is still being answered")
+            case Claim.UNCLEAR:
+                told = "was cut off, and may have acted: look whether it did, then use a new key"
+                raise IdempotencyUnclear(f"the first request with this Idempotency-Key {told}")
+            case Answer():
+                headers = {**found.headers, REPLAYED: "true"}
+                await Response(found.body, found.status, headers)(request.scope, request.receive, send)
+            case Claim.FIRST:
+                await self._act(request, caller, key, _again(messages, request.receive), send)
+
+    async def _act(self, request: Request, caller: str, key: str, receive: Receive, send: Send) -> None:
+        """Let the application answer, and keep the answer before it goes out."""
+        held: list[Message] = []
+
+        async def hold(message: Message) -> None:
+            held.append(message)
+
+        # A defect, or a client that has gone, leaves the key as it is: nobody knows what was done.
+        await self._app(request.scope, receive, hold)
+        await self._keep(caller, key, held)
+        for message in held:
+            await send(message)
+
+    async def _keep(self, caller: str, key: str, held: list[Message]) -> None:
+        """What cannot be kept leaves the key as it is: no second request acts."""
+        start, *rest = held
+        status = start["status"]
+        body = b"".join(message.get("body", b"") for message in rest)
+        kept = {
+            name.decode("latin-1"): value.decode("latin-1")
+            for name, value in start["headers"]
+            if name.lower() in _KEPT_HEADERS
+        }
+        try:
+            if status in _NOTHING_DONE:
+                await run_in_threadpool(self._keys.forget, caller, key)
+            else:
+                await run_in_threadpool(self._keys.keep, caller, key, Answer(status=status, headers=kept, body=body))
+        except StoreError as error:
+            log.warning("the answer to a request with an Idempotency-Key is not kept: %s", error)
+
+
+def _fingerprint(request: Request, body: bytes) -> str:
+    """A digest of all that the request asks for; the caller is beside it."""
+    asked = hashlib.sha256()
+    for part in (request.method.encode(), request.url.path.encode(), request.url.query.encode(), body):
+        asked.update(len(part).to_bytes(8, "big") + part)
+    return asked.hexdigest()
+
+
+async def _whole(request: Request) -> tuple[list[Message], bytes]:
+    """The messages of the body, and the body, of which no more is read than a body may have."""
+    messages: list[Message] = []
+    body = bytearray()
+    while True:
+        message = await request.receive()
+        messages.append(message)
+        body += message.get("body", b"")
+        if message["type"] != "http.request" or not message.get("more_body", False) or len(body) > MOST_BYTES:
+            return messages, bytes(body)
+
+
+def _again(messages: list[Message], receive: Receive) -> Receive:
+    """Receives what was received before, then what comes."""
+    left = list(messages)
+
+    async def next_one() -> Message:
+        return left.pop(0) if left else await receive()
+
+    return next_one

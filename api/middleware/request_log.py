@@ -1,0 +1,96 @@
+"""Every request gets an id, a line in the log and a place in the metrics; every response the headers of a safe page.
+
+Routes are told by their templates and queries not at all, so that neither secrets nor ids without end get there.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable
+
+from fastapi import Request
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from meshtune.api import errors
+from meshtune.tuner.service.logging import request_id
+
+REQUEST_ID = "X-Request-Id"
+# All that the page needs comes from here; nobody shows it in a frame, and links tell no one where it is.
+SAFE = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+    "object-src 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+# Asked again and again by machines: not worth a line while they are answered.
+QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
+_GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_log = logging.getLogger(__name__)
+
+
+class RequestLog:
+    """ASGI middleware. observe: told (method, route, status, seconds) at the end of every response."""
+
+    def __init__(self, app: ASGIApp, observe: Callable[[str, str, int, float], None]) -> None:
+        self._app = app
+        self._observe = observe
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start = time.perf_counter()
+        given = Headers(scope=scope).get(REQUEST_ID, "")
+        id = given if _GIVEN_ID.fullmatch(given) else uuid.uuid4().hex
+        status = 0
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers[REQUEST_ID] = id
+                for name, value in SAFE.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        token = request_id.set(id)
+        try:
+            await self._app(scope, receive, sending)
+        except Exception as error:
+            if not status:  # else the framework would answer, without these headers
+                await (await errors.defect(Request(scope), error))(scope, receive, sending)
+            raise
+        finally:
+            self._tell(scope, id, status, time.perf_counter() - start)
+            request_id.reset(token)
+
+    def _tell(self, scope: Scope, id: str, status: int, seconds: float) -> None:
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        route = route_of(scope, status)
+        self._observe(method, route, status, seconds)
+        caller = getattr(scope.get("state", {}).get("caller"), "name", "")
+        level = logging.DEBUG if route in QUIET and status < 400 else logging.INFO
+        fields = {"method": method, "route": route, "status": status, "ms": round(seconds * 1000, 1), "token": caller}
+        words = f"{method} {route} {status or 'no answer'} in {fields['ms']} ms"
+        _log.log(level, "%s", words, extra={**fields, "request_id": id, "campaign": campaign_of(scope)})
+
+
+def route_of(scope: Scope, status: int) -> str:
+    """The template of the route that answered. Where the request came to none: `static` for files, `repeated` for the
+    answer of an earlier POST, else `refused`."""
+    template: str = getattr(scope.get("route"), "path", "")
+    if template or not scope["path"].startswith("/v1/"):
+        return template or "static"
+    return "repeated" if 200 <= status < 300 else "refused"
+
+
+def campaign_of(scope: Scope) -> str:
+    """The campaign in the path, empty without one."""
+    id: str = scope.get("path_params", {}).get("campaign_id", "")
+    return id

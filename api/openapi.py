@@ -1,0 +1,169 @@
+"""The OpenAPI description: a campaign spec as a document, which may name presets and leave out what has a default,
+and the problem documents. What the routes return is described by their views.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import TypeAdapter
+
+from meshtune.api.errors import PROBLEM_JSON, Problem
+from meshtune.api.openapi_access import describe
+from meshtune.api.requests.body import READERS
+from meshtune.runners.registry import RUNNERS, WORKLOADS
+from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.presets import cluster_presets, model_presets
+from meshtune.search_spaces.space import Bounds
+from meshtune.tuner.campaign.spec import Budget, Objective, StopRule, TrialLimits
+from meshtune.tuner.search.registry import SEARCHES
+from meshtune.tuner.specs.read import FREE
+
+SPEC_EXAMPLE: dict[str, Any] = {
+    "demo": {
+        "summary": "A small GPT on four CPU processes",
+        "value": {
+            "name": "demo",
+            "model": "gpt-micro",
+            "cluster": "local-cpu",
+            "global_batch_size": 16,
+            "baseline": {"tp": 1, "pp": 1, "micro_batch_size": 1, "zero_stage": 0},
+            "budget": {"trials": 15},
+        },
+    }
+}
+
+
+def _inline(kind: Any, **changes: Any) -> dict[str, Any]:
+    """A value's JSON schema with its references resolved in place, so that it stands anywhere in a document."""
+    schema = TypeAdapter(kind).json_schema(mode="validation")
+    definitions = schema.pop("$defs", {})
+
+    def resolved(node: Any) -> Any:
+        if isinstance(node, dict):
+            if "$ref" in node:
+                return resolved(definitions[node["$ref"].rpartition("/")[2]])
+            # Titles repeat the names that stand there anyway, and generators of clients make colliding types of them.
+            named = {key: value for key, value in node.items() if key != "title" or not isinstance(value, str)}
+            return {key: resolved(value) for key, value in named.items()}
+        return [resolved(value) for value in node] if isinstance(node, list) else node
+
+    return {**resolved(schema), **changes}
+
+
+def _optional(node: Any) -> Any:
+    """The schema with nothing required, at any depth: what is left out comes from the preset."""
+    if isinstance(node, dict):
+        return {key: _optional(value) for key, value in node.items() if key != "required"}
+    return [_optional(value) for value in node] if isinstance(node, list) else node
+
+
+def _with_preset(kind: Any, presets: list[str]) -> dict[str, Any]:
+    whole = _inline(kind)
+    overrides = _optional(whole)
+    overrides |= {"required": ["preset"], "properties": {**overrides["properties"], "preset": {"enum": presets}}}
+    # A description is named after its section unless it says otherwise.
+    whole["required"] = [name for name in whole["required"] if name != "name"]
+    return {"anyOf": [{"enum": presets}, overrides, whole]}
+
+
+def _backend(known: list[str]) -> dict[str, Any]:
+    options = {"type": "object", "properties": {"kind": {"enum": known}}, "additionalProperties": True}
+    return {"anyOf": [{"enum": known}, options]}
+
+
+SPEC_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "title": "CampaignSpec",
+    "additionalProperties": False,
+    "required": ["model", "cluster", "global_batch_size"],
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 100},
+        "model": _with_preset(ModelSpec, sorted(model_presets())),
+        "cluster": _with_preset(ClusterSpec, sorted(cluster_presets())),
+        "workload": _backend(sorted(WORKLOADS)),
+        "global_batch_size": {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "enum": [FREE]}]},
+        "space": _inline(Bounds),
+        "baseline": _inline(Plan),
+        "objective": _inline(Objective),
+        "search": _backend(sorted(SEARCHES)),
+        "runner": _backend(sorted(RUNNERS)),
+        "budget": _inline(Budget),
+        "trial": _inline(TrialLimits),
+        "stop": _inline(StopRule),
+        "parallel": {"type": "integer", "minimum": 1, "default": 1},
+        "seed": {"type": "integer", "minimum": 0, "default": 0},
+        "pareto": {"type": "boolean", "default": False},
+        "confirm": {"type": "integer", "minimum": 0, "default": 3},
+        "warm_start": {"type": "boolean", "default": True},
+    },
+}
+
+SPEC_REFERENCE = {"$ref": "#/components/schemas/CampaignSpec"}
+
+
+def _body(schema: dict[str, Any], examples: dict[str, Any]) -> dict[str, Any]:
+    """A body that comes as JSON or as YAML."""
+    content = {"schema": schema, "examples": examples}
+    return {"requestBody": {"required": True, "content": {kind: content for kind in READERS}}}
+
+
+SPEC_BODY = _body(SPEC_REFERENCE, SPEC_EXAMPLE)
+WHY_BODY = _body(
+    {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["spec", "plan"],
+        "properties": {"spec": SPEC_REFERENCE, "plan": _inline(Plan)},
+    },
+    {
+        "demo": {
+            "summary": "Why not eight-fold tensor parallelism",
+            "value": {"spec": SPEC_EXAMPLE["demo"]["value"], "plan": {"tp": 8}},
+        }
+    },
+)
+CHANGES_BODY = _body(
+    {"type": "object", "title": "Changes", "description": "Laid over the spec as RFC 7396 has it: null takes away."},
+    {"seed": {"summary": "The same once more, with another seed", "value": {"name": "demo-2", "seed": 2}}},
+)
+
+
+def plan_parameters() -> list[dict[str, Any]]:
+    """The fields of a plan as parameters of a query, none of them required."""
+    properties: dict[str, Any] = _inline(Plan)["properties"]
+    return [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in properties.items()]
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """What a route documents of the errors that it answers with these statuses."""
+    content = {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    retry = {"Retry-After": {"description": "Seconds to wait before the next try.", "schema": {"type": "integer"}}}
+    return {
+        status: {
+            "description": HTTPStatus(status).phrase,
+            "content": content,
+            **({"headers": retry} if status in (429, 503) else {}),
+        }
+        for status in statuses
+    }
+
+
+def install(app: FastAPI) -> None:
+    """Add the schemas that no route's types name: the spec as a document, and problems."""
+    generated = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = generated()
+            schemas = document["components"]["schemas"]
+            schemas |= {"CampaignSpec": SPEC_SCHEMA, "Problem": _inline(Problem)}
+            schemas["CampaignView"]["properties"]["spec"] = SPEC_REFERENCE
+            describe(document, problems(401, 403, 422, 429, 503), problems(409))
+        return generated()
+
+    app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI documents it ("Extending OpenAPI")

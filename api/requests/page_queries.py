@@ -1,0 +1,144 @@
+"""What may be asked of pages of campaigns and trials: every parameter is typed and bounded, an unknown one is a 422."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from meshtune.api.dependencies import MOST_NUMBER, MOST_PER_PAGE
+from meshtune.api.requests import page_tokens
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Recompute, Schedule
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Mark, Order, TrialKey, TrialsWanted
+from meshtune.tuner.campaign.trial import Origin, TrialState
+
+MOST_BRIEF = 1000
+MOST_VALUES = 1000
+Token = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9_-]+$",
+        max_length=page_tokens.MOST_CHARACTERS,
+        description="`next_page_token` of the page before, for the same order and filters.",
+    ),
+]
+Text = Annotated[str, Field(max_length=200)]
+Whole = Annotated[int, Field(ge=0, le=MOST_NUMBER)]
+CampaignSort = Literal[
+    "created_at", "updated_at", "name", "state", "legal", "-created_at", "-updated_at", "-name", "-state", "-legal"
+]
+TrialSort = Literal[
+    "number",
+    "step_time_s",
+    "tokens_per_s_per_device",
+    "peak_memory_bytes",
+    "device_seconds",
+    "-number",
+    "-step_time_s",
+    "-tokens_per_s_per_device",
+    "-peak_memory_bytes",
+    "-device_seconds",
+]
+
+
+def _any_of(description: str) -> Any:
+    return Field(default_factory=list, max_length=MOST_VALUES, description=f"Only {description}; repeated: any of.")
+
+
+class CampaignQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    state: list[CampaignState] = _any_of("campaigns in this state")
+    owner: Text | None = Field(None, description="Only campaigns that this token created; empty: the command line.")
+    name: Text = Field("", description="Only campaigns with this in their names.")
+    model: Text | None = Field(None, description="Only campaigns of the model with this name.")
+    cluster: Text | None = Field(None, description="Only campaigns on the cluster with this name.")
+    sort: CampaignSort = Field("-created_at", description="With a leading -: the largest first.")
+    page_size: int = Field(50, ge=1, le=MOST_PER_PAGE, description="Most entries on this page.")
+    page_token: Token | None = None
+
+    @property
+    def question(self) -> str:
+        """What a page token is good for."""
+        return f"campaigns {self.model_dump_json(exclude={'page_size', 'page_token'})}"
+
+    def wanted(self) -> CampaignsWanted:
+        """The page and one entry more, which tells whether there is a next one. Raises RequestValidationError."""
+        return CampaignsWanted(
+            order=Order(CampaignKey(self.sort.removeprefix("-")), self.sort.startswith("-")),
+            states=tuple(self.state),
+            owner=self.owner,
+            name=self.name,
+            model=self.model,
+            cluster=self.cluster,
+            after=None if self.page_token is None else page_tokens.decode(self.question, self.page_token),
+            limit=self.page_size + 1,
+        )
+
+    def next_token(self, value: float | str, id: str) -> str:
+        return page_tokens.encode(self.question, Mark(value, id))
+
+
+class TrialQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    view: Literal["full", "brief"] = Field("full", description="Whole trials, or one line of numbers for each.")
+    verdict: list[Verdict] = _any_of("trials that ended so")
+    state: list[TrialState] = _any_of("trials in this state")
+    origin: list[Origin] = _any_of("trials that were chosen so")
+    failure: list[Cause] = _any_of("trials that failed for this cause")
+    number: list[Whole] = _any_of("trials with this number")
+    tp: list[Whole] = _any_of("plans with this value")
+    pp: list[Whole] = _any_of("plans with this value")
+    dp: list[Whole] = _any_of("plans with this value")
+    cp: list[Whole] = _any_of("plans with this value")
+    ep: list[Whole] = _any_of("plans with this value")
+    vpp: list[Whole] = _any_of("plans with this value")
+    micro_batch_size: list[Whole] = _any_of("plans with this value")
+    grad_accum_steps: list[Whole] = _any_of("plans with this value")
+    zero_stage: list[Whole] = _any_of("plans with this value")
+    recompute: list[Recompute] = _any_of("plans with this value")
+    schedule: list[Schedule] = _any_of("plans with this value")
+    sequence_parallel: list[bool] = _any_of("plans with this value")
+    recompute_interval: list[Whole] = _any_of("plans with this value")
+    context: list[ContextParallel] = _any_of("plans with this value")
+    sort: TrialSort = Field("number", description="With a leading -: the largest first. What lacks it comes last.")
+    page_size: int = Field(100, ge=1, le=MOST_BRIEF, description="Most entries on this page; 500 of whole trials.")
+    page_token: Token | None = None
+
+    @property
+    def question(self) -> str:
+        """What a page token is good for."""
+        return f"trials {self.model_dump_json(exclude={'view', 'page_size', 'page_token'})}"
+
+    @property
+    def order(self) -> Order[TrialKey]:
+        return Order(TrialKey(self.sort.removeprefix("-")), self.sort.startswith("-"))
+
+    def wanted(self) -> TrialsWanted:
+        """The page and one entry more, which tells whether there is a next one. Raises RequestValidationError."""
+        if self.view == "full" and self.page_size > MOST_PER_PAGE:
+            raise page_tokens.refused("page_size", self.page_size, f"must be at most {MOST_PER_PAGE} with view=full")
+        return TrialsWanted(
+            order=self.order,
+            verdicts=tuple(self.verdict),
+            states=tuple(self.state),
+            origins=tuple(self.origin),
+            failures=tuple(self.failure),
+            numbers=tuple(self.number),
+            plan={name: tuple(getattr(self, name)) for name in PLAN_FIELDS},
+            after=None if self.page_token is None else self._mark(self.page_token),
+            limit=self.page_size + 1,
+        )
+
+    def next_token(self, value: float | None, number: int) -> str:
+        if self.order.key is TrialKey.NUMBER:
+            return str(number)
+        return page_tokens.encode(self.question, Mark(value, number))
+
+    def _mark(self, token: str) -> Mark:
+        by_number = self.order.key is TrialKey.NUMBER
+        return page_tokens.decode_number(token) if by_number else page_tokens.decode(self.question, token)

@@ -1,0 +1,92 @@
+"""The routes about access itself: who am I, and who did what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from meshtune.api.dependencies import ServiceHandle
+from meshtune.api.openapi import problems
+from meshtune.api.requests.access import CallerHandle, Scope, administers, reads
+from meshtune.api.schemas.trials import rfc3339
+from meshtune.tuner.access.audit import Entry
+from meshtune.tuner.access.tokens import Quotas, Used
+
+router = APIRouter(prefix="/v1", responses=problems(401, 403, 422, 429, 503), tags=["access"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhoamiView:
+    """The token that was sent. loopback: none was, and programs on this machine are trusted. quotas: null is no limit;
+    campaigns: active at once, trials: planned within 24 h, device_hours: within 30 days. used: as they are counted."""
+
+    name: str
+    scopes: list[Scope]
+    expires_at: datetime | None
+    loopback: bool
+    quotas: Quotas
+    used: Used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntryView:
+    """Something that was done or refused. token: a name, empty for nobody known, the command line and loopback.
+    outcome: `done`, or an HTTP status with the kind of the problem."""
+
+    id: int
+    at: datetime
+    token: str
+    action: str
+    object: str
+    outcome: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditPage:
+    entries: list[AuditEntryView]
+    next_after: int | None
+
+
+@router.get("/whoami", dependencies=[reads])
+def whoami(caller: CallerHandle, service: ServiceHandle) -> WhoamiView:
+    """What the token that was sent allows, and what of its quotas is used."""
+    return WhoamiView(
+        name=caller.name,
+        scopes=sorted(caller.scopes),
+        expires_at=None if caller.expires_at is None else rfc3339(caller.expires_at),
+        loopback=caller.loopback,
+        quotas=caller.quotas,
+        used=service.used(caller.name),
+    )
+
+
+@router.get("/audit", dependencies=[administers])
+def list_audit(
+    service: ServiceHandle,
+    after: Annotated[int, Query(ge=0, le=2**63 - 1, description="Only entries with larger ids.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> AuditPage:
+    """Who did what, in order: all that changed something, and what was refused for want of a token or a scope."""
+    found = service.store.access.audit(after=after, limit=limit + 1)
+    shown = found[:limit]
+    return AuditPage(
+        entries=[_entry_view(entry) for entry in shown],
+        next_after=shown[-1].id if len(found) > limit else None,
+    )
+
+
+def _entry_view(entry: Entry) -> AuditEntryView:
+    deed = entry.deed
+    return AuditEntryView(
+        id=entry.id,
+        at=rfc3339(deed.at),
+        token=deed.token,
+        action=deed.action,
+        object=deed.object,
+        outcome=deed.outcome,
+        detail=deed.detail,
+    )

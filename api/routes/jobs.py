@@ -1,0 +1,111 @@
+"""The routes to what a trial ran as: its job's files, and measured settings in the words of other programs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+
+from meshtune.api.dependencies import CampaignId, ServiceHandle, TrialNumber
+from meshtune.api.errors import InvalidQuery, Unanswerable
+from meshtune.api.openapi import problems
+from meshtune.api.requests.access import reads
+from meshtune.api.schemas.jobs import ExportView, JobView, job_view
+from meshtune.runners.registry import SCRIPTS
+from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.space import workload_of
+from meshtune.tuner.results.export import FORMATS, choose, export_files, job_of, job_script
+from meshtune.tuner.results.ranking import Ranked
+from meshtune.tuner.results.start_command import start_line
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.specs.read import InvalidSpec, parse_options
+
+router = APIRouter(prefix="/v1", responses=problems(404, 409, 422, 503), tags=["jobs"], dependencies=[reads])
+Format = Annotated[str, Path(pattern=f"^({'|'.join(FORMATS)})$", examples=["slurm"])]
+Options = Annotated[
+    list[Annotated[str, Query(max_length=1000)]] | None,
+    Query(
+        description="`name=value` for the format's scheduler or program; the value as YAML.",
+        max_length=50,
+        examples=[["partition=gpu"]],
+    ),
+]
+# These name files on the machine that serves.
+_OF_FILES = ("config",)
+
+
+@router.get("/campaigns/{campaign_id}/trials/{number}/job")
+def get_job(campaign_id: CampaignId, number: TrialNumber, service: ServiceHandle) -> JobView:
+    """The job of a trial's last attempt, as its runner got or will get it, but for the limit that racing set."""
+    campaign, trial = service.store.campaign(campaign_id), service.store.trial(campaign_id, number)
+    spec = campaign.spec
+    kind = spec.runner.kind
+    try:
+        job = service.job(campaign, trial.plan, trial.last.job_name, workload_of(spec))
+        job = replace(job, avoid=trial.last.avoid)
+        return job_view(job, kind, job_script(spec, kind, job, {}) if kind in SCRIPTS else {})
+    except InvalidValue as error:  # a file that the spec names is gone
+        raise Unanswerable(str(error)) from None
+
+
+@router.get("/campaigns/{campaign_id}/trials/{number}/exports/{format}")
+def export_trial(
+    campaign_id: CampaignId, number: TrialNumber, format: Format, service: ServiceHandle, option: Options = None
+) -> ExportView:
+    """A measured trial's setting in the words of a scheduler or training program. 409 for what these cannot express,
+    and for a trial that was not measured."""
+    service.store.trial(campaign_id, number)
+    return _export(service, campaign_id, str(number), format, option)
+
+
+@router.get("/campaigns/{campaign_id}/exports/{format}")
+def export_campaign(
+    campaign_id: CampaignId,
+    format: Format,
+    service: ServiceHandle,
+    trial: Annotated[
+        str, Query(description="`recommended`, `best`, or a trial's number.", pattern=r"^(recommended|best|\d{1,9})$")
+    ] = "recommended",
+    option: Options = None,
+) -> ExportView:
+    """The winner's setting in the words of a scheduler or training program."""
+    return _export(service, campaign_id, trial, format, option)
+
+
+def _export(service: Service, campaign_id: str, selector: str, format: str, option: list[str] | None) -> ExportView:
+    campaign = service.store.campaign(campaign_id)
+    options = _options(option or [])
+    entry = choose(campaign, service.store.trials(campaign_id), selector)
+    try:
+        return _exported(service, campaign, entry, format, options)
+    except InvalidValue as error:
+        raise InvalidQuery([problem.under("option") for problem in error.problems]) from None
+
+
+def _exported(service: Service, campaign: Campaign, entry: Ranked, format: str, options: dict[str, Any]) -> ExportView:
+    spec, trial = campaign.spec, entry.trial
+    directory = service.home.export(trial.last.job_name).resolve()
+    files = export_files(campaign, entry, directory, format, options)
+    job = job_of(spec, trial.plan, trial.last.job_name, directory)
+    of_workload = spec.workload.options if spec.workload.kind == format else {}
+    return ExportView(
+        format=format,
+        trial=trial.number,
+        directory=str(directory),
+        files=files,
+        command=start_line(format, spec.cluster, files, job, {**of_workload, **options}),
+    )
+
+
+def _options(words: list[str]) -> dict[str, Any]:
+    """Raises InvalidQuery, also for an option that would have the service read a file."""
+    try:
+        options = parse_options(words)
+    except InvalidSpec as error:
+        raise InvalidQuery([Problem("option", str(error))]) from None
+    read = [name for name in _OF_FILES if isinstance(options.get(name), str)]
+    if read:
+        raise InvalidQuery([Problem(f"option.{name}", "must be a mapping here, not a file's name") for name in read])
+    return options

@@ -1,0 +1,86 @@
+"""The route that a launch asks: the best known plan for a model on a cluster, as JSON or as lines for a job script."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from fastapi.responses import PlainTextResponse, Response
+
+from meshtune.api.dependencies import MOST_NUMBER, ONE_SPACE, ServiceHandle
+from meshtune.api.openapi import problems
+from meshtune.api.requests.access import reads
+from meshtune.api.schemas.recommendation import BestKnownView, best_known_view
+from meshtune.tuner.results.known_best import (
+    MOST_CAMPAIGNS,
+    Question,
+    Records,
+    best_measured,
+    environment_text,
+    software_versions,
+)
+from meshtune.tuner.results.known_best_projection import best_projected
+
+router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(422, 503))
+
+
+class Format(StrEnum):
+    """json: with sources and reason. env: NAME=value lines, whose values have letters, digits and _.:/- only."""
+
+    JSON = "json"
+    ENV = "env"
+
+
+Name = Annotated[str, Query(min_length=1, max_length=200)]
+Count = Annotated[int, Query(ge=1, le=MOST_NUMBER)]
+ENV_EXAMPLE = "MESHTUNE_TP=4\nMESHTUNE_PP=1\nMESHTUNE_DP=2\nMESHTUNE_MEASURED=1\nMESHTUNE_SOURCE=demo-1a2b3c/7\n"
+TEXT: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/plain": {"schema": {"type": "string"}, "example": ENV_EXAMPLE}}}
+}
+
+
+@router.get(
+    "/recommendations",
+    response_model=BestKnownView,
+    responses={**TEXT, **problems(404)},
+    tags=["recommendations"],
+)
+def get_recommendation(
+    service: ServiceHandle,
+    model: Annotated[Name, Query(examples=["llama3-8b"])],
+    cluster: Annotated[Name, Query(examples=["h100-8"])],
+    nodes: Annotated[Count, Query(examples=[2])],
+    global_batch_size: Annotated[Count | None, Query(description="Default: as it was measured.")] = None,
+    workload: Annotated[Name | None, Query(description="The training code; default: the newest campaign's.")] = None,
+    software: Annotated[
+        str,
+        Query(
+            description="What the job runs on; default: as the newest campaign.",
+            pattern=r"^([A-Za-z0-9_-]+=[A-Za-z0-9_.+:-]+(,|$))*$",
+            max_length=1000,
+            examples=["torch=2.13,cuda=13.0"],
+        ),
+    ] = "",
+    simulated: Annotated[
+        bool, Query(description="Of simulated campaigns alone, which else count for nothing.")
+    ] = False,
+    format: Format = Format.JSON,
+) -> BestKnownView | Response:
+    """The best known plan: measured for just this, or projected by the physics from what was measured nearby, and then
+    marked as not measured. 404 where nothing near was measured, or a name is unknown."""
+    question = Question(
+        model=model,
+        cluster=cluster,
+        nodes=nodes,
+        global_batch_size=global_batch_size,
+        workload=workload,
+        software=software_versions(software),
+        simulated=simulated,
+    )
+    records = Records(service.store.readable_campaigns(limit=MOST_CAMPAIGNS), service.store.trials)
+    found = best_measured(question, records)
+    if found is None:
+        with ONE_SPACE:
+            found = best_projected(question, records)
+    return PlainTextResponse(environment_text(found)) if format is Format.ENV else best_known_view(found)

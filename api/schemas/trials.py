@@ -1,0 +1,208 @@
+"""What the REST API shows of trials: their attempts, and what was measured, with derived numbers beside raw ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import isfinite
+
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.measuring.step_breakdown import Profile, Straggler
+from meshtune.runners.outcome import Measurement, Verdict
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.proposal import Expectation
+from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileView:
+    """Where the time of a step went, one value per rank; the parts of a rank add up to `step_time_s`.
+
+    waiting_s: of the collectives' parts, until the last peer arrived. own_time_s: median of the rank's own work.
+    stages: pipeline stages. straggler: the rank that is clearly slower than its peers, and by which ratio.
+    """
+
+    step_time_s: float
+    parts_s: tuple[Mapping[str, float], ...]
+    waiting_s: tuple[Mapping[str, float], ...]
+    own_time_s: tuple[float, ...]
+    stages: tuple[int, ...]
+    straggler: Straggler | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurementView:
+    """A measurement: raw numbers, and the median with its 95 % interval.
+
+    mfu: a share of the device's peak. Per rank: peak_memory_bytes of tensors, peak_held_bytes of the process.
+    """
+
+    step_times_s: tuple[float, ...]
+    warmup_times_s: tuple[float, ...]
+    step_time_s: float
+    step_time_low_s: float
+    step_time_high_s: float
+    tokens_per_s: float
+    tokens_per_s_per_device: float
+    flops_per_s_per_device: float | None
+    mfu: float | None
+    peak_memory_bytes: tuple[int, ...]
+    peak_held_bytes: tuple[int, ...]
+    first_losses: tuple[float, ...]
+    profile: ProfileView | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialView:
+    """The steps of a pruned job before it gave up. They prove that the plan is slower than another and measure nothing,
+    so there is no throughput. A first loss is null where it was no finite number."""
+
+    steps: int
+    step_times_s: tuple[float, ...]
+    warmup_times_s: tuple[float, ...]
+    step_time_s: float
+    peak_memory_bytes: tuple[int, ...]
+    peak_held_bytes: tuple[int, ...]
+    first_losses: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptView:
+    """One job. failure: why it failed; null for one that did not. avoid: the nodes that the runner was asked to keep it
+    away from. nodes: where it ran, failed_nodes: those of them to blame for its end; empty where the runner knows none.
+    """
+
+    number: int
+    job_name: str
+    job_id: str | None
+    state: TrialState
+    verdict: Verdict | None
+    failure: Cause | None
+    reason: str
+    failed_rank: int | None
+    phase: str | None
+    log_tail: str
+    partial: PartialView | None
+    avoid: tuple[str, ...]
+    nodes: tuple[str, ...]
+    failed_nodes: tuple[str, ...]
+    planned_at: datetime
+    submitted_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialView:
+    """A trial; measurement and partial are those of its last attempt. expectation: what the search expected of the plan
+    when it chose it; null for the baseline, for a confirmation, and where it expected nothing."""
+
+    number: int
+    origin: Origin
+    state: TrialState
+    verdict: Verdict | None
+    plan: Plan
+    plan_key: str
+    expectation: Expectation | None
+    measurement: MeasurementView | None
+    partial: PartialView | None
+    attempts: list[AttemptView]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialPage:
+    trials: list[TrialView]
+    next_page_token: str | None
+
+
+def trial_view(trial: Trial) -> TrialView:
+    attempts = [_attempt_view(attempt) for attempt in trial.attempts]
+    return TrialView(
+        number=trial.number,
+        origin=trial.origin,
+        state=trial.state,
+        verdict=trial.verdict,
+        plan=trial.plan,
+        plan_key=trial.plan.key,
+        expectation=trial.expectation,
+        measurement=None if trial.measurement is None else _measurement_view(trial.measurement),
+        partial=attempts[-1].partial,
+        attempts=attempts,
+    )
+
+
+def _measurement_view(measured: Measurement) -> MeasurementView:
+    interval = measured.step_time_interval_s
+    return MeasurementView(
+        step_times_s=measured.step_times_s,
+        warmup_times_s=measured.warmup_times_s,
+        step_time_s=measured.step_time_s,
+        step_time_low_s=interval.low,
+        step_time_high_s=interval.high,
+        tokens_per_s=measured.tokens_per_s,
+        tokens_per_s_per_device=measured.tokens_per_s_per_device,
+        flops_per_s_per_device=measured.flops_per_s_per_device,
+        mfu=measured.mfu,
+        peak_memory_bytes=measured.peak_memory_bytes,
+        peak_held_bytes=measured.peak_held_bytes,
+        first_losses=measured.first_losses,
+        profile=None if measured.profile is None else _profile_view(measured.profile),
+    )
+
+
+def _profile_view(profile: Profile) -> ProfileView:
+    return ProfileView(
+        step_time_s=profile.step_time_s,
+        parts_s=profile.parts_s,
+        waiting_s=profile.waiting_s,
+        own_time_s=profile.own_time_s,
+        stages=profile.stages,
+        straggler=profile.straggler,
+    )
+
+
+def _partial_view(partial: Measurement) -> PartialView:
+    return PartialView(
+        steps=len(partial.step_times_s),
+        step_times_s=partial.step_times_s,
+        warmup_times_s=partial.warmup_times_s,
+        step_time_s=partial.step_time_s,
+        peak_memory_bytes=partial.peak_memory_bytes,
+        peak_held_bytes=partial.peak_held_bytes,
+        first_losses=tuple(loss if isfinite(loss) else None for loss in partial.first_losses),
+    )
+
+
+def _attempt_view(attempt: Attempt) -> AttemptView:
+    outcome = attempt.outcome
+    partial = None if outcome is None else outcome.partial
+    return AttemptView(
+        number=attempt.number,
+        job_name=attempt.job_name,
+        job_id=attempt.job_id,
+        state=attempt.state,
+        verdict=None if outcome is None else outcome.verdict,
+        failure=None if outcome is None else outcome.failure,
+        reason="" if outcome is None else outcome.reason,
+        failed_rank=None if outcome is None else outcome.failed_rank,
+        phase=None if outcome is None else outcome.phase,
+        log_tail="" if outcome is None else outcome.log_tail,
+        partial=None if partial is None else _partial_view(partial),
+        avoid=attempt.avoid,
+        nodes=attempt.nodes,
+        failed_nodes=attempt.failed_nodes,
+        planned_at=rfc3339(attempt.planned_at),
+        submitted_at=optional_time(attempt.submitted_at),
+        started_at=optional_time(attempt.started_at),
+        finished_at=optional_time(attempt.finished_at),
+    )
+
+
+def rfc3339(seconds: float) -> datetime:
+    """Seconds since the epoch as a time that is written by RFC 3339."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def optional_time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else rfc3339(seconds)

@@ -1,0 +1,82 @@
+"""Measures the machine, or the allocation that a launcher made, in processes of their own: that needs torch.
+
+Alone it starts one process, which starts the ranks; under a launcher one, which is a rank. None outlives this one, and
+none its time limit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from meshtune.runners.base import JobSpec, RunnerError
+from meshtune.runners.cluster_probe.results import REQUEST_FILE, Probed, ProbeRequest, read_probed
+from meshtune.runners.documents import plain
+from meshtune.runners.processes.gang import exit_text, kill_tree, log_path, start_gang
+
+POLL_S = 0.05
+# Starting the ranks of a busy machine, or those of other nodes; and how much longer measuring may take than planned.
+START_LIMIT_S = 240.0
+OVERRUN = 5.0
+# One compute thread per rank, as jobs have them, whatever the shell says.
+_OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class ProbeFailed(RunnerError):
+    """No measurement; the message says which rank failed and why. Trying again may help."""
+
+
+def probe(request: ProbeRequest, *, start_limit_s: float = START_LIMIT_S) -> Probed | None:
+    """Measure. None: this process is a rank other than 0, which has nothing to tell. Raises ProbeFailed.
+
+    The ranks see all of this process's environment: the network's settings are part of what is measured.
+    """
+    limit_s = start_limit_s + OVERRUN * request.seconds
+    with tempfile.TemporaryDirectory(prefix="meshtune-probe-") as name:
+        directory = Path(name)
+        (directory / REQUEST_FILE).write_text(json.dumps(plain(request)), encoding="utf-8")
+        start = ["--start"] if request.launch is None else []
+        spec = JobSpec(
+            name="probe",
+            command=(sys.executable, "-m", "meshtune.runners.trainer.probe", name, *start),
+            directory=directory,
+            time_limit_s=limit_s,
+            env={key: value for key, value in os.environ.items() if key not in _OURS},
+        )
+        (pid,) = start_gang(spec, None)
+        code = _wait(pid, limit_s)
+        if code:
+            told = _last_line(log_path(directory, 0)) if code > 0 else ""
+            raise ProbeFailed(f"the probe failed: {told or exit_text(0, code)}")
+        if request.launch is not None and request.launch.rank != 0:
+            return None
+        try:
+            return read_probed(directory)
+        except (OSError, ValueError) as error:
+            raise ProbeFailed(f"the probe left no figures: {error}") from None
+
+
+def _wait(pid: int, limit_s: float) -> int:
+    """The process's exit code; killed with all its ranks at the limit, and when this is interrupted."""
+    deadline = time.monotonic() + limit_s
+    ended = 0
+    try:
+        while time.monotonic() < deadline:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(POLL_S)
+    finally:
+        if not ended:
+            kill_tree(pid)
+            os.waitpid(pid, 0)
+    raise ProbeFailed(f"the probe took longer than {limit_s:g} s and was killed")
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.exists() else []
+    return lines[-1] if lines else ""

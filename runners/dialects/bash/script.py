@@ -1,0 +1,308 @@
+"""Reads a bash script for what it would run: commands with their variables filled in. Runs nothing, guesses nothing.
+
+Assignments, arrays, `if` with plain tests, and here-documents are followed. What a loop, a function or a test on
+something unknown would do is left out, and said in a note with its line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from meshtune.runners.dialects.bash.expansion import Values, as_written, expand, is_known, joined
+from meshtune.runners.dialects.bash.lexer import Operator, Piece, Token, Word, cut
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
+_DECLARING = ("export", "declare", "local", "readonly", "typeset")
+# Commands of which nothing that is read here depends.
+_HARMLESS = frozenset(
+    {
+        *("mkdir", "echo", "printf", "set", "exit", "return", "wait", "sleep", "rm", "trap", "touch", "date", ":"),
+        *("true", "ls", "wc", "pwd", "[", "[[", "test"),
+    }
+)
+# What opens a stretch that is not followed, and what ends it.
+_UNFOLLOWED: Mapping[str, str] = {"for": "done", "while": "done", "until": "done", "case": "esac"}
+_TESTS: Mapping[str, str] = {"[": "]", "[[": "]]", "test": ""}
+_REDIRECTIONS = ("<", ">", ">>", "&>", "&>>")
+_COMPARE = {
+    "-eq": lambda a, b: a == b,
+    "-ne": lambda a, b: a != b,
+    "-lt": lambda a, b: a < b,
+    "-le": lambda a, b: a <= b,
+    "-gt": lambda a, b: a > b,
+    "-ge": lambda a, b: a >= b,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """words: as the command would get them; see `expansion.is_known`. env: what is assigned before it, for it alone.
+    written: the line as people would write it."""
+
+    words: tuple[str, ...]
+    line: int
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def written(self) -> str:
+        return as_written(" ".join(self.words))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """commands: in order. exported: by name, the value (see `expansion.is_known`) and its line. files: here-documents
+    by the name of the file that they are written to. notes: what was not followed, each with its line."""
+
+    commands: tuple[Command, ...]
+    exported: Mapping[str, tuple[str, int]]
+    files: Mapping[str, str]
+    notes: tuple[str, ...]
+
+
+def read_script(text: str) -> Script:
+    """What a script would run. Raises NotBash."""
+    reader = _Reader()
+    reader.read(cut(text))
+    return Script(
+        commands=tuple(reader.commands),
+        exported={
+            name: (value, line)
+            for name, line in reader.exported.items()
+            if isinstance(value := reader.values.get(name), str)
+        },
+        files=reader.files,
+        notes=tuple(dict.fromkeys(reader.notes)),
+    )
+
+
+@dataclass(slots=True)
+class _Simple:
+    """One command as written, of at least one word. joiner: what stands before it. body, target: its here-document and
+    the file that it writes."""
+
+    words: list[Word]
+    joiner: str
+    body: Word | None = None
+    target: Word | None = None
+
+
+@dataclass(slots=True)
+class _Branch:
+    """An `if` that is open. holds: of its present test, None where unknown. taken: an earlier branch was."""
+
+    line: int
+    holds: bool | None
+    taken: bool = False
+    in_test: bool = True
+    told: bool = False
+
+
+@dataclass(slots=True)
+class _Reader:
+    values: Values = field(default_factory=dict)
+    exported: dict[str, int] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    commands: list[Command] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    branches: list[_Branch] = field(default_factory=list)
+    skipping: list[str] = field(default_factory=list)
+
+    def read(self, tokens: Iterable[Token]) -> None:
+        held: bool | None = True
+        for simple in _simple_commands(tokens):
+            first = simple.words[0].plain
+            if self.skipping or first in _UNFOLLOWED or _is_function(simple):
+                self._skip(simple, first)
+            elif first in ("if", "elif", "else", "fi", "then"):
+                self._keyword(simple, first)
+            elif self.branches and self.branches[-1].in_test:
+                self._test(simple)
+            elif self._followed(simple):
+                if simple.joiner in ("&&", "||") and held is not (simple.joiner == "&&"):
+                    if held is None and first not in _HARMLESS:
+                        line = simple.words[0].line
+                        self.notes.append(f"line {line}: whether `{first}` comes to run is not known here")
+                    continue
+                held = self._run(simple)
+
+    def _skip(self, simple: _Simple, first: str) -> None:
+        if not self.skipping:
+            self.notes.append(f"line {simple.words[0].line}: what `{first}` opens is not followed")
+        for word in simple.words:
+            if self.skipping and word.plain == self.skipping[-1]:
+                self.skipping.pop()
+            elif word.plain in _UNFOLLOWED and word in simple.words[:2]:
+                self.skipping.append(_UNFOLLOWED[word.plain])
+            elif word.plain == "{" and (not self.skipping or self.skipping[-1] == "}"):
+                self.skipping.append("}")
+
+    def _keyword(self, simple: _Simple, first: str) -> None:
+        rest = _Simple(simple.words[1:], "")
+        line = simple.words[0].line
+        if first == "if":
+            self.branches.append(_Branch(line, True))
+            self._test(rest)
+        elif not self.branches:
+            self.notes.append(f"line {line}: `{first}` without an `if`")
+        elif first == "fi":
+            self.branches.pop()
+        elif first == "then":
+            self.branches[-1].in_test = False
+            self._rest(rest)
+        else:
+            branch = self.branches[-1]
+            branch.taken = branch.taken or branch.holds is not False
+            unknown = branch.holds is None
+            branch.holds = None if unknown else not branch.taken
+            branch.in_test = first == "elif"
+            if first == "elif":
+                self._test(rest)
+            else:
+                self._rest(rest)
+
+    def _rest(self, rest: _Simple) -> None:
+        """What follows a keyword in its own line."""
+        if rest.words:
+            self.read([*rest.words, Operator("\n", rest.words[-1].line)])
+
+    def _test(self, simple: _Simple) -> None:
+        """One command of the present test; `holds` says whether those before it did."""
+        branch = self.branches[-1]
+        if branch.holds is False and (branch.taken or simple.joiner == "&&"):
+            return
+        if branch.holds is True and simple.joiner == "||":
+            return
+        found = _holds([joined(word, self.values) for word in simple.words]) if simple.words else branch.holds
+        branch.holds = None if branch.holds is None else found
+
+    def _followed(self, simple: _Simple) -> bool:
+        """Whether every open `if` leads here; where one is unknown, what is left out with it is noted."""
+        if all(branch.holds for branch in self.branches):
+            return True
+        unknown = next((branch for branch in self.branches if branch.holds is None), None)
+        certain = any(branch.holds is False for branch in self.branches)
+        if unknown and not certain and not unknown.told and simple.words[0].plain not in _HARMLESS:
+            unknown.told = True
+            self.notes.append(
+                f"line {unknown.line}: whether this test holds is not known here, so no branch is followed"
+            )
+        return False
+
+    def _run(self, simple: _Simple) -> bool | None:
+        """Take one command in; whether it would succeed, None for a test of something unknown."""
+        words = simple.words
+        first = words[0].plain
+        if first in _DECLARING:
+            self._declare(words[1:], export=first == "export")
+        elif first == "unset":
+            for word in words[1:]:
+                self.values.pop(word.plain, None)
+        elif simple.body is not None and simple.target is not None:
+            self.files[joined(simple.target, self.values)] = joined(simple.body, self.values)
+        else:
+            return self._command(words)
+        return True
+
+    def _declare(self, words: Sequence[Word], *, export: bool) -> None:
+        for word in words:
+            assigned = _assignment(word)
+            if assigned is not None:
+                self._assign(*assigned, word)
+            if export:
+                self.exported[word.plain if assigned is None else assigned[0]] = word.line
+
+    def _command(self, words: Sequence[Word]) -> bool | None:
+        """A command with the assignments before it, which are its own; or assignments alone, which stay."""
+        assigned = list(takewhile(lambda pair: pair[1] is not None, ((word, _assignment(word)) for word in words)))
+        rest = words[len(assigned) :]
+        env = {}
+        for word, parts in assigned:
+            if parts is not None and rest:
+                env[parts[0]] = joined(parts[2], self.values)
+            elif parts is not None:
+                self._assign(*parts, word)
+        made = [text for word in rest for text in expand(word, self.values)]
+        if made and made[0] in _TESTS:
+            return _holds(made)
+        if made and made[0] not in _HARMLESS:
+            self.commands.append(Command(tuple(made), rest[0].line, env))
+        return True
+
+    def _assign(self, name: str, append: str, value: Word, whole: Word) -> None:
+        known = self.values.get(name)
+        if whole.items is not None:
+            items = [text for item in whole.items for text in expand(item, self.values)]
+            before = known if isinstance(known, list) else [known] if known else []
+            self.values[name] = [*before, *items] if append else items
+        else:
+            text = joined(value, self.values)
+            self.values[name] = known + text if append and isinstance(known, str) else text
+
+
+def _simple_commands(tokens: Iterable[Token]) -> Iterable[_Simple]:
+    """The tokens as commands, with what joins them to the one before."""
+    current, wanted = _Simple([], ""), ""
+    for token in tokens:
+        if isinstance(token, Word):
+            if wanted in (">", ">>"):
+                current.target = token
+            elif not wanted:
+                current.words.append(token)
+            wanted = ""
+        elif token.text == "<<":
+            current.body = token.body
+        elif token.text in _REDIRECTIONS:
+            wanted = token.text
+        elif token.text == "\n" and not current.words and current.joiner in ("&&", "||", "|"):
+            continue
+        else:
+            if current.words and current.joiner != "|":
+                yield current
+            current, wanted = _Simple([], token.text), ""
+    if current.words and current.joiner != "|":
+        yield current
+
+
+def _is_function(simple: _Simple) -> bool:
+    words = [word.plain for word in simple.words]
+    return words[:1] == ["function"] or words[:1] == ["{"]
+
+
+def _assignment(word: Word) -> tuple[str, str, Word] | None:
+    """The name, the `+` and the value of an assignment; None for other words."""
+    if not word.pieces or word.pieces[0].quoted:
+        return None
+    found = _ASSIGNMENT.fullmatch(word.pieces[0].text)
+    if found is None:
+        return None
+    rest = Word((Piece(found[3]), *word.pieces[1:]), word.line)
+    return found[1], found[2], rest
+
+
+def _holds(words: list[str]) -> bool | None:
+    """Whether a test such as `[ a = b ]` succeeds, None where that is not known."""
+    if not words or words[0] not in _TESTS or not all(map(is_known, words)):
+        return None
+    closing = _TESTS[words[0]]
+    if closing and words[-1] != closing:  # cut by an && of its own
+        return None
+    inner = words[1:-1] if closing else words[1:]
+    negated = inner[:1] == ["!"]
+    inner = inner[negated:]
+    match inner:
+        case ["-n", text] | [text]:
+            found = bool(text)
+        case ["-z", text]:
+            found = not text
+        case [left, "=" | "==", right]:
+            found = left == right
+        case [left, "!=", right]:
+            found = left != right
+        case [left, compared, right] if compared in _COMPARE and left.lstrip("-").isdigit() and right.isdigit():
+            found = _COMPARE[compared](int(left), int(right))
+        case _:
+            return None
+    return found is not negated

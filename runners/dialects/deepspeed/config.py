@@ -1,0 +1,221 @@
+"""DeepSpeed's words for a plan: a ds_config.json, laid over the user's own. Written for DeepSpeed 0.19.8.
+
+Micro-batch, accumulation, ZeRO stage and number format are always its words; tensor parallelism is AutoTP's, context
+parallelism Ulysses'. What else a plan says (stages of a pipeline, recomputation) only the user's script can do.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from meshtune.runners.dialects.base import CannotExpress, CannotRead, Files, Imported
+from meshtune.runners.dialects.deepspeed.options import CONFIG_FILE, DeepSpeedOptions, Dtype
+from meshtune.runners.dialects.overlay import overlaid, read_base
+from meshtune.runners.dialects.refusal import unsupported
+from meshtune.runners.documents import read_value
+from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute
+from meshtune.search_spaces.space_context import Capabilities, Constraint
+
+_ALONE = Constraint(
+    "deepspeed-tp-alone",
+    "AutoTP and Ulysses each lay out the devices anew, and ds_config has no words for both (deepspeed/__init__.py)",
+    lambda c, s: (c["tp"] == 1) | (c["cp"] == 1),
+    lambda p, s: f"tp({p.tp}) with cp({p.cp})",
+)
+_NO_SEQUENCE = Constraint(
+    "deepspeed-sequence-parallel",
+    "AutoTP keeps whole activations between the blocks; give sequence_parallel: [false] with tp",
+    lambda c, s: (c["tp"] == 1) | (c["sequence_parallel"] == 0),
+    lambda p, s: f"sequence_parallel(True) with tp({p.tp})",
+)
+_NO_PIPELINE = Constraint(
+    "deepspeed-pp",
+    "stages of a pipeline are the script's PipelineModule, not ds_config's; say pipeline_module: true where it has one",
+    lambda c, s: c["pp"] == 1,
+    lambda p, s: f"pp({p.pp})",
+)
+_PIPELINE_ALONE = Constraint(
+    "deepspeed-pipeline-module",
+    "a PipelineModule goes with data parallelism only; its tensor parallelism is Megatron's (workload megatron)",
+    lambda c, s: (c["tp"] == 1) & (c["cp"] == 1),
+    lambda p, s: f"tp({p.tp}) * cp({p.cp}) with a pipeline_module",
+)
+
+
+def capabilities(options: DeepSpeedOptions) -> Capabilities:
+    """Which plans DeepSpeed and this script can run."""
+    recompute = [Recompute.NONE, Recompute.FULL] if options.pipeline_module else [Recompute.NONE]
+    if options.tells("recompute"):
+        recompute = list(Recompute)
+    return Capabilities(
+        recompute=frozenset(recompute),
+        recompute_intervals=options.tells("recompute_interval"),
+        # runtime/pipe/engine.py: "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism".
+        zero_stages_with_pp=frozenset({0, 1}),
+        contexts=frozenset({ContextParallel.ULYSSES}),
+        choice_of_sequence_parallel=True,
+        expert_parallel=options.tells("ep"),
+        experts=True,
+        rules=(_ALONE, _NO_SEQUENCE, _PIPELINE_ALONE if options.pipeline_module else _NO_PIPELINE),
+    )
+
+
+def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any] | None = None) -> Files:
+    """The ds_config.json of a plan. extra: options of the workload. Raises CannotExpress, InvalidValue."""
+    config = config_of(model, plan, cluster, read_value(DeepSpeedOptions, dict(extra or {})))
+    return {CONFIG_FILE: json.dumps(config, indent=2) + "\n"}
+
+
+def config_of(model: ModelSpec, plan: Plan, cluster: ClusterSpec, options: DeepSpeedOptions) -> dict[str, Any]:
+    """The ds_config of a plan. Raises CannotExpress, and InvalidValue where the user's own cannot be read."""
+    problems = unsupported(model, plan, cluster, capabilities(options))
+    if problems:
+        raise CannotExpress("DeepSpeed", problems)
+    return overlaid(read_base(options.config, read_config), words(plan, options))
+
+
+def words(plan: Plan, options: DeepSpeedOptions) -> dict[str, Any]:
+    """What a plan says in ds_config; None for a key that it must not have."""
+    # With AutoTP alone DeepSpeed counts every tensor rank's samples (runtime/config.py: world_size is that of the whole
+    # job), and refuses the true product; what it does not find it counts itself.
+    named = plan.global_batch_size if plan.tp == 1 else None
+    context = {"sequence_parallel_size": plan.cp, "data_parallel_size": plan.dp} if plan.cp > 1 else {}
+    # What the script is told by its arguments is not said twice.
+    checkpoints = options.pipeline_module and not options.tells("recompute")
+    pipeline = {"activation_checkpoint_interval": int(plan.recompute is Recompute.FULL)}
+    return {
+        "train_batch_size": named,
+        "train_micro_batch_size_per_gpu": plan.micro_batch_size,
+        "gradient_accumulation_steps": plan.grad_accum_steps,
+        "zero_optimization": {"stage": plan.zero_stage},
+        "bf16": {"enabled": options.dtype is Dtype.BFLOAT16},
+        "fp16": {"enabled": options.dtype is Dtype.FLOAT16},
+        "tensor_parallel": {"autotp_size": plan.tp if plan.tp > 1 else None},
+        "sequence_parallel_size": None,
+        "data_parallel_size": None,
+        **context,
+        **({"pipeline": pipeline} if checkpoints else {}),
+    }
+
+
+def parse(text: str) -> Imported:
+    """What a ds_config says of a plan; the rest of it becomes the workload's `config`. Raises CannotRead."""
+    try:
+        config = read_config(text)
+    except ValueError as error:
+        raise CannotRead(str(error)) from error
+    return _Reading(config).imported()
+
+
+def read_config(text: str) -> dict[str, Any]:
+    """A ds_config as it stands. Raises ValueError, whose message names the line."""
+    try:
+        config = json.loads(text, object_pairs_hook=_once)
+    except json.JSONDecodeError as error:
+        lines = text.splitlines() or [""]
+        line = lines[min(error.lineno, len(lines)) - 1].strip()
+        # DeepSpeed reads Hjson, which has them.
+        hint = "comments are not JSON: take them out" if re.search(r"(?:^|\s)(?:#|//|/\*)", line) else error.msg
+        raise ValueError(f"line {error.lineno} ({line[:60]!r}): {hint}") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"a ds_config is an object, not {type(config).__name__}")
+    return config
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """DeepSpeed refuses a key that stands twice, and so do we (dict_raise_error_on_duplicate_keys)."""
+    names = [name for name, _ in pairs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{', '.join(twice)}: stands twice in one object")
+    return dict(pairs)
+
+
+class _Reading:
+    """Takes the words of a plan out of a ds_config, one by one; what is left is the user's own."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._left = overlaid({}, config)
+        self._notes: list[str] = []
+
+    def imported(self) -> Imported:
+        plan = {
+            "micro_batch_size": self._whole("train_micro_batch_size_per_gpu"),
+            "grad_accum_steps": self._whole("gradient_accumulation_steps"),
+            "zero_stage": self._whole("zero_optimization.stage", least=0),
+            "tp": self._whole("tensor_parallel.autotp_size"),
+            "cp": self._whole("sequence_parallel_size"),
+            "dp": self._whole("data_parallel_size"),
+        }
+        told: dict[str, Any] = {name: value for name, value in plan.items() if value is not None}
+        batch = self._whole("train_batch_size")
+        if "tp" in told:
+            told["sequence_parallel"] = False
+            # It counts the samples of every tensor rank, or not, as the script has it.
+            batch = None
+        if "cp" in told:
+            told["context"] = str(ContextParallel.ULYSSES)
+        batch = self._batch(told, batch)
+        if "pipeline" in self._left:
+            self._notes.append(
+                "pipeline: if the script builds a PipelineModule, add `pipeline_module: true` and an argument with {pp}"
+            )
+        workload: dict[str, Any] = {"kind": "deepspeed", "dtype": self._dtype()}
+        if self._left:
+            workload["config"] = self._left
+        return Imported(workload=workload, plan=told, global_batch_size=batch, notes=tuple(self._notes))
+
+    def _batch(self, told: dict[str, Any], batch: int | None) -> int | None:
+        """The global batch, where it is said; dp is put into the plan where it follows."""
+        if not {"micro_batch_size", "grad_accum_steps"} <= told.keys():
+            return batch
+        replica = told["micro_batch_size"] * told["grad_accum_steps"]
+        if batch is None:
+            return replica * told["dp"] if "dp" in told else None
+        if batch % replica:
+            raise CannotRead(
+                f"train_batch_size({batch}) is no multiple of train_micro_batch_size_per_gpu"
+                f"({told['micro_batch_size']}) * gradient_accumulation_steps({told['grad_accum_steps']})"
+            )
+        told.setdefault("dp", batch // replica)
+        return batch
+
+    def _take(self, path: str) -> Any:
+        """The value at a dotted path, taken out together with sections that it leaves empty; None where it is not."""
+        section, _, key = path.rpartition(".")
+        holder = self._left.get(section) if section else self._left
+        if not isinstance(holder, dict):
+            if holder is not None:
+                raise CannotRead(f"{section}: must be an object, not {holder!r}")
+            return None
+        value = holder.pop(key, None)
+        if section and not holder:
+            del self._left[section]
+        return value
+
+    def _whole(self, path: str, least: int = 1) -> int | None:
+        value = self._take(path)
+        if value == "auto":
+            self._notes.append(f"{path}: 'auto' is filled in by the program that starts DeepSpeed, and left out here")
+            return None
+        # 0 is DeepSpeed's word for off.
+        if value is None or (value == 0 and least == 1 and not isinstance(value, bool)):
+            return None
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise CannotRead(f"{path}: must be an integer of at least {least}, or 'auto', not {value!r}")
+        return value
+
+    def _dtype(self) -> str:
+        formats = {"bf16": Dtype.BFLOAT16, "bfloat16": Dtype.BFLOAT16, "fp16": Dtype.FLOAT16}
+        said = {section: self._take(f"{section}.enabled") for section in formats}
+        for section in (name for name, value in said.items() if value == "auto"):
+            self._notes.append(f"{section}.enabled: 'auto' is read as false")
+        enabled = sorted({str(formats[section]) for section, value in said.items() if value is True})
+        if len(enabled) > 1:
+            raise CannotRead("bf16.enabled and fp16.enabled are both true")
+        return enabled[0] if enabled else str(Dtype.FLOAT32)

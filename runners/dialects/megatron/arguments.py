@@ -1,0 +1,180 @@
+"""A model, a plan and a number format in Megatron's arguments. Which plans can be said is `megatron_rules`' business.
+
+What neither the shapes nor the plan say (biases, dropout, data, learning rate) stays as the user has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from meshtune.runners.dialects.arguments import Arguments, without
+from meshtune.runners.dialects.megatron.options import Dtype, MegatronOptions
+from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
+from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute
+
+CONTEXTS: Mapping[ContextParallel, str] = {
+    ContextParallel.RING: "p2p",
+    ContextParallel.ULYSSES: "a2a",
+    ContextParallel.ALL_GATHER: "all_gather",
+}
+# What Megatron-FSDP shards, by ZeRO stage; stage 1 is the distributed optimizer without it.
+SHARDINGS: Mapping[int, str] = {2: "optim_grads", 3: "optim_grads_params"}
+_PARAM_GATHER = ("--overlap-param-gather", "--overlap-param-gather-with-optimizer-step")
+_FSDP_ONLY = ("--fsdp-manual-registration", "--fsdp-double-buffer", "--use-nccl-ub")
+FSDP_CHECKPOINT = "fsdp_dtensor"
+_QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
+# Whoever says one of these has data; without them Megatron-LM makes some up.
+_DATA = ("--tokenizer-", "--vocab-file", "--mock-data", "--data-", "--train-data-", "--per-split-data-")
+DS_CONFIG_FILE = "ds_config.json"
+
+_Words = Iterator[tuple[str, *tuple[object, ...]]]
+
+
+def arguments_of(model: ModelSpec, plan: Plan, options: MegatronOptions) -> Arguments:
+    """Everything after the script's name: what follows from model and plan, then what the user gives."""
+    words = {
+        name: tuple(map(str, values))
+        for name, *values in (*_model(model, options), *_plan(model, plan, options), *_defaults(model, options))
+    }
+    return {**words, **without(options.given, set(_useless(plan, options)))}
+
+
+def ds_config_of(plan: Plan, options: MegatronOptions) -> Mapping[str, Any]:
+    """DeepSpeed's settings: the user's, with what follows from plan and number format in its place."""
+    given = options.ds_config
+    sixteen_bits = {Dtype.BFLOAT16: "bf16", Dtype.FLOAT16: "fp16"}
+    formats = {
+        key: {**given.get(key, {}), "enabled": options.dtype is dtype}
+        for dtype, key in sixteen_bits.items()
+        if options.dtype is dtype or key in given
+    }
+    return {
+        "steps_per_print": 1,
+        **given,
+        **formats,
+        "train_batch_size": plan.global_batch_size,
+        "train_micro_batch_size_per_gpu": plan.micro_batch_size,
+        "gradient_accumulation_steps": plan.grad_accum_steps,
+        "zero_optimization": {**given.get("zero_optimization", {}), "stage": plan.zero_stage},
+    }
+
+
+def environment_of(plan: Plan, options: MegatronOptions) -> Mapping[str, str]:
+    """What the ranks must find in their environment. Tensor and context parallelism want one queue of kernels, and
+    Megatron-FSDP refuses it (arguments.py, validate_args)."""
+    fsdp = plan.zero_stage in SHARDINGS and not options.through_deepspeed
+    given = {name: value for name, value in options.env.items() if not (fsdp and name == _QUEUES)}
+    return given if fsdp else {_QUEUES: "1", **given}
+
+
+def _model(model: ModelSpec, options: MegatronOptions) -> _Words:
+    deepspeed = options.through_deepspeed
+    yield "--num-layers", model.layers
+    yield "--hidden-size", model.hidden
+    yield "--ffn-hidden-size", model.ffn
+    yield "--num-attention-heads", model.heads
+    if deepspeed:
+        yield "--num-key-value-heads", model.kv_heads
+    elif model.kv_heads != model.heads:
+        yield ("--group-query-attention",)
+        yield "--num-query-groups", model.kv_heads
+    yield "--seq-length", model.seq_len
+    norms = {Norm.RMSNORM: "RMSNorm", Norm.LAYERNORM: "LayerNorm"}
+    yield "--normalization", norms[model.norm].lower() if deepspeed else norms[model.norm]
+    if model.activation is Activation.SWIGLU:
+        yield ("--swiglu",)
+    if model.position is Position.ROPE:
+        yield ("--use-rotary-position-embeddings",) if deepspeed else ("--position-embedding-type", "rope")
+    if not model.tied_head:
+        yield ("--untie-embeddings-and-output-weights",)
+    if model.experts:
+        yield "--num-experts", model.experts
+        yield ("--topk" if deepspeed else "--moe-router-topk"), model.top_k
+        # transformer_config.py: bias in MoE is only supported without tensor parallelism; so in no plan.
+        yield ("--expert-interval", 1) if deepspeed else ("--disable-bias-linear",)
+
+
+def _plan(model: ModelSpec, plan: Plan, options: MegatronOptions) -> _Words:
+    deepspeed = options.through_deepspeed
+    yield "--tensor-model-parallel-size", plan.tp
+    yield "--pipeline-model-parallel-size", plan.pp
+    if plan.vpp > 1:
+        # Older than --num-virtual-stages-per-pipeline-rank, so that more versions know it.
+        yield "--num-layers-per-virtual-pipeline-stage", model.layers // (plan.pp * plan.vpp)
+    if plan.cp > 1:
+        yield ("--ds-sequence-parallel-size" if deepspeed else "--context-parallel-size"), plan.cp
+        if not deepspeed:
+            yield "--cp-comm-type", CONTEXTS[plan.context]
+    if model.experts:
+        yield ("--moe-expert-parallel-size" if deepspeed else "--expert-model-parallel-size"), plan.ep
+    yield "--micro-batch-size", plan.micro_batch_size
+    yield "--global-batch-size", plan.global_batch_size
+    if plan.tp > 1 and plan.sequence_parallel:
+        yield ("--sequence-parallel",)
+    yield from _recompute(model, plan, deepspeed)
+    yield from _deepspeed(model, plan) if deepspeed else _sharding(plan)
+    if options.dtype is not Dtype.FLOAT32:
+        yield ("--bf16" if options.dtype is Dtype.BFLOAT16 else "--fp16",)
+
+
+def _recompute(model: ModelSpec, plan: Plan, deepspeed: bool) -> _Words:
+    if plan.recompute is Recompute.NONE:
+        return
+    yield "--recompute-granularity", plan.recompute
+    if plan.recompute is Recompute.FULL:
+        # uniform: units of so many layers; block: so many layers of each chunk (transformer_config.py).
+        some = plan.recompute_interval > 1
+        layers = model.layers // (plan.pp * plan.vpp * plan.recompute_interval) if some else 1
+        yield "--recompute-method", "block" if some else "uniform"
+        yield "--recompute-num-layers", layers
+    if deepspeed:
+        yield ("--deepspeed-activation-checkpointing",)
+
+
+def _sharding(plan: Plan) -> _Words:
+    if plan.zero_stage >= 1:
+        yield ("--use-distributed-optimizer",)
+    if plan.zero_stage in SHARDINGS:
+        yield ("--use-megatron-fsdp",)
+        yield "--data-parallel-sharding-strategy", SHARDINGS[plan.zero_stage]
+        # As in examples/megatron_fsdp/train_llama3_8b_fsdp_h100_fp8.sh; the checkpoint's format is asserted.
+        yield ("--init-model-with-meta-device",)
+        yield "--ckpt-format", FSDP_CHECKPOINT
+
+
+def _deepspeed(model: ModelSpec, plan: Plan) -> _Words:
+    yield ("--deepspeed",)
+    yield "--deepspeed_config", DS_CONFIG_FILE
+    yield "--zero-stage", plan.zero_stage
+    if plan.pp == 1:
+        yield ("--no-pipeline-parallel",)
+    if model.experts and plan.zero_stage:
+        # megatron/arguments.py: necessary for techniques like ZeRO.
+        yield ("--create-moe-param-group",)
+
+
+def _defaults(model: ModelSpec, options: MegatronOptions) -> _Words:
+    """What Megatron asks for and the user may leave out."""
+    yield "--max-position-embeddings", model.seq_len
+    if not options.through_deepspeed and not any(name.startswith(_DATA) for name in options.given):
+        yield ("--mock-data",)
+        yield "--tokenizer-type", "NullTokenizer"
+        yield "--vocab-size", model.vocab
+
+
+def _useless(plan: Plan, options: MegatronOptions) -> Iterator[str]:
+    """The user's arguments that Megatron refuses with this plan (arguments.py, validate_args)."""
+    fsdp = plan.zero_stage in SHARDINGS and not options.through_deepspeed
+    if fsdp or options.given.get("--ckpt-format") == (FSDP_CHECKPOINT,):
+        yield "--ckpt-format"
+    if not fsdp:
+        yield from _FSDP_ONLY
+    if plan.zero_stage == 0:
+        yield from _PARAM_GATHER
+    if plan.vpp == 1:
+        yield _PARAM_GATHER[1]
+    if plan.tp == 1 or not plan.sequence_parallel:
+        yield from ("--tp-comm-overlap", "--tp-comm-overlap-cfg")
+    if plan.tp == 1 or plan.sequence_parallel or plan.recompute is not Recompute.FULL:
+        yield "--distribute-saved-activations"

@@ -1,0 +1,92 @@
+"""Reads plain documents (from YAML, JSON, HTTP) into values, and tells every problem at once, with its path.
+
+Pydantic validates our dataclasses as they are; this module words its findings for people, and unfolds what the
+values' own checks found. Documents reach runners too (options, job files), so it lives below the tuner.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
+
+Value = TypeVar("Value")
+
+
+def read_value(kind: type[Value], document: object) -> Value:
+    """The value of a dataclass that a document describes. Raises InvalidValue with every problem found."""
+    try:
+        value: Value = _adapter(kind).validate_python(document)
+    except ValidationError as error:
+        raise InvalidValue([problem for entry in error.errors() for problem in _problems(kind, entry)]) from None
+    return value
+
+
+def plain(value: Any) -> Any:
+    """A value as plain JSON types; `read_value` gives it back."""
+    return _adapter(type(value)).dump_python(value, mode="json")
+
+
+def render_versioned(value: Any, version: int) -> str:
+    """The text of a file that holds one value; `read_versioned` gives it back."""
+    return json.dumps({"version": version, **plain(value)}, indent=1) + "\n"
+
+
+def read_versioned(kind: type[Value], text: str, version: int) -> Value:
+    """The value in such a file's text. Raises ValueError, whose message names the field."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from error
+    if not isinstance(document, dict) or document.pop("version", None) != version:
+        raise ValueError(f"must be an object with version {version}")
+    return read_value(kind, document)
+
+
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+
+
+def _problems(kind: type, entry: Mapping[str, Any]) -> Iterable[Problem]:
+    path = ".".join(str(part) for part in entry["loc"])
+    cause = entry.get("ctx", {}).get("error")
+    if isinstance(cause, InvalidValue):
+        return [problem.under(path) for problem in cause.problems]
+    if entry["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        owner = _type_at(kind, entry["loc"][:-1])
+        hint = did_you_mean(str(entry["loc"][-1]), [field.name for field in fields(owner)]) if owner else ""
+        return [Problem(path, f"is not a known key; {hint}")]
+    if entry["type"] in ("missing", "missing_argument"):
+        return [Problem(path, "is missing")]
+    if entry["type"].startswith("dataclass") or entry["type"].endswith("_type"):
+        wanted = entry["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+        wanted = "a mapping of keys" if entry["type"].startswith(("dataclass", "dict", "mapping")) else wanted
+        return [Problem(path, f"must be {wanted}, not {_shown(entry['input'])}")]
+    message = entry["msg"][:1].lower() + entry["msg"][1:]
+    return [Problem(path, f"{message.replace('input should be', 'must be')}, not {_shown(entry['input'])}")]
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _type_at(kind: Any, path: Iterable[Any]) -> Any:
+    """The dataclass that a path inside a dataclass leads to, None when it leads elsewhere."""
+    for part in path:
+        if typing.get_origin(kind) is dict:
+            kind = typing.get_args(kind)[1]
+            continue
+        if not is_dataclass(kind):
+            return None
+        kind = typing.get_type_hints(kind).get(str(part))
+        if typing.get_origin(kind) in (typing.Union, types.UnionType):
+            kind = next((inner for inner in typing.get_args(kind) if is_dataclass(inner)), None)
+    return kind if is_dataclass(kind) else None

@@ -1,0 +1,156 @@
+"""The local runner: jobs as gangs of processes on this machine, in a slot table, kept by a server of their own.
+
+The service and the server (`runners.local.server`) share only files (`runners.local.spool`): jobs go on when the
+service dies and are found again by name. Not covered: several machines, pinning, device isolation.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from meshtune.runners.base import InvalidJob, JobSpec, JobStatus, RunnerUnavailable, SubmitFailed
+from meshtune.runners.documents import read_value
+from meshtune.runners.local.server import take_lock
+from meshtune.runners.local.spool import Order, Spool, require_fit
+from meshtune.runners.processes.gang import minimal_environment
+from meshtune.runners.processes.job_json import write_whole
+from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
+
+# Servers outlive the runners that started them; kept here, they are reaped when they have ended.
+_left_running: list[subprocess.Popen[bytes]] = []
+
+
+class LocalRunner:
+    """A Runner over the spool under `root`. slots: how many processes may run at once; a larger job is invalid."""
+
+    def __init__(self, root: Path, *, slots: int, idle_s: float = 30.0) -> None:
+        self._spool = Spool(root.resolve())
+        self._slots = slots
+        self._idle_s = idle_s
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def submit(self, spec: JobSpec) -> str:
+        self._refuse_invalid(spec)
+        try:
+            self._spool.create()
+            if not self._spool.has(spec.name):
+                directory = spec.directory.resolve()
+                directory.mkdir(parents=True, exist_ok=True)
+                for name, text in spec.files.items():
+                    write_whole(directory / name, text)
+                self._spool.add(Order(spec=replace(spec, directory=directory), slots=self._slots))
+        except OSError as error:
+            raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
+        # From here on the job is sent: a server that does not start now is started by a later poll.
+        with suppress(OSError):
+            self._ensure_server()
+        return spec.name
+
+    def _refuse_invalid(self, spec: JobSpec) -> None:
+        require_fit(spec.name)
+        if not 1 <= spec.devices <= self._slots:
+            raise InvalidJob(f"{spec.name} needs {spec.devices} processes, but the runner has {self._slots} slots")
+        if not spec.command:
+            raise InvalidJob(f"{spec.name} has an empty command")
+
+    def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
+        try:
+            statuses = {id: self._spool.status(id) for id in ids}
+        except (OSError, ValueError) as error:
+            raise RunnerUnavailable(f"the spool {self._spool.root} cannot be read: {error}") from error
+        if all(status.state.final for status in statuses.values()):
+            return statuses
+        try:
+            lives = self._ensure_server()
+        except OSError as error:
+            raise RunnerUnavailable(f"the local server cannot be started: {error}") from error
+        if not lives:
+            raise RunnerUnavailable(f"the local server has died; see {self._spool.log}")
+        return statuses
+
+    def cancel(self, id: str) -> None:
+        try:
+            if self._spool.has(id):
+                self._spool.ask_cancel(id)
+        except OSError as error:
+            raise RunnerUnavailable(f"{id} cannot be cancelled: {error.strerror}") from error
+
+    def find(self, name: str) -> str | None:
+        return name if self._spool.has(name) else None
+
+    def close(self) -> None:
+        """Leaves running jobs to the server, which ends by itself when it has been idle for a while."""
+        if self._server is not None:
+            _left_running.append(self._server)
+            self._server = None
+        _left_running[:] = [server for server in _left_running if server.poll() is None]
+
+    def _ensure_server(self) -> bool:
+        """See that a server lives; False when ours had died, so that people hear of one that dies again and again.
+        Raises OSError."""
+        if self._server is not None and self._server.poll() is None:
+            return True
+        died = self._server is not None and self._server.returncode != 0
+        self._server = None
+        if not self._spool.root.is_dir():
+            return True
+        lock = take_lock(self._spool)
+        if lock is None:
+            return True
+        os.close(lock)
+        with self._spool.log.open("ab") as log:
+            self._server = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "meshtune.runners.local.server",
+                    str(self._spool.root),
+                    "--idle-s",
+                    str(self._idle_s),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=minimal_environment(),
+                start_new_session=True,
+            )
+        return not died
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalOptions:
+    """slots: processes that may run at once, by default the cluster's devices. idle_s: how long the warm server waits
+    for another job before it ends."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    slots: int | None = None
+    idle_s: float = 30.0
+
+
+def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> LocalRunner:
+    """The local runner of a campaign. Raises InvalidValue when a job of the cluster's size could never start."""
+    chosen = read_value(LocalOptions, dict(options))
+    slots = cluster.devices if chosen.slots is None else chosen.slots
+    checks = Checks()
+    # CPU processes may play several nodes; the devices of several nodes are not in one machine.
+    checks.require(
+        cluster.nodes == 1 or cluster.device.kind is DeviceKind.CPU,
+        "",
+        f"the local runner has this machine's devices only, but the cluster has {cluster.nodes} nodes of "
+        f"{cluster.devices_per_node} {cluster.device.name}",
+    )
+    checks.require(
+        slots >= cluster.devices, "slots", f"slots({slots}) cannot hold the {cluster.devices} processes of one trial"
+    )
+    checks.require(chosen.idle_s > 0, "idle_s", f"must be positive, not {chosen.idle_s}")
+    checks.done()
+    return LocalRunner(root, slots=slots, idle_s=chosen.idle_s)

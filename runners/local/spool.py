@@ -1,0 +1,115 @@
+"""The spool: how the local runner and its server speak, through files alone, so that either may die at any moment.
+
+    root/jobs/NAME/spec.json      the job, there from the moment that its directory is renamed into place
+    root/jobs/NAME/status.json    its state, written by the server alone, by rename; none means queued
+    root/jobs/NAME/cancel         exists once somebody asked for the job's end
+    root/server.lock              locked by the living server
+    root/server.log               what the server and the interpreter had to say
+
+A file that is there is whole. Renaming a directory onto an existing one fails, which makes submitting idempotent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus
+from meshtune.runners.documents import read_value
+from meshtune.runners.processes.job_json import decode_job, encode_job, write_whole
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A job in the spool. slots: how many processes may run on this machine at once while it runs, it included."""
+
+    spec: JobSpec
+    slots: int
+
+
+class Spool:
+    """The files under one root. Reading never raises for what a concurrent writer does; writing raises OSError."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.jobs = root / "jobs"
+        self.lock = root / "server.lock"
+        self.log = root / "server.log"
+
+    def create(self) -> None:
+        self.jobs.mkdir(parents=True, exist_ok=True)
+
+    def add(self, order: Order) -> bool:
+        """Put a job in; False when one of that name is there already. Raises InvalidJob for a name unfit for a file."""
+        name = order.spec.name
+        require_fit(name)
+        if self.has(name):
+            return False
+        draft = self.root / f"draft-{name}-{os.getpid()}"
+        shutil.rmtree(draft, ignore_errors=True)
+        try:
+            draft.mkdir()
+            document = {"spec": encode_job(order.spec), "slots": order.slots}
+            (draft / "spec.json").write_text(json.dumps(document), encoding="utf-8")
+            # The file system's own clock ticks every few milliseconds, too coarse for the order of submission.
+            os.utime(draft / "spec.json", ns=(time.time_ns(),) * 2)
+            try:
+                draft.rename(self.jobs / name)
+            except OSError:
+                if self.has(name):
+                    return False
+                raise
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        return True
+
+    def names(self) -> list[str]:
+        """Every job, in the order of submission."""
+        submitted_at: dict[str, int] = {}
+        for name in os.listdir(self.jobs):
+            with suppress(FileNotFoundError, NotADirectoryError):  # what somebody else put there is no job
+                submitted_at[name] = (self.jobs / name / "spec.json").stat().st_mtime_ns
+        return sorted(submitted_at, key=lambda name: (submitted_at[name], name))
+
+    def has(self, name: str) -> bool:
+        return _NAME.fullmatch(name) is not None and (self.jobs / name).is_dir()
+
+    def order(self, name: str) -> Order:
+        document = json.loads((self.jobs / name / "spec.json").read_text(encoding="utf-8"))
+        return Order(spec=decode_job(document["spec"]), slots=document["slots"])
+
+    def status(self, name: str) -> JobStatus:
+        """The job's state; LOST for one that is not in the spool."""
+        if not self.has(name):
+            return JobStatus(state=JobState.LOST, reason="the local runner does not know this job")
+        try:
+            document = json.loads((self.jobs / name / "status.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return JobStatus(state=JobState.QUEUED)
+        return read_value(JobStatus, document)
+
+    def set_status(self, name: str, status: JobStatus) -> None:
+        write_whole(self.jobs / name / "status.json", json.dumps(asdict(status)))
+
+    def ask_cancel(self, name: str) -> None:
+        (self.jobs / name / "cancel").touch()
+
+    def cancel_asked(self, name: str) -> bool:
+        return (self.jobs / name / "cancel").exists()
+
+
+def require_fit(name: str) -> None:
+    """Raises InvalidJob for a job name that is unfit for a file."""
+    if not _NAME.fullmatch(name):
+        raise InvalidJob(
+            f"job name {name!r}: letters, digits, '.', '_' and '-' only, the first a letter or digit, "
+            "200 characters at most"
+        )

@@ -1,0 +1,109 @@
+"""Named patterns: which numbers and which refusals a program's log holds, as regular expressions by name.
+
+The name carries the unit, so `step_time_ms` and `tokens_per_s` are read without a word more. The first group of a
+pattern that took part is the number (1,234.5 is understood); a group called `rank` says whose it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import isfinite
+
+from meshtune.search_spaces.checks import Checks, did_you_mean
+
+# How long a step took: name -> units per second.
+STEP_TIMES: Mapping[str, float] = {"step_time_s": 1, "step_time_ms": 1e3, "step_time_us": 1e6}
+# How fast the job went in that step, by which its time follows from what a step is (see Brief).
+RATES = ("steps_per_s", "samples_per_s", "tokens_per_s", "tokens_per_s_per_device")
+# The most memory that a rank has used so far: name -> bytes per unit.
+MEMORY: Mapping[str, float] = {
+    "memory_bytes": 1,
+    "memory_kb": 1e3,
+    "memory_mb": 1e6,
+    "memory_gb": 1e9,
+    "memory_kib": 2**10,
+    "memory_mib": 2**20,
+    "memory_gib": 2**30,
+}
+# What else: the step's number, its loss, and the program's words for a setting that it refuses.
+STEP, LOSS, ILLEGAL = "step", "loss", "illegal"
+NAMES = (*STEP_TIMES, *RATES, *MEMORY, STEP, LOSS, ILLEGAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A number in a line, in the unit of its pattern. rank: whose, where the line says."""
+
+    value: float
+    rank: int | None = None
+
+
+class Patterns:
+    """The patterns of one program. Raises InvalidValue, each problem under its pattern's name."""
+
+    def __init__(self, patterns: Mapping[str, str]) -> None:
+        checks = Checks()
+        compiled: dict[str, re.Pattern[str]] = {}
+        for name, pattern in patterns.items():
+            if not checks.require(name in NAMES, name, f"is no name of a pattern; {did_you_mean(name, NAMES)}"):
+                continue
+            try:
+                compiled[name] = re.compile(pattern)
+            except (re.error, RecursionError, OverflowError) as error:
+                checks.require(False, name, f"is no regular expression: {error}")
+                continue
+            numbers = compiled[name].groups - ("rank" in compiled[name].groupindex)
+            checks.require(numbers > 0 or name == ILLEGAL, name, f"has no group around the number: {pattern!r}")
+        timing = [name for name in compiled if name in STEP_TIMES or name in RATES]
+        told = f"takes exactly one of {', '.join((*STEP_TIMES, *RATES))}, not {', '.join(timing) or 'none'}"
+        checks.require(len(timing) == 1 or len(compiled) < len(patterns), "", told)
+        memory = [name for name in compiled if name in MEMORY]
+        checks.require(len(memory) <= 1, "", f"takes one pattern of memory, not {', '.join(memory)}")
+        checks.done()
+        self.timing = timing[0]
+        self.memory = memory[0] if memory else None
+        self._compiled = compiled
+
+    @property
+    def source(self) -> str:
+        """The regular expression that the line of every step matches, for people."""
+        return self._compiled[self.timing].pattern
+
+    def find(self, name: str, line: str) -> Found | None:
+        """The number that the pattern of that name finds in a line; None where it finds none."""
+        pattern = self._compiled.get(name)
+        match = None if pattern is None else pattern.search(line)
+        if match is None:
+            return None
+        try:
+            return next(Found(_number(text), rank=_rank(match)) for text in _numbers(match))
+        except (StopIteration, ValueError):
+            return None
+
+    def refuses(self, line: str) -> bool:
+        """True where the program says that it does not run such a setting."""
+        pattern = self._compiled.get(ILLEGAL)
+        return pattern is not None and pattern.search(line) is not None
+
+
+def _numbers(match: re.Match[str]) -> Iterator[str]:
+    """The texts of the groups that took part, but for `rank`."""
+    rank = match.re.groupindex.get("rank")
+    return (text for index, text in enumerate(match.groups(), 1) if text is not None and index != rank)
+
+
+def _number(text: str) -> float:
+    """Raises ValueError; NaN is the number that a program prints for a loss that is none."""
+    return float(text.replace(",", "").strip())
+
+
+def _rank(match: re.Match[str]) -> int | None:
+    text = match.groupdict().get("rank")
+    return None if text is None else int(text)
+
+
+def positive(found: Found | None) -> float | None:
+    """The number where it can be a time, a rate or a size."""
+    return found.value if found is not None and isfinite(found.value) and found.value > 0 else None

@@ -1,0 +1,212 @@
+"""Reads the logs of other people's trainers: numbers step by step, and what became of the job that wrote them.
+
+Made for what logs are like: ranks that write into one file, progress bars that go back to the line's start, colours, a
+last line that was cut off, hundreds of megabytes. Of a step that is told several times the last word counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from pathlib import Path
+
+from meshtune.runners.base import JobState, JobStatus
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.logs.failure_texts import CANNOT_RUN, PRECEDENCE, is_echo
+from meshtune.runners.logs.last_words import LastWords, read_last_words_of
+from meshtune.runners.logs.lines import lines_of, split_lines, untagged
+from meshtune.runners.logs.patterns import LOSS, MEMORY, STEP, STEP_TIMES, Patterns, positive
+from meshtune.runners.outcome import Outcome, Verdict
+from meshtune.runners.processes.gang import log_path
+from meshtune.runners.workloads.base import failed, outcome_from_result, outcome_without_result, read_tail
+from meshtune.runners.workloads.brief import BRIEF_FILE, Brief
+
+MOST_LOSSES = 4
+# Whom a runner blames for the end of a job, by `runners.processes.gang.exit_text`.
+_BLAMED = re.compile(r"^rank (\d+) ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogReading:
+    """What one log holds. timings: of every step, in order, in the unit of the pattern. losses: where told, in order.
+    memory_bytes: the most that was told, by rank; None: no line says whose. last_step: the highest number of a timed
+    step, their number where they have none."""
+
+    timings: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()
+    memory_bytes: Mapping[int | None, int] = field(default_factory=dict)
+    last_step: int = 0
+
+
+def read_log(text: str, patterns: Patterns) -> LogReading:
+    """What a log's text holds."""
+    return read_lines(split_lines([text.encode()]), patterns)
+
+
+def read_lines(lines: Iterable[str], patterns: Patterns) -> LogReading:
+    """What the lines hold. Where several ranks write into one log, the steps are those of the one that tells most."""
+    streams: dict[int | None, _Stream] = {}
+    memory: dict[int | None, int] = {}
+    for line in lines:
+        rank, words = untagged(line)
+        if patterns.memory is not None and (found := patterns.find(patterns.memory, words)) is not None:
+            owner = rank if found.rank is None else found.rank
+            size = positive(found)
+            if size is not None:
+                memory[owner] = max(memory.get(owner, 0), round(size * MEMORY[patterns.memory]))
+        timing = positive(patterns.find(patterns.timing, words))
+        loss, step = patterns.find(LOSS, words), patterns.find(STEP, words)
+        if timing is not None or loss is not None:
+            stream = streams.setdefault(rank, _Stream())
+            stream.take(None if step is None else int(step.value), timing, None if loss is None else loss.value)
+    best = max(streams.values(), key=lambda stream: len(stream.timings), default=_Stream())
+    return LogReading(
+        timings=_in_order(best.timings),
+        losses=_in_order(best.losses),
+        memory_bytes=memory,
+        last_step=max(best.timings, default=0),
+    )
+
+
+class _Stream:
+    """The steps that one rank tells, by number; without numbers, by their order."""
+
+    def __init__(self) -> None:
+        self.timings: dict[int, float] = {}
+        self.losses: dict[int, float] = {}
+        self._numbered = False
+        self._step = 0
+
+    def take(self, step: int | None, timing: float | None, loss: float | None) -> None:
+        """One line's numbers. A loss in a line of its own belongs to the step that was told last."""
+        if step is not None:
+            self._step, self._numbered = step, True
+        elif timing is not None and not self._numbered:
+            self._step += 1
+        if timing is not None:
+            self.timings[self._step] = timing
+        if loss is not None:
+            self.losses[self._step] = loss
+
+
+def _in_order(values: Mapping[int, float]) -> tuple[float, ...]:
+    return tuple(values[step] for step in sorted(values))
+
+
+def outcome_without_brief(status: JobStatus, error: Exception) -> Outcome:
+    """What is left to say of a job whose brief cannot be read: without it, its log has no meaning."""
+    left = outcome_without_result(status, "")
+    return replace(left, reason=f"{BRIEF_FILE} cannot be read: {error}; {left.reason}")
+
+
+def outcome_from_log(directory: Path, status: JobStatus, brief: Brief, patterns: Patterns, *, steps: int) -> Outcome:
+    """What became of a job of a program that reports by its log, from the logs of its ranks in `directory`.
+
+    steps: how many the program was asked to take, warm-up included. A result file beats the log. A job that failed
+    after its last step measured all that it was to measure.
+    """
+    logs = rank_logs(directory)
+    readings = {rank: read_lines(lines_of(path), patterns) for rank, path in logs.items()}
+    told_by = max(readings, key=lambda rank: (len(readings[rank].timings), -rank), default=0)
+    tail = read_tail(log_path(directory, told_by))
+    if (outcome := outcome_from_result(directory, tail)) is not None:
+        return outcome
+    if status.state in (JobState.CANCELLED, JobState.LOST):
+        return outcome_without_result(status, tail)
+    times = step_times_s(readings.get(told_by, LogReading()), patterns, brief)
+    ended_well = status.state is JobState.SUCCEEDED
+    if len(times) >= steps or (ended_well and len(times) > brief.warmup_steps):
+        measurement = brief.measurement(
+            times,
+            first_losses=_finite(readings[told_by].losses),
+            peak_memory_bytes=_memory(readings),
+        )
+        short = "" if len(times) >= steps else f"the log tells {len(times)} of {steps} steps"
+        return Outcome(verdict=Verdict.OK, measurement=measurement, reason=short)
+    if ended_well:
+        return failed(Cause.USER_BUG, _too_few(len(times), brief, patterns), log_tail=tail)
+    return outcome_of_failure(status, logs, patterns, tail)
+
+
+def outcome_of_failure(
+    status: JobStatus, logs: Mapping[int, Path], patterns: Patterns | None, log_tail: str
+) -> Outcome:
+    """Why a job failed that left no result file: what its runner knows, what its logs say, what its exit code means.
+
+    logs: by rank. log_tail: for a job whose logs say nothing of a failure.
+    """
+    if status.cause is not None:
+        return outcome_without_result(status, log_tail)
+    heard = {rank: words for rank, path in logs.items() if (words := read_last_words_of(path, patterns)) is not None}
+    rank = min(heard, key=lambda rank: (PRECEDENCE.index(heard[rank].cause), rank), default=None)
+    if rank is None or _says_too_little(heard[rank].cause, status, heard):
+        if status.exit_code in CANNOT_RUN:
+            return failed(Cause.USER_BUG, f"{status.reason}: the command cannot be run", log_tail=log_tail)
+        return outcome_without_result(status, log_tail)
+    words = heard[rank]
+    return failed(
+        words.cause,
+        words.line,
+        failed_rank=rank if words.rank is None else words.rank,
+        phase=words.phase,
+        log_tail=read_tail(logs[rank]),
+    )
+
+
+def _says_too_little(cause: Cause, status: JobStatus, heard: Mapping[int, LastWords]) -> bool:
+    """True where the runner knows better than the logs: what was at its time limit is late, not crashed; what a signal
+    ended needs no other reason; and of a rank that died without a word its peers say only that it is gone."""
+    if status.state is JobState.TIMED_OUT:
+        return cause in (Cause.CRASH, Cause.COMMUNICATION)
+    by_signal = (status.exit_code or 0) < 0
+    return (by_signal and cause in (Cause.CRASH, Cause.USER_BUG)) or (is_echo(cause) and died_silently(status, heard))
+
+
+def died_silently(status: JobStatus, heard: Container[int]) -> bool:
+    """True where the rank that ended first is not among those that were heard. A runner that names none knows of one by
+    its signal alone."""
+    match = _BLAMED.match(status.reason)
+    return (status.exit_code or 0) < 0 if match is None else int(match[1]) not in heard
+
+
+def rank_logs(directory: Path) -> dict[int, Path]:
+    """The logs of a job's ranks, in any order; empty where its folder is gone."""
+    return {int(path.stem.removeprefix("rank-")): path for path in directory.glob("rank-*.log")}
+
+
+def _memory(readings: Mapping[int, LogReading]) -> tuple[int, ...]:
+    """The peaks that the logs tell, in the order of ranks."""
+    peaks: dict[int, int] = {}
+    for rank, reading in readings.items():
+        for owner, size in reading.memory_bytes.items():
+            named = rank if owner is None else owner
+            peaks[named] = max(peaks.get(named, 0), size)
+    return tuple(peaks[rank] for rank in sorted(peaks))
+
+
+def _too_few(steps: int, brief: Brief, patterns: Patterns) -> str:
+    if steps == 0:
+        return f"the job ended without an error, but no line of its logs matches {patterns.timing}: {patterns.source}"
+    return f"the job ended without an error, but took {steps} steps, and {brief.warmup_steps} of them are warm-up"
+
+
+def step_times_s(reading: LogReading, patterns: Patterns, brief: Brief) -> list[float]:
+    """The time of every step in the log, by what a step of this job is."""
+    unit = patterns.timing
+    if unit in STEP_TIMES:
+        return [timing / STEP_TIMES[unit] for timing in reading.timings]
+    per_step = {
+        "steps_per_s": 1.0,
+        "samples_per_s": brief.plan.global_batch_size,
+        "tokens_per_s": brief.tokens_per_step,
+        "tokens_per_s_per_device": brief.tokens_per_step / brief.devices,
+    }[unit]
+    return [per_step / timing for timing in reading.timings]
+
+
+def _finite(losses: Sequence[float]) -> tuple[float, ...]:
+    """The first losses, up to one that is no number."""
+    wrong = next((index for index, loss in enumerate(losses) if not isfinite(loss)), len(losses))
+    return tuple(losses[: min(wrong, MOST_LOSSES)])

@@ -1,0 +1,135 @@
+"""The job script for PBS Pro, as pure text, and the options that shape it; Aurora's customs are the defaults.
+
+The script asks for whole nodes, goes to the job's directory and starts `runners.batch.launch_wrapper` there, once per
+process, with mpiexec. Nothing of the submitting environment is sent along. PBS cannot be told which nodes to avoid: a
+resource in a select statement has a value that it must be, never one that it must not be (pbs_resources(7B)).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, ClassVar
+
+from meshtune.runners.base import JobSpec, Start
+from meshtune.runners.batch.records import Surroundings, render_claim, render_exports, surroundings
+from meshtune.runners.documents import read_value
+from meshtune.search_spaces.checks import CLOSED, Checks
+
+SCRIPT_FILE = "pbs.sh"
+LOG_FILE = "pbs.log"
+# What PBS's own limit leaves for the nodes' start, setup lines and imports: the job's limit is kept by its ranks.
+BACKSTOP_S = 120.0
+# As in `runners.processes.gang`: below the ports that the kernel gives to clients.
+_FIRST_PORT, _PORTS = 20_000, 12_000
+# What would send our environment along, make an array of it, or run it again unasked.
+_FORBIDDEN = ("-V", "-v", "-J", "-r")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PbsOptions:
+    """How jobs are sent. queue, project: as for `qsub -q` and `-A`. filesystems: those that the job needs, home:flare.
+
+    select: what each node must have, in PBS's words: ncpus=208:ngpus=6. place: how nodes are shared. extra_lines:
+    more lines "#PBS -...". setup: shell lines before the ranks start, such as "module load frameworks"; what they set
+    reaches the ranks. mpiexec: how to start `processes` processes, `processes_per_node` on each node. call_limit_s: how
+    long a PBS command may take. poll_s: jobs are looked at no more often than that.
+    """
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    queue: str = ""
+    project: str = ""
+    filesystems: str = ""
+    select: str = ""
+    place: str = "scatter:excl"
+    extra_lines: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    # --envall: what the setup lines set reaches the processes on all nodes (PALS and Hydra).
+    mpiexec: str = "mpiexec -n {processes} --ppn {processes_per_node} --envall"
+    call_limit_s: float = 30.0
+    poll_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        for name in ("queue", "project", "filesystems", "select", "place"):
+            text = getattr(self, name)
+            checks.require(len(text.split()) <= 1 and text == text.strip(), name, f"must be one word, not {text!r}")
+        for line in self.extra_lines:
+            fit = line.startswith("#PBS -") and "\n" not in line
+            checks.require(fit, "extra_lines", f"must be lines that start with '#PBS -', not {line!r}")
+            apart = line.removeprefix("#PBS ").startswith(_FORBIDDEN)
+            checks.require(not apart, "extra_lines", f"must not have {', '.join(_FORBIDDEN)}, as {line!r}")
+        for line in self.setup:
+            checks.require("\n" not in line, "setup", f"must be single lines, not {line!r}")
+        checks.require(_is_template(self.mpiexec), "mpiexec", f"must start {{processes}}, not {self.mpiexec!r}")
+        checks.require(self.call_limit_s > 0, "call_limit_s", f"must be positive, not {self.call_limit_s}")
+        checks.require(self.poll_s >= 0, "poll_s", f"must be at least 0, not {self.poll_s}")
+        checks.done()
+
+
+def render_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
+    """The script of a job as it would be sent from here. Raises InvalidValue."""
+    return render(spec, read_value(PbsOptions, dict(options)), surroundings())
+
+
+def render(spec: JobSpec, options: PbsOptions, around: Surroundings) -> str:
+    """The script of a job; its directory must be absolute."""
+    return (
+        # A login shell, in which `module` is a command.
+        "#!/bin/bash -l\n"
+        + "".join(f"#PBS {directive}\n" for directive in _directives(spec, options))
+        + "".join(f"{line}\n" for line in options.extra_lines)
+        + f"cd {shlex.quote(str(spec.directory))} || exit 1\n"
+        + render_claim("$PBS_JOBID")
+        + render_exports(around.environment)
+        + "".join(f"{line}\n" for line in options.setup)
+        + _MEETING
+        + f"exec {_start(spec, options, around.python)} </dev/null\n"
+    )
+
+
+def _directives(spec: JobSpec, options: PbsOptions) -> list[str]:
+    select = ":".join(part for part in (f"select={spec.nodes}", options.select) if part)
+    return [
+        f"-N {spec.name}",
+        *([f"-q {options.queue}"] if options.queue else []),
+        *([f"-A {options.project}"] if options.project else []),
+        f"-l {select}",
+        f"-l place={options.place}",
+        f"-l walltime={_clock(spec.time_limit_s + BACKSTOP_S)}",
+        *([f"-l filesystems={options.filesystems}"] if options.filesystems else []),
+        # One log, written in place as the job goes; no second run; no mail, which the end of a job can cause.
+        *("-j oe", "-k doe", f"-o {shlex.quote(str(spec.directory / LOG_FILE))}", "-r n", "-m n"),
+    ]
+
+
+def _start(spec: JobSpec, options: PbsOptions, python: str) -> str:
+    """`env` and not the launcher's own option, which has another name in each."""
+    meeting = 'MASTER_ADDR="$address" MASTER_PORT="$port"'
+    if spec.start is Start.JOB:
+        # The script is on the first node already, and what launches for itself is best not launched.
+        return f"env PALS_RANKID=0 {meeting} {shlex.quote(python)} -m meshtune.runners.batch.launch_wrapper"
+    start = options.mpiexec.format(processes=spec.processes, processes_per_node=spec.processes_per_node)
+    return f"{start} env {meeting} {shlex.quote(python)} -m meshtune.runners.batch.launch_wrapper"
+
+
+# A port of the job's own, as long as jobs do not share nodes.
+_MEETING = f"""\
+address=$(head -n 1 "$PBS_NODEFILE")
+port=$(({_FIRST_PORT} + ${{PBS_JOBID%%[!0-9]*}} % {_PORTS}))
+"""
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(ceil(seconds), 60)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{rest:02}"
+
+
+def _is_template(text: str) -> bool:
+    try:
+        return text.format(processes=1, processes_per_node=1) != text
+    except (LookupError, ValueError):
+        return False

@@ -1,0 +1,164 @@
+"""What PBS Pro says of a job, in our words: every state letter and every exit status that its server gives.
+
+Tables from OpenPBS 23.06, src/include/job.h; where an exit status is given, from src/server/req_jobobit.c and
+src/resmom. Job arrays are not covered: we submit none.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from meshtune.runners.base import JobState, JobStatus
+from meshtune.runners.failure_cause import Cause
+
+# JOB_SUBSTATE_TERMINATED: somebody deleted it (qdel), whatever else its exit status says.
+_DELETED = 91
+# mom_start.c: a job script that a signal ended has 0x100 and the signal's number as its exit status.
+_SIGNALLED = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """One of PBS's codes in our words."""
+
+    state: JobState
+    reason: str = ""
+    cause: Cause | None = None
+
+
+# JOB_STATE_LTR_*; those of jobs that have ended are in ENDED. '0', unknown, is its placeholder and never stays.
+STATES: Mapping[str, Meaning] = {
+    "B": Meaning(JobState.RUNNING, "an array job that has begun"),
+    "E": Meaning(JobState.RUNNING, "exiting"),
+    "H": Meaning(JobState.QUEUED, "held"),
+    "M": Meaning(JobState.LOST, "PBS moved it to another server, where it is not followed", Cause.NODE_FAULT),
+    "Q": Meaning(JobState.QUEUED),
+    "R": Meaning(JobState.RUNNING),
+    "S": Meaning(JobState.RUNNING, "suspended for another job"),
+    "T": Meaning(JobState.QUEUED, "on its way to a queue"),
+    "U": Meaning(JobState.RUNNING, "suspended while somebody uses the workstation"),
+    "W": Meaning(JobState.QUEUED, "waits for its execution time, or for files that could not be staged in"),
+    "0": Meaning(JobState.QUEUED, "in a state that PBS itself does not know"),
+}
+ENDED = frozenset("FX")
+
+
+def _lost(reason: str, cause: Cause = Cause.NODE_FAULT) -> Meaning:
+    return Meaning(JobState.LOST, reason, cause)
+
+
+# JOB_EXEC_*. There is no -8 and no -9. As we forbid it to run a job again, PBS ends one that it would have requeued.
+EXITS: Mapping[int, Meaning] = {
+    -1: _lost("the node could not start it, before its files were there"),
+    -2: _lost("the node could not start it, after its files were there"),
+    -3: _lost("the node could not start it"),
+    -4: _lost("the node's PBS daemon was restarted"),
+    -5: _lost("the node's PBS daemon was restarted, after a checkpoint that stays there"),
+    -6: _lost("the node's PBS daemon was restarted, after a checkpoint"),
+    -7: _lost("the node could not restart it from its checkpoint"),
+    -10: _lost("the node does not know the job's user or group"),
+    -11: _lost("PBS took its nodes back to run it again later", Cause.PREEMPTION),
+    -12: _lost("PBS took its nodes back after a checkpoint", Cause.PREEMPTION),
+    -13: Meaning(JobState.FAILED, "PBS has no valid password of its user", Cause.USER_BUG),
+    -14: _lost("one of its nodes, not the first, was lost"),
+    -15: _lost("the site's epilogue took its nodes back after a checkpoint", Cause.PREEMPTION),
+    -16: _lost("a hook on a node refused it for now"),
+    -17: _lost("a hook on a node refused it"),
+    -18: _lost("a hook on a node asked to run it again later"),
+    -19: _lost("a hook on a node deleted it"),
+    -20: _lost("its first node was lost"),
+    -21: _lost("a node's temporary directory is not safe to use"),
+    -22: _lost("a hook on a node failed"),
+    -23: Meaning(JobState.FAILED, "there are no Kerberos credentials for it", Cause.USER_BUG),
+    -24: Meaning(JobState.FAILED, "used more CPUs at once than its ncpus"),
+    -25: Meaning(JobState.FAILED, "used more CPU time than its ncpus allow"),
+    -26: Meaning(JobState.FAILED, "used more virtual memory than its vmem", Cause.OOM),
+    -27: Meaning(JobState.FAILED, "used more memory than its mem", Cause.OOM),
+    -28: Meaning(JobState.TIMED_OUT, "used more CPU time than its cput", Cause.TIME_LIMIT),
+    -29: Meaning(JobState.TIMED_OUT, "ran longer than its walltime", Cause.TIME_LIMIT),
+    -30: _lost("its nodes could not join each other"),
+}
+# The first node of a job is to blame for -20; which of the others is for -14, PBS writes to its logs alone.
+_FIRST_NODE_LOST = -20
+
+
+def read_status(job: Mapping[str, Any]) -> JobStatus:
+    """What the attributes of a job in `qstat -f -F json` say of it. Attributes that PBS left out are unknown."""
+    letter = str(job.get("job_state", ""))
+    hosts = tuple(_hosts(str(job.get("exec_host", ""))))
+    if letter in ENDED:
+        status = _end(job)
+        blamed = hosts[:1] if job.get("Exit_status") == _FIRST_NODE_LOST else ()
+        ended_at = _seconds(job.get("obittime")) or _seconds(job.get("mtime"))
+        return replace(
+            status, nodes=hosts, failed_nodes=blamed, started_at=_seconds(job.get("stime")), finished_at=ended_at
+        )
+    meaning = STATES.get(letter, Meaning(JobState.QUEUED, f"in PBS's state {letter!r}, which is not known here"))
+    if meaning.state is not JobState.RUNNING:
+        said = [part for part in (meaning.reason, str(job.get("comment", ""))) if part]
+        return JobStatus(state=meaning.state, reason=": ".join(said), cause=meaning.cause)
+    return JobStatus(state=meaning.state, reason=meaning.reason, started_at=_seconds(job.get("stime")), nodes=hosts)
+
+
+def _end(job: Mapping[str, Any]) -> JobStatus:
+    if job.get("substate") == _DELETED:
+        return JobStatus(state=JobState.CANCELLED, reason="cancelled")
+    code = job.get("Exit_status")
+    if not isinstance(code, int):
+        return JobStatus(state=JobState.LOST, reason="PBS gives it no exit status", cause=Cause.NODE_FAULT)
+    if code < 0:
+        meaning = EXITS.get(code, _lost(f"PBS could not run it: exit status {code}"))
+    elif code == 0:
+        return JobStatus(state=JobState.SUCCEEDED, exit_code=0)
+    elif _over_walltime(job):
+        # Servers before 22.05 know no -29: they give what the script, told to end, made of it.
+        meaning = EXITS[-29]
+    else:
+        return JobStatus(state=JobState.FAILED, reason=_exit_text(code), exit_code=_exit_code(code))
+    return JobStatus(state=meaning.state, reason=meaning.reason, cause=meaning.cause)
+
+
+def _exit_code(code: int) -> int:
+    return code if code < _SIGNALLED else _SIGNALLED - code
+
+
+def _exit_text(code: int) -> str:
+    if code < _SIGNALLED:
+        return f"the job script exited with code {code}"
+    with suppress(ValueError):
+        return f"the job script was killed by {signal.Signals(code - _SIGNALLED).name}"
+    return f"the job script was killed by signal {code - _SIGNALLED}"
+
+
+def _over_walltime(job: Mapping[str, Any]) -> bool:
+    used, granted = (_duration_s((job.get(key) or {}).get("walltime")) for key in ("resources_used", "Resource_List"))
+    return used is not None and granted is not None and used >= granted
+
+
+def _duration_s(text: object) -> float | None:
+    """Seconds of PBS's [[hours:]minutes:]seconds, None for anything else."""
+    parts = str(text).split(":")
+    if not all(part.isdecimal() for part in parts):
+        return None
+    total = 0
+    for part in parts:
+        total = 60 * total + int(part)
+    return float(total)
+
+
+def _seconds(text: object) -> float | None:
+    """Seconds since the epoch of a time as qstat writes it, in this machine's zone; None for anything else."""
+    try:
+        return time.mktime(time.strptime(str(text), "%a %b %d %H:%M:%S %Y"))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _hosts(text: str) -> list[str]:
+    """The nodes of an exec_host, gpu7/0*8+gpu8/0*8, each once and in order."""
+    return list(dict.fromkeys(part.partition("/")[0].partition(":")[0] for part in text.split("+") if part))

@@ -1,0 +1,65 @@
+"""Runs a scheduler's own command and gives back what it said; every call ends within its time limit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from meshtune.runners.base import RunnerUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command said. code: its exit status."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def complaint(self) -> str:
+        """Its error text in one line, for people."""
+        return " ".join((self.err or self.out).split()) or f"exit status {self.code}"
+
+
+def call(
+    arguments: Sequence[str], *, time_limit_s: float, stdin: str = "", environment: Mapping[str, str] | None = None
+) -> Answer:
+    """Run a command and wait for its end. Raises RunnerUnavailable when it is not there or does not end in time.
+
+    environment: all that it sees, by default ours with an English tongue.
+    """
+    process = None
+    try:
+        # A session of its own: wrappers of a site start programs that would hold the pipes open after their death.
+        process = subprocess.Popen(
+            arguments,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env={**os.environ, "LC_ALL": "C"} if environment is None else dict(environment),
+            start_new_session=True,
+        )
+        out, err = process.communicate(stdin, timeout=time_limit_s)
+    except subprocess.TimeoutExpired:
+        raise RunnerUnavailable(f"{arguments[0]} did not answer within {time_limit_s:g} s") from None
+    except OSError as error:
+        raise RunnerUnavailable(f"{arguments[0]} cannot be run: {error.strerror}") from error
+    finally:
+        if process is not None:
+            _end(process)
+    return Answer(process.returncode, out, err)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Kill what is left of a command that did not end by itself."""
+    if process.poll() is None:
+        os.killpg(process.pid, 9)
+        process.wait()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()

@@ -1,0 +1,256 @@
+"""Slurm from inside one allocation: trials as `srun --exact` steps on what salloc or sbatch gave, until its time ends.
+
+Each trial's srun is one local job of a local server (`runners.local.runner`), which lets as many run as there are
+devices, and outlives a killed service; the notes of its ranks say what became of it. A job of an earlier allocation is
+LOST, since its nodes are somebody else's now. Not covered: scripts that launch by themselves, and an allocation of
+unequal nodes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, NoTimeLeft, RunnerUnavailable, Start
+from meshtune.runners.batch.launch_wrapper import GANG_FILE, Note, gang_end, read_notes, render_gang
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.local.runner import LocalRunner
+from meshtune.runners.local.spool import Spool
+from meshtune.runners.processes.command import Answer, call
+from meshtune.runners.processes.gang import JOB_MARK
+from meshtune.runners.processes.job_json import decode_job
+from meshtune.runners.slurm.script import SlurmOptions, minutes
+from meshtune.search_spaces.checks import Checks
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
+
+# A trial must end this long before the allocation does, so that its result is written and seen.
+MARGIN_S = 20.0
+# How long the ranks of a job that must end get to end what they started.
+RANKS_END_S = 5.0
+SCRIPT_FILE = "step.sh"
+_UNKNOWN = "Invalid job id"
+_CPUS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+# Names need not resolve everywhere; then the controller is asked by every rank, which large sites do not need. The
+# local server ends what carries its mark, on its own node: that is srun, while a step is for Slurm to end.
+_MEETING = f"""\
+first=$(scontrol show hostnames "$SLURM_STEP_NODELIST" | head -n 1)
+getent hosts "$first" >/dev/null || \\
+first=$(timeout 20 scontrol show node "$first" --oneliner | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')
+export MASTER_ADDR="$first"
+unset {JOB_MARK}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """What Slurm gave to the shell that we run in. devices_per_node: how many ranks' devices each node has."""
+
+    id: str
+    nodes: int
+    devices_per_node: int
+
+
+def read_allocation(environment: Mapping[str, str], cluster: ClusterSpec, cpus_per_device: int) -> Allocation:
+    """The allocation that these variables describe. Raises InvalidValue when there is none, or one that is too small
+    for a trial of the cluster's size."""
+    checks = Checks()
+    id = environment.get("SLURM_JOB_ID", "")
+    checks.require(
+        bool(id), "mode", "allocation: SLURM_JOB_ID is not set; start meshtune under salloc or in an sbatch script"
+    )
+    checks.done()
+    counts = _CPUS.findall(environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    cpus = min((int(count) for count, _ in counts), default=0)
+    devices = cpus // cpus_per_device
+    if cluster.device.kind is DeviceKind.CUDA:
+        # Not set everywhere; the spec's word is left then.
+        devices = int(environment.get("SLURM_GPUS_ON_NODE", cluster.devices_per_node))
+    nodes = sum(int(times or 1) for _, times in counts)
+    for name, had, wanted in (
+        ("nodes", nodes, cluster.nodes),
+        ("devices_per_node", devices, cluster.devices_per_node),
+    ):
+        told = f"allocation: {name}({had}) of allocation {id} are too few for the {wanted} of the cluster"
+        checks.require(had >= wanted, "mode", told)
+    checks.done()
+    return Allocation(id=id, nodes=nodes, devices_per_node=devices)
+
+
+class AllocationRunner:
+    """A Runner over the steps of one allocation. The files of its local server lie under `root`."""
+
+    def __init__(
+        self, root: Path, options: SlurmOptions, allocation: Allocation, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._options, self._allocation, self._clock = options, allocation, clock
+        self._spool = Spool((root / f"allocation-{allocation.id}").resolve())
+        self._local = LocalRunner(self._spool.root, slots=allocation.nodes * allocation.devices_per_node)
+        self._ending: dict[str, float] = {}
+
+    def submit(self, spec: JobSpec) -> str:
+        self._refuse_invalid(spec)
+        if (known := self.find(spec.name)) is not None:
+            return known
+        left_s = self._time_left_s()
+        if left_s < spec.time_limit_s + MARGIN_S:
+            told = f"allocation {self._allocation.id} ends in {max(0.0, left_s):.0f} s"
+            raise NoTimeLeft(f"{told}, and a trial takes up to {spec.time_limit_s:g} s (+ {MARGIN_S:g} s)")
+        spec = replace(spec, directory=spec.directory.resolve())
+        for stale in spec.directory.glob("rank-*.json"):  # of a job of this name in an earlier allocation
+            with suppress(OSError):
+                stale.unlink()
+        return self._local.submit(
+            JobSpec(
+                name=spec.name,
+                command=("bash", SCRIPT_FILE),
+                directory=spec.directory,
+                nodes=1,
+                devices_per_node=spec.devices,
+                start=Start.JOB,
+                time_limit_s=inf,  # a step may wait for its nodes; its ranks keep the time
+                files={
+                    **spec.files,
+                    GANG_FILE: render_gang(spec),
+                    SCRIPT_FILE: render_step(spec, self._options, self._allocation),
+                },
+                env={name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ},
+            )
+        )
+
+    def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
+        seen = dict(self._local.poll(ids))
+        left = self._left_steps()
+        if left:
+            self._end(left)
+        return {id: self._judge(id, status, stepless=id not in left) for id, status in seen.items()}
+
+    def cancel(self, id: str) -> None:
+        self._local.cancel(id)
+
+    def find(self, name: str) -> str | None:
+        return self._local.find(name)
+
+    def close(self) -> None:
+        """Leaves running steps to the server."""
+        self._local.close()
+
+    def _refuse_invalid(self, spec: JobSpec) -> None:
+        allocation = self._allocation
+        if spec.start is Start.JOB and spec.nodes > 1:
+            raise InvalidJob(f"{spec.name} launches by itself, which mode: allocation cannot keep to its own nodes")
+        for wanted, had, what in (
+            (spec.nodes, allocation.nodes, "nodes"),
+            (spec.devices_per_node, allocation.devices_per_node, "devices on a node"),
+        ):
+            if not 1 <= wanted <= had:
+                raise InvalidJob(f"{spec.name} needs {wanted} {what}, but allocation {allocation.id} has {had}")
+        if not spec.command:
+            raise InvalidJob(f"{spec.name} has an empty command")
+
+    def _time_left_s(self) -> float:
+        """Until the allocation's end, which a site may move. Raises RunnerUnavailable."""
+        out = self._call("squeue", "--noheader", f"--jobs={self._allocation.id}", "--format=%e").strip()
+        return float(out) - self._clock() if out.isdecimal() else inf
+
+    def _left_steps(self) -> dict[str, tuple[str, ...]]:
+        """The steps that run without their srun, by job: one that is killed does not take its step along, and the step
+        keeps others from the devices. Raises RunnerUnavailable."""
+        found: dict[str, tuple[str, ...]] = {}
+        if self._spool.root.is_dir():
+            answer = self._tell("squeue", "--noheader", "--steps", f"--jobs={self._allocation.id}", "--format=%i|%j")
+            if answer.code != 0 and _UNKNOWN not in answer.complaint:  # an allocation that is over has no steps
+                raise RunnerUnavailable(f"squeue: {answer.complaint}")
+            for line in answer.out.splitlines() if answer.code == 0 else ():
+                step, _, name = line.partition("|")
+                if self._spool.has(name) and self._spool.status(name).state in (JobState.CANCELLED, JobState.LOST):
+                    found[name] = (*found.get(name, ()), step)
+        return found
+
+    def _judge(self, id: str, status: JobStatus, *, stepless: bool) -> JobStatus:
+        """The status of the job whose srun has this one. stepless: it has no step that runs without its srun."""
+        if not self._spool.has(id):
+            reason = f"allocation {self._allocation.id} has no such job; an earlier allocation took its own along"
+            return replace(status, reason=reason)
+        spec = self._spool.order(id).spec
+        notes = read_notes(spec.directory)
+        nodes = tuple(dict.fromkeys(note.host for note in notes))
+        started_at = min((note.started_at for note in notes), default=None)
+        if not stepless:
+            return JobStatus(state=JobState.RUNNING, reason="is being ended", started_at=started_at, nodes=nodes)
+        if status.state is JobState.RUNNING and not notes:
+            return JobStatus(state=JobState.QUEUED, reason="waits for free nodes of the allocation")
+        seen = replace(status, started_at=started_at, nodes=nodes)
+        return self._ended(seen, notes, spec.directory) if status.state in _BY_SRUN else seen
+
+    def _ended(self, status: JobStatus, notes: Sequence[Note], directory: Path) -> JobStatus:
+        """How a job ended whose srun came to an end by itself: its ranks know best."""
+        end = gang_end(notes, _sent(directory))
+        if end is not None:
+            return replace(status, state=end.state, reason=end.reason, exit_code=end.exit_code)
+        if status.state is JobState.SUCCEEDED:
+            return status
+        silent = tuple(dict.fromkeys(note.host for note in notes if note.end is None))
+        if notes:
+            reason = f"a node failed: {', '.join(silent)}" if silent else "its allocation ended"
+            cause = Cause.NODE_FAULT if silent else Cause.PREEMPTION
+            return replace(status, state=JobState.LOST, reason=reason, exit_code=None, failed_nodes=silent, cause=cause)
+        return replace(status, reason=f"srun started nothing: {status.reason}")
+
+    def _end(self, left: Mapping[str, Sequence[str]]) -> None:
+        """Let the ranks end what they started, and Slurm end what is left. The next look sees whether it helped."""
+        now = self._clock()
+        for name, steps in left.items():
+            kindly = ["--signal=TERM"] if now - self._ending.setdefault(name, now) < RANKS_END_S else []
+            self._tell("scancel", *kindly, *steps)
+
+    def _call(self, *arguments: str) -> str:
+        """What a Slurm command says. Raises RunnerUnavailable."""
+        answer = self._tell(*arguments)
+        if answer.code != 0:
+            raise RunnerUnavailable(f"{arguments[0]}: {answer.complaint}")
+        return answer.out
+
+    def _tell(self, *arguments: str) -> Answer:
+        environment = {**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
+        return call(arguments, time_limit_s=self._options.call_limit_s, environment=environment)
+
+
+_BY_SRUN = (JobState.SUCCEEDED, JobState.FAILED)
+
+
+def render_step(spec: JobSpec, options: SlurmOptions, allocation: Allocation) -> str:
+    """The script that runs a job as one step; its directory must be absolute."""
+    per_node = spec.processes_per_node
+    cpus = options.cpus_per_device * spec.devices_per_node // per_node
+    keep_away = tuple(dict.fromkeys((*options.exclude, *spec.avoid)))
+    if allocation.nodes - len(keep_away) < spec.nodes:
+        keep_away = ()
+    words = [
+        *("srun", f"--jobid={allocation.id}", f"--job-name={spec.name}", "--exact", "--input=none"),
+        *(f"--nodes={spec.nodes}", f"--ntasks={spec.processes}", f"--ntasks-per-node={per_node}"),
+        *(f"--cpus-per-task={cpus}", f"--time={minutes(spec)}", f"--chdir={spec.directory}"),
+        *("--export=ALL", "--kill-on-bad-exit=1", "--wait=0"),
+        *([f"--gres={options.gres}:{spec.devices_per_node}"] if options.gres else []),
+        *([f"--exclude={','.join(keep_away)}"] if keep_away else []),
+        *("bash", "-c", f"{_MEETING}exec {shlex.quote(sys.executable)} -m meshtune.runners.batch.launch_wrapper"),
+    ]
+    return "".join(f"{line}\n" for line in options.setup) + f"exec {shlex.join(words)}\n"
+
+
+def _sent(directory: Path) -> JobSpec:
+    """The job as it was sent."""
+    return decode_job(json.loads((directory / GANG_FILE).read_text(encoding="utf-8")))
+
+
+def create_steps(root: Path, cluster: ClusterSpec, options: SlurmOptions) -> AllocationRunner:
+    """The runner of a campaign inside the allocation that we run in. Raises InvalidValue."""
+    return AllocationRunner(root, options, read_allocation(os.environ, cluster, options.cpus_per_device))

@@ -1,0 +1,165 @@
+"""The job script of a trial under Slurm, as pure text: what `sbatch` is given, and what `--dry-run` shows.
+
+The script claims the job's folder, finds where the ranks meet, and starts one `runners.batch.launch_wrapper` per
+process. What the job itself is (command, environment, time limit) stands beside it in the gang file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import ceil
+from typing import Any, ClassVar
+
+from meshtune.runners.base import JobSpec, Start
+from meshtune.runners.batch.records import Surroundings, render_claim, render_exports, surroundings
+from meshtune.runners.documents import read_value
+from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
+
+SCRIPT_FILE = "slurm.sh"
+LOG_FILE = "slurm.log"
+# What Slurm's own limit leaves for the nodes' start, setup lines and imports: the job's limit is kept by its ranks.
+BACKSTOP_S = 120.0
+# As in `runners.processes.gang`: below the ports that the kernel gives to clients, and of the job's own.
+_FIRST_PORT, _PORTS = 20_000, 12_000
+_WORD = re.compile(r"[A-Za-z0-9_.,:/@+&|*()\[\]=-]*")
+_GRES = re.compile(r"[A-Za-z0-9_.:-]*")
+
+
+class Mode(StrEnum):
+    """One Slurm job per trial, or trials as steps inside the allocation that we run in."""
+
+    JOB = "job"
+    ALLOCATION = "allocation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmOptions:
+    """What a site or a user adds to every job.
+
+    partition, account, qos, constraint, reservation: as sbatch's options of these names. gres: what one device is
+    ("gpu", "gpu:h100"); "" asks for none; by default "gpu" where the cluster's devices are CUDA. exclude: nodes to keep
+    away from. cpus_per_device: CPUs that each device's process gets. extra_lines: more lines "#SBATCH --...". setup:
+    shell lines before the ranks start, such as "module load cuda"; what they set reaches the ranks. call_limit_s: how
+    long a Slurm command may take. poll_s: jobs are looked at no more often than that.
+    """
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    mode: Mode = Mode.JOB
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    constraint: str = ""
+    reservation: str = ""
+    gres: str | None = None
+    exclude: tuple[str, ...] = ()
+    cpus_per_device: int = 1
+    extra_lines: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    call_limit_s: float = 30.0
+    poll_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        named = [(name, getattr(self, name)) for name in _NAMED]
+        for name, value in [*named, *(("exclude", node) for node in self.exclude)]:
+            checks.require(bool(_WORD.fullmatch(value)), name, f"must be one word of Slurm's, not {value!r}")
+        fit = self.gres is None or bool(_GRES.fullmatch(self.gres))
+        checks.require(fit, "gres", f"must be as 'gpu' or 'gpu:h100', not {self.gres!r}")
+        for line in self.extra_lines:
+            fit = line.startswith("#SBATCH -") and "\n" not in line
+            checks.require(fit, "extra_lines", f"must be lines that start with '#SBATCH -', not {line!r}")
+        for line in self.setup:
+            checks.require("\n" not in line, "setup", f"must be single lines, not {line!r}")
+        checks.whole(1, cpus_per_device=self.cpus_per_device)
+        checks.require(self.call_limit_s > 0, "call_limit_s", f"must be positive, not {self.call_limit_s}")
+        checks.require(self.poll_s >= 0, "poll_s", f"must be at least 0, not {self.poll_s}")
+        checks.done()
+
+
+_NAMED = ("partition", "account", "qos", "constraint", "reservation")
+
+
+def options_for(cluster: ClusterSpec, options: Mapping[str, Any]) -> SlurmOptions:
+    """The options of a campaign's spec, with what follows from its cluster. Raises InvalidValue."""
+    chosen = read_value(SlurmOptions, dict(options))
+    if chosen.gres is None:
+        return replace(chosen, gres="gpu" if cluster.device.kind is DeviceKind.CUDA else "")
+    return chosen
+
+
+def render_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
+    """The script of a job as it would be sent from here. Without `gres` none is asked for. Raises InvalidValue."""
+    return render(spec, read_value(SlurmOptions, dict(options)), surroundings())
+
+
+def render(spec: JobSpec, options: SlurmOptions, around: Surroundings) -> str:
+    """The script of a job; its directory must be absolute."""
+    return (
+        "#!/bin/bash\n"
+        + "".join(f"#SBATCH {option}\n" for option in _head(spec, options))
+        + "".join(f"{line}\n" for line in options.extra_lines)
+        + f"cd {_quoted(spec.directory)} || exit 1\n"
+        + render_claim("$SLURM_JOB_ID")
+        + render_exports(around.environment)
+        + "".join(f"{line}\n" for line in options.setup)
+        + _MEETING
+        + f"exec {_launch(spec, options)}{_quoted(around.python)} -m meshtune.runners.batch.launch_wrapper\n"
+    )
+
+
+def minutes(spec: JobSpec) -> int:
+    """Slurm's time limit of the job."""
+    return ceil((spec.time_limit_s + BACKSTOP_S) / 60)
+
+
+def _head(spec: JobSpec, options: SlurmOptions) -> list[str]:
+    size = _size(spec, options)
+    named = [f"--{name}={getattr(options, name)}" for name in _NAMED if getattr(options, name)]
+    keep_away = ",".join(dict.fromkeys((*options.exclude, *spec.avoid)))
+    return [
+        f"--job-name={spec.name}",
+        *size,
+        f"--time={minutes(spec)}",
+        "--no-requeue",
+        # Sent by hand, the script takes nothing along; the runner sends it with an environment that is clean.
+        "--export=NIL",
+        f"--chdir={_quoted(spec.directory)}",
+        # '%' starts a pattern in a file's name.
+        f"--output={_quoted(spec.directory / LOG_FILE).replace('%', '%%')}",
+        *named,
+        *([f"--exclude={keep_away}"] if keep_away else []),
+    ]
+
+
+def _size(spec: JobSpec, options: SlurmOptions) -> list[str]:
+    """A script that launches itself gets a task per device too, for its own srun."""
+    tasks = 1 if spec.start is Start.NODE else spec.devices_per_node
+    cpus = options.cpus_per_device * spec.devices_per_node // tasks
+    devices = [f"--gres={options.gres}:{spec.devices_per_node}"] if options.gres else []
+    return [f"--nodes={spec.nodes}", f"--ntasks-per-node={tasks}", f"--cpus-per-task={cpus}", *devices]
+
+
+def _launch(spec: JobSpec, options: SlurmOptions) -> str:
+    """--wait=0: a rank may end well before the others. srun does not take --cpus-per-task from the job since 22.05."""
+    if spec.start is Start.JOB:
+        return ""
+    size = " ".join([*_size(spec, options), f"--ntasks={spec.processes}"])
+    return f"srun {size} --export=ALL --kill-on-bad-exit=1 --wait=0 "
+
+
+# A node's address is what Slurm itself reaches it by; its name may not resolve.
+_MEETING = f"""\
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+address=$(timeout 20 scontrol show node "$first" --oneliner | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')
+export MASTER_ADDR="${{address:-$first}}" MASTER_PORT=$(({_FIRST_PORT} + SLURM_JOB_ID % {_PORTS}))
+"""
+
+
+def _quoted(value: object) -> str:
+    """In double quotes, which bash and the reader of #SBATCH lines take alike."""
+    return '"' + re.sub(r'(["\\$`])', r"\\\1", str(value)) + '"'

@@ -1,0 +1,135 @@
+"""What one layer's forward pass keeps for its backward pass, in bytes, plan by plan.
+
+Counted tensor by tensor as in Korthikanti et al. 2022, section 4.1. A value lies in one of three places: inside of the
+blocks (heads and feed-forward, cut by tp), between them (cut by tp under sequence parallelism, else whole on every
+rank), or gathered at the entrance of a block (always whole). cp cuts the sequence everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshtune.search_spaces.columns import RECOMPUTES, Columns, FloatColumn
+from meshtune.search_spaces.model import ModelSpec, Norm
+from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.plan import Recompute
+
+FLOAT32_BYTES = 4
+MASK_BYTES = 1
+INDEX_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LayerBytes:
+    """Of one layer and micro-batch. kept: until its backward pass, averaged over the layers of a recompute interval.
+    again: what a recomputed layer computes again. gradients: what the backward pass of a layer holds beside it.
+    products: results of its matrix products. between: one hidden state between the layers, as it lies on a rank.
+    """
+
+    kept: FloatColumn
+    again: FloatColumn
+    gradients: FloatColumn
+    products: FloatColumn
+    between: FloatColumn
+
+
+def tokens_per_rank(model: ModelSpec, columns: Columns) -> FloatColumn:
+    """Tokens of one micro-batch whose activations lie on a rank, tp left out."""
+    tokens: FloatColumn = columns["micro_batch_size"] * model.seq_len / columns["cp"]
+    return tokens
+
+
+def layer_bytes(model: ModelSpec, framework: Framework, columns: Columns) -> LayerBytes:
+    """One layer under each plan."""
+    tokens = tokens_per_rank(model, columns)
+    tp = columns["tp"].astype(np.float64)
+    split = np.where((columns["sequence_parallel"] > 0) & (tp > 1), tp, 1.0)
+    between = tokens * model.hidden * framework.activation_bytes / split
+    whole = _whole(model, framework, columns, tokens, tp, split)
+    selective = _selective(model, framework, columns, tokens, tp, split, whole)
+    recompute = columns["recompute"]
+    light = np.choose(
+        (recompute == RECOMPUTES.index(Recompute.SELECTIVE)) + 2 * (recompute == RECOMPUTES.index(Recompute.FULL)),
+        [whole, np.minimum(selective, whole), np.minimum(between, whole)],
+    )
+    kept = whole + (light - whole) / columns["recompute_interval"]
+    inner = max(1, model.top_k) * model.ffn * (model.activation.matrices - 1)
+    gradients = tokens * framework.activation_bytes * (inner / tp + 2 * model.hidden)
+    products = tokens * framework.activation_bytes * ((inner + model.hidden + 2 * model.kv_width) / tp) + 2 * between
+    return LayerBytes(kept, whole - light, gradients, products, between)
+
+
+def _whole(
+    model: ModelSpec, framework: Framework, columns: Columns, tokens: FloatColumn, tp: FloatColumn, split: FloatColumn
+) -> FloatColumn:
+    """Without recomputation: 34 s b h of Korthikanti et al. for a GPT with dropout, and 5 a s^2 b unfused."""
+    kept, width = framework.kept, framework.activation_bytes
+    hidden, narrow = model.hidden, model.kv_width
+    entrance = np.ones_like(tp) if kept.gathered_inputs else split
+    # The two norms' inputs; what they return, which is what the blocks' first products read.
+    between = (2 * hidden * (width + _norm_bytes(model, framework)) + kept.dropout * 2 * hidden * MASK_BYTES) / split
+    between = between + hidden * width / entrance
+    # Query and what attention returns; key and value; a row of the softmax's logarithms per head.
+    attention = (
+        (2 + kept.attention_copies) * hidden * width
+        + (2 + 2 * kept.key_value_copies) * narrow * width
+        + (model.heads * FLOAT32_BYTES if framework.fused_attention else 0)
+    ) / tp
+    if not framework.fused_attention:
+        attention = attention + _scores(model, framework) / tp
+    return tokens * (between + attention + _feed_forward(model, framework, columns, tp, entrance))
+
+
+def _scores(model: ModelSpec, framework: Framework) -> float:
+    """Per token: the softmax and, with dropout, its mask and what dropout returns (5 a s in 16 bits)."""
+    width = framework.activation_bytes
+    values = 2 * width + MASK_BYTES if framework.kept.dropout else width
+    return float(model.heads * model.seq_len * values)
+
+
+def _feed_forward(
+    model: ModelSpec, framework: Framework, columns: Columns, tp: FloatColumn, entrance: FloatColumn
+) -> FloatColumn:
+    """Per token. Each product's result, the activation function's and, gated, their product: 2 or 4 of width ffn."""
+    width, hidden = framework.activation_bytes, model.hidden
+    inner = model.ffn * width * (2 * model.activation.matrices - 2)
+    if model.experts == 0:
+        return hidden * width / entrance + inner / tp
+    # A copy of a token per expert asked: as it is sent, as its expert reads it, the answer; routing, in float32.
+    asked = 3 + (columns["ep"] > 1)
+    routing = 2 * model.experts * FLOAT32_BYTES + model.experts * width + model.top_k * 6 * INDEX_BYTES
+    per_copy: FloatColumn = asked * hidden * width + inner / tp
+    return hidden * width / entrance + model.top_k * per_copy + routing
+
+
+def _selective(
+    model: ModelSpec,
+    framework: Framework,
+    columns: Columns,
+    tokens: FloatColumn,
+    tp: FloatColumn,
+    split: FloatColumn,
+    whole: FloatColumn,
+) -> FloatColumn:
+    """Kept by selective recomputation: of Korthikanti et al. all but the scores; or matrix products' results alone."""
+    if not framework.kept.selective_products:
+        scores = 0.0 if framework.fused_attention else _scores(model, framework)
+        return whole - tokens * scores / tp
+    width, hidden = framework.activation_bytes, model.hidden
+    # The input; query, key, value and the attention's answer; the output's product, and its sum over tp.
+    summed = np.where(tp > 1, hidden / split, 0.0)
+    attention = hidden / split + (2 * hidden + 2 * model.kv_width) / tp + hidden + summed
+    if model.experts:
+        # Attention and experts recompute apart, and the norm and the routing between them do not.
+        outside = 2 * hidden / split + hidden * (_norm_bytes(model, framework) / width) / split
+        experts = model.top_k * ((2 + 2 * (columns["ep"] > 1)) * hidden + hidden)
+        inner = model.top_k * (model.ffn * (model.activation.matrices - 1) / tp + hidden)
+        return tokens * width * (attention + outside + experts + inner)
+    inner = model.ffn * (model.activation.matrices - 1) / tp + hidden + summed
+    return tokens * (width * (attention + inner) + model.heads * FLOAT32_BYTES / tp)
+
+
+def _norm_bytes(model: ModelSpec, framework: Framework) -> float:
+    return framework.kept.norm_bytes if model.norm is Norm.RMSNORM else 0.0

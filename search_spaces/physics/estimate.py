@@ -1,0 +1,89 @@
+"""What plans should cost: expected memory and step time by part, and how sure they are, for whole columns at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import exp
+
+import numpy as np
+import numpy.typing as npt
+
+from meshtune.search_spaces.columns import Columns, FloatColumn, rows
+from meshtune.search_spaces.physics.calibration import UNCALIBRATED, Calibration
+from meshtune.search_spaces.physics.constants import CONSTANTS, MEMORY_CONSTANTS, TIME_CONSTANTS, Constants, stacked
+from meshtune.search_spaces.physics.estimates import Estimates, MemoryEstimate, TimeEstimate, Training
+from meshtune.search_spaces.physics.memory import memory_parts
+from meshtune.search_spaces.physics.timing import time_parts
+
+Logs = Callable[[Training, Columns, Constants], FloatColumn]
+# Half the step of the central difference in a constant's logarithm.
+STEP = 0.02
+# Rows (plans times constants, up and down) evaluated at once: a column of so many stays in a core's cache.
+TOGETHER = 20_000
+
+
+def estimate(training: Training, columns: Columns, calibration: Calibration = UNCALIBRATED) -> Estimates:
+    """Memory and step time of every plan, with the spread that the calibration leaves.
+
+    The spread has two sources: what the formulas get wrong from plan to plan, and the constants' own uncertainty, to
+    first order in their logarithms.
+    """
+    memory = estimate_memory(training, columns, calibration)
+    return Estimates(training, columns, memory, estimate_time(training, columns, calibration))
+
+
+def estimate_memory(training: Training, columns: Columns, calibration: Calibration = UNCALIBRATED) -> MemoryEstimate:
+    """The memory alone, which no speed of the cluster is needed for."""
+    constants = calibration.constants
+    slope = slopes(log_peak, training, columns, constants, MEMORY_CONSTANTS)
+    spread = _spread(slope, calibration.covariance, calibration.memory_log_sd)
+    return MemoryEstimate(memory_parts(training, columns, constants), spread)
+
+
+def estimate_time(training: Training, columns: Columns, calibration: Calibration = UNCALIBRATED) -> TimeEstimate:
+    """The step time alone; every speed that `search_spaces.physics.unknown_speeds` asks for must be known."""
+    constants = calibration.constants
+    slope = slopes(log_step, training, columns, constants, TIME_CONSTANTS)
+    return TimeEstimate(
+        time_parts(training, columns, constants), _spread(slope, calibration.covariance, calibration.time_log_sd)
+    )
+
+
+def log_step(training: Training, columns: Columns, constants: Constants) -> FloatColumn:
+    """The logarithm of the expected seconds per step."""
+    logs: FloatColumn = np.log(np.sum(list(time_parts(training, columns, constants).values()), axis=0))
+    return logs
+
+
+def log_peak(training: Training, columns: Columns, constants: Constants) -> FloatColumn:
+    """The logarithm of the expected bytes at the most loaded rank."""
+    logs: FloatColumn = np.log(np.sum(list(memory_parts(training, columns, constants).values()), axis=0))
+    return logs
+
+
+def slopes(
+    logs: Logs, training: Training, columns: Columns, constants: Constants, names: Sequence[str]
+) -> npt.NDArray[np.float64]:
+    """Derivatives of `logs` by the logarithms of the constants: plans x CONSTANTS, by central differences.
+
+    names: the constants that `logs` depends on; for the others the derivative is 0.
+    """
+    result = np.zeros((len(columns["tp"]), len(CONSTANTS)))
+    variants = [
+        replace(constants, **{name: getattr(constants, name) * exp(sign * STEP)}) for name in names for sign in (1, -1)
+    ]
+    most = max(1, TOGETHER // len(variants))
+    for first in range(0, len(result), most):
+        some = rows(columns, slice(first, first + most))
+        plans = len(some["tp"])
+        tiled = {name: np.tile(column, len(variants)) for name, column in some.items()}
+        values = logs(training, tiled, stacked(variants, plans)).reshape(len(names), 2, plans)
+        for name, (up, down) in zip(names, values, strict=True):
+            result[first : first + plans, CONSTANTS.index(name)] = (up - down) / (2 * STEP)
+    return result
+
+
+def _spread(slope: npt.NDArray[np.float64], covariance: npt.NDArray[np.float64], noise: float) -> FloatColumn:
+    variance: FloatColumn = np.sum(slope @ covariance * slope, axis=1) + noise**2
+    return np.sqrt(variance)

@@ -1,0 +1,237 @@
+"""Calibration: the constants that explain what was measured, with their priors, and how sure one may be of them.
+
+Maximum a posteriori in the logarithms of the constants. A measured step or peak scatters around the formula with
+Student's t, so that one pathological run (a slow node, a retry of the network) does not drag the constants along; a
+plan that ran out of memory says only that its peak lies above the device's (a censored observation of the same
+distribution). The covariance is that of the curvature at the optimum (Laplace's approximation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import exp, log, sqrt
+
+import numpy as np
+import numpy.typing as npt
+
+from meshtune.search_spaces.columns import Columns, FloatColumn, rows
+from meshtune.search_spaces.physics.calibration import UNCALIBRATED, Calibration, Measured
+from meshtune.search_spaces.physics.constants import CONSTANTS, MEMORY_CONSTANTS, TIME_CONSTANTS, Constants
+from meshtune.search_spaces.physics.estimate import Logs, log_peak, log_step, slopes
+from meshtune.search_spaces.physics.estimates import Estimates, Training, usable_bytes
+
+# Degrees of freedom: 2 let one run in ten lie far off, as public measurements do (docs/physics.md). `_above` is the
+# closed form for 2.
+FREEDOM = 2.0
+# The scatter around the formulas is itself learnt; its prior weighs as much as so many measurements.
+PRIOR_ROWS = 6.0
+MOST_ROUNDS = 25
+ENOUGH = 1e-4
+# Some constants span orders of magnitude (a network that retries sends in 0.4 s, not 0.4 ms), where the surface has
+# several valleys: the search for the optimum starts in each of these, in units of the prior's standard deviation.
+STARTS: tuple[dict[str, float], ...] = ({}, {"send_overhead_s": 3.0}, {"send_overhead_s": 7.0})
+
+Matrix = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """A formula over the plans that were measured, of one training after the other."""
+
+    logs: Logs
+    plans: Sequence[tuple[Training, Columns]]
+
+    def at(self, constants: Constants) -> FloatColumn:
+        return _joined([self.logs(training, columns, constants) for training, columns in self.plans])
+
+    def slopes(self, constants: Constants, names: Sequence[str]) -> Matrix:
+        return np.concatenate([slopes(self.logs, *plans, constants, names) for plans in self.plans])
+
+
+@dataclass(frozen=True, slots=True)
+class _Data:
+    """Logarithms of what was measured, or of the bound that a censored row lies above."""
+
+    values: FloatColumn
+    censored: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What a fit brings down: how far a formula is off its data, and its constants `names` off their prior.
+
+    center, precision: the prior's, of the constants' logarithms. log_sd: the prior's scatter around the formula, which
+    `weighs` as much as so many measurements.
+    """
+
+    model: _Model
+    data: _Data
+    prior: Constants
+    names: Sequence[str]
+    center: FloatColumn
+    precision: Matrix
+    log_sd: float
+    weighs: float
+
+    @property
+    def places(self) -> list[int]:
+        return [CONSTANTS.index(name) for name in self.names]
+
+    def constants_at(self, point: FloatColumn) -> Constants:
+        values = {name: exp(value) for name, value in zip(self.names, point.tolist(), strict=True)}
+        return replace(self.prior, **values)
+
+    def loss_at(self, point: FloatColumn, sd: float) -> float:
+        off = point - self.center
+        losses = _losses(self.data, self.model.at(self.constants_at(point)), sd)
+        return float(losses.sum() + off @ self.precision @ off / 2)
+
+    def bends_at(self, point: FloatColumn, sd: float) -> tuple[FloatColumn, Matrix]:
+        """The loss's gradient and, with a positive stand-in for the rows' own curvature, its Hessian."""
+        constants = self.constants_at(point)
+        slope = self.model.slopes(constants, self.names)[:, self.places]
+        pull, weight = _derivatives(self.data, self.model.at(constants), sd)
+        gradient = slope.T @ pull + self.precision @ (point - self.center)
+        return gradient, slope.T @ (weight[:, None] * slope) + self.precision
+
+    def scatter_at(self, point: FloatColumn) -> float:
+        return _scatter(self.data, self.model.at(self.constants_at(point)), self.log_sd, self.weighs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """Where a descent ended. hessian: of the loss there."""
+
+    point: FloatColumn
+    hessian: Matrix
+    log_sd: float
+    loss: float
+
+
+def calibrate(observed: Sequence[tuple[Estimates, Measured]], prior: Calibration = UNCALIBRATED) -> Calibration:
+    """The calibration after these measurements, of one cluster (several models and sizes of it may be mixed).
+
+    Each measurement belongs to the plan in the same row of its estimates. Works from no measurement up: then it is the
+    prior. A calibration may be the prior of the next.
+    """
+    time_rows = [(e, np.flatnonzero(np.isfinite(m.step_time_s)), m) for e, m in observed]
+    peak_rows = [(e, np.flatnonzero(np.isfinite(m.peak_memory_bytes) | m.oom), m) for e, m in observed]
+    times = _Data(
+        _joined([np.log(m.step_time_s[index]) for _, index, m in time_rows]),
+        np.zeros(sum(len(index) for _, index, _ in time_rows), dtype=np.bool_),
+    )
+    peaks = _Data(
+        _joined([_log_peaks(e, m, index) for e, index, m in peak_rows]),
+        np.concatenate([m.oom[index] for _, index, m in peak_rows]) if peak_rows else np.zeros(0, dtype=np.bool_),
+    )
+
+    steps = _Model(log_step, [(e.training, rows(e.columns, i)) for e, i, _ in time_rows if len(i)])
+    sizes = _Model(log_peak, [(e.training, rows(e.columns, i)) for e, i, _ in peak_rows if len(i)])
+    constants, covariance, time_log_sd = _fit(
+        steps, times, prior, TIME_CONSTANTS, prior.time_log_sd, PRIOR_ROWS + prior.times
+    )
+    after = replace(prior, constants=constants, covariance=covariance)
+    constants, covariance, memory_log_sd = _fit(
+        sizes, peaks, after, MEMORY_CONSTANTS, prior.memory_log_sd, PRIOR_ROWS + prior.memories
+    )
+    return Calibration(
+        constants,
+        covariance,
+        time_log_sd=time_log_sd,
+        memory_log_sd=memory_log_sd,
+        times=prior.times + len(times.values),
+        memories=prior.memories + int(np.count_nonzero(~peaks.censored)),
+        ooms=prior.ooms + int(np.count_nonzero(peaks.censored)),
+    )
+
+
+def _log_peaks(estimates: Estimates, measured: Measured, index: npt.NDArray[np.intp]) -> FloatColumn:
+    bound = usable_bytes(estimates.training.cluster)
+    logs: FloatColumn = np.log(np.where(measured.oom[index], bound, measured.peak_memory_bytes[index]))
+    return logs
+
+
+def _joined(columns: Sequence[FloatColumn]) -> FloatColumn:
+    return np.concatenate(columns) if columns else np.zeros(0)
+
+
+def _fit(
+    model: _Model, data: _Data, prior: Calibration, names: Sequence[str], log_sd: float, weighs: float
+) -> tuple[Constants, Matrix, float]:
+    """The constants, their covariance and the scatter: the best of the descents from every start that moves one of
+    `names`."""
+    if not len(data.values):
+        return prior.constants, prior.covariance, log_sd
+    places = [CONSTANTS.index(name) for name in names]
+    center = np.log([getattr(prior.constants, name) for name in names])
+    precision = np.linalg.inv(prior.covariance[np.ix_(places, places)]).astype(np.float64)
+    target = _Target(model, data, prior.constants, names, center, precision, log_sd, weighs)
+    starts = [start for start in STARTS if all(name in names for name in start)]
+    shifts = [np.array([start.get(name, 0.0) * prior.log_sd(name) for name in names]) for start in starts]
+    best = min((_descend(target, center + shift) for shift in shifts), key=lambda fit: fit.loss)
+    covariance = prior.covariance.copy()
+    covariance[np.ix_(places, places)] = np.linalg.inv(best.hessian)
+    return target.constants_at(best.point), covariance, best.log_sd
+
+
+def _descend(target: _Target, begin: FloatColumn) -> _Fit:
+    """Newton's method with the scatter's own curvature, damped (Levenberg 1944)."""
+    at, sd, damping, hessian = begin, target.log_sd, 1e-2, target.precision
+    for _ in range(MOST_ROUNDS):
+        gradient, hessian = target.bends_at(at, sd)
+        now = target.loss_at(at, sd)
+        for _ in range(8):
+            step = np.linalg.solve(hessian + damping * np.diag(np.diag(hessian)), -gradient)
+            if target.loss_at(at + step, sd) <= now:
+                damping = max(damping / 5, 1e-6)
+                break
+            damping *= 6
+        else:
+            break
+        at = at + step
+        if np.max(np.abs(step)) < ENOUGH:
+            break
+        sd = target.scatter_at(at)
+    return _Fit(at, hessian, sd, target.loss_at(at, sd) + (len(target.data.values) + target.weighs) * log(sd))
+
+
+def _losses(data: _Data, expected: FloatColumn, sd: float) -> FloatColumn:
+    off = (data.values - expected) / sd
+    scattered = (FREEDOM + 1) / 2 * np.log1p(off**2 / FREEDOM)
+    return np.where(data.censored, -np.log(_above(off)), scattered)
+
+
+def _derivatives(data: _Data, expected: FloatColumn, sd: float) -> tuple[FloatColumn, FloatColumn]:
+    """Of each row's loss by the expected logarithm: the first, and a positive stand-in for the second."""
+    off = (data.values - expected) / sd
+    weight = (FREEDOM + 1) / (FREEDOM + off**2)
+    hazard = _hazard(off)
+    pull = np.where(data.censored, -hazard, -weight * off) / sd
+    curvature = np.where(data.censored, np.maximum(hazard * (hazard - weight * off), 0.0), weight) / sd**2
+    return pull, curvature
+
+
+def _above(off: FloatColumn) -> FloatColumn:
+    """The probability that Student's t with 2 degrees of freedom lies above `off`: never 0, so that a plan that ran
+    out of memory against all expectation still teaches."""
+    radius = np.sqrt(FREEDOM + off**2)
+    beyond = 1 / (radius * (radius + np.abs(off)))
+    above: FloatColumn = np.where(off > 0, beyond, 1 - beyond)
+    return above
+
+
+def _hazard(off: FloatColumn) -> FloatColumn:
+    """The density at `off`, given that the value lies above."""
+    hazard: FloatColumn = (FREEDOM + off**2) ** -1.5 / _above(off)
+    return hazard
+
+
+def _scatter(data: _Data, expected: FloatColumn, log_sd: float, weighs: float) -> float:
+    """The scatter's scale: a mean of squares, far-off rows counted less as Student's t does, and the prior's share. A
+    censored row widens it as far as its loss falls with the scale, and never narrows it."""
+    off = (data.values - expected) / log_sd
+    weight = (FREEDOM + 1) / (FREEDOM + off**2)
+    squares = np.where(data.censored, np.maximum(_hazard(off) * off, 0.0), weight * off**2)
+    measured = np.count_nonzero(~data.censored)
+    return log_sd * sqrt((weighs + float(squares.sum())) / (weighs + measured))

@@ -1,0 +1,212 @@
+"""What one micro-batch costs in one layer, and in the head, of one rank: seconds by kind of work, for columns of plans.
+
+A roofline with an efficiency that depends on the shapes a rank sees: matrix products at a share of the sustained rate
+that falls as their sides get narrow, everything else at a share of the memory's bandwidth, and collectives over the
+links. Launching is counted beside it: a layer cannot be faster than the host that launches it. Not modelled: uneven
+routing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshtune.search_spaces.cluster import DeviceSpec
+from meshtune.search_spaces.columns import CONTEXTS, RECOMPUTES, FloatColumn
+from meshtune.search_spaces.physics.constants import Constants
+from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.physics.network import Network
+from meshtune.search_spaces.plan import ContextParallel, Recompute
+
+# What a long, well-shaped matrix product reaches of the peak where the device's description does not say.
+SUSTAINED_SHARE = 0.8
+# Values of the feed-forward width are read and written once each by the activation.
+FFN_PASSES = 2
+# Over the scores where attention is not fused: product, mask, softmax, dropout, product (Dao et al. 2022, section 2.2).
+SCORE_PASSES = 7
+# Over the logits, in all their copies: cast, maximum, exponentials, sums, and the gradient's own.
+LOGIT_PASSES = 5
+# A backward pass has twice the products of a forward pass, but autograd launches it from C++.
+BACKWARD_LAUNCHES = 1.5
+# Fused attention computes its scores again in the backward pass: 2.5 forward passes (Dao 2023, section 3.1).
+FUSED_BACKWARD = 2.5
+# The launching host and the device overlap: the longer one decides. A high power is a maximum with a rounded corner.
+CORNER = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTime:
+    """Seconds of one micro-batch in one layer of one rank, forward and backward. compute holds the wait for launches.
+    weights: the share of `compute` that the gradients of weights take, which zero-bubble schedules move."""
+
+    compute: FloatColumn
+    weights: FloatColumn
+    recompute: FloatColumn
+    tp: FloatColumn
+    cp: FloatColumn
+    ep: FloatColumn
+
+    @property
+    def total(self) -> FloatColumn:
+        """All of it: what a stage spends on the layer."""
+        return self.compute + self.recompute + self.tp + self.cp + self.ep
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """What a rank works with. columns: the plans' columns, as floats."""
+
+    training: Training
+    columns: Mapping[str, FloatColumn]
+    constants: Constants
+    network: Network
+
+    @property
+    def device(self) -> DeviceSpec:
+        return self.training.cluster.device
+
+    @property
+    def tokens(self) -> FloatColumn:
+        """Of one micro-batch, as one rank holds them."""
+        return self.columns["micro_batch_size"] * self.training.model.seq_len / self.columns["cp"]
+
+    @property
+    def split(self) -> FloatColumn:
+        """Over how many ranks the tokens between the blocks are split."""
+        return np.where(self.columns["sequence_parallel"] > 0, self.columns["tp"], 1.0)
+
+    @property
+    def products_per_s(self) -> float:
+        """FLOP/s of large matrix products."""
+        dtype = self.training.framework.dtype
+        sustained = self.device.sustained_flops.get(dtype, SUSTAINED_SHARE * self.device.peak_flops[dtype])
+        return sustained * self.constants.matmul_efficiency
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Of the device's memory, as elementwise work reaches them."""
+        assert self.device.memory_bandwidth_bytes_per_s is not None  # `knowledge.missing` was asked
+        return self.device.memory_bandwidth_bytes_per_s * self.constants.memory_efficiency
+
+    @property
+    def layer_weights(self) -> FloatColumn:
+        """Weights of one layer on one rank."""
+        return self.dense_weights + self.expert_weights
+
+    @property
+    def dense_weights(self) -> FloatColumn:
+        """Of one layer's attention and, where there are no experts, feed-forward block."""
+        model = self.training.model
+        block = 0 if model.experts else model.feed_forward_parameters
+        return (model.attention_parameters + block) / self.columns["tp"] + model.hidden * model.experts
+
+    @property
+    def expert_weights(self) -> FloatColumn:
+        """Of one layer's experts on one rank."""
+        model, c = self.training.model, self.columns
+        return model.experts * model.feed_forward_parameters / (c["ep"] * c["tp"])
+
+    def head_s(self) -> FloatColumn:
+        """Forward and backward through the output projection and the loss, on the last stage."""
+        model = self.training.model
+        logits = self.tokens * model.vocab / self.columns["tp"]
+        traffic = LOGIT_PASSES * logits * self.training.framework.logit_bytes
+        return 3 * 2 * logits * model.hidden / self.products_per_s + traffic / self.bytes_per_s
+
+    def layer(self) -> LayerTime:
+        c, framework, constants = self.columns, self.training.framework, self.constants
+        full = (c["recompute"] == RECOMPUTES.index(Recompute.FULL)) / c["recompute_interval"]
+        selective = (c["recompute"] == RECOMPUTES.index(Recompute.SELECTIVE)) / c["recompute_interval"]
+        products, other = self._products_s(), self._elementwise_s()
+        attention = self._attention_s()
+        backward = FUSED_BACKWARD if framework.fused_attention else 2.0
+        traffic = self.layer_weights * 2 * (framework.weight_bytes + framework.gradient_bytes) / self.bytes_per_s
+        gradients = 0.0 if framework.fused_accumulation else traffic
+        compute = 3 * (products + other) + (1 + backward) * attention + gradients
+        recompute = full * (products + other + attention) + selective * attention
+        tp, cp, ep = self._tensor_s(full), self._context_s(attention, full), self._experts_s(full)
+        busy = compute + recompute + tp + cp + ep
+        launching = constants.launch_factor * (
+            framework.layer_launch_s * (1 + BACKWARD_LAUNCHES + full) + self._stalled_s(full)
+        )
+        waiting = (busy**CORNER + launching**CORNER) ** (1 / CORNER) - busy
+        return LayerTime(compute + waiting, products + gradients, recompute, tp, cp, ep)
+
+    def _products_s(self) -> FloatColumn:
+        """Forward, the matrix products with weights."""
+        model, c, narrow = self.training.model, self.columns, self.constants.narrow_rows
+        attention = 2 * self.tokens * model.attention_parameters / c["tp"]
+        attention = attention * (1 + narrow * (1 / self.tokens + c["tp"] / model.hidden))
+        routed = self.tokens * max(1, model.top_k)
+        rows = routed * c["ep"] / model.experts if model.experts else routed  # that meet one weight at once
+        block = 2 * routed * model.feed_forward_parameters / c["tp"]
+        block = block * (1 + narrow * (1 / rows + c["tp"] / model.hidden))
+        router = 2 * self.tokens * model.hidden * model.experts
+        return (attention + block + router) / self.products_per_s
+
+    def _elementwise_s(self) -> FloatColumn:
+        """Forward, the traffic of norms, residuals, activations, and of reading the weights."""
+        model, framework, c = self.training.model, self.training.framework, self.columns
+        block = FFN_PASSES * model.activation.matrices * max(1, model.top_k) * model.ffn / c["tp"]
+        values = self.tokens * (framework.hidden_passes * model.hidden / self.split + block)
+        traffic = values * framework.activation_bytes + self.layer_weights * framework.transfer_bytes
+        return traffic / self.bytes_per_s
+
+    def _attention_s(self) -> FloatColumn:
+        """Forward, the products with the scores. Causal masking halves them only where they are fused."""
+        model, c = self.training.model, self.columns
+        flops = 4 * self.tokens * model.seq_len * model.hidden / c["tp"]
+        if self.training.framework.fused_attention:
+            peak = self.device.peak_flops[self.training.framework.dtype]
+            return flops / 2 / (peak * self.constants.attention_efficiency)
+        scores = self.tokens * model.seq_len * model.heads / c["tp"]
+        traffic = SCORE_PASSES * scores * self.training.framework.activation_bytes
+        return flops / self.products_per_s + traffic / self.bytes_per_s
+
+    def _tensor_s(self, full: FloatColumn) -> FloatColumn:
+        """Two all-reduces forward and two backward (Shoeybi et al. 2019), two more where the forward pass is repeated.
+        With sequence parallelism each is a gather and a scatter of the same bytes, and the backward pass gathers each
+        block's input once more (Korthikanti et al. 2022, 4.2.2)."""
+        framework = self.training.framework
+        size = self.tokens * self.training.model.hidden * framework.transfer_bytes
+        half = self.network.gather_s(size, self.columns["tp"], 1.0)
+        shown = np.minimum(self.constants.exposed_reduction, 1.0) if framework.overlaps_tensor else 1.0
+        halves = 2 * (2 + 2 * shown + 2 * full) + np.where(self.split > 1, 2.0, 0.0)
+        return np.where(self.columns["tp"] > 1, halves * half, 0.0)
+
+    def _context_s(self, attention: FloatColumn, full: FloatColumn) -> FloatColumn:
+        """Keys and values of all ranks, gathered forward and backward, and their gradients scattered; the ring hides
+        what it can behind attention; Ulysses exchanges heads for sequence (Jacobs et al. 2023). A forward pass that is
+        repeated repeats its own."""
+        model, c, width = self.training.model, self.columns, self.training.framework.transfer_bytes
+        kept = 2 * self.tokens * c["cp"] * model.kv_width / c["tp"] * width
+        gather = (3 + full) * self.network.gather_s(kept, c["cp"], c["tp"])
+        ring = self.exposed_s(gather, (1 + FUSED_BACKWARD) * attention)
+        moved = self.tokens * 2 * (model.hidden + model.kv_width) / c["tp"] * width
+        exchange = (2 + full) * self.network.all_to_all_s(moved, c["cp"], c["tp"])
+        kinds = {ContextParallel.ALL_GATHER: gather, ContextParallel.ULYSSES: exchange, ContextParallel.RING: ring}
+        chosen = np.select([c["context"] == CONTEXTS.index(kind) for kind in kinds], list(kinds.values()))
+        return np.where(c["cp"] > 1, chosen, 0.0)
+
+    def _experts_s(self, full: FloatColumn) -> FloatColumn:
+        """All-to-all before and after the experts, forward and backward (Lepikhin et al. 2020)."""
+        model, c = self.training.model, self.columns
+        size = self.tokens * max(1, model.top_k) * model.hidden * self.training.framework.transfer_bytes / self.split
+        one = self.network.all_to_all_s(size, c["ep"], c["tp"] * c["cp"])
+        return np.where(c["ep"] > 1, (4 + 2 * full) * one, 0.0)
+
+    def _stalled_s(self, full: FloatColumn) -> FloatColumn:
+        """What a layer's collectives wait, hop by hop, while transfers of a pipeline between nodes are under way."""
+        c = self.columns
+        devices = c["tp"] * c["cp"] * c["dp"] * c["pp"]
+        stalls = (c["tp"] > 1) & (c["pp"] > 1) & (devices > self.training.cluster.devices_per_node)
+        hops = (10 + 4 * full) * c["tp"]
+        return np.where(stalls, hops * self.training.framework.pipeline_hop_s, 0.0)
+
+    def exposed_s(self, transfer: FloatColumn, window: FloatColumn) -> FloatColumn:
+        """What a transfer beside `window` seconds of work adds: a share that always shows, and what is longer."""
+        shown = np.minimum(self.constants.exposed_reduction, 1.0)
+        result: FloatColumn = shown * transfer + np.maximum(0.0, (1 - shown) * transfer - window)
+        return result

@@ -1,0 +1,211 @@
+"""What plans take of a device's memory, by part, at the fullest moment of the fullest rank.
+
+Model states by ZeRO stage as in Rajbhandari et al. 2020; activations as in `search_spaces.physics.activations`, times
+the micro-batches that a pipeline schedule has in flight. The fullest rank is looked for among the first, the second and
+the last pipeline stage, the fullest moment among the loss, the backward pass of a layer, and the optimizer's step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshtune.search_spaces.columns import SCHEDULES, BoolColumn, Columns, FloatColumn, IntColumn
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.activations import FLOAT32_BYTES, LayerBytes, layer_bytes, tokens_per_rank
+from meshtune.search_spaces.physics.constants import Constants
+from meshtune.search_spaces.physics.estimates import MemoryPart, Training
+from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.plan import Schedule
+
+Parts = dict[MemoryPart, FloatColumn]
+
+# Of the device's memory: how far the allocator lets buffers pile up that it could have back.
+CACHED_SHARE = 0.8
+
+
+def memory_parts(training: Training, columns: Columns, constants: Constants) -> Parts:
+    """Bytes by part of the most loaded rank under each plan."""
+    pp = columns["pp"]
+    stages = [np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1]
+    parts = fullest([stage_parts(training, columns, constants, stage) for stage in stages])
+    return {part: value * constants.memory_factor for part, value in parts.items()}
+
+
+def stage_parts(training: Training, columns: Columns, constants: Constants, stage: IntColumn) -> Parts:
+    """The same of one pipeline rank per plan."""
+    model, framework = training.model, training.framework
+    held = _held(model, framework, columns, stage)
+    states = _states(framework, columns, held)
+    layer = layer_bytes(model, framework, columns)
+    flight = in_flight(columns, stage) * held.layers / columns["vpp"]
+    tokens = tokens_per_rank(model, columns)
+    nothing = np.zeros(len(tokens))
+
+    kept = flight * layer.kept + np.where(_splits(columns), held.layers / columns["vpp"] * layer.products, 0.0)
+    backward = np.where(held.layers > 0, kept + layer.again + layer.gradients, 0.0)
+    logits = tokens * model.vocab / columns["tp"] * _logit_bytes(framework, columns)
+    last_norm = (2 + (columns["tp"] > 1) * framework.kept.gathered_inputs) * layer.between
+    last_norm = last_norm * (1 + framework.kept.norm_bytes / (2 * framework.activation_bytes))
+    gathered = _gathered(framework, columns, held)
+    shares = (columns["zero_stage"] == 1) & (columns["dp"] * columns["cp"] > 1)
+    reduced = np.where(shares, held.optimizer_weights * FLOAT32_BYTES, 0.0)
+
+    factor = constants.activation_factor
+    moments: list[Parts] = [
+        _moment(kept * factor + last_norm * factor, logits * factor, gathered, held.is_last),
+        _moment(backward * factor, nothing, gathered, None),
+        _moment(nothing, nothing, reduced, None),
+    ]
+    parts = states | fullest(moments)
+    parts[MemoryPart.BUFFERS] = constants.memory_offset_bytes + _received(framework, columns, stage, layer)
+    if framework.kept.late_buffers:
+        parts[MemoryPart.BUFFERS] += _late(training, columns, constants, parts)
+    return parts
+
+
+def fullest(candidates: list[Parts]) -> Parts:
+    """Per plan, the parts of the candidate whose sum is largest."""
+    sums = np.stack([np.sum(list(parts.values()), axis=0) for parts in candidates])
+    chosen = sums.argmax(axis=0)
+    return {part: np.choose(chosen, [parts[part] for parts in candidates]) for part in candidates[0]}
+
+
+def _moment(activations: FloatColumn, logits: FloatColumn, gathered: FloatColumn, where: BoolColumn | None) -> Parts:
+    """where: the plans that have this moment at all."""
+    parts = {MemoryPart.ACTIVATIONS: activations, MemoryPart.LOGITS: logits, MemoryPart.GATHERED: gathered}
+    return parts if where is None else {part: np.where(where, value, 0.0) for part, value in parts.items()}
+
+
+def in_flight(columns: Columns, stage: IntColumn) -> IntColumn:
+    """How many micro-batches' activations a pipeline rank holds at most, counted per model chunk.
+
+    Narayanan et al. 2021 for the first three, the last two as torch lays them out: there a micro-batch is held until
+    its weights' gradients are made, so every rank holds what the first one does (Qi et al. 2023).
+    """
+    pp, vpp, count = columns["pp"], columns["vpp"], columns["grad_accum_steps"]
+    behind = pp - 1 - stage
+    by_schedule: Mapping[Schedule, IntColumn] = {
+        Schedule.GPIPE: np.where(pp > 1, count * vpp, 1),
+        Schedule.ONE_F_ONE_B: behind + 1,
+        Schedule.INTERLEAVED: (vpp - 1) * pp + 2 * behind + 1,
+        Schedule.ZERO_BUBBLE: vpp * pp,
+        Schedule.ZBV: vpp * pp,
+    }
+    most: IntColumn = np.choose(columns["schedule"], [by_schedule[one] for one in SCHEDULES])
+    fewest: IntColumn = np.minimum(most, count * vpp)
+    return fewest
+
+
+def _logit_bytes(framework: Framework, columns: Columns) -> FloatColumn:
+    """Per logit of one micro-batch at the loss. torch's pipeline holds what the last stage returned until its backward
+    pass is over, beside what cross entropy keeps in float32: of all micro-batches under GPipe, of two under zero
+    bubble."""
+    single = framework.logit_bytes + np.where(columns["tp"] > 1, framework.kept.split_logit_bytes, 0.0)
+    if not framework.kept.torch_pipeline:
+        return single
+    count = columns["grad_accum_steps"]
+    at_once = np.where(columns["schedule"] == SCHEDULES.index(Schedule.GPIPE), count, 1)
+    at_once = np.where(columns["schedule"] == SCHEDULES.index(Schedule.ZERO_BUBBLE), np.minimum(2, count), at_once)
+    width = framework.activation_bytes
+    piped = width + (at_once - 1) * (width + FLOAT32_BYTES)
+    return single + np.where(columns["pp"] > 1, piped, 0.0)
+
+
+def _splits(columns: Columns) -> BoolColumn:
+    """Whether gradients of inputs and of weights are computed in passes of their own."""
+    splitting = [index for index, schedule in enumerate(SCHEDULES) if schedule.splits_backward]
+    return np.isin(columns["schedule"], splitting) & (columns["pp"] > 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What one rank holds: whole layers, and weights (tp, pp and ep applied). is_last: it computes the loss.
+    ends: of the embedding, the last norm and the head. unit: of one layer. *_weights: after ZeRO's division."""
+
+    layers: FloatColumn
+    weights: FloatColumn
+    optimizer_weights: FloatColumn
+    unit: FloatColumn
+    ends: FloatColumn
+    is_last: BoolColumn
+
+
+def _held(model: ModelSpec, framework: Framework, columns: Columns, stage: IntColumn) -> _Held:
+    tp, pp, ep = columns["tp"], columns["pp"], columns["ep"]
+    replicas = columns["dp"] * columns["cp"]
+    folded = columns["schedule"] == SCHEDULES.index(Schedule.ZBV)
+    is_first, is_last = stage == 0, np.where(folded, stage == 0, stage == pp - 1)
+    layers = _layers(model, framework, columns, stage)
+    dense = model.attention_parameters / tp + 2 * model.norm_parameters + model.hidden * model.experts
+    experts = max(1, model.experts) * model.feed_forward_parameters / (tp * ep)
+    if model.experts == 0:
+        dense, experts = dense + experts, np.zeros(len(tp))
+    shared = model.tied_head & is_first & is_last
+    head = np.where(shared, 0, model.vocab * model.hidden / tp) + model.norm_parameters
+    ends = np.where(is_first, model.embedding_parameters / tp, 0.0) + np.where(is_last, head, 0.0)
+    shards = (ends + layers * dense) / replicas + layers * experts / (replicas / ep)
+    return _Held(layers, ends + layers * (dense + experts), shards, dense + experts, ends, is_last)
+
+
+def _layers(model: ModelSpec, framework: Framework, columns: Columns, stage: IntColumn) -> FloatColumn:
+    """Layers of a rank. balances_head: the head counts as as many layers as it has weights of one (nanotron)."""
+    pp, layers = columns["pp"], model.layers
+    if framework.balances_head:
+        total = layers + model.vocab * model.hidden / (model.layer_parameters - 2 * model.norm_parameters)
+        start, end = (np.minimum(np.ceil(total * edge / pp), layers) for edge in (stage, stage + 1))
+        return end - start
+    chunks = pp * columns["vpp"]
+    fewest = stage * layers // chunks, (stage + 1) * layers // chunks
+    even = (fewest[1] - fewest[0]) * columns["vpp"]
+    # A chunk of a stage between may have one layer more than the first.
+    return np.where(layers % chunks == 0, even, np.where(stage == 0, layers / pp, np.ceil(layers / pp))).astype(float)
+
+
+def _states(framework: Framework, columns: Columns, held: _Held) -> Parts:
+    """Weights, gradients and optimizer state. Gradients stay whole in a pipeline (docs/memory.md): they are reduced
+    after the last micro-batch."""
+    zero = columns["zero_stage"]
+    whole, shards = held.weights, held.optimizer_weights
+    master_only = framework.kept.master_is_shard
+    weights = np.where(zero == 3, 0.0 if master_only else shards, whole)
+    gradients = np.where(zero >= 2, shards, whole) + np.where((zero >= 2) & (columns["pp"] > 1), whole, 0.0)
+    return {
+        MemoryPart.WEIGHTS: weights * framework.weight_bytes,
+        MemoryPart.GRADIENTS: gradients * framework.gradient_bytes,
+        MemoryPart.OPTIMIZER: np.where(zero >= 1, shards, whole) * framework.optimizer_bytes,
+    }
+
+
+def _gathered(framework: Framework, columns: Columns, held: _Held) -> FloatColumn:
+    """ZeRO 3: whole weights of the ends and of two layers; in a pipeline of all layers, which torch does not shard
+    again between micro-batches. ZeRO 2: the ends' gradients as they are reduced."""
+    sharded = columns["dp"] * columns["cp"] > 1
+    units = np.where(columns["pp"] > 1, held.weights, held.ends + np.minimum(2, held.layers) * held.unit)
+    three = np.where(columns["zero_stage"] == 3, units * framework.gather_bytes, 0.0)
+    two = np.where((columns["zero_stage"] == 2) & (columns["pp"] == 1), held.ends * framework.reduce_bytes, 0.0)
+    return np.where(sharded, two + three, 0.0)
+
+
+def _received(framework: Framework, columns: Columns, stage: IntColumn, layer: LayerBytes) -> FloatColumn:
+    """Hidden states and their gradients, as they come from the neighbours."""
+    pp = columns["pp"]
+    each = 2 * columns["vpp"] - (stage == 0) - (stage == pp - 1)
+    ahead = columns["grad_accum_steps"] if framework.kept.torch_pipeline else np.ones_like(pp)
+    return np.where(pp > 1, each * ahead * layer.between, 0.0)
+
+
+def _late(training: Training, columns: Columns, constants: Constants, parts: Parts) -> FloatColumn:
+    """Gathered hidden states that PyTorch's allocator may not use again yet, the host being ahead of the device.
+
+    Only without a pipeline, whose transfers let the device catch up, and where a second micro-batch follows. They are
+    given back before memory runs out, so they never fill it.
+    """
+    model, framework = training.model, training.framework
+    gathered = (columns["tp"] > 1) & (columns["sequence_parallel"] > 0)
+    where = gathered & (columns["pp"] == 1) & (columns["grad_accum_steps"] > 1)
+    each = tokens_per_rank(model, columns) * model.hidden * framework.activation_bytes
+    room = CACHED_SHARE * training.cluster.device.memory_bytes - np.sum(list(parts.values()), axis=0)
+    return np.where(where, np.clip(constants.late_buffers * each, 0.0, np.maximum(room, 0.0)), 0.0)

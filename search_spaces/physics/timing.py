@@ -1,0 +1,185 @@
+"""How long an optimizer step takes under a plan, by part, for whole columns of plans at once.
+
+A micro-batch crosses a pipeline stage in the time of its layers (`layer_time`); stages make a pipeline; gradients are
+reduced and the optimizer runs once per step. The step is the slowest stage's. Not modelled: stragglers, data loading.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.columns import SCHEDULES, Columns, FloatColumn
+from meshtune.search_spaces.physics.constants import Constants
+from meshtune.search_spaces.physics.estimates import TimePart, Training
+from meshtune.search_spaces.physics.layer_time import LayerTime, Rank
+from meshtune.search_spaces.physics.network import Network
+from meshtune.search_spaces.physics.unknown_speeds import missing
+from meshtune.search_spaces.plan import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class _Stages:
+    """The pipeline's slowest stage: its layers, its seconds in the head, and per micro-batch in all; and the seconds
+    per micro-batch of all stages together."""
+
+    layers: FloatColumn
+    head_s: FloatColumn
+    slowest_s: FloatColumn
+    all_s: FloatColumn
+
+
+def time_parts(training: Training, columns: Columns, constants: Constants) -> dict[TimePart, FloatColumn]:
+    """Seconds per optimizer step by part, on the path that decides the step: its slowest pipeline stage.
+
+    Raises InvalidValue where the cluster's description leaves out what a time depends on (`knowledge.missing`).
+    """
+    if problems := missing(training):
+        raise InvalidValue(problems)
+    floats = {name: column.astype(np.float64) for name, column in columns.items()}
+    rank = Rank(training, floats, constants, Network(training.cluster, constants))
+    layer = rank.layer()
+    stages = _stages(rank, layer)
+    micro = floats["grad_accum_steps"]
+    return {
+        TimePart.COMPUTE: micro * (stages.layers * layer.compute + stages.head_s),
+        TimePart.RECOMPUTE: micro * stages.layers * layer.recompute,
+        TimePart.TP: micro * stages.layers * layer.tp,
+        TimePart.CP: micro * stages.layers * layer.cp,
+        TimePart.EP: micro * stages.layers * layer.ep,
+        TimePart.SEND_RECEIVE: _send_receive_s(rank),
+        TimePart.BUBBLE: _bubble_s(rank, layer, stages),
+        TimePart.DP: _replicas_s(rank, layer, stages),
+        TimePart.OPTIMIZER: _optimizer_s(rank, stages),
+    }
+
+
+def _stages(rank: Rank, layer: LayerTime) -> _Stages:
+    """Layers are shared out evenly and the head comes on top of the last stage's, or, where the framework balances it,
+    the head counts as so many layers as its weights are (nanotron's block costs)."""
+    model, pp = rank.training.model, rank.columns["pp"]
+    head_s, layer_s = rank.head_s(), layer.total
+    if rank.training.framework.balances_head:
+        met = model.attention_parameters + max(1, model.top_k) * model.feed_forward_parameters
+        weighs = model.vocab * model.hidden / met
+        last = np.clip(np.round((model.layers + weighs) / pp - weighs), 0, None)
+    else:
+        last = np.ceil(model.layers / pp)
+    last = np.where(pp > 1, last, model.layers)
+    others = np.where(pp > 1, np.ceil((model.layers - last) / np.maximum(pp - 1, 1)), 0)
+    at_end = last * layer_s + head_s >= others * layer_s
+    return _Stages(
+        np.where(at_end, last, others),
+        np.where(at_end, head_s, 0.0),
+        np.maximum(last * layer_s + head_s, others * layer_s),
+        model.layers * layer_s + head_s,
+    )
+
+
+def _send_receive_s(rank: Rank) -> FloatColumn:
+    """Per micro-batch and chunk an activation forward and a gradient back, cut over tp (Narayanan et al. 2021, 4.1)."""
+    c, model = rank.columns, rank.training.model
+    size = rank.tokens * model.hidden * rank.training.framework.transfer_bytes / c["tp"]
+    one = rank.network.send_s(size, c["pp"], c["tp"] * c["cp"] * c["dp"]) + rank.constants.send_overhead_s
+    times = 2 * (c["grad_accum_steps"] * c["vpp"] + c["pp"] - 1)
+    return np.where(c["pp"] > 1, times * one, 0.0)
+
+
+def _bubble_s(rank: Rank, layer: LayerTime, stages: _Stages) -> FloatColumn:
+    """Filling and draining: the other stages' time once, cut by the chunks of an interleaved schedule (Narayanan et al.
+    2021, 2.2). Split backward passes fill it with the weights' gradients W: of F + B + W, F + B - W is left under ZB-H1
+    and F + B - 2 W under ZB-V (Qi et al. 2023, table 2, with their B and W counted apart)."""
+    c = rank.columns
+    fill = (stages.all_s - stages.slowest_s) / c["vpp"]
+    share = layer.weights / layer.total
+    moved = np.select(
+        [c["schedule"] == SCHEDULES.index(Schedule.ZERO_BUBBLE), c["schedule"] == SCHEDULES.index(Schedule.ZBV)],
+        [2 * share, 3 * share],
+    )
+    left: FloatColumn = fill * np.maximum(0.0, 1 - moved)
+    return left
+
+
+@dataclass(frozen=True, slots=True)
+class _Transfers:
+    """Seconds of one group's collectives: of all gradients reduced or scattered, of all weights gathered, and what a
+    gather of every further layer by itself costs more."""
+
+    reduce: FloatColumn
+    scatter: FloatColumn
+    gather: FloatColumn
+    latencies: FloatColumn
+
+    def __add__(self, other: _Transfers) -> _Transfers:
+        return _Transfers(
+            self.reduce + other.reduce,
+            self.scatter + other.scatter,
+            self.gather + other.gather,
+            self.latencies + other.latencies,
+        )
+
+
+def _replicas_s(rank: Rank, layer: LayerTime, stages: _Stages) -> FloatColumn:
+    """The replicas' collectives: dense weights over dp x cp, experts' over dp / ep x cp, one after the other."""
+    c, model = rank.columns, rank.training.model
+    dense = stages.layers * rank.dense_weights + model.vocab * model.hidden / c["tp"]
+    transfers = _transfers(rank, dense, c["dp"] * c["cp"], c["tp"], stages.layers)
+    if model.experts:
+        experts = stages.layers * rank.expert_weights
+        replicas = np.maximum(c["dp"] / c["ep"], 1.0) * c["cp"]
+        transfers += _transfers(rank, experts, replicas, c["tp"] * c["cp"] * c["ep"], stages.layers)
+    return _shown_s(rank, transfers, stages.slowest_s - stages.layers * (layer.tp + layer.cp + layer.ep))
+
+
+def _transfers(
+    rank: Rank, weights: FloatColumn, n: FloatColumn, stride: FloatColumn, layers: FloatColumn
+) -> _Transfers:
+    """Of one group of `n` ranks, none where that is one."""
+    framework, network = rank.training.framework, rank.network
+    return _Transfers(
+        np.where(n > 1, network.all_reduce_s(weights * framework.reduce_bytes, n, stride), 0.0),
+        np.where(n > 1, network.gather_s(weights * framework.reduce_bytes, n, stride), 0.0),
+        np.where(n > 1, network.gather_s(weights * framework.gather_bytes, n, stride), 0.0),
+        np.where(n > 1, (np.maximum(layers, 1) - 1) * network.gather_s(0.0, n, stride), 0.0),
+    )
+
+
+def _shown_s(rank: Rank, transfers: _Transfers, window: FloatColumn) -> FloatColumn:
+    """What they add to a step (Rajbhandari et al. 2020, section 7): ZeRO 0 reduces gradients; 1 and 2 scatter them and
+    gather weights; 3 gathers weights, layer by layer, forward and backward, and scatters gradients. What runs beside
+    the backward pass of the last micro-batch (of every one: ZeRO 3 and 2, without a pipeline) shows in part. window:
+    seconds of work of one micro-batch."""
+    c, framework = rank.columns, rank.training.framework
+
+    def shown(transfer: FloatColumn, beside: FloatColumn) -> FloatColumn:
+        return rank.exposed_s(transfer, beside) if framework.overlapped_gradients else transfer
+
+    backward = window * 2 / 3
+    every = c["grad_accum_steps"] if framework.reduces_every_micro_batch else np.ones_like(c["pp"])
+    rounds = np.where(c["pp"] > 1, 1.0, every)
+    scatter, gather = transfers.scatter, transfers.gather
+    late = rank.exposed_s(gather, window / 3) if framework.overlapped_gathers else gather
+    stages = [
+        shown(transfers.reduce, backward),
+        shown(scatter, backward) + late,
+        shown(scatter, backward) * rounds + late,
+        # In a pipeline gradients are whole until the end, but weights are gathered for every micro-batch.
+        shown(scatter * rounds / c["grad_accum_steps"] + 2 * gather + 3 * transfers.latencies, window)
+        * c["grad_accum_steps"],
+    ]
+    result: FloatColumn = np.select([c["zero_stage"] == stage for stage in range(4)], stages)
+    return result
+
+
+def _optimizer_s(rank: Rank, stages: _Stages) -> FloatColumn:
+    """Reads and writes of states, weights and gradients of the rank's share, and what every step pays once. ZeRO cuts
+    dense weights over dp x cp, experts' over dp / ep x cp."""
+    c, model, framework = rank.columns, rank.training.model, rank.training.framework
+    dense = stages.layers * rank.dense_weights + model.vocab * model.hidden / c["tp"]
+    experts = stages.layers * rank.expert_weights
+    replicas = c["dp"] * c["cp"]
+    own = np.where(c["zero_stage"] >= 1, dense / replicas + experts * c["ep"] / replicas, dense + experts)
+    traffic = own * (2 * framework.optimizer_bytes + 2 * framework.weight_bytes + framework.gradient_bytes)
+    return traffic / rank.bytes_per_s + rank.constants.step_overhead_s

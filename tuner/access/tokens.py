@@ -1,0 +1,131 @@
+"""Who may do what: tokens with scopes, an end and quotas. Pure; only a token's digest is ever kept.
+
+A secret is shown once, when it is made. Its 256 random bits need no salt and no slow hash: nobody guesses them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+
+from meshtune.search_spaces.checks import Checks, InvalidValue, Problem
+
+PREFIX = "mt_"
+DAY_S = 86400.0
+TRIALS_WITHIN_S = DAY_S
+DEVICE_HOURS_WITHIN_S = 30 * DAY_S
+DEFAULT_EXPIRES = "90d"
+NEVER = "never"
+# Readable in a log and in a table, and never taken for a path or a header.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_SPAN = re.compile(r"([0-9]{1,6})([hdw])")
+_SPAN_S = {"h": 3600.0, "d": DAY_S, "w": 7 * DAY_S}
+
+
+class Scope(StrEnum):
+    """What a token allows. COMMAND: a spec may name what is executed, and files. ADMIN contains all others."""
+
+    READ = "read"
+    LAUNCH = "launch"
+    COMMAND = "command"
+    ADMIN = "admin"
+
+
+ALL_SCOPES = frozenset(Scope)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quotas:
+    """What one token may use; None: no limit. campaigns: active at once. trials: planned within a day. device_hours:
+    within 30 days."""
+
+    campaigns: int | None = None
+    trials: int | None = None
+    device_hours: float | None = None
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.whole(
+            0, **{name: n for name, n in (("campaigns", self.campaigns), ("trials", self.trials)) if n is not None}
+        )
+        hours = self.device_hours
+        checks.require(hours is None or 0 <= hours < inf, "device_hours", f"must be finite, not negative: {hours}")
+        checks.done()
+
+
+UNLIMITED = Quotas()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """What a token uses now of its quotas."""
+
+    campaigns: int
+    trials: int
+    device_hours: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """One token as it is kept. sha256: of the secret, hexadecimal. Times are epoch seconds; expires_at None: never."""
+
+    name: str
+    sha256: str
+    scopes: frozenset[Scope]
+    created_at: float
+    expires_at: float | None
+    last_used_at: float | None = None
+    revoked_at: float | None = None
+    quotas: Quotas = UNLIMITED
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.require(
+            NAME.fullmatch(self.name) is not None,
+            "name",
+            f"must be 1 to 64 letters, digits, '.', '_', '@' and '-', with a letter or digit first, not {self.name!r}",
+        )
+        checks.require(bool(self.scopes), "scopes", f"must be some of {', '.join(Scope)}")
+        checks.done()
+
+    def refusal(self, now: float) -> str:
+        """Why it opens nothing any more, for people; empty where it does."""
+        if self.revoked_at is not None:
+            return "the token was revoked"
+        return "the token has expired" if self.expires_at is not None and now >= self.expires_at else ""
+
+    def matches(self, secret: str) -> bool:
+        """Whether this is its secret, in a time that tells nothing of the digest."""
+        return hmac.compare_digest(self.sha256, digest(secret))
+
+
+def new_secret() -> str:
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def digest(secret: str) -> str:
+    """What is kept of a secret: its sha256, hexadecimal."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def allows(scopes: Iterable[Scope], wanted: Scope) -> bool:
+    return not {wanted, Scope.ADMIN}.isdisjoint(scopes)
+
+
+def expiry(text: str, now: float) -> float | None:
+    """When a token that is made now ends: after `12h`, `90d` or `8w`, or, with `never`, not at all: None.
+
+    Raises InvalidValue.
+    """
+    if text == NEVER:
+        return None
+    found = _SPAN.fullmatch(text)
+    if found is None or int(found[1]) == 0:
+        raise InvalidValue([Problem("expires", f"must be such as 12h, 90d, 8w or {NEVER}, not {text!r}")])
+    return now + int(found[1]) * _SPAN_S[found[2]]

@@ -1,0 +1,116 @@
+"""A Campaign: one spec being worked on, how far it is, and why it ended."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+from enum import StrEnum
+
+from meshtune.runners.registry import SIMULATED
+from meshtune.tuner.campaign.spec import CampaignSpec
+
+
+class CampaignState(StrEnum):
+    """CANCELLING waits for running jobs to end. The last three are for ever."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    CANCELLING = "cancelling"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+    @property
+    def final(self) -> bool:
+        return self in (CampaignState.COMPLETED, CampaignState.CANCELLED, CampaignState.FAILED)
+
+    @property
+    def active(self) -> bool:
+        """True while a service has work to do for it (a paused one may still have jobs to collect)."""
+        return self in (CampaignState.RUNNING, CampaignState.PAUSED, CampaignState.CANCELLING)
+
+    @property
+    def resting(self) -> bool:
+        """True while no new trials are started although the campaign is not over."""
+        return self is CampaignState.PAUSED
+
+    def may_become(self, other: CampaignState) -> bool:
+        """The legal moves; a final state has none."""
+        return other in {
+            CampaignState.RUNNING: {
+                CampaignState.PAUSED,
+                CampaignState.CANCELLING,
+                CampaignState.COMPLETED,
+                CampaignState.FAILED,
+            },
+            CampaignState.PAUSED: {CampaignState.RUNNING, CampaignState.CANCELLING},
+            CampaignState.CANCELLING: {CampaignState.CANCELLED},
+        }.get(self, set())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """What a campaign's search learns from an earlier one. trials: how many of its trials. weight: how much each of
+    them counts, 1 for as much as one of the campaign's own (see `tuner.search.warm_start`)."""
+
+    campaign_id: str
+    trials: int
+    weight: float
+
+    def __str__(self) -> str:
+        trials = "1 trial" if self.trials == 1 else f"{self.trials} trials"
+        return f"{self.campaign_id} ({trials}, weight {self.weight:g})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaign:
+    """One row of truth. combinations and legal: the size of its space. running_since: when it was created or last
+    resumed. elapsed_s: the time it was worked on, which a wall-time budget counts. reason: why the state is what it is,
+    fit for a user. search_ended: why no more plans are chosen, empty while the search goes on and where something else
+    ended the campaign before. chance_left: the last word of the search, see `Proposal`; None where it never said one.
+    lessons: the earlier campaigns that its search learns from. owner: the name of the token that created it, empty for
+    the command line. Times are epoch seconds."""
+
+    id: str
+    spec: CampaignSpec
+    state: CampaignState
+    created_at: float
+    updated_at: float
+    combinations: int
+    legal: int
+    running_since: float = 0.0
+    elapsed_s: float = 0.0
+    reason: str = ""
+    search_ended: str = ""
+    chance_left: float | None = None
+    lessons: tuple[Lesson, ...] = ()
+    owner: str = ""
+
+    @property
+    def simulated(self) -> bool:
+        """True where no device runs its trials: what they measure are made-up numbers."""
+        return self.spec.runner.kind == SIMULATED
+
+    @property
+    def label(self) -> str:
+        """Its id, and that it is simulated where it is."""
+        return f"{self.id} (simulated)" if self.simulated else self.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened in a campaign. id grows over all campaigns, in the order of commits. kind: dotted, such
+    as "campaign.created" or "trial.done"; data: plain JSON values."""
+
+    id: int
+    campaign_id: str
+    at: float
+    kind: str
+    data: dict[str, object]
+
+
+def new_id(name: str) -> str:
+    """A campaign's id: readable, safe in file names, URLs and schedulers; the name's letters and some random ones."""
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:30].strip("-") or "campaign"
+    return f"{slug}-{uuid.uuid4().hex[:6]}"

@@ -1,0 +1,248 @@
+"""decide(): what a campaign should do next, as a pure function of what is known.
+
+Values in, intents out: no clock, no database, no runner. The service acts on the intents and calls again, so an intent
+may be lost by a crash at any moment and is simply decided again. Nothing here is remembered between calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from meshtune.runners.base import JobState, JobStatus
+from meshtune.runners.outcome import Outcome
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.hopeless import hopeless, lost_in_a_row
+from meshtune.tuner.campaign.spec import Budget
+from meshtune.tuner.campaign.stopping import closing_reason, confirmations, finalists
+from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
+
+# A runner ends jobs at their time limit; one that runs this much longer is cancelled by us.
+OVERTIME_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One look at an attempt's job. outcome exists exactly when the status is final."""
+
+    status: JobStatus
+    outcome: Outcome | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanBaseline:
+    """Plan the user's present setting, before anything else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Let the search choose up to n plans."""
+
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndSearch:
+    """Choose no more plans from now on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """Plan these once more, for fresh jobs."""
+
+    plans: tuple[Plan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Send the trial's planned attempt, unless the runner has it already."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkRunning:
+    number: int
+    started_at: float
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    number: int
+    outcome: Outcome
+    started_at: float | None
+    finished_at: float
+    nodes: tuple[str, ...] = ()
+    failed_nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Plan one more attempt for a trial that the infrastructure lost."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End the trial's attempt: ask the runner, or withdraw it when the runner never got it."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Start nothing more until somebody resumes the campaign."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """End the campaign."""
+
+    state: CampaignState
+    reason: str
+
+
+Intent = PlanBaseline | Ask | EndSearch | Confirm | Submit | MarkRunning | Finish | Retry | Cancel | Pause | Close
+# What leads to another job.
+Starting = PlanBaseline | Ask | Confirm | Submit | Retry
+
+
+def decide(
+    campaign: Campaign,
+    trials: Sequence[Trial],
+    observations: Mapping[int, Observation],
+    now: float,
+    share: int | None = None,
+) -> list[Intent]:
+    """The next steps. observations: by trial number, for attempts that were submitted and looked at just now.
+
+    What jobs did comes first and alone: everything else is decided on a history that holds it. share: no more plans are
+    chosen than it may have in flight, so that they are chosen when they can run; None: as the spec says.
+    """
+    news = _news(trials, observations, now)
+    if news:
+        return news
+    unfinished = [trial for trial in trials if not trial.state.final]
+    if campaign.state is CampaignState.CANCELLING:
+        return _wind_down(unfinished, CampaignState.CANCELLED, campaign.reason or "cancelled")
+    overtime = _overtime(campaign, unfinished, observations, now)
+    if campaign.state is not CampaignState.RUNNING:
+        return overtime
+    spent = _spent(campaign, trials, now)
+    if spent:
+        return _wind_down(unfinished, CampaignState.COMPLETED, spent)
+    if failure := hopeless(trials):
+        return _wind_down(unfinished, CampaignState.FAILED, failure)
+    if lost := lost_in_a_row(campaign, trials):
+        return [Pause(lost)]
+    if not trials and campaign.spec.baseline is not None:
+        return [PlanBaseline()]
+    retries: list[Intent] = [Retry(trial.number) for trial in trials if _to_retry(trial, campaign)]
+    submits: list[Intent] = [Submit(trial.number) for trial in unfinished if trial.state is TrialState.PLANNED]
+    if retries:
+        return [*overtime, *retries]
+    room = campaign.spec.parallel - len(unfinished)
+    if campaign.search_ended:
+        return [*overtime, *submits, *_conclude(campaign, trials, room)]
+    room = room if share is None else min(room, share - len(unfinished))
+    return [*overtime, *submits, *_search(campaign, trials, room)]
+
+
+def device_seconds(campaign: Campaign, trials: Sequence[Trial], now: float) -> float:
+    """Devices times the seconds that the campaign's jobs have held them until now."""
+    held = 0.0
+    for trial in trials:
+        for attempt in trial.attempts:
+            held += attempt.running_s
+            if attempt.started_at is not None and attempt.finished_at is None:
+                held += max(0.0, now - attempt.started_at)
+    return held * campaign.spec.cluster.devices
+
+
+def _search(campaign: Campaign, trials: Sequence[Trial], room: int) -> list[Intent]:
+    """Ask for plans while the budget has some left. What else ends a search it says itself, when it is asked."""
+    budget = campaign.spec.budget
+    left = _trials_left(budget, trials)
+    if left == 0:
+        return [EndSearch(f"the budget of {budget.trials} trials is spent")]
+    n = room if left is None else min(room, left)
+    return [Ask(n)] if n > 0 else []
+
+
+def _conclude(campaign: Campaign, trials: Sequence[Trial], room: int) -> list[Intent]:
+    """After the search: await what runs, measure the best plans once more, close."""
+    if any(not trial.state.final for trial in trials if trial.origin is not Origin.CONFIRMATION):
+        return []
+    again = confirmations(trials)
+    planned = {trial.plan for trial in again}
+    missing = [plan for plan in finalists(campaign.spec, trials) if plan not in planned]
+    if missing:
+        return [Confirm(tuple(missing[:room]))] if room > 0 else []
+    if any(not trial.state.final for trial in again):
+        return []
+    return [Close(CampaignState.COMPLETED, closing_reason(campaign, trials))]
+
+
+def _news(trials: Sequence[Trial], observations: Mapping[int, Observation], now: float) -> list[Intent]:
+    found: list[Intent] = []
+    for trial in trials:
+        seen = observations.get(trial.number)
+        if seen is None or trial.state.final:
+            continue
+        if seen.outcome is not None:
+            status = seen.status
+            ended = now if status.finished_at is None else status.finished_at
+            known = (status.started_at, ended, status.nodes, status.failed_nodes)
+            found.append(Finish(trial.number, seen.outcome, *known))
+        elif seen.status.state is JobState.RUNNING and trial.state is TrialState.SUBMITTED:
+            found.append(MarkRunning(trial.number, seen.status.started_at or now, seen.status.nodes))
+    return found
+
+
+def _wind_down(unfinished: Sequence[Trial], state: CampaignState, reason: str) -> list[Intent]:
+    if unfinished:
+        return [Cancel(trial.number, reason.partition("\n")[0]) for trial in unfinished]
+    return [Close(state, reason)]
+
+
+def _overtime(
+    campaign: Campaign, unfinished: Sequence[Trial], observations: Mapping[int, Observation], now: float
+) -> list[Intent]:
+    limit = campaign.spec.trial.time_limit_s
+    late = [
+        trial
+        for trial in unfinished
+        if trial.number in observations
+        and trial.last.started_at is not None
+        and now - trial.last.started_at > limit + OVERTIME_S
+    ]
+    return [Cancel(trial.number, f"ran longer than its time limit of {limit:g} s") for trial in late]
+
+
+def _spent(campaign: Campaign, trials: Sequence[Trial], now: float) -> str:
+    """Why a hard budget is spent, empty while none is."""
+    budget = campaign.spec.budget
+    if budget.wall_time_s is not None and campaign.elapsed_s >= budget.wall_time_s:
+        return f"the wall-time budget of {budget.wall_time_s:g} s is spent"
+    if budget.device_hours is not None:
+        used = device_seconds(campaign, trials, now) / 3600.0
+        if used >= budget.device_hours:
+            return f"the budget of {budget.device_hours:g} device-hours is spent"
+    return ""
+
+
+def _trials_left(budget: Budget, trials: Sequence[Trial]) -> int | None:
+    return None if budget.trials is None else max(0, budget.trials - len(trials))
+
+
+def _to_retry(trial: Trial, campaign: Campaign) -> bool:
+    verdict = trial.verdict
+    return verdict is not None and verdict.retryable and len(trial.attempts) < campaign.spec.trial.attempts

@@ -1,0 +1,112 @@
+"""Pages of campaigns and trials: what is asked for, and where the page before ended.
+
+A page is found by the place of its first entry in the order, not by counting from the start: entries that come or go
+meanwhile neither repeat nor hide others. Ties are broken by the campaign's id and the trial's number. Entries without
+the value that they are sorted by come last, in either direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.trial import Origin, TrialState
+
+
+class CampaignKey(StrEnum):
+    """What campaigns are sorted by."""
+
+    CREATED_AT = "created_at"
+    UPDATED_AT = "updated_at"
+    NAME = "name"
+    STATE = "state"
+    LEGAL = "legal"
+
+
+class TrialKey(StrEnum):
+    """What trials are sorted by; all but the number may be unknown."""
+
+    NUMBER = "number"
+    STEP_TIME = "step_time_s"
+    TOKENS_PER_S_PER_DEVICE = "tokens_per_s_per_device"
+    PEAK_MEMORY = "peak_memory_bytes"
+    DEVICE_SECONDS = "device_seconds"
+
+
+Key = TypeVar("Key", CampaignKey, TrialKey)
+
+
+@dataclass(frozen=True, slots=True)
+class Order(Generic[Key]):
+    key: Key
+    descending: bool = False
+
+    def __str__(self) -> str:
+        return f"{'-' if self.descending else ''}{self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The last entry of the page before: the value it was sorted by, and what names it."""
+
+    value: float | str | None
+    name: str | int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignsWanted:
+    """One page of campaigns; what is empty or None filters nothing. name: a part of it, in any case."""
+
+    order: Order[CampaignKey] = Order(CampaignKey.CREATED_AT, descending=True)
+    states: tuple[CampaignState, ...] = ()
+    owner: str | None = None
+    name: str = ""
+    model: str | None = None
+    cluster: str | None = None
+    after: Mark | None = None
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialsWanted:
+    """One page of a campaign's trials; what is empty filters nothing, of several values any will do. plan: values by
+    the names of Plan's fields."""
+
+    order: Order[TrialKey] = Order(TrialKey.NUMBER)
+    verdicts: tuple[Verdict, ...] = ()
+    states: tuple[TrialState, ...] = ()
+    origins: tuple[Origin, ...] = ()
+    failures: tuple[Cause, ...] = ()
+    numbers: tuple[int, ...] = ()
+    plan: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    after: Mark | None = None
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What is new in the store. event: the newest event's id, 0 before any. changed: the campaigns with events after
+    the one that was asked for, by id, with the newest event of each. campaigns: how many there are. created: how many
+    of them since that event. worked: grows when time is counted that a campaign was worked on, which no event tells."""
+
+    event: int
+    changed: Mapping[str, int]
+    campaigns: int
+    created: int
+    worked: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamp:
+    """Which campaign, and as of when: event is its newest event's id, so what its trials say is as old as that;
+    value: what the page is sorted by."""
+
+    id: str
+    event: int
+    updated_at: float
+    value: float | str

@@ -1,0 +1,146 @@
+"""CampaignSpec: what a user asks for, as values that check themselves. Reading documents is `tuner.specs.read`' work.
+
+Sections are independent values; what must hold between them (a legal space, a legal baseline, a peak for MFU) is
+checked in `tuner.specs.read`, with the path of each problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space import Bounds
+
+
+class Objective(StrEnum):
+    """What makes one plan better than another; `tuner.campaign.objective` works it out. With one global batch on equal
+    devices they all order plans alike: what differs is what they tell."""
+
+    TOKENS_PER_S_PER_DEVICE = "tokens_per_s_per_device"
+    STEP_TIME = "step_time"
+    TFLOPS_PER_DEVICE = "tflops_per_device"
+    MFU = "mfu"
+    COST = "cost"
+
+    @property
+    def smaller_is_better(self) -> bool:
+        return self in (Objective.STEP_TIME, Objective.COST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """One implementation by name, with its own options; the implementation checks those."""
+
+    kind: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What the campaign may use at the most; at least one limit. wall_time_s counts while the campaign is worked on
+    (not while it is paused or no service runs); device_hours counts devices times the time that jobs held them."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    trials: int | None = None
+    wall_time_s: float | None = None
+    device_hours: float | None = None
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        limits = {"trials": self.trials, "wall_time_s": self.wall_time_s, "device_hours": self.device_hours}
+        checks.require(
+            any(limit is not None for limit in limits.values()), "", f"set at least one limit of {', '.join(limits)}"
+        )
+        for name, limit in limits.items():
+            checks.require(limit is None or limit > 0, name, f"must be positive, not {limit}")
+        checks.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialLimits:
+    """Limits of one trial: time_limit_s for each attempt, attempts where the infrastructure loses jobs. racing: give a
+    trial up as PRUNED once it is surely slower than the best one so far (see `tuner.campaign.pruning_threshold`)."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    time_limit_s: float = 300.0
+    attempts: int = 3
+    racing: bool = False
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.require(self.time_limit_s > 0, "time_limit_s", f"must be positive, not {self.time_limit_s}")
+        checks.at_least(1, attempts=self.attempts)
+        checks.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRule:
+    """When the search has found enough: no more plans are chosen once the probability that an untried one is better
+    than the best by more than `tolerance` (a share of its speed) is below `chance`. chance 0: only the budget ends it.
+    """
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    tolerance: float = 0.02
+    chance: float = 0.05
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.require(0 <= self.tolerance < 1, "tolerance", f"must be at least 0 and below 1, not {self.tolerance}")
+        checks.require(0 <= self.chance < 1, "chance", f"must be at least 0 and below 1, not {self.chance}")
+        checks.done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignSpec:
+    """One campaign, fully resolved: presets are expanded, defaults filled in, the baseline's derived fields too.
+
+    global_batch_size None: freed, so accumulation is searched as a dimension of its own. parallel: trials in flight
+    at the same time, each on all devices of the cluster description. pareto: memory left over counts beside the
+    objective, and the best is a set. confirm: how many of the best plans are measured once more, by fresh jobs, before
+    one is recommended. warm_start: the search may learn from earlier campaigns in the store.
+    """
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    name: str
+    model: ModelSpec
+    cluster: ClusterSpec
+    workload: Backend
+    global_batch_size: int | None
+    space: Bounds
+    baseline: Plan | None
+    objective: Objective
+    search: Backend
+    runner: Backend
+    budget: Budget
+    trial: TrialLimits
+    stop: StopRule = StopRule()
+    parallel: int = 1
+    seed: int = 0
+    pareto: bool = False
+    confirm: int = 3
+    warm_start: bool = True
+
+    def __post_init__(self) -> None:
+        checks = check_plain(self.name, self.parallel, self.seed, self.confirm)
+        if self.global_batch_size is not None:
+            checks.at_least(1, global_batch_size=self.global_batch_size)
+        checks.done()
+
+
+def check_plain(name: str, parallel: int, seed: int, confirm: int) -> Checks:
+    """What holds for the plain values of a spec, whatever its sections say."""
+    checks = Checks()
+    checks.require(bool(name.strip()) and len(name) <= 100, "name", f"must have 1 to 100 characters, not {len(name)}")
+    checks.at_least(1, parallel=parallel)
+    checks.at_least(0, seed=seed, confirm=confirm)
+    return checks

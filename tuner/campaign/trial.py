@@ -1,0 +1,108 @@
+"""A Trial is one Plan in one Campaign; an Attempt is one job that tried to measure it.
+
+State says how far an attempt is and only moves forward; the verdict (in its Outcome) says how it ended. A trial is as
+far as its last attempt: a LOST one is followed by another attempt, anything else is the trial's end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from meshtune.runners.outcome import Measurement, Outcome, Verdict
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.proposal import Expectation
+
+
+class TrialState(StrEnum):
+    """PLANNED is written before anything is sent, SUBMITTED after the runner took it, DONE with an outcome."""
+
+    PLANNED = "planned"
+    SUBMITTED = "submitted"
+    RUNNING = "running"
+    DONE = "done"
+
+    @property
+    def final(self) -> bool:
+        return self is TrialState.DONE
+
+    def may_become(self, other: TrialState) -> bool:
+        """Forward only; skipping is allowed (a job may end between two looks), standing still is no move."""
+        order = list(TrialState)
+        return order.index(other) > order.index(self)
+
+
+class Origin(StrEnum):
+    """Who chose the plan. A CONFIRMATION repeats a good trial's plan: a fresh job measures it once more before a winner
+    is named."""
+
+    BASELINE = "baseline"
+    SEARCH = "search"
+    CONFIRMATION = "confirmation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One job for one trial. number counts from 1; job_name is the idempotency key towards the runner, unique over
+    all campaigns; job_id is the runner's own id from SUBMITTED on. outcome exists exactly when the state is DONE.
+    Times are seconds since the epoch; started_at stays None for a job that never ran. avoid: the nodes that the runner
+    was asked to keep it away from. nodes: where it ran, failed_nodes: those of them to blame for its end, where the
+    runner knows."""
+
+    number: int
+    job_name: str
+    state: TrialState
+    planned_at: float
+    job_id: str | None = None
+    submitted_at: float | None = None
+    started_at: float | None = None
+    finished_at: float | None = None
+    avoid: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    failed_nodes: tuple[str, ...] = ()
+    outcome: Outcome | None = None
+
+    @property
+    def running_s(self) -> float:
+        """Seconds that the job held its devices, as far as is known; 0 for one that never started or still runs."""
+        if self.started_at is None or self.finished_at is None:
+            return 0.0
+        return max(0.0, self.finished_at - self.started_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """number counts from 0 within the campaign, in the order of planning. attempts: at least one, oldest first.
+    expectation: the search's, at the time it chose the plan; None where nobody expected anything."""
+
+    campaign_id: str
+    number: int
+    plan: Plan
+    origin: Origin
+    attempts: tuple[Attempt, ...]
+    expectation: Expectation | None = None
+
+    @property
+    def last(self) -> Attempt:
+        return self.attempts[-1]
+
+    @property
+    def state(self) -> TrialState:
+        return self.last.state
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return self.last.outcome
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return None if self.last.outcome is None else self.last.outcome.verdict
+
+    @property
+    def measurement(self) -> Measurement | None:
+        return None if self.last.outcome is None else self.last.outcome.measurement
+
+
+def job_name(campaign_id: str, trial_number: int, attempt_number: int) -> str:
+    """The unique, stable name of an attempt's job: what makes submitting idempotent."""
+    return f"{campaign_id}-t{trial_number:04d}-a{attempt_number}"

@@ -1,0 +1,3 @@
+from meshtune.tuner.cli.main import main
+
+main()

@@ -1,0 +1,84 @@
+"""The commands under `meshtune cluster`: `probe` measures what it runs on and writes it as a spec's `cluster` section.
+
+Exit codes as the other commands': 2 for what was asked wrongly and for a probe that failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meshtune.runners.cluster_probe.client import probe as measure
+from meshtune.runners.cluster_probe.results import ProbeRequest
+from meshtune.runners.processes.launcher_env import read_launch
+from meshtune.tuner.cli.common import Refused
+from meshtune.tuner.cli.render.probe import as_document, cluster_section, render_yaml, tables
+from meshtune.tuner.cli.render.terminal import console, errors
+
+cluster_app = typer.Typer(no_args_is_help=True, help="Describe the cluster that jobs run on.")
+
+
+@cluster_app.command()
+def probe(
+    devices_per_node: Annotated[
+        int | None,
+        typer.Option(min=1, max=64, help="Ranks per node; default: the CUDA devices, else 2 to 8 CPU cores."),
+    ] = None,
+    name: Annotated[str, typer.Option(help="The cluster's name; default: this host's.")] = "",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write here; default: standard output.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the output file if there is one.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything measured as JSON.")] = False,
+    seconds: Annotated[float, typer.Option(min=1, max=3600, help="How long to measure; starting comes on top.")] = 20,
+    memory_bytes_per_device: Annotated[
+        int | None, typer.Option(min=1, help="Instead of the device's memory, or on CPU of an equal share.")
+    ] = None,
+) -> None:
+    """Measure this machine, or under torchrun or srun this allocation, and write a spec's `cluster` section."""
+    host = socket.gethostname()
+    launch = read_launch(os.environ, host)
+    if output is not None and (launch is None or launch.rank == 0):
+        require_writable(output, force=force)
+    probed = measure(ProbeRequest(seconds=seconds, devices_per_node=devices_per_node, launch=launch))
+    if probed is None:
+        return
+    section = cluster_section(probed, name or host, memory_bytes_per_device)
+    text = render_yaml(probed, section)
+    if output is not None:
+        draft = _draft(output)
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(output)
+    if as_json:
+        sys.stdout.write(json.dumps(as_document(probed, section), indent=1) + "\n")
+    elif output is None:
+        errors.print(tables(probed))
+        sys.stdout.write(text)
+    else:
+        console.print(tables(probed))
+        console.print(f"wrote {output}", soft_wrap=True)
+
+
+def require_writable(output: Path, *, force: bool) -> None:
+    """Make sure that the file can be written, before anything is measured. Raises Refused, OSError."""
+    if output.exists() and not output.is_file():
+        raise Refused(f"{output}: is no ordinary file")
+    if output.exists() and not force:
+        raise Refused(f"{output}: is there already; --force replaces it")
+    draft = _draft(output)
+    try:
+        draft.touch()
+    except OSError as error:
+        raise Refused(f"{output}: cannot be written: {error.strerror}") from None
+    finally:
+        with suppress(OSError):
+            draft.unlink()
+
+
+def _draft(output: Path) -> Path:
+    return output.with_name(f".{output.name}.{os.getpid()}")

@@ -1,0 +1,125 @@
+"""The commands that predict: `estimate`, what a campaign will meet and cost; `project`, what more nodes bring.
+
+Nothing is started and nothing is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.cli.common import Refused, find_campaign, open_service, plan_fields, read_spec_file
+from meshtune.tuner.cli.options import DEFAULT_HOME, DatabaseOption, HomeOption, JsonOption, SpecFile, print_json
+from meshtune.tuner.cli.render.quote import explanation_page, quote_page
+from meshtune.tuner.cli.render.scaling import projection_page
+from meshtune.tuner.cli.render.terminal import console
+from meshtune.tuner.prediction.exact_memory import estimate_exactly
+from meshtune.tuner.prediction.explain_plan import explain
+from meshtune.tuner.prediction.predict import Basis, check_same, learn
+from meshtune.tuner.prediction.quote import make_quote
+from meshtune.tuner.prediction.scaling import make_projection, node_counts
+
+estimate_app = typer.Typer()
+CalibrateOption = Annotated[
+    str, typer.Option("--calibrate", help="Learn from what this campaign measured: an id, or `last`.")
+]
+# What names a spec, where a campaign may stand as well.
+SPEC_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+@estimate_app.command()
+def estimate(
+    spec: SpecFile,
+    exact: Annotated[bool, typer.Option("--exact", help="Run the trainer on tensors without memory.")] = False,
+    plan: Annotated[str, typer.Option(help="Why not this plan, such as tp=8,pp=4,zero_stage=1.")] = "",
+    rank: Annotated[
+        list[int] | None, typer.Option(min=0, help="With --exact: a rank; default: one per kind of stage.")
+    ] = None,
+    calibrate: CalibrateOption = "",
+    as_json: JsonOption = False,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+) -> None:
+    """Predict what a campaign will meet: plans that fit, the best of them, its cost; or why not one plan.
+
+    With --exact: the peak memory per pipeline stage of one plan (default: the baseline), in seconds to minutes.
+    """
+    _, campaign_spec, space = read_spec_file(spec, None)
+    chosen = space.complete(**plan_fields(plan)) if plan else None
+    if exact and calibrate:
+        raise Refused("--calibrate goes with predictions, and --exact predicts nothing")
+    if rank and not exact:
+        raise Refused("--rank goes with --exact")
+    if exact:
+        found = estimate_exactly(campaign_spec, chosen, rank or [])
+        if as_json:
+            print_json(found.document())
+        else:
+            _print([found.table(), Text(found.verdict())])
+        return
+    basis = _learn_from(calibrate, campaign_spec, home, db) if calibrate else Basis()
+    if chosen is not None:
+        explanation = explain(campaign_spec, space, chosen, basis)
+        document, page = explanation.document(), explanation_page(explanation)
+    else:
+        quote = make_quote(campaign_spec, space, basis)
+        document, page = quote.document(), quote_page(quote)
+    if as_json:
+        print_json(document)
+    else:
+        _print(page)
+
+
+@estimate_app.command()
+def project(
+    source: Annotated[str, typer.Argument(metavar="CAMPAIGN|SPEC", help="A campaign to learn from, or a spec file.")],
+    nodes: Annotated[str, typer.Option(help="Node counts, such as 1,2,4; default: the spec's, doubled 5 times.")] = "",
+    wall: Annotated[float, typer.Option(min=0.01, max=1, help="The least efficiency that still pays.")] = 0.8,
+    tokens: Annotated[float | None, typer.Option(help="Days and device-hours to train on so many.")] = None,
+    as_json: JsonOption = False,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+) -> None:
+    """Predict the best plan, time, MFU and efficiency at other node counts, and where scaling ends."""
+    if tokens is not None and not 0 < tokens < float("inf"):
+        raise Refused(f"--tokens: must be positive, not {tokens:g}")
+    trials: Sequence[Trial] = ()
+    if source.endswith(SPEC_SUFFIXES):
+        _, spec, _ = read_spec_file(Path(source), None)
+        basis = Basis()
+    else:
+        campaign, trials = _recorded(source, home, db)
+        spec = campaign.spec
+        basis = learn(campaign.label, spec, trials)
+    counts = node_counts(nodes, spec.cluster.nodes)
+    found = make_projection(spec, basis, counts, least_efficiency=wall, tokens=tokens, trials=trials)
+    if as_json:
+        print_json(found.document())
+    else:
+        _print(projection_page(found))
+
+
+def _learn_from(campaign_id: str, spec: CampaignSpec, home: Path, db: str) -> Basis:
+    campaign, trials = _recorded(campaign_id, home, db)
+    check_same(campaign.spec, spec)
+    return learn(campaign.label, campaign.spec, trials)
+
+
+def _recorded(campaign_id: str, home: Path, db: str) -> tuple[Campaign, list[Trial]]:
+    with open_service(home, db) as service:
+        campaign = find_campaign(service, campaign_id)
+        return campaign, service.store.trials(campaign.id)
+
+
+def _print(page: Sequence[Table | Text]) -> None:
+    """Only tables are cut to the width."""
+    for part in page:
+        console.print(part, soft_wrap=isinstance(part, Text))

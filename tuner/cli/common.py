@@ -1,0 +1,91 @@
+"""What the command line's arguments name: a service over a home, the spec in a file, a campaign, a plan.
+
+Refused    what was asked for makes no sense as things are; nothing was done
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from meshtune.runners.documents import read_value
+from meshtune.search_spaces.checks import did_you_mean
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space import Space
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.specs.read import InvalidSpec, parse_options, parse_yaml, read_spec
+from meshtune.tuner.store import NotFound, Store
+
+
+class Refused(Exception):
+    """What was asked for makes no sense as things are; nothing was done."""
+
+
+@contextmanager
+def open_service(home: Path, db: str, *, create: bool = False) -> Iterator[Service]:
+    """The service over a home folder and its database. create: where they are missing, make them."""
+    place = Home(home.absolute())
+    url = db or place.database_url
+    scheme, _, file = url.partition(":///")
+    if not create and scheme == "sqlite" and not file.startswith("file:") and not Path(file.split("?")[0]).exists():
+        where = f"--db {db}" if db else f"--home {home}"
+        raise Refused(f"{where}: there is no database yet; `meshtune run SPEC` creates it")
+    if not db:
+        place.root.mkdir(parents=True, exist_ok=True)
+    with Store.open(url) as store:
+        service = Service(store, place)
+        try:
+            yield service
+        finally:
+            service.close()
+
+
+def read_spec_file(spec: Path, home: Path | None) -> tuple[object, CampaignSpec, Space]:
+    """The document in a spec's file, what it means, and its space. Creates nothing.
+
+    home None: the spec is only looked at, so that its runner need not be able to run it here. Raises Refused with every
+    mistake, OSError.
+    """
+    try:
+        document = parse_yaml(spec.read_text(encoding="utf-8"))
+        return document, *read_spec(document, None if home is None else Home(home.absolute()))
+    except UnicodeDecodeError:
+        raise Refused(f"{spec}: is not a text file in UTF-8") from None
+    except InvalidSpec as error:
+        count = len(error.problems)
+        lines = "\n".join(f"  {problem}" for problem in error.problems)
+        raise Refused(f"{spec}: the spec has {count} mistake{'s' if count > 1 else ''}:\n{lines}") from None
+
+
+def find_campaign(service: Service, campaign_id: str) -> Campaign:
+    if campaign_id == "last":
+        newest = service.store.campaigns(limit=1)
+        if not newest:
+            raise Refused("there is no campaign yet; start one with `meshtune run SPEC`")
+        return newest[0]
+    try:
+        return service.store.campaign(campaign_id)
+    except NotFound:
+        known = [campaign.id for campaign in service.store.campaigns(limit=20)]
+        hint = did_you_mean(campaign_id, known) if known else "there is none yet"
+        raise Refused(f"there is no campaign {campaign_id}; {hint}") from None
+
+
+def named_options(words: Sequence[str]) -> dict[str, Any]:
+    """As `parse_options`. Raises Refused."""
+    try:
+        return parse_options(words)
+    except InvalidSpec as error:
+        raise Refused(str(error)) from None
+
+
+def plan_fields(text: str) -> dict[str, Any]:
+    """Plan fields from `name=value,name=value`. Raises InvalidValue."""
+    given = dict(part.partition("=")[::2] for part in text.replace(",", " ").split())
+    plan = read_value(Plan, given)
+    return {name: getattr(plan, name) for name in given}

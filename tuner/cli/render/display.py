@@ -1,0 +1,318 @@
+"""How campaigns look on a terminal: Rich tables and lines from values. Prints nothing and asks nobody."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.constrain import Constrain
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from meshtune.runners.outcome import FAILED, Measurement, Outcome, Verdict
+from meshtune.search_spaces.space import Space
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.decide import device_seconds
+from meshtune.tuner.campaign.objective import yardstick_of
+from meshtune.tuner.campaign.step_parts import time_by_part
+from meshtune.tuner.campaign.trial import Origin, Trial
+from meshtune.tuner.campaign.units import gibibytes, number, seconds
+from meshtune.tuner.results.pareto import front_of
+from meshtune.tuner.results.ranking import Confirmation, Ranked, reproduction
+from meshtune.tuner.results.recommendation import Recommendation
+
+# Of a terminal that shows two windows side by side; long settings wrap.
+WIDEST = 120
+# A part that rounds to nothing is left out.
+LEAST_SHARE = 0.005
+_COLOURS: Mapping[str, str] = {
+    Verdict.OK: "green",
+    Verdict.OOM: "magenta",
+    Verdict.CRASHED: "red",
+    Verdict.TIMED_OUT: "yellow",
+}
+
+
+def best_table(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> RenderableType:
+    """The best settings with their throughput, its interval, memory of tensors and the gain over the baseline.
+
+    A setting that was measured again is shown with both trials. Marked: `!` what is never recommended (`best_notes`
+    says why), `*` what is on the front, where the spec asks for one.
+    """
+    spec = campaign.spec
+    front = front_of(ranking) if spec.pareto else []
+    table = new_table(f"Best settings of {campaign.id}")
+    for name in ("#", "trial", "setting"):
+        table.add_column(name, overflow="fold")
+    for name in (yardstick_of(spec).unit, "95 % interval", "step", "memory/rank", "gain over baseline"):
+        table.add_column(name, justify="right", overflow="fold")
+    for entry in ranking[:top]:
+        table.add_row(
+            str(entry.rank),
+            f"{_trials(entry)}{'' if entry.usable else ' !'}{' *' if entry in front else ''}",
+            entry.trial.plan.key,
+            number(entry.objective.value),
+            f"{number(entry.objective.low)} - {number(entry.objective.high)}",
+            seconds(entry.measurement.step_time_s),
+            "-" if entry.memory_bytes is None else gibibytes(entry.memory_bytes),
+            _gain(entry),
+            style="bold" if entry.usable and entry.rank == 1 else "" if entry.usable else "red",
+        )
+    return Constrain(table, WIDEST)
+
+
+def front_table(campaign: Campaign, ranking: Sequence[Ranked]) -> RenderableType:
+    """The Pareto front, the fastest first: what each setting leaves of the device's memory on its fullest rank."""
+    table = new_table("Front of speed and memory left over")
+    for name in ("trial", "setting"):
+        table.add_column(name, overflow="fold")
+    for name in (yardstick_of(campaign.spec).unit, "slower", "headroom", "of the device"):
+        table.add_column(name, justify="right", overflow="fold")
+    front = front_of(ranking)
+    for entry in front:
+        headroom_bytes = entry.headroom_bytes or 0.0
+        table.add_row(
+            _trials(entry),
+            entry.trial.plan.key,
+            number(entry.objective.value),
+            f"{100 * (1 - entry.tokens_per_s.value / front[0].tokens_per_s.value):.1f} %",
+            gibibytes(round(headroom_bytes)),
+            f"{headroom_bytes / campaign.spec.cluster.device.memory_bytes:.0%}",
+        )
+    return Constrain(table, WIDEST)
+
+
+def best_notes(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> list[Text]:
+    """Below the table: where the time of the best and of the baseline goes, who is slow, how well first runs were
+    reproduced, and what trains otherwise."""
+    notes: list[Text] = []
+    for entry in ranking:
+        baseline = entry.trial.origin is Origin.BASELINE
+        if entry.rank > 1 and not baseline:
+            continue
+        name = " and ".join([*(["the best"] if entry.rank == 1 else []), *(["the baseline"] if baseline else [])])
+        notes += time_notes(f"{name} (trial {entry.measured_by.number})", entry.measurement)
+    if (known := reproduction(ranking)) is not None:
+        notes.append(Text(str(known)))
+    unit = yardstick_of(campaign.spec).unit
+    for entry in ranking:
+        if entry.confirmation is not None:
+            notes.append(_confirmation_note(entry, entry.confirmation, unit))
+    for entry in ranking[:top]:
+        if entry.trains_otherwise:
+            sentence = f"! trial {entry.trial.number} {entry.training} from the baseline's; never recommended"
+            notes.append(Text(sentence, style="red"))
+    return notes
+
+
+def _confirmation_note(entry: Ranked, confirmation: Confirmation, unit: str) -> Text:
+    again, first = confirmation.trial, number(confirmation.first)
+    said = f"trial {entry.trial.number} measured again by trial {again.number}"
+    if confirmation.change is not None:
+        value = f"{number(entry.objective.value)} after {first} {unit}"
+        return Text(f"{said}: {value} ({100 * confirmation.change:+.1f} % in speed)")
+    if confirmation.failed:
+        return Text(f"! {said}: {again.verdict} after {first} {unit}; never recommended", style="red")
+    return Text(f"{said}: {again.verdict}, which says nothing of the setting", style="yellow")
+
+
+def time_notes(name: str, measured: Measurement) -> list[Text]:
+    """One line of shares, the largest first, and a sentence if one rank is slow; nothing without a profile."""
+    if measured.profile is None:
+        return []
+    parts = sorted(time_by_part(measured.profile), key=lambda part: -part.share)
+    shares = ", ".join(f"{part.part} {100 * part.share:.0f} %" for part in parts if part.share >= LEAST_SHARE)
+    notes = [Text(f"time of {name}: {shares}")]
+    if measured.profile.straggler is not None:
+        notes.append(Text(f"{name}: {measured.profile.straggler}", style="yellow"))
+    return notes
+
+
+def recommendation_text(recommendation: Recommendation) -> Text:
+    if recommendation.choice is None:
+        return Text(f"No recommendation: {recommendation.reason}.", style="yellow")
+    style = "bold green" if recommendation.better else ""
+    return Text(f"Use {recommendation.choice.trial.plan.key}: {recommendation.reason}.", style=style)
+
+
+def trials_table(trials: Sequence[Trial]) -> Table:
+    """Every trial with how it ended."""
+    table = new_table("Trials")
+    for name in ("trial", "setting", "chosen by", "state", "step", "tokens/s", "attempts", "reason"):
+        table.add_column(name, overflow="fold")
+    for trial in trials:
+        measured = trial.measurement
+        table.add_row(
+            str(trial.number),
+            trial.plan.key,
+            str(trial.origin),
+            state_text(trial),
+            "-" if measured is None else seconds(measured.step_time_s),
+            "-" if measured is None else number(measured.tokens_per_s),
+            str(len(trial.attempts)),
+            _why(trial),
+        )
+    return table
+
+
+def campaigns_table(rows: Sequence[tuple[Campaign, Mapping[str, int]]]) -> Table:
+    """Campaigns with their progress. Each row: a campaign and its trials by verdict or state."""
+    table = new_table("Campaigns")
+    for name in ("campaign", "state", "created", "trials", "legal plans", "reason"):
+        table.add_column(name, overflow="fold")
+    for campaign, counts in rows:
+        shares = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+        table.add_row(
+            campaign.id,
+            str(campaign.state),
+            datetime.fromtimestamp(campaign.created_at, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            shares or "none",
+            str(campaign.legal),
+            campaign.reason.partition("\n")[0],
+        )
+    return table
+
+
+def space_table(space: Space) -> Table:
+    """Which rules reject how many combinations; one may be rejected by several."""
+    table = new_table("")
+    table.add_column("rule")
+    table.add_column("rejects", justify="right")
+    for name, count in sorted(space.counts.broken.items(), key=lambda item: -item[1]):
+        table.add_row(name, str(count))
+    return table
+
+
+def space_text(space: Space) -> str:
+    """How many combinations there are, how many are legal, and of what they are made."""
+    lines = [f"  {name}: {', '.join(map(str, values))}" for name, values in space.dimensions.items()]
+    return "\n".join([f"{space.counts.legal} legal plans of {space.counts.combinations} combinations of", *lines])
+
+
+def header(campaign: Campaign) -> str:
+    spec = campaign.spec
+    return (
+        f"{campaign.id}: {spec.model.name} on {spec.cluster.devices} x {spec.cluster.device.name}, "
+        f"{campaign.legal} legal plans of {campaign.combinations} combinations, search {spec.search.kind}, "
+        f"runner {spec.runner.kind}"
+    )
+
+
+def progress(
+    campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Ranked], now: float, trouble: str
+) -> RenderableType:
+    """The live view: done, best so far, running now, failures by kind, time left."""
+    done = sum(trial.state.final for trial in trials)
+    total = _planned_total(campaign)
+    bar = Table.grid(padding=(0, 1))
+    bar.add_row(
+        f"{done}/{total} trials",
+        ProgressBar(total=total, completed=done, width=40),
+        f"worked {seconds(campaign.elapsed_s)}",
+        f"left about {left(campaign, trials)}",
+        f"{device_seconds(campaign, trials, now) / 3600:.3f} device-hours",
+    )
+    lines: list[RenderableType] = [Text(header(campaign), style="bold"), bar]
+    if ranking:
+        best = ranking[0]
+        gain = "" if best.gain is None else f", {_gain(best)} against the baseline"
+        gain = ", the baseline" if best.trial.origin is Origin.BASELINE else gain
+        value = f"{number(best.objective.value)} {yardstick_of(campaign.spec).unit}"
+        lines.append(Text(f"best so far: {best.trial.plan.key}: {value}{gain}", style="green"))
+    running = [trial for trial in trials if not trial.state.final]
+    lines += [Text(f"{trial.state}: trial {trial.number}, {trial.plan.key}") for trial in running]
+    failures = failure_counts(trials)
+    if failures:
+        lines.append(Text("failures: " + ", ".join(f"{count} {kind}" for kind, count in failures.items()), style="red"))
+    if trouble:
+        lines.append(Text(f"waiting: {trouble}", style="yellow"))
+    return Group(*lines)
+
+
+def trial_line(trial: Trial) -> str:
+    """One finished trial, for a log."""
+    verdict = str(trial.verdict)
+    measured = trial.measurement
+    if measured is None:
+        ended = _why(trial) if trial.outcome is not None and trial.outcome.partial else f"{verdict}: {_why(trial)}"
+        return f"trial {trial.number}: {trial.plan.key}: {ended}"
+    return (
+        f"trial {trial.number}: {trial.plan.key}: {verdict}, step {seconds(measured.step_time_s)}, "
+        f"{number(measured.tokens_per_s)} tokens/s"
+    )
+
+
+def failure_counts(trials: Sequence[Trial]) -> dict[str, int]:
+    verdicts = [trial.verdict for trial in trials if trial.state.final]
+    return dict(Counter(str(verdict) for verdict in verdicts if verdict is not Verdict.OK))
+
+
+def left(campaign: Campaign, trials: Sequence[Trial]) -> str:
+    """The time that remains at the pace so far, or until the wall-time budget ends, whichever is sooner."""
+    budget = campaign.spec.budget
+    estimates: list[float] = []
+    spans = [
+        trial.last.finished_at - trial.attempts[0].planned_at for trial in trials if trial.last.finished_at is not None
+    ]
+    if spans:
+        remaining = _planned_total(campaign) - len(spans)
+        estimates.append(max(0, remaining) * sum(spans) / len(spans) / campaign.spec.parallel)
+    if budget.wall_time_s is not None:
+        estimates.append(max(0.0, budget.wall_time_s - campaign.elapsed_s))
+    return seconds(max(1, round(min(estimates)))) if estimates else "?"
+
+
+def _planned_total(campaign: Campaign) -> int:
+    """Trials at the most: the budget's, or the whole space and a baseline that may lie outside of it;
+    then the confirmations."""
+    there = campaign.legal + (campaign.spec.baseline is not None)
+    chosen = min(campaign.spec.budget.trials or there, there)
+    return chosen + min(campaign.spec.confirm, chosen)
+
+
+def state_text(trial: Trial) -> Text:
+    name = str(trial.state) if trial.outcome is None else ended_text(trial.outcome)
+    return Text(name, style=_COLOURS.get(str(trial.verdict), ""))
+
+
+def ended_text(outcome: Outcome) -> str:
+    """The verdict, and the cause where it says more."""
+    verdict, cause = outcome.verdict, outcome.failure
+    return str(verdict) if cause is None or cause is FAILED[verdict] else f"{verdict} ({cause})"
+
+
+def _trials(entry: Ranked) -> str:
+    again = f"+{entry.confirmation.trial.number}" if entry.confirmation is not None else ""
+    return f"{entry.trial.number}{again}"
+
+
+def _gain(entry: Ranked) -> str:
+    if entry.gain is None:
+        return "-"
+    if entry.trial.origin is Origin.BASELINE:
+        return "baseline"
+    return f"{100 * entry.gain.value:+.1f} % ({100 * entry.gain.low:+.1f} to {100 * entry.gain.high:+.1f})"
+
+
+def pruned_text(partial: Measurement) -> str:
+    """How far a pruned job came; not a measurement of its plan."""
+    return f"pruned after {len(partial.step_times_s)} steps at {seconds(partial.step_time_s)}"
+
+
+def _why(trial: Trial) -> str:
+    if trial.outcome is None:
+        return ""
+    return pruned_text(trial.outcome.partial) if trial.outcome.partial else _first_line(trial.outcome.reason)
+
+
+def new_table(title: str) -> Table:
+    """Without lines between the columns, which would take a fifth of a narrow terminal."""
+    return Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0][:100] if text.strip() else ""

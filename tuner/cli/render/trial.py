@@ -1,0 +1,153 @@
+"""How one trial looks on a terminal: everything that is known of it, for `meshtune show ID --trial N`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from meshtune.runners.measuring.step_breakdown import Part, Profile
+from meshtune.runners.outcome import Measurement, Verdict
+from meshtune.tuner.campaign.proposal import Expectation
+from meshtune.tuner.campaign.trial import Attempt, Origin, Trial
+from meshtune.tuner.campaign.units import gibibytes, number, seconds
+from meshtune.tuner.cli.render.display import ended_text, new_table, pruned_text, state_text, time_notes
+
+_AGAIN = " (a plan that was measured before, once more)"
+# What a verdict says of the memory; the others say nothing.
+_FITS: Mapping[Verdict, str] = {Verdict.OK: "it fits", Verdict.PRUNED: "it fits", Verdict.OOM: "out of memory"}
+
+
+def trial_page(trial: Trial) -> Group:
+    """The plan, the attempts, what was expected and measured, each rank, and the end of the log."""
+    outcome = trial.outcome
+    lines: list[RenderableType] = [
+        Text(f"trial {trial.number} of {trial.campaign_id}: {trial.plan.key}", style="bold"),
+        Text(f"chosen by: {trial.origin}{_AGAIN if trial.origin is Origin.CONFIRMATION else ''}"),
+        Text("plan: " + ", ".join(f"{name} {value}" for name, value in trial.plan.as_dict().items())),
+        Text.assemble("verdict: " if trial.state.final else "state: ", state_text(trial)),
+        attempts_table(trial),
+    ]
+    lines += [
+        Text(f"attempt {attempt.number} was to keep away from {', '.join(attempt.avoid)}, where it could")
+        for attempt in trial.attempts
+        if attempt.avoid
+    ]
+    if trial.expectation is not None:
+        lines.append(expectation_table(trial.expectation, trial))
+    if outcome is None:
+        return Group(*lines)
+    measured = outcome.measurement or outcome.partial
+    if outcome.measurement is not None:
+        lines += _measured(outcome.measurement)
+    elif outcome.partial is not None:
+        lines.append(Text(f"{pruned_text(outcome.partial)}; no measurement"))
+    if measured is not None:
+        lines += _of_ranks(measured)
+    if outcome.log_tail.strip():
+        # Decoded, so that no job's escape codes reach the terminal as they are.
+        lines += [Text("end of the log:", style="bold"), Text.from_ansi(outcome.log_tail)]
+    return Group(*lines)
+
+
+def attempts_table(trial: Trial) -> Table:
+    """Every attempt with how it ended, in full; its nodes where any are known, with `!` at those that failed."""
+    located = any(attempt.nodes or attempt.failed_nodes for attempt in trial.attempts)
+    table = new_table("Attempts")
+    for name in ("attempt", "job", *(["nodes"] if located else []), "ended", "ran for", "rank", "phase", "reason"):
+        table.add_column(name, overflow="fold")
+    for attempt in trial.attempts:
+        outcome = attempt.outcome
+        table.add_row(
+            str(attempt.number),
+            f"{attempt.job_name}{'' if attempt.job_id in (None, attempt.job_name) else f' ({attempt.job_id})'}",
+            *([_nodes(attempt)] if located else []),
+            str(attempt.state) if outcome is None else ended_text(outcome),
+            seconds(attempt.running_s) if attempt.running_s else "-",
+            "-" if outcome is None or outcome.failed_rank is None else str(outcome.failed_rank),
+            (outcome.phase if outcome else None) or "-",
+            outcome.reason.strip() if outcome else "",
+        )
+    return table
+
+
+def _nodes(attempt: Attempt) -> str:
+    known = dict.fromkeys((*attempt.nodes, *attempt.failed_nodes))
+    return ", ".join(f"{node} !" if node in attempt.failed_nodes else node for node in known) or "-"
+
+
+def expectation_table(expected: Expectation, trial: Trial) -> Table:
+    """What the search expected of the plan when it chose it, beside what was measured."""
+    measured = trial.measurement
+    step = None if measured is None else seconds(measured.step_time_s)
+    peak = None if measured is None else measured.fullest_rank_bytes
+    span = f"{seconds(expected.step_time_low_s)} to {seconds(expected.step_time_high_s)}"
+    rows = (
+        ("step (95 % interval)", f"{seconds(expected.step_time_s)} ({span})", step),
+        ("peak of the fullest rank", gibibytes(round(expected.peak_bytes)), peak and gibibytes(round(peak))),
+        ("fits into memory", f"{100 * expected.p_fits:.0f} %", trial.verdict and _FITS.get(trial.verdict)),
+        ("gain over the best before", f"{100 * expected.gain:+.1f} %", None),
+    )
+    table = new_table("Expected")
+    for name in ("", "expected", "measured"):
+        table.add_column(name, overflow="fold")
+    for name, value, found in rows:
+        table.add_row(name, value, found or "-")
+    return table
+
+
+def ranks_table(measured: Measurement) -> Table:
+    """Memory and time by part, rank by rank; a column that would be empty is left out."""
+    profile = measured.profile
+    columns: list[tuple[str, Sequence[str]]] = [
+        ("tensors", [gibibytes(value) for value in measured.peak_memory_bytes]),
+        ("held", [gibibytes(value) for value in measured.peak_held_bytes]),
+    ]
+    if profile is not None:
+        columns += [("stage", [str(stage) for stage in profile.stages]), *_part_columns(profile)]
+    columns = [(name, values) for name, values in columns if values]
+    table = new_table("Ranks")
+    for name in ("rank", *(name for name, _ in columns)):
+        table.add_column(name, justify="right", overflow="fold")
+    for rank, row in enumerate(zip_longest(*(values for _, values in columns), fillvalue="-")):
+        table.add_row(str(rank), *row)
+    return table
+
+
+def _part_columns(profile: Profile) -> list[tuple[str, Sequence[str]]]:
+    named = {name for parts in profile.parts_s for name, spent in parts.items() if spent}
+    names = [*(str(part) for part in Part if part in named), *sorted(named - set(Part))]
+    columns = [(name, [seconds(parts.get(name, 0.0)) for parts in profile.parts_s]) for name in names]
+    waiting = [seconds(sum(parts.values())) for parts in profile.waiting_s]
+    own = [seconds(value) for value in profile.own_time_s]
+    return [*columns, ("waiting for peers", waiting), ("own work", own)]
+
+
+def _measured(measured: Measurement) -> list[RenderableType]:
+    interval = measured.step_time_interval_s
+    dropped = f" ({len(measured.warmup_times_s)} dropped as warm-up)" if measured.warmup_times_s else ""
+    rates = f"{number(measured.tokens_per_s)} tokens/s, {number(measured.tokens_per_s_per_device)} per device"
+    if measured.flops_per_s_per_device is not None:
+        rates += f", {number(measured.flops_per_s_per_device / 1e12)} TFLOP/s per device"
+    if measured.mfu is not None:
+        rates += f", MFU {100 * measured.mfu:.1f} %"
+    return [
+        Text(
+            f"step: {seconds(measured.step_time_s)}, median of {len(measured.step_times_s)} steps{dropped}; "
+            f"95 % interval {seconds(interval.low)} to {seconds(interval.high)}"
+        ),
+        Text(f"speed: {rates}"),
+        *time_notes("this trial", measured),
+    ]
+
+
+def _of_ranks(measured: Measurement) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    if measured.first_losses:
+        lines.append(Text("first losses: " + ", ".join(f"{loss:.6g}" for loss in measured.first_losses)))
+    if measured.peak_memory_bytes or measured.peak_held_bytes or measured.profile:
+        lines.append(ranks_table(measured))
+    return lines

@@ -1,0 +1,169 @@
+"""What the search expected, against what came: step times, and whether plans fit.
+
+Only expectations of the time when a plan was chosen count, before anything of it was known; a search that expects
+nothing leaves nothing to compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from statistics import mean, median
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.interval import Estimate
+from meshtune.tuner.campaign.trial import Trial
+
+# The edges of the classes that expectations are counted in by P(fits); those of a quote.
+EDGES = (0.0, 0.1, 0.5, 0.9, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """One measured trial. expected_s: seconds per step, with the ends of the 95 % interval."""
+
+    trial: int
+    plan_key: str
+    expected_s: Estimate
+    measured_s: float
+
+    @property
+    def ratio(self) -> float:
+        """Above 1: it was slower than expected."""
+        return self.measured_s / self.expected_s.value
+
+    @property
+    def within(self) -> bool:
+        return self.expected_s.low <= self.measured_s <= self.expected_s.high
+
+    def document(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {**asdict(self), "ratio": self.ratio, "within": self.within}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCheck:
+    """Over all forecasts. within: the share of measured times inside of their 95 % intervals. median_error: of
+    |measured / expected - 1|. spearman: the rank correlation; None for one forecast, or where all are equal."""
+
+    trials: int
+    within: float
+    median_error: float
+    spearman: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitClass:
+    """The trials whose P(fits) was from low to below high (1 belongs to the last class). expected: the sum of their
+    probabilities; fitted: how many did fit."""
+
+    low: float
+    high: float
+    trials: int
+    expected: float
+    fitted: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitCheck:
+    """Over the trials that ran or ran out of memory. brier: the mean of (P(fits) - 1 or 0) squared; 0 is perfect.
+    brier_of_share: of telling for every trial the share that fitted, which nobody knows beforehand."""
+
+    trials: int
+    fitted: int
+    expected: float
+    brier: float
+    brier_of_share: float
+    classes: tuple[FitClass, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hindsight:
+    """forecasts: in the order of planning. steps, fits: None where there is nothing to compare."""
+
+    forecasts: tuple[Forecast, ...]
+    steps: StepCheck | None
+    fits: FitCheck | None
+
+    def document(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "forecasts": [forecast.document() for forecast in self.forecasts],
+            "steps": None if self.steps is None else asdict(self.steps),
+            "fits": None if self.fits is None else asdict(self.fits),
+        }
+
+
+def look_back(trials: Sequence[Trial]) -> Hindsight:
+    """Every expectation that can be compared with an outcome."""
+    forecasts = [
+        Forecast(
+            trial=trial.number,
+            plan_key=trial.plan.key,
+            expected_s=Estimate(known.step_time_s, known.step_time_low_s, known.step_time_high_s),
+            measured_s=trial.measurement.step_time_s,
+        )
+        for trial in trials
+        if (known := trial.expectation) is not None and trial.measurement is not None
+    ]
+    told = [
+        (trial.expectation.p_fits, trial.verdict is not Verdict.OOM)
+        for trial in trials
+        # What was pruned ran; a crash or a time limit may hide a plan that does not fit.
+        if trial.expectation is not None and trial.verdict in (Verdict.OK, Verdict.PRUNED, Verdict.OOM)
+    ]
+    return Hindsight(forecasts=tuple(forecasts), steps=_check_steps(forecasts), fits=_check_fits(told))
+
+
+def _check_steps(forecasts: Sequence[Forecast]) -> StepCheck | None:
+    if not forecasts:
+        return None
+    return StepCheck(
+        trials=len(forecasts),
+        within=mean(forecast.within for forecast in forecasts),
+        median_error=median(abs(forecast.ratio - 1) for forecast in forecasts),
+        spearman=_spearman([one.expected_s.value for one in forecasts], [one.measured_s for one in forecasts]),
+    )
+
+
+def _check_fits(told: Sequence[tuple[float, bool]]) -> FitCheck | None:
+    if not told:
+        return None
+    share = mean(fitted for _, fitted in told)
+    return FitCheck(
+        trials=len(told),
+        fitted=sum(fitted for _, fitted in told),
+        expected=sum(p_fits for p_fits, _ in told),
+        brier=mean((p_fits - fitted) ** 2 for p_fits, fitted in told),
+        brier_of_share=share * (1 - share),
+        classes=tuple(_fit_classes(told)),
+    )
+
+
+def _fit_classes(told: Sequence[tuple[float, bool]]) -> list[FitClass]:
+    """The classes that hold a trial, the surest first."""
+    found: list[FitClass] = []
+    for low, high in reversed(list(pairwise(EDGES))):
+        inside = [(p_fits, fitted) for p_fits, fitted in told if low <= p_fits < high or p_fits == high == EDGES[-1]]
+        if inside:
+            expected, fitted = (sum(column) for column in zip(*inside, strict=True))
+            found.append(FitClass(low=low, high=high, trials=len(inside), expected=expected, fitted=int(fitted)))
+    return found
+
+
+def _spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
+    one, other = (ranks - np.mean(ranks) for ranks in (_ranks(first), _ranks(second)))
+    norm = float(np.sqrt(np.sum(one**2) * np.sum(other**2)))
+    return float(np.sum(one * other)) / norm if norm > 0 else None
+
+
+def _ranks(values: Sequence[float]) -> npt.NDArray[np.float64]:
+    """1 for the smallest; equal values share the mean of their ranks."""
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    shared: npt.NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[which]
+    return shared

@@ -1,0 +1,177 @@
+"""Campaigns of one model side by side, such as at several node counts: what each measured, and how it scales.
+
+Efficiencies are per device, against the campaign with the fewest devices that measured something. Beside them stands
+what that campaign's physics says of the others: a prediction, compared with its own prediction, so that what is wrong
+with both alike cancels. Pure: campaigns and trials in, a value out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.physics.unknown_speeds import missing
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.interval import Estimate
+from meshtune.tuner.campaign.space import space_of
+from meshtune.tuner.campaign.spec import CampaignSpec, Objective
+from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.prediction.predict import Basis, Speed, check_same, foresee, learn, training_of
+from meshtune.tuner.results.ranking import rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The best measured trial of a campaign, by the campaign's own objective. tokens_per_s: of all its devices."""
+
+    trial: int
+    plan_key: str
+    tokens_per_s: Estimate
+    tokens_per_s_per_device: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projected:
+    """What the smallest campaign's physics predicts of the best plan here; never measured. efficiency: against what it
+    predicts of the best plan there."""
+
+    tokens_per_s: Estimate
+    efficiency: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One campaign. best None: nothing was measured. efficiency: speed per device over that of the smallest. projected
+    None: nothing can be said of it, for a reason among the notes."""
+
+    campaign: Campaign
+    best: Best | None
+    efficiency: Estimate | None = None
+    projected: Projected | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """In the order of devices. objective: of the smallest campaign. notes: what keeps the campaigns from being compared
+    as they are, in sentences."""
+
+    objective: Objective
+    campaigns: tuple[Compared, ...]
+    notes: tuple[str, ...]
+
+
+def compare(entries: Sequence[tuple[Campaign, Sequence[Trial]]]) -> Comparison:
+    """The comparison of at least one campaign with its trials."""
+    entries = sorted(entries, key=lambda entry: (entry[0].spec.cluster.devices, entry[0].created_at))
+    bests = [_best(campaign, trials) for campaign, trials in entries]
+    smallest = next((row for row, best in enumerate(bests) if best is not None), 0)
+    base, base_trials = entries[smallest]
+    start = bests[smallest]
+    campaigns = [campaign for campaign, _ in entries]
+    projected, told = _projections(campaigns, base, base_trials)
+    return Comparison(
+        objective=base.spec.objective,
+        campaigns=tuple(
+            Compared(
+                campaign=campaign,
+                best=best,
+                efficiency=None
+                if best is None or start is None
+                else _ratio(best.tokens_per_s_per_device, start.tokens_per_s_per_device, same=best is start),
+                projected=projection,
+            )
+            for campaign, best, projection in zip(campaigns, bests, projected, strict=True)
+        ),
+        notes=(*_differences(campaigns, base), *told),
+    )
+
+
+def _best(campaign: Campaign, trials: Sequence[Trial]) -> Best | None:
+    ranking = rank(campaign, trials)
+    if not ranking:
+        return None
+    first = ranking[0]
+    return Best(
+        trial=first.trial.number,
+        plan_key=first.trial.plan.key,
+        tokens_per_s=first.tokens_per_s,
+        tokens_per_s_per_device=_scaled(first.tokens_per_s, 1 / first.measurement.devices),
+    )
+
+
+def _projections(
+    campaigns: Sequence[Campaign], base: Campaign, trials: Sequence[Trial]
+) -> tuple[list[Projected | None], list[str]]:
+    """By campaign, and why there is none for some."""
+    try:
+        basis = learn(base.label, base.spec, trials)
+        start = _predicted(base, basis)
+    except InvalidValue as error:
+        return [None] * len(campaigns), [f"nothing can be projected: {error}"]
+    assert start is not None  # nothing is missing, else nothing could have been learnt
+    found: list[Projected | None] = []
+    notes: list[str] = []
+    for campaign in campaigns:
+        try:
+            check_same(base.spec, campaign.spec)
+            speed = _predicted(campaign, basis)
+        except InvalidValue as error:
+            found.append(None)
+            notes.append(f"{campaign.label} cannot be projected from {base.label}: {error}")
+            continue
+        found.append(None if speed is None else _projection(campaign, speed, base, start))
+    return found, notes
+
+
+def _projection(campaign: Campaign, speed: Speed, base: Campaign, start: Speed) -> Projected:
+    own = _scaled(speed.tokens_per_s, 1 / campaign.spec.cluster.devices)
+    reference = start.tokens_per_s.value / base.spec.cluster.devices
+    # The interval is of this prediction alone, as in `tuner.prediction.scaling`.
+    efficiency = Estimate(1.0, 1.0, 1.0) if campaign is base else _scaled(own, 1 / reference)
+    return Projected(tokens_per_s=speed.tokens_per_s, efficiency=efficiency)
+
+
+def _predicted(campaign: Campaign, basis: Basis) -> Speed | None:
+    """Of the plan predicted best. Raises InvalidValue where facts are missing."""
+    training = training_of(campaign.spec)
+    if problems := missing(training):
+        raise InvalidValue(problems)
+    space = space_of(campaign.spec)
+    outlook = foresee(training, space.columns, basis.calibration)
+    first = int(outlook.best(1)[0])
+    return outlook.of(first, space[first]).speed
+
+
+def _ratio(own: Estimate, other: Estimate, *, same: bool) -> Estimate:
+    if same:
+        return Estimate(1.0, 1.0, 1.0)
+    return Estimate(own.value / other.value, own.low / other.high, own.high / other.low)
+
+
+def _scaled(estimate: Estimate, factor: float) -> Estimate:
+    return Estimate(estimate.value * factor, estimate.low * factor, estimate.high * factor)
+
+
+# What must be the same for speeds to be compared, in words, and how it is shown.
+_ALIKE: Sequence[tuple[str, Callable[[CampaignSpec], object]]] = (
+    ("model", lambda spec: spec.model.name),
+    ("device", lambda spec: spec.cluster.device.name),
+    ("workload", lambda spec: spec.workload.kind),
+    ("number format", lambda spec: training_of(spec).framework.dtype),
+    ("objective", lambda spec: str(spec.objective)),
+    ("global batch", lambda spec: spec.global_batch_size or "free"),
+)
+
+
+def _differences(campaigns: Sequence[Campaign], base: Campaign) -> list[str]:
+    """What of the others is not as in `base`, and what no device measured."""
+    notes = [f"{one.id} is simulated: no device measured its numbers" for one in campaigns if one.simulated]
+    for one in campaigns:
+        pairs = [(words, of(one.spec), of(base.spec)) for words, of in _ALIKE]
+        differ = [f"{words} {own}, not {other}" for words, own, other in pairs if own != other]
+        if one.spec.model.name == base.spec.model.name and one.spec.model != base.spec.model:
+            differ.append(f"{one.spec.model.name} in another shape")
+        if differ:
+            notes.append(f"{one.id} is not as {base.id}: {'; '.join(differ)}")
+    return notes

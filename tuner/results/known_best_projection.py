@@ -1,0 +1,244 @@
+"""What nobody measured, from what was measured nearby: the nearest campaigns' best plans, projected by the physics.
+
+The physics is calibrated by all trials of the neighbours, and its intervals are widened by what the neighbours differ
+in (`tuner.search.warm_start` has those doubts). Two plans compete: the nearest campaign's best with dp scaled, which
+somebody ran, and the one that is predicted best of all legal ones; the second must be better by more than plans scatter
+around the formulas. What comes out is a prediction and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from math import exp, hypot, log, log2, sqrt
+
+from meshtune.runners.outcome import Verdict
+from meshtune.runners.registry import UnknownBackend
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.columns import columns_of
+from meshtune.search_spaces.physics.calibration import Calibration
+from meshtune.search_spaces.physics.estimate import estimate
+from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.physics.fitting import calibrate
+from meshtune.search_spaces.physics.unknown_speeds import missing
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space import Space, SpaceTooLarge
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.interval import Estimate
+from meshtune.tuner.campaign.space import build_space, workload_of
+from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.campaign.units import percent
+from meshtune.tuner.prediction.predict import WIDTH, Prediction, Speed, foresee, measured_rows, training_of
+from meshtune.tuner.results.known_best import (
+    MOST_READ,
+    Advice,
+    BestKnown,
+    Meaning,
+    NothingKnown,
+    Question,
+    Records,
+    Standing,
+    advice_of,
+    alike,
+    meaning_of,
+    other_software,
+)
+from meshtune.tuner.search.warm_start import OTHER_RELEASE, distance, doubts
+
+# A projection learns from so many campaigns at the most.
+MOST_SOURCES = 3
+# How far the nearest may be: doublings of devices, of weights, of sequence length and of the batch, added up: judged.
+# Twice the nodes with twice the batch are 2.
+MOST_DOUBLINGS = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Neighbour:
+    """A campaign that measured something nearby. differs: from the question, in words. doubt: by how much the physics'
+    error is taken to differ, as the standard deviation of its logarithm. doublings: how far apart in scale."""
+
+    advice: Advice
+    trials: Sequence[Trial]
+    differs: tuple[str, ...]
+    doubt: float
+    doublings: float
+
+    @property
+    def training(self) -> Training:
+        return training_of(self.advice.campaign.spec)
+
+
+def best_projected(question: Question, records: Records) -> BestKnown:
+    """The plan to take where none was measured for just this. Raises NothingKnown, saying how far the nearest is."""
+    records = records.only(simulated=question.simulated)
+    meaning = meaning_of(question, records.campaigns)
+    sources = _nearest(question, meaning, records)
+    nearest = sources[0]
+    spec = _moved(nearest.advice.campaign.spec, question, meaning)
+    if problems := missing(training_of(spec)):
+        told = "; ".join(map(str, problems))
+        raise NothingKnown(f"nothing was measured for this, and it cannot be projected: {told}")
+    calibration = _calibrated(sources)
+    plan, prediction, why = _choose(nearest.advice.choice.trial.plan, spec, calibration)
+    assert prediction.speed is not None  # nothing is missing
+    return BestKnown(
+        question=question,
+        standing=Standing.SIMULATED if question.simulated else Standing.PROJECTED,
+        plan=plan,
+        workload=spec.workload.kind,
+        tokens_per_s=_widened(prediction.speed, nearest.doubt),
+        p_fits=prediction.fits,
+        reason=f"not measured: {why}; {nearest.advice.campaign.label} has {', '.join(nearest.differs)}; the physics is "
+        f"calibrated by {calibration.times} step times of {_count(sources)}",
+        sources=tuple(one.advice.source(one.differs) for one in sources),
+    )
+
+
+def _nearest(question: Question, meaning: Meaning, records: Records) -> list[_Neighbour]:
+    """The nearest first, and what shares its training code; at least one. Raises NothingKnown."""
+    device = meaning.cluster.device.name
+    around = list(islice(_around(question, meaning, records), MOST_READ))
+    near = sorted(around, key=lambda one: (one.doubt, one.doublings))
+    if not near:
+        measured = sorted({one.spec.cluster.device.name for one in records.campaigns})
+        code = "" if question.workload is None else f" with {question.workload}"
+        raise NothingKnown(f"nothing was measured on {device}{code}; measured: {', '.join(measured) or 'nothing'}")
+    within = [one for one in near if one.doublings <= MOST_DOUBLINGS]
+    if not within:
+        least = min(near, key=lambda one: one.doublings)
+        raise NothingKnown(
+            f"nothing near was measured: the nearest, {least.advice.campaign.id}, has {', '.join(least.differs)}: "
+            f"{least.doublings:.1f} doublings away, more than {MOST_DOUBLINGS:g}"
+        )
+    framework = within[0].training.framework
+    return [one for one in within if one.training.framework == framework][:MOST_SOURCES]
+
+
+def _around(question: Question, meaning: Meaning, records: Records) -> Iterator[_Neighbour]:
+    """The campaigns on the device that have a best plan, those first whose specs are nearest."""
+    device, workload = meaning.cluster.device, question.workload
+    specs: list[tuple[float, float, Campaign]] = []
+    for campaign in records.campaigns:
+        spec = campaign.spec
+        own = spec.cluster.device
+        if (own.name, own.kind) != (device.name, device.kind) or workload not in (None, spec.workload.kind):
+            continue
+        moved = _moved(spec, question, meaning)
+        with suppress(InvalidValue, UnknownBackend):  # written for a meshtune that knew its workload
+            far = distance(training_of(moved), training_of(spec))
+            specs.append((hypot(*doubts(moved, spec)), far, campaign))
+    for doubt, far, campaign in sorted(specs, key=lambda entry: entry[:2]):
+        trials = records.trials_of(campaign.id)
+        advice = advice_of(campaign, trials)
+        if advice is not None:
+            yield _neighbour(question, meaning, advice, trials, doubt, far)
+
+
+def _neighbour(
+    question: Question, meaning: Meaning, advice: Advice, trials: Sequence[Trial], doubt: float, far: float
+) -> _Neighbour:
+    """doubt, far: what follows from the two specs; what the best plan ran on and its batch come on top."""
+    spec = advice.campaign.spec
+    batch = advice.choice.trial.plan.global_batch_size
+    asked = question.global_batch_size or batch
+    software = other_software(question.software, advice.software)
+    other_batch = [f"global batch {batch}, asked for {asked}"] if batch != asked else []
+    return _Neighbour(
+        advice=advice,
+        trials=trials,
+        differs=(*_differences(spec, _moved(spec, question, meaning)), *other_batch, *software),
+        doubt=hypot(doubt, OTHER_RELEASE if software else 0.0),
+        doublings=far + abs(log2(asked / batch)),
+    )
+
+
+def _moved(spec: CampaignSpec, question: Question, meaning: Meaning) -> CampaignSpec:
+    """The spec of a campaign for what was asked. Its batch stays where none was asked for: training does not change."""
+    batch = question.global_batch_size or spec.global_batch_size
+    return replace(spec, model=meaning.model, cluster=meaning.cluster, global_batch_size=batch)
+
+
+def _differences(spec: CampaignSpec, asked: CampaignSpec) -> list[str]:
+    found = []
+    if spec.model != asked.model:
+        same = spec.model.name == asked.model.name
+        found.append(f"another model {spec.model.name}" if same else f"{spec.model.name}, asked for {asked.model.name}")
+    if spec.cluster.name != asked.cluster.name or not alike(spec.cluster, asked.cluster):
+        own, wanted = (f"{one.name} ({one.devices_per_node} devices a node)" for one in (spec.cluster, asked.cluster))
+        found.append(f"{own}, asked for {wanted}")
+    if spec.cluster.nodes != asked.cluster.nodes:
+        found.append(f"{spec.cluster.nodes} nodes, asked for {asked.cluster.nodes}")
+    return found
+
+
+def _calibrated(sources: Sequence[_Neighbour]) -> Calibration:
+    """What all trials of the sources teach that can be compared with the physics."""
+    observed = []
+    for source in sources:
+        taught = [one for one in source.trials if one.measurement is not None or one.verdict is Verdict.OOM]
+        if not missing(source.training):
+            observed.append(
+                (estimate(source.training, columns_of([one.plan for one in taught])), measured_rows(taught))
+            )
+    return calibrate(observed)
+
+
+def _choose(known: Plan, spec: CampaignSpec, calibration: Calibration) -> tuple[Plan, Prediction, str]:
+    """The plan, its prediction and why: the known one with dp scaled, or a clearly better one. Raises NothingKnown."""
+    space = _space(spec)
+    outlook = foresee(training_of(spec), space.columns, calibration)
+    row = int(outlook.best(1)[0])
+    best = outlook.of(row, space[row])
+    stretched = _stretched(known, space)
+    if stretched is None:
+        return best.plan, best, f"{known.key} is not legal there, this is predicted best of {len(space)} legal plans"
+    own = foresee(training_of(spec), columns_of([stretched]), calibration).of(0, stretched)
+    # What is wrong with the constants is wrong for both; what the formulas miss from plan to plan is not.
+    margin = exp(WIDTH * sqrt(2) * calibration.time_log_sd)
+    gain = _score(best) / _score(own)
+    if gain > margin:
+        fits = f"tokens/s x P(fits), which is {percent(best.fits)} against {percent(own.fits)}"
+        told = f"predicted {gain:.2f} times as good ({fits}) as the nearest measured best there, {stretched.key}"
+        return best.plan, best, f"{told}; two predictions scatter by {margin:.2f}"
+    scaled = "the same plan" if stretched == known else f"{known.key} with dp {stretched.dp}"
+    return stretched, own, f"{scaled}, which the nearest campaign measured best; no plan is predicted clearly better"
+
+
+def _space(spec: CampaignSpec) -> Space:
+    devices = (
+        f"{spec.model.name} on {spec.cluster.devices} devices with global batch {spec.global_batch_size or 'free'}"
+    )
+    try:
+        space = build_space(spec.space, spec.model, spec.cluster, spec.global_batch_size, workload_of(spec))
+    except (SpaceTooLarge, InvalidValue) as error:
+        raise NothingKnown(f"nothing was measured for {devices}, and it cannot be projected: {error}") from None
+    if len(space) == 0:
+        raise NothingKnown(f"nothing was measured for {devices}, and no plan is legal there")
+    return space
+
+
+def _stretched(known: Plan, space: Space) -> Plan | None:
+    """The plan with as many replicas as there are devices for; None where that breaks a rule."""
+    kept = {name: value for name, value in known.as_dict().items() if name != "dp"}
+    if space.setting.global_batch_size is not None:
+        del kept["grad_accum_steps"]
+    plan = space.complete(**kept)
+    return None if space.explain(plan, ignore_bounds=True) else plan
+
+
+def _count(sources: Sequence[_Neighbour]) -> str:
+    return "1 campaign" if len(sources) == 1 else f"{len(sources)} campaigns"
+
+
+def _score(one: Prediction) -> float:
+    """Tokens per second times the probability to fit: what plans are ranked by."""
+    return 0.0 if one.speed is None else one.speed.tokens_per_s.value * one.fits
+
+
+def _widened(speed: Speed, doubt: float) -> Estimate:
+    value = speed.tokens_per_s.value
+    factor = exp(hypot(log(speed.tokens_per_s.high / value), WIDTH * doubt))
+    return Estimate(value, value / factor, value * factor)

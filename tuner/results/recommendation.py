@@ -1,0 +1,127 @@
+"""Recommends one setting, and only what was measured better than the baseline: twice, where plans were measured again.
+
+As soon as some plan was measured again, only such plans are recommended, and they are compared by their second runs.
+What failed the second time is ranked and never recommended; nor is what does not train as the baseline does, by its
+first losses: its speed is that of another computation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.interval import Estimate
+from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.trial import Origin, Trial
+from meshtune.tuner.results.pareto import alternatives, front_of
+from meshtune.tuner.results.ranking import Ranked, rank
+
+# Of the front, in the reason; the others are in its table.
+MOST_ALTERNATIVES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """The setting to use. better: it was measured better than the baseline beyond the noise. reason: for people."""
+
+    choice: Ranked | None
+    better: bool
+    reason: str
+
+
+def recommend(campaign: Campaign, trials: Sequence[Trial]) -> Recommendation:
+    """What to use, and whether it is surely better than the baseline. Where memory left over counts too, that is the
+    fastest setting of the front, and the reason says what its others give up and gain."""
+    return recommend_among(campaign.spec, rank(campaign, trials))
+
+
+def recommend_among(spec: CampaignSpec, ranking: Sequence[Ranked]) -> Recommendation:
+    """The same for a campaign whose ranking is known."""
+    if not ranking:
+        return Recommendation(None, False, "no setting was measured")
+    usable = [entry for entry in ranking if entry.usable and not (spec.pareto and entry.headroom_bytes is None)]
+    confirmed = [entry for entry in usable if entry.confirmed]
+    choice, better, reason = _choose(spec, ranking, confirmed or usable)
+    words = [reason]
+    if choice is not None and choice.confirmation is not None and choice.confirmation.change is not None:
+        words.append(f"measured again: {100 * choice.confirmation.change:+.1f} % against its first run")
+    words += _passed_over(ranking, choice, twice=bool(confirmed))
+    if spec.pareto and choice is not None:
+        words += _others(ranking, choice)
+    return Recommendation(choice, better, "; ".join(words))
+
+
+def _choose(
+    spec: CampaignSpec, ranking: Sequence[Ranked], candidates: Sequence[Ranked]
+) -> tuple[Ranked | None, bool, str]:
+    """The choice, whether it is better than the baseline, and why."""
+    baseline = next((entry for entry in ranking if entry.trial.origin is Origin.BASELINE), None)
+    if baseline is not None and not baseline.failed_again:
+        return _against(baseline, candidates)
+    if not candidates:
+        return None, False, "no setting that was measured can be used"
+    if spec.baseline is None:
+        why = "the spec names no baseline to compare with"
+    elif baseline is None:
+        why = "the baseline itself has no measurement"
+    else:
+        why = f"the baseline itself {_failure(baseline)}"
+    return candidates[0], False, f"the fastest setting measured; {why}"
+
+
+def _against(baseline: Ranked, candidates: Sequence[Ranked]) -> tuple[Ranked, bool, str]:
+    faster = [entry for entry in candidates if entry.rank < baseline.rank]
+    if not faster:
+        if any(entry.confirmed for entry in candidates):
+            return baseline, False, "no setting that was measured again is faster than the baseline"
+        return baseline, False, "no setting was measured faster than the baseline"
+    # Not always the first: a noisy measurement may rank above a sure one.
+    for entry in faster:
+        if entry.gain is not None and entry.gain.low > 0:
+            return entry, True, f"{_span(entry.gain)} faster than the baseline"
+    best = faster[0]
+    span = "" if best.gain is None else f"{_span(best.gain)} "
+    reason = f"the fastest other setting, {best.trial.plan.key}, is {span}faster: not beyond the noise"
+    return baseline, False, f"keep the baseline; {reason}"
+
+
+def _passed_over(ranking: Sequence[Ranked], choice: Ranked | None, *, twice: bool) -> list[str]:
+    """Says which settings rank above the choice and were no candidates, with the reason; one sentence for each kind.
+
+    twice: only settings that were measured twice were candidates.
+    """
+    above = [entry for entry in ranking if choice is None or entry.rank < choice.rank]
+    but = "" if choice is None else "ranks above it, but "
+    failed = [entry for entry in above if entry.failed_again]
+    otherwise = [entry for entry in above if entry.trains_otherwise]
+    once = [entry for entry in above if twice and entry.usable and not entry.confirmed]
+    return [
+        *_likewise(failed, but + _failure(failed[0]) if failed else ""),
+        *_likewise(otherwise, f"{but}{otherwise[0].training}" if otherwise else ""),
+        *_likewise(once, f"{but}was measured only once"),
+    ]
+
+
+def _likewise(entries: Sequence[Ranked], why: str) -> list[str]:
+    if not entries:
+        return []
+    others = f" ({len(entries) - 1} more likewise)" if len(entries) > 1 else ""
+    return [f"{entries[0].trial.plan.key} {why}{others}"]
+
+
+def _failure(entry: Ranked) -> str:
+    verdict = None if entry.confirmation is None else entry.confirmation.trial.verdict
+    return f"ended {verdict} when it was measured again"
+
+
+def _others(ranking: Sequence[Ranked], choice: Ranked) -> list[str]:
+    """The front's settings with more memory left than the choice."""
+    found = alternatives(front_of(ranking), choice)
+    more = len(found) - MOST_ALTERNATIVES
+    words = [f"or {alternative}" for alternative in found[:MOST_ALTERNATIVES]]
+    return [*words, f"{more} more on the front"] if more > 0 else words
+
+
+def _span(gain: Estimate) -> str:
+    return f"{100 * gain.value:+.1f} % ({100 * gain.low:+.1f} to {100 * gain.high:+.1f} %)"

@@ -1,0 +1,132 @@
+"""The numbers and names that a surrogate sees for a plan: one feature per searched dimension, and the way back.
+
+Searched is a dimension of the space that takes more than one value over the legal plans. Degrees and sizes are log2
+(cost is made of products and ratios of them), the ZeRO stage is an ordinal, sequence parallelism is 0 or 1, and
+recompute, schedule and context are categories.
+Derived fields (dp; grad_accum_steps under a fixed global batch) follow from the others and would only repeat them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshtune.search_spaces.columns import CONTEXTS, RECOMPUTES, SCHEDULES
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space import Space
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+Feature = float | str
+Features = dict[str, Feature]
+
+CATEGORIES: Mapping[str, tuple[str, ...]] = {
+    "recompute": tuple(map(str, RECOMPUTES)),
+    "schedule": tuple(map(str, SCHEDULES)),
+    "context": tuple(map(str, CONTEXTS)),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoding:
+    """Every legal plan of one space as features.
+
+    choices: the features that each searched dimension takes, ascending. ranks: one row per plan, the position of each
+    feature among its choices. fixed: the value of every dimension that takes only one.
+    """
+
+    choices: Mapping[str, tuple[Feature, ...]]
+    fixed: Mapping[str, Feature]
+    ranks: IntArray
+    _order: IntArray
+    _sorted_codes: IntArray
+
+    @classmethod
+    def of(cls, space: Space) -> Encoding:
+        choices: dict[str, tuple[Feature, ...]] = {}
+        fixed: dict[str, Feature] = {}
+        ranks: list[IntArray] = []
+        for name in space.dimensions if len(space) else ():
+            values, positions = np.unique(space.columns[name], return_inverse=True)
+            features = tuple(_feature_of_code(name, int(value)) for value in values)
+            if len(features) == 1:
+                fixed[name] = features[0]
+                continue
+            choices[name] = features
+            ranks.append(positions.astype(np.int64))
+        rows = np.stack(ranks, axis=1) if ranks else np.zeros((len(space), 0), dtype=np.int64)
+        codes = rows @ _strides(choices)
+        order = np.argsort(codes, kind="stable")
+        encoding = cls(choices, fixed, rows, order, codes[order])
+        # What is left out must follow from what is searched, else two plans would be one to the surrogate.
+        assert np.all(np.diff(encoding._sorted_codes) > 0), f"{sorted(choices)} do not identify a plan"
+        return encoding
+
+    def features(self, index: int) -> Features:
+        """The features of the space's plan at `index`."""
+        return {
+            name: features[rank]
+            for (name, features), rank in zip(self.choices.items(), self.ranks[index].tolist(), strict=True)
+        }
+
+    def encode(self, plan: Plan) -> Features | None:
+        """The plan's features; None where a value is not among the choices or differs from a fixed one.
+
+        A plan outside of the space may have features; they may even be those of a legal plan, which `index_of` gives.
+        """
+        if any(_feature(name, getattr(plan, name)) != feature for name, feature in self.fixed.items()):
+            return None
+        features = {name: _feature(name, getattr(plan, name)) for name in self.choices}
+        return None if any(feature not in self.choices[name] for name, feature in features.items()) else features
+
+    def index_of(self, features: Mapping[str, Any]) -> int | None:
+        """The position in the space of the plan with these features, None where there is no such legal plan."""
+        code = int(np.array(self._ranks_of(features), dtype=np.int64) @ _strides(self.choices))
+        found = int(np.searchsorted(self._sorted_codes, code))
+        if found == len(self._sorted_codes) or self._sorted_codes[found] != code:
+            return None
+        return int(self._order[found])
+
+    def points(self) -> FloatArray:
+        """One row per plan, for distances: every searched dimension spans 0 to 1, and two categories are 1 apart."""
+        return self._points(self.ranks)
+
+    def point(self, features: Mapping[str, Any]) -> FloatArray:
+        """Where `features` lie among `points`."""
+        row: FloatArray = self._points(np.array([self._ranks_of(features)], dtype=np.int64))[0]
+        return row
+
+    def _ranks_of(self, features: Mapping[str, Any]) -> list[int]:
+        return [known.index(features[name]) for name, known in self.choices.items()]
+
+    def _points(self, ranks: IntArray) -> FloatArray:
+        columns: list[FloatArray] = []
+        for position, (name, features) in enumerate(self.choices.items()):
+            column = ranks[:, position]
+            if name in CATEGORIES:
+                # sqrt(1/2) in one column per category: two different categories are then exactly 1 apart.
+                columns.extend((column == rank) * np.sqrt(0.5) for rank in range(len(features)))
+            else:
+                values = np.array([float(feature) for feature in features])
+                columns.append(((values - values[0]) / (values[-1] - values[0]))[column])
+        return np.stack(columns, axis=1) if columns else np.zeros((len(ranks), 0))
+
+
+def _strides(choices: Mapping[str, tuple[Feature, ...]]) -> IntArray:
+    sizes = [len(features) for features in choices.values()]
+    return np.array([int(np.prod(sizes[position + 1 :])) for position in range(len(sizes))], dtype=np.int64)
+
+
+def _feature(name: str, value: Any) -> Feature:
+    if name in CATEGORIES:
+        return str(value)
+    return float(value) if name in ("zero_stage", "sequence_parallel") else float(np.log2(value))
+
+
+def _feature_of_code(name: str, code: int) -> Feature:
+    """The feature of a value in the space's columns, where categories stand as the index of their member."""
+    return CATEGORIES[name][code] if name in CATEGORIES else _feature(name, code)

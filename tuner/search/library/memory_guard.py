@@ -1,0 +1,50 @@
+"""The guard of the searches that know no physics: plans that are expected not to fit into memory come last.
+
+P(fits) is the physical model's, calibrated by the campaign's own peaks and out-of-memory verdicts. What earlier
+campaigns learnt is left out, and so are crashes, which need not be memory's doing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.columns import columns_of, rows
+from meshtune.search_spaces.physics.calibration import UNCALIBRATED, Calibration, Measured
+from meshtune.search_spaces.physics.estimate import estimate, estimate_memory
+from meshtune.search_spaces.physics.estimates import Training, usable_bytes
+from meshtune.search_spaces.physics.fitting import calibrate
+from meshtune.search_spaces.physics.unknown_speeds import missing
+from meshtune.tuner.search.base import Seen, Task
+from meshtune.tuner.search.library.encoding import IntArray
+
+
+def in_turn(task: Task, seen: Sequence[Seen], unseen: IntArray, guard: float) -> list[IntArray]:
+    """The positions `unseen` in the turns they are to be proposed in: those of plans that fit with at least the
+    probability `guard`, then the others. A guard of 0 holds nothing back."""
+    if guard == 0.0:
+        return [unseen]
+    training = task.training
+    memory = estimate_memory(training, rows(task.space.columns, unseen), _learnt(training, seen))
+    likely = memory.fits(usable_bytes(training.cluster)) >= guard
+    return [unseen[likely], unseen[~likely]]
+
+
+def _learnt(training: Training, seen: Sequence[Seen]) -> Calibration:
+    """What the trials teach about memory; nothing where a fact is missing that the estimates of times need."""
+    teaching = [one for one in seen if one.verdict is Verdict.OOM or one.peak_bytes is not None]
+    if not teaching or missing(training):
+        return UNCALIBRATED
+    measured = Measured(
+        step_time_s=np.full(len(teaching), np.nan),
+        peak_memory_bytes=np.array([_peak_bytes(one) for one in teaching], dtype=np.float64),
+        oom=np.array([one.verdict is Verdict.OOM for one in teaching], dtype=np.bool_),
+    )
+    return calibrate([(estimate(training, columns_of([one.plan for one in teaching])), measured)])
+
+
+def _peak_bytes(one: Seen) -> float:
+    """NaN for a plan that ran out of memory: its peak is only known to lie above the device's."""
+    return np.nan if one.verdict is Verdict.OOM or one.peak_bytes is None else one.peak_bytes

@@ -1,0 +1,105 @@
+"""What a trial of each plan is worth: expected improvement, the chance that it runs, and what it costs.
+
+Speeds are logarithms of seconds per token, so an improvement is a share of the speed. The expected improvement of a
+mixture is the mixture of the expected improvements, exact for each plan. Their tails are Student's t with 3 degrees of
+freedom: real steps are further off, more often, than a normal distribution has it (docs/log.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log, pi, sqrt
+
+import numpy as np
+
+from meshtune.search_spaces.columns import FloatColumn
+from meshtune.search_spaces.physics.estimates import heavy_cdf
+from meshtune.tuner.search.physics.prior import Rows, stack
+from meshtune.tuner.search.physics.speed import Component, Speeds
+
+# Plans that are drawn together to find the chance that any is better: those with the largest chance of their own.
+DRAWN_PLANS = 200
+DRAWS = 1000
+# Far below any improvement that counts; keeps logarithms finite.
+LEAST = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds that a trial holds its devices: startup_s + steps * seconds per step; failed_s when it fails.
+
+    None of it known: every trial costs the same.
+    """
+
+    startup_s: float
+    steps: float
+    failed_s: float
+
+    def of(self, log_step_s: FloatColumn, runs: FloatColumn) -> FloatColumn:
+        cost: FloatColumn = runs * (self.startup_s + self.steps * np.exp(log_step_s)) + (1.0 - runs) * self.failed_s
+        return cost
+
+
+EQUAL = Cost(1.0, 0.0, 1.0)
+
+
+def cost_of(held_s: Sequence[float], steps_s: Sequence[float], failed_held_s: Sequence[float]) -> Cost:
+    """From measured trials, their seconds held and seconds per step, and the seconds that failed ones held."""
+    if len(held_s) < 2:
+        return EQUAL
+    held, steps = np.array(held_s), np.array(steps_s)
+    off = steps - steps.mean()
+    slope = max(0.0, float(off @ held) / float(off @ off)) if off @ off > 0 else 0.0
+    startup = max(0.05 * float(np.median(held)), float(np.median(held - slope * steps)))
+    failed = float(np.median(failed_held_s)) if failed_held_s else startup
+    return Cost(startup, slope, failed)
+
+
+def log_expected_improvement(components: Sequence[Component], best: float) -> FloatColumn:
+    """The logarithm of the mean of max(0, best - log(seconds per token)) for each plan, by Student's t.
+
+    For 3 degrees of freedom, the mean of max(0, u - T) is u F(u) + (3 + u^2) f(u) / 2 with its distribution function F
+    and density f (Tracey & Wolpert 2018, section 3): it falls as u^-2, never to nothing.
+    """
+    parts = []
+    for component in components:
+        u = (best - component.mean) / component.sd
+        density = 6.0 * sqrt(3.0) / (pi * (3.0 + u**2) ** 2)
+        gain = np.maximum(u * heavy_cdf(u) + (3.0 + u**2) / 2.0 * density, LEAST)
+        parts.append(log(component.weight) + np.log(component.sd) + np.log(gain))
+    total: FloatColumn = np.logaddexp.reduce(parts)
+    return total
+
+
+def chance_better(components: Sequence[Component], than: float) -> FloatColumn:
+    """The probability that each plan takes fewer log(seconds per token)."""
+    total: FloatColumn = np.sum([one.weight * heavy_cdf((than - one.mean) / one.sd) for one in components], axis=0)
+    return total
+
+
+def chance_left(
+    speeds: Speeds,
+    components: Sequence[Component],
+    runs: FloatColumn,
+    rows: Rows,
+    best: Rows,
+    tolerance: float,
+    seed: int,
+) -> float:
+    """The probability that any of the plans of `rows` runs and is faster than the best one by more than `tolerance`.
+
+    components, runs: of these plans. best: one row, the best measured plan, whose own speed is not known for sure
+    either. By `DRAWS` joint draws of the most promising plans' speeds: neighbours are fast together, so their chances
+    do not add up. That plans run is taken as independent of each other, which makes the chance larger than it is.
+    """
+    if not len(rows):
+        return 0.0
+    random = np.random.default_rng(seed)
+    incumbent = float(sum(one.weight * one.mean[0] for one in speeds.at(best)))
+    single = chance_better(components, incumbent + np.log1p(-tolerance)) * runs
+    chosen = np.argsort(-single, kind="stable")[:DRAWN_PLANS]
+    drawn = speeds.draw(stack([best, rows.take(chosen)]), DRAWS, random)
+    faster = drawn[:, 1:] < drawn[:, :1] + np.log1p(-tolerance)
+    found = faster & (random.random(faster.shape) < runs[chosen])
+    return float(np.mean(np.any(found, axis=1)))

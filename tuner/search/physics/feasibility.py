@@ -1,0 +1,214 @@
+"""The probability that a plan runs: that it fits into memory, and that nothing else stops it.
+
+Memory is a mixture of Gaussian processes over log(real peak / expected peak), as in `speed`: close to the physics,
+loosely so, or not at all. A measured peak is an observation; a plan that ran out of memory, or that ran without telling
+its peak, is a censored one: its peak lies above, or below, what a rank can use. A crash may have been memory or not: it
+counts as a censored observation with the probability that it was, and with the rest it makes its neighbours suspect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import erf, exp, log, pi, sqrt
+
+import numpy as np
+import numpy.typing as npt
+
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.columns import FloatColumn
+from meshtune.search_spaces.physics.estimates import heavy_cdf
+from meshtune.tuner.search.physics.gaussian import Field, Points, Process, condition
+from meshtune.tuner.search.physics.prior import Rows
+
+# What the same plan's peak differs by from run to run, as a standard deviation of logarithms.
+NOISE = 0.03
+# The chance of each failure, had the plan fitted: out-of-memory verdicts are hardly ever wrong, crashes often are not
+# memory's doing.
+OTHER_CAUSE = {Verdict.OOM: 0.02, Verdict.CRASHED: 0.15}
+# What weighs less than this is left out: it would cost as much as the others.
+LEAST_WEIGHT = 1e-3
+# Failures that are not memory's: this share of plans is expected to have one, which weighs as much as so many trials.
+BASE_FAILURES = 0.05
+BASE_TRIALS = 2.0
+NEIGHBOURS = Field(slopes=0.0, amplitude=1.0, length=1.0, offset=0.0, campaign_offset=0.0)
+# Expected of any plan by the hypothesis that does not trust the physics: a peak of 70 % of what a rank can use.
+UNKNOWN_PEAK = log(0.7)
+
+# By hypothesis: its weight, and mean and standard deviation of the logarithm of each plan's peak.
+Peaks = Sequence[tuple[float, FloatColumn, FloatColumn]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Hypothesis:
+    weight: float
+    physics: bool
+    field: Field
+
+
+HYPOTHESES = (
+    _Hypothesis(0.65, True, Field(slopes=1.0, amplitude=0.12, length=1.0, offset=0.0, campaign_offset=0.02)),
+    _Hypothesis(0.25, True, Field(slopes=1.0, amplitude=0.4, length=1.0, offset=0.0, campaign_offset=0.02)),
+    _Hypothesis(0.1, False, Field(slopes=0.0, amplitude=0.8, length=1.0, offset=0.5, campaign_offset=0.02)),
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tried:
+    """What became of plans, row by row. log_peak: of the measured bytes, NaN where unknown. verdicts: informative ones.
+    weights: how much each counts."""
+
+    rows: Rows
+    log_peak: FloatColumn
+    verdicts: Sequence[Verdict]
+    weights: FloatColumn
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Feasibility:
+    """What is believed of memory and of other failures. suspects: plans that failed, with the probability of each that
+    memory was not the cause."""
+
+    kept: Sequence[tuple[float, _Hypothesis, Process | None]]
+    tried: Points | None
+    suspects: FloatColumn
+
+    def runs(self, rows: Rows, peaks: Peaks) -> FloatColumn:
+        """The probability that each plan runs. peaks: of these plans."""
+        fits = np.zeros(len(rows))
+        for weight, mean, sd in peaks:
+            fits += weight * heavy_cdf((rows.log_capacity - mean) / np.sqrt(sd**2 + NOISE**2))
+        return fits * (1.0 - self._other_failures(rows))
+
+    def peaks(self, rows: Rows) -> Peaks:
+        """By hypothesis: its weight, and mean and standard deviation of the logarithm of each plan's peak."""
+        found = []
+        for weight, hypothesis, process in self.kept:
+            points, base = _points_of(rows), _expected(hypothesis, rows)
+            if process is None:
+                found.append((weight, base, np.sqrt(hypothesis.field.variance(points))))
+            else:
+                mean, sd = process.at(points)
+                found.append((weight, base + mean, sd))
+        return found
+
+    def _other_failures(self, rows: Rows) -> FloatColumn:
+        if self.tried is None:
+            return np.full(len(rows), BASE_FAILURES)
+        near = NEIGHBOURS.between(_points_of(rows), self.tried)
+        failures: FloatColumn = (BASE_TRIALS * BASE_FAILURES + near @ self.suspects) / (BASE_TRIALS + near.sum(axis=1))
+        return failures
+
+
+def learn_feasibility(tried: Tried) -> Feasibility:
+    """What these trials teach about plans that were not tried."""
+    if not len(tried.rows):
+        return Feasibility([(one.weight, one, None) for one in HYPOTHESES], None, np.zeros(0))
+    found = [_learn(hypothesis, tried) for hypothesis in HYPOTHESES]
+    evidence = np.array([log(one.weight) + density for one, (_, density, _) in zip(HYPOTHESES, found, strict=True)])
+    shares = np.exp(evidence - evidence.max())
+    shares /= shares.sum()
+    shares[shares < LEAST_WEIGHT] = 0.0
+    shares /= shares.sum()
+    suspects = np.sum([share * blame for share, (_, _, blame) in zip(shares, found, strict=True)], axis=0)
+    kept = [
+        (float(share), hypothesis, process)
+        for share, hypothesis, (process, _, _) in zip(shares, HYPOTHESES, found, strict=True)
+        if share > 0
+    ]
+    return Feasibility(kept, _points_of(tried.rows), suspects)
+
+
+def _learn(hypothesis: _Hypothesis, tried: Tried) -> tuple[Process | None, float, FloatColumn]:
+    """The process, its log evidence, and how far each trial's failure is not memory's doing."""
+    rows, field = tried.rows, hypothesis.field
+    base = _expected(hypothesis, rows)
+    known = np.flatnonzero(np.isfinite(tried.log_peak))
+    points, noise = _points_of(rows.take(known)), NOISE**2 / tried.weights[known]
+    process = condition(field, points, (tried.log_peak - base)[known], noise) if len(known) else None
+    density = process.log_evidence if process else 0.0
+    suspects = np.zeros(len(rows))
+    for index, verdict in enumerate(tried.verdicts):
+        if verdict is Verdict.TIMED_OUT:
+            suspects[index] = 1.0
+    censored = np.array([i for i in range(len(rows)) if _is_censored(tried, i)], dtype=np.int64)
+    if not len(censored):
+        return process, density, suspects
+    chosen = rows.take(censored)
+    bound = chosen.log_capacity - base[censored]
+    others = [OTHER_CAUSE.get(tried.verdicts[i], 0.0) for i in censored]
+    above = np.array([tried.verdicts[i] in OTHER_CAUSE for i in censored])
+    at = _points_of(chosen)
+    mean, covariance = (np.zeros(len(censored)), field.between(at, at)) if process is None else process.joint(at)
+    sites = _moments(mean, covariance, bound, above, np.array(others), tried.weights[censored])
+    suspects[censored] = sites.blame
+    useful = np.isfinite(sites.variance)
+    if np.any(useful):
+        more = _points_of(chosen.take(np.flatnonzero(useful)))
+        values, variances = sites.value[useful], sites.variance[useful]
+        process = (
+            condition(field, more, values, variances) if process is None else process.extended(more, values, variances)
+        )
+    return process, density + sites.log_evidence, suspects
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sites:
+    """Censored observations as normal ones: value and variance (infinite: says nothing), blame, log evidence."""
+
+    value: FloatColumn
+    variance: FloatColumn
+    blame: FloatColumn
+    log_evidence: float
+
+
+def _moments(
+    mean: FloatColumn,
+    covariance: npt.NDArray[np.float64],
+    bound: FloatColumn,
+    above: npt.NDArray[np.bool_],
+    others: FloatColumn,
+    weights: FloatColumn,
+) -> _Sites:
+    """Assumed density filtering, one observation after the other (Opper 1998): each is replaced by the normal one that
+    gives the same mean and variance. Below or above `bound`; above with the chance `others` of another cause."""
+    mean, covariance = mean.copy(), covariance.copy()
+    count = len(mean)
+    value, variance, blame = np.zeros(count), np.full(count, np.inf), np.zeros(count)
+    evidence = 0.0
+    for i in range(count):
+        before = float(covariance[i, i])
+        spread = sqrt(before + NOISE**2)
+        sign = 1.0 if above[i] else -1.0
+        z = sign * (mean[i] - bound[i]) / spread
+        inside = max(0.5 * (1.0 + erf(z / sqrt(2.0))), 1e-9)
+        other = others[i]
+        likelihood = other + (1.0 - other) * inside
+        evidence += float(weights[i]) * log(likelihood)
+        blame[i] = other * (1.0 - inside) / likelihood
+        slope = (1.0 - other) * exp(-0.5 * z * z) / sqrt(2.0 * pi) / likelihood
+        shrink = (slope * z + slope * slope) / spread**2 * float(weights[i])
+        if shrink <= 0.0 or slope < 1e-12:
+            continue
+        push = sign * slope / spread * float(weights[i])
+        after = before - before**2 * min(shrink, 0.999 / before)
+        variance[i] = 1.0 / (1.0 / after - 1.0 / before)
+        moved = mean[i] + before * push
+        value[i] = variance[i] * (moved / after - mean[i] / before)
+        column = covariance[:, i].copy()
+        mean += column * push
+        covariance -= np.outer(column, column) * min(shrink, 0.999 / before)
+    return _Sites(value, variance, blame, evidence)
+
+
+def _is_censored(tried: Tried, index: int) -> bool:
+    """True where only a bound of the peak is known; a time-out says nothing about memory."""
+    return not np.isfinite(tried.log_peak[index]) and tried.verdicts[index] is not Verdict.TIMED_OUT
+
+
+def _expected(hypothesis: _Hypothesis, rows: Rows) -> FloatColumn:
+    return rows.log_peak if hypothesis.physics else rows.log_capacity + UNKNOWN_PEAK
+
+
+def _points_of(rows: Rows) -> Points:
+    return Points(rows.features, rows.peak_slopes, rows.campaign)

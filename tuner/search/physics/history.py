@@ -1,0 +1,152 @@
+"""A campaign's history, and that of earlier ones, as the physical search reads it: numbers, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, nan
+
+import numpy as np
+import numpy.typing as npt
+
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.columns import FloatColumn
+from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.search.base import Past, Seen, Task
+from meshtune.tuner.search.physics.acquisition import Cost, cost_of
+from meshtune.tuner.search.physics.catalogue import Catalogue
+from meshtune.tuner.search.physics.feasibility import Tried
+from meshtune.tuner.search.physics.prior import Rows, stack
+
+# More observations than this are thinned out: a Gaussian process costs their cube, and the last hundreds say little.
+MOST_OBSERVATIONS = 300
+# Of all earlier campaigns together, and of each at least.
+MOST_PAST = 200
+LEAST_PAST = 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trials:
+    """measured, log_times, weights: plans with a step time, as log(seconds per token), own ones and earlier ones; how
+    much each counts. tried: what became of plans, for memory. own_times, own_peaks: of the measured plans of this
+    campaign, all of them (NaN where a peak is unknown). best: the fastest of them, one row. pending: plans under way.
+    unseen: positions in the space of what was never chosen. ran_out: plans that ran out of memory here."""
+
+    measured: Rows
+    log_times: FloatColumn
+    weights: FloatColumn
+    tried: Tried
+    own_times: FloatColumn
+    own_peaks: FloatColumn
+    best: Rows
+    pending: Rows
+    unseen: npt.NDArray[np.int64]
+    ran_out: Sequence[Plan]
+    cost: Cost
+
+    def first_look(self, count: int) -> Trials:
+        """With the fastest and the latest measurements alone, `count` at the most, and with no doubt about the physics'
+        constants: for a first look at many plans."""
+        kept = _telling(self.log_times, count)
+        tried, last = self.tried, slice(max(0, len(self.tried.rows) - count), None)
+        fewer = Tried(flat(tried.rows.take(last)), tried.log_peak[last], tried.verdicts[last], tried.weights[last])
+        return replace(
+            self,
+            measured=flat(self.measured.take(kept)),
+            log_times=self.log_times[kept],
+            weights=self.weights[kept],
+            tried=fewer,
+        )
+
+
+def read_trials(task: Task, seen: Sequence[Seen], catalogue: Catalogue) -> Trials:
+    """The history of a campaign. catalogue: of the task.
+
+    A plan outside of the space teaches like any other. Cancelled and lost ones teach nothing, broken scores neither.
+    """
+    informative = [one for one in seen if _teaches(one)]
+    times = _log_times(task.training, informative)
+    timed = np.flatnonzero(np.isfinite(times))
+    fastest = [informative[int(i)].plan for i in timed[np.argsort(times[timed], kind="stable")[:1]]]
+    told, weights, parts = list[Seen](), list[float](), list[Rows]()
+    log_times: list[FloatColumn] = []
+    most = max(LEAST_PAST, MOST_PAST // max(1, len(task.past)))
+    for number, past in enumerate((Past(training=task.training, seen=tuple(informative)), *task.past)):
+        learnt = [one for one in past.seen if _teaches(one)]
+        teaching = _thinned(past.training, learnt, most if number else MOST_OBSERVATIONS)
+        parts.append(catalogue.rows([one.plan for one in teaching], number))
+        log_times.append(_log_times(past.training, teaching))
+        told += teaching
+        weights += [past.weight] * len(teaching)
+    rows, weight, log_time = stack(parts), np.array(weights), np.concatenate(log_times)
+    measured = np.flatnonzero(np.isfinite(log_time))
+    return Trials(
+        measured=rows.take(measured),
+        log_times=log_time[measured],
+        weights=weight[measured],
+        tried=Tried(rows, _log_peaks(told), [_verdict(one) for one in told], weight),
+        own_times=times[timed],
+        own_peaks=_log_peaks([informative[int(i)] for i in timed]),
+        best=catalogue.rows(fastest),
+        pending=catalogue.rows([one.plan for one in seen if one.verdict is None]),
+        unseen=catalogue.unseen([one.plan for one in seen]),
+        ran_out=[one.plan for one in seen if one.verdict is Verdict.OOM],
+        cost=_cost(informative),
+    )
+
+
+def flat(rows: Rows) -> Rows:
+    """The rows without slopes."""
+    none = np.zeros((len(rows), 0))
+    return replace(rows, step_slopes=none, peak_slopes=none)
+
+
+def _thinned(training: Training, informative: Sequence[Seen], most: int) -> list[Seen]:
+    """At most so many, two thirds of them measured where there are: the physics is worked out for these alone."""
+    times = _log_times(training, informative)
+    timed, failed = np.flatnonzero(np.isfinite(times)), np.flatnonzero(~np.isfinite(times))
+    if len(informative) > most:
+        timed = timed[_telling(times[timed], max(2 * most // 3, most - len(failed)))]
+        failed = failed[max(0, len(failed) - (most - len(timed))) :]
+    return [informative[int(index)] for index in np.sort(np.concatenate([timed, failed]))]
+
+
+def _log_times(training: Training, told: Sequence[Seen]) -> FloatColumn:
+    """Logarithms of seconds per token, NaN for what was not measured."""
+    tokens = [one.plan.global_batch_size * training.model.seq_len for one in told]
+    return np.log([nan if one.step_time_s is None else one.step_time_s for one in told]) - np.log(tokens)
+
+
+def _log_peaks(told: Sequence[Seen]) -> FloatColumn:
+    logs: FloatColumn = np.log([nan if one.peak_bytes is None else one.peak_bytes for one in told])
+    return logs
+
+
+def _teaches(one: Seen) -> bool:
+    if one.verdict is None or not one.verdict.informative:
+        return False
+    return one.score is None or (isfinite(one.score) and one.step_time_s is not None)
+
+
+def _verdict(one: Seen) -> Verdict:
+    assert one.verdict is not None
+    return one.verdict
+
+
+def _telling(log_times: FloatColumn, most: int) -> npt.NDArray[np.int64]:
+    """Positions of at most `most` observations: the fastest third, the latest third, and others evenly, in order."""
+    count = len(log_times)
+    if count <= most:
+        return np.arange(count)
+    third = max(1, most // 3)
+    chosen = {*np.argsort(log_times, kind="stable")[:third].tolist(), *range(count - third, count)}
+    others = [index for index in range(count) if index not in chosen]
+    spread = np.linspace(0, len(others) - 1, max(0, most - len(chosen))).round().astype(int)
+    return np.array(sorted(chosen | {others[index] for index in spread}), dtype=np.int64)
+
+
+def _cost(informative: Sequence[Seen]) -> Cost:
+    good = [(one.held_s, one.step_time_s) for one in informative if one.held_s and one.step_time_s]
+    failed = [one.held_s for one in informative if one.held_s and one.step_time_s is None]
+    return cost_of([held for held, _ in good], [step for _, step in good], failed)

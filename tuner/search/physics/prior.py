@@ -1,0 +1,107 @@
+"""What the physics says of plans before any is tried: the numbers that a posterior starts from, row by row.
+
+Times are logarithms of seconds per token, since the batch may be free, so that smaller is better for every objective.
+Rows of other trainings (another model, another size of the cluster) stand in the same units beside them: that is how
+earlier campaigns teach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import log, log2
+
+import numpy as np
+import numpy.typing as npt
+
+from meshtune.search_spaces.columns import Columns, FloatColumn
+from meshtune.search_spaces.physics.constants import CONSTANTS, DEFAULTS, MEMORY_CONSTANTS, PRIOR_LOG_SD, TIME_CONSTANTS
+from meshtune.search_spaces.physics.estimate import log_peak, log_step, slopes
+from meshtune.search_spaces.physics.estimates import Training, usable_bytes
+from meshtune.search_spaces.physics.unknown_speeds import with_usual_speeds
+
+Matrix = npt.NDArray[np.float64]
+
+# How far apart two values are for the posterior, in units of a length scale of 1. Degrees and sizes count in factors
+# of 2; what changes the code that runs (a stage of ZeRO, recomputation) is further apart. The scales of an earlier
+# campaign count less: the physics carries most of what they change.
+FACTORS = ("tp", "pp", "dp", "cp", "ep", "vpp", "micro_batch_size", "grad_accum_steps", "recompute_interval")
+PER_FACTOR = 1 / 2
+PER_CHOICE = 1 / 1.5
+PER_SCALE = 1 / 4
+# Of the peak, reached by plans of which nothing is known.
+USUAL_SHARE = 0.4
+# A network that retries sends: every transfer between stages takes a quarter of a second, as in a public table of H100
+# (docs/log.md). No slope of the default, half a millisecond, leads there.
+STALLED = replace(DEFAULTS, send_overhead_s=0.25)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Plans as the posterior sees them. features: plans x features, in units of length. step_slopes, peak_slopes: plans
+    x constants, derivatives of the logarithms below by the constants', times the standard deviation of each; no columns
+    where they were left out. campaign:
+    0 for the task's own, then one number for each earlier campaign.
+
+    log_step: log of the expected seconds per token. log_stalled: the same, where transfers between stages stall.
+    log_peak: log of the expected bytes at the fullest rank. log_ideal: as log_step, if all plans reached the same share
+    of the peak. log_tokens: of a step. log_capacity: of the memory that a rank can use.
+    """
+
+    features: Matrix
+    step_slopes: Matrix
+    peak_slopes: Matrix
+    log_step: FloatColumn
+    log_stalled: FloatColumn
+    log_peak: FloatColumn
+    log_ideal: FloatColumn
+    log_tokens: FloatColumn
+    log_capacity: FloatColumn
+    campaign: FloatColumn
+
+    def __len__(self) -> int:
+        return len(self.log_step)
+
+    def take(self, index: npt.NDArray[np.integer] | slice) -> Rows:
+        """Some of the rows."""
+        return Rows(*(getattr(self, name)[index] for name in Rows.__slots__))
+
+
+def stack(parts: Sequence[Rows]) -> Rows:
+    """The rows of all parts, one after the other."""
+    return Rows(*(np.concatenate([getattr(part, name) for part in parts]) for name in Rows.__slots__))
+
+
+def rows_of(training: Training, columns: Columns, campaign: int = 0, *, sloped: bool = True) -> Rows:
+    """What the physics says of these plans; with a usual speed where one of the cluster is unknown. sloped False: none
+    has slopes, which saves most of the work and of the memory."""
+    count = len(columns["tp"])
+    training = with_usual_speeds(training)
+    model, devices = training.model, training.cluster.devices
+    sequences = columns["micro_batch_size"] * columns["grad_accum_steps"] * columns["dp"]
+    tokens = np.log(sequences * float(model.seq_len))
+    peak = training.cluster.device.peak_flops[training.framework.dtype]
+    ideal = np.full(count, log(model.flops_per_token / devices / (USUAL_SHARE * peak)))
+    sd = np.array([PRIOR_LOG_SD[name] for name in CONSTANTS])
+    flat = np.zeros((count, 0))
+    scales = [log2(devices), log2(model.parameters), log2(model.seq_len)]
+    return Rows(
+        features=np.concatenate([_features(columns), np.tile(np.array(scales) * PER_SCALE, (count, 1))], axis=1),
+        step_slopes=slopes(log_step, training, columns, DEFAULTS, TIME_CONSTANTS) * sd if sloped else flat,
+        peak_slopes=slopes(log_peak, training, columns, DEFAULTS, MEMORY_CONSTANTS) * sd if sloped else flat,
+        log_step=log_step(training, columns, DEFAULTS) - tokens,
+        log_stalled=log_step(training, columns, STALLED) - tokens,
+        log_peak=log_peak(training, columns, DEFAULTS),
+        log_ideal=ideal,
+        log_tokens=tokens,
+        log_capacity=np.full(count, log(usable_bytes(training.cluster))),
+        campaign=np.full(count, float(campaign)),
+    )
+
+
+def _features(columns: Columns) -> Matrix:
+    zero, recompute, schedule = columns["zero_stage"], columns["recompute"], columns["schedule"]
+    stages = [np.asarray(zero >= stage, dtype=np.float64) for stage in (1, 2, 3)]
+    choices = [*stages, recompute, columns["sequence_parallel"], schedule, columns["context"]]
+    factors = [np.log2(columns[name]) * PER_FACTOR for name in FACTORS]
+    return np.stack([*factors, *(choice * PER_CHOICE for choice in choices)], axis=1)

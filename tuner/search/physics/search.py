@@ -1,0 +1,121 @@
+"""The default search: the physics orders the plans, and what was measured corrects it, trial by trial.
+
+Every legal plan is weighed: the expected improvement over the best measured speed, times the probability that the plan
+runs, over what its trial costs. The speed is the physics' prediction with a residual that is learnt (`speed`), the
+probability is the memory estimate's with a residual of its own (`feasibility`); both hold hypotheses that trust the
+physics and some that do not, so that a wrong prior is found out. Plans under way count as measured just as expected.
+
+Exact for all plans as long as plans times observations is moderate (`MOST_WEIGHED`); beyond that the plans are first
+ranked by the most telling observations alone, and the best `SCREENED` of them are weighed exactly. All that is kept
+between asks is what the task alone says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshtune.tuner.campaign.proposal import Choice, Proposal
+from meshtune.tuner.search.base import Search, Seen, Task
+from meshtune.tuner.search.library.surrogate import derived_seed
+from meshtune.tuner.search.options import parse_options
+from meshtune.tuner.search.physics.batch import Batch
+from meshtune.tuner.search.physics.belief import Belief, PhysicsOptions, believe
+from meshtune.tuner.search.physics.catalogue import Catalogue, RowsOf
+from meshtune.tuner.search.physics.history import Trials, flat, read_trials
+from meshtune.tuner.search.physics.prior import Rows, rows_of, stack
+from meshtune.tuner.search.physics.pruning import surely_out_of_memory
+from meshtune.tuner.search.physics.speed import Component
+from meshtune.tuner.search.physics.threads import one_thread
+from meshtune.tuner.search.physics.weighing import Weighing
+
+# Plans times observations that are weighed at once.
+MOST_WEIGHED = 3_000_000
+SCREENED = 4_000
+SCREENED_BY = 24
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was worked out for the task of the last ask, to be used again by the next one."""
+
+    catalogue: Catalogue | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicsSearch:
+    """Expected improvement under a physical prior. rows_of: what the physics says of plans; experiments distort it."""
+
+    seed: int
+    options: PhysicsOptions = field(default_factory=PhysicsOptions)
+    rows_of: RowsOf = rows_of
+    _known: _Known = field(default_factory=_Known, compare=False)
+
+    @one_thread()
+    def ask(self, task: Task, seen: Sequence[Seen], n: int) -> Proposal:
+        if n <= 0 or not len(task.space):
+            return Proposal(())
+        catalogue = self._catalogue(task)
+        trials = read_trials(task, seen, catalogue)
+        hopeful = trials.unseen
+        if self.options.fits:
+            hopeful = hopeful[~surely_out_of_memory(task.space.columns, trials.ran_out)[hopeful]]
+        seed = derived_seed(self.seed, seen)
+        weighed = self._screened(trials, catalogue, hopeful, seed)
+        choices: list[Choice] = []
+        chance: float | None = 0.0 if len(trials.best) else None
+        if len(weighed):
+            batch = self._batch(trials, catalogue.sloped(weighed), task, seed)
+            chance = batch.weighing.chance_left(task.tolerance)
+            for at, weighing in batch.choices(n):
+                choices.append(Choice(task.space[int(weighed[at])], weighing.expectation(at)))
+        # What surely runs out of memory, or was screened out, comes when nothing else is left.
+        rest = np.setdiff1d(trials.unseen, weighed)[: n - len(choices)]
+        choices += [Choice(task.space[int(index)]) for index in rest]
+        return Proposal(tuple(choices), chance)
+
+    def _screened(
+        self, trials: Trials, catalogue: Catalogue, hopeful: npt.NDArray[np.int64], seed: int
+    ) -> npt.NDArray[np.int64]:
+        observations = max(len(trials.measured), len(trials.tried.rows), SCREENED_BY)
+        if catalogue.complete and len(hopeful) * observations <= MOST_WEIGHED:
+            return hopeful
+        first, candidates = trials.first_look(SCREENED_BY), flat(catalogue.legal.take(hopeful))
+        belief = believe(first, self.options)
+        components = belief.speeds.at(candidates)
+        first_look = self._weighing(first, candidates, belief, components, catalogue.task, seed).worth()
+        return np.sort(hopeful[np.argsort(-first_look, kind="stable")[:SCREENED]])
+
+    def _batch(self, trials: Trials, candidates: Rows, task: Task, seed: int) -> Batch:
+        belief = believe(trials, self.options)
+        views = belief.speeds.views(stack([candidates, trials.pending]))
+        weighing = self._weighing(trials, candidates, belief, views.components(len(candidates)), task, seed)
+        return Batch(weighing, views, belief.memory(trials.pending).peak)
+
+    def _weighing(
+        self, trials: Trials, candidates: Rows, belief: Belief, components: Sequence[Component], task: Task, seed: int
+    ) -> Weighing:
+        best = float(np.min(trials.own_times)) if self.options.residual and len(trials.own_times) else None
+        return Weighing(
+            trials=trials,
+            rows=candidates,
+            speeds=belief.speeds,
+            components=components,
+            memory=belief.memory(candidates),
+            best=best,
+            pareto=task.pareto,
+            seed=seed,
+        )
+
+    def _catalogue(self, task: Task) -> Catalogue:
+        if self._known.catalogue is None or self._known.catalogue.task is not task:
+            self._known.catalogue = Catalogue(task, self.rows_of)
+        return self._known.catalogue
+
+
+def create(seed: int, options: Mapping[str, Any]) -> Search:
+    return PhysicsSearch(seed, parse_options("physics", PhysicsOptions, options))

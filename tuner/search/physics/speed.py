@@ -1,0 +1,171 @@
+"""How fast plans are believed to be, after what was measured: a mixture of hypotheses about the physics' error.
+
+Each hypothesis is a Gaussian process over log(measured / expected). Two trust the physics, one closely and one loosely;
+one expects a network that stalls; two trust nothing, and take every plan for equally fast at first. Their weights
+follow from how well each foretold what was measured (their evidence), so a prior that is badly wrong is found out
+within a few trials and no longer followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from meshtune.search_spaces.columns import FloatColumn
+from meshtune.tuner.search.physics.gaussian import Field, Points, Process, View, condition, tamed
+from meshtune.tuner.search.physics.prior import Matrix, Rows
+
+# Between two runs of one plan, as a standard deviation of logarithms.
+NOISE = 0.05
+# A run this many standard deviations from what all others say is taken for a sick node's.
+FAR = 4.0
+# Of seconds per token, when nothing is measured: a cluster may be slower or faster as a whole, by a factor of e.
+OFFSET = 1.0
+CAMPAIGN_OFFSET = 0.1
+# Degrees of freedom of the tails.
+FREEDOM = 3.0
+# On the diagonal of a covariance that is drawn from: plans that are all but equal would else make it indefinite.
+ROUNDING = 1e-7
+# What weighs less than this is left out: it would cost as much as the others.
+LEAST_WEIGHT = 1e-3
+
+
+class Expects(StrEnum):
+    """What a hypothesis expects of plans: the physics' times; those where transfers between stages stall; all alike."""
+
+    PHYSICS = "physics"
+    STALLS = "stalls"
+    ALIKE = "alike"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hypothesis:
+    """weight: before any measurement."""
+
+    weight: float
+    expects: Expects
+    field: Field
+
+
+def _hypothesis(weight: float, expects: Expects, slopes: float, amplitude: float, length: float) -> Hypothesis:
+    field = Field(slopes=slopes, amplitude=amplitude, length=length, offset=OFFSET, campaign_offset=CAMPAIGN_OFFSET)
+    return Hypothesis(weight=weight, expects=expects, field=field)
+
+
+# Chosen on the public H100 and A100 tables, where wide ranges of them do equally well (docs/log.md).
+HYPOTHESES = (
+    _hypothesis(0.45, Expects.PHYSICS, slopes=1.0, amplitude=0.08, length=1.0),
+    _hypothesis(0.27, Expects.PHYSICS, slopes=2.0, amplitude=0.2, length=1.0),
+    _hypothesis(0.1, Expects.STALLS, slopes=2.0, amplitude=0.2, length=1.0),
+    _hypothesis(0.09, Expects.ALIKE, slopes=0.0, amplitude=0.4, length=1.0),
+    _hypothesis(0.09, Expects.ALIKE, slopes=0.0, amplitude=0.5, length=2.0),
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Component:
+    """One hypothesis after the measurements, for some plans: mean and standard deviation of log(seconds per token)."""
+
+    weight: float
+    mean: FloatColumn
+    sd: FloatColumn
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Views:
+    """The speeds of some plans, kept up while these are believed one after the other. kept: by hypothesis its weight,
+    what it expects of the plans, and the view of its residual."""
+
+    kept: Sequence[tuple[float, FloatColumn, View]]
+
+    def components(self, count: int | None = None) -> list[Component]:
+        """What each hypothesis says of the first `count` plans, or of all."""
+        return [Component(weight, (base + view.mean)[:count], view.sd[:count]) for weight, base, view in self.kept]
+
+    def believing(self, at: npt.NDArray[np.int64]) -> Views:
+        """As if the plans at these positions had been measured just as each hypothesis expects: the means stay, the
+        doubt goes."""
+        return Views([(weight, base, view.believing(at, NOISE**2)) for weight, base, view in self.kept])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Speeds:
+    """The hypotheses that are left, each with its weight and its process (None before any measurement)."""
+
+    kept: Sequence[tuple[float, Hypothesis, Process | None]]
+
+    def at(self, rows: Rows) -> list[Component]:
+        """What each hypothesis says of these plans."""
+        found = []
+        for weight, hypothesis, process in self.kept:
+            view = _view(hypothesis, process, rows)
+            found.append(Component(weight, expected(hypothesis, rows) + view.mean, view.sd))
+        return found
+
+    def views(self, rows: Rows) -> Views:
+        """The same, to be kept up while plans are believed. It holds a matrix of plans x observations for each."""
+        return Views([(weight, expected(one, rows), _view(one, process, rows)) for weight, one, process in self.kept])
+
+    def draw(self, rows: Rows, count: int, random: np.random.Generator) -> Matrix:
+        """Joint samples of log(seconds per token): about `count` x plans. Their tails are Student's t: steps of real
+        clusters are further off, more often, than a normal distribution has it (docs/log.md)."""
+        samples = []
+        for weight, hypothesis, process in self.kept:
+            points, base = points_of(rows), expected(hypothesis, rows)
+            mean, covariance = (
+                (np.zeros(len(rows)), hypothesis.field.between(points, points))
+                if process is None
+                else process.joint(points)
+            )
+            lower = np.linalg.cholesky(covariance + ROUNDING * np.eye(len(rows)))
+            draws = max(1, round(weight * count))
+            # Divided by a chi, the whole draw is a multivariate Student's t.
+            normal = random.standard_normal((draws, len(rows)))
+            scale = np.sqrt(FREEDOM / random.chisquare(FREEDOM, (draws, 1)))
+            samples.append(base + mean + scale * (normal @ lower.T))
+        return np.concatenate(samples)
+
+
+def _view(hypothesis: Hypothesis, process: Process | None, rows: Rows) -> View:
+    points = points_of(rows)
+    if process is None:
+        return View(hypothesis.field, points, np.zeros(len(rows)), hypothesis.field.variance(points))
+    return process.view(points)
+
+
+def learn_speeds(
+    rows: Rows, log_times: FloatColumn, weights: FloatColumn, hypotheses: Sequence[Hypothesis] = HYPOTHESES
+) -> Speeds:
+    """The hypotheses after these measurements. log_times: of seconds per token. weights: how much each counts."""
+    if not len(rows):
+        total = sum(hypothesis.weight for hypothesis in hypotheses)
+        return Speeds([(hypothesis.weight / total, hypothesis, None) for hypothesis in hypotheses])
+    points, processes, evidence = points_of(rows), [], []
+    for hypothesis in hypotheses:
+        residuals = log_times - expected(hypothesis, rows)
+        noise = tamed(hypothesis.field, points, residuals, NOISE**2 / weights, FAR)
+        processes.append(condition(hypothesis.field, points, residuals, noise))
+        evidence.append(np.log(hypothesis.weight) + processes[-1].log_evidence)
+    shares = np.exp(np.array(evidence) - max(evidence))
+    shares /= shares.sum()
+    shares[shares < LEAST_WEIGHT] = 0.0
+    shares /= shares.sum()
+    return Speeds([kept for kept in zip(shares.tolist(), hypotheses, processes, strict=True) if kept[0] > 0])
+
+
+def expected(hypothesis: Hypothesis, rows: Rows) -> FloatColumn:
+    match hypothesis.expects:
+        case Expects.PHYSICS:
+            return rows.log_step
+        case Expects.STALLS:
+            return rows.log_stalled
+        case Expects.ALIKE:
+            return rows.log_ideal
+
+
+def points_of(rows: Rows) -> Points:
+    return Points(rows.features, rows.step_slopes, rows.campaign)

@@ -1,0 +1,173 @@
+"""What earlier campaigns teach a new one: which of them count, how much each, and at most how many of their trials.
+
+A campaign counts when the same training code ran on the same device: the physics' errors belong to those. Model, node
+count, batch and sequence length may differ; the search sees them in `Past.training`. What else differs makes it count
+less: docs/warm-start.md has the weights and their reasons.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import log2
+
+from meshtune.runners.outcome import Verdict
+from meshtune.runners.registry import UnknownBackend
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.estimates import Training
+from meshtune.tuner.campaign.campaign import Campaign, Lesson
+from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.prediction.predict import training_of
+from meshtune.tuner.search.ask import history
+from meshtune.tuner.search.base import Past
+from meshtune.tuner.search.physics.speed import NOISE
+
+# By how much the physics' error for one plan is taken to differ, as standard deviations of its logarithm: judged.
+OTHER_RELEASE, UNKNOWN_RELEASE = 0.10, 0.05
+OTHER_CLUSTER = 0.10
+OTHER_FAMILY = 0.10
+# A search's time grows with what it learns from, and the nearest campaigns come first.
+MOST_CAMPAIGNS, MOST_TRIALS, MOST_TRIALS_EACH = 50, 200, 50
+# What teaches: a time, and a lack of memory. What crashed or took too long there may do well elsewhere.
+TEACHING = (Verdict.OK, Verdict.OOM)
+# A device's driver and Python come in many versions, and a step's time hardly depends on them.
+IDLE_SOFTWARE = frozenset({"driver", "python"})
+_RELEASE = re.compile(r"\d+\.\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """One campaign as another one's search sees it."""
+
+    campaign_id: str
+    past: Past
+
+    @property
+    def lesson(self) -> Lesson:
+        return Lesson(campaign_id=self.campaign_id, trials=len(self.past.seen), weight=self.past.weight)
+
+
+def learn_from(
+    campaign: Campaign,
+    own: Sequence[Trial],
+    others: Sequence[Campaign],
+    trials_of: Callable[[str], Sequence[Trial]],
+) -> list[Earlier]:
+    """What the campaign's search learns from others (newest first): the most alike, then the nearest in scale first.
+
+    own: its own trials, for the software that it runs on; while none is measured, it is taken to be the newest
+    campaign's. trials_of: the first MOST_TRIALS_EACH trials of a campaign; called until MOST_TRIALS teach something.
+    """
+    taught: dict[str, list[Trial]] = {}
+    left = MOST_TRIALS
+    alike = related(campaign, others)
+    for other in alike:
+        teaching = [trial for trial in trials_of(other.id) if trial.verdict in TEACHING]
+        taught[other.id] = teaching[:left]
+        left -= len(taught[other.id])
+        if left == 0:
+            break
+    software = software_of(own) or _newest_software(others, taught)
+    return [
+        Earlier(
+            other.id,
+            Past(
+                training=training_of(other.spec),
+                seen=tuple(history(other.spec, taught[other.id])),
+                weight=weight_of(
+                    *doubts(campaign.spec, other.spec), release_doubt(software, software_of(taught[other.id]))
+                ),
+            ),
+        )
+        for other in alike
+        if taught.get(other.id)
+    ]
+
+
+def related(campaign: Campaign, others: Sequence[Campaign]) -> list[Campaign]:
+    """Those of the others that count, itself never: the most alike first, of those the nearest in scale."""
+    training = training_of(campaign.spec)
+    near: list[tuple[float, float, Campaign]] = []
+    for other in others:
+        try:
+            theirs = training_of(other.spec)
+        except (InvalidValue, UnknownBackend):  # written for a meshtune that knew its workload
+            continue
+        if other.id != campaign.id and _ground(campaign.spec, training) == _ground(other.spec, theirs):
+            near.append((-weight_of(*doubts(campaign.spec, other.spec)), distance(training, theirs), other))
+    return [other for _, _, other in sorted(near, key=lambda entry: entry[:2])]
+
+
+def weight_of(*doubts: float) -> float:
+    """How much an observation counts that is off by so much, beside what one run is off from the next."""
+    return NOISE**2 / (NOISE**2 + sum(doubt**2 for doubt in doubts))
+
+
+def doubts(spec: CampaignSpec, other: CampaignSpec) -> tuple[float, float]:
+    """What follows from the two specs: of the cluster, and of the model."""
+    same_cluster = _fabric(spec.cluster, other.cluster.nodes) == _fabric(other.cluster, other.cluster.nodes)
+    same_family = _family(spec.model) == _family(other.model)
+    return (0.0 if same_cluster else OTHER_CLUSTER, 0.0 if same_family else OTHER_FAMILY)
+
+
+def release_doubt(software: Mapping[str, str], theirs: Mapping[str, str]) -> float:
+    """What follows from the versions: of a library that both name, major and minor version count."""
+    shared = (software.keys() & theirs.keys()) - IDLE_SOFTWARE
+    if not shared:
+        return UNKNOWN_RELEASE
+    return 0.0 if all(release_of(software[name]) == release_of(theirs[name]) for name in shared) else OTHER_RELEASE
+
+
+def software_of(trials: Sequence[Trial]) -> Mapping[str, str]:
+    """What the last measured one of the trials ran on; empty where none tells."""
+    told = [trial.measurement.software for trial in trials if trial.measurement is not None]
+    return next((software for software in reversed(told) if software), {})
+
+
+def lessons_text(lessons: Sequence[Lesson]) -> str:
+    """How much is learnt from, in words; empty where it is nothing."""
+    if not lessons:
+        return ""
+    trials = sum(lesson.trials for lesson in lessons)
+    return (
+        f"learns from {len(lessons)} earlier campaign{'' if len(lessons) == 1 else 's'}, "
+        f"{trials} trial{'' if trials == 1 else 's'}"
+    )
+
+
+def _newest_software(others: Sequence[Campaign], taught: Mapping[str, Sequence[Trial]]) -> Mapping[str, str]:
+    return next((software for other in others if (software := software_of(taught.get(other.id, ())))), {})
+
+
+def release_of(version: str) -> str:
+    """Major and minor version; the whole text where it does not begin with them."""
+    found = _RELEASE.match(version)
+    return version if found is None else found[0]
+
+
+def _ground(spec: CampaignSpec, training: Training) -> tuple[str, ...]:
+    """What must be the same. The workload's name is among it because simulated jobs play real training codes."""
+    device, framework = training.cluster.device, training.framework
+    return (spec.workload.kind, framework.name, framework.dtype, device.name, device.kind)
+
+
+def _fabric(cluster: ClusterSpec, nodes: int) -> tuple[object, ...]:
+    """What of a cluster its jobs on so many nodes could tell from another one."""
+    inside = (cluster.device, cluster.devices_per_node, cluster.devices_per_module, cluster.module_link)
+    network = (cluster.network_link, cluster.nodes_per_rack, cluster.rack_link) if nodes > 1 else ()
+    return (*inside, cluster.node_link, *network)
+
+
+def _family(model: ModelSpec) -> tuple[object, ...]:
+    """What a layer is made of, whatever its size."""
+    return (model.norm, model.activation, model.position, model.experts > 0)
+
+
+def distance(training: Training, other: Training) -> float:
+    """How far apart in scale: doublings of devices, of weights and of sequence length, added up."""
+    scales = [(each.cluster.devices, each.model.parameters, each.model.seq_len) for each in (training, other)]
+    return sum(abs(log2(own / theirs)) for own, theirs in zip(*scales, strict=True))

@@ -1,0 +1,247 @@
+"""This process as a holder of campaigns: it takes leases, keeps them alive, and knows until when it may trust them.
+
+A thread renews the holder's life, however long a tick takes. What the store refuses needs no trust (see
+`Leases.guarding`); sending a job does, since no database stands between us and a runner: `Hold.confirm`.
+
+A process that died on this machine need not be waited for: its file in the home is locked by the kernel while it lives.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.service.telemetry import Tally
+from meshtune.tuner.store import Lease, Store, StoreError
+
+# A dead holder's campaigns are free after so long. It is renewed four times as often.
+LEASE_S = 10.0
+# Of a lease's length, the holder trusts so much: clocks of two machines do not run at quite the same speed.
+TRUSTED = 0.9
+# A thread that stops may wait for a database that is silent.
+STOP_LIMIT_S = 0.5
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_log = logging.getLogger(__name__)
+
+
+class CampaignBusy(RuntimeError):
+    """Another living process works on the campaign; it must stop first."""
+
+
+def uptime() -> float:
+    """Seconds on a clock that nobody sets; where the system has one, it goes on while the machine sleeps."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def told(holder: str) -> str:
+    """A holder's name as messages call it: machine and process."""
+    return holder.rpartition(":")[0] or "unknown"
+
+
+@dataclass(slots=True)
+class Hold:
+    """One campaign in this process's hands. unbroken: how many breaks of its life the holder had seen when the lease
+    was last known to be good."""
+
+    lease: Lease
+    holder: Holder
+    unbroken: int
+
+    def confirm(self) -> None:
+        """Return only while nobody else can have the campaign. Raises LeaseLost, and StoreError where nobody knows."""
+        self.holder.confirm(self)
+
+
+class Holder:
+    """All leases of one process. `take`, `hold`, `release` and `leave` from one thread.
+
+    lease_s: how long a lease outlives its last renewal. clock: seconds, see `uptime`. holds: by campaign.
+    changes: how many campaigns were taken, released and lost to another process.
+    """
+
+    def __init__(self, store: Store, home: Home, lease_s: float = LEASE_S, clock: Callable[[], float] = uptime) -> None:
+        self.name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
+        self.holds: dict[str, Hold] = {}
+        self.changes = Tally()
+        self._store, self._home = store, home
+        self._lease_s, self._clock = lease_s, clock
+        self._renewing = threading.Lock()
+        self._deadline, self._breaks = -inf, 0
+        self._serves = False
+        self._proof: int | None = None
+
+    def take(self, campaign_ids: Collection[str]) -> None:
+        """Take those of the campaigns that nobody has, and those of a process that surely ended."""
+        if not campaign_ids:
+            return
+        self.live()
+        # Also of one whose lease is over: who surely ended sends nothing, so what it was about to send is not given up.
+        for other in self._store.leases.holders(campaign_ids) - {self.name}:
+            self.bury(other)
+        breaks = self._breaks
+        for id, lease in self._store.leases.take(self.name, campaign_ids).items():
+            self.holds[id] = Hold(lease, self, breaks)
+            self.changes.add("taken")
+
+    def hold(self, campaign_id: str) -> Hold:
+        """The campaign, taken now if need be. Raises CampaignBusy where a living process has it, LeaseLost where one
+        has taken it from us."""
+        if campaign_id not in self.holds:
+            self.take([campaign_id])
+        if campaign_id not in self.holds:
+            other = self._store.leases.driver(campaign_id)
+            if not other:
+                self.take([campaign_id])
+        if campaign_id not in self.holds:
+            raise CampaignBusy(f"process {told(other)} is working on campaign {campaign_id}")
+        hold = self.holds[campaign_id]
+        hold.confirm()
+        return hold
+
+    def create(self, campaign: Campaign) -> None:
+        """Keep a new campaign in the store, this holder's from the start. Raises AlreadyExists."""
+        self.live()
+        breaks = self._breaks
+        self._store.create_campaign(campaign, holder=self.name)
+        self.holds[campaign.id] = Hold(Lease(campaign.id, self.name, 1), self, breaks)
+
+    def confirm(self, hold: Hold) -> None:
+        """As `Hold.confirm`."""
+        while True:
+            if self._clock() >= self._deadline:
+                self.renew()
+            elif hold.unbroken == self._breaks:
+                return
+            else:
+                breaks = self._breaks
+                self._store.leases.require(hold.lease)
+                hold.unbroken = breaks
+
+    def forget(self, campaign_id: str) -> None:
+        """Let go of a campaign that is another's now."""
+        if self.holds.pop(campaign_id, None) is not None:
+            self.changes.add("lost")
+
+    def release(self, campaign_id: str) -> None:
+        """Let others take the campaign at once."""
+        hold = self.holds.pop(campaign_id, None)
+        if hold is not None:
+            self.changes.add("released")
+            self._store.leases.release(hold.lease)
+
+    def leave(self) -> None:
+        """Release everything; this holder drives nothing any more."""
+        self.holds.clear()
+        proof, self._proof = self._proof, None
+        known, self._deadline = self._deadline > -inf, -inf
+        try:
+            if known:
+                self._store.leases.leave(self.name)
+            if proof is not None:
+                self._file.unlink(missing_ok=True)
+        finally:
+            # Where the store did not hear of it, the file that nobody locks tells it.
+            if proof is not None:
+                os.close(proof)
+
+    def renew(self) -> None:
+        """Be alive for the length of a lease from now. A life that may have ended meanwhile was broken."""
+        with self._renewing:
+            begun = self._clock()
+            self._store.leases.renew(self.name, self._lease_s, serves=self._serves)
+            if self._clock() >= self._deadline:
+                self._breaks += 1  # before the deadline moves: who trusts the new one must see the break
+            self._deadline = begun + TRUSTED * self._lease_s
+
+    @contextmanager
+    def beating(self, *, serves: bool) -> Iterator[None]:
+        """Renew from a thread meanwhile. serves: other servers count on this one to take its share of all campaigns."""
+        self._serves = serves
+        stop = threading.Event()
+        thread = threading.Thread(target=self._beat, args=(stop,), name="heartbeat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(STOP_LIMIT_S)
+            self._serves = False
+
+    def bury(self, holder: str) -> bool:
+        """True where that holder surely ended, and what it had is free now."""
+        path = self._home.holder(holder)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            # Another machine's locks may not be seen here: whatever its file system promises, only this kernel counts.
+            if os.pread(descriptor, 64, 0) != _boot_id():
+                return False
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        self._store.leases.leave(holder)
+        path.unlink(missing_ok=True)
+        return True
+
+    def _beat(self, stop: threading.Event) -> None:
+        silent = False
+        while not stop.is_set():
+            try:
+                self.renew()
+                silent = False
+            except StoreError as error:
+                if not silent:
+                    _log.warning("the leases of this process cannot be renewed: %s", error)
+                silent = True
+            stop.wait(self._lease_s / 4)
+
+    def live(self) -> None:
+        """Be known as alive."""
+        if self._proof is None:
+            self._prove()
+        if self._clock() >= self._deadline:
+            self.renew()
+
+    @property
+    def _file(self) -> Path:
+        return self._home.holder(self.name)
+
+    def _prove(self) -> None:
+        """Lock a file that tells others on this machine that we live. Where that is impossible they wait instead."""
+        boot_id = _boot_id()
+        if not boot_id:
+            return
+        with suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.pwrite(descriptor, boot_id, 0)
+            except OSError:
+                os.close(descriptor)
+                raise
+            self._proof = descriptor
+
+
+def _boot_id() -> bytes:
+    """Which start of which kernel this is; empty where nobody says."""
+    try:
+        return _BOOT_ID.read_bytes().strip()
+    except OSError:
+        return b""

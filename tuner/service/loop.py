@@ -1,0 +1,231 @@
+"""Drives campaigns tick by tick until they are done, and waits out what passes: a silent runner, a locked database, a
+quota that is used up by others.
+
+Trouble is remembered for people to see, and tried again with growing pauses. What cannot pass is raised.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Set
+from functools import partial
+
+from meshtune.runners.base import RunnerError
+from meshtune.tuner.campaign.trial import TrialState
+from meshtune.tuner.service.cpu_budget import Thinking, always
+from meshtune.tuner.service.leases import CampaignBusy, told
+from meshtune.tuner.service.quotas import InvalidLimits
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.service.spread import surplus, wanted
+from meshtune.tuner.store import NotFound, Standing, StoreError, StoreUnavailable
+
+# Between two looks at jobs that did nothing new.
+PERIOD_S = 0.1
+LONGEST_PAUSE_S = 30.0
+# Between two looks at which campaigns there are and who drives them.
+LOOK_S = 0.25
+# Campaigns that do nothing new are looked at for so small a part of the time: idle services leave the machine alone.
+IDLE_SHARE = 0.1
+LONGEST_REST_S = 5.0
+DRIVEN = "driven by "
+_log = logging.getLogger(__name__)
+
+
+class Driver:
+    """Ticks campaigns for one service, from one thread. troubles: what is wrong just now, by campaign."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._tries: dict[str, int] = {}
+        self._not_before: dict[str, float] = {}
+        self.troubles: dict[str, str] = {}
+
+    def step(self, campaign_id: str, may_think: Callable[[], bool] = always) -> bool:
+        """One tick, unless the campaign waits out some trouble; True when something was done.
+
+        may_think: see `Service.tick`. Raises what trying again does not mend: CampaignBusy, StoreError other than a
+        passing one.
+        """
+        if time.monotonic() < self._not_before.get(campaign_id, 0.0):
+            return False
+        try:
+            with self._service.telemetry.tick_s.timing():
+                acted = self._service.tick(campaign_id, may_think)
+            waits = "" if acted else self._service.waits(campaign_id)
+        except RunnerError as error:
+            return self.trouble(campaign_id, f"the runner: {error}")
+        except InvalidLimits as error:
+            return self.trouble(campaign_id, str(error))
+        except StoreUnavailable as error:
+            if not error.transient:
+                raise
+            return self.trouble(campaign_id, str(error))
+        self._tries.pop(campaign_id, None)
+        self._not_before.pop(campaign_id, None)
+        self.troubles.pop(campaign_id, None)
+        if waits:
+            self.troubles[campaign_id] = waits
+        return acted
+
+    def trouble(self, campaign_id: str, message: str) -> bool:
+        """Remember what is wrong and leave the campaign alone for a while, longer each time. Always False."""
+        tries = self._tries.get(campaign_id, 0) + 1
+        self._tries[campaign_id] = tries
+        self._not_before[campaign_id] = time.monotonic() + min(LONGEST_PAUSE_S, 0.5 * 2 ** min(tries, 10))
+        self.troubles[campaign_id] = message
+        return False
+
+    def forget_but(self, campaign_ids: Set[str]) -> None:
+        """Remember nothing of other campaigns than these: they are over, and there come ever more of them."""
+        forget_but(campaign_ids, self._tries, self._not_before)
+
+
+class Rounds:
+    """Ticks what is due of this process's share of all campaigns, and sees to it that it has its share."""
+
+    def __init__(self, driver: Driver, service: Service) -> None:
+        self._driver, self._service = driver, service
+        self._holder = service.works.holder
+        self._thinking = Thinking()
+        self._looks_at = 0.0
+        self._due: dict[str, float] = {}
+        self._idle_s: dict[str, float] = {}
+
+    def go(self, stop: threading.Event) -> float:
+        """Tick each campaign that is due once; the seconds until another one is. Ends early when `stop` is set."""
+        self._look()
+        idle: list[str] = []
+        for campaign_id in self._thinking.in_turn(list(self._holder.holds)):
+            if stop.is_set():
+                return 0.0
+            self._look()  # a tick may take long
+            if campaign_id not in self._holder.holds or self._due.get(campaign_id, 0.0) > time.monotonic():
+                continue
+            begun = time.thread_time()
+            if self._step(campaign_id):
+                continue
+            if self._thinking.refused(campaign_id):
+                self._due[campaign_id] = time.monotonic() + self._thinking.refill_s
+            else:
+                idle.append(campaign_id)
+                self._idle_s[campaign_id] = time.thread_time() - begun
+        held = self._holder.holds
+        now, rest_s = time.monotonic(), sum(self._idle_s.get(id, 0.0) for id in held) * (1 / IDLE_SHARE - 1)
+        self._due |= dict.fromkeys(idle, now + min(LONGEST_REST_S, max(PERIOD_S, rest_s)))
+        return max(0.0, min([self._looks_at, *(self._due.get(id, 0.0) for id in held)]) - now)
+
+    def _step(self, campaign_id: str) -> bool:
+        """As `Driver.step`, for one of many: what is wrong is its trouble alone, and it thinks when it may."""
+        asked_s = self._service.telemetry.ask_s
+        before, begun = asked_s.sum, time.thread_time()
+        try:
+            return self._driver.step(campaign_id, partial(self._thinking.may, campaign_id))
+        except NotFound:
+            self._service.release(campaign_id)
+        except (CampaignBusy, StoreUnavailable) as error:
+            self._driver.trouble(campaign_id, str(error))
+        except Exception as error:  # a defect, or a backend that is gone: the other campaigns go on
+            _log.exception("campaign %s", campaign_id)
+            self._driver.trouble(campaign_id, f"{type(error).__name__}: {error}")
+        finally:
+            # Where others have the processor, an ask takes long and costs little.
+            self._thinking.took(min(asked_s.sum - before, time.thread_time() - begun))
+        return False
+
+    def _look(self) -> None:
+        """Take and give back campaigns, now and then, and tell who has the others."""
+        now = time.monotonic()
+        if now < self._looks_at:
+            return
+        self._looks_at = now + LOOK_S
+        try:
+            standing = self._share_out()
+        except StoreError as error:
+            self._driver.troubles["*"] = str(error)
+            self._looks_at = now + 1.0
+            return
+        forget_but(standing.drivers.keys(), self._due, self._idle_s)
+        self._driver.forget_but(standing.drivers.keys())
+        self._tell(standing)
+
+    def _share_out(self) -> Standing:
+        holder, works = self._holder, self._service.works
+        holder.live()
+        standing = self._service.store.leases.standing()
+        others = set(standing.drivers.values()) - {"", holder.name}
+        if any([holder.bury(other) for other in others]):
+            standing = self._service.store.leases.standing()
+        for campaign_id in list(holder.holds):
+            found = standing.drivers.get(campaign_id)
+            if found is None:
+                works.release(campaign_id)
+            elif found not in ("", holder.name):
+                works.drop(campaign_id)
+        holder.take(wanted(standing, holder.name))
+        for campaign_id in surplus(standing, holder.name):
+            works.release(campaign_id)
+        return standing
+
+    def _tell(self, standing: Standing) -> None:
+        troubles = self._driver.troubles
+        elsewhere = {
+            id: f"{DRIVEN}{told(driver)}"
+            for id, driver in standing.drivers.items()
+            if driver not in ("", self._holder.name)
+        }
+        for id in [*troubles]:
+            if id not in standing.drivers or (id not in elsewhere and troubles[id].startswith(DRIVEN)):
+                del troubles[id]  # the trouble of all, "*", is over too
+        troubles.update(elsewhere)
+
+
+def forget_but(campaign_ids: Set[str], *remembered: dict[str, float] | dict[str, int]) -> None:
+    """Leave what is remembered of these campaigns alone."""
+    for by_campaign in remembered:
+        for campaign_id in by_campaign.keys() - campaign_ids:
+            del by_campaign[campaign_id]
+
+
+def drive_one(driver: Driver, service: Service, campaign_id: str, watch: Callable[[], None]) -> None:
+    """Tick one campaign until it rests (done, or paused with nothing running), calling `watch` after every tick."""
+    with service.works.holder.beating(serves=False):
+        while True:
+            try:
+                acted = driver.step(campaign_id)
+                watch()
+                if not acted and _rests(service, campaign_id):
+                    service.release(campaign_id)
+                    return
+            except StoreUnavailable as error:
+                if not error.transient:
+                    raise
+                acted = driver.trouble(campaign_id, str(error))
+            if not acted:
+                time.sleep(PERIOD_S)
+
+
+def _rests(service: Service, campaign_id: str) -> bool:
+    """Done, or paused with nothing out: what was planned before the pause waits for its end."""
+    campaign = service.store.campaign(campaign_id)
+    out = (TrialState.SUBMITTED, TrialState.RUNNING)
+    return not campaign.state.active or (
+        campaign.state.resting and not any(trial.state in out for trial in service.store.trials(campaign_id))
+    )
+
+
+def drive_all(
+    driver: Driver, service: Service, stop: threading.Event, watch: Callable[[], None] = lambda: None
+) -> None:
+    """Tick this process's share of all active campaigns until `stop` is set, calling `watch` after every round.
+
+    One campaign's trouble never stops the others.
+    """
+    rounds = Rounds(driver, service)
+    with service.works.holder.beating(serves=True):
+        while not stop.is_set():
+            pause_s = rounds.go(stop)
+            watch()
+            stop.wait(pause_s)
+    service.close()

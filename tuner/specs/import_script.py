@@ -1,0 +1,95 @@
+"""Makes a campaign spec of a launch script that people have: its setting becomes the baseline. Starts nothing.
+
+What the script does not say is left empty and told; the text is YAML, with every note as a comment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from math import inf
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+import yaml
+
+from meshtune.runners.dialects.base import Imported
+from meshtune.search_spaces.plan import PLAN_FIELDS
+from meshtune.search_spaces.presets import cluster_presets
+from meshtune.search_spaces.space import Bounds
+
+# Follow from the cluster and the global batch; see tuner.specs.read.
+_DERIVED = ("dp", "grad_accum_steps")
+_REQUIRED_SHAPES = ("layers", "hidden", "heads", "ffn", "vocab", "seq_len")
+_WIDTH = 110
+
+
+def spec_document(imported: Imported, *, name: str, cluster: str, here: Path) -> dict[str, Any]:
+    """The spec that an import amounts to, keys in the order of docs/spec.md; None stands where something is missing.
+
+    cluster: a preset's name, "" for none. here: the folder that a relative folder of the script counts from.
+    """
+    shapes = {shape: imported.model.get(shape) for shape in _REQUIRED_SHAPES}
+    workload = dict(imported.workload)
+    if "directory" in workload:
+        workload["directory"] = str(here / workload["directory"])
+    baseline = {field: value for field, value in imported.plan.items() if field not in _DERIVED}
+    document: dict[str, Any] = {
+        "name": name,
+        "model": {**shapes, **imported.model},
+        "cluster": _cluster(imported, cluster),
+        "global_batch_size": imported.global_batch_size,
+        "space": _space(baseline),
+        "workload": workload,
+        "baseline": {field: baseline[field] for field in PLAN_FIELDS if field in baseline},
+        "budget": {"trials": 20},
+    }
+    return document
+
+
+def missing(document: Mapping[str, Any]) -> list[str]:
+    """What people must fill in before the spec is one."""
+    shapes = [f"model.{shape}" for shape, value in document["model"].items() if value is None]
+    return [*shapes, *(key for key in ("cluster", "global_batch_size") if document[key] is None)]
+
+
+def import_notes(imported: Imported, cluster: str) -> list[str]:
+    """What people should look at, what the cluster's preset says otherwise among it."""
+    notes = list(imported.notes)
+    if not cluster and imported.nodes is not None:
+        per_node = imported.devices_per_node or "an unknown number of"
+        notes.append(f"the script starts on {imported.nodes} nodes with {per_node} devices each: name such a cluster")
+    if cluster and imported.devices_per_node not in (None, cluster_presets()[cluster]["devices_per_node"]):
+        has = cluster_presets()[cluster]["devices_per_node"]
+        notes.append(f"the script starts {imported.devices_per_node} ranks per node, but {cluster} has {has} devices")
+    return notes
+
+
+def render_spec(document: Mapping[str, Any], source: str, notes: list[str]) -> str:
+    """The spec's text, with what is missing and the notes at its head."""
+    gaps = [f"fill in: {', '.join(missing(document))}"] if missing(document) else []
+    head = [f"Imported from {source}. `meshtune spaces` checks it and shows what would be tried.", *gaps]
+    told = [line for note in notes for line in wrap(note, _WIDTH - 4, initial_indent="- ", subsequent_indent="  ")]
+    comments = "".join(f"# {line}\n" for line in [*head, *told])
+    # No line is folded, so that each argument stands in one.
+    text = yaml.safe_dump(dict(document), sort_keys=False, default_flow_style=False, width=inf, allow_unicode=True)
+    return comments + re.sub(r": null$", ":", text, flags=re.MULTILINE)
+
+
+def _cluster(imported: Imported, cluster: str) -> Any:
+    if not cluster:
+        return None
+    return cluster if imported.nodes is None else {"preset": cluster, "nodes": imported.nodes}
+
+
+def _space(baseline: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Bounds that hold the baseline: the defaults, and its value of each dimension that is not tried by itself."""
+    defaults = {bound.name: getattr(Bounds(), bound.name) for bound in fields(Bounds)}
+    found = {}
+    for field, value in baseline.items():
+        tried = defaults.get(field)
+        if isinstance(tried, tuple) and value not in tried:
+            found[field] = [*(str(one) if isinstance(one, str) else one for one in tried), value]
+    return found

@@ -1,0 +1,342 @@
+"""Reads campaign specs (YAML text or a JSON body) into a CampaignSpec, and tells every mistake at once.
+
+The document may name presets and leave out what has a default; the CampaignSpec that comes back is complete. Sections
+are read one by one, so that a mistake in one does not hide those in the next; what must hold between sections is
+checked for those that were read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import yaml
+
+from meshtune.runners.documents import read_value
+from meshtune.runners.registry import RUNNERS, WORKLOADS, UnknownBackend, check_pair, create_runner, create_workload
+from meshtune.runners.workloads.base import Workload
+from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
+from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
+from meshtune.search_spaces.presets import cluster_presets, model_presets
+from meshtune.search_spaces.space import Bounds, Space, SpaceTooLarge
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.space import build_space
+from meshtune.tuner.campaign.spec import Backend, Budget, CampaignSpec, Objective, StopRule, TrialLimits, check_plain
+from meshtune.tuner.search.base import SearchError
+from meshtune.tuner.search.registry import SEARCHES, create_search
+from meshtune.tuner.specs.json_limits import MOST_VALUES, Unbounded, find_foreign
+
+FREE = "free"
+DEFAULT_SEARCH = "physics"
+DEFAULT_TRIALS = 20
+# One `<<` of a YAML text takes so many mappings at the most.
+MOST_MERGED = 10
+
+
+class InvalidSpec(ValueError):
+    """A campaign spec with mistakes; nothing was done. `problems` has all of them, each with its path."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, problems)))
+
+
+def parse_options(words: Sequence[str]) -> dict[str, Any]:
+    """Options from `name=value`, each value as a spec's YAML would have it. Raises InvalidSpec."""
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise InvalidSpec([Problem(f"--option {word}", "must be name=value")])
+        try:
+            found[name] = parse_yaml(value)
+        except InvalidSpec as error:
+            raise InvalidSpec([Problem(f"--option {word}", str(error))]) from None
+    return found
+
+
+def parse_yaml(text: str) -> object:
+    """The document in a YAML text. Raises InvalidSpec with line and column; a key given twice is a mistake."""
+    try:
+        return yaml.load(text, Loader=_OneKeyOnce)  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise InvalidSpec([Problem(where, error.problem or "is not YAML")]) from None
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        # The others are what SafeLoader's constructors let through: 2024-99-99, `!!bool x`, 3000 open brackets.
+        told = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InvalidSpec([Problem("", f"is not YAML: {told}")]) from None
+
+
+def read_spec(document: object, home: Home | None) -> tuple[CampaignSpec, Space]:
+    """The spec that a document describes, and its space. Nothing is started.
+
+    home: lets the runner check that it can run the trials there; None: only the space is wanted, here nothing runs.
+    A key with nothing after it counts as left out. Raises InvalidSpec with every problem of every section.
+    """
+    if not isinstance(document, Mapping):
+        given = "nothing" if document is None else f"a {type(document).__name__}"
+        raise InvalidSpec([Problem("", f"a spec is a mapping of keys, not {given}")])
+    try:
+        foreign = find_foreign(document)
+    except Unbounded as error:
+        raise InvalidSpec([error.problem]) from None
+    refused = {problem.path.partition(".")[0] for problem in foreign}
+    if "" in refused:
+        raise InvalidSpec(foreign)
+    reading = _Reading({key: value for key, value in document.items() if value is not None}, refused, problems=foreign)
+    reading.keys()
+    reading.plain_values()
+    reading.sections()
+    space = _check_between(reading, home)
+    if reading.problems or space is None:
+        raise InvalidSpec(reading.problems)
+    return CampaignSpec(**reading.values), space
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A document being read: the values so far by CampaignSpec field, and the problems. refused: the keys whose values
+    are not plain, which is among the problems already; they are not read."""
+
+    document: Mapping[str, Any]
+    refused: Collection[str]
+    values: dict[str, Any] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def keys(self) -> None:
+        known = [entry.name for entry in fields(CampaignSpec)]
+        for key in self.document:
+            if key not in known:
+                self.problems.append(Problem(key, f"is not a known key; {did_you_mean(key, known)}"))
+
+    def section(self, name: str, kind: type, raw: object) -> None:
+        """Read one section into `values`, or note its problems."""
+        if name in self.refused:
+            return
+        try:
+            self.values[name] = read_value(kind, raw)
+        except InvalidValue as error:
+            self.problems += [problem.under(name) for problem in error.problems]
+
+    def plain_values(self) -> None:
+        """Names, numbers and choices that stand at the top of the document."""
+        names = {entry.name for entry in fields(_Plain)} - set(self.refused)
+        self.section("", _Plain, {name: self.document[name] for name in names if name in self.document})
+        plain = self.values.pop("", None)
+        if plain is not None:
+            self.values |= {entry.name: getattr(plain, entry.name) for entry in fields(plain)}
+        if "global_batch_size" in self.refused:
+            return
+        batch = self.document.get("global_batch_size")
+        if batch == FREE:
+            self.values["global_batch_size"] = None
+        elif isinstance(batch, int) and not isinstance(batch, bool) and batch >= 1:
+            self.values["global_batch_size"] = batch
+        else:
+            given = "is missing" if batch is None else f"must be at least 1, or {FREE!r}, not {batch!r}"
+            self.problems.append(Problem("global_batch_size", given))
+
+    def sections(self) -> None:
+        self._preset("model", ModelSpec, model_presets())
+        self._preset("cluster", ClusterSpec, cluster_presets())
+        self.section("space", Bounds, self.document.get("space", {}))
+        self.section("budget", Budget, self.document.get("budget", {"trials": DEFAULT_TRIALS}))
+        self.section("trial", TrialLimits, self.document.get("trial", {}))
+        self.section("stop", StopRule, self.document.get("stop", {}))
+        self._backend("workload", "torch", WORKLOADS)
+        self._backend("search", DEFAULT_SEARCH, SEARCHES)
+        self._backend("runner", "local", RUNNERS)
+        self.values["baseline"] = None
+        if "baseline" in self.document:
+            self.section("baseline", Plan, self.document["baseline"])
+
+    def _preset(self, name: str, kind: type, presets: Mapping[str, Mapping[str, Any]]) -> None:
+        """A section that is a preset's name, a preset with overrides, or a whole description."""
+        if name in self.refused:
+            return
+        raw = self.document.get(name)
+        if isinstance(raw, str):
+            raw = {"preset": raw}
+        if isinstance(raw, Mapping) and "preset" in raw:
+            chosen = raw["preset"]
+            if not isinstance(chosen, str) or chosen not in presets:
+                hint = did_you_mean(str(chosen), presets)
+                self.problems.append(Problem(f"{name}.preset", f"no {name} preset is called {chosen!r}; {hint}"))
+                return
+            base = {key: value for key, value in presets[chosen].items() if key != "source"}
+            raw = _merged(base, {key: value for key, value in raw.items() if key != "preset"})
+        elif isinstance(raw, Mapping):
+            raw = {"name": name, **raw}
+        elif raw is None:
+            known = ", ".join(sorted(presets))
+            self.problems.append(Problem(name, f"is missing: give a preset ({known}) or a description"))
+            return
+        self.section(name, kind, raw)
+
+    def _backend(self, name: str, default: str, known: Mapping[str, str]) -> None:
+        """A section that names an implementation: `kind`, and its options beside it."""
+        if name in self.refused:
+            return
+        raw = self.document.get(name, default)
+        if isinstance(raw, str):
+            raw = {"kind": raw}
+        if not isinstance(raw, Mapping):
+            self.problems.append(Problem(name, f"must be a name or a mapping with `kind`, not {raw!r}"))
+            return
+        kind = raw.get("kind", default)
+        if not isinstance(kind, str) or kind not in known:
+            hint = did_you_mean(str(kind), known)
+            self.problems.append(Problem(f"{name}.kind", f"no {name} is called {kind!r}; {hint}"))
+            return
+        self.values[name] = Backend(kind=kind, options={key: raw[key] for key in raw if key != "kind"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plain:
+    """The plain values at the top of a document."""
+
+    name: str = "campaign"
+    objective: Objective = Objective.TOKENS_PER_S_PER_DEVICE
+    parallel: int = 1
+    seed: int = 0
+    pareto: bool = False
+    confirm: int = 3
+    warm_start: bool = True
+
+    def __post_init__(self) -> None:
+        check_plain(self.name, self.parallel, self.seed, self.confirm).done()
+
+
+def _check_between(reading: _Reading, home: Home | None) -> Space | None:
+    """Check what must hold between sections; return the space when it could be built."""
+    values, problems = reading.values, reading.problems
+    workload = _checked_backends(reading, home)
+    if not {"model", "cluster", "space", "global_batch_size"} <= values.keys() or workload is None:
+        return None
+    batch, bounds, cluster = values["global_batch_size"], values["space"], values["cluster"]
+    if batch is not None and bounds.grad_accum_steps is not None:
+        problems.append(
+            Problem(
+                "space.grad_accum_steps", f"follows from the global batch; set global_batch_size: {FREE} to search it"
+            )
+        )
+    problems += _check_objective(values.get("objective"), batch, cluster, workload)
+    try:
+        space = build_space(bounds, values["model"], cluster, batch, workload)
+    except InvalidValue as error:
+        problems += error.problems
+        return None
+    except SpaceTooLarge as error:
+        problems.append(Problem("space", str(error)))
+        return None
+    if len(space) == 0:
+        problems.append(Problem("space", _why_empty(space)))
+    _complete_baseline(reading, space)
+    return space
+
+
+def _check_objective(
+    objective: Objective | None, batch: int | None, cluster: ClusterSpec, workload: Workload
+) -> list[Problem]:
+    device = cluster.device
+    if objective is Objective.MFU and workload.dtype not in device.peak_flops:
+        known = ", ".join(sorted(device.peak_flops)) or "none"
+        needed = f"mfu needs cluster.device.peak_flops.{workload.dtype}; {device.name} has: {known}"
+        return [Problem("objective", needed)]
+    if objective is Objective.STEP_TIME and batch is None:
+        return [Problem("objective", f"step_time with global_batch_size: {FREE} would choose the smallest batch")]
+    return []
+
+
+def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
+    """Let each backend check its options; return the workload when it is usable."""
+    values, problems = reading.values, reading.problems
+    workload: Workload | None = None
+    try:
+        if "workload" in values:
+            workload = create_workload(values["workload"].kind, values["workload"].options)
+    except InvalidValue as error:
+        problems += [problem.under("workload") for problem in error.problems]
+    if "workload" in values and "runner" in values:
+        problems += check_pair(values["runner"].kind, values["workload"].kind)
+    try:
+        if home is not None and "runner" in values and "cluster" in values:
+            runner = values["runner"]
+            create_runner(runner.kind, home.runner(runner.kind), values["cluster"], runner.options).close()
+    except (InvalidValue, UnknownBackend) as error:
+        found = error.problems if isinstance(error, InvalidValue) else (Problem("", str(error)),)
+        problems += [problem.under("runner") for problem in found]
+    try:
+        if "search" in values:
+            create_search(values["search"].kind, seed=values.get("seed", 0), options=values["search"].options)
+    except SearchError as error:
+        problems.append(Problem("search", str(error)))
+    return workload
+
+
+def _complete_baseline(reading: _Reading, space: Space) -> None:
+    """Fill in the dp and grad_accum_steps that the document leaves out, and check the whole plan."""
+    given = reading.values.get("baseline")
+    if given is None:
+        return
+    named = {name: getattr(given, name) for name in PLAN_FIELDS if name in reading.document["baseline"]}
+    plan = space.complete(**named)
+    broken = space.explain(plan, ignore_bounds=True)
+    reading.problems.extend(Problem("baseline", violation.message) for violation in broken)
+    reading.values["baseline"] = plan
+
+
+def _why_empty(space: Space) -> str:
+    """Which rules leave no plan, those that reject most first."""
+    counts = space.counts
+    ranked = sorted(counts.broken.items(), key=lambda item: -item[1])[:4]
+    shares = "; ".join(f"{name} rejects {count}" for name, count in ranked)
+    first = space.complete(**{name: values[0] for name, values in space.dimensions.items()})
+    example = next((f"; the first, {first.key}: {broken.message}" for broken in space.explain(first)), "")
+    return f"no legal plan among {counts.combinations} combinations: {shares}{example}"
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[Any, Any]) -> dict[str, Any]:
+    """`base` with the values of `over`, inside nested mappings too."""
+    merged = dict(base)
+    for key, value in over.items():
+        nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merged(merged[key], value) if nested else value
+    return merged
+
+
+class _OneKeyOnce(yaml.SafeLoader):
+    """YAML as the standard library of specs would have it: a key stands once in its mapping, and merges (`<<`), which
+    copy what they name, make a document no larger than one may be."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._merged = 0
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        sources = [value for key, value in node.value if key.tag == "tag:yaml.org,2002:merge"]
+        if any(len(source.value) > MOST_MERGED for source in sources if isinstance(source, yaml.SequenceNode)):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"merges more than {MOST_MERGED} mappings", node.start_mark
+            )
+        super().flatten_mapping(node)
+        self._merged += len(node.value) if sources else 0
+        if self._merged > MOST_VALUES:
+            told = f"merges make more than {MOST_VALUES} values"
+            raise yaml.constructor.ConstructorError(None, None, told, node.start_mark)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                )
+            seen |= {key} if isinstance(key, str) else set()
+        return super().construct_mapping(node, deep)
