@@ -12,7 +12,7 @@ IN_WEB := npm --prefix $(WEB) --no-audit --no-fund
 export PIP_RETRIES ?= 10
 export npm_config_fetch_retries ?= 5
 
-.PHONY: demo test test-fast test-matrix check check-web format install dashboard clean
+.PHONY: demo test test-fast test-long check check-web format install dashboard clean
 
 demo: install
 	$(BIN)/meshtune run examples/demo.yaml
@@ -20,17 +20,16 @@ demo: install
 test: $(INSTALLED) dashboard
 	@if [ -e $(NODE_MODULES) ]; then $(IN_WEB) test; fi
 	sh tests/install_system_packages.sh
-	$(BIN)/python tests/once_more.py --numprocesses 2 --dist loadgroup
+	$(BIN)/pytest --numprocesses 2 --dist loadgroup
 
 # Without real training processes, servers, databases and clusters: for the inner loop.
 test-fast: $(INSTALLED)
-	$(BIN)/pytest --numprocesses 2 -m "not slow and not postgres and not slurm and not ray and not matrix"
+	$(BIN)/pytest --numprocesses 2 -m "not slow and not postgres and not slurm and not ray and not browser and not long"
 
-# The long forms of what a plain test run takes a part of, and the table of the trainer's correctness matrix, the longest
-# of them: make test-matrix TABLE=...
+# The long forms of what `make test` takes a part of, and the table of the trainer's correctness matrix: TABLE=...
 TABLE ?= matrix.md
-test-matrix: $(INSTALLED)
-	$(BIN)/pytest -q -m matrix --matrix-table $(TABLE) tests/trainer tests/runners tests/search tests/search_spaces tests/tuner
+test-long: $(INSTALLED)
+	$(BIN)/pytest -q -m long --matrix-table $(TABLE) tests/trainer tests/runners tests/search tests/search_spaces tests/tuner
 	cat $(TABLE)
 
 check: $(INSTALLED)

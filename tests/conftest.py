@@ -28,13 +28,13 @@ settings.load_profile("any machine")
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist's own, which reads the groups, runs before ours else
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the cases of the matrix that are not marked slow as well, unless the matrix is asked for.
+    """Leave out the long forms that are not marked slow as well, unless they are asked for.
 
     For several workers of pytest-xdist: what shares a cluster, the trainer's warm process or a database server is one
     worker's. The largest group goes first: the clusters, which wait for most of their time, beside the trainer.
     """
-    if "matrix" not in config.option.markexpr:
-        left_out = [item for item in items if item.get_closest_marker("matrix") and not item.get_closest_marker("slow")]
+    if "long" not in config.option.markexpr:
+        left_out = [item for item in items if item.get_closest_marker("long") and not item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
     for item in items:

@@ -184,7 +184,7 @@ def assert_nothing_left_behind(lab, memory_before: set[str], ports_before: set[s
 
 
 @pytest.mark.parametrize(
-    "jobs", [pytest.param(80, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.matrix)]
+    "jobs", [pytest.param(80, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.long)]
 )
 def test_many_jobs_end_as_they_were_made_to_and_leave_nothing(local, jobs):
     memory_before, ports_before = shared_memory(), listening()
@@ -238,7 +238,7 @@ IN_A_STEP = {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}
     "layouts",
     [
         pytest.param(LAYOUTS[1::3], id="weights, chunks of stages", marks=pytest.mark.slow),
-        pytest.param(LAYOUTS, id="all", marks=pytest.mark.matrix),
+        pytest.param(LAYOUTS, id="all", marks=pytest.mark.long),
     ],
 )
 def test_a_trainer_whose_random_rank_is_killed_in_mid_step_is_gone_at_once_and_names_it(local, layouts):

@@ -20,7 +20,7 @@ GIB = 2**30
 SEARCHES = [
     ("deephyper", {}),
     ("optuna", {"sampler": "tpe"}),
-    pytest.param("optuna", {"sampler": "gp"}, marks=pytest.mark.matrix),
+    pytest.param("optuna", {"sampler": "gp"}, marks=pytest.mark.long),
 ]
 
 

@@ -19,7 +19,7 @@ SEEDS = range(10)
 LIMIT = 100
 
 
-@pytest.mark.matrix
+@pytest.mark.long
 def test_models_come_within_5_percent_of_the_best_in_fewer_trials_than_random(landscape: Any) -> None:
     # 14 of 1,464 plans are that good, so the exact median of random search is 71 trials. In a space of 268 plans with
     # 10 good ones (exact median 18) no model paid: its first plans alone are 11.

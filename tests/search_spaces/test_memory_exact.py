@@ -18,8 +18,8 @@ from meshtune.search_spaces.physics.framework_profiles import TRAINER_BFLOAT16
 from meshtune.search_spaces.physics.memory import stage_parts
 from meshtune.search_spaces.plan import Plan
 
-# What a plain test run takes of a list, and what it leaves to `make test-matrix`.
-SLOW, LONG = pytest.mark.slow, pytest.mark.matrix
+# What a plain test run takes of a list, and what it leaves to `make test-long`.
+SLOW, LONG = pytest.mark.slow, pytest.mark.long
 MODEL = ModelSpec(name="mid", layers=4, hidden=1024, heads=16, kv_heads=8, ffn=4096, vocab=16384, seq_len=1024)
 MIXTURE = replace(MODEL, name="mixture", experts=8, top_k=2, ffn=2048)
 BARE = replace(DEFAULTS, memory_offset_bytes=1e-9, activation_factor=1.0)

@@ -17,8 +17,8 @@ from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
-# What a plain test run takes of a list, and what it leaves to `make test-matrix`.
-SLOW, LONG = pytest.mark.slow, pytest.mark.matrix
+# What a plain test run takes of a list, and what it leaves to `make test-long`.
+SLOW, LONG = pytest.mark.slow, pytest.mark.long
 # Large enough that nothing small decides.
 SHAPES: dict[str, object] = {"layers": 4, "hidden": 128, "ffn": 384, "vocab": 1024, "seq_len": 64}
 GPT_22B = ModelSpec(

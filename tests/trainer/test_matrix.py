@@ -1,7 +1,7 @@
 """Every axis and their products, up to 8 ranks, train as one process does: the correctness matrix.
 
 Each case takes four AdamW steps, on other data each step, and its losses are compared with those of one process that
-computes the same global batch as one micro-batch. `make test-matrix` runs all cases and writes a table; a plain test
+computes the same global batch as one micro-batch. `make test-long` runs all cases and writes a table; a plain test
 run takes a quarter, which together touch every axis. Speed and memory are not looked at; no CUDA, no ring.
 """
 
@@ -229,7 +229,7 @@ def parse(case: str) -> tuple[str, dict[str, object], str]:
 
 
 def as_parameter(case: str) -> object:
-    marks = [pytest.mark.matrix, *([pytest.mark.slow] if case.startswith("*") else [])]
+    marks = [pytest.mark.long, *([pytest.mark.slow] if case.startswith("*") else [])]
     return pytest.param(case, id=case[2:], marks=marks)
 
 

@@ -2,7 +2,7 @@
 
 Every store write and every call of the runner is an act. Whatever a campaign did, at its end each trial is DONE exactly
 once, each job was sent exactly once, the trials are as many as the budget, and the best were confirmed once each.
-A plain test run dies at some acts of every kind, `make test-matrix` between any two.
+A plain test run dies at some acts of every kind, `make test-long` between any two.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ TRIALS = 4
 CONFIRMED = 2
 # After one act is before the next, but for files: every second act, once before and once after it, leaves no gap. A
 # prime number of acts is no multiple of those of a trial, and so falls on other ones in each.
-BEFORE_AND_AFTER = [pytest.param(7, id="some"), pytest.param(2, id="all", marks=pytest.mark.matrix)]
+BEFORE_AND_AFTER = [pytest.param(7, id="some"), pytest.param(2, id="all", marks=pytest.mark.long)]
 CANCELLING = [pytest.param(3, id="some"), BEFORE_AND_AFTER[1]]
-AFTER = [pytest.param(5, id="some"), pytest.param(1, id="all", marks=pytest.mark.matrix)]
+AFTER = [pytest.param(5, id="some"), pytest.param(1, id="all", marks=pytest.mark.long)]
 
 
 def script(make, name):

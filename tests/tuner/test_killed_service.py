@@ -1,6 +1,6 @@
 """The real thing: `meshtune run` on the local runner, killed at random moments, and what is left at the end.
 
-A plain test run kills 8 times, `make test-matrix` 20 times.
+A plain test run kills 8 times, `make test-long` 20 times.
 
 How often a job started is told by the job itself: a `sitecustomize` on the path of every interpreter notes each time
 that a rank 0 opens its job file. There a job can be held, so that it is not over before a test has done what it will.
@@ -151,7 +151,7 @@ def finish(process: subprocess.Popen[str], limit_s: float = 240) -> str:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("budget", "times"), [pytest.param(6, 8, marks=pytest.mark.slow), pytest.param(15, 20, marks=pytest.mark.matrix)]
+    ("budget", "times"), [pytest.param(6, 8, marks=pytest.mark.slow), pytest.param(15, 20, marks=pytest.mark.long)]
 )
 def test_a_campaign_survives_many_kills_and_starts_each_job_once(site, budget, times):
     site, end = site(budget, 60), budget - 1

@@ -174,7 +174,7 @@ def ended(site: Site) -> set[str]:
     return {campaign.id for campaign in site.store.campaigns(limit=99) if campaign.state.final}
 
 
-@pytest.mark.matrix
+@pytest.mark.long
 def test_a_service_that_sleeps_while_it_sends_a_job_calls_it_back_when_it_wakes(site):
     id = site.create(trials=6, seconds=3.0, parallel=2)
     sleeper = site.start()
@@ -220,7 +220,7 @@ def test_a_service_that_sleeps_in_mid_campaign_does_nothing_more_of_it_when_it_w
     assert sleeper.poll() is None
 
 
-@pytest.mark.matrix
+@pytest.mark.long
 def test_a_database_that_is_silent_for_longer_than_a_lease_doubles_nothing(site, server):
     services = site.start_two()
     ids = [site.create(trials=8, seconds=0.5, parallel=2) for _ in range(2)]
