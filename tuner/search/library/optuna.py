@@ -22,7 +22,7 @@ from pydantic import Field
 
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.proposal import Proposal
-from meshtune.tuner.search.base import Search, SearchMisconfigured, Seen, Task
+from meshtune.tuner.search.base import Observation, Search, SearchMisconfigured, Task
 from meshtune.tuner.search.library.encoding import CATEGORIES, Encoding, Features, FloatArray, IntArray
 from meshtune.tuner.search.library.history import History, Told
 from meshtune.tuner.search.library.optuna_logging import quiet_optuna
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 TRIES = 10
 
 # The Gaussian process weighs so many candidates; more are thinned out at random.
-MOST_CANDIDATES = 20_000
+MAX_CANDIDATES = 20_000
 
 Params = dict[str, Any]
 
@@ -68,7 +68,7 @@ class OptunaSearch:
         if self.options.sampler == "gp":
             require_library("optuna with sampler gp", "torch")
 
-    def ask(self, task: Task, seen: Sequence[Seen], n: int) -> Proposal:
+    def ask(self, task: Task, seen: Sequence[Observation], n: int) -> Proposal:
         choose = best_by_gp if self.options.sampler == "gp" else drawn_by_tpe
         return propose(task, seen, n, self.seed, self.options, choose)
 
@@ -76,7 +76,7 @@ class OptunaSearch:
 def best_by_gp(history: History, under_way: Sequence[Features], candidates: IntArray, n: int, seed: int) -> list[int]:
     """`n` of the candidates: each the best by the acquisition, with those before it under way."""
     encoding = history.encoding
-    free, chosen = candidates[:MOST_CANDIDATES], list[int]()
+    free, chosen = candidates[:MAX_CANDIDATES], list[int]()
     _optuna()
     with quiet_optuna():
         while len(chosen) < n and len(free):

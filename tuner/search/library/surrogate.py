@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from meshtune.tuner.campaign.proposal import Proposal, proposal_of
-from meshtune.tuner.search.base import Seen, Task
+from meshtune.tuner.search.base import Observation, Task
 from meshtune.tuner.search.library.encoding import Encoding, Features, IntArray
 from meshtune.tuner.search.library.history import History, read_history
 from meshtune.tuner.search.library.initial_design import spread
@@ -37,7 +37,9 @@ class Model(Protocol):
         """Up to `n` distinct ones of `candidates` (positions in the space, shuffled), best first."""
 
 
-def propose(task: Task, seen: Sequence[Seen], n: int, seed: int, options: SurrogateOptions, model: Model) -> Proposal:
+def propose(
+    task: Task, seen: Sequence[Observation], n: int, seed: int, options: SurrogateOptions, model: Model
+) -> Proposal:
     """The plans of one ask, see `Search.ask`."""
     history = read_history(task, seen)
     ask_seed = derived_seed(seed, seen)
@@ -86,6 +88,6 @@ def first_plans(asked: int | None, encoding: Encoding) -> int:
     return max(1, min(wanted, len(encoding.ranks) // 3))
 
 
-def derived_seed(seed: int, seen: Sequence[Seen]) -> int:
+def derived_seed(seed: int, seen: Sequence[Observation]) -> int:
     """A seed for this ask: fixed by the campaign's seed and by how far it is, so that an ask may be repeated."""
     return int(np.random.SeedSequence((seed, len(seen))).generate_state(1)[0])

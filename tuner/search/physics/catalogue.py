@@ -20,7 +20,7 @@ from meshtune.tuner.search.base import Task
 from meshtune.tuner.search.physics.prior import Rows, stack
 
 # Plans whose slopes are worked out at once.
-MOST_SLOPED = 20_000
+MAX_SLOPED = 20_000
 
 
 class RowsOf(Protocol):
@@ -38,12 +38,12 @@ class _Told:
 
 
 class Catalogue:
-    """Of one task. legal: the rows of its space. complete: with slopes, as where there are at most `MOST_SLOPED`."""
+    """Of one task. legal: the rows of its space. complete: with slopes, as where there are at most `MAX_SLOPED`."""
 
     def __init__(self, task: Task, rows_of: RowsOf) -> None:
         self.task = task
         self._rows_of = rows_of
-        self.complete = len(task.space) <= MOST_SLOPED
+        self.complete = len(task.space) <= MAX_SLOPED
         self.legal = rows_of(task.training, task.space.columns, sloped=self.complete)
         self._places: dict[Plan, int | None] = {}
         self._told: dict[int, _Told] = {}

@@ -27,7 +27,7 @@ NOISE = 0.03
 # memory's doing.
 OTHER_CAUSE = {Verdict.OOM: 0.02, Verdict.CRASHED: 0.15}
 # What weighs less than this is left out: it would cost as much as the others.
-LEAST_WEIGHT = 1e-3
+MIN_WEIGHT = 1e-3
 # Failures that are not memory's: this share of plans is expected to have one, which weighs as much as so many trials.
 BASE_FAILURES = 0.05
 BASE_TRIALS = 2.0
@@ -108,7 +108,7 @@ def learn_feasibility(tried: Tried) -> Feasibility:
     evidence = np.array([log(one.weight) + density for one, (_, density, _) in zip(HYPOTHESES, found, strict=True)])
     shares = np.exp(evidence - evidence.max())
     shares /= shares.sum()
-    shares[shares < LEAST_WEIGHT] = 0.0
+    shares[shares < MIN_WEIGHT] = 0.0
     shares /= shares.sum()
     suspects = np.sum([share * blame for share, (_, _, blame) in zip(shares, found, strict=True)], axis=0)
     kept = [

@@ -5,7 +5,7 @@ runs, over what its trial costs. The speed is the physics' prediction with a res
 probability is the memory estimate's with a residual of its own (`feasibility`); both hold hypotheses that trust the
 physics and some that do not, so that a wrong prior is found out. Plans under way count as measured just as expected.
 
-Exact for all plans as long as plans times observations is moderate (`MOST_WEIGHED`); beyond that the plans are first
+Exact for all plans as long as plans times observations is moderate (`MAX_WEIGHED`); beyond that the plans are first
 ranked by the most telling observations alone, and the best `SCREENED` of them are weighed exactly. All that is kept
 between asks is what the task alone says.
 """
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshtune.tuner.campaign.proposal import Choice, Proposal
-from meshtune.tuner.search.base import Search, Seen, Task
+from meshtune.tuner.search.base import Observation, Search, Task
 from meshtune.tuner.search.library.surrogate import derived_seed
 from meshtune.tuner.search.options import parse_options
 from meshtune.tuner.search.physics.batch import Batch
@@ -34,7 +34,7 @@ from meshtune.tuner.search.physics.threads import one_thread
 from meshtune.tuner.search.physics.weighing import Weighing
 
 # Plans times observations that are weighed at once.
-MOST_WEIGHED = 3_000_000
+MAX_WEIGHED = 3_000_000
 SCREENED = 4_000
 SCREENED_BY = 24
 
@@ -56,7 +56,7 @@ class PhysicsSearch:
     _known: _Known = field(default_factory=_Known, compare=False)
 
     @one_thread()
-    def ask(self, task: Task, seen: Sequence[Seen], n: int) -> Proposal:
+    def ask(self, task: Task, seen: Sequence[Observation], n: int) -> Proposal:
         if n <= 0 or not len(task.space):
             return Proposal(())
         catalogue = self._catalogue(task)
@@ -82,7 +82,7 @@ class PhysicsSearch:
         self, trials: Trials, catalogue: Catalogue, hopeful: npt.NDArray[np.int64], seed: int
     ) -> npt.NDArray[np.int64]:
         observations = max(len(trials.measured), len(trials.tried.rows), SCREENED_BY)
-        if catalogue.complete and len(hopeful) * observations <= MOST_WEIGHED:
+        if catalogue.complete and len(hopeful) * observations <= MAX_WEIGHED:
             return hopeful
         first, candidates = trials.first_look(SCREENED_BY), flat(catalogue.legal.take(hopeful))
         belief = believe(first, self.options)
