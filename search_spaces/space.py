@@ -63,10 +63,10 @@ class Bounds:
             axis.name: tuple(checks.member(axis.kind, axis.name, value) for value in given) for axis, given in words
         }
         checks.done()
-        for name, values in checked.items():
-            object.__setattr__(self, name, values)
+        for name, members in checked.items():
+            object.__setattr__(self, name, members)
         for axis in AXES:
-            values = getattr(self, axis.name, None)
+            values: tuple[Any, ...] | None = getattr(self, axis.name, None)
             if values is None:
                 continue
             checks.require(bool(values), axis.name, "must name at least one value")

@@ -13,14 +13,13 @@ from meshtune.search_spaces.columns import FloatColumn
 from meshtune.search_spaces.plan import Recompute
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.tuner.search.base import Observation, Task
-from meshtune.tuner.search.physics.batch import Batch
+from meshtune.tuner.search.physics.batch import Batch, Weighing, moments_of
 from meshtune.tuner.search.physics.belief import Belief, PhysicsOptions, believe
 from meshtune.tuner.search.physics.catalogue import Catalogue
 from meshtune.tuner.search.physics.gaussian import condition
 from meshtune.tuner.search.physics.history import read_trials
 from meshtune.tuner.search.physics.prior import Rows, rows_of, stack
 from meshtune.tuner.search.physics.speed import NOISE, Speeds, points_of
-from meshtune.tuner.search.physics.weighing import Weighing, moments_of
 
 UNDER_WAY = 3
 

@@ -26,7 +26,7 @@ from meshtune.search_spaces.plan import Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.tuner.search.base import Observation, PastCampaign, Search, Task
 from meshtune.tuner.search.physics.belief import PhysicsOptions
-from meshtune.tuner.search.physics.pruning import surely_out_of_memory
+from meshtune.tuner.search.physics.feasibility import surely_out_of_memory
 from meshtune.tuner.search.physics.search import PhysicsSearch
 
 GIB = 2**30

@@ -20,7 +20,7 @@ from meshtune.search_spaces.physics.framework_profiles import FSDP, MEGATRON_DEE
 from meshtune.search_spaces.plan import Plan, Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.tuner.search.base import Observation, Task
-from meshtune.tuner.search.physics.pruning import surely_out_of_memory
+from meshtune.tuner.search.physics.feasibility import surely_out_of_memory
 from meshtune.tuner.search.physics.search import PhysicsSearch
 
 WITNESSES = 400

@@ -14,13 +14,13 @@ from meshtune.search_spaces.plan import Recompute
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.tuner.search.base import Observation, Task
 from meshtune.tuner.search.physics.acquisition import EQUAL, Cost
+from meshtune.tuner.search.physics.batch import Weighing
 from meshtune.tuner.search.physics.belief import PhysicsOptions, believe
 from meshtune.tuner.search.physics.catalogue import Catalogue
 from meshtune.tuner.search.physics.history import read_trials
 from meshtune.tuner.search.physics.hypervolume import dominated_area, front_of
 from meshtune.tuner.search.physics.prior import Rows, rows_of, stack
 from meshtune.tuner.search.physics.search import PhysicsSearch
-from meshtune.tuner.search.physics.weighing import Weighing
 
 SPREAD = 0.08
 

@@ -12,7 +12,7 @@ import numpy as np
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.proposal import Proposal, proposal_of
 from meshtune.tuner.search.base import Observation, Search, Task
-from meshtune.tuner.search.options import parse_options
+from meshtune.tuner.search.registry import parse_options
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""What earlier campaigns teach a new one: which of them count, how much each, and at most how many of their trials.
+"""Warm start: which earlier campaigns a new one learns from, with what weight, and from how many of their trials.
 
 A campaign counts when the same training code ran on the same device: the physics' errors belong to those. Model, node
-count, batch and sequence length may differ; the search sees them in `PastCampaign.training`. What else differs makes it count
-less: docs/warm-start.md has the weights and their reasons.
+count, batch and sequence length may differ; the search sees them in `PastCampaign.training`. Other differences lower
+its weight: docs/explanation/warm-start.md has the weights and their reasons.
 """
 
 from __future__ import annotations

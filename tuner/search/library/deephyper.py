@@ -19,7 +19,7 @@ from meshtune.tuner.search.base import Observation, Search, SearchMisconfigured,
 from meshtune.tuner.search.library.encoding import Encoding, Features, IntArray
 from meshtune.tuner.search.library.history import History
 from meshtune.tuner.search.library.surrogate import SurrogateOptions, propose
-from meshtune.tuner.search.options import parse_options, require_library
+from meshtune.tuner.search.registry import parse_options, require_library
 
 # DeepHyper makes Python objects of every candidate for every point of a batch: of 20,000, at 100 observations, ask(1)
 # takes 0.4 s of CPU and ask(8) 2.1 s, and both grow in proportion. More than this many are thinned out at random.
