@@ -31,7 +31,7 @@ WITNESS = Plan(pp=2, dp=4, micro_batch_size=2, grad_accum_steps=8, zero_stage=1,
 @pytest.fixture(scope="module")
 def wide(make: Callable[[int, int | None, Bounds], Space]) -> Space:
     """Every kind of plan on 8 devices: pipelines of all schedules with every stage of ZeRO."""
-    setting = make(1, 32, Bounds()).setting
+    setting = make(1, 32, Bounds()).context
     able = replace(
         setting.capabilities,
         schedules=frozenset(Schedule),
