@@ -122,15 +122,6 @@ def test_five_rows_recover_a_cluster_of_other_constants(make_table: MakeTable) -
     assert after["time_mape"] < before["time_mape"] / 3
 
 
-def test_draws_follow_the_seed(make_table: MakeTable) -> None:
-    known = measured_by_physics(make_table, scale=0.7)
-    kept, _ = reported(read_table(make_table(*known, name="seeds")))
-    cell = Cell(kept)
-
-    assert cell.calibrated(3, 2, seed=1) == cell.calibrated(3, 2, seed=1)
-    assert cell.calibrated(3, 2, seed=1) != cell.calibrated(3, 2, seed=2)
-
-
 def test_the_file_holds_cells_and_their_median_for_each_number_learnt_from(make_table: MakeTable) -> None:
     known = measured_by_physics(make_table)
     other = [row | {"model": "gpt-other", "step_time_s": row["step_time_s"] * 2} for row in known]  # type: ignore[operator]
@@ -146,12 +137,6 @@ def test_the_file_holds_cells_and_their_median_for_each_number_learnt_from(make_
     assert list(plain) == KEYS
     assert (plain["table"], plain["model"], plain["rows"]) == ("table", None, len(PLANS))
     assert plain["time_mape"] == pytest.approx((0 + 0.5) / 2, abs=1e-9)
-
-
-def test_without_calibration_the_summary_is_of_the_cells_as_they_are(make_table: MakeTable) -> None:
-    summary = run(make_table(*measured_by_physics(make_table)))["summary"]
-    assert list(summary) == KEYS
-    assert summary["calibrate"] == 0
 
 
 def test_a_cell_with_few_timed_rows_is_left_out_and_said(
@@ -170,33 +155,6 @@ def test_rows_left_out_are_counted_with_the_first_of_them(
     run(make_table(*measured_by_physics(make_table), {"layers": None}, {"layers": None}))
     printed = capsys.readouterr().out
     assert f"left out, not stated: 2 rows, first table.csv, line {len(PLANS) + 2}: layers of gpt-small" in printed
-
-
-def test_cells_by_hardware_gather_every_batch_and_rank_tokens_per_second(make_table: MakeTable) -> None:
-    known = measured_by_physics(make_table)
-    # Twice the batch in nearly twice the time: the order of the speeds, not of the times, is what must be right.
-    double = [row | {"global_batch": 32, "grad_accum": 2 * row["grad_accum"]} for row in known]  # type: ignore[operator]
-
-    (cell,) = run(make_table(*known, *double), "--cell", "hardware")["cells"]
-
-    assert (cell["model"], cell["devices"], cell["global_batch"]) == ("A100-80GB (8/node)", None, None)
-    assert cell["rows"] == 2 * len(PLANS)
-    kept, _ = reported(read_table(make_table(*known, *double, name="ranks")))
-    costs = estimate(kept[0].training, columns_of([one.plan for one in kept]))
-    measured = np.array([one.plan.global_batch_size / (one.row.step_time_s or 1) for one in kept])
-    of_speeds, of_times = (
-        np.corrcoef(_order(first), _order(second))[0, 1]
-        for first, second in (
-            (costs.tokens_per_s, measured),
-            (costs.time.step_s, np.array([one.row.step_time_s for one in kept])),
-        )
-    )
-    assert cell["spearman"] == pytest.approx(of_speeds, abs=0.005)
-    assert abs(of_speeds - of_times) > 0.02
-
-
-def _order(values: np.ndarray) -> np.ndarray:
-    return np.argsort(np.argsort(values))
 
 
 @pytest.mark.parametrize("arguments", [(), ("--cluster", "dgx")])

@@ -67,37 +67,9 @@ def test_a_setting_that_ran_out_of_memory_once_and_never_ran_is_out_of_memory(
     assert (seen.verdict, seen.score, seen.step_time_s) == (Verdict.OOM, None, None)
 
 
-def test_the_time_follows_from_the_tokens_where_only_these_are_stated(
-    make_table: MakeTable, settings: Settings
-) -> None:
-    seen = outcome(make_table, settings, [{"tokens_per_s": 4096, "mfu": 0.9}])
-    assert (seen.step_time_s, seen.score) == (BATCH_TOKENS / 4096, 4096)
-
-
-def test_a_row_that_ran_without_a_time_is_left_out_and_counted(make_table: MakeTable, settings: Settings) -> None:
-    for at in (4, 6):
-        settings[at] |= {"step_time_s": None, "tokens_per_s": 0, "mfu": 0.5}
-
-    table = read_cells(make_table(*settings))
-
-    assert len(only(table).outcomes) == 18
-    (left,) = table.left
-    assert (left.rows, left.first) == (2, "table.csv, line 6")
-    assert "neither a step time nor tokens/s" in left.kind
-
-
 def test_rows_that_cannot_be_expressed_are_counted(make_table: MakeTable, settings: Settings) -> None:
     table = read_cells(make_table(*settings, {"layers": None}))
     assert (table.read, [one.rows for one in table.left]) == (21, [1])
-
-
-def test_rows_of_other_number_formats_are_a_cell_of_their_own(make_table: MakeTable, settings: Settings) -> None:
-    other = [row | {"precision": "bf16", "step_time_s": 0.5} for row in settings]
-    table = read_cells(make_table(*settings, *other))
-    assert [(cell.label, len(cell.outcomes), cell.best) for cell in table.cells] == [
-        ("gpt-small, 8 devices, seq 1024, batch 16", 20, BATCH_TOKENS / 1.0),
-        ("gpt-small, 8 devices, seq 1024, batch 16", 20, BATCH_TOKENS / 0.5),
-    ]
 
 
 def test_a_cell_needs_ten_settings_that_ran(make_table: MakeTable, settings: Settings) -> None:

@@ -92,12 +92,6 @@ def test_an_exhausted_space_was_visited_once_and_gives_nothing(kind: str, batch:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_asking_for_more_than_is_left_gives_what_is_left(kind: str, space: Space) -> None:
-    seen = history_of(space, len(space) - 3)
-    assert len(search_of(kind).ask(space, seen, 10)) == 3
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("told", [0, 30])
 def test_workers_that_ask_one_after_the_other_get_different_plans(kind: str, told: int, space: Space) -> None:
     search, seen = search_of(kind), history_of(space, told)

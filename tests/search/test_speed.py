@@ -13,7 +13,6 @@ from meshtune.tuner.search.base import Task
 from meshtune.tuner.search.physics.prior import Rows, rows_of
 from meshtune.tuner.search.physics.speed import (
     HYPOTHESES,
-    MIN_WEIGHT,
     NOISE,
     Expects,
     Speeds,
@@ -96,20 +95,6 @@ def test_where_transfers_between_stages_stall_a_few_pipelines_tell(rows: Rows) -
     assert np.max(moved) < 0.5 * np.min(pipelines.log_stalled - pipelines.log_step)
 
 
-def test_four_measurements_that_contradict_the_physics_halve_its_weight(few: Rows) -> None:
-    four = few.take(np.array([0, 4, 8, 11]))
-    speeds = learn(four, 2 * four.log_step.mean() - four.log_step)
-    assert trusting(speeds) < 0.5 * sum(one.weight for one in HYPOTHESES if one.expects is not Expects.ALIKE)
-
-
-def test_what_weighs_next_to_nothing_is_left_out(few: Rows) -> None:
-    speeds = learn(few, few.log_step + noise(len(few)))
-    weights = [weight for weight, _, _ in speeds.kept]
-    assert len(weights) < len(HYPOTHESES)
-    assert min(weights) >= MIN_WEIGHT
-    assert sum(weights) == pytest.approx(1.0)
-
-
 def test_what_a_few_plans_share_is_expected_of_the_others(few: Rows, rows: Rows) -> None:
     speeds = learn(few, few.log_step + 0.5)
     for component in speeds.at(rows):
@@ -170,18 +155,6 @@ def test_draws_scatter_together_as_the_joint_covariance_says_with_the_tails_of_s
         assert np.quantile(along, 0.99, axis=0) / expected == pytest.approx(np.full(22, FAR_OUT), rel=0.12)
 
 
-def test_draws_are_shared_out_by_weight_and_the_same_for_a_seed(few: Rows) -> None:
-    speeds = learn(few.take(slice(0, 0)), np.zeros(0))
-    drawn = speeds.draw(few, 1000, np.random.default_rng(3))
-    assert drawn.shape == (1000, len(few))
-    assert np.array_equal(drawn, speeds.draw(few, 1000, np.random.default_rng(3)))
-    # In a draw of the hypotheses that take plans for alike, the plans scatter around one time.
-    trusted = round(1000 * sum(one.weight for one in HYPOTHESES if one.expects is Expects.PHYSICS))
-    assert np.median(drawn[:trusted], axis=0) == pytest.approx(few.log_step, abs=0.2)
-    distrusted = round(1000 * sum(one.weight for one in HYPOTHESES if one.expects is Expects.ALIKE))
-    assert np.median(drawn[-distrusted:], axis=0) == pytest.approx(few.log_ideal, abs=0.4)
-
-
 def test_plans_that_are_all_but_equal_can_be_drawn(few: Rows) -> None:
     twins = few.take(np.zeros(50, dtype=np.int64))
     drawn = learn(few, few.log_step).draw(twins, 200, np.random.default_rng(0))
@@ -198,11 +171,3 @@ def test_a_believed_plan_moves_no_mean_and_takes_doubt_away_around_it(told: int,
         assert after.mean == pytest.approx(before.mean, abs=1e-6)
         assert np.all(after.sd <= before.sd + 1e-9)
         assert after.sd[7] < min(1.01 * NOISE, before.sd[7])
-
-
-def test_views_say_what_the_hypotheses_say_of_as_many_plans_as_are_asked_for(few: Rows) -> None:
-    speeds = learn(few.take(slice(0, 5)), few.log_step[:5] + 0.2)
-    for before, after in zip(speeds.at(few), speeds.views(few).components(4), strict=True):
-        assert after.weight == before.weight
-        assert after.mean.tolist() == before.mean[:4].tolist()
-        assert after.sd.tolist() == before.sd[:4].tolist()

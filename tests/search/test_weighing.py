@@ -91,22 +91,6 @@ def test_the_interval_holds_the_truth_for_most_plans_and_the_chances_come_true(
     assert np.mean(np.array(fits)[ran]) > np.mean(np.array(fits)[~np.array(ran)]) + 0.4
 
 
-def test_the_gain_falls_as_the_best_improves(small: Task, rows: Rows, measured: list[Observation]) -> None:
-    ranked = by_speed(measured)
-    at = small.space.index_of(ranked[3].plan)
-    gains = [weighing_of(small, rows, ranked[worst:100:7]).expectation(at).gain for worst in (50, 20, 8, 1)]
-    assert gains == sorted(gains, reverse=True)
-    assert gains[0] > 0.05 > 2 * gains[-1] > 0.0
-    assert weighing_of(small, rows, []).expectation(at).gain == 0.0
-
-
-def test_before_anything_is_measured_nothing_is_said_of_what_is_left(small: Task, measured: list[Observation]) -> None:
-    failed = [one for one in measured if one.verdict is Verdict.OOM][:2]
-    assert len(failed) == 2
-    assert left(small, []) is None
-    assert left(small, [*failed, Observation(plan=small.space[0])]) is None
-
-
 def test_the_chance_left_falls_to_nothing_as_the_good_plans_are_tried(small: Task, measured: list[Observation]) -> None:
     ranked = by_speed(measured)
     chances = [left(small, ranked[-5:] + ranked[:count]) for count in (0, 40, 120)]
@@ -116,13 +100,6 @@ def test_the_chance_left_falls_to_nothing_as_the_good_plans_are_tried(small: Tas
     assert chances[0] > 0.95 > chances[1] > chances[2]
     assert chances[2] < 0.1
     assert left(small, measured) == 0.0
-
-
-def test_a_larger_tolerance_leaves_a_smaller_chance(small: Task, measured: list[Observation]) -> None:
-    seen = by_speed(measured)[:40:3]
-    chances = [left(replace(small, tolerance=tolerance), seen) or 0.0 for tolerance in (0.01, 0.1, 0.4)]
-    assert chances == sorted(chances, reverse=True)
-    assert chances[0] > chances[-1] + 0.2
 
 
 def test_the_chance_left_is_large_while_the_best_by_far_is_untried(

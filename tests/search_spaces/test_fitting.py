@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -104,19 +103,6 @@ def test_more_rows_predict_unseen_plans_better(count, most):
     assert (learnt.times, learnt.memories, learnt.ooms) == (count, 0, 0)
 
 
-def test_constants_that_are_right_stay_where_they_are():
-    learnt = calibrate([timed(some(20), truth=DEFAULTS, noise=0.0)])
-    assert as_logs(learnt.constants) == pytest.approx(as_logs(DEFAULTS), abs=1e-3)
-
-
-def test_what_steps_do_not_depend_on_is_not_touched():
-    learnt = calibrate([timed(some(20))])
-    for name in ("memory_offset_bytes", "activation_factor", "late_buffers"):
-        assert getattr(learnt.constants, name) == getattr(DEFAULTS, name)
-        assert learnt.log_sd(name) == UNCALIBRATED.log_sd(name)
-    assert learnt.memory_log_sd == UNCALIBRATED.memory_log_sd
-
-
 @pytest.mark.parametrize("factor", [20.0, 0.05])
 def test_one_wild_run_of_eight_moves_predictions_by_little(factor):
     estimates, measured = timed(some(8))
@@ -162,12 +148,6 @@ def test_two_models_and_frameworks_of_one_cluster_teach_together():
     both = calibrate([timed(order[:20]), timed(order[:20], training=other)])
     assert both.times == 40
     assert error(both, order[20:]) < 0.035
-
-
-def test_the_order_of_measurements_does_not_matter():
-    one, two = timed(some(10)), timed(some(6, seed=1))
-    forward, backward = calibrate([one, two]), calibrate([two, one])
-    assert as_logs(forward.constants) == pytest.approx(as_logs(backward.constants), abs=1e-6)
 
 
 def posterior(found: Calibration, observed: Sequence[tuple], moved: Constants) -> float:
@@ -281,16 +261,6 @@ def test_running_out_of_memory_alone_lowers_the_odds_of_plans_alike(count):
     assert (after.fits > 0).all()
 
 
-def test_more_of_it_lowers_them_further():
-    likely = rows(likely_plans(), slice(0, 1))
-    odds = [float(estimate(TRAINING, likely).fits[0])]
-    for count in (1, 2, 4, 8, 16, 32, 64):
-        learnt = calibrate([out_of_memory(rows(likely, np.zeros(count, dtype=np.int64)))])
-        odds.append(float(estimate(TRAINING, likely, learnt).fits[0]))
-    assert odds == sorted(odds, reverse=True)
-    assert odds[-1] < 0.75 * odds[0]
-
-
 def test_what_was_never_expected_to_run_out_teaches_and_teaches_doubt():
     # By the formulas these plans take less than half of the device.
     small = estimate(TRAINING, PLANS).memory.peak_bytes < 0.45 * usable_bytes(CLUSTER)
@@ -302,14 +272,6 @@ def test_what_was_never_expected_to_run_out_teaches_and_teaches_doubt():
         spreads.append(learnt.memory_log_sd)
     assert (np.diff(odds) < 0).all()
     assert (np.diff(spreads) > 0).all()
-
-
-def test_what_was_expected_to_run_out_teaches_hardly_anything():
-    hopeless = rows(PLANS, estimate(TRAINING, PLANS).fits < 0.01)
-    learnt = calibrate([out_of_memory(hopeless)])
-    assert learnt.ooms > 5
-    assert as_logs(learnt.constants) == pytest.approx(as_logs(DEFAULTS), abs=0.1)
-    assert learnt.memory_log_sd == UNCALIBRATED.memory_log_sd
 
 
 @settings(max_examples=40, deadline=None)
@@ -331,26 +293,6 @@ def test_whatever_was_measured_odds_stay_odds_and_numbers_finite(data):
     after = estimate(TRAINING, PLANS, learnt)
     assert np.isfinite(after.time.step_s).all()
     assert ((after.fits >= 0) & (after.fits <= 1)).all()
-
-
-def test_the_odds_fall_as_the_expected_peak_grows():
-    memory = estimate(TRAINING, PLANS).memory
-    same = replace(memory, log_sd=np.full_like(memory.log_sd, 0.2))
-    order = np.argsort(same.peak_bytes)
-    assert (np.diff(same.fits(usable_bytes(CLUSTER))[order]) <= 0).all()
-    assert same.fits(1e30) == pytest.approx(np.ones(COUNT), abs=1e-3)
-    assert same.fits(1.0) == pytest.approx(np.zeros(COUNT), abs=1e-3)
-
-
-def test_eight_rows_are_learnt_in_less_than_half_a_second():
-    estimates, measured = timed(some(8))
-    measured = replace(measured, peak_memory_bytes=estimates.memory.peak_bytes)
-    spent = []
-    for _ in range(3):
-        start = time.process_time()
-        calibrate([(estimates, measured)])
-        spent.append(time.process_time() - start)
-    assert min(spent) < 0.5
 
 
 def test_what_cannot_have_been_measured_is_refused_by_row():

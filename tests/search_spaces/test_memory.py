@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -208,21 +207,3 @@ def test_a_higher_zero_stage_takes_no_more_without_a_pipeline(case):
     alone = plan | {"pp": 1, "vpp": 1, "schedule": "1f1b", "dp": 8}
     by_stage = [total(model, framework, **alone | {"zero_stage": stage}) for stage in range(4)]
     assert by_stage == sorted(by_stage, reverse=True)
-
-
-def test_one_part_per_plan_of_every_kind_in_float64():
-    columns = columns_of([Plan(), Plan(tp=2), Plan(pp=2, grad_accum_steps=4)])
-    parts = memory_parts(Training(GPT, CLUSTER, NANOTRON), columns, DEFAULTS)
-    assert set(parts) == set(MemoryPart)
-    assert all(part.shape == (3,) and part.dtype == np.float64 and (part >= 0).all() for part in parts.values())
-
-
-def test_a_hundred_thousand_plans_take_less_than_a_second():
-    rows = [Plan(tp=2, pp=pp, dp=4, grad_accum_steps=8, zero_stage=zero) for pp in (1, 2, 4) for zero in (0, 1, 2, 3)]
-    columns = {name: np.tile(column, 8334) for name, column in columns_of(rows).items()}
-    spent = []
-    for _ in range(3):
-        start = time.process_time()
-        memory_parts(Training(MIXTURE, CLUSTER, NANOTRON), columns, DEFAULTS)
-        spent.append(time.process_time() - start)
-    assert min(spent) < 1.0

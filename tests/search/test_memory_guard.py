@@ -42,14 +42,6 @@ def test_what_is_expected_not_to_fit_comes_in_the_second_turn(tight: Task) -> No
     assert sorted(likely + others) == list(range(len(tight.space)))
 
 
-def test_without_a_guard_there_is_one_turn(tight: Task) -> None:
-    assert turns(tight, [], guard=0.0) == [list(range(len(tight.space)))]
-
-
-def test_a_higher_guard_holds_more_back(tight: Task) -> None:
-    assert set(turns(tight, [], guard=0.9)[0]) < set(turns(tight, [], guard=0.1)[0])
-
-
 def test_a_plan_that_ran_out_of_memory_makes_others_less_likely_to_fit(tight: Task) -> None:
     before = turns(tight, [])[0]
     fullest = sorted(before, key=lambda index: peaks(tight)[index])[len(before) // 2 :]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from meshtune.runners.outcome import Verdict
-from meshtune.search_spaces.plan import Plan, Recompute
+from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.tuner.search.base import Observation, PastCampaign, Task
 from meshtune.tuner.search.physics.catalogue import Catalogue
@@ -84,19 +83,6 @@ def test_a_broken_score_teaches_nothing(score: float, space: Space, task: Callab
     assert steps_of(task(space), read(task(space, past=(past,)), [broken]).log_times) == [4]
 
 
-def test_a_plan_outside_of_the_space_teaches_like_any_other(space: Space, task: Callable[..., Task]) -> None:
-    outside = replace(space[0], recompute=Recompute.FULL)
-    assert outside not in space
-    trials = read(task(space), [measured(outside, 2.0), Observation(plan=outside, verdict=Verdict.OOM)])
-    assert (len(trials.measured), len(trials.best), len(trials.tried.rows)) == (1, 1, 2)
-    assert list(trials.ran_out) == [outside]
-
-
-def test_nothing_seen_is_read_as_nothing(space: Space, task: Callable[..., Task]) -> None:
-    trials = read(task(space), [])
-    assert len(trials.measured) == len(trials.best) == len(trials.pending) == len(trials.tried.rows) == 0
-
-
 def test_a_long_history_keeps_the_fastest_and_the_latest(space: Space, task: Callable[..., Task]) -> None:
     count, third = 5 * MAX_OBSERVATIONS, MAX_OBSERVATIONS // 3
     seen = many(space, count)
@@ -108,12 +94,6 @@ def test_a_long_history_keeps_the_fastest_and_the_latest(space: Space, task: Cal
     others = sorted(set(kept[:-third]) - set(range(1, third + 1)))
     assert max(others) > 0.9 * count
     assert sorted(steps_of(task(space), trials.own_times)) == list(range(1, count + 1))
-
-
-def test_a_short_history_is_kept_whole(space: Space, task: Callable[..., Task]) -> None:
-    seen = many(space, MAX_OBSERVATIONS)
-    trials = read(task(space), seen)
-    assert steps_of(task(space), trials.log_times) == [round(one.step_time_s or 0.0) for one in seen]
 
 
 @pytest.mark.parametrize(
@@ -174,11 +154,3 @@ def test_a_first_look_keeps_few_and_no_doubt_of_constants(space: Space, task: Ca
     assert not np.any(few.tried.rows.peak_slopes)
     assert np.any(trials.measured.step_slopes)
     assert len(few.own_times) == 60
-
-
-def test_the_cost_of_a_trial_is_read_from_what_trials_held(space: Space, task: Callable[..., Task]) -> None:
-    seen = [measured(space[i], step, held_s=60.0 + 10.0 * step) for i, step in enumerate((1.0, 2.0, 5.0))]
-    seen += [Observation(plan=space[5], verdict=Verdict.OOM, held_s=32.0), measured(space[6], 3.0)]
-    seen += [Observation(plan=space[7], verdict=Verdict.LOST, held_s=1e5), Observation(plan=space[8])]
-    cost = read(task(space), seen).cost
-    assert (cost.startup_s, cost.steps, cost.failed_s) == pytest.approx((60.0, 10.0, 32.0))
