@@ -12,7 +12,7 @@ IN_WEB := npm --prefix $(WEB) --no-audit --no-fund
 export PIP_RETRIES ?= 10
 export npm_config_fetch_retries ?= 5
 
-.PHONY: demo test test-fast test-long check check-web format install dashboard clean
+.PHONY: demo test test-fast test-long check check-web format install dashboard docs clean
 
 demo: install
 	$(BIN)/meshtune run examples/demo.yaml
@@ -43,6 +43,10 @@ check: $(INSTALLED)
 
 check-web: $(NODE_MODULES)
 	$(IN_WEB) run check
+
+# The documentation as a site in build/site; a broken link or anchor is an error.
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .

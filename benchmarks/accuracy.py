@@ -1,4 +1,4 @@
-"""How well the physics predicts measured runs: step time, its order, memory, and what fits; docs/accuracy.md reads it.
+"""How well the physics predicts measured runs: step time, its order, memory, and what fits; docs/explanation/accuracy.md reads it.
 
 `python benchmarks/accuracy.py TABLE.csv [...] [--calibrate K] [--cluster PRESET] [--cell hardware] [--draws 20]
 [--seed 0] [--json OUT]`. A cell is one (model, gpus, seq_len, global_batch); with `--cell hardware` all rows of one

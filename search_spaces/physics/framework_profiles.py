@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from meshtune.search_spaces.physics.framework_profile import FrameworkProfile, Kept
 
-# The built-in trainer's, as its exact estimate counts it (docs/physics-memory.md): torch's modules save their inputs,
+# The built-in trainer's, as its exact estimate counts it (docs/explanation/physics-memory.md): torch's modules save their inputs,
 # gathered ones included; the norm is the CPU's, in float32 steps (CUDA's fused one keeps no norm_bytes); attention's
 # answer is copied where heads were rotated; the head's product, cross entropy's cast, softmax and gradient.
 _TRAINER = Kept(

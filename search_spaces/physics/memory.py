@@ -165,7 +165,7 @@ def _layers(model: ModelSpec, framework: FrameworkProfile, columns: Columns, sta
 
 
 def _states(framework: FrameworkProfile, columns: Columns, held: _Held) -> Parts:
-    """Weights, gradients and optimizer state. Gradients stay whole in a pipeline (docs/memory.md): they are reduced
+    """Weights, gradients and optimizer state. Gradients stay whole in a pipeline (docs/explanation/memory.md): they are reduced
     after the last micro-batch."""
     zero = columns["zero_stage"]
     whole, shards = held.weights, held.optimizer_weights

@@ -14,7 +14,7 @@ from meshtune.search_spaces.model import ModelSpec, Position
 from meshtune.search_spaces.presets import cluster_presets, device_presets, model_presets
 from meshtune.tuner.specs.read import InvalidSpec, parse_yaml, read_spec
 
-PAGE = Path(__file__).parents[2] / "docs" / "presets.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "presets.md"
 
 # (weights published, where): within 2 % unless PUBLISHED_WIDELY says more.
 PUBLISHED = {

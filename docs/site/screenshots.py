@@ -1,8 +1,8 @@
 """Takes the README's pictures of the dashboard: a campaign of a running service, in both themes.
 
-    python docs/screenshots.py http://127.0.0.1:8000 TOKEN_FILE CAMPAIGN
+    python docs/site/screenshots.py http://127.0.0.1:8000 TOKEN_FILE CAMPAIGN
 
-Needs Chromium and the packages of development. Writes docs/dashboard-NAME.png for each of `pages` below.
+Needs Chromium and the packages of development. Writes docs/images/dashboard-NAME.png for each of `pages` below.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect, sync_playwright
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1] / "images"
 WIDTH = 1280
 
 

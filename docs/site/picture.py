@@ -1,4 +1,4 @@
-"""Draws the README's picture from a real campaign: `python docs/picture.py HOME CAMPAIGN docs/demo.svg`."""
+"""Draws the README's picture from a real campaign: `python docs/site/picture.py HOME CAMPAIGN docs/images/demo.svg`."""
 
 from __future__ import annotations
 
