@@ -2,16 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from replay_cells import Cell, read_cells
 from replay_plot import plot
-from replay_report import Comparison, document, show_summary
+from replay_report import Comparison, document
 from replay_runs import Contender, Rules, Run
-from rich.console import Console
 
 MakeTable = Callable[..., Path]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -44,13 +42,6 @@ def comparison(make_table: MakeTable, settings: list[dict[str, object]]) -> Comp
             *(run(10), run(10)),
         ),
     )
-
-
-def printed(show: Callable[[Comparison, Console], None], comparison: Comparison) -> str:
-    console = Console(width=140, file=StringIO())
-    show(comparison, console)
-    assert isinstance(console.file, StringIO)
-    return console.file.getvalue()
 
 
 def test_each_cell_has_its_figures_by_search(comparison: Comparison) -> None:
@@ -94,23 +85,6 @@ def test_the_summary_pools_all_runs_and_counts_what_was_not_reached_as_the_most_
         "failed_share": 8 / (1 + 3 + 9 + 20),
         "ask_seconds_p95": pytest.approx(0.5),
     }
-
-
-def test_a_search_is_held_against_the_best_of_the_borrowed_ones(comparison: Comparison) -> None:
-    third = Contender("deephyper", "deephyper", {})
-    slower = [run(30), run(30)]
-    runs = comparison.runs
-    more = replace(
-        comparison,
-        contenders=(*comparison.contenders, third),
-        runs=(*runs[:4], run(4), run(4), *runs[4:], *slower),
-    )
-
-    own, tpe, deephyper = (line for line in printed(show_summary, more).splitlines() if " s │" in line)
-
-    # Pooled medians 6, 10 and 17; by cell 2, 10, 4 and 29.5, 10, 30.
-    assert [line.split("│")[-3].strip() for line in (own, tpe, deephyper)] == ["1.7", "1.0", "0.6"]
-    assert [line.split("│")[-2].strip() for line in (own, tpe, deephyper)] == ["2.95", "2.50", "3.00"]
 
 
 def test_the_picture_has_a_line_a_band_and_a_name_for_each_search(comparison: Comparison) -> None:

@@ -44,10 +44,6 @@ def test_a_row_becomes_its_plan(make_table: MakeTable) -> None:
     )
 
 
-def test_accumulation_that_is_not_stated_follows_from_the_batch(make_table: MakeTable) -> None:
-    assert only(make_table({"grad_accum": None})).plan.grad_accum_steps == 4
-
-
 def test_nanotron_splits_the_sequence_and_a_row_that_says_otherwise_is_believed(make_table: MakeTable) -> None:
     assert only(make_table(LLAMA)).plan.sequence_parallel
     assert not only(make_table(LLAMA | {"sp": 0})).plan.sequence_parallel
@@ -141,8 +137,3 @@ def test_a_named_preset_beats_the_hardware_and_an_unknown_one_is_refused(make_ta
     assert (cluster.name, cluster.nodes, cluster.devices_per_node) == ("dgx-h100", 1, 8)
     with pytest.raises(TableError, match=r"no cluster preset 'dgx'; there are: .*dgx-h100"):
         reported(rows, "dgx")
-
-
-def test_a_cluster_without_the_speed_that_a_row_needs_is_refused(make_table: MakeTable) -> None:
-    with pytest.raises(TableError, match="local-cpu has no peak FLOP/s for float16"):
-        reported(read_table(make_table({})), "local-cpu")

@@ -121,16 +121,6 @@ def test_a_crash_lowers_its_twins_less_than_running_out_of_memory(rows: Rows) ->
     assert ran_out[index] < crashed[index] < before[index]
 
 
-def test_a_crash_far_below_the_memory_is_no_matter_of_memory_but_its_neighbours_are_suspect(rows: Rows) -> None:
-    index = int(np.argmin(margin(rows)))
-    told = [(index, Verdict.CRASHED, nan)]
-    believed, before = learn(rows, told), at(rows, [])
-    assert believed.suspects[0] > 0.5
-    assert runs(believed, rows)[index] < before[index] - 0.15
-    assert runs(believed, rows)[doubtful(rows)] == pytest.approx(before[doubtful(rows)], abs=0.1)
-    assert learn(rows, [(closest(rows, 1.0), Verdict.CRASHED, nan)]).suspects[0] < 0.2
-
-
 def test_a_time_out_says_nothing_of_memory(rows: Rows) -> None:
     told = [(index, Verdict.TIMED_OUT, nan) for index in range(0, len(rows), 7)]
     untold = learn(rows, []).peaks(rows)
@@ -157,31 +147,6 @@ def test_what_counts_little_teaches_little(rows: Rows) -> None:
     full, little = (at(rows, [(index, Verdict.OOM, nan)], weight)[index] for weight in (1.0, 0.05))
     assert full < little < before
     assert before - little < 0.3 * (before - full)
-
-
-def outcomes(rows: Rows, count: int, seed: int) -> list[tuple[int, Verdict, float]]:
-    """Trials of a cluster whose peaks are not the physics', with every verdict that teaches, in odd places."""
-    random = np.random.default_rng(seed)
-    told: list[tuple[int, Verdict, float]] = []
-    for index in random.integers(0, len(rows), count).tolist():
-        peak = float(rows.log_peak[index] + 0.4 * random.standard_normal())
-        odd = random.random()
-        if odd < 0.2:
-            verdict = (Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.OOM, Verdict.PRUNED)[int(20 * odd) % 4]
-            told.append((index, verdict, nan))
-        elif peak > rows.log_capacity[index]:
-            told.append((index, Verdict.OOM, nan))
-        else:
-            told.append((index, Verdict.OK, peak if odd < 0.8 else nan))
-    return told
-
-
-@pytest.mark.parametrize("count", [1, 20, 300])
-def test_chances_are_chances_whatever_was_tried(count: int, rows: Rows) -> None:
-    for weight in (1.0, 0.05):
-        fits = at(rows, outcomes(rows, count, 0), weight)
-        assert np.all(np.isfinite(fits))
-        assert np.all((fits >= 0) & (fits <= 1))
 
 
 @pytest.mark.parametrize("verdict", [Verdict.OOM, Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.PRUNED])

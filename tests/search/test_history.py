@@ -73,16 +73,6 @@ def rows_of_plans(task: Task, plans: Sequence[Plan]) -> Any:
     return rows_of(task.training, task.space.columns).take(np.array(listed)).features.tolist()
 
 
-@pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf")])
-def test_a_broken_score_teaches_nothing(score: float, space: Space, task: Callable[..., Task]) -> None:
-    broken = Observation(plan=space[0], verdict=Verdict.OK, score=score, step_time_s=1.0, peak_bytes=1e9, held_s=9.0)
-    untimed = Observation(plan=space[1], verdict=Verdict.OK, score=5.0)
-    trials = read(task(space), [broken, untimed, measured(space[2], 2.0)])
-    assert len(trials.tried.rows) == len(trials.measured) == len(trials.own_times) == 1
-    past = PastCampaign(training=task(space).training, seen=(broken, measured(space[3], 4.0)))
-    assert steps_of(task(space), read(task(space, past=(past,)), [broken]).log_times) == [4]
-
-
 def test_a_long_history_keeps_the_fastest_and_the_latest(space: Space, task: Callable[..., Task]) -> None:
     count, third = 5 * MAX_OBSERVATIONS, MAX_OBSERVATIONS // 3
     seen = many(space, count)
@@ -140,17 +130,3 @@ def test_earlier_campaigns_count_as_much_as_they_weigh_and_are_no_ones_best(
     assert list(trials.ran_out) == []
     # Each campaign's plans are what the physics says of them on that campaign's own cluster.
     assert trials.measured.log_step[1] == pytest.approx(rows_of(larger.training, larger.space.columns).log_step[0])
-
-
-def test_a_first_look_keeps_few_and_no_doubt_of_constants(space: Space, task: Callable[..., Task]) -> None:
-    seen = many(space, 60)
-    trials = read(task(space), seen)
-    few = trials.first_look(24)
-    kept = steps_of(task(space), few.log_times)
-    assert len(kept) == len(few.measured) == len(few.weights) == len(few.tried.rows) == len(few.tried.verdicts) == 24
-    assert set(range(1, 9)) <= set(kept)
-    assert kept[-8:] == [round(one.step_time_s or 0.0) for one in seen[-8:]]
-    assert not np.any(few.measured.step_slopes)
-    assert not np.any(few.tried.rows.peak_slopes)
-    assert np.any(trials.measured.step_slopes)
-    assert len(few.own_times) == 60

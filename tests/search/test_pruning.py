@@ -117,13 +117,6 @@ def test_stages_with_buffers_of_their_own_bear_no_witness_against_lower_ones(sta
     assert not any(doomed_by(witness, replace(witness, zero_stage=lower)) for lower in range(stage))
 
 
-def test_any_one_witness_is_enough(wide: Space) -> None:
-    witnesses = wide[100:110]
-    each = [surely_out_of_memory(wide.columns, [witness]) for witness in witnesses]
-    assert surely_out_of_memory(wide.columns, witnesses).tolist() == np.any(each, axis=0).tolist()
-    assert not np.any(surely_out_of_memory(wide.columns, []))
-
-
 def test_a_plan_that_crashed_dooms_none(space: Space, task: Callable[..., Task]) -> None:
     # What is doomed is proposed last and with no expectation.
     witness = min(space, key=lambda plan: (plan.micro_batch_size, -plan.zero_stage, plan.tp * plan.pp))

@@ -51,20 +51,6 @@ def middle(speeds: Speeds, rows: Rows) -> FloatColumn:
     return np.sum([one.weight * one.mean for one in speeds.at(rows)], axis=0)
 
 
-def test_before_any_measurement_the_hypotheses_weigh_what_they_are_given(few: Rows) -> None:
-    nothing = few.take(slice(0, 0))
-    speeds = learn(nothing, np.zeros(0))
-    assert [one.weight for one in speeds.at(few)] == pytest.approx([one.weight for one in HYPOTHESES])
-    for component, hypothesis in zip(speeds.at(few), HYPOTHESES, strict=True):
-        means = {Expects.PHYSICS: few.log_step, Expects.STALLS: few.log_stalled, Expects.ALIKE: few.log_ideal}
-        assert component.mean.tolist() == means[hypothesis.expects].tolist()
-        assert np.all(component.sd > hypothesis.field.amplitude)
-    distrusting = [one for one in HYPOTHESES if one.expects is Expects.ALIKE]
-    without = learn_speeds(nothing, np.zeros(0), np.zeros(0), distrusting)
-    assert sum(one.weight for one in without.at(few)) == pytest.approx(1.0)
-    assert trusting(without) == 0.0
-
-
 @pytest.mark.parametrize("off", [0.0, 0.7, -0.7], ids=["as expected", "twice as slow", "twice as fast"])
 def test_measurements_as_the_physics_has_them_make_it_trusted_whatever_the_cluster_reaches(
     off: float, few: Rows
@@ -103,28 +89,11 @@ def test_what_a_few_plans_share_is_expected_of_the_others(few: Rows, rows: Rows)
     assert np.all(speeds.at(rows)[0].sd < 0.5 * untold.sd)
 
 
-def test_a_measured_plan_is_known_better_than_its_neighbours_and_these_than_far_ones(rows: Rows) -> None:
-    speeds = learn(rows.take(slice(0, 1)), rows.log_step[:1])
-    distance = np.linalg.norm(rows.features - rows.features[0], axis=1)
-    near = np.argsort(distance)
-    for component in speeds.at(rows):
-        assert component.sd[0] < 1.05 * NOISE
-        assert component.sd[0] < component.sd[near[1]] < component.sd[near[-1]]
-
-
 def test_an_observation_that_counts_little_moves_little(few: Rows) -> None:
     one = few.take(slice(0, 1))
     full, little = (middle(learn(one, one.log_step + 0.3, weight), few) - few.log_step for weight in (1.0, 1e-4))
     assert np.all(little[1:] < full[1:])
     assert little[0] < 0.9 * full[0]
-
-
-def test_an_earlier_campaign_teaches_but_less_than_ones_own(few: Rows) -> None:
-    told = few.take(slice(0, 4))
-    earlier = Rows(*(getattr(told, name) for name in Rows.__slots__[:-1]), campaign=np.ones(4))
-    own, others = (learn(one, one.log_step + 0.4).at(few)[0] for one in (told, earlier))
-    assert np.all(others.mean - few.log_step > 0.3)
-    assert np.all(others.sd > own.sd)
 
 
 def test_a_run_on_a_sick_node_does_not_bend_what_is_believed(few: Rows, rows: Rows) -> None:

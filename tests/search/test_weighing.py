@@ -129,24 +129,6 @@ def test_of_two_plans_alike_in_gain_the_cheaper_one_is_chosen(
     assert chosen(EQUAL) == {0, 1}  # nothing tells them apart but the seed
 
 
-def test_what_trials_held_reaches_the_choice(small: Task, measured: list[Observation]) -> None:
-    told = by_speed(measured)[20:60:4]
-    # A trial's cost is all start-up, or all steps: the same plans are worth more, or less, by how slow they are.
-    flat, steep = (
-        weighing_of(
-            small,
-            rows_of(small.training, small.space.columns),
-            [replace(one, held_s=startup + steps * (one.step_time_s or 0.0)) for one in told],
-        )
-        for startup, steps in ((100.0, 0.0), (0.1, 1000.0))
-    )
-    assert steep.trials.cost.steps == pytest.approx(1000.0)
-    slower = np.argsort(steep.rows.log_step)
-    fast, slow = slower[:20], slower[-20:]
-    lifted = steep.worth() - flat.worth()
-    assert np.mean(lifted[fast]) > np.mean(lifted[slow]) + 0.2
-
-
 def area(seen: list[Observation], reference: tuple[float, float]) -> float:
     """What the measured plans dominate of log(step time) and log(peak bytes)."""
     points = [(np.log(one.step_time_s), np.log(one.peak_bytes)) for one in seen if one.step_time_s and one.peak_bytes]
@@ -171,16 +153,6 @@ def test_a_pareto_task_extends_the_front_faster_than_the_score_alone(small: Task
     assert reached > alone + 0.05, f"of the whole area: {reached:.2f}, for the score alone {alone:.2f}"
     lowest = [min(one.peak_bytes or np.inf for seen in each for one in seen) for each in (fronts, scores)]
     assert lowest[0] < lowest[1]
-
-
-def test_a_pareto_task_says_what_is_left_of_the_front(small: Task, measured: list[Observation]) -> None:
-    pareto, ranked = replace(small, pareto=True), by_speed(measured)
-    assert left(pareto, []) is None
-    assert (left(pareto, ranked[:1]) or 0.0) > 0.9
-    emptiest = sorted(ranked, key=lambda one: one.peak_bytes or 0.0)
-    nearly = [one for one in measured if one not in ranked[-30:]]
-    assert (left(pareto, nearly) or 0.0) < (left(pareto, emptiest[-1:]) or 0.0)
-    assert left(pareto, measured) == 0.0
 
 
 def test_a_batch_of_a_pareto_task_is_of_distinct_plans_that_spread_over_the_front(

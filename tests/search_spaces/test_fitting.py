@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +18,7 @@ from meshtune.search_spaces.physics.constants import CONSTANTS, DEFAULTS, TIME_C
 from meshtune.search_spaces.physics.estimate import estimate, log_peak, log_step
 from meshtune.search_spaces.physics.estimates import Training, usable_bytes
 from meshtune.search_spaces.physics.fitting import calibrate
-from meshtune.search_spaces.physics.framework_profiles import NANOTRON, TRAINER_BFLOAT16
+from meshtune.search_spaces.physics.framework_profiles import TRAINER_BFLOAT16
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.search_spaces.space_context import Capabilities, SpaceContext
 
@@ -78,10 +77,6 @@ def error(calibration: Calibration, index: np.ndarray, truth: Constants = TRUTH)
     return float(np.median(np.abs(off)))
 
 
-def as_logs(constants: Constants) -> np.ndarray:
-    return np.log([getattr(constants, name) for name in CONSTANTS])
-
-
 # Times
 
 
@@ -131,55 +126,6 @@ def test_a_network_that_retries_its_sends_is_found_in_five_rows():
     assert error(learnt, order[5:], truth) < 0.1 < error(UNCALIBRATED, order[5:], truth)
 
 
-def test_learning_in_two_parts_is_nearly_learning_at_once():
-    order = some(40)
-    halves = [timed(order[:20]), timed(order[20:])]
-    at_once = calibrate(halves)
-    in_parts = calibrate(halves[1:], calibrate(halves[:1]))
-    assert in_parts.times == at_once.times == 40
-    off = log_step(TRAINING, PLANS, in_parts.constants) - log_step(TRAINING, PLANS, at_once.constants)
-    assert np.median(np.abs(off)) < 0.01
-    assert in_parts.time_log_sd == pytest.approx(at_once.time_log_sd, rel=0.25)
-
-
-def test_two_models_and_frameworks_of_one_cluster_teach_together():
-    other = Training(replace(MODEL, layers=16, vocab=131072), CLUSTER, NANOTRON)
-    order = some(60)
-    both = calibrate([timed(order[:20]), timed(order[:20], training=other)])
-    assert both.times == 40
-    assert error(both, order[20:]) < 0.035
-
-
-def posterior(found: Calibration, observed: Sequence[tuple], moved: Constants) -> float:
-    """Minus the logarithm of what a calibration maximises, up to a constant, written down again from its definition:
-    log-normal priors, and Student's t with 2 degrees of freedom around the formulas."""
-    prior = sum((as_logs(moved) - as_logs(DEFAULTS)) ** 2 / np.diag(UNCALIBRATED.covariance)) / 2
-    rows_loss = 0.0
-    for estimates, measured in observed:
-        timed_rows, oom = np.isfinite(measured.step_time_s), measured.oom
-        steps = log_step(estimates.training, estimates.columns, moved)[timed_rows]
-        off = (np.log(measured.step_time_s[timed_rows]) - steps) / found.time_log_sd
-        rows_loss += np.sum(1.5 * np.log1p(off**2 / 2))
-        beyond = np.log(usable_bytes(CLUSTER)) - log_peak(estimates.training, estimates.columns, moved)[oom]
-        off = beyond / found.memory_log_sd
-        rows_loss -= np.sum(np.log(0.5 - off / (2 * np.sqrt(2 + off**2))))
-    return float(prior + rows_loss)
-
-
-def test_no_constants_nearby_explain_the_measurements_better():
-    estimates, measured = timed(some(12))
-    observed = [
-        (estimates, replace(measured, step_time_s=measured.step_time_s * np.where(np.arange(12) == 5, 3.0, 1.0)))
-    ]
-    observed.append(out_of_memory(rows(likely_plans(), slice(0, 4))))
-    found = calibrate(observed)
-    best = posterior(found, observed, found.constants)
-    for name in CONSTANTS:
-        for factor in (0.97, 1.03):
-            moved = replace(found.constants, **{name: getattr(found.constants, name) * factor})
-            assert posterior(found, observed, moved) > best - 1e-3, name
-
-
 # How sure
 
 
@@ -193,21 +139,6 @@ def test_the_covariance_shrinks_with_rows_and_stays_one():
         assert np.linalg.eigvalsh(before - learnt.covariance).min() > -0.02
         assert np.trace(learnt.covariance[np.ix_(places, places)]) < np.trace(before[np.ix_(places, places)])
         before = learnt.covariance
-
-
-def test_predictions_are_surer_near_what_was_measured():
-    # One device per replica tells of products and the network, not of tensor parallelism's links inside a node.
-    alone, split = (PLANS["pp"] * PLANS["tp"] == 1), (PLANS["tp"] == 8) & (PLANS["pp"] == 1)
-    learnt = calibrate([timed(np.flatnonzero(alone))])
-
-    def doubt(plans: np.ndarray, calibration: Calibration) -> float:
-        """What the constants leave open, beside the scatter."""
-        spread = estimate(TRAINING, rows(PLANS, plans), calibration).time.log_sd
-        return float(np.median(np.sqrt(spread**2 - calibration.time_log_sd**2)))
-
-    near, far = (doubt(plans, learnt) / doubt(plans, UNCALIBRATED) for plans in (alone, split))
-    assert near < 0.5
-    assert near < far < 1
 
 
 def test_the_scatter_is_learnt_from_what_scatters():

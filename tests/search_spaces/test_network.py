@@ -71,11 +71,6 @@ def test_a_module_link_serves_only_groups_inside_one_module():
     assert faster == {(2, 1): True, (2, 2): False, (2, 4): False, (4, 1): False}
 
 
-def test_a_node_that_is_one_module_needs_no_other_link():
-    whole = replace(FLAT, devices_per_module=8, node_link=None)
-    assert float(network(whole).gather_s(S, 8, 1)) == pytest.approx(7 * 1e-6 + 7 / 8 * S / 400e9)
-
-
 @pytest.mark.parametrize(
     ("n", "stride", "link"),
     [(2, 8, NETWORK), (4, 8, RACK), (2, 16, RACK), (8, 8, RACK)],
@@ -127,11 +122,6 @@ def test_an_all_to_all_sends_each_peer_its_part_over_the_tier_between(n, stride,
 )
 def test_a_send_crosses_the_slowest_boundary_of_its_pipeline(stages, stride, expected):
     assert float(network().send_s(S, stages, stride)) == pytest.approx(expected)
-
-
-def test_a_send_out_of_a_rack_runs_at_the_racks_link():
-    assert float(network(RACKS).send_s(S, 2, 8)) == pytest.approx(10e-6 + S / 10e9)
-    assert float(network(RACKS).send_s(S, 4, 8)) == pytest.approx(30e-6 + S / 5e9)
 
 
 @pytest.mark.parametrize("stride", [1, 8, 64])

@@ -20,7 +20,6 @@ from meshtune.search_spaces.physics.constants import (
     TIME_CONSTANTS,
 )
 from meshtune.search_spaces.physics.estimate import (
-    TOGETHER,
     estimate,
     estimate_memory,
     estimate_time,
@@ -90,13 +89,6 @@ def test_many_plans_get_the_answers_that_each_gets_alone():
         assert alone.tokens_per_s[0] == pytest.approx(whole.tokens_per_s[row], rel=1e-12)
 
 
-def test_plans_beyond_one_batch_of_variants_get_the_same_answers():
-    count = 2 * TOGETHER // (2 * len(TIME_CONSTANTS)) + 7
-    many = {name: np.resize(column, count) for name, column in COLUMNS.items()}
-    few, found = (slopes(log_step, TRAINING, columns, DEFAULTS, TIME_CONSTANTS) for columns in (COLUMNS, many))
-    assert np.array_equal(found, np.resize(few, found.shape))
-
-
 def test_the_spread_grows_with_the_covariance_and_never_falls_below_the_scatter():
     certain, doubtful = (replace(UNCALIBRATED, covariance=UNCALIBRATED.covariance * by) for by in (0.0, 4.0))
     for estimated, scatter in (
@@ -109,13 +101,6 @@ def test_the_spread_grows_with_the_covariance_and_never_falls_below_the_scatter(
         assert none == pytest.approx(np.full(5, scatter))
         assert (usual > none).all()
         assert large**2 - scatter**2 == pytest.approx(4 * (usual**2 - scatter**2))
-
-
-def test_throughput_is_the_global_batchs_tokens_over_the_step():
-    found = estimate(TRAINING, COLUMNS)
-    batches = np.array([2 * 4 * 32, 8 * 4, 8 * 4, 8 * 4, 4 * 16])
-    assert found.tokens_per_s == pytest.approx(batches * 4096 / found.time.step_s)
-    assert found.model_flops_per_device == pytest.approx(found.tokens_per_s * MODEL.flops_per_token / 32)
 
 
 def test_memory_needs_no_speed_and_time_says_which_it_lacks():

@@ -71,8 +71,6 @@ PLAIN = FrameworkProfile(
 )
 OVERLAPPED = replace(PLAIN, overlapped_gradients=True)
 LAYER = LLAMA.attention_parameters + LLAMA.feed_forward_parameters
-# One micro-batch through one of four equal stages.
-STAGE_S = 4 * 6 * LAYER * LLAMA.seq_len / RATE
 
 
 def parts_of(
@@ -157,23 +155,6 @@ def test_a_layer_is_never_faster_than_its_host_launches_it():
 # The pipeline
 
 
-def test_a_pipeline_of_equal_stages_is_idle_for_p_minus_1_of_m():
-    parts = parts_of(HEADLESS, pp=4, grad_accum_steps=16)
-    assert parts[TimePart.COMPUTE] == pytest.approx(16 * STAGE_S, rel=1e-4)
-    assert parts[TimePart.BUBBLE] == pytest.approx(3 / 16 * parts[TimePart.COMPUTE], rel=1e-4)
-    assert part_of("bubble", grad_accum_steps=16) == 0
-
-
-def test_interleaving_divides_the_bubble_and_multiplies_the_sends():
-    plain, cut = (
-        parts_of(LLAMA, LINKS, pp=4, grad_accum_steps=16, vpp=vpp, schedule="interleaved" if vpp > 1 else "1f1b")
-        for vpp in (1, 4)
-    )
-    assert cut[TimePart.BUBBLE] == pytest.approx(plain[TimePart.BUBBLE] / 4)
-    assert cut[TimePart.SEND_RECEIVE] == pytest.approx(plain[TimePart.SEND_RECEIVE] * (16 * 4 + 3) / (16 + 3))
-    assert cut[TimePart.COMPUTE] == plain[TimePart.COMPUTE]
-
-
 def test_split_backward_passes_fill_the_bubble():
     plan = {"pp": 4, "vpp": 2, "grad_accum_steps": 16}
     interleaved, zero, vee = (
@@ -188,23 +169,6 @@ def test_split_backward_passes_fill_the_bubble():
         for schedule in ("zbv", "zero_bubble", "interleaved")
     ]
     assert 0 < by_schedule[0] < by_schedule[1] < by_schedule[2]
-
-
-def test_the_head_makes_the_last_stage_the_slowest():
-    head = 6 * LLAMA.vocab * LLAMA.hidden * LLAMA.seq_len / RATE
-    parts = parts_of(LLAMA, pp=4, grad_accum_steps=16)
-    assert parts[TimePart.COMPUTE] == pytest.approx(16 * (STAGE_S + head))
-    assert parts[TimePart.BUBBLE] == pytest.approx(3 * STAGE_S)
-
-
-def test_a_framework_that_balances_the_head_moves_layers_off_the_last_stage():
-    # The head weighs a layer's products four times over: 20 layers' worth, 5 a stage, so the last keeps one.
-    heavy = replace(LLAMA, vocab=4 * LAYER // LLAMA.hidden)
-    parts = parts_of(heavy, PRODUCTS, replace(PLAIN, balances_head=True), pp=4, grad_accum_steps=16)
-    layer = 6 * LAYER * LLAMA.seq_len / RATE
-    assert parts[TimePart.COMPUTE] == pytest.approx(16 * 5 * layer)
-    assert parts[TimePart.BUBBLE] == pytest.approx((16 + 4 - 5) * layer)
-    assert part_of("compute", heavy, pp=4, grad_accum_steps=16) == pytest.approx(16 * 8 * layer)
 
 
 def test_stages_send_activations_and_gradients_cut_over_tensor_ranks():
@@ -231,14 +195,6 @@ def test_tensor_parallelism_reduces_four_times_a_layer_and_sequence_parallelism_
     assert split == pytest.approx(3 * 16 * (4 * 2 + 2) * gather)
     assert again == pytest.approx(3 * 16 * 6 * 2 * gather)
     assert part_of("tp", LLAMA, LINKS, dp=8) == 0
-
-
-@pytest.mark.parametrize(("exposed", "reductions"), [(0.25, 2.5), (1.0, 4), (3.0, 4)])
-def test_of_overlapped_backward_reductions_a_share_shows_and_never_more_than_all(exposed, reductions):
-    constants = replace(LINKS, exposed_reduction=exposed)
-    shown = part_of("tp", LLAMA, constants, replace(PLAIN, overlaps_tensor=True), tp=8, sequence_parallel=False)
-    gather = float(NETWORK.gather_s(LLAMA.seq_len * LLAMA.hidden * 2, 8, 1))
-    assert shown == pytest.approx(16 * reductions * 2 * gather)
 
 
 def test_context_parallelism_by_kind():

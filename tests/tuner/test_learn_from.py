@@ -14,11 +14,9 @@ from meshtune.tuner.campaign.campaign import Campaign, Lesson
 from meshtune.tuner.campaign.spec import Backend
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.prediction.predict import training_of
-from meshtune.tuner.search.physics.speed import NOISE
 from meshtune.tuner.search.warm_start import (
     MAX_TRIALS,
     MAX_TRIALS_EACH,
-    OTHER_CLUSTER,
     OTHER_FAMILY,
     OTHER_RELEASE,
     UNKNOWN_RELEASE,
@@ -118,24 +116,6 @@ def test_the_most_alike_comes_first_then_the_nearest_in_scale_then_the_newest(si
 
 
 @pytest.mark.parametrize(
-    ("over", "doubt"),
-    [
-        ({"node_link": LINK | {"bandwidth_bytes_per_s": 2e11}}, OTHER_CLUSTER),
-        ({"network_link": LINK | {"latency_s": 2e-6}}, OTHER_CLUSTER),
-        ({"nodes_per_rack": 2, "rack_link": LINK}, OTHER_CLUSTER),
-        ({"devices_per_node": 8}, OTHER_CLUSTER),
-        ({"devices_per_module": 2, "module_link": LINK}, OTHER_CLUSTER),
-        ({"device": DEVICE | {"peak_flops": {"float32": 2e13}}}, OTHER_CLUSTER),
-        ({"nodes": 1, "network_link": LINK | {"latency_s": 2e-6}}, 0.0),  # its jobs never met the network
-        ({"name": "elsewhere"}, 0.0),
-    ],
-)
-def test_other_links_or_speeds_count_less_where_jobs_could_tell(site, over, doubt):
-    campaign, other = site.campaign("c"), site.campaign("other", cluster=CLUSTER | over)
-    assert doubts(campaign.spec, other.spec) == (doubt, 0.0)
-
-
-@pytest.mark.parametrize(
     "shape", [{"norm": Norm.RMSNORM}, {"activation": "swiglu"}, {"position": "rope"}, {"experts": 4, "top_k": 1}]
 )
 def test_layers_of_another_kind_count_less(site, shape):
@@ -143,14 +123,6 @@ def test_layers_of_another_kind_count_less(site, shape):
     model = replace(spec.model, norm=Norm.LAYERNORM, activation=Activation.GELU, position=Position.LEARNED)
     other = replace(spec, model=replace(model, **shape))
     assert doubts(replace(spec, model=model), other) == (0.0, OTHER_FAMILY)
-
-
-def test_doubts_add_up_as_variances_beside_a_runs_noise():
-    assert weight_of() == weight_of(0.0, 0.0) == 1.0
-    assert weight_of(NOISE) == 0.5
-    assert weight_of(NOISE, 2 * NOISE) == pytest.approx(1 / 6)
-    assert weight_of(OTHER_RELEASE) == weight_of(OTHER_CLUSTER) == weight_of(OTHER_FAMILY) == pytest.approx(0.2)
-    assert weight_of(UNKNOWN_RELEASE) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
