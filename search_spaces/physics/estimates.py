@@ -18,7 +18,8 @@ from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 
 # What a rank can fill of its device: on CUDA the driver's context, the communication library's buffers and what the
-# allocator cannot use lie outside of the peak that PyTorch reports (docs/explanation/physics-memory.md); a CPU rank has its cap.
+# allocator cannot use lie outside of the peak that PyTorch reports; a CPU rank has its cap.
+# See docs/explanation/physics-memory.md.
 USABLE_SHARE = {DeviceKind.CUDA: 0.9, DeviceKind.CPU: 1.0}
 
 

@@ -1,8 +1,8 @@
 """The campaign page is there at once with 300 trials, and stays smooth with 3,000.
 
 The bounds of the issue, 600 ms to the first table and charts and 200 ms for an interaction, hold on a quiet machine:
-docs/explanation/service-figures.md has the measured ones (`pytest --log-cli-level=INFO tests/browser/test_speed.py`). What is
-asserted here is five times that, for one that does other work: it tells a page that draws everything at once.
+docs/explanation/service-figures.md has the measured ones (`pytest --log-cli-level=INFO tests/browser/test_speed.py`).
+What is asserted here is five times that, for one that does other work: it tells a page that draws everything at once.
 """
 
 import logging
