@@ -26,7 +26,6 @@ from meshtune.api.requests.access_errors import (
     TooManyRequests,
     Unauthenticated,
 )
-from meshtune.api.worker import WorkerEnded
 from meshtune.runners.base import RunnerError
 from meshtune.runners.dialects.base import CannotExpress
 from meshtune.runners.outcome import ResultMalformed
@@ -88,6 +87,10 @@ class RangeNotSatisfiable(Exception):
 
 class Unanswerable(Exception):
     """What is known of the campaign does not suffice for an answer; the message says what is missing."""
+
+
+class WorkerEnded(Exception):
+    """The process that computes was ended in its work, or is not started any more. Trying again may help."""
 
 
 # error -> (status, type, title). The first match in order of specificity wins.

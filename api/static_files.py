@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from meshtune.api.answers import names
+from meshtune.api.campaign_cache import names_etag
 
 FOLDER = Path(__file__).parent / "static"
 INDEX = "/index.html"
@@ -109,7 +109,7 @@ def _response(forms: Mapping[str, Form], request: Headers) -> Response:
     """The best form that the client takes; 304 where it has that one."""
     accepted = _accepted(request.get("accept-encoding", ""))
     form = next((form for encoding, form in forms.items() if encoding in accepted), forms["identity"])
-    if names(request.get("if-none-match", ""), form.headers["ETag"]):
+    if names_etag(request.get("if-none-match", ""), form.headers["ETag"]):
         kept = {name: form.headers[name] for name in ("Cache-Control", "Vary", "ETag")}
         return Response(status_code=304, headers=kept)
     return Response(form.body, headers=dict(form.headers))

@@ -28,7 +28,8 @@ from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState, jo
 from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store import Store, tables
 from meshtune.tuner.store.event_payloads import event_row
-from meshtune.tuner.store.rows import campaign_row, measurement_row, outcome_columns, step_rows, trial_row
+from meshtune.tuner.store.measurement_rows import measurement_row, step_rows
+from meshtune.tuner.store.rows import campaign_row, outcome_columns, trial_row
 
 RANKS = 8
 STEPS = 10

@@ -20,7 +20,6 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from meshtune.api import errors
-from meshtune.api.makers import Turns, make
 from meshtune.api.middleware.audit import Audit
 from meshtune.api.middleware.rates import Buckets
 from meshtune.api.requests.access import LOOPBACK, Caller
@@ -106,7 +105,7 @@ class Gate:
         # Its first use is paid for by its address, so that nobody tries many secrets; an own bucket has who is known.
         if sha256 not in self._known:
             self._pace(f"at {address}", request.method)
-        token = self._trusted(sha256) or await make(Turns.LOOK, self._look_up, sha256, secret)
+        token = self._trusted(sha256) or await run_in_threadpool(self._look_up, sha256, secret)
         refusal = "there is no such token" if token is None else token.refusal(self._now())
         if token is None or refusal:
             raise Unauthenticated(refusal)

@@ -91,20 +91,3 @@ def test_the_software_of_a_pruned_job_is_kept(store: Store, make):
     outcome = replace(make.failed(Verdict.PRUNED), partial=partial)
     store.finish("c1", 0, outcome, started_at=1.0, finished_at=2.0, now=3.0)
     assert store.trial("c1", 0).outcome == outcome
-
-
-def test_a_database_from_before_is_found_by_device_and_workload(shared_url: str, make, write_old):
-    with Store.open("sqlite://") as store:
-        make.running(store, "a")
-        make.running(store, "b")
-        store.finish("a", 0, make.ok(), started_at=1.0, finished_at=2.0, now=3.0)
-        with store._database.writing() as connection:
-            connection.execute(text("UPDATE campaigns SET spec = '{\"cluster\"\\: 3}' WHERE id = 'b'"))
-        write_old(shared_url, "0004", store)
-    with Store.open(shared_url) as store:
-        assert [found.id for found in store.campaigns_on("H200", "command", limit=9)] == ["a"]
-        assert store.campaign("a") == make.campaign("a")
-        assert store.trial("a", 0).outcome == make.ok()
-        with store._database.reading() as connection:
-            named = connection.execute(text("SELECT device, workload FROM campaigns WHERE id = 'b'")).one()
-        assert tuple(named) == ("", "")

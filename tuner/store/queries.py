@@ -7,17 +7,25 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, func, literal, null, select, tuple_
 
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event
 from meshtune.tuner.campaign.trial import Attempt, Trial
 from meshtune.tuner.store.errors import NotFound, StoreError
-from meshtune.tuner.store.rows import StepTimes, attempt_of, campaign_of, event_of, trial_of
+from meshtune.tuner.store.measurement_rows import LISTED, WHOLE, StepTimes, listed_measurement_of, measurement_of
+from meshtune.tuner.store.rows import attempt_of, campaign_of, event_of, trial_of
 from meshtune.tuner.store.tables import attempts, campaigns, events, measurements, steps, trials
 
 # Made once, since making them takes longer than asking: each campaign that is driven asks at every look.
 _EVENTS = select(events).where(events.c.id > bindparam("after")).order_by(events.c.id).limit(bindparam("most"))
 _EVENTS_OF = _EVENTS.where(events.c.campaign_id == bindparam("of"))
+# What a list of trials leaves out of attempts.
+_UNLISTED = {"log_tail": literal(""), "partial": null()}
+_LISTED_COLUMNS = (
+    *(column for column in attempts.columns if column.name not in _UNLISTED),
+    *(value.label(name) for name, value in _UNLISTED.items()),
+    *LISTED,
+)
 
 
 def campaign(connection: Connection, id: str) -> Campaign:
@@ -81,18 +89,24 @@ def trial_range(
     if not rows:
         return []
     within = and_(trials.c.campaign_id == campaign_id, trials.c.number.between(rows[0].number, rows[-1].number))
-    return _whole(connection, rows, within)
+    found = _whole_attempts(connection, within)
+    return [trial_of(row, found[row.id]) for row in rows]
 
 
-def trials_numbered(connection: Connection, campaign_id: str, numbers: Collection[int]) -> dict[int, Trial]:
-    """Those of the trials that there are, by number."""
-    within = and_(trials.c.campaign_id == campaign_id, trials.c.number.in_(list(numbers)))
-    rows = connection.execute(select(trials).where(within)).all()
-    return {trial.number: trial for trial in _whole(connection, rows, within)}
+def trials_numbered(
+    connection: Connection, campaign_id: str, numbers: Collection[int] | None, *, listed: bool = False
+) -> dict[int, Trial]:
+    """Those of the trials that there are, by number; of all where `numbers` is None. listed: as `_listed_attempts`."""
+    within = trials.c.campaign_id == campaign_id
+    if numbers is not None:
+        within = and_(within, trials.c.number.in_(list(numbers)))
+    rows = connection.execute(select(trials).where(within).order_by(trials.c.number)).all()
+    found = _listed_attempts(connection, within) if listed else _whole_attempts(connection, within)
+    return {row.number: trial_of(row, found[row.id]) for row in rows}
 
 
-def _whole(connection: Connection, rows: Sequence[Row[Any]], within: ColumnElement[bool]) -> list[Trial]:
-    """The trials of these rows, complete. within: what finds the same rows again."""
+def _whole_attempts(connection: Connection, within: ColumnElement[bool]) -> Mapping[int, list[Attempt]]:
+    """By trial. within: what finds the trials."""
     times = _step_times(
         connection,
         select(steps.c.attempt_id, steps.c.warmup, steps.c.seconds)
@@ -102,15 +116,28 @@ def _whole(connection: Connection, rows: Sequence[Row[Any]], within: ColumnEleme
         .order_by(steps.c.attempt_id, steps.c.number),
     )
     by_trial: defaultdict[int, list[Attempt]] = defaultdict(list)
-    for row in connection.execute(
-        select(attempts, *_but_the_key(measurements))
-        .join(trials, trials.c.id == attempts.c.trial_id)
+    for row in connection.execute(_attempts((*attempts.columns, *WHOLE), within)):
+        measurement = measurement_of(row, times[row.id]) if row.id in times else None
+        by_trial[row.trial_id].append(attempt_of(row, measurement))
+    return by_trial
+
+
+def _listed_attempts(connection: Connection, within: ColumnElement[bool]) -> Mapping[int, list[Attempt]]:
+    """As `_whole_attempts`, without logs, partial measurements and what `LISTED` leaves out of measurements."""
+    by_trial: defaultdict[int, list[Attempt]] = defaultdict(list)
+    for row in connection.execute(_attempts(_LISTED_COLUMNS, within)):
+        by_trial[row.trial_id].append(attempt_of(row, listed_measurement_of(row)))
+    return by_trial
+
+
+def _attempts(columns: Sequence[ColumnElement[Any]], within: ColumnElement[bool]) -> Select[Any]:
+    return (
+        select(*columns)
+        .join_from(attempts, trials, trials.c.id == attempts.c.trial_id)
         .outerjoin(measurements, measurements.c.attempt_id == attempts.c.id)
         .where(within)
         .order_by(attempts.c.trial_id, attempts.c.number)
-    ):
-        by_trial[row.trial_id].append(attempt_of(row, times.get(row.id)))
-    return [trial_of(row, by_trial[row.id]) for row in rows]
+    )
 
 
 def events_after(connection: Connection, campaign_id: str | None, after: int, limit: int) -> list[Event]:
@@ -158,7 +185,3 @@ def _step_times(connection: Connection, query: Select[Any]) -> Mapping[int, Step
         of_attempt = times[attempt_id]
         (of_attempt.warmup if warmup else of_attempt.timed).append(seconds)
     return times
-
-
-def _but_the_key(table: Any) -> list[Any]:
-    return [column for column in table.columns if not column.primary_key]

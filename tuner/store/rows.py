@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import lru_cache
-from math import isfinite
 from operator import attrgetter
 from typing import Any
 
@@ -13,7 +12,6 @@ from sqlalchemy import Row, null
 
 from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.measuring.step_breakdown import Profile
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
@@ -21,17 +19,7 @@ from meshtune.tuner.campaign.proposal import Expectation
 from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
 from meshtune.tuner.store.codec import decode_spec, encode_spec
 from meshtune.tuner.store.errors import StoreError
-
-# What the database's largest integer column holds; the values of all ranks, in JSON, are kept exactly.
-MOST_BIGINT = 2**63 - 1
-
-
-@dataclass(slots=True)
-class StepTimes:
-    """The steps of one attempt while they are gathered from their rows."""
-
-    warmup: list[float] = field(default_factory=list)
-    timed: list[float] = field(default_factory=list)
+from meshtune.tuner.store.measurement_rows import partial_document
 
 
 def campaign_row(campaign: Campaign) -> dict[str, Any]:
@@ -129,51 +117,8 @@ def outcome_columns(outcome: Outcome) -> dict[str, Any]:
         "phase": outcome.phase,
         "failed_rank": outcome.failed_rank,
         "log_tail": outcome.log_tail,
-        "partial": null() if outcome.partial is None else _partial_document(outcome.partial),
+        "partial": null() if outcome.partial is None else partial_document(outcome.partial),
     }
-
-
-def measurement_row(measurement: Measurement, attempt_id: int) -> dict[str, Any]:
-    interval = measurement.step_time_interval_s
-    return {
-        "attempt_id": attempt_id,
-        "tokens_per_step": measurement.tokens_per_step,
-        "devices": measurement.devices,
-        "model_flops_per_token": measurement.model_flops_per_token,
-        "peak_flops_per_device": measurement.peak_flops_per_device,
-        "median_step_time_s": measurement.step_time_s,
-        "step_time_low_s": interval.low,
-        "step_time_high_s": interval.high,
-        "most_memory_bytes": _most(measurement.peak_memory_bytes),
-        "most_held_bytes": _most(measurement.peak_held_bytes),
-        # A diverged loss is NaN or infinite, which JSON cannot say; float() reads their names.
-        "first_losses": _losses(measurement),
-        "peak_memory_bytes": list(measurement.peak_memory_bytes),
-        "peak_held_bytes": list(measurement.peak_held_bytes),
-        "profile": null() if measurement.profile is None else asdict(measurement.profile),
-        "software": dict(measurement.software),
-    }
-
-
-def _most(peaks: Sequence[int]) -> int | None:
-    return None if not peaks else min(max(peaks), MOST_BIGINT)
-
-
-def _losses(measurement: Measurement) -> list[float | str]:
-    return [loss if isfinite(loss) else str(loss) for loss in measurement.first_losses]
-
-
-def _partial_document(partial: Measurement) -> dict[str, Any]:
-    return {**asdict(partial), "first_losses": _losses(partial)}
-
-
-def step_rows(measurement: Measurement, attempt_id: int) -> list[dict[str, Any]]:
-    seconds = (*measurement.warmup_times_s, *measurement.step_times_s)
-    warmups = len(measurement.warmup_times_s)
-    return [
-        {"attempt_id": attempt_id, "number": number, "warmup": number < warmups, "seconds": value}
-        for number, value in enumerate(seconds)
-    ]
 
 
 def trial_of(row: Row[Any], attempts: Sequence[Attempt]) -> Trial:
@@ -200,13 +145,12 @@ def plan_with(*values: Any) -> Plan:
     return Plan(**dict(zip(PLAN_FIELDS, values, strict=True)))
 
 
-def attempt_of(row: Row[Any], times: StepTimes | None) -> Attempt:
-    """From a row of attempts joined with measurements; times: its steps, None for an attempt without."""
+def attempt_of(row: Row[Any], measurement: Measurement | None) -> Attempt:
     outcome = None
     if row.verdict is not None:
         outcome = Outcome(
             verdict=Verdict(row.verdict),
-            measurement=None if times is None else _measurement_of(row, times),
+            measurement=measurement,
             partial=None if row.partial is None else read_value(Measurement, row.partial),
             reason=row.reason,
             cause=None if row.cause is None else Cause(row.cause),
@@ -227,20 +171,4 @@ def attempt_of(row: Row[Any], times: StepTimes | None) -> Attempt:
         nodes=tuple(row.nodes or ()),
         failed_nodes=tuple(row.failed_nodes or ()),
         outcome=outcome,
-    )
-
-
-def _measurement_of(row: Row[Any], times: StepTimes) -> Measurement:
-    return Measurement(
-        step_times_s=tuple(times.timed),
-        tokens_per_step=row.tokens_per_step,
-        devices=row.devices,
-        model_flops_per_token=row.model_flops_per_token,
-        peak_flops_per_device=row.peak_flops_per_device,
-        warmup_times_s=tuple(times.warmup),
-        first_losses=tuple(float(loss) for loss in row.first_losses),
-        peak_memory_bytes=tuple(row.peak_memory_bytes),
-        peak_held_bytes=tuple(row.peak_held_bytes),
-        profile=None if row.profile is None else read_value(Profile, row.profile),
-        software=row.software,
     )

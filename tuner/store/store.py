@@ -23,23 +23,20 @@ from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 from meshtune.tuner.store import planning, queries, removal, schema, usage
 from meshtune.tuner.store.access import Access
 from meshtune.tuner.store.access_usage import require_room_for
-from meshtune.tuner.store.answers import Answers
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound
 from meshtune.tuner.store.event_payloads import done_data, move_data, submitted_data, tell
 from meshtune.tuner.store.figures import Figures, read_figures
 from meshtune.tuner.store.leases import NOBODY, Leases, hold_new
+from meshtune.tuner.store.measurement_rows import measurement_row, step_rows
 from meshtune.tuner.store.pages import Pages
 from meshtune.tuner.store.rows import (
     campaign_row,
     lessons_document,
-    measurement_row,
     node_columns,
     outcome_columns,
-    step_rows,
 )
 from meshtune.tuner.store.rules import advance, last_attempt, require_running
-from meshtune.tuner.store.summaries import Summaries
 from meshtune.tuner.store.tables import attempts, campaigns, events, measurements, steps
 
 
@@ -51,8 +48,6 @@ class Store:
         self.access = Access(database)
         self.pages = Pages(database)
         self.leases = Leases(database)
-        self.summaries = Summaries(database)
-        self.answers = Answers(database)
 
     @classmethod
     def open(cls, url: str, clock: Callable[[], float] = time.time) -> Store:
