@@ -19,7 +19,7 @@ from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.search.base import Search, Task
 from meshtune.tuner.search.registry import create_search
-from meshtune.tuner.search.warm_start import MOST_CAMPAIGNS, MOST_TRIALS_EACH, learn_from, software_of
+from meshtune.tuner.search.warm_start import MAX_CAMPAIGNS, MAX_TRIALS_EACH, learn_from, software_of
 from meshtune.tuner.service.history import Known
 from meshtune.tuner.service.leases import Hold
 from meshtune.tuner.store import Store
@@ -53,8 +53,8 @@ class Work:
         if not spec.warm_start or software == self.weighed_for:
             return
         # One more, since the campaign itself is among them.
-        others = store.campaigns_on(spec.cluster.device.name, spec.workload.kind, limit=MOST_CAMPAIGNS + 1)
-        found = learn_from(campaign, trials, others, partial(store.trials, limit=MOST_TRIALS_EACH))
+        others = store.campaigns_on(spec.cluster.device.name, spec.workload.kind, limit=MAX_CAMPAIGNS + 1)
+        found = learn_from(campaign, trials, others, partial(store.trials, limit=MAX_TRIALS_EACH))
         store.keep_lessons(campaign.id, [earlier.lesson for earlier in found], now=now)
         past = tuple(earlier.past for earlier in found)
         if past != self.task.past:  # searches keep what they worked out for a task
