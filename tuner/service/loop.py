@@ -51,7 +51,7 @@ class Driver:
         if time.monotonic() < self._not_before.get(campaign_id, 0.0):
             return False
         try:
-            with self._service.telemetry.tick_s.timing():
+            with self._service.metrics.tick_s.time():
                 acted = self._service.tick(campaign_id, may_think)
             waits = "" if acted else self._service.waits(campaign_id)
         except RunnerError as error:
@@ -118,8 +118,8 @@ class Rounds:
 
     def _step(self, campaign_id: str) -> bool:
         """As `Driver.step`, for one of many: what is wrong is its trouble alone, and it thinks when it may."""
-        asked_s = self._service.telemetry.ask_s
-        before, begun = asked_s.sum, time.thread_time()
+        metrics = self._service.metrics
+        before, begun = metrics.asked_s, time.thread_time()
         try:
             return self._driver.step(campaign_id, partial(self._thinking.may, campaign_id))
         except NotFound:
@@ -131,7 +131,7 @@ class Rounds:
             self._driver.trouble(campaign_id, f"{type(error).__name__}: {error}")
         finally:
             # Where others have the processor, an ask takes long and costs little.
-            self._thinking.took(min(asked_s.sum - before, time.thread_time() - begun))
+            self._thinking.took(min(metrics.asked_s - before, time.thread_time() - begun))
         return False
 
     def _look(self) -> None:

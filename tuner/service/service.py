@@ -42,14 +42,13 @@ from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 from meshtune.tuner.search.ask import propose
 from meshtune.tuner.search.base import SearchError
 from meshtune.tuner.service.cpu_budget import always
-from meshtune.tuner.service.health import Health
 from meshtune.tuner.service.job_reports import Reports
 from meshtune.tuner.service.leases import LEASE_S, CampaignBusy, Holder
+from meshtune.tuner.service.metrics import ServiceMetrics
 from meshtune.tuner.service.quotas import InvalidLimits, Quota
 from meshtune.tuner.service.session import Work
 from meshtune.tuner.service.sessions import Works
 from meshtune.tuner.service.submission import call_back, send
-from meshtune.tuner.service.telemetry import Telemetry
 from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store import IllegalMove, LeaseLost, Store
 
@@ -75,10 +74,9 @@ class Service:
     ) -> None:
         self.store = store
         self.home = home
-        self.health = Health(clock)
         self._clock = clock
         self.works = Works(store, home, Holder(store, home, lease_s), clock)
-        self.telemetry = Telemetry(self.works.holder.changes)
+        self.metrics = ServiceMetrics(self.works.holder.changes, clock)
         self._quota = Quota(store, home.limits)
         self.reports = Reports(home, public_url)
 
@@ -241,7 +239,7 @@ class Service:
         if not by_job:
             return {}
         found: dict[int, Observation] = {}
-        with self.health.polling(campaign.spec.runner.kind):
+        with self.metrics.polling(campaign.spec.runner.kind):
             statuses = work.runner.poll(list(by_job))
         for job_id, status in statuses.items():
             trial = by_job[job_id]
@@ -323,7 +321,7 @@ class Service:
             return False
         work.remember(campaign, trials, self.store, self._clock())
         try:
-            with self.telemetry.ask_s.timing():
+            with self.metrics.asking():
                 proposal = propose(work.search, work.task, campaign.spec, trials, n)
         except SearchError as error:
             return self._search_failed(campaign, trials, str(error), work)

@@ -1,6 +1,6 @@
-"""The gate before /v1 and /metrics: who sends this request, and not too often; what came of it, the audit log is told.
+"""Authentication and rate limits before /v1 and /metrics, and their entries in the audit log.
 
-Whoever is nobody gets no further, whatever the routes say, but to /metrics, which says itself whom it lets in, and to
+A request without a caller is refused, whatever the routes say, except at /metrics, which decides itself, and at
 /v1/reports, where jobs show tokens of their own.
 """
 
@@ -20,11 +20,10 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from meshtune.api import errors
-from meshtune.api.makers import Turns, make
+from meshtune.api.errors import Refused, TooManyRequests, Unauthenticated
 from meshtune.api.middleware.audit import Audit
-from meshtune.api.middleware.rates import Buckets
+from meshtune.api.middleware.rates import TokenBuckets
 from meshtune.api.requests.access import LOOPBACK, Caller
-from meshtune.api.requests.access_errors import Refused, TooManyRequests, Unauthenticated
 from meshtune.api.settings import Settings
 from meshtune.tuner.access.tokens import PREFIX, Token, digest
 from meshtune.tuner.store import StoreError
@@ -33,7 +32,7 @@ from meshtune.tuner.store.access import Access
 log = logging.getLogger(__name__)
 # A token that was looked up is trusted for so long: a revocation counts after it.
 TRUST_S = 5.0
-MOST_TRUSTED = 10_000
+MAX_TRUSTED = 10_000
 USED_EVERY_S = 60.0
 REPORTS = "/v1/reports/"
 METRICS = "/metrics"
@@ -58,8 +57,8 @@ class Gate:
         self._audit = Audit(access, now, clock)
         self._known: dict[str, tuple[Token, float]] = {}
         self._looking = threading.Lock()
-        self._requests = Buckets(settings.requests_per_s, settings.requests_burst)
-        self._posts = Buckets(settings.posts_per_s, settings.posts_burst)
+        self._requests = TokenBuckets(settings.requests_per_s, settings.requests_burst)
+        self._posts = TokenBuckets(settings.posts_per_s, settings.posts_burst)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
@@ -69,27 +68,27 @@ class Gate:
         request = Request(scope, receive)
         scope.setdefault("state", {})
 
-        async def told(message: Message) -> None:
+        async def audited_send(message: Message) -> None:
             if message["type"] == "http.response.start":
-                await self._audit.tell(request, message["status"], message["headers"])
+                await self._audit.write(request, message["status"], message["headers"])
             await send(message)
 
         try:
             caller = await self._admit(request, path)
         except (Refused, StoreError) as error:
-            await (await errors.answer_to(request, error))(scope, receive, told)
+            await (await errors.answer_to(request, error))(scope, receive, audited_send)
             return
         scope["state"]["caller"] = caller
         try:
-            await self._app(scope, receive, told)
+            await self._app(scope, receive, audited_send)
         except Exception:
-            await self._audit.tell(request, 500, ())  # the framework answers, outside of us
+            await self._audit.write(request, 500, ())  # the framework answers, outside of us
             raise
         if caller is not None and not caller.loopback:
             await self._keep_use(caller.identity)
 
     async def _admit(self, request: Request, path: str) -> Caller | None:
-        """Who it is, None for nobody where nobody may go on too. Raises Refused, StoreUnavailable."""
+        """The caller; None where the route takes requests without one. Raises Refused, StoreUnavailable."""
         address = request.client.host if request.client else ""
         if path.startswith(REPORTS):
             self._pace(f"at {address}", request.method)
@@ -103,27 +102,23 @@ class Gate:
                 return None
             raise Unauthenticated("this needs a token: send the header `Authorization: Bearer mt_...`")
         sha256 = digest(secret)
-        # Its first use is paid for by its address, so that nobody tries many secrets; an own bucket has who is known.
+        # The first use of a token counts for its address, so that nobody tries many secrets; later ones for the token.
         if sha256 not in self._known:
             self._pace(f"at {address}", request.method)
-        token = self._trusted(sha256) or await make(Turns.LOOK, self._look_up, sha256, secret)
+        token = self._trusted(sha256) or await run_in_threadpool(self._look_up, sha256, secret)
         refusal = "there is no such token" if token is None else token.refusal(self._now())
         if token is None or refusal:
             raise Unauthenticated(refusal)
         self._pace(sha256, request.method)
         return Caller(
-            name=token.name,
-            identity=sha256,
-            scopes=token.scopes,
-            expires_at=token.expires_at,
-            quotas=token.quotas,
+            name=token.name, identity=sha256, scopes=token.scopes, expires_at=token.expires_at, quotas=token.quotas
         )
 
-    def _pace(self, who: str, method: str) -> None:
+    def _pace(self, bucket: str, method: str) -> None:
         now = self._clock()
-        wait_s = self._requests.take(who, now)
+        wait_s = self._requests.take(bucket, now)
         if not wait_s and method == "POST":
-            wait_s = self._posts.take(who, now)
+            wait_s = self._posts.take(bucket, now)
         if wait_s:
             raise TooManyRequests(f"too many requests; the next one may come in {wait_s:.2g} s", wait_s)
 
@@ -141,13 +136,13 @@ class Gate:
             if token is None or not token.matches(secret):
                 self._known.pop(sha256, None)
                 return None
-            if sha256 not in self._known and len(self._known) >= MOST_TRUSTED:
+            if sha256 not in self._known and len(self._known) >= MAX_TRUSTED:
                 self._known.clear()
             self._known[sha256] = (token, asked_at)
             return token
 
     async def _keep_use(self, sha256: str) -> None:
-        """Not worth an error, nor more than a write a minute."""
+        """Write when the token was used, at most once a minute; a failure is only logged."""
         token, seen_at = self._known.get(sha256, (None, 0.0))
         now = self._now()
         if token is None or (token.last_used_at is not None and now - token.last_used_at < USED_EVERY_S):

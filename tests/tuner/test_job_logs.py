@@ -1,6 +1,6 @@
 """What is read of a job's folder while the job goes on writing."""
 
-from meshtune.tuner.service.job_logs import MOST_FILES, list_logs, open_log
+from meshtune.tuner.service.job_logs import MAX_FILES, list_logs, open_log
 
 
 def test_a_log_that_grows_is_read_as_long_as_it_was(tmp_path):
@@ -25,7 +25,7 @@ def test_a_log_that_was_cut_ends_early(tmp_path):
 
 
 def test_a_list_is_bounded(tmp_path):
-    for number in range(MOST_FILES + 10):
+    for number in range(MAX_FILES + 10):
         (tmp_path / f"rank-{number}.log").touch()
     files = list_logs(tmp_path)
-    assert [file.name for file in files] == [f"rank-{number}.log" for number in range(MOST_FILES)]
+    assert [file.name for file in files] == [f"rank-{number}.log" for number in range(MAX_FILES)]
