@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from meshtune.api.middleware.rates import Buckets
 from meshtune.api.requests.access import Caller
-from meshtune.tuner.access.audit import Deed
+from meshtune.tuner.access.audit import AuditRecord
 from meshtune.tuner.service.logging import mask
 from meshtune.tuner.store import StoreError
 from meshtune.tuner.store.access import Access
@@ -40,19 +40,21 @@ class Audit:
         address = request.client.host if request.client else ""
         if refused and self._refusals.take(address, self._clock()):
             return
-        deed = self._deed(request, status, headers, f"from {address}" if refused else "")
+        record = self._audit_record(request, status, headers, f"from {address}" if refused else "")
         try:
-            await run_in_threadpool(self._access.record, deed)
+            await run_in_threadpool(self._access.record, record)
         except StoreError as error:
-            log.warning("the audit log misses %s: %s", deed, error)
+            log.warning("the audit log misses %s: %s", record, error)
 
-    def _deed(self, request: Request, status: int, headers: Sequence[tuple[bytes, bytes]], detail: str) -> Deed:
+    def _audit_record(
+        self, request: Request, status: int, headers: Sequence[tuple[bytes, bytes]], detail: str
+    ) -> AuditRecord:
         caller: Caller | None = getattr(request.state, "caller", None)
         route = request.scope.get("route")
         location = next((value.decode("latin-1") for name, value in headers if name.lower() == b"location"), "")
         named = "/".join(str(value) for value in request.path_params.values()) or location.rpartition("/")[2]
         problem = getattr(request.state, "problem", "")
-        return Deed(
+        return AuditRecord(
             at=self._now(),
             token="" if caller is None else caller.name,
             action=mask(f"{request.method} {getattr(route, 'path', request.url.path)}"),

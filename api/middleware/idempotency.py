@@ -24,7 +24,7 @@ from meshtune.api.requests.access import Caller
 from meshtune.api.requests.access_errors import IdempotencyBusy, IdempotencyReused, IdempotencyUnclear, Refused
 from meshtune.api.requests.body import MOST_BYTES
 from meshtune.tuner.store import StoreError
-from meshtune.tuner.store.access_keys import Answer, Claim, Keys
+from meshtune.tuner.store.access import Answer, Claim, Keys
 
 log = logging.getLogger(__name__)
 HEADER = "Idempotency-Key"
