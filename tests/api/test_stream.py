@@ -50,7 +50,7 @@ def table(service, after: int = 0, campaign: str | None = None) -> list[int]:
 
 
 def test_a_new_client_hears_what_happens_from_now_on(app, service, token, paused, during):
-    before = service.store.last_event_id()
+    before = service.store.newest_event()
 
     async def body() -> None:
         async with StreamClient(app, token()) as client:
@@ -138,7 +138,7 @@ def test_clients_that_come_and_go_while_others_write_miss_nothing_and_hear_nothi
 def test_a_client_that_knows_more_than_the_reader_hears_nothing_twice(app, service, token, paused, during, monkeypatch):
     monkeypatch.setattr(stream_hub, "PERIOD_S", 3600.0)
     monkeypatch.setattr(stream, "MAX_READ", 3)
-    start = service.store.last_event_id()
+    start = service.store.newest_event()
     looks, events = [], service.store.events
 
     def looking(campaign, **page):
@@ -279,7 +279,7 @@ def test_an_id_from_another_database_is_no_reason_to_say_nothing(app, service, t
     async def body() -> None:
         async with StreamClient(app, token(), last_event_id=10**9) as client:
             await soon(lambda: client.ready)
-            start = service.store.last_event_id()
+            start = service.store.newest_event()
             assert client.events == [Sent(start, "ready", {"id": start})]
             stir(service, paused)
             await soon(lambda: client.ids == table(service, after=start))
