@@ -44,17 +44,13 @@ def answer_of(body: bytes) -> Answer:
 def respond(request: Request, answer: Answer) -> Response:
     """304 where the client has this version, else the body in an encoding that it takes."""
     headers = {**_HEADERS, "ETag": answer.etag}
-    if names_etag(request.headers.get("if-none-match", ""), answer.etag):
+    # Weak and strong tags of a version are alike (RFC 9110, 13.1.2).
+    tags = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
+    if answer.etag.removeprefix("W/") in tags or tags == ["*"]:
         return Response(status_code=304, headers=headers)
     if "gzip" in request.headers.get("accept-encoding", ""):
         return Response(answer.gzipped, headers={**headers, "Content-Encoding": "gzip"}, media_type="application/json")
     return Response(gzip.decompress(answer.gzipped), headers=headers, media_type="application/json")
-
-
-def names_etag(if_none_match: str, etag: str) -> bool:
-    """Weak and strong tags of a version are alike (RFC 9110, 13.1.2)."""
-    tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
-    return etag.removeprefix("W/") in tags or tags == ["*"]
 
 
 class CampaignCache:

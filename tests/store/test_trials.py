@@ -13,8 +13,7 @@ from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.proposal import Choice
 from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState, job_name
 from meshtune.tuner.store import AlreadyExists, IllegalMove, NotFound, Store, StoreError, tables
-from meshtune.tuner.store.measurement_rows import measurement_row, step_rows
-from meshtune.tuner.store.rows import attempt_row, outcome_columns, trial_row
+from meshtune.tuner.store.rows import attempt_row, measurement_row, outcome_columns, step_rows, trial_row
 
 EVERY_FIELD = Plan(
     tp=2,

@@ -17,11 +17,11 @@ from meshtune.runners.outcome import FAILED
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Stamp, TrialKey, TrialsWanted
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.store import queries
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import NotFound
 from meshtune.tuner.store.rows import campaign_of
 from meshtune.tuner.store.tables import attempts, campaigns, events, measurements, trials
+from meshtune.tuner.store.trials import read_trials, trials_numbered
 
 _newer = attempts.alias("newer")
 _held = attempts.alias("held")
@@ -102,18 +102,18 @@ class Pages:
         with self._database.reading() as connection:
             found = connection.execute(_trial_page(campaign_id, wanted)).all()
             numbers = [row.number for row in found]
-            trials_by_number = queries.trials_numbered(connection, campaign_id, numbers, listed=listed)
+            trials_by_number = trials_numbered(connection, campaign_id, numbers, listed=listed)
         return [(trials_by_number[row.number], row.value) for row in found]
 
     def listed(self, campaign_id: str) -> list[Trial]:
         """All trials of a campaign as `trials` lists them, in the order of their numbers."""
         with self._database.reading() as connection:
-            return list(queries.trials_numbered(connection, campaign_id, None, listed=True).values())
+            return read_trials(connection, campaign_id, listed=True)
 
     def numbered(self, campaign_id: str, numbers: Collection[int]) -> dict[int, Trial]:
         """Those of the campaign's trials that there are, complete, by number."""
         with self._database.reading() as connection:
-            return queries.trials_numbered(connection, campaign_id, numbers)
+            return trials_numbered(connection, campaign_id, numbers)
 
 
 def _campaign_filters(wanted: CampaignsWanted) -> list[ColumnElement[bool]]:
