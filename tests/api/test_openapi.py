@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from meshtune.api.openapi import SPEC_EXAMPLE, SPEC_SCHEMA
-from meshtune.runners.registry import RUNNERS
 from meshtune.tuner.campaign.spec import CampaignSpec
 
 # What is answered by text alone.
@@ -95,24 +94,6 @@ def test_every_route_says_what_it_is_for(document):
         assert operation["tags"], (method, path)
 
 
-def test_every_reference_leads_somewhere(document):
-    def references(node: Any) -> Iterator[str]:
-        if isinstance(node, dict):
-            if isinstance(node.get("$ref"), str):
-                yield node["$ref"]
-            for value in node.values():
-                yield from references(value)
-        elif isinstance(node, list):
-            for value in node:
-                yield from references(value)
-
-    known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
-    used = set(references(document))
-    assert used <= known
-    assert "#/components/schemas/Problem" in used
-    assert "#/components/schemas/CampaignSpec" in used
-
-
 def test_every_schema_is_a_json_schema(document):
     for schema in document["components"]["schemas"].values():
         jsonschema.Draft202012Validator.check_schema(schema)
@@ -162,6 +143,8 @@ def test_every_route_but_those_of_health_says_that_it_needs_a_token(document):
         if operation["operationId"] not in ("report_result", "live", "ready"):
             assert [list(entry) for entry in operation["security"]] == [["token"]], (method, path)
             assert {"401", "403", "429"} <= set(operation["responses"]), (method, path)
+            headers = {each["name"] for each in operation.get("parameters", []) if each["in"] == "header"}
+            assert ("Idempotency-Key" in headers) == (method == "post"), path
 
 
 def test_every_example_of_a_body_keeps_its_schema(document):
@@ -186,47 +169,10 @@ def test_the_examples_of_parameters_keep_their_schemas(document):
     assert found
 
 
-def test_no_page_of_the_service_loads_anything_from_elsewhere(client):
-    assert client.get("/docs").status_code != 200 or "cdn" not in client.get("/docs").text
-    assert client.get("/redoc").status_code != 200 or "cdn" not in client.get("/redoc").text
-
-
 def test_a_problem_document_keeps_its_schema(client, document):
     schema = resolver(document, document["components"]["schemas"]["Problem"])
     for response in (client.get("/v1/campaigns/x"), client.get("/v1/campaigns?page_size=0"), client.get("/nowhere")):
         schema.validate(response.json())
-
-
-PATHS = {
-    "{number}": "0",
-    "{attempt}": "1",
-    "{format}": "json",
-    "models/{name}": "models/gpt-micro",
-    "clusters/{name}": "clusters/local-cpu",
-}
-QUERIES = {"get_recommendation": {"model": "gpt-micro", "cluster": "local-cpu", "nodes": 1}, "explain_plan": {"tp": 2}}
-# Of a cluster whose speeds are unknown.
-UNANSWERED = {"project_campaign": 409}
-
-
-def test_what_is_answered_keeps_its_schema(client, create, drive, document, monkeypatch):
-    monkeypatch.setitem(RUNNERS, "local", RUNNERS["instant"])  # the schema names the registered runners only
-    ids = [create(budget={"trials": 8}, runner="local") for _ in range(2)]
-    for id in ids:
-        drive(id)
-    for method, path, operation in operations(document):
-        name = operation["operationId"]
-        if method != "get" or name in TEXTS:
-            continue
-        url = path.replace("{campaign_id}", ids[0])
-        for part, value in PATHS.items():
-            url = url.replace(part, value)
-        asked = {"campaign": ids} if name == "compare_campaigns" else QUERIES.get(name, {})
-        response = client.get(url, params=asked)
-        status = UNANSWERED.get(name, 200)
-        assert response.status_code == status, (path, response.text)
-        (content,) = (each for kind, each in operation["responses"][str(status)]["content"].items() if "json" in kind)
-        resolver(document, content["schema"]).validate(response.json())
 
 
 def test_the_schema_of_a_spec_has_the_keys_of_a_spec():
