@@ -47,7 +47,7 @@ from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.service.logging import TroubleLog, log_events
 from meshtune.tuner.service.loop import Driver, drive_all
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.store import Store, claim_database
+from meshtune.tuner.store import Store
 
 # How long a stopping service waits for the tick under way. A search may think longer; to be killed in a tick is safe.
 STOP_LIMIT_S = 1.0
@@ -147,7 +147,7 @@ def from_environment() -> FastAPI:
     settings = read_settings(os.environ)
     with ExitStack() as opened:
         store = opened.enter_context(Store.open(os.environ.get("MESHTUNE_DB") or home.database_url))
-        opened.enter_context(claim_database(store))
+        opened.enter_context(store.serving())
         service = Service(store, home, public_url=settings.public_url)
         app = create_app(service, close=opened.pop_all().close, settings=settings)
     # Code and routes stay till the end; a search for garbage among them would hold up every request for 0.1 s.

@@ -25,7 +25,7 @@ from meshtune.runners.dialects.base import CannotExpress
 from meshtune.runners.outcome import ResultMalformed
 from meshtune.runners.registry import UnknownBackend
 from meshtune.search_spaces.checks import Problem as Fault
-from meshtune.tuner.access.token_quotas import QuotaExceeded
+from meshtune.tuner.access.quotas import QuotaExceeded
 from meshtune.tuner.results.export import NothingToExport
 from meshtune.tuner.results.known_best import NothingKnown
 from meshtune.tuner.service.job_logs import NoSuchLog

@@ -100,7 +100,7 @@ class StreamHub:
     async def start(self) -> None:
         """Follow the events from now on. Raises StoreError."""
         self._loop = asyncio.get_running_loop()
-        self.position = await asyncio.to_thread(self._store.last_event_id)
+        self.position = await asyncio.to_thread(self._store.newest_event)
         self._stop.clear()
         self._thread = threading.Thread(target=self._follow, args=(self.position,), name="events", daemon=True)
         self._thread.start()

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from meshtune.api.middleware.rates import TokenBuckets
 from meshtune.api.requests.access import Caller
-from meshtune.tuner.access.audit import Deed as AuditRecord
+from meshtune.tuner.access.audit import AuditRecord
 from meshtune.tuner.service.logging import mask
 from meshtune.tuner.store import StoreError
 from meshtune.tuner.store.access import Access
@@ -40,13 +40,13 @@ class Audit:
         address = request.client.host if request.client else ""
         if refused and self._refusals.take(address, self._clock()):
             return
-        record = self._record(request, status, headers, f"from {address}" if refused else "")
+        record = self._audit_record(request, status, headers, f"from {address}" if refused else "")
         try:
             await run_in_threadpool(self._access.record, record)
         except StoreError as error:
             log.warning("the audit log misses %s: %s", record, error)
 
-    def _record(
+    def _audit_record(
         self, request: Request, status: int, headers: Sequence[tuple[bytes, bytes]], detail: str
     ) -> AuditRecord:
         caller: Caller | None = getattr(request.state, "caller", None)

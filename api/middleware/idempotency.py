@@ -23,7 +23,7 @@ from meshtune.api.errors import IdempotencyBusy, IdempotencyReused, IdempotencyU
 from meshtune.api.requests.access import Caller
 from meshtune.api.requests.body import MAX_BYTES
 from meshtune.tuner.store import StoreError
-from meshtune.tuner.store.access_keys import Answer, Claim, Keys
+from meshtune.tuner.store.access import Answer, Claim, Keys
 
 log = logging.getLogger(__name__)
 HEADER = "Idempotency-Key"

@@ -12,7 +12,7 @@ from meshtune.api.dependencies import ServiceHandle
 from meshtune.api.openapi import problems
 from meshtune.api.requests.access import CallerHandle, administers, reads
 from meshtune.api.schemas.trials import rfc3339
-from meshtune.tuner.access.audit import Entry
+from meshtune.tuner.access.audit import AuditRecord
 from meshtune.tuner.access.tokens import Quotas, Scope, Used
 
 router = APIRouter(prefix="/v1", responses=problems(401, 403, 422, 429, 503), tags=["access"])
@@ -79,10 +79,9 @@ def list_audit(
     )
 
 
-def _entry_view(entry: Entry) -> AuditEntryView:
-    record = entry.deed
+def _entry_view(record: AuditRecord) -> AuditEntryView:
     return AuditEntryView(
-        id=entry.id,
+        id=record.id,
         at=rfc3339(record.at),
         token=record.token,
         action=record.action,

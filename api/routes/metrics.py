@@ -32,7 +32,7 @@ from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.service.loop import Driver
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import StoreError
-from meshtune.tuner.store.figures import Figures
+from meshtune.tuner.store.usage import Figures
 
 FRESH_S = 5.0
 # A query of 1 s is repeated after 20 s.

@@ -73,7 +73,7 @@ class EventStream(StreamingResponse):
     async def _frames(self) -> AsyncIterator[bytes]:
         yield RETRY
         subscriber, seen = self._subscriber, self._after
-        if seen is not None and seen > await run_in_threadpool(self._store.last_event_id):
+        if seen is not None and seen > await run_in_threadpool(self._store.newest_event):
             seen = None  # of another database, such as one from before a backup came back
         # Nothing is kept for a client that is far behind, so that it is not cut off while it catches up.
         while seen is not None and not subscriber.ended and len(page := await self._page(seen)) == MAX_READ:

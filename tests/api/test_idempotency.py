@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from meshtune.tuner.access.tokens import Scope
-from meshtune.tuner.store.access_keys import CUT_OFF_S, KEPT_S, Answer, Claim
+from meshtune.tuner.store.access import CUT_OFF_S, KEY_KEPT_S, Answer, Claim
 
 KEY = {"Idempotency-Key": "5e2a-4f"}
 
@@ -56,9 +56,9 @@ def test_the_same_key_with_another_request_is_refused(client, spec, problem, cha
 def test_an_answer_is_forgotten_after_a_day(service, client, spec):
     client.post("/v1/campaigns", json=spec, headers=KEY)
     keys, now = service.store.access.keys, time.time()
-    keys.claim("somebody", "else", "", now + KEPT_S - 60)
+    keys.claim("somebody", "else", "", now + KEY_KEPT_S - 60)
     assert "idempotent-replayed" in client.post("/v1/campaigns", json=spec, headers=KEY).headers
-    keys.claim("somebody", "later", "", now + KEPT_S + 60)
+    keys.claim("somebody", "later", "", now + KEY_KEPT_S + 60)
     assert "idempotent-replayed" not in client.post("/v1/campaigns", json=spec, headers=KEY).headers
     assert campaigns(client) == 2
 

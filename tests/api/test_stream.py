@@ -51,7 +51,7 @@ def table(service, after: int = 0, campaign: str | None = None) -> list[int]:
 
 @pytest.mark.parametrize("last_event_id", [None, 10**9], ids=["none", "an id of another database"])
 def test_a_new_client_hears_what_happens_from_now_on(app, service, token, paused, during, last_event_id):
-    before = service.store.last_event_id()
+    before = service.store.newest_event()
 
     async def body() -> None:
         asking = {**token(), "Accept-Encoding": "gzip"}
@@ -135,7 +135,7 @@ def test_clients_that_come_and_go_while_others_write_miss_nothing_and_hear_nothi
 def test_a_client_that_knows_more_than_the_reader_hears_nothing_twice(app, service, token, paused, during, monkeypatch):
     monkeypatch.setattr(stream_hub, "PERIOD_S", 3600.0)
     monkeypatch.setattr(stream, "MAX_READ", 3)
-    start = service.store.last_event_id()
+    start = service.store.newest_event()
     looks, events = [], service.store.events
 
     def looking(campaign, **page):

@@ -17,7 +17,7 @@ from dataclasses import replace
 from meshtune.runners.base import JobSpec
 from meshtune.runners.outcome import RESULT_FILE, parse_result
 from meshtune.runners.report import REPORT_URL, TOKEN_FILE
-from meshtune.tuner.access.private_file import write_private
+from meshtune.tuner.access.credentials import write_private
 from meshtune.tuner.campaign.home import Home
 
 # A job may wait so long in a scheduler's queue, beside its own time limit.

@@ -6,7 +6,6 @@ The metrics belong to no registry; `api.routes.metrics` adds them to its own. Wh
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -41,8 +40,6 @@ class ServiceMetrics:
         self.ask_s = Histogram(
             "meshtune_ask_seconds", "One question to a search for new plans.", buckets=SECONDS, registry=None
         )
-        # Seconds of all asks until now.
-        self.asked_s = 0.0
         self.polls = Counter("meshtune_polls", "Looks at running jobs.", ("runner",), registry=None)
         self.poll_errors = Counter("meshtune_poll_errors", "Looks without an answer.", ("runner",), registry=None)
         self._clock = clock
@@ -53,17 +50,6 @@ class ServiceMetrics:
         """By kind, those that were polled."""
         with self._lock:
             return dict(self._runners)
-
-    @contextmanager
-    def asking(self) -> Iterator[None]:
-        """Observes the seconds that the body takes, also where it raises."""
-        begun = time.perf_counter()
-        try:
-            yield
-        finally:
-            took_s = time.perf_counter() - begun
-            self.ask_s.observe(took_s)
-            self.asked_s += took_s
 
     @contextmanager
     def polling(self, kind: str) -> Iterator[None]:
