@@ -4,6 +4,7 @@ import copy
 import json
 import string
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,50 +16,24 @@ from meshtune.tuner.specs.read import InvalidSpec, read_spec
 
 # On a busy machine; each takes milliseconds on an idle one.
 LIMIT_S = 10.0
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SMALL: dict[str, Any] = {"model": "gpt-micro", "cluster": "local-cpu", "global_batch_size": 16}
+SIMULATED = SMALL | {
+    "cluster": {"preset": "dgx-h100", "nodes": 2, "network_link": {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e9}},
+    "global_batch_size": "free",
+    "space": {"tp": [8], "pp": [1, 2], "micro_batch_size": [1], "grad_accum_steps": [1, 2]},
+    "workload": {"kind": "simulated", "framework": "megatron-deepspeed"},
+    "runner": {"kind": "simulated", "noise": 0.1},
+    "objective": "mfu",
+    "budget": {"device_hours": 1.5},
+    "stop": {"tolerance": 0.1, "chance": 0.2},
+}
 SPECS: tuple[dict[str, Any], ...] = (
-    {
-        "name": "demo",
-        "model": "gpt-micro",
-        "cluster": "local-cpu",
-        "global_batch_size": 16,
-        "space": {"tp": [1, 2], "micro_batch_size": [1, 2], "recompute": ["none", "full"]},
-        "workload": {"kind": "torch", "dtype": "float32", "measuring": {"max_steps": 4}},
-        "baseline": {"tp": 1, "pp": 1, "micro_batch_size": 1, "zero_stage": 0},
-        "search": {"kind": "random"},
-        "runner": {"kind": "instant"},
-        "budget": {"trials": 5},
-    },
-    {
-        "model": {"layers": 2, "hidden": 64, "heads": 4, "ffn": 256, "vocab": 512, "seq_len": 64},
-        "cluster": {
-            "preset": "dgx-h100",
-            "nodes": 2,
-            "network_link": {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e9},
-        },
-        "global_batch_size": "free",
-        "space": {"tp": [8], "pp": [1, 2], "micro_batch_size": [1], "grad_accum_steps": [1, 2]},
-        "workload": {"kind": "simulated", "framework": "megatron-deepspeed"},
-        "runner": {"kind": "simulated", "noise": 0.1},
-        "objective": "mfu",
-        "budget": {"device_hours": 1.5},
-        "stop": {"tolerance": 0.1, "chance": 0.2},
-    },
-    {
-        "model": "llama-micro",
-        "cluster": "local-cpu",
-        "global_batch_size": 8,
-        "workload": {
-            "kind": "command",
-            "command": "train {tp} {micro_batch_size}",
-            "log": {"step_time_s": r"took (\S+)"},
-        },
-    },
-    {
-        "model": "llama-micro",
-        "cluster": "local-cpu",
-        "global_batch_size": 8,
-        "workload": {"kind": "megatron", "arguments": ["--lr 1e-4"], "env": {"A": "b"}, "steps": 9, "warmup_steps": 2},
-    },
+    *(
+        yaml.safe_load((EXAMPLES / name).read_text())
+        for name in ("demo.yaml", "bring-your-own/campaign.yaml", "megatron/campaign.yaml")
+    ),
+    SIMULATED,
 )
 # What has broken readers of documents elsewhere, and here.
 NUMBERS = (0, -1, 1, 7, 2**31 - 1, 2**31, 2**53, 2**63, 10**400, 0.5, -0.0, 1e308, 5e-324)
@@ -213,4 +188,4 @@ LARGE = {
 
 @pytest.mark.parametrize("changes", LARGE.values(), ids=LARGE)
 def test_a_large_spec_is_read_or_refused_quickly(changes):
-    mistakes({**SPECS[0], **changes})
+    mistakes({**SMALL, **changes})

