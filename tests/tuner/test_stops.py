@@ -97,18 +97,6 @@ def test_show_says_which_nodes_are_shunned_and_where_attempts_ran(lab, make, mes
     assert "attempt 2 was to keep away from n1, where it could" in lines
 
 
-def test_limits_that_cannot_be_read_are_told_by_show(lab, make, meshtune, spec, tmp_path):
-    lab.machine.script = quick(make)
-    lab.machine.closes = True
-    meshtune("run", spec())
-    (tmp_path / "h" / "limits.yaml").write_text("jobs: none at all")
-    with Store.open(Home(tmp_path / "h").database_url) as store:
-        (campaign,) = store.campaigns(limit=2)
-        store.move_campaign(campaign.id, CampaignState.RUNNING, reason="", now=time.time())
-    code, out, _ = meshtune("show", "last")
-    assert (code, "limits.yaml: jobs: " in out) == (0, True)
-
-
 @pytest.mark.slow
 def test_a_script_that_does_not_exist_ends_a_real_campaign_after_its_first_job(tmp_path):
     document = {
