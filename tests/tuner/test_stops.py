@@ -22,7 +22,6 @@ from meshtune.tuner.store import Store
 def meshtune(lab, tmp_path, monkeypatch, capsys):
     """The command in this process, so that its runner is the lab's; the lab's clock is the wall's."""
     lab.machine.clock = time.time
-    monkeypatch.setattr("meshtune.tuner.service.loop.PERIOD_S", 0.005)
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments):
