@@ -10,10 +10,10 @@ from fastapi import APIRouter, Query
 
 from meshtune.api.dependencies import ServiceHandle
 from meshtune.api.openapi import problems
-from meshtune.api.requests.access import CallerHandle, Scope, administers, reads
+from meshtune.api.requests.access import CallerHandle, administers, reads
 from meshtune.api.schemas.trials import rfc3339
 from meshtune.tuner.access.audit import AuditRecord
-from meshtune.tuner.access.tokens import Quotas, Used
+from meshtune.tuner.access.tokens import Quotas, Scope, Used
 
 router = APIRouter(prefix="/v1", responses=problems(401, 403, 422, 429, 503), tags=["access"])
 

@@ -121,7 +121,7 @@ def test_the_devices_of_several_nodes_are_no_business_of_the_local_runner(home):
     over = {"cluster": {"preset": "dgx-h100", "nodes": 4}, "global_batch_size": 64}
     only_problem(home, "runner", **over)
     _, space = read_spec({**MINIMAL, **over}, None)
-    assert space.setting.cluster.devices == 32
+    assert space.context.cluster.devices == 32
     processes = {"cluster": {"preset": "local-cpu", "nodes": 2}, "global_batch_size": 64}
     assert read_spec({**MINIMAL, **processes}, home)[0].cluster.nodes == 2
 

@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
+from prometheus_client import Counter
+
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.home import Home
-from meshtune.tuner.service.telemetry import Tally
 from meshtune.tuner.store import Drivers, Lease, Store, StoreError
 
 # A dead holder's campaigns are free after so long. It is renewed four times as often.
@@ -99,7 +100,7 @@ class Holder:
     def __init__(self, store: Store, home: Home, lease_s: float = LEASE_S, clock: Callable[[], float] = uptime) -> None:
         self.name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
         self.holds: dict[str, Hold] = {}
-        self.changes = Tally()
+        self.changes = Counter("meshtune_lease_changes", "Campaigns that changed hands.", ("change",), registry=None)
         self._store, self._home = store, home
         self._lease_s, self._clock = lease_s, clock
         self._renewing = threading.Lock()
@@ -118,7 +119,7 @@ class Holder:
         breaks = self._breaks
         for id, lease in self._store.leases.take(self.name, campaign_ids).items():
             self.holds[id] = Hold(lease, self, breaks)
-            self.changes.add("taken")
+            self.changes.labels("taken").inc()
 
     def hold(self, campaign_id: str) -> Hold:
         """The campaign, taken now if need be. Raises CampaignBusy where a living process has it, LeaseLost where one
@@ -157,13 +158,13 @@ class Holder:
     def forget(self, campaign_id: str) -> None:
         """Let go of a campaign that is another's now."""
         if self.holds.pop(campaign_id, None) is not None:
-            self.changes.add("lost")
+            self.changes.labels("lost").inc()
 
     def release(self, campaign_id: str) -> None:
         """Let others take the campaign at once."""
         hold = self.holds.pop(campaign_id, None)
         if hold is not None:
-            self.changes.add("released")
+            self.changes.labels("released").inc()
             self._store.leases.release(hold.lease)
 
     def leave(self) -> None:

@@ -60,7 +60,7 @@ class Driver:
         if time.monotonic() < self._not_before.get(campaign_id, 0.0):
             return False
         try:
-            with self._service.telemetry.tick_s.timing():
+            with self._service.metrics.tick_s.time():
                 acted = self._service.tick(campaign_id, may_ask)
             waits = "" if acted else self._service.waits(campaign_id)
         except RunnerError as error:

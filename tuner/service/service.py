@@ -42,14 +42,13 @@ from meshtune.tuner.campaign.stopping import search_end
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 from meshtune.tuner.search.ask import propose
 from meshtune.tuner.search.base import SearchError
-from meshtune.tuner.service.health import Health
 from meshtune.tuner.service.job_reports import Reports
 from meshtune.tuner.service.leases import LEASE_S, CampaignBusy, Holder
+from meshtune.tuner.service.metrics import ServiceMetrics
 from meshtune.tuner.service.quotas import CampaignQuotas, InvalidLimits
 from meshtune.tuner.service.session import Session
 from meshtune.tuner.service.sessions import Sessions
 from meshtune.tuner.service.submission import call_back, send
-from meshtune.tuner.service.telemetry import Telemetry
 from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store import IllegalMove, LeaseLost, Store
 
@@ -80,10 +79,9 @@ class Service:
     ) -> None:
         self.store = store
         self.home = home
-        self.health = Health(clock)
         self._clock = clock
         self.sessions = Sessions(store, home, Holder(store, home, lease_s), clock)
-        self.telemetry = Telemetry(self.sessions.holder.changes)
+        self.metrics = ServiceMetrics(self.sessions.holder.changes, clock)
         self._quotas = CampaignQuotas(store, home.limits)
         self.reports = Reports(home, public_url)
 
@@ -264,7 +262,7 @@ class Service:
         if not by_job:
             return {}
         found: dict[int, Observation] = {}
-        with self.health.polling(campaign.spec.runner.kind):
+        with self.metrics.polling(campaign.spec.runner.kind):
             statuses = session.runner.poll(list(by_job))
         for job_id, status in statuses.items():
             trial = by_job[job_id]
@@ -346,7 +344,7 @@ class Service:
             return False
         session.learn_from_others(self._clock())
         try:
-            with self.telemetry.ask_s.timing():
+            with self.metrics.ask_s.time():
                 proposal = propose(session.search, session.task, campaign.spec, trials, n)
         except SearchError as error:
             return self._search_failed(campaign, trials, str(error), session)

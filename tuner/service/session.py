@@ -21,7 +21,7 @@ from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.search.base import Search, Task
 from meshtune.tuner.search.registry import create_search
-from meshtune.tuner.search.warm_start import MOST_CAMPAIGNS, MOST_TRIALS_EACH, learn_from, software_of
+from meshtune.tuner.search.warm_start import MAX_CAMPAIGNS, MAX_TRIALS_EACH, learn_from, software_of
 from meshtune.tuner.service.leases import Hold
 from meshtune.tuner.store import Store
 
@@ -98,8 +98,8 @@ class Session:
         if not spec.warm_start or software == self._software:
             return
         # One more, since the campaign itself is among them.
-        others = self.store.campaigns_on(spec.cluster.device.name, spec.workload.kind, limit=MOST_CAMPAIGNS + 1)
-        found = learn_from(self.campaign, self.trials, others, partial(self.store.trials, limit=MOST_TRIALS_EACH))
+        others = self.store.campaigns_on(spec.cluster.device.name, spec.workload.kind, limit=MAX_CAMPAIGNS + 1)
+        found = learn_from(self.campaign, self.trials, others, partial(self.store.trials, limit=MAX_TRIALS_EACH))
         self.store.keep_lessons(self.campaign.id, [earlier.lesson for earlier in found], now=now)
         past = tuple(earlier.past for earlier in found)
         if past != self.task.past:  # searches keep what they worked out for a task
