@@ -5,67 +5,32 @@
     root/jobs/NAME/cancel        exists once we asked for the job's end
     root/jobs/NAME/status.json   its final status: schedulers forget
 
-A submission whose answer never came is found again by its name. Should it have been sent twice all the same (a request
-that was still under way), the copy that starts first claims the job's folder, and the other one ends at once.
+A submission whose answer never came is found again by its name.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
-import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from meshtune.runners.base import JobStatus, RunnerUnavailable
+from meshtune.runners.base import JobSpec, JobStatus, RunnerUnavailable
+from meshtune.runners.batch.notes import read_gang
+from meshtune.runners.batch.script import CLAIM_FILE
 from meshtune.runners.documents import read_value
-from meshtune.runners.processes.gang import minimal_environment
 from meshtune.runners.processes.job_json import write_whole
-
-# In the job's folder: the scheduler's number of the copy that ran, written by that copy before anything else.
-CLAIM_FILE = "batch-id"
-# How a copy ends that came second.
-CLAIMED_CODE = 75
-# What belongs to the node, not to whoever submits: the scheduler's word there counts.
-_OF_THE_NODE = ("TMPDIR", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What a job script takes from the place it is written at. python: the interpreter that starts the ranks, on the
-    shared file system."""
-
-    python: str
-    environment: Mapping[str, str]
-
-
-def surroundings() -> Surroundings:
-    """Of this process: no more of its environment than jobs may see."""
-    environment = {name: value for name, value in minimal_environment().items() if name not in _OF_THE_NODE}
-    return Surroundings(python=sys.executable, environment=environment)
-
-
-def render_claim(number: str) -> str:
-    """The lines of a job script by which it claims its folder, the current one. number: of the job, in sh's words."""
-    told = f"another copy of this job has claimed $PWD ({CLAIM_FILE})"
-    return f'( set -C; echo "{number}" > {CLAIM_FILE} ) 2>/dev/null || {{ echo "{told}" >&2; exit {CLAIMED_CODE}; }}\n'
-
-
-def render_exports(environment: Mapping[str, str]) -> str:
-    """The lines of a job script that set these variables."""
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(environment.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One job. id: None while nobody knows whether it was sent."""
+    """One job."""
 
     name: str
     directory: Path
     sent_at: float
+    # None while nobody knows whether it was sent.
     id: str | None = None
 
     @property
@@ -79,6 +44,13 @@ class Record:
     def number(self) -> str | None:
         """What to ask the scheduler for: the copy that ran, else the one that was sent."""
         return self.claimed_by or self.id
+
+    def job(self) -> JobSpec:
+        """The job as it was sent; of one whose folder somebody cleared away, no more than the record tells."""
+        try:
+            return read_gang(self.directory)
+        except (OSError, ValueError):
+            return JobSpec(name=self.name, command=(), directory=self.directory, time_limit_s=0.0)
 
 
 class Records:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from meshtune.runners.base import JobSpec
-from meshtune.runners.batch.launch_wrapper import GANG_FILE, render_gang
+from meshtune.runners.batch.notes import GANG_FILE, render_gang
 from meshtune.runners.registry import DIALECTS, RUNNERS, SCRIPTS, UnknownBackend, render_dialect, render_script
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.cluster import DeviceKind
