@@ -19,8 +19,7 @@ from pathlib import Path
 from meshtune.runners.base import JobSpec, JobStatus, RunnerUnavailable
 from meshtune.runners.batch.notes import read_gang
 from meshtune.runners.batch.script import CLAIM_FILE
-from meshtune.runners.documents import read_value
-from meshtune.runners.processes.job_json import write_whole
+from meshtune.runners.processes.job_json import decode_status, write_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,4 +121,4 @@ class Records:
             text = (self._jobs / name / "status.json").read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
-        return read_value(JobStatus, json.loads(text))
+        return decode_status(json.loads(text))

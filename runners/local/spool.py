@@ -22,8 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus
-from meshtune.runners.documents import read_value
-from meshtune.runners.processes.job_json import decode_job, encode_job, write_whole
+from meshtune.runners.processes.job_json import decode_job, decode_status, encode_job, write_whole
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
@@ -119,7 +118,7 @@ class Spool:
             document = json.loads((self.jobs / name / "status.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             return JobStatus(state=JobState.QUEUED)
-        return read_value(JobStatus, document)
+        return decode_status(document)
 
     def set_status(self, name: str, status: JobStatus) -> None:
         write_whole(self.jobs / name / "status.json", json.dumps(asdict(status)))

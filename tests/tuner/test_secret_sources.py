@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from meshtune.runners.base import JobSpec
-from meshtune.runners.batch.records import surroundings
+from meshtune.runners.batch.script import submit_host
 from meshtune.runners.pbs.script import render_script as pbs_script
 from meshtune.runners.processes.gang import minimal_environment
 from meshtune.runners.slurm.script import render_script as slurm_script
@@ -57,7 +57,7 @@ def test_a_password_in_the_environment_gets_no_warning(capsys):
 
 
 def test_no_job_inherits_our_secrets():
-    seen = {**minimal_environment(), **surroundings().environment}
+    seen = {**minimal_environment(), **submit_host().environment}
     assert not set(SECRET_VARIABLES) & seen.keys()
     assert "hunter2" not in str(seen)
 

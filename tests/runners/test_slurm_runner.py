@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, SubmitFailed
-from meshtune.runners.batch.records import CLAIM_FILE
+from meshtune.runners.batch.script import CLAIM_FILE
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.slurm.runner import SlurmRunner
 from meshtune.runners.slurm.script import SlurmOptions
