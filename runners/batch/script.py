@@ -10,9 +10,10 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from meshtune.runners.processes.gang import minimal_environment
-from meshtune.search_spaces.checks import Checks
+from meshtune.search_spaces.checks import CLOSED, Checks
 
 LAUNCH_WRAPPER = "-m meshtune.runners.batch.launch_wrapper"
 # What the scheduler's own limit leaves for the nodes' start, setup lines and imports: the ranks keep the job's limit.
@@ -23,6 +24,33 @@ CLAIM_FILE = "batch-id"
 CLAIMED_CODE = 75
 # What belongs to the node, not to whoever submits: the scheduler's word there counts.
 _OF_THE_NODE = ("TMPDIR", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    """What a site or a user adds to every job, whatever the scheduler."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+    # How a script's line for the scheduler begins: "#SBATCH -".
+    directive: ClassVar[str]
+
+    # More of these lines.
+    extra_lines: tuple[str, ...] = ()
+    # Shell lines before the ranks start, such as "module load cuda"; what they set reaches the ranks.
+    setup: tuple[str, ...] = ()
+    # How long a command of the scheduler may take.
+    call_limit_s: float = 30.0
+    # Jobs are looked at no more often than that.
+    poll_s: float = 5.0
+
+    def _check(self, checks: Checks) -> None:
+        for line in self.extra_lines:
+            fit = line.startswith(self.directive) and "\n" not in line
+            checks.require(fit, "extra_lines", f"must be lines that start with {self.directive!r}, not {line!r}")
+        for line in self.setup:
+            checks.require("\n" not in line, "setup", f"must be single lines, not {line!r}")
+        checks.require(self.call_limit_s > 0, "call_limit_s", f"must be positive, not {self.call_limit_s}")
+        checks.require(self.poll_s >= 0, "poll_s", f"must be at least 0, not {self.poll_s}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,22 +78,3 @@ def render_body(number: str, host: SubmitHost, setup: Sequence[str]) -> str:
         + "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(host.environment.items()))
         + "".join(f"{line}\n" for line in setup)
     )
-
-
-def check_options(
-    checks: Checks,
-    directive: str,
-    *,
-    extra_lines: Sequence[str],
-    setup: Sequence[str],
-    call_limit_s: float,
-    poll_s: float,
-) -> None:
-    """The options that all batch schedulers have. directive: how a line for the scheduler begins, "#SBATCH -"."""
-    for line in extra_lines:
-        fit = line.startswith(directive) and "\n" not in line
-        checks.require(fit, "extra_lines", f"must be lines that start with {directive!r}, not {line!r}")
-    for line in setup:
-        checks.require("\n" not in line, "setup", f"must be single lines, not {line!r}")
-    checks.require(call_limit_s > 0, "call_limit_s", f"must be positive, not {call_limit_s}")
-    checks.require(poll_s >= 0, "poll_s", f"must be at least 0, not {poll_s}")

@@ -11,20 +11,20 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, ClassVar
+from typing import Any
 
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.batch.script import (
     BACKSTOP_S,
     LAUNCH_WRAPPER,
+    BatchOptions,
     SubmitHost,
-    check_options,
     render_body,
     submit_host,
 )
 from meshtune.runners.documents import read_value
 from meshtune.runners.processes.gang import FIRST_PORT, PORTS
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import Checks
 
 SCRIPT_FILE = "pbs.sh"
 LOG_FILE = "pbs.log"
@@ -33,10 +33,10 @@ _FORBIDDEN = ("-V", "-v", "-J", "-r")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PbsOptions:
+class PbsOptions(BatchOptions):
     """What a site or a user adds to every job."""
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
+    directive = "#PBS -"
 
     # As for `qsub -q` and `-A`.
     queue: str = ""
@@ -47,31 +47,16 @@ class PbsOptions:
     select: str = ""
     # How nodes are shared.
     place: str = "scatter:excl"
-    # More lines "#PBS -...".
-    extra_lines: tuple[str, ...] = ()
-    # Shell lines before the ranks start, such as "module load frameworks"; what they set reaches the ranks.
-    setup: tuple[str, ...] = ()
     # How to start `processes` processes, `processes_per_node` on each node. --envall: what the setup lines set reaches
     # the processes on all nodes (PALS and Hydra).
     mpiexec: str = "mpiexec -n {processes} --ppn {processes_per_node} --envall"
-    # How long a PBS command may take.
-    call_limit_s: float = 30.0
-    # Jobs are looked at no more often than that.
-    poll_s: float = 5.0
 
     def __post_init__(self) -> None:
         checks = Checks()
         for name in ("queue", "project", "filesystems", "select", "place"):
             text = getattr(self, name)
             checks.require(len(text.split()) <= 1 and text == text.strip(), name, f"must be one word, not {text!r}")
-        check_options(
-            checks,
-            "#PBS -",
-            extra_lines=self.extra_lines,
-            setup=self.setup,
-            call_limit_s=self.call_limit_s,
-            poll_s=self.poll_s,
-        )
+        self._check(checks)
         for line in self.extra_lines:
             apart = line.removeprefix("#PBS ").startswith(_FORBIDDEN)
             checks.require(not apart, "extra_lines", f"must not have {', '.join(_FORBIDDEN)}, as {line!r}")

@@ -11,20 +11,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil
-from typing import Any, ClassVar
+from typing import Any
 
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.batch.script import (
     BACKSTOP_S,
     LAUNCH_WRAPPER,
+    BatchOptions,
     SubmitHost,
-    check_options,
     render_body,
     submit_host,
 )
 from meshtune.runners.documents import read_value
 from meshtune.runners.processes.gang import FIRST_PORT, PORTS
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import Checks
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 SCRIPT_FILE = "slurm.sh"
@@ -41,10 +41,10 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmOptions:
+class SlurmOptions(BatchOptions):
     """What a site or a user adds to every job."""
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
+    directive = "#SBATCH -"
 
     mode: Mode = Mode.JOB
     # As sbatch's options of these names.
@@ -59,14 +59,6 @@ class SlurmOptions:
     exclude: tuple[str, ...] = ()
     # CPUs that each device's process gets.
     cpus_per_device: int = 1
-    # More lines "#SBATCH --...".
-    extra_lines: tuple[str, ...] = ()
-    # Shell lines before the ranks start, such as "module load cuda"; what they set reaches the ranks.
-    setup: tuple[str, ...] = ()
-    # How long a Slurm command may take.
-    call_limit_s: float = 30.0
-    # Jobs are looked at no more often than that.
-    poll_s: float = 5.0
 
     def __post_init__(self) -> None:
         checks = Checks()
@@ -76,14 +68,7 @@ class SlurmOptions:
         fit = self.gres is None or bool(_GRES.fullmatch(self.gres))
         checks.require(fit, "gres", f"must be as 'gpu' or 'gpu:h100', not {self.gres!r}")
         checks.whole(1, cpus_per_device=self.cpus_per_device)
-        check_options(
-            checks,
-            "#SBATCH -",
-            extra_lines=self.extra_lines,
-            setup=self.setup,
-            call_limit_s=self.call_limit_s,
-            poll_s=self.poll_s,
-        )
+        self._check(checks)
         checks.done()
 
 

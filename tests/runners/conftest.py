@@ -15,7 +15,8 @@ from jobs import Laboratory, LocalLaboratory
 LABORATORIES = {
     "local": ("jobs:LocalLaboratory", ()),
     "slurm": ("slurm_jobs:SlurmLaboratory", (pytest.mark.slow, pytest.mark.slurm)),
-    "allocation": ("allocation_jobs:AllocationLaboratory", (pytest.mark.slow, pytest.mark.slurm)),
+    # Its own tests are in test_slurm_allocation.py; the rest is the local runner's and the Slurm runner's.
+    "allocation": ("allocation_jobs:AllocationLaboratory", (pytest.mark.long, pytest.mark.slurm)),
     "ray": ("ray_jobs:RayLaboratory", (pytest.mark.slow, pytest.mark.ray)),
 }
 # Its jobs are descriptions, not programs.

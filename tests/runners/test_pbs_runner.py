@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -120,21 +121,14 @@ def ended(code: int | None, substate: int = 93, **more) -> dict[str, object]:
     return {"job_state": "F", "substate": substate, "exec_host": "node7/0+node8/0", **exit_status, **more}
 
 
-def test_a_job_is_sent_with_its_files_and_its_script(runner, shims, spec):
-    assert runner.submit(spec) == ID
+def test_a_job_is_sent_once_with_its_files_and_its_script(runner, shims, spec, tmp_path):
+    shims.answer("qsub", f"Welcome to the debug queue, 2 nodes are free\n{ID}\n")
+    assert runner.submit(spec) == runner.submit(spec) == opened(tmp_path, PbsOptions()).submit(spec) == ID
     assert shims.calls("qsub") == [str(spec.directory / "pbs.sh")]
     assert (spec.directory / "input.json").read_text() == "{}"
     assert json.loads((spec.directory / "gang.json").read_text())["env"] == {"HF_TOKEN": "hush"}
     assert "#PBS -N c1-t3-a1\n" in (spec.directory / "pbs.sh").read_text()
     assert runner.find(spec.name) == ID
-
-
-def test_the_same_name_is_sent_once(runner, shims, spec, tmp_path):
-    ids = {runner.submit(spec), runner.submit(spec)}
-    after_a_restart = opened(tmp_path, PbsOptions())
-    ids.add(after_a_restart.submit(spec))
-    assert (ids, len(shims.calls("qsub"))) == ({ID}, 1)
-    assert shims.calls("qselect") == []
 
 
 @pytest.mark.parametrize(
@@ -159,11 +153,6 @@ def test_a_refused_job_was_not_sent_and_says_whether_to_try_again(message, code,
     assert runner.find(spec.name) is None
     assert shims.calls("qselect") == []
     shims.answer("qsub", f"{ID}\n")
-    assert runner.submit(spec) == ID
-
-
-def test_a_sites_own_words_before_the_id_are_read_over(runner, shims, spec):
-    shims.answer("qsub", f"Welcome to the debug queue, 2 nodes are free\n{ID}\n")
     assert runner.submit(spec) == ID
 
 
@@ -224,16 +213,6 @@ def test_all_jobs_are_asked_for_in_one_request(runner, shims, spec):
     assert [statuses[id].state for id in ids] == [JobState.RUNNING] * 4 + [JobState.LOST]
     assert statuses["99.pbs"].reason == statuses[""].reason == "this runner sent no such job"
     assert shims.calls("qstat") == ["-x -E -f -F json 0.pbs 1.pbs 2.pbs 3.pbs 4.pbs"]
-
-
-def test_an_ended_job_stays_as_it_is_when_pbs_has_forgotten_it(runner, shims, sent, tmp_path):
-    shims.lists({ID: ended(3)})
-    before = runner.poll([sent])
-    shims.lists({}, UNKNOWN, 153)
-    assert runner.poll([sent]) == before
-    assert opened(tmp_path, PbsOptions()).poll([sent]) == before
-    runner.cancel(sent)
-    assert (len(shims.calls("qstat")), shims.calls("qdel")) == (1, [])
 
 
 @pytest.mark.parametrize(
@@ -318,13 +297,19 @@ def test_a_job_is_as_pbs_and_its_processes_say_together(job, notes, expected, ru
         assert (status.started_at, status.finished_at) == (100.0, 200.0)
 
 
-@pytest.mark.parametrize("cancelled", [False, True])
-def test_a_job_that_we_cancelled_is_cancelled_even_when_pbs_has_forgotten_it(cancelled, runner, shims, sent, tmp_path):
-    if cancelled:
-        runner.cancel(sent)
+def test_what_pbs_has_forgotten_is_as_it_was_or_cancelled_or_lost(runner, shims, spec, sent, tmp_path):
+    shims.lists({ID: ended(3)})
+    before = runner.poll([sent])
     shims.lists({}, UNKNOWN, 153)
-    assert runner.poll([sent])[sent].state is (JobState.CANCELLED if cancelled else LOST)
-    shims.lists({ID: ended(271, 91)})
+    assert runner.poll([sent]) == opened(tmp_path, PbsOptions()).poll([sent]) == before
+    runner.cancel(sent)
+    assert (len(shims.calls("qstat")), shims.calls("qdel")) == (1, [])
+    for number, state in (("8.pbs", LOST), ("9.pbs", JobState.CANCELLED)):
+        shims.answer("qsub", f"{number}\n")
+        runner.submit(replace(spec, name=f"job{number}", directory=tmp_path / number))
+        if state is JobState.CANCELLED:
+            runner.cancel(number)
+        assert runner.poll([number])[number].state is state
 
 
 def test_a_commands_environment_has_the_server_and_none_of_our_secrets(runner, shims, spec, monkeypatch):
@@ -353,9 +338,6 @@ def test_cancelling_what_may_have_ended_is_no_error(complaint, runner, shims, se
     runner.cancel(sent)
     runner.cancel("99.pbs")
     assert shims.calls("qdel") == [ID, ID]
-
-
-def test_cancelling_where_pbs_does_not_answer_is_told(runner, shims, sent):
     shims.answer("qdel", err="qdel: cannot connect to server pbs01 (errno=15010)\n", code=255)
     with pytest.raises(RunnerUnavailable, match=f"{ID} cannot be cancelled: qdel: cannot connect"):
         runner.cancel(sent)

@@ -220,7 +220,9 @@ def test_a_job_wider_than_every_node_is_refused(wide):
         wide.submit("job", "true", processes=3)
 
 
-@pytest.mark.parametrize("title", ["ray::Agent", f"{sys.executable}\0-m\0runners.ray.zygote"], ids=["agent", "zygote"])
+@pytest.mark.parametrize(
+    "title", ["ray::Agent", f"{sys.executable}\0-m\0meshtune.runners.ray.fork_server"], ids=["agent", "fork_server"]
+)
 def test_a_killed_agent_loses_its_job_and_the_next_gets_another(title, wide):
     id = wide.submit("job", f"touch started; {FOREVER}", processes=2)
     wide.wait_file("job", "started")
@@ -236,11 +238,11 @@ def test_a_killed_agent_loses_its_job_and_the_next_gets_another(title, wide):
     assert wide.wait(wide.submit("last", "true", processes=2)).state is JobState.SUCCEEDED
 
 
-def test_a_killed_keeper_loses_its_jobs_and_ends_them(wide):
+def test_a_killed_job_manager_loses_its_jobs_and_ends_them(wide):
     id = wide.submit("job", f"touch started; {FOREVER}", processes=2)
     wide.wait_file("job", "started")
-    (keeper,) = wide.place.processes("ray::Keeper")
-    os.kill(keeper, signal.SIGKILL)
+    (manager,) = wide.place.processes("ray::JobManager")
+    os.kill(manager, signal.SIGKILL)
     wide.wait_nothing_left()
     wide.wait_for(lambda: lost(wide, id))
     assert wide.wait(wide.submit("again", "true", processes=2)).state is JobState.SUCCEEDED
