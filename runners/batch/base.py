@@ -73,7 +73,7 @@ class BatchRunner(ABC):
 
     @abstractmethod
     def _look(self, records: Mapping[str, Record]) -> Mapping[str, JobStatus]:
-        """The statuses of these jobs, by id, in as few requests as can be. Raises RunnerUnavailable, OSError."""
+        """The statuses of these jobs, by id, in as few requests as can be. Raises RunnerUnavailable."""
 
     @abstractmethod
     def _environment(self, program: str) -> Mapping[str, str]:
@@ -94,7 +94,10 @@ class BatchRunner(ABC):
             for name, text in {**spec.files, GANG_FILE: render_gang(spec)}.items():
                 write_whole(spec.directory / name, text)
             script = self._write_script(spec)
-            self._records.begin(spec.name, spec.directory, self._clock())
+            record = self._records.get(spec.name)
+            if record is None:
+                record = Record(name=spec.name, directory=spec.directory, sent_at=self._clock())
+                self._records.save(record)
         except OSError as error:
             raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
         try:
@@ -106,8 +109,7 @@ class BatchRunner(ABC):
             kind = InvalidJob if answer.says(self.refusals) else SubmitFailed
             raise kind(f"{spec.name} was refused: {answer.complaint}")
         if id is not None:
-            self._keep_id(spec.name, id)
-            return id
+            return self._keep_id(record, id)
         with suppress(RunnerUnavailable):
             id = self.find(spec.name)
         if id is None:
@@ -115,31 +117,26 @@ class BatchRunner(ABC):
         return id
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
-        unknown = JobStatus(state=JobState.LOST, reason="this runner sent no such job")
-        try:
-            records = {id: self._records.of(id) for id in ids}
-            known = {
-                id: unknown if record is None else self._records.final(record.name) for id, record in records.items()
-            }
-            open_ = {id: record for id, record in records.items() if record is not None and known[id] is None}
-            statuses = self._look(open_) if open_ else {}
-        except (OSError, ValueError) as error:
-            raise RunnerUnavailable(f"the records of jobs cannot be read: {error}") from error
-        for id, status in statuses.items():
+        records = {id: record for id in ids if (record := self._records.of(id)) is not None}
+        statuses = {id: record.final for id, record in records.items() if record.final is not None}
+        open_ = {id: record for id, record in records.items() if record.final is None}
+        for id, status in (self._look(open_) if open_ else {}).items():
+            statuses[id] = status
             if status.state.final:
                 with suppress(OSError):  # the next look comes to the same end
-                    self._records.set_final(open_[id].name, status)
-        return {id: statuses.get(id) or known[id] or unknown for id in ids}
+                    self._records.save(replace(open_[id], final=status))
+        unknown = JobStatus(state=JobState.LOST, reason="this runner sent no such job")
+        return {id: statuses.get(id, unknown) for id in ids}
 
     def cancel(self, id: str) -> None:
+        record = self._records.of(id)
+        if record is None or record.final is not None:
+            return
         try:
-            record = self._records.of(id)
-            if record is None or self._records.final(record.name) is not None:
-                return
-            self._records.ask_cancel(record.name)
+            self._records.save(replace(record, cancel_asked=True))
         except OSError as error:
             raise RunnerUnavailable(f"{id} cannot be cancelled: {error}") from error
-        complaint = self._withdraw(list(dict.fromkeys((id, record.number or id))))
+        complaint = self._withdraw(list(dict.fromkeys((id, record.number))))
         if complaint:
             raise RunnerUnavailable(f"{id} cannot be cancelled: {complaint}")
 
@@ -154,9 +151,7 @@ class BatchRunner(ABC):
         if record is None or record.id is not None:
             return None if record is None else record.id
         id = record.claimed_by or self._search(record)
-        if id is not None:
-            self._keep_id(name, id)
-        return id
+        return None if id is None else self._keep_id(record, id)
 
     def close(self) -> None:  # noqa: B027  # most schedulers hold nothing
         """There is nothing to give back."""
@@ -177,12 +172,13 @@ class BatchRunner(ABC):
         write_whole(path, self._render(spec))
         return path
 
-    def _keep_id(self, name: str, id: str) -> None:
+    def _keep_id(self, record: Record, id: str) -> str:
         """Raises RunnerUnavailable: what was sent is found again by its name, as after an answer that never came."""
         try:
-            self._records.set_id(name, id)
+            self._records.save(replace(record, id=id))
         except OSError as error:
-            raise RunnerUnavailable(f"the id {id} of {name} cannot be written: {error.strerror}") from error
+            raise RunnerUnavailable(f"the id {id} of {record.name} cannot be written: {error.strerror}") from error
+        return id
 
     def _refuse_invalid(self, spec: JobSpec) -> None:
         require_fit(spec.name)

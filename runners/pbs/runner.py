@@ -19,10 +19,9 @@ from meshtune.runners.batch.notes import read_notes
 from meshtune.runners.batch.records import Record
 from meshtune.runners.batch.script import submit_host
 from meshtune.runners.documents import read_value
-from meshtune.runners.pbs.judge import status_of
 from meshtune.runners.pbs.qstat import Unreadable, read_jobs
 from meshtune.runners.pbs.script import PbsOptions, render
-from meshtune.runners.pbs.vocabulary import read_status
+from meshtune.runners.pbs.vocabulary import read_status, status_of
 from meshtune.runners.processes.command import Answer
 from meshtune.search_spaces.cluster import ClusterSpec
 
@@ -73,8 +72,17 @@ class PbsRunner(BatchRunner):
         return "" if answer.code == 0 or answer.says(_OVER) else answer.complaint
 
     def _look(self, records: Mapping[str, Record]) -> Mapping[str, JobStatus]:
-        jobs = self._qstat([record.number or id for id, record in records.items()])
-        return {id: self._judged(record, jobs.get(record.number or id)) for id, record in records.items()}
+        numbers = {id: record.number for id, record in records.items()}
+        jobs = self._qstat(list(numbers.values()))
+        return {
+            id: status_of(
+                record.job(),
+                read_status(jobs[numbers[id]]) if numbers[id] in jobs else None,
+                read_notes(record.directory),
+                cancel_asked=record.cancel_asked,
+            )
+            for id, record in records.items()
+        }
 
     def _environment(self, program: str) -> Mapping[str, str]:
         """None of our secrets, which a site may have told qsub to pass on; and where the server is."""
@@ -103,11 +111,6 @@ class PbsRunner(BatchRunner):
         if not jobs and _UNKNOWN not in answer.err:
             raise RunnerUnavailable(f"qstat listed no job: {answer.err.strip() or f'exit status {answer.code}'}")
         return jobs
-
-    def _judged(self, record: Record, job: Mapping[str, Any] | None) -> JobStatus:
-        seen = None if job is None else read_status(job)
-        asked = self._records.cancel_asked(record.name)
-        return status_of(record.job(), seen, read_notes(record.directory), cancel_asked=asked)
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> ThrottledRunner:

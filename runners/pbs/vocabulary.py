@@ -1,4 +1,5 @@
-"""What PBS Pro says of a job, in our words: every state letter and every exit status that its server gives.
+"""What PBS Pro says of a job, in our words: every state letter and every exit status that its server gives; and what
+became of the job, by that and by what its processes noted.
 
 Tables from OpenPBS 23.06, src/include/job.h; where an exit status is given, from src/server/req_jobobit.c and
 src/resmom. Job arrays are not covered: we submit none.
@@ -8,12 +9,13 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from meshtune.runners.base import JobState, JobStatus
+from meshtune.runners.base import JobSpec, JobState, JobStatus
+from meshtune.runners.batch.notes import Note, forgotten_status, noted_end, noted_status
 from meshtune.runners.failure_cause import Cause
 
 # JOB_SUBSTATE_TERMINATED: somebody deleted it (qdel), whatever else its exit status says.
@@ -99,6 +101,25 @@ def read_status(job: Mapping[str, Any]) -> JobStatus:
     if status.state is JobState.RUNNING:
         return replace(status, started_at=started_at, nodes=hosts)
     return replace(status, reason=": ".join(filter(None, (status.reason, str(job.get("comment", ""))))))
+
+
+def status_of(spec: JobSpec, seen: JobStatus | None, notes: Sequence[Note], *, cancel_asked: bool) -> JobStatus:
+    """The status of a job that PBS shows as `seen`, None when it has forgotten it.
+
+    The notes beat PBS's word on a job whose script came to its own end: they know the rank, the signal and the time
+    limit. Where PBS ended the job, or lost its nodes, its word stands, unless every rank had come to a good end before.
+    """
+    end = noted_end(notes, spec)
+    if seen is None:
+        return forgotten_status(end, notes, "PBS", cancel_asked=cancel_asked)
+    if not seen.state.final:
+        return seen
+    # An exit status in it is the script's own.
+    if end is not None and (seen.exit_code is not None or end.state is JobState.SUCCEEDED):
+        return noted_status(end, notes, seen.nodes)
+    if seen.state is JobState.CANCELLED and not cancel_asked:
+        return replace(seen, reason="cancelled from outside")
+    return seen
 
 
 def _end(job: Mapping[str, Any]) -> JobStatus:

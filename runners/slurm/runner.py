@@ -107,7 +107,7 @@ class SlurmRunner(BatchRunner):
         """By one squeue for all, and one sacct and sinfo where they can tell more."""
         specs = {id: record.job() for id, record in records.items()}
         notes = {id: read_notes(record.directory) for id, record in records.items()}
-        numbers = {id: record.number or id for id, record in records.items()}
+        numbers = {id: record.number for id, record in records.items()}
         found = parse_jobs(self._squeue(list(numbers.values())))
         unsettled = [
             number for id, number in numbers.items() if number not in found and noted_end(notes[id], specs[id]) is None
@@ -131,7 +131,7 @@ class SlurmRunner(BatchRunner):
                 specs[id],
                 found.get(numbers[id]),
                 notes[id],
-                cancel_asked=self._records.cancel_asked(record.name),
+                cancel_asked=record.cancel_asked,
                 bad_nodes=bad_nodes,
             )
             for id, record in records.items()

@@ -7,12 +7,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from meshtune.runners.base import JobState, JobStatus, RunnerUnavailable
 from meshtune.runners.batch.base import ThrottledRunner
-from meshtune.runners.batch.records import Records
+from meshtune.runners.batch.records import Record, Records
 from meshtune.runners.batch.script import CLAIM_FILE, CLAIMED_CODE, SubmitHost, render_body, submit_host
 
 
@@ -21,60 +22,41 @@ def records(tmp_path) -> Records:
     return Records(tmp_path / "root")
 
 
-def test_nothing_is_written_before_a_job_is_begun(records, tmp_path):
-    assert records.get("job") is None
-    assert records.of("17") is None
+def test_a_job_is_known_by_its_name_and_by_its_id_after_a_restart_too(records, tmp_path):
+    restarted = Records(tmp_path / "root")
+    assert records.get("one") is records.of("17") is None
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_job_that_was_begun_is_known_until_it_is_forgotten(records, tmp_path):
-    begun = records.begin("job", tmp_path / "work", 12.5)
-    assert (begun.id, begun.number, begun.directory, begun.sent_at) == (None, None, tmp_path / "work", 12.5)
-    assert Records(tmp_path / "root").get("job") == records.begin("job", tmp_path / "elsewhere", 99.0) == begun
-    records.forget("job")
-    assert records.get("job") is None
-    assert list((tmp_path / "root" / "jobs").iterdir()) == []
-
-
-def test_a_job_is_found_by_its_id_after_a_restart_too(records, tmp_path):
-    restarted = Records(tmp_path / "root")
-    for name, id in (("one", "17"), ("two", "18")):
-        records.begin(name, tmp_path / name, 1.0)
-        records.set_id(name, id)
-        assert records.of(id).name == restarted.of(id).name == name
-    assert records.of("19") is restarted.of("19") is None
-
-
-def test_the_copy_that_ran_is_the_one_to_ask_for(records, tmp_path):
-    records.begin("job", tmp_path, 1.0)
-    records.set_id("job", "18")
-    assert records.get("job").number == "18"
-    (tmp_path / CLAIM_FILE).write_text("17\n")
-    record = records.get("job")
-    assert (record.id, record.claimed_by, record.number) == ("18", "17", "17")
-
-
-def test_a_final_status_and_a_wish_to_cancel_are_kept(records, tmp_path):
-    records.begin("job", tmp_path, 1.0)
-    assert (records.final("job"), records.cancel_asked("job")) == (None, False)
     status = JobStatus(state=JobState.LOST, reason="r", started_at=1.5, nodes=("a", "b"), failed_nodes=("b",))
-    records.set_final("job", status)
-    records.ask_cancel("job")
-    restarted = Records(tmp_path / "root")
-    assert (restarted.final("job"), restarted.cancel_asked("job")) == (status, True)
+    one = Record(name="one", directory=tmp_path / "one", sent_at=12.5, id="17", cancel_asked=True, final=status)
+    two = Record(name="two", directory=tmp_path / "two", sent_at=13.5)
+    for record in (one, two):
+        records.save(record)
+        assert records.get(record.name) == restarted.get(record.name) == record
+    assert records.of("17") == restarted.of("17") == one
+    records.save(replace(two, id="18"))
+    assert records.of("18").name == restarted.of("18").name == "two"
+    assert records.of("19") is restarted.of("19") is None
+    records.forget("two")
+    assert records.get("two") is None
 
 
-def test_what_cannot_be_read_was_perhaps_sent(records, tmp_path):
-    """Taken for a job that never was, it would be sent again."""
-    records.begin("job", tmp_path, 1.0)
-    file = tmp_path / "root" / "jobs" / "job" / "job.json"
-    file.unlink()
-    file.mkdir()
+def test_the_copy_that_ran_is_the_one_to_ask_for(tmp_path):
+    record = Record(name="job", directory=tmp_path, sent_at=1.0, id="18")
+    assert (record.claimed_by, record.number) == (None, "18")
+    (tmp_path / CLAIM_FILE).write_text("17\n")
+    assert (record.claimed_by, record.number) == ("17", "17")
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", '{"name": "job"}'])
+def test_what_cannot_be_read_was_perhaps_sent(content, records, tmp_path):
+    """Taken for a job that never was, it would be sent again. None: a folder in its place."""
+    file = tmp_path / "root" / "jobs" / "job.json"
+    file.parent.mkdir(parents=True)
+    file.mkdir() if content is None else file.write_text(content)
     with pytest.raises(RunnerUnavailable, match="the record of job cannot be read"):
         records.get("job")
-    (tmp_path / "root" / "jobs" / "job" / "id").mkdir()
-    with pytest.raises(IsADirectoryError):
-        Records(tmp_path / "root").of("17")
+    with pytest.raises(RunnerUnavailable):
+        records.of("17")
 
 
 def test_of_two_copies_of_a_script_one_runs(tmp_path):
