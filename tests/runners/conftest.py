@@ -12,8 +12,8 @@ import pytest
 from jobs import Laboratory, LocalLaboratory
 
 SLOW, LONG, SLURM, RAY = pytest.mark.slow, pytest.mark.long, pytest.mark.slurm, pytest.mark.ray
-# name -> "module:class" in tests/laboratories, imported by the tests that use it; the marks of the contract's tests, and
-# those of the life cycle's
+# name -> "module:class" in tests/laboratories, imported by the tests that use it; the marks of the contract's tests,
+# and those of the life cycle's.
 LABORATORIES = {
     "local": ("jobs:LocalLaboratory", (), ()),
     "slurm": ("slurm_jobs:SlurmLaboratory", (SLOW, SLURM), (SLOW, SLURM)),
