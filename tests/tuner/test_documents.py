@@ -16,7 +16,7 @@ from meshtune.search_spaces.plan import Plan, Schedule
 from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.campaign.spec import Backend, Budget, Objective, TrialLimits
 from meshtune.tuner.specs.read import InvalidSpec, parse_yaml, read_spec
-from meshtune.tuner.store.codec import decode_spec, encode_spec
+from meshtune.tuner.store.rows import decode_spec, encode_spec
 
 MINIMAL = {"model": "gpt-micro", "cluster": "local-cpu", "global_batch_size": 8}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "demo.yaml"
