@@ -42,8 +42,8 @@ check: $(INSTALLED)
 	else echo "no Node 20 or newer here: the dashboard's sources are not checked"; fi
 
 check-web: $(NODE_MODULES) $(INSTALLED)
-	$(BIN)/python api/web/schemas.py > build/openapi.json
-	$(IN_WEB) run check-api-types || { echo "the page's types differ from the OpenAPI document: make api-types"; exit 1; }
+	$(BIN)/python api/web/schemas.py build/openapi.json build/axes.json
+	cmp build/axes.json $(WEB)/src/api/axes.json && $(IN_WEB) run check-api-types || { echo "the page's types differ from the OpenAPI document: make api-types"; exit 1; }
 	$(IN_WEB) run check
 
 # The documentation as a site in build/site; a broken link or anchor is an error.
@@ -53,7 +53,7 @@ docs: $(INSTALLED)
 # The page's types of the service's documents, from its OpenAPI document.
 api-types: $(NODE_MODULES) $(INSTALLED)
 	mkdir -p build
-	$(BIN)/python api/web/schemas.py > build/openapi.json
+	$(BIN)/python api/web/schemas.py build/openapi.json $(WEB)/src/api/axes.json
 	$(IN_WEB) run api-types
 
 format: $(INSTALLED)

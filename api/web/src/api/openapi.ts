@@ -209,17 +209,7 @@ export interface components {
         };
         /** CampaignSpec */
         CampaignSpec: {
-            /**
-             * @description One parallelism setting.
-             *
-             *     tp, pp, dp, cp: tensor, pipeline, data and context parallel degrees; their product is the number of devices.
-             *     ep: expert parallel degree, taken out of dp. vpp: model chunks per pipeline rank. micro_batch_size: sequences
-             *     per forward pass and data-parallel replica. grad_accum_steps: micro-batches per optimizer step and replica
-             *     (in a pipeline: the micro-batches in flight). zero_stage: 0 nothing, 1 optimizer state, 2 and gradients,
-             *     3 and parameters are sharded over dp and cp (Rajbhandari et al. 2020). sequence_parallel: with tp, activations
-             *     between the blocks are split along the sequence. recompute_interval: every so many-th layer recomputes. context:
-             *     with cp, how attention sees the whole sequence.
-             */
+            /** @description One parallelism setting. */
             baseline?: {
                 /**
                  * @description How attention sees the whole sequence when each rank holds a slice of it.
@@ -229,24 +219,45 @@ export interface components {
                  * @enum {string}
                  */
                 context?: "all_gather" | "ulysses" | "ring";
-                /** @default 1 */
+                /**
+                 * @description context parallel degree
+                 * @default 1
+                 */
                 cp: number;
-                /** @default 1 */
+                /**
+                 * @description data parallel degree; tp * pp * cp * dp = devices
+                 * @default 1
+                 */
                 dp: number;
-                /** @default 1 */
+                /**
+                 * @description expert parallel degree, taken out of dp
+                 * @default 1
+                 */
                 ep: number;
-                /** @default 1 */
+                /**
+                 * @description micro-batches per optimizer step and data-parallel replica
+                 * @default 1
+                 */
                 grad_accum_steps: number;
-                /** @default 1 */
+                /**
+                 * @description sequences per forward pass and data-parallel replica
+                 * @default 1
+                 */
                 micro_batch_size: number;
-                /** @default 1 */
+                /**
+                 * @description pipeline parallel degree
+                 * @default 1
+                 */
                 pp: number;
                 /**
                  * @description Which activations the backward pass computes again instead of keeping (Korthikanti et al. 2022).
                  * @enum {string}
                  */
                 recompute?: "none" | "selective" | "full";
-                /** @default 1 */
+                /**
+                 * @description every so many-th layer recomputes
+                 * @default 1
+                 */
                 recompute_interval: number;
                 /**
                  * @description The order of forward and backward micro-batches in a pipeline.
@@ -255,13 +266,25 @@ export interface components {
                  * @enum {string}
                  */
                 schedule?: "gpipe" | "1f1b" | "interleaved" | "zero_bubble" | "zbv";
-                /** @default true */
+                /**
+                 * @description with tp, activations between the blocks are split along the sequence
+                 * @default true
+                 */
                 sequence_parallel: boolean;
-                /** @default 1 */
+                /**
+                 * @description tensor parallel degree
+                 * @default 1
+                 */
                 tp: number;
-                /** @default 1 */
+                /**
+                 * @description model chunks per pipeline rank
+                 * @default 1
+                 */
                 vpp: number;
-                /** @default 0 */
+                /**
+                 * @description sharded over dp and cp: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters (Rajbhandari et al. 2020)
+                 * @default 0
+                 */
                 zero_stage: number;
             };
             /**
@@ -547,7 +570,7 @@ export interface components {
             };
             /**
              * @description Limits of one trial: time_limit_s for each attempt, attempts where the infrastructure loses jobs. racing: give a
-             *     trial up as PRUNED once it is surely slower than the best one so far (see `tuner.campaign.pruning_threshold`).
+             *     trial up as PRUNED once it is surely slower than the best one so far (see `tuner.campaign.placement`).
              */
             trial?: {
                 /** @default 3 */
@@ -1380,74 +1403,86 @@ export interface components {
         /**
          * Plan
          * @description One parallelism setting.
-         *
-         *     tp, pp, dp, cp: tensor, pipeline, data and context parallel degrees; their product is the number of devices.
-         *     ep: expert parallel degree, taken out of dp. vpp: model chunks per pipeline rank. micro_batch_size: sequences
-         *     per forward pass and data-parallel replica. grad_accum_steps: micro-batches per optimizer step and replica
-         *     (in a pipeline: the micro-batches in flight). zero_stage: 0 nothing, 1 optimizer state, 2 and gradients,
-         *     3 and parameters are sharded over dp and cp (Rajbhandari et al. 2020). sequence_parallel: with tp, activations
-         *     between the blocks are split along the sequence. recompute_interval: every so many-th layer recomputes. context:
-         *     with cp, how attention sees the whole sequence.
          */
         Plan: {
-            /** @default all_gather */
+            /**
+             * @description with cp, how attention sees the whole sequence
+             * @default all_gather
+             */
             context: components["schemas"]["ContextParallel"];
             /**
              * Cp
+             * @description context parallel degree
              * @default 1
              */
             cp: number;
             /**
              * Dp
+             * @description data parallel degree; tp * pp * cp * dp = devices
              * @default 1
              */
             dp: number;
             /**
              * Ep
+             * @description expert parallel degree, taken out of dp
              * @default 1
              */
             ep: number;
             /**
              * Grad Accum Steps
+             * @description micro-batches per optimizer step and data-parallel replica
              * @default 1
              */
             grad_accum_steps: number;
             /**
              * Micro Batch Size
+             * @description sequences per forward pass and data-parallel replica
              * @default 1
              */
             micro_batch_size: number;
             /**
              * Pp
+             * @description pipeline parallel degree
              * @default 1
              */
             pp: number;
-            /** @default none */
+            /**
+             * @description activations that the backward pass computes again
+             * @default none
+             */
             recompute: components["schemas"]["Recompute"];
             /**
              * Recompute Interval
+             * @description every so many-th layer recomputes
              * @default 1
              */
             recompute_interval: number;
-            /** @default 1f1b */
+            /**
+             * @description order of forward and backward micro-batches in a pipeline
+             * @default 1f1b
+             */
             schedule: components["schemas"]["Schedule"];
             /**
              * Sequence Parallel
+             * @description with tp, activations between the blocks are split along the sequence
              * @default true
              */
             sequence_parallel: boolean;
             /**
              * Tp
+             * @description tensor parallel degree
              * @default 1
              */
             tp: number;
             /**
              * Vpp
+             * @description model chunks per pipeline rank
              * @default 1
              */
             vpp: number;
             /**
              * Zero Stage
+             * @description sharded over dp and cp: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters (Rajbhandari et al. 2020)
              * @default 0
              */
             zero_stage: number;
@@ -1555,8 +1590,7 @@ export interface components {
         };
         /**
          * Quotas
-         * @description What one token may use; None: no limit. campaigns: active at once. trials: planned within a day. device_hours:
-         *     within 30 days.
+         * @description How much one token may use; None: no limit.
          */
         Quotas: {
             /** Campaigns */
@@ -2063,7 +2097,7 @@ export interface components {
         TrialsAnswer: components["schemas"]["TrialPage"] | components["schemas"]["TrialBriefPage"];
         /**
          * Used
-         * @description What a token uses now of its quotas.
+         * @description How much a token uses now of its quotas, by the same names.
          */
         Used: {
             /** Campaigns */
