@@ -23,8 +23,9 @@ INDEX_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class LayerBytes:
-    """Bytes of one layer and micro-batch. kept: until its backward pass, averaged over the layers of a recompute interval.
-    again: what a recomputed layer computes again. gradients: what the backward pass of a layer holds beside it.
+    """Bytes of one layer and micro-batch.
+
+    kept: until its backward pass, averaged over the layers of a recompute interval. again: what a recomputed layer computes again. gradients: what the backward pass of a layer holds beside it.
     products: results of its matrix products. between: one hidden state between the layers, as it lies on a rank.
     """
 

@@ -206,7 +206,7 @@ class Rank:
         return np.where(stalls, hops * self.training.framework.pipeline_hop_s, 0.0)
 
     def exposed_s(self, transfer: FloatColumn, window: FloatColumn) -> FloatColumn:
-        """Seconds that a transfer beside `window` seconds of work adds: a constant share, and the excess over the window."""
+        """Seconds that a transfer beside `window` seconds of work adds: a share, and the excess over the window."""
         shown = np.minimum(self.constants.exposed_reduction, 1.0)
         result: FloatColumn = shown * transfer + np.maximum(0.0, (1 - shown) * transfer - window)
         return result

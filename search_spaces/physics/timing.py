@@ -147,10 +147,12 @@ def _transfers(
 
 
 def _shown_s(rank: Rank, transfers: _Transfers, window: FloatColumn) -> FloatColumn:
-    """Seconds that the transfers add to a step (Rajbhandari et al. 2020, section 7): ZeRO 0 reduces gradients; 1 and 2 scatter them and
-    gather weights; 3 gathers weights, layer by layer, forward and backward, and scatters gradients. What runs beside
-    the backward pass of the last micro-batch (of every one: ZeRO 3 and 2, without a pipeline) shows in part. window:
-    seconds of work of one micro-batch."""
+    """Seconds that the transfers add to a step (Rajbhandari et al. 2020, section 7).
+
+    ZeRO 0 reduces gradients; 1 and 2 scatter them and gather weights; 3 gathers weights, layer by layer, forward and
+    backward, and scatters gradients. A transfer beside the backward pass of the last micro-batch (of every one: ZeRO 3
+    and 2, without a pipeline) shows in part. window: seconds of work of one micro-batch.
+    """
     c, framework = rank.columns, rank.training.framework
 
     def shown(transfer: FloatColumn, beside: FloatColumn) -> FloatColumn:

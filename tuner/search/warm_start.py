@@ -150,7 +150,7 @@ def release_of(version: str) -> str:
 
 
 def _ground(spec: CampaignSpec, training: Training) -> tuple[str, ...]:
-    """The properties that must be equal. The workload's name is among it because simulated jobs play real training codes."""
+    """The properties that must be equal; the workload's name, because simulated jobs play real training codes."""
     device, framework = training.cluster.device, training.framework
     return (spec.workload.kind, framework.name, framework.dtype, device.name, device.kind)
 
