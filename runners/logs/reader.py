@@ -16,11 +16,11 @@ from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.logs.failure_texts import CANNOT_RUN, PRECEDENCE, is_echo
 from meshtune.runners.logs.last_words import LastWords, read_last_words_of
-from meshtune.runners.logs.lines import lines_of, split_lines, untagged
+from meshtune.runners.logs.lines import lines_of, read_tail, split_lines, untagged
 from meshtune.runners.logs.patterns import LOSS, MEMORY, STEP, STEP_TIMES, Patterns, positive
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
-from meshtune.runners.workloads.base import failed, outcome_from_result, outcome_without_result, read_tail
+from meshtune.runners.workloads.base import failed, outcome_from_result, outcome_without_result
 from meshtune.runners.workloads.brief import BRIEF_FILE, Brief
 
 MOST_LOSSES = 4

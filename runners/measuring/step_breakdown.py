@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from math import ceil
 from statistics import median
+
+from meshtune.search_spaces.compat import StrEnum
 
 # A rank is named from here on: what people would act on, and beyond what placement on a socket explains.
 LEAST_RATIO = 1.2

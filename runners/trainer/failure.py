@@ -15,12 +15,12 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.logs.failure_texts import cause_of_line, first_in_precedence, is_echo
 from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.compat import StrEnum
 
 REASON_LINES = 3
 TRACEBACK_LINES = 20

@@ -16,12 +16,12 @@ from pathlib import Path
 from types import FrameType
 
 from meshtune.runners.base import JobSpec
+from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.measuring.step_breakdown import Part, Profile
 from meshtune.runners.outcome import RESULT_FILE, Measurement, ResultError, Verdict, read_result
 from meshtune.runners.processes.gang import Entry, exit_text, first_death, kill_tree, log_path, reap_one, start_gang
 from meshtune.runners.trainer.failure import first_cause, read_failures
 from meshtune.runners.trainer.job import Job
-from meshtune.runners.workloads.base import read_tail
 
 POLL_S = 0.05
 LAST_WORDS_BYTES = 16_000  # the C library's word and faulthandler's stacks after it

@@ -7,7 +7,6 @@ than its own shards and one whole parameter. Which ZeRO stage takes which road i
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from functools import partial
 
 import torch
@@ -20,6 +19,7 @@ from meshtune.runners.trainer.job import Job
 from meshtune.runners.trainer.mesh import Mesh
 from meshtune.runners.trainer.model import Transformer, initial_values
 from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.compat import StrEnum
 
 
 class Sharding(StrEnum):

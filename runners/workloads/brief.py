@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshtune.runners.documents import read_versioned, render_versioned
+from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.outcome import Measurement
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.model import ModelSpec

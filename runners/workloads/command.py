@@ -17,12 +17,13 @@ from typing import Any, ClassVar
 from meshtune.runners.base import JobSpec, JobState, JobStatus, Start
 from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.logs.patterns import Patterns
 from meshtune.runners.logs.reader import outcome_from_log, outcome_of_failure, rank_logs
 from meshtune.runners.outcome import RESULT_FILE, Outcome
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.report import DIRECTORY, STEPS
-from meshtune.runners.workloads.base import failed, outcome_from_result, outcome_without_result, read_tail
+from meshtune.runners.workloads.base import failed, outcome_from_result, outcome_without_result
 from meshtune.runners.workloads.brief import BRIEF_FILE, brief_of, read_brief, render_brief
 from meshtune.runners.workloads.command_space import FRAMEWORKS, capabilities_of, fixed_plan
 from meshtune.runners.workloads.config_file import ConfigFile
