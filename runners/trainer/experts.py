@@ -38,11 +38,16 @@ class FeedForward(nn.Module):
         return out
 
 
-class Experts(nn.ModuleDict):
-    """The experts of this rank by their number in the model; a module of its own, so that it has its own replicas."""
+class Experts(nn.Module):
+    """The experts of this rank by their number in the model; a module of its own, so that it has its own replicas.
+
+    No ModuleDict: torch 2.9 refuses to shard one.
+    """
 
     def __init__(self, spec: ModelSpec, numbers: range) -> None:
-        super().__init__({str(number): FeedForward(spec) for number in numbers})
+        super().__init__()
+        for number in numbers:
+            self.add_module(str(number), FeedForward(spec))
         self.recompute: Recompute | None = None
 
     def forward(self, tokens: Tensor, counts: list[int]) -> Tensor:
@@ -50,7 +55,7 @@ class Experts(nn.ModuleDict):
         return self._run(tokens, counts) if self.recompute is None else self.recompute(self._run, tokens, counts)
 
     def _run(self, tokens: Tensor, counts: list[int]) -> Tensor:
-        parts = zip(self.values(), torch.split(tokens, counts), strict=True)
+        parts = zip(self.children(), torch.split(tokens, counts), strict=True)
         return torch.cat([expert(part) for expert, part in parts])
 
 
@@ -118,7 +123,7 @@ class Mixture(nn.Module):
 
     @torch.no_grad()
     def _plan_traffic(self, counts: Tensor, peers: dist.ProcessGroup) -> Traffic:
-        ranks, own = peers.size(), len(self.experts)
+        ranks, own = peers.size(), len(counts) // peers.size()
         theirs = exchange_numbers(counts, peers)
         # From each rank the copies come sorted by expert; here they are wanted sorted by expert over all ranks.
         expert_of = torch.arange(own, device=counts.device).repeat(ranks).repeat_interleave(theirs)

@@ -21,6 +21,7 @@ from typing import NoReturn
 import torch
 import torch.distributed as dist
 
+from meshtune.runners.trainer.compat import all_gather_single
 from meshtune.runners.trainer.failure import Phase, Progress, describe, write_failure
 from meshtune.runners.trainer.gang import run_gang
 from meshtune.runners.trainer.gloo import register_gloo
@@ -132,7 +133,7 @@ def gather(values: Sequence[int], device: torch.device) -> list[list[int]]:
     """Every rank's numbers, in order of rank. Collective."""
     own = torch.tensor(values, dtype=torch.int64, device=device)
     every = torch.empty(dist.get_world_size() * len(values), dtype=torch.int64, device=device)
-    dist.all_gather_single(every, own)
+    all_gather_single(every, own)
     numbers: list[list[int]] = every.view(-1, len(values)).tolist()
     return numbers
 
