@@ -10,8 +10,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from meshtune.runners.trainer.model import Transformer
-from meshtune.runners.trainer.parallel import materialize
-from meshtune.runners.trainer.recompute import recompute_layers
+from meshtune.runners.trainer.parallel.recompute import recompute_layers
+from meshtune.runners.trainer.parallel.sharding import materialize
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Recompute
 
@@ -23,7 +23,7 @@ import json
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from meshtune.runners.trainer.model import Layer
-from meshtune.runners.trainer.optimizer import Both, FlatAdamW, ShardedAdamW
+from meshtune.runners.trainer.parallel.optimizer import Both, FlatAdamW, ShardedAdamW
 from meshtune.runners.trainer.train import Trainer
 
 seen = {}

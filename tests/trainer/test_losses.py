@@ -14,7 +14,7 @@ GPT: dict[str, object] = {"kv_heads": 4, "norm": "layernorm", "position": "learn
 MIXTURE: dict[str, object] = {"experts": 4, "top_k": 2}
 
 NO_SUM_OVER_REPLICAS = """
-from meshtune.runners.trainer.optimizer import FlatAdamW
+from meshtune.runners.trainer.parallel.optimizer import FlatAdamW
 FlatAdamW._reduced = lambda self: self._gradients
 """
 SUM_OVER_DP_ALONE = """
@@ -29,14 +29,14 @@ places_of_rank = model.place_tensor
 model.place_tensor = lambda places, device: places_of_rank(places, device) - places[0].start
 """
 ROTATIONS_START_ANEW = """
-import meshtune.runners.trainer.attention as attention
+import meshtune.runners.trainer.model as attention
 rotate = attention.rotate
 attention.rotate = lambda x, places: rotate(x, (range(len(places[0])),))
 """
 TARGETS_OF_OTHER_PLACES = """
 import meshtune.runners.trainer.train as train
 train.place_tensor = lambda places, device: (train_places(places, device) + 1) % 15
-from meshtune.runners.trainer.attention import place_tensor as train_places
+from meshtune.runners.trainer.model import place_tensor as train_places
 """
 TIED_COPIES_APART = """
 from meshtune.runners.trainer.train import Trainer
@@ -51,7 +51,7 @@ train.build_optimizer = lambda job, mesh, *rest: build_optimizer(
 )
 """
 ROUTER_GRADIENT_OF_ONE_RANK = """
-import meshtune.runners.trainer.tensor as tensor
+import meshtune.runners.trainer.parallel.tensor as tensor
 local_weight = tensor._local_weight
 tensor._local_weight = lambda weight, gradient: local_weight(weight, weight.placements[0])
 """

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 REPLICATE = """
 import meshtune.runners.trainer.train as train
-from meshtune.runners.trainer.parallel import Sharding
+from meshtune.runners.trainer.parallel.sharding import Sharding
 train.choose_sharding = lambda job: Sharding.REPLICATE
 """
 TIED: dict[str, object] = {"tied_head": True}

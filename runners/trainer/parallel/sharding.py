@@ -16,8 +16,8 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from meshtune.runners.trainer.job import Job
-from meshtune.runners.trainer.mesh import Mesh
 from meshtune.runners.trainer.model import Transformer, initial_values
+from meshtune.runners.trainer.parallel.mesh import Mesh
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.compat import StrEnum
 

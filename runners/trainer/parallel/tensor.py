@@ -22,7 +22,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from meshtune.runners.trainer.experts import Mixture
+from meshtune.runners.trainer.blocks import Mixture
 from meshtune.runners.trainer.model import Layer, Transformer
 from meshtune.search_spaces.model import Activation
 

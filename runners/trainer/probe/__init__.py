@@ -40,10 +40,10 @@ from meshtune.runners.cluster_probe.results import (
 )
 from meshtune.runners.json_files import read_json_value
 from meshtune.runners.processes.gang import exit_text
+from meshtune.runners.trainer.compat import register_gloo
 from meshtune.runners.trainer.failure import Phase, describe, first_cause, read_failures, write_failure
 from meshtune.runners.trainer.gang import run_ranks
-from meshtune.runners.trainer.gloo import register_gloo
-from meshtune.runners.trainer.rates import Place, dtypes, time_matmul, time_memory, time_messages
+from meshtune.runners.trainer.probe.rates import Place, dtypes, time_matmul, time_memory, time_messages
 from meshtune.runners.trainer.software import software
 from meshtune.search_spaces.cluster import DeviceKind
 
@@ -266,7 +266,3 @@ def memory_bytes(device: torch.device, ranks: int) -> int:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // ranks
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

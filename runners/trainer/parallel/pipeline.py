@@ -23,8 +23,8 @@ from torch.distributed.pipelining import (
 
 from meshtune.runners.trainer.compat import skip_first_exchange, without_outputs
 from meshtune.runners.trainer.failure import Phase, Progress
-from meshtune.runners.trainer.mesh import Mesh
 from meshtune.runners.trainer.model import Transformer
+from meshtune.runners.trainer.parallel.mesh import Mesh
 from meshtune.search_spaces.plan import Plan, Schedule
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from meshtune.runners.trainer.compat import all_gather_single, reduce_scatter_single
-from meshtune.runners.trainer.parallel import like_parameter, local
+from meshtune.runners.trainer.parallel.sharding import like_parameter, local
 
 
 class Optimizer(Protocol):
