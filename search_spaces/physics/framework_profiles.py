@@ -31,7 +31,7 @@ TRAINER_FLOAT32 = Framework(
     logit_bytes=12,
     kept=_TRAINER,
 )
-# runners/trainer/optimizer.py keeps float32 masters and gradients beside 16-bit weights.
+# runners/trainer/parallel/optimizer.py keeps float32 masters and gradients beside 16-bit weights.
 TRAINER_BFLOAT16 = Framework(
     name="meshtune trainer, bf16",
     dtype="bfloat16",
