@@ -30,7 +30,7 @@ from meshtune.runners.outcome import RESULT_FILE, Outcome
 from meshtune.runners.workloads.log_context import CONTEXT_FILE, context_of, read_context, render_context
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.physics.framework_profiles import TORCHTITAN
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space_context import Capabilities
@@ -66,7 +66,7 @@ class TorchtitanWorkload:
         return str(self._options.dtype)
 
     @property
-    def framework(self) -> Framework:
+    def framework(self) -> FrameworkProfile:
         if self._options.dtype is Dtype.FLOAT32:
             return replace(
                 TORCHTITAN,

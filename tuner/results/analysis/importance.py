@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshtune.tuner.search.library.encoding import CATEGORIES
-from meshtune.tuner.search.library.optuna_logging import quiet_optuna
+from meshtune.tuner.search.library.optuna import quiet_optuna
 
 if TYPE_CHECKING:
     import optuna
