@@ -7,7 +7,6 @@ than its own shards and one whole parameter. Which ZeRO stage takes which road i
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from functools import partial
 
 import torch
@@ -17,9 +16,10 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from meshtune.runners.trainer.job import Job
-from meshtune.runners.trainer.mesh import Mesh
 from meshtune.runners.trainer.model import Transformer, initial_values
+from meshtune.runners.trainer.parallel.mesh import Mesh
 from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.compat import StrEnum
 
 
 class Sharding(StrEnum):

@@ -1,6 +1,6 @@
-"""The brief: what a trial of somebody else's training code must leave for whoever reads its log.
+"""The context of a job's log: a program of somebody else's tells step times, and the context what a step is.
 
-The file `brief.json` lies in the job's directory: such a program's log gives step times, and the brief what a step is.
+It lies in the job's directory as `brief.json`.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshtune.runners.documents import read_versioned, render_versioned
+from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.outcome import Measurement
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
-BRIEF_FILE = "brief.json"
+CONTEXT_FILE = "brief.json"
 _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Brief:
+class LogContext:
     """tokens_per_step: over all replicas. warmup_steps: the first steps, which are not timed. Others as Measurement."""
 
     plan: Plan
@@ -45,9 +45,9 @@ class Brief:
         )
 
 
-def brief_of(model: ModelSpec, plan: Plan, cluster: ClusterSpec, *, dtype: str, warmup_steps: int) -> Brief:
-    """The brief of one trial. dtype: what the program computes in, for the device's peak."""
-    return Brief(
+def context_of(model: ModelSpec, plan: Plan, cluster: ClusterSpec, *, dtype: str, warmup_steps: int) -> LogContext:
+    """The context of one trial's log. dtype: what the program computes in, for the device's peak."""
+    return LogContext(
         plan=plan,
         tokens_per_step=plan.global_batch_size * model.seq_len,
         devices=plan.world_size,
@@ -58,10 +58,10 @@ def brief_of(model: ModelSpec, plan: Plan, cluster: ClusterSpec, *, dtype: str, 
     )
 
 
-def render_brief(brief: Brief) -> str:
-    return render_versioned(brief, _VERSION)
+def render_context(context: LogContext) -> str:
+    return render_versioned(context, _VERSION)
 
 
-def read_brief(directory: Path) -> Brief:
+def read_context(directory: Path) -> LogContext:
     """Raises OSError, ValueError."""
-    return read_versioned(Brief, (directory / BRIEF_FILE).read_text(encoding="utf-8"), _VERSION)
+    return read_versioned(LogContext, (directory / CONTEXT_FILE).read_text(encoding="utf-8"), _VERSION)

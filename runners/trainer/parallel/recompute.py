@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from meshtune.runners.trainer.experts import Mixture
+from meshtune.runners.trainer.blocks import Mixture
 from meshtune.runners.trainer.model import Transformer
 from meshtune.search_spaces.plan import Recompute
 

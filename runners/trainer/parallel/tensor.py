@@ -22,7 +22,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from meshtune.runners.trainer.experts import Mixture
+from meshtune.runners.trainer.blocks import Mixture
 from meshtune.runners.trainer.model import Layer, Transformer
 from meshtune.search_spaces.model import Activation
 
@@ -143,7 +143,7 @@ def _layer_styles(layer: Layer, mesh: DeviceMesh, model: Transformer, layout: Pl
 
 def _cut_experts(mixture: Mixture, mesh: DeviceMesh) -> None:
     mixture.router = LocalProjection(mixture.router, mesh, Replicate())  # type: ignore[assignment]  # same call
-    for expert in mixture.experts.values():
+    for expert in mixture.experts.children():
         for name, linear in list(expert.named_children()):
             placement = Shard(1) if name == "down" else Shard(0)
             setattr(expert, name, LocalProjection(linear, mesh, placement))  # type: ignore[arg-type]  # an nn.Linear

@@ -2,8 +2,8 @@
 
 First two steps in which memory is counted: the optimizer's state is made in the first, so the second has the peak.
 They are slower for it and no part of the timing. Then warm-up and timed steps, told apart by
-`runners.measuring.warmup`; last, a few steps taken apart (`trainer.parts`). Making the data is not timed, nor is
-agreeing about times and losses.
+`runners.measuring.warmup`; last, a few steps taken apart (`trainer.timing.breakdown`). Making the data is not timed,
+nor is agreeing about times and losses.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from meshtune.runners.measuring.step_breakdown import Profile
 from meshtune.runners.measuring.warmup import WINDOW, is_settled, warmup_length
 from meshtune.runners.trainer.failure import Progress
 from meshtune.runners.trainer.job import Job, Measuring
-from meshtune.runners.trainer.livetensors import LiveTensors
-from meshtune.runners.trainer.mesh import Mesh
-from meshtune.runners.trainer.parts import profile_steps
+from meshtune.runners.trainer.parallel.mesh import Mesh
+from meshtune.runners.trainer.timing.breakdown import profile_steps
+from meshtune.runners.trainer.timing.memory import LiveTensors
 from meshtune.runners.trainer.train import Trainer
 
 COUNTED_STEPS = 2

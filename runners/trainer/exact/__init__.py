@@ -2,7 +2,7 @@
 
 The trainer takes two steps on tensors without memory (see fakes), so sharding, schedule, recomputation and optimizer
 are what they are in a real run, pipeline buffers included. Large jobs are taken by a few layers and micro-batches and
-extended: see extend. Not counted: the CUDA context, NCCL's buffers, workspaces of libraries, the allocator's slack.
+extrapolated. Not counted: the CUDA context, NCCL's buffers, workspaces of libraries, the allocator's slack.
 Kernels are the CPU's, also for cuda: its fused attention keeps what flash keeps on cuda (no score matrix), but with
 cp all_gather CUDA's kernel for masks may need more. Learned routing is taken as balanced. No ring attention.
 """
@@ -19,15 +19,15 @@ from pathlib import Path
 
 import torch
 
-from meshtune.runners.trainer.extend import Sample, extend
+from meshtune.runners.trainer.exact.extrapolation import Sample, extend
+from meshtune.runners.trainer.exact.fakes import FakeLiveTensors, alone, without_numbers
 from meshtune.runners.trainer.failure import Progress
-from meshtune.runners.trainer.fakes import FakeLiveTensors, alone, without_numbers
 from meshtune.runners.trainer.job import Job, JobMalformed, parse_job
-from meshtune.runners.trainer.measure import COUNTED_STEPS
-from meshtune.runners.trainer.mesh import Mesh, build_mesh
-from meshtune.runners.trainer.parallel import local
-from meshtune.runners.trainer.pipeline import cut_layers, stages_of
+from meshtune.runners.trainer.parallel.mesh import Mesh, build_mesh
+from meshtune.runners.trainer.parallel.pipeline import cut_layers, stages_of
+from meshtune.runners.trainer.parallel.sharding import local
 from meshtune.runners.trainer.support import require_supported
+from meshtune.runners.trainer.timing.measure import COUNTED_STEPS
 from meshtune.runners.trainer.train import Trainer
 from meshtune.search_spaces.checks import Checks, InvalidValue
 from meshtune.search_spaces.plan import ContextParallel, Plan
@@ -141,7 +141,3 @@ def main(argv: Sequence[str]) -> int:
         return 2
     sys.stdout.write(json.dumps([asdict(peak) for peak in peaks]) + "\n")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -22,7 +22,7 @@ from torch.distributed import ProcessGroup, Work
 from torch.utils._pytree import tree_leaves
 
 from meshtune.runners.measuring.step_breakdown import Part
-from meshtune.runners.trainer.stopwatch import Call, Key, Stopwatch
+from meshtune.runners.trainer.timing.stopwatch import Call, Key, Stopwatch
 
 # By the ranks of a group, and whether activations travel (else parameters and gradients): the part it belongs to.
 # One group may serve both: with dp 1 the ranks of cp share keys and values, and are each other's replicas.

@@ -19,7 +19,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from math import inf
 from pathlib import Path
 
@@ -38,11 +38,11 @@ from meshtune.runners.cluster_probe.results import (
     Tier,
     write_probed,
 )
-from meshtune.runners.documents import read_value
+from meshtune.runners.json_files import read_json_value
 from meshtune.runners.processes.gang import exit_text, run_gang
+from meshtune.runners.trainer.compat import register_gloo
 from meshtune.runners.trainer.failure import Phase, describe, first_cause, read_failures, write_failure
-from meshtune.runners.trainer.gloo import register_gloo
-from meshtune.runners.trainer.rates import Place, dtypes, time_matmul, time_memory, time_messages
+from meshtune.runners.trainer.probe.rates import Place, dtypes, time_matmul, time_memory, time_messages
 from meshtune.runners.trainer.software import software
 from meshtune.search_spaces.cluster import DeviceKind
 
@@ -104,7 +104,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--start", action="store_true", help="start the ranks of this machine")
     arguments = parser.parse_args(argv)
     directory: Path = arguments.directory
-    request = read_value(ProbeRequest, json.loads((directory / REQUEST_FILE).read_text(encoding="utf-8")))
+    request = read_json_value(ProbeRequest, json.loads((directory / REQUEST_FILE).read_text(encoding="utf-8")))
     return start_ranks(request, directory) if arguments.start else run_rank(request, directory)
 
 
@@ -189,7 +189,7 @@ def meet(request: ProbeRequest, rank: int, directory: Path, device: torch.device
 
 def measure(seconds: float, layout: Layout, place: Place) -> Probed:
     """Collective."""
-    start, began = time.perf_counter(), datetime.now(UTC)
+    start, began = time.perf_counter(), datetime.now(timezone.utc)
     kinds = dtypes(place.device)
     matmul = [rate for kind in kinds for rate in time_matmul(place, kind, seconds * MATMUL_SHARE / len(kinds))]
     memory = time_memory(place, seconds * MEMORY_SHARE)
@@ -265,7 +265,3 @@ def memory_bytes(device: torch.device, ranks: int) -> int:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // ranks
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

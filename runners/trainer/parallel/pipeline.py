@@ -21,9 +21,10 @@ from torch.distributed.pipelining import (
     ScheduleZBVZeroBubble,
 )
 
+from meshtune.runners.trainer.compat import skip_first_exchange, without_outputs
 from meshtune.runners.trainer.failure import Phase, Progress
-from meshtune.runners.trainer.mesh import Mesh
 from meshtune.runners.trainer.model import Transformer
+from meshtune.runners.trainer.parallel.mesh import Mesh
 from meshtune.search_spaces.plan import Plan, Schedule
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -97,7 +98,8 @@ class Pipeline:
         held = stages_of(plan, mesh.pipeline_rank)
         count, group = plan.pp * plan.vpp, mesh.pp.get_group()
         stages = [
-            PipelineStage(model, stage, count, device, group=group) for model, stage in zip(models, held, strict=True)
+            skip_first_exchange(PipelineStage(model, stage, count, device, group=group))
+            for model, stage in zip(models, held, strict=True)
         ]
         self._schedule = _SCHEDULES[plan.schedule](
             stages if plan.schedule.interleaves else stages[0],
@@ -115,7 +117,7 @@ class Pipeline:
             *arguments,
             target=targets_here,
             losses=losses if self._is_last else None,
-            return_outputs=False,  # else all micro-batches' logits are kept and copied
+            **without_outputs(self._schedule),
         )
         return (
             torch.stack([loss.detach() for loss in losses]).sum() if losses else torch.zeros((), device=tokens.device)

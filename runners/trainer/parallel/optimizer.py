@@ -14,7 +14,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from meshtune.runners.trainer.parallel import like_parameter, local
+from meshtune.runners.trainer.compat import all_gather_single, reduce_scatter_single
+from meshtune.runners.trainer.parallel.sharding import like_parameter, local
 
 
 class Optimizer(Protocol):
@@ -129,12 +130,12 @@ class FlatAdamW:
         if self._has_copy:
             self._own.copy_(self._master.detach())
         if self._sharded:
-            dist.all_gather_single(self._weights, self._own.clone(), group=self._replicas)
+            all_gather_single(self._weights, self._own.clone(), group=self._replicas)
 
     def _reduced(self) -> Tensor:
         if self._sharded:
             own = torch.empty_like(self._master)
-            dist.reduce_scatter_single(own, self._gradients, group=self._replicas)
+            reduce_scatter_single(own, self._gradients, group=self._replicas)
             return own
         if self._replicas is not None:
             dist.all_reduce(self._gradients, group=self._replicas)

@@ -1,24 +1,26 @@
-"""The feed-forward block, and a mixture of them: a router sends every token to its top_k experts and back.
+"""The blocks of a layer: causal self-attention over the places that this rank holds, feed-forward, mixture of experts.
 
-No token is dropped and there is no capacity factor: an expert computes whatever it is sent. No auxiliary loss for
-balance either: what is measured is the speed of the first steps. The experts of a rank are computed one after the
-other, without a grouped kernel, so many small experts are undersold on GPUs.
+How queries see keys of other ranks is decided by `Attention.attend`, which context parallelism replaces. In a mixture
+a router sends every token to its top_k experts and back. No token is dropped and there is no capacity factor: an expert
+computes whatever it is sent. No auxiliary loss for balance either: what is measured is the speed of the first steps.
+The experts of a rank are computed one after the other, without a grouped kernel, so many small experts are undersold
+on GPUs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshtune.runners.trainer.attention import Places, place_tensor
-from meshtune.runners.trainer.exchange import exchange, exchange_numbers
 from meshtune.runners.trainer.job import Router
-from meshtune.search_spaces.model import Activation, ModelSpec
+from meshtune.runners.trainer.parallel.mesh import exchange, exchange_numbers
+from meshtune.search_spaces.model import Activation, ModelSpec, Position
 
 # Calls a function with its arguments and keeps less of its activations than autograd would.
 Recompute = Callable[..., Tensor]
@@ -38,11 +40,16 @@ class FeedForward(nn.Module):
         return out
 
 
-class Experts(nn.ModuleDict):
-    """The experts of this rank by their number in the model; a module of its own, so that it has its own replicas."""
+class Experts(nn.Module):
+    """The experts of this rank by their number in the model; a module of its own, so that it has its own replicas.
+
+    No ModuleDict: torch 2.9 refuses to shard one.
+    """
 
     def __init__(self, spec: ModelSpec, numbers: range) -> None:
-        super().__init__({str(number): FeedForward(spec) for number in numbers})
+        super().__init__()
+        for number in numbers:
+            self.add_module(str(number), FeedForward(spec))
         self.recompute: Recompute | None = None
 
     def forward(self, tokens: Tensor, counts: list[int]) -> Tensor:
@@ -50,7 +57,7 @@ class Experts(nn.ModuleDict):
         return self._run(tokens, counts) if self.recompute is None else self.recompute(self._run, tokens, counts)
 
     def _run(self, tokens: Tensor, counts: list[int]) -> Tensor:
-        parts = zip(self.values(), torch.split(tokens, counts), strict=True)
+        parts = zip(self.children(), torch.split(tokens, counts), strict=True)
         return torch.cat([expert(part) for expert, part in parts])
 
 
@@ -118,7 +125,7 @@ class Mixture(nn.Module):
 
     @torch.no_grad()
     def _plan_traffic(self, counts: Tensor, peers: dist.ProcessGroup) -> Traffic:
-        ranks, own = peers.size(), len(self.experts)
+        ranks, own = peers.size(), len(counts) // peers.size()
         theirs = exchange_numbers(counts, peers)
         # From each rank the copies come sorted by expert; here they are wanted sorted by expert over all ranks.
         expert_of = torch.arange(own, device=counts.device).repeat(ranks).repeat_interleave(theirs)
@@ -126,3 +133,66 @@ class Mixture(nn.Module):
         sent, received = ([sum(row) for row in table] for table in sizes)
         mine = [sum(column) for column in zip(*sizes[1], strict=True)]
         return Traffic(sent, received, mine, expert_of.argsort(stable=True))
+
+
+ROPE_BASE = 10_000.0  # Su et al. 2021
+
+
+# Which places of the sequence a rank holds, in the order it holds them.
+Places = tuple[range, ...]
+
+
+# Query, key and value of (batch, heads, length, head_dim) to what the heads read, of the query's shape.
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@lru_cache(maxsize=4)
+def place_tensor(places: Places, device: torch.device) -> Tensor:
+    """The places as indices."""
+    return torch.cat([torch.arange(part.start, part.stop, device=device) for part in places])
+
+
+@lru_cache(maxsize=4)
+def rotation(places: Places, head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """cos and sin of the rotary angles, (length, head_dim / 2) each, in float32."""
+    frequencies = ROPE_BASE ** (-torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim)
+    angles = torch.outer(place_tensor(places, device).float(), frequencies)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, places: Places) -> Tensor:
+    """Rotary position embedding of (batch, heads, length, head_dim): the halves of a head are the pairs."""
+    cos, sin = rotation(places, x.shape[-1], x.device)
+    left, right = x.float().chunk(2, -1)
+    return torch.cat([left * cos - right * sin, left * sin + right * cos], -1).type_as(x)
+
+
+def attend_causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attention where this rank holds the whole sequence."""
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=query.shape[1] != key.shape[1])
+
+
+class Attention(nn.Module):
+    """Causal self-attention over as many heads as the projections return: all of them, or this rank's."""
+
+    def __init__(self, spec: ModelSpec, places: Places) -> None:
+        super().__init__()
+        self.head_dim = spec.head_dim
+        self.rotary = spec.position is Position.ROPE
+        self.places = places
+        self.attend: Attend = attend_causally
+        self.query = nn.Linear(spec.hidden, spec.hidden, bias=False)
+        self.key = nn.Linear(spec.hidden, spec.kv_width, bias=False)
+        self.value = nn.Linear(spec.hidden, spec.kv_width, bias=False)
+        self.output = nn.Linear(spec.hidden, spec.hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (self._heads(project(x)) for project in (self.query, self.key, self.value))
+        if self.rotary:
+            query, key = rotate(query, self.places), rotate(key, self.places)
+        mixed = self.attend(query, key, value)
+        out: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
+        return out
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.view(*x.shape[:-1], -1, self.head_dim).transpose(1, 2)
