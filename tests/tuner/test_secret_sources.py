@@ -44,18 +44,6 @@ def test_a_password_among_the_arguments_gets_a_warning_that_does_not_repeat_it(m
     assert "hunter2" not in told
 
 
-@pytest.mark.parametrize("given", ["sqlite:////a/b.db", "postgresql://user@host/db", "postgresql:///db?host=/run"])
-def test_a_url_without_a_password_gets_none(monkeypatch, capsys, given):
-    monkeypatch.setattr(sys, "argv", ["meshtune", "show", "--db", given])
-    assert database_url(given) == given
-    assert capsys.readouterr().err == ""
-
-
-def test_a_password_in_the_environment_gets_no_warning(capsys):
-    assert database_url(SECRET) == SECRET
-    assert capsys.readouterr().err == ""
-
-
 def test_no_job_inherits_our_secrets():
     seen = {**minimal_environment(), **submit_host().environment}
     assert not set(SECRET_VARIABLES) & seen.keys()
