@@ -64,9 +64,10 @@ class Session:
         events = [] if self._event is None else self.store.events(id, after=self._event, limit=MAX_EVENTS)
         if self._event is None or len(events) == MAX_EVENTS:
             # First: a change that comes meanwhile is read twice, not missed.
-            self._event = self.store.newest_event(id)
+            newest = self.store.newest_event(id)
             self.campaign = self.store.campaign(id)
             self.trials = self.store.trials(id)
+            self._event = newest
         elif events:
             self._read_changes([event.data.get("number") for event in events if event.kind.startswith("trial.")])
             if any(not event.kind.startswith("trial.") for event in events):
