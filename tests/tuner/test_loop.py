@@ -12,17 +12,19 @@ from meshtune.runners.base import RunnerUnavailable
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.service.loop import Driver, Periods, drive_all, drive_one
+from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import StoreError, StoreUnavailable
 
 QUICK = Periods(tick_s=0.002, drivers_s=0.002, max_pause_s=0.01)
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch, lab):
-    """The lab's clock runs a hundred times as fast as the wall's."""
+def quick(lab):
+    """The service's clock runs a hundred times as fast as the wall's."""
     begun = time.monotonic()
-    monkeypatch.setattr(lab.service, "_clock", lambda: 1000.0 + 100 * (time.monotonic() - begun))
-    lab.machine.clock = lab.service._clock
+    lab.machine.clock = lambda: 1000.0 + 100 * (time.monotonic() - begun)
+    lab.service = Service(lab.store, lab.home, clock=lab.machine.clock)
+    lab.services.append(lab.service)
 
 
 def drive(lab, id, watch=lambda: None):
@@ -170,20 +172,6 @@ def test_ended_campaigns_hold_no_locks(lab):
             and (seen.append(len(lab.service.sessions.holder.holds)) or seen[-1] == 0)
         ),
     )
-
-
-def test_a_tick_that_must_not_ask_does_all_else_and_the_next_one_asks(lab):
-    id = lab.create(parallel=2, budget={"trials": 4})
-    while [trial.state for trial in lab.trials(id)] != [TrialState.RUNNING] * 2:
-        lab.tick(id, 0.1)
-    asked = list(lab.search.asked)
-    while lab.verdicts(id).count("ok") < 2:
-        lab.service.tick(id, lambda: False)
-        lab.now += 0.5
-    assert not lab.service.tick(id, lambda: False)
-    assert lab.search.asked == asked
-    assert lab.service.tick(id)
-    assert lab.search.asked == [*asked, 2]
 
 
 def test_searches_that_would_use_up_the_processor_ask_in_turn_and_for_half_of_the_time(lab):
