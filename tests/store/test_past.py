@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
+from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import Lesson
 from meshtune.tuner.campaign.spec import Backend
 from meshtune.tuner.store import Store
