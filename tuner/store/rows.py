@@ -222,8 +222,13 @@ def listed_measurement_of(row: Row[Any]) -> Measurement | None:
     )
 
 
-def _fields(source: object, names: Sequence[str]) -> dict[str, Any]:
-    return {name: getattr(source, name) for name in names}
+def _fields(source: object, names: tuple[str, ...]) -> dict[str, Any]:
+    return dict(zip(names, _getter(names)(source), strict=True))
+
+
+@lru_cache
+def _getter(names: tuple[str, ...]) -> attrgetter[tuple[Any, ...]]:
+    return attrgetter(*names)
 
 
 def _losses(measurement: Measurement) -> list[float | str]:
