@@ -173,10 +173,11 @@ def attempt_of(row: Mapping[str, Any], measurement: Measurement | None) -> Attem
             cause=None if row["cause"] is None else Cause(row["cause"]),
             **{name: row[name] for name in _OF_OUTCOME},
         )
+    nodes: dict[str, Any] = {name: tuple(row[name] or ()) for name in _NODES}
     return Attempt(
         state=TrialState(row["state"]),
         outcome=outcome,
-        **{name: tuple(row[name] or ()) for name in _NODES},
+        **nodes,
         **{name: row[name] for name in _OF_ATTEMPT},
     )
 
