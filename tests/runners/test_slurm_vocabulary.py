@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.runners.base import JobState
+from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.processes.command import Answer
 from meshtune.runners.slurm.vocabulary import (
+    REFUSALS,
+    SILENCES,
     STATES,
     Partition,
-    Sighting,
     expand_hosts,
-    is_refusal,
-    is_silence,
+    meaning_of,
     parse_bad_nodes,
+    parse_jobs,
     parse_partitions,
-    parse_sightings,
     room_for,
 )
 
@@ -51,21 +52,21 @@ def test_the_table_holds_every_word():
 
 @pytest.mark.parametrize("word", MEANINGS)
 def test_every_state_has_its_meaning(word):
-    meaning = Sighting(id="1", word=word).meaning
+    meaning = meaning_of(word)
     assert (meaning.state, meaning.cause) == MEANINGS[word]
-    assert bool(meaning.words) or meaning.state not in (JobState.FAILED, JobState.TIMED_OUT, JobState.LOST)
+    assert bool(meaning.reason) or meaning.state not in (JobState.FAILED, JobState.TIMED_OUT, JobState.LOST)
 
 
 def test_an_unknown_word_is_no_end():
-    meaning = Sighting(id="1", word="HIBERNATING").meaning
-    assert (meaning.state, meaning.words) == (JobState.RUNNING, "in Slurm's state HIBERNATING")
+    meaning = meaning_of("HIBERNATING")
+    assert (meaning.state, meaning.reason) == (JobState.RUNNING, "in Slurm's state HIBERNATING")
 
 
 @pytest.mark.parametrize("reason", ["JobLaunchFailure", "NodeDown", "SystemFailure", "FrontEndDown"])
 def test_a_failure_of_a_node_is_not_one_of_the_job(reason):
-    assert Sighting(id="1", word="FAILED", reason=reason).meaning.state is JobState.LOST
-    assert Sighting(id="1", word="FAILED", reason="NonZeroExitCode").meaning.state is JobState.FAILED
-    assert Sighting(id="1", word="COMPLETED", reason=reason).meaning.state is JobState.SUCCEEDED
+    assert meaning_of("FAILED", reason).state is JobState.LOST
+    assert meaning_of("FAILED", "NonZeroExitCode").state is JobState.FAILED
+    assert meaning_of("COMPLETED", reason).state is JobState.SUCCEEDED
 
 
 def test_jobs_are_read_as_squeue_shows_them():
@@ -78,13 +79,14 @@ def test_jobs_are_read_as_squeue_shows_them():
         "12_3|RUNNING|n1|1|2|None\n"
         "\n"
     )
-    seen = parse_sightings(text)
+    seen = parse_jobs(text)
     assert list(seen) == ["7", "8", "9", "4"]
-    assert seen["7"] == Sighting(id="7", word="COMPLETING", nodes=("n3",), started_at=1795306457.0)
-    assert seen["8"].reason.startswith("Nodes required for job are DOWN, DRAINED")
-    assert seen["8"].nodes == ()
-    assert (seen["8"].started_at, seen["8"].finished_at) == (None, None)
-    assert seen["9"].reason == "a|reason with bars"
+    assert seen["7"] == JobStatus(state=JobState.RUNNING, nodes=("n3",), started_at=1795306457.0)
+    assert seen["8"] == JobStatus(
+        state=JobState.QUEUED,
+        reason="waits in Slurm's queue: Nodes required for job are DOWN, DRAINED or reserved",
+    )
+    assert seen["9"].reason == "waits in Slurm's queue: a|reason with bars"
     assert (seen["4"].nodes, seen["4"].finished_at) == (("n0", "n1", "m7"), 1795306452.0)
 
 
@@ -92,9 +94,9 @@ def test_jobs_are_read_as_sacct_shows_them():
     text = (
         "31|CANCELLED by 1000|None assigned|Unknown|1795306452|None\n32|NODE_FAIL|n1|1795306451|1795306452|NodeDown\n"
     )
-    seen = parse_sightings(text)
-    assert (seen["31"].word, seen["31"].nodes, seen["31"].started_at) == ("CANCELLED", (), None)
-    assert (seen["32"].meaning.state, seen["32"].reason) == (JobState.LOST, "NodeDown")
+    seen = parse_jobs(text)
+    assert (seen["31"].state, seen["31"].nodes, seen["31"].started_at) == (JobState.CANCELLED, (), None)
+    assert (seen["32"].state, seen["32"].reason) == (JobState.LOST, "a node failed")
 
 
 @pytest.mark.parametrize(
@@ -134,8 +136,8 @@ PartitionName=empty Default=NO MaxNodes=1 MaxTime=UNLIMITED Nodes=(null) State=U
 def test_partitions_are_read_and_say_what_they_can_never_run():
     main, short, empty = parse_partitions(PARTITIONS)
     nodes = ("n0", "n1", "n2", "n3")
-    assert main == Partition(name="main", default=True, nodes=nodes, most_nodes=None, most_minutes=None)
-    assert (short.most_nodes, short.most_minutes, short.default, empty.nodes) == (2, 1470, False, ())
+    assert main == Partition(name="main", nodes=nodes, max_nodes=None, max_minutes=None)
+    assert (short.max_nodes, short.max_minutes, empty.nodes) == (2, 1470, ())
     assert main.refusal(4, 10**6) is None
     assert main.refusal(5, 1) == "5 nodes, but partition main has 4"
     assert short.refusal(2, 1470) is None
@@ -167,4 +169,5 @@ def test_partitions_are_read_and_say_what_they_can_never_run():
     ],
 )  # fmt: skip
 def test_refusals_are_told_from_what_may_work_later_and_from_silence(complaint, refused, silent):
-    assert (is_refusal(complaint), is_silence(complaint)) == (refused, silent)
+    answer = Answer(1, "", complaint)
+    assert (answer.says(REFUSALS), answer.says(SILENCES)) == (refused, silent)

