@@ -29,6 +29,7 @@ from meshtune.api.requests.access_errors import (
 from meshtune.api.worker import WorkerEnded
 from meshtune.runners.base import RunnerError
 from meshtune.runners.dialects.base import CannotExpress
+from meshtune.runners.extras import MissingExtra
 from meshtune.runners.outcome import ResultMalformed
 from meshtune.runners.registry import UnknownBackend
 from meshtune.search_spaces.checks import Problem as Fault
@@ -115,6 +116,7 @@ PROBLEMS: Mapping[type[Exception], tuple[HTTPStatus, str, str]] = {
     NothingToExport: (HTTPStatus.CONFLICT, "nothing-to-export", "There is no measured setting to export"),
     CannotExpress: (HTTPStatus.CONFLICT, "cannot-express", "The program has no words for this plan"),
     UnknownBackend: (HTTPStatus.CONFLICT, "unknown-backend", "The campaign names what is not installed"),
+    MissingExtra: (HTTPStatus.CONFLICT, "unknown-backend", "The campaign names what is not installed"),
     Unanswerable: (HTTPStatus.CONFLICT, "unanswerable", "Not enough is known to answer this"),
     NothingKnown: (HTTPStatus.NOT_FOUND, "nothing-known", "Nothing that was measured answers this"),
     NotFound: (HTTPStatus.NOT_FOUND, "not-found", "There is no such object"),

@@ -9,6 +9,7 @@ from typing import Any
 
 from meshtune.runners.base import JobSpec, Runner
 from meshtune.runners.dialects.base import CannotRead, Files, Imported
+from meshtune.runners.extras import MissingExtra, require_extra
 from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.checks import Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
@@ -23,6 +24,8 @@ RUNNERS: Mapping[str, str] = {
     "pbs": "meshtune.runners.pbs.runner:create",
     "simulated": "meshtune.runners.simulated.runner:create",
 }
+# The extras of the package: what a runner needs where it is created, and a workload where its jobs run.
+EXTRAS: Mapping[str, str] = {"ray": "ray", "torch": "torch"}
 # name -> "module:class(options)"
 WORKLOADS: Mapping[str, str] = {
     "torch": "meshtune.runners.workloads.torch:TorchWorkload",
@@ -58,7 +61,10 @@ class UnknownBackend(ValueError):
 
 
 def create_runner(kind: str, root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Runner:
-    """A runner that keeps what it must keep under `root`. Starts nothing. Raises UnknownBackend, InvalidValue."""
+    """A runner that keeps what it must keep under `root`. Starts nothing. Raises UnknownBackend, MissingExtra,
+    InvalidValue."""
+    if kind in EXTRAS:
+        require_extra(EXTRAS[kind], f"the runner {kind}")
     runner: Runner = _load("runner", RUNNERS, kind)(root, cluster, options)
     return runner
 
@@ -98,6 +104,16 @@ def check_pair(runner: str, workload: str) -> list[Problem]:
         return []
     told = f"the runner {runner} cannot run the workload {workload}: `simulated` goes with `simulated` only"
     return [Problem("runner.kind", told)]
+
+
+def missing_libraries(runner: str, workload: str) -> list[Problem]:
+    """What jobs of a workload lack where its runner starts them on this machine."""
+    try:
+        if runner == "local" and workload in EXTRAS:
+            require_extra(EXTRAS[workload], f"the workload {workload}")
+    except MissingExtra as missing:
+        return [Problem("workload", str(missing))]
+    return []
 
 
 def _module(seam: str, known: Mapping[str, str], kind: str) -> Any:

@@ -17,6 +17,7 @@ import typer
 
 from meshtune.runners.base import RunnerError
 from meshtune.runners.dialects.base import CannotExpress
+from meshtune.runners.extras import MissingExtra
 from meshtune.runners.registry import UnknownBackend
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
@@ -92,7 +93,7 @@ def _options(
 
 # What a user can mend; anything else is a defect of ours and keeps its traceback.
 USER_ERRORS = (
-    *(Refused, InvalidValue, StoreError, RunnerError, SearchError, UnknownBackend),
+    *(Refused, InvalidValue, StoreError, RunnerError, SearchError, UnknownBackend, MissingExtra),
     *(CampaignBusy, NothingToExport, CannotExpress, OSError),
 )
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from importlib.util import find_spec
 from typing import Any, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from meshtune.runners.extras import MissingExtra, require_extra
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.tuner.search.base import SearchMisconfigured
 
@@ -33,10 +33,12 @@ def parse_options(search: str, kind: type[T], given: Mapping[str, Any]) -> T:
     return kind(**given)
 
 
-def require_library(search: str, library: str) -> None:
-    """Check that `library` is installed, without importing it (DeepHyper takes 3 s). Raises SearchMisconfigured."""
-    if find_spec(library) is None:
-        raise SearchMisconfigured(f"search {search} needs {library}, which is not installed: pip install {library}")
+def require_library(search: str, extra: str) -> None:
+    """Check that the library of an extra is installed. Raises SearchMisconfigured."""
+    try:
+        require_extra(extra, f"the search {search}")
+    except MissingExtra as missing:
+        raise SearchMisconfigured(str(missing)) from None
 
 
 def _listed(known: list[str], hint: str) -> str:

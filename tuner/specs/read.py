@@ -14,7 +14,16 @@ from typing import Any
 import yaml
 
 from meshtune.runners.documents import read_value
-from meshtune.runners.registry import RUNNERS, WORKLOADS, UnknownBackend, check_pair, create_runner, create_workload
+from meshtune.runners.extras import MissingExtra
+from meshtune.runners.registry import (
+    RUNNERS,
+    WORKLOADS,
+    UnknownBackend,
+    check_pair,
+    create_runner,
+    create_workload,
+    missing_libraries,
+)
 from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
@@ -264,11 +273,13 @@ def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
         problems += [problem.under("workload") for problem in error.problems]
     if "workload" in values and "runner" in values:
         problems += check_pair(values["runner"].kind, values["workload"].kind)
+        if home is not None:
+            problems += missing_libraries(values["runner"].kind, values["workload"].kind)
     try:
         if home is not None and "runner" in values and "cluster" in values:
             runner = values["runner"]
             create_runner(runner.kind, home.runner(runner.kind), values["cluster"], runner.options).close()
-    except (InvalidValue, UnknownBackend) as error:
+    except (InvalidValue, UnknownBackend, MissingExtra) as error:
         found = error.problems if isinstance(error, InvalidValue) else (Problem("", str(error)),)
         problems += [problem.under("runner") for problem in found]
     try:
