@@ -7,14 +7,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from meshtune.runners.base import JobSpec, Runner
-from meshtune.runners.dialects.base import CannotRead, Files, Imported
+from meshtune.runners.base import Runner
 from meshtune.runners.extras import MissingExtra, require_extra
 from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.checks import Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
-from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.plan import Plan
 
 # name -> "module:function(root, cluster, options)"
 RUNNERS: Mapping[str, str] = {
@@ -35,23 +32,6 @@ WORKLOADS: Mapping[str, str] = {
     "torchtitan": "meshtune.runners.workloads.torchtitan:TorchtitanWorkload",
     "simulated": "meshtune.runners.workloads.simulated:SimulatedWorkload",
 }
-# How a scheduler is told of a job, as text: name -> "module:function(JobSpec, options) -> text". Those that are runners
-# too read the same options; the others can only be exported.
-SCRIPTS: Mapping[str, str] = {
-    "slurm": "meshtune.runners.slurm.script:render_script",
-    "pbs": "meshtune.runners.pbs.script:render_script",
-    "jobset": "meshtune.runners.kubernetes:render_jobset",
-    "trainjob": "meshtune.runners.kubernetes:render_trainjob",
-}
-# Other programs' own words for a plan: name -> its module, see `runners.dialects.base`.
-DIALECTS: Mapping[str, str] = {
-    "megatron": "meshtune.runners.dialects.megatron.dialect",
-    "deepspeed": "meshtune.runners.dialects.deepspeed.config",
-    "torchtitan": "meshtune.runners.dialects.torchtitan.dialect",
-    "accelerate": "meshtune.runners.dialects.accelerate",
-}
-
-
 # Jobs of this workload are descriptions, not programs: its runner takes no others, and no other runner takes them.
 SIMULATED = "simulated"
 
@@ -75,29 +55,6 @@ def create_workload(kind: str, options: Mapping[str, Any]) -> Workload:
     return workload
 
 
-def render_script(kind: str, spec: JobSpec, options: Mapping[str, Any]) -> str:
-    """What a scheduler would be given to run the job. Raises UnknownBackend, InvalidValue."""
-    text: str = _load("job script", SCRIPTS, kind)(spec, options)
-    return text
-
-
-def render_dialect(
-    kind: str, model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any] | None = None
-) -> Files:
-    """A plan in another program's words. extra: that workload's options. Raises UnknownBackend, CannotExpress."""
-    files: Files = _module("dialect", DIALECTS, kind).render(model, plan, cluster, extra or {})
-    return files
-
-
-def parse_dialect(kind: str, text: str) -> Imported:
-    """What a launch script or configuration of another program says. Raises UnknownBackend, CannotRead."""
-    module = _module("dialect", DIALECTS, kind)
-    if not hasattr(module, "parse"):
-        raise CannotRead(f"scripts of {kind} cannot be read, only written")
-    imported: Imported = module.parse(text)
-    return imported
-
-
 def check_pair(runner: str, workload: str) -> list[Problem]:
     """Why the runner of one kind cannot run the workload of another; nothing where it can."""
     if (runner == SIMULATED) == (workload == SIMULATED):
@@ -116,14 +73,13 @@ def missing_libraries(runner: str, workload: str) -> list[Problem]:
     return []
 
 
-def _module(seam: str, known: Mapping[str, str], kind: str) -> Any:
-    if kind not in known:
-        raise UnknownBackend(f"no {seam} is called {kind!r}; {did_you_mean(kind, known)}")
-    return import_module(known[kind])
+def load(dotted: str) -> Any:
+    """What "module:name" names, imported on first use."""
+    module, _, name = dotted.partition(":")
+    return getattr(import_module(module), name)
 
 
 def _load(seam: str, known: Mapping[str, str], kind: str) -> Any:
     if kind not in known:
         raise UnknownBackend(f"no {seam} is called {kind!r}; {did_you_mean(kind, known)}")
-    module, _, name = known[kind].partition(":")
-    return getattr(import_module(module), name)
+    return load(known[kind])

@@ -16,9 +16,8 @@ from meshtune.runners.registry import RUNNERS, WORKLOADS
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import PLAN_FIELDS
-from meshtune.tuner.campaign import glossary
-from meshtune.tuner.campaign.objective import unit_of
-from meshtune.tuner.campaign.spec import Objective
+from meshtune.tuner.campaign.objective import Objective
+from meshtune.tuner.results.export import FORMATS
 from meshtune.tuner.search.registry import SEARCHES
 
 
@@ -208,13 +207,13 @@ def registry_view() -> RegistryView:
         objectives=[
             ObjectiveEntry(
                 name=one,
-                unit=unit_of(one, priced=False),
+                unit=one.unit,
                 smaller_is_better=one.smaller_is_better,
-                words=glossary.OBJECTIVES[one],
+                words=one.words,
             )
             for one in Objective
         ],
-        export_formats=[FormatEntry(name=name, words=words) for name, words in glossary.FORMATS.items()],
+        export_formats=[FormatEntry(name=name, words=format.words) for name, format in FORMATS.items()],
         dimensions=list(PLAN_FIELDS),
         verdicts=list(Verdict),
         causes=list(Cause),

@@ -8,7 +8,6 @@ from datetime import datetime
 
 from meshtune.api.schemas.trials import rfc3339
 from meshtune.runners.base import JobSpec
-from meshtune.tuner.results.export import SCRIPT_FILES
 from meshtune.tuner.service.job_logs import LogFile
 
 
@@ -56,12 +55,13 @@ def logs_view(files: Sequence[LogFile]) -> LogsView:
     )
 
 
-def job_view(job: JobSpec, kind: str, sent: Mapping[str, str]) -> JobView:
-    """sent: what the runner of this kind writes beside the job's own files, its script among them."""
+def job_view(job: JobSpec, files: Mapping[str, str], script: str) -> JobView:
+    """files: of the job, and what its runner writes beside them. script: the one that a scheduler is sent, "" where
+    there is none."""
     return JobView(
         name=job.name,
         command=job.command,
         directory=str(job.directory),
-        script=sent.get(SCRIPT_FILES.get(kind, "")),
-        files={**job.files, **sent},
+        script=files.get(script),
+        files=files,
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.tuner.campaign.interval import Estimate
-from meshtune.tuner.campaign.objective import yardstick_of
-from meshtune.tuner.campaign.spec import Budget, CampaignSpec, Objective
+from meshtune.tuner.campaign.objective import Objective, yardstick_of
+from meshtune.tuner.campaign.spec import Budget, CampaignSpec
 from meshtune.tuner.campaign.summary import Summary, SummarySetting
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from meshtune.search_spaces.plan import Plan, Schedule
 from meshtune.tuner.campaign.home import Home
-from meshtune.tuner.campaign.spec import Backend, Budget, Objective, TrialLimits
+from meshtune.tuner.campaign.objective import Objective
+from meshtune.tuner.campaign.spec import Backend, Budget, TrialLimits
 from meshtune.tuner.specs.read import InvalidSpec, parse_yaml, read_spec
 from meshtune.tuner.store.codec import decode_spec, encode_spec
 

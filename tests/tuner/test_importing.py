@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from command_lab import Result, run_meshtune
 
-from meshtune.runners.registry import render_dialect
+from meshtune.runners.dialects.megatron.dialect import render
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.space import workload_of
 from meshtune.tuner.specs.read import InvalidSpec, parse_yaml, read_spec
@@ -94,7 +94,7 @@ def test_a_preset_with_another_number_of_devices_is_noted(script):
 def test_what_was_exported_is_imported_as_the_same_baseline(script):
     spec, _ = read_spec(parse_yaml(run("import", script, "--cluster", "dgx-h100").out), None)
     options = dict(spec.workload.options)
-    files = render_dialect("megatron", spec.model, spec.baseline, spec.cluster, options)
+    files = render(spec.model, spec.baseline, spec.cluster, options)
     script.write_text(files["launch.sh"])
     again, _ = read_spec(parse_yaml(run("import", script, "--cluster", "dgx-h100").out), None)
     assert again.baseline == spec.baseline

@@ -8,7 +8,7 @@ import pytest
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.spec import Objective
+from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.summary import Score
 from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.results.pareto import front_of

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from rich.text import Text
 
-from meshtune.runners.registry import SCRIPTS
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.campaign.spec import CampaignSpec
@@ -20,7 +19,7 @@ from meshtune.tuner.campaign.trial import job_name
 from meshtune.tuner.cli.render.quote import quote_page
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import make_quote
-from meshtune.tuner.results.export import job_of, job_script
+from meshtune.tuner.results.export import FORMATS, Export, job_of
 
 # Where a campaign has its id, whose end is drawn when it is created.
 CAMPAIGN = "dry-run"
@@ -35,10 +34,9 @@ def rehearsal(spec: CampaignSpec, space: Space, home: Path) -> Iterator[str]:
     job = job_of(spec, plan, name, Home(home.absolute()).job(CAMPAIGN, name))
     chosen = "the baseline" if spec.baseline else "predicted best"
     yield f"\nfirst trial: {plan.key} ({chosen}), in {job.directory}"
-    for file, text in job.files.items():
+    script = FORMATS.get(spec.runner.kind)
+    files = script.render(Export(spec=spec, plan=plan, job=job)) if script else job.files
+    for file, text in files.items():
         yield f"\n--- {file}\n{text.rstrip()}"
-    if spec.runner.kind in SCRIPTS:
-        for file, text in job_script(spec, spec.runner.kind, job, {}).items():
-            yield f"\n--- {file}\n{text.rstrip()}"
-    else:
+    if script is None:
         yield f"\nthe runner {spec.runner.kind} starts {job.processes} processes: {shlex.join(job.command)}"

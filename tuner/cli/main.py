@@ -52,7 +52,7 @@ from meshtune.tuner.cli.render.terminal import (
     print_campaigns,
     print_trial,
 )
-from meshtune.tuner.results.export import FORMATS, NothingToExport, best_document, choose, write_export
+from meshtune.tuner.results.export import FORMATS, NothingToExport, best_document, choose, export_of, write_export
 from meshtune.tuner.search.base import SearchError
 from meshtune.tuner.service.leases import CampaignBusy
 from meshtune.tuner.service.loop import Driver, drive_one
@@ -210,7 +210,8 @@ def export(
     with open_service(home, db) as service:
         chosen = find_campaign(service, campaign)
         entry = choose(chosen, service.store.trials(chosen.id), trial)
-        for path in write_export(chosen, entry, output, format, named_options(option or [])):
+        setting = export_of(chosen, entry, output, named_options(option or []))
+        for path in write_export(setting, output, format):
             console.print(f"wrote {path}", soft_wrap=True)
 
 

@@ -9,12 +9,11 @@ from typing import Annotated
 import typer
 
 from meshtune.runners.dialects.base import CannotRead
-from meshtune.runners.registry import parse_dialect
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.presets import cluster_presets
 from meshtune.tuner.cli.common import Refused
 from meshtune.tuner.cli.render.terminal import console, errors
-from meshtune.tuner.specs.import_script import import_notes, missing, render_spec, spec_document
+from meshtune.tuner.specs.import_script import import_notes, missing, parse_script, render_spec, spec_document
 
 import_app = typer.Typer()
 # What a file's name says of its dialect; any other is a launch script.
@@ -36,7 +35,7 @@ def import_(
         raise Refused(f"--cluster: no cluster preset is called {cluster!r}; {did_you_mean(cluster, cluster_presets())}")
     kind = format_ or _FORMATS.get(script.suffix, _SCRIPT)
     try:
-        imported = parse_dialect(kind, script.read_text(encoding="utf-8"))
+        imported = parse_script(kind, script.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
         raise Refused(f"{script}: is not a text file in UTF-8") from None
     except CannotRead as error:
