@@ -1,7 +1,6 @@
 """Idempotency-Key on a POST: the same request sent again gets the same answer, and nothing is done twice.
 
-An answer is kept for a day, but for those that say to come back or come with another token: then nothing was done, and
-the same key may be used again.
+An answer is kept for a day. Where nothing was done (the statuses NOTHING_DONE), the key may be used again.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from meshtune.api import errors
+from meshtune.api.errors import IdempotencyBusy, IdempotencyReused, IdempotencyUnclear, Refused
 from meshtune.api.requests.access import Caller
-from meshtune.api.requests.access_errors import IdempotencyBusy, IdempotencyReused, IdempotencyUnclear, Refused
-from meshtune.api.requests.body import MOST_BYTES
+from meshtune.api.requests.body import MAX_BYTES
 from meshtune.tuner.store import StoreError
-from meshtune.tuner.store.access_keys import Answer, Claim, Keys
+from meshtune.tuner.store.access import Answer, Claim, Keys
 
 log = logging.getLogger(__name__)
 HEADER = "Idempotency-Key"
 REPLAYED = "Idempotent-Replayed"
 _KEY = re.compile(r"[!-~]{1,200}")
 _KEPT_HEADERS = (b"content-type", b"location", b"etag")
-_NOTHING_DONE = (401, 403, 408, 413, 429, 502, 503, 504)
+NOTHING_DONE = (401, 403, 408, 413, 429, 502, 503, 504)
 PARAMETER: dict[str, Any] = {
     "name": HEADER,
     "in": "header",
@@ -67,10 +66,10 @@ class Idempotency:
     async def _once(self, request: Request, caller: str, key: str, send: Send) -> None:
         """Raises Refused, StoreError and RequestValidationError before anything is sent."""
         if not _KEY.fullmatch(key):
-            told = "must have 1 to 200 characters, no spaces among them"
-            raise RequestValidationError([{"loc": ("header", HEADER), "msg": told, "type": "value_error"}])
+            message = "must have 1 to 200 characters, no spaces among them"
+            raise RequestValidationError([{"loc": ("header", HEADER), "msg": message, "type": "value_error"}])
         messages, body = await _whole(request)
-        if len(body) > MOST_BYTES:  # the route refuses it
+        if len(body) > MAX_BYTES:  # the route refuses it
             await self._app(request.scope, _again(messages, request.receive), send)
             return
         found = await run_in_threadpool(self._keys.claim, caller, key, _fingerprint(request, body), self._now())
@@ -80,8 +79,10 @@ class Idempotency:
             case Claim.BUSY:
                 raise IdempotencyBusy("the first request with this Idempotency-Key is still being answered")
             case Claim.UNCLEAR:
-                told = "was cut off, and may have acted: look whether it did, then use a new key"
-                raise IdempotencyUnclear(f"the first request with this Idempotency-Key {told}")
+                raise IdempotencyUnclear(
+                    "the first request with this Idempotency-Key was cut off, and may have acted: "
+                    "look whether it did, then use a new key"
+                )
             case Answer():
                 headers = {**found.headers, REPLAYED: "true"}
                 await Response(found.body, found.status, headers)(request.scope, request.receive, send)
@@ -102,7 +103,7 @@ class Idempotency:
             await send(message)
 
     async def _keep(self, caller: str, key: str, held: list[Message]) -> None:
-        """What cannot be kept leaves the key as it is: no second request acts."""
+        """An answer that cannot be kept leaves the key as it is: no second request acts."""
         start, *rest = held
         status = start["status"]
         body = b"".join(message.get("body", b"") for message in rest)
@@ -112,7 +113,7 @@ class Idempotency:
             if name.lower() in _KEPT_HEADERS
         }
         try:
-            if status in _NOTHING_DONE:
+            if status in NOTHING_DONE:
                 await run_in_threadpool(self._keys.forget, caller, key)
             else:
                 await run_in_threadpool(self._keys.keep, caller, key, Answer(status=status, headers=kept, body=body))
@@ -121,11 +122,11 @@ class Idempotency:
 
 
 def _fingerprint(request: Request, body: bytes) -> str:
-    """A digest of all that the request asks for; the caller is beside it."""
-    asked = hashlib.sha256()
+    """A digest of the method, path, query and body; the caller is kept beside it."""
+    digest = hashlib.sha256()
     for part in (request.method.encode(), request.url.path.encode(), request.url.query.encode(), body):
-        asked.update(len(part).to_bytes(8, "big") + part)
-    return asked.hexdigest()
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()
 
 
 async def _whole(request: Request) -> tuple[list[Message], bytes]:
@@ -136,7 +137,7 @@ async def _whole(request: Request) -> tuple[list[Message], bytes]:
         message = await request.receive()
         messages.append(message)
         body += message.get("body", b"")
-        if message["type"] != "http.request" or not message.get("more_body", False) or len(body) > MOST_BYTES:
+        if message["type"] != "http.request" or not message.get("more_body", False) or len(body) > MAX_BYTES:
             return messages, bytes(body)
 
 

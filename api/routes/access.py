@@ -10,10 +10,10 @@ from fastapi import APIRouter, Query
 
 from meshtune.api.dependencies import ServiceHandle
 from meshtune.api.openapi import problems
-from meshtune.api.requests.access import CallerHandle, Scope, administers, reads
+from meshtune.api.requests.access import CallerHandle, administers, reads
 from meshtune.api.schemas.trials import rfc3339
-from meshtune.tuner.access.audit import Entry
-from meshtune.tuner.access.tokens import Quotas, Used
+from meshtune.tuner.access.audit import AuditRecord
+from meshtune.tuner.access.tokens import Quotas, Scope, Used
 
 router = APIRouter(prefix="/v1", responses=problems(401, 403, 422, 429, 503), tags=["access"])
 
@@ -79,14 +79,13 @@ def list_audit(
     )
 
 
-def _entry_view(entry: Entry) -> AuditEntryView:
-    deed = entry.deed
+def _entry_view(record: AuditRecord) -> AuditEntryView:
     return AuditEntryView(
-        id=entry.id,
-        at=rfc3339(deed.at),
-        token=deed.token,
-        action=deed.action,
-        object=deed.object,
-        outcome=deed.outcome,
-        detail=deed.detail,
+        id=record.id,
+        at=rfc3339(record.at),
+        token=record.token,
+        action=record.action,
+        object=record.object,
+        outcome=record.outcome,
+        detail=record.detail,
     )

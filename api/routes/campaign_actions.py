@@ -23,7 +23,6 @@ from meshtune.api.schemas.quote import QuoteView, quote_view
 from meshtune.runners.documents import plain
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import make_quote
-from meshtune.tuner.service import deletion
 from meshtune.tuner.specs.merge import changed_document
 from meshtune.tuner.specs.read import read_spec
 
@@ -101,7 +100,7 @@ def clone_campaign(
 def delete_campaign(campaign_id: CampaignId, service: ServiceHandle) -> None:
     """Forget a campaign that is over, with its trials, events and job folders. Campaigns that learnt from it keep its
     name."""
-    deletion.delete_campaign(service.store, service.home, campaign_id)
+    service.delete(campaign_id)
 
 
 @router.post("/campaigns/{campaign_id}:pause", dependencies=[launches], responses=problems(404, 409))

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from starlette.datastructures import Headers
 
 from meshtune.api.app import create_app
-from meshtune.api.middleware.access_gate import TRUST_S, Gate, is_local
+from meshtune.api.middleware.gate import TRUST_S, Gate, is_local
 from meshtune.api.requests.access import LOOPBACK
 from meshtune.api.settings import Settings
 from meshtune.tuner.access.tokens import Quotas, Scope

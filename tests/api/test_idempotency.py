@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from meshtune.tuner.access.tokens import Scope
-from meshtune.tuner.store.access_keys import CUT_OFF_S, KEPT_S, Answer, Claim
+from meshtune.tuner.store.access import CUT_OFF_S, KEY_KEPT_S, Answer, Claim
 
 KEY = {"Idempotency-Key": "5e2a-4f"}
 
@@ -60,9 +60,9 @@ def test_without_a_key_each_request_acts(client, spec):
 def test_an_answer_is_forgotten_after_a_day(service, client, spec):
     client.post("/v1/campaigns", json=spec, headers=KEY)
     keys, now = service.store.access.keys, time.time()
-    keys.claim("somebody", "else", "", now + KEPT_S - 60)
+    keys.claim("somebody", "else", "", now + KEY_KEPT_S - 60)
     assert "idempotent-replayed" in client.post("/v1/campaigns", json=spec, headers=KEY).headers
-    keys.claim("somebody", "later", "", now + KEPT_S + 60)
+    keys.claim("somebody", "later", "", now + KEY_KEPT_S + 60)
     assert "idempotent-replayed" not in client.post("/v1/campaigns", json=spec, headers=KEY).headers
     assert campaigns(client) == 2
 

@@ -50,7 +50,7 @@ def table(service, after: int = 0, campaign: str | None = None) -> list[int]:
 
 
 def test_a_new_client_hears_what_happens_from_now_on(app, service, token, paused, during):
-    before = service.store.last_event_id()
+    before = service.store.newest_event()
 
     async def body() -> None:
         async with StreamClient(app, token()) as client:
@@ -82,7 +82,7 @@ def test_a_stream_is_kept_by_nobody_and_buffered_nowhere(app, token, during):
 def test_who_comes_again_is_told_what_was_missed_before_ready(
     app, service, token, paused, during, monkeypatch, by_header
 ):
-    monkeypatch.setattr(stream, "MOST_READ", 3)
+    monkeypatch.setattr(stream, "MAX_READ", 3)
     stir(service, paused, 6)
     seen = table(service)[3]
     missed = table(service, after=seen)
@@ -103,8 +103,8 @@ def test_who_comes_again_is_told_what_was_missed_before_ready(
 def test_clients_that_come_and_go_while_others_write_miss_nothing_and_hear_nothing_twice(
     app, service, token, paused, during, monkeypatch
 ):
-    monkeypatch.setattr(stream, "MOST_READ", 4)
-    monkeypatch.setattr(stream_hub, "MOST_READ", 4)
+    monkeypatch.setattr(stream, "MAX_READ", 4)
+    monkeypatch.setattr(stream_hub, "MAX_READ", 4)
     monkeypatch.setattr(stream_hub, "PERIOD_S", 0.005)
     over = threading.Event()
 
@@ -137,8 +137,8 @@ def test_clients_that_come_and_go_while_others_write_miss_nothing_and_hear_nothi
 
 def test_a_client_that_knows_more_than_the_reader_hears_nothing_twice(app, service, token, paused, during, monkeypatch):
     monkeypatch.setattr(stream_hub, "PERIOD_S", 3600.0)
-    monkeypatch.setattr(stream, "MOST_READ", 3)
-    start = service.store.last_event_id()
+    monkeypatch.setattr(stream, "MAX_READ", 3)
+    start = service.store.newest_event()
     looks, events = [], service.store.events
 
     def looking(campaign, **page):
@@ -194,7 +194,7 @@ def test_nobody_hears_anything_without_a_token(app, during):
 def test_a_client_that_takes_nothing_is_cut_off_and_goes_on_where_it_was(
     app, service, token, paused, during, monkeypatch
 ):
-    monkeypatch.setattr(stream_hub, "MOST_WAITING", 6)
+    monkeypatch.setattr(stream_hub, "MAX_WAITING", 6)
     headers = token()
 
     async def body() -> None:
@@ -206,7 +206,7 @@ def test_a_client_that_takes_nothing_is_cut_off_and_goes_on_where_it_was(
                 stir(service, paused)
                 await soon(lambda: quick.ids == table(service, after=start))
             await soon(lambda: slow.ended)
-            assert app.state.hub.cut_off == 1
+            assert app.state.hub.cut_off._value.get() == 1
             assert app.state.hub.open_streams == 1
         async with StreamClient(app, headers, last_event_id=start) as again:
             await soon(lambda: again.ready)
@@ -228,8 +228,8 @@ def test_a_client_that_is_gone_has_no_place_any_more(app, token, during):
 
 
 def test_one_token_and_all_of_them_have_a_most_of_streams(app, token, during, monkeypatch):
-    monkeypatch.setattr(stream, "MOST_PER_TOKEN", 2)
-    monkeypatch.setattr(stream, "MOST_STREAMS", 3)
+    monkeypatch.setattr(stream, "MAX_PER_TOKEN", 2)
+    monkeypatch.setattr(stream, "MAX_STREAMS", 3)
     one, two = token("one"), token("two")
 
     async def body() -> None:
@@ -279,7 +279,7 @@ def test_an_id_from_another_database_is_no_reason_to_say_nothing(app, service, t
     async def body() -> None:
         async with StreamClient(app, token(), last_event_id=10**9) as client:
             await soon(lambda: client.ready)
-            start = service.store.last_event_id()
+            start = service.store.newest_event()
             assert client.events == [Sent(start, "ready", {"id": start})]
             stir(service, paused)
             await soon(lambda: client.ids == table(service, after=start))

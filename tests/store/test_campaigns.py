@@ -3,7 +3,7 @@ import pytest
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.store import AlreadyExists, IllegalMove, NotFound, Store
-from meshtune.tuner.store.codec import decode_spec, encode_spec
+from meshtune.tuner.store.rows import decode_spec, encode_spec
 
 
 def test_a_spec_survives_json_exactly(make):

@@ -13,8 +13,7 @@ import pytest
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.processes.command import call
 from meshtune.tuner.campaign.trial import Origin
-from meshtune.tuner.store import Store, StoreError, StoreUnavailable, integrity, maintenance
-from meshtune.tuner.store.serving import claim_database
+from meshtune.tuner.store import Store, StoreError, StoreUnavailable, maintenance
 
 
 @pytest.fixture
@@ -42,11 +41,11 @@ def file(tmp_path, make) -> Path:
 
 
 def troubles(file: Path) -> list[str]:
-    return list(integrity.check(f"sqlite:///{file}").troubles)
+    return list(maintenance.check(f"sqlite:///{file}").troubles)
 
 
 def test_nothing_is_wrong_with_what_the_store_wrote(filled):
-    report = integrity.check(filled)
+    report = maintenance.check(filled)
     assert report.troubles == []
     assert report.rows == {"campaigns": 1, "trials": 3, "attempts": 4, "measurements": 1, "events": 12}
     assert [(flight.campaign_id, flight.job_name) for flight in report.in_flight] == [("c1", "c1-t0002-a2")]
@@ -115,7 +114,7 @@ def test_an_older_schema_is_told_and_not_touched(file):
         connection.execute("UPDATE meshtune_version SET version_num = '0003'")
         connection.commit()
     with pytest.raises(StoreUnavailable, match="has the schema 0003, and this meshtune knows"):
-        integrity.check(f"sqlite:///{file}")
+        maintenance.check(f"sqlite:///{file}")
 
 
 def test_a_copy_made_while_others_write_is_whole(file, tmp_path, make):
@@ -216,7 +215,7 @@ def test_an_upgrade_keeps_away_from_who_works_on_the_database(shared_url):
 def test_an_upgrade_keeps_away_from_a_service_of_an_older_version(file):
     with (
         Store.open(f"sqlite:///{file}") as store,
-        claim_database(store),
+        store.serving(),
         pytest.raises(StoreUnavailable, match=f"process {os.getpid()}"),
     ):
         maintenance.upgrade(f"sqlite:///{file}")
@@ -236,7 +235,7 @@ def test_a_dump_brings_a_postgresql_database_back(server, postgres_url, make, tm
         back = ["pg_restore", "--no-owner", f"--dbname={url}", str(tmp_path / "dump")]
         answer = call(back, time_limit_s=60)
         assert answer.code == 0, answer.complaint
-        assert integrity.check(url).troubles == []
+        assert maintenance.check(url).troubles == []
         with Store.open(url) as store:
             assert store.trials("c1") == trials
             store.plan_trials("c1", make.choices(1, first=9), Origin.SEARCH, now=1.0)

@@ -100,7 +100,7 @@ def test_a_pause_ends_the_drive_when_the_running_trials_have_ended(lab, make):
 
     drive(lab, id, watch)
     assert lab.campaign(id).state is CampaignState.PAUSED
-    assert not lab.service.works
+    assert not lab.service.sessions
 
 
 def test_a_trial_that_was_planned_but_not_sent_before_a_pause_does_not_hold_the_drive(lab):
@@ -169,7 +169,7 @@ def test_ended_campaigns_hold_no_locks(lab):
         lab,
         lambda driver: (
             all(lab.campaign(id).state.final for id in ids)
-            and (seen.append(len(lab.service.works.holder.holds)) or seen[-1] == 0)
+            and (seen.append(len(lab.service.sessions.holder.holds)) or seen[-1] == 0)
         ),
     )
 

@@ -11,7 +11,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.proposal import Choice, Proposal
 from meshtune.tuner.campaign.spec import StopRule
-from meshtune.tuner.campaign.stopping import LEAST_MEASURED, finalists, phase_text, search_end
+from meshtune.tuner.campaign.stopping import MIN_MEASURED, finalists, phase_text, search_end
 from meshtune.tuner.campaign.trial import Origin, TrialState
 
 PLANS = (Choice(Plan(tp=4)),)
@@ -63,9 +63,9 @@ def test_a_limit_of_zero_leaves_the_end_to_the_budget(end, make):
 
 def test_with_few_measured_plans_the_search_is_not_believed(end, make):
     failed = [make.trial(number, verdict) for number, verdict in enumerate((Verdict.OOM, Verdict.CRASHED), start=9)]
-    few = measured(make, LEAST_MEASURED - 1)
+    few = measured(make, MIN_MEASURED - 1)
     assert end([*few, *failed, make.trial(20, state=TrialState.RUNNING)], choices=PLANS, chance=0.0) == ""
-    assert end([*measured(make, LEAST_MEASURED), *failed], choices=PLANS, chance=0.0)
+    assert end([*measured(make, MIN_MEASURED), *failed], choices=PLANS, chance=0.0)
 
 
 def test_what_still_runs_does_not_keep_the_stop_rule_from_ending_the_search(end, make):

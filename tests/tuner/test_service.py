@@ -539,8 +539,8 @@ def test_a_second_process_cannot_drive_the_same_campaign_until_the_first_lets_go
 def test_a_campaign_that_is_over_is_let_go_of(lab):
     id = lab.create(budget={"trials": 1})
     lab.run(id)
-    assert not lab.service.works
-    assert not lab.service.works.holder.holds
+    assert not lab.service.sessions
+    assert not lab.service.sessions.holder.holds
 
 
 # Creating

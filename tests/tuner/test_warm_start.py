@@ -15,7 +15,7 @@ from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.campaign.proposal import Proposal
 from meshtune.tuner.cli.render.terminal import follow, print_campaign
 from meshtune.tuner.prediction.predict import training_of
-from meshtune.tuner.search.base import Past, Seen, Task
+from meshtune.tuner.search.base import Observation, PastCampaign, Task
 from meshtune.tuner.search.baseline import GridSearch
 from meshtune.tuner.search.warm_start import OTHER_RELEASE, weight_of
 from meshtune.tuner.service.history import Known
@@ -45,12 +45,12 @@ class NotingSearch:
 
     tasks: list[Task] = field(default_factory=list)
 
-    def ask(self, task: Task, seen: Sequence[Seen], n: int) -> Proposal:
+    def ask(self, task: Task, seen: Sequence[Observation], n: int) -> Proposal:
         self.tasks.append(task)
         return GridSearch().ask(task, seen, n)
 
     @property
-    def past(self) -> tuple[Past, ...]:
+    def past(self) -> tuple[PastCampaign, ...]:
         return self.tasks[-1].past
 
 

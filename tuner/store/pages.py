@@ -20,12 +20,13 @@ from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, News, 
 from meshtune.tuner.campaign.summary import Score, Tally
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 from meshtune.tuner.campaign.trial_brief import Brief
-from meshtune.tuner.store import queries
+from meshtune.tuner.store.campaigns import campaign_state
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import NotFound
 from meshtune.tuner.store.page_rows import brief_of, measured_trial_of, tally_of
 from meshtune.tuner.store.rows import campaign_of
 from meshtune.tuner.store.tables import attempts, campaigns, events, measurements, trials
+from meshtune.tuner.store.trials import trials_numbered
 
 _newer = attempts.alias("newer")
 _held = attempts.alias("held")
@@ -160,7 +161,7 @@ class Pages:
     def over(self, campaign_id: str) -> bool:
         """Whether the campaign has come to its end. Raises NotFound."""
         with self._database.reading() as connection:
-            return queries.campaign_state(connection, campaign_id).final
+            return campaign_state(connection, campaign_id).final
 
     def ended(self, after: int) -> tuple[int, list[str]]:
         """The newest event, and which campaigns came to their ends after the event `after`, the first to end first."""
@@ -187,13 +188,13 @@ class Pages:
         """A page of a campaign's trials, complete, each with the value that it is sorted by; none for no campaign."""
         with self._database.reading() as connection:
             found = connection.execute(_trial_page(campaign_id, wanted, trials.c.number)).all()
-            whole = queries.trials_numbered(connection, campaign_id, [row.number for row in found])
+            whole = trials_numbered(connection, campaign_id, [row.number for row in found])
         return [(whole[row.number], row.value) for row in found]
 
     def numbered(self, campaign_id: str, numbers: Collection[int]) -> dict[int, Trial]:
         """Those of the campaign's trials that there are, complete, by number."""
         with self._database.reading() as connection:
-            return queries.trials_numbered(connection, campaign_id, numbers)
+            return trials_numbered(connection, campaign_id, numbers)
 
     def scores(self, campaign_id: str) -> list[Score]:
         """What a shortlist needs of the trials that were measured, and of the confirmations that were not, in the order

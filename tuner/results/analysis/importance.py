@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshtune.runners.extras import require_extra
 from meshtune.tuner.search.library.encoding import CATEGORIES
-from meshtune.tuner.search.library.optuna_logging import quiet_optuna
+from meshtune.tuner.search.library.optuna import quiet_optuna
 
 if TYPE_CHECKING:
     import optuna
