@@ -22,8 +22,8 @@ from slurm_lab import free_ports
 from meshtune.runners.cluster_probe.results import Exchange, Message, Pattern, Probed, Rate, Tier
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, LinkSpec
+from meshtune.tuner.cli.common import console
 from meshtune.tuner.cli.render.probe import as_document, cluster_section, render_yaml, tables
-from meshtune.tuner.cli.render.terminal import console
 from meshtune.tuner.specs.read import parse_yaml, read_spec
 
 ROOT = Path(__file__).parents[2]

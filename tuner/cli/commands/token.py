@@ -14,9 +14,7 @@ from meshtune.search_spaces.checks import InvalidValue
 from meshtune.tuner.access.audit import AuditRecord
 from meshtune.tuner.access.credentials import write_private
 from meshtune.tuner.access.tokens import DEFAULT_EXPIRES, Quotas, Scope, Token, digest, expiry, new_secret
-from meshtune.tuner.cli.common import Refused, open_service
-from meshtune.tuner.cli.options import DEFAULT_HOME, DatabaseOption, HomeOption
-from meshtune.tuner.cli.render.terminal import console, errors
+from meshtune.tuner.cli.common import DEFAULT_HOME, DatabaseOption, HomeOption, Refused, console, errors, open_service
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import AlreadyExists, NotFound
 
