@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from meshtune.runners.base import Runner
-from meshtune.runners.extras import MissingExtra, require_extra
+from meshtune.runners.extras import require_extra
 from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.checks import Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
@@ -63,14 +63,10 @@ def check_pair(runner: str, workload: str) -> list[Problem]:
     return [Problem("runner.kind", told)]
 
 
-def missing_libraries(runner: str, workload: str) -> list[Problem]:
-    """What jobs of a workload lack where its runner starts them on this machine."""
-    try:
-        if runner == "local" and workload in EXTRAS:
-            require_extra(EXTRAS[workload], f"the workload {workload}")
-    except MissingExtra as missing:
-        return [Problem("workload", str(missing))]
-    return []
+def require_library(runner: str, workload: str) -> None:
+    """Check that jobs find their workload's library where the runner starts them here. Raises MissingExtra."""
+    if runner == "local" and workload in EXTRAS:
+        require_extra(EXTRAS[workload], f"the workload {workload}")
 
 
 def load(dotted: str) -> Any:

@@ -18,7 +18,7 @@ from meshtune.tuner.campaign.space import workload_of
 from meshtune.tuner.results.export import FORMATS, Export, choose, export_files, export_of
 from meshtune.tuner.results.ranking import Ranked
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.specs.read import InvalidSpec, parse_options
+from meshtune.tuner.specs.document import InvalidSpec, parse_options
 
 router = APIRouter(prefix="/v1", responses=problems(404, 409, 422, 503), tags=["jobs"], dependencies=[reads])
 Format = Annotated[str, Path(pattern=f"^({'|'.join(FORMATS)})$", examples=["slurm"])]

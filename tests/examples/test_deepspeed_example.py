@@ -18,7 +18,8 @@ from meshtune.runners.outcome import Verdict
 from meshtune.runners.workloads.brief import BRIEF_FILE
 from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.campaign.space import workload_of
-from meshtune.tuner.specs.read import parse_yaml, read_spec
+from meshtune.tuner.specs.document import parse_yaml
+from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store import Store
 
 ROOT = Path(__file__).parents[2]

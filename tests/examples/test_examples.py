@@ -13,7 +13,8 @@ import yaml
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.specs.read import parse_yaml, read_spec
+from meshtune.tuner.specs.document import parse_yaml
+from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store import Store
 
 ROOT = Path(__file__).parents[2]

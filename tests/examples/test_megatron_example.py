@@ -11,7 +11,8 @@ from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import model_presets
 from meshtune.tuner.campaign.space import workload_of
-from meshtune.tuner.specs.read import parse_yaml, read_spec
+from meshtune.tuner.specs.document import parse_yaml
+from meshtune.tuner.specs.read import read_spec
 
 FOLDER = Path(__file__).parents[2] / "examples" / "megatron"
 

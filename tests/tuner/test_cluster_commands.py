@@ -24,7 +24,8 @@ from meshtune.runners.documents import read_value
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, LinkSpec
 from meshtune.tuner.cli.common import console
 from meshtune.tuner.cli.render.probe import as_document, cluster_section, render_yaml, tables
-from meshtune.tuner.specs.read import parse_yaml, read_spec
+from meshtune.tuner.specs.document import parse_yaml
+from meshtune.tuner.specs.read import read_spec
 
 ROOT = Path(__file__).parents[2]
 SPEC = {

@@ -16,7 +16,8 @@ from meshtune.search_spaces.plan import Plan, Schedule
 from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import Backend, Budget, TrialLimits
-from meshtune.tuner.specs.read import InvalidSpec, parse_yaml, read_spec
+from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
+from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store.rows import decode_spec, encode_spec
 
 MINIMAL = {"model": "gpt-micro", "cluster": "local-cpu", "global_batch_size": 8}

@@ -10,7 +10,8 @@ from command_lab import Result, run_meshtune
 from meshtune.runners.dialects.megatron.dialect import render
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.space import workload_of
-from meshtune.tuner.specs.read import InvalidSpec, parse_yaml, read_spec
+from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
+from meshtune.tuner.specs.read import read_spec
 
 SHAPES = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --vocab-size 51200 --swiglu"
 SCRIPT = f"""#!/bin/bash

@@ -23,7 +23,8 @@ from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.service.loop import Driver, drive_one
 from meshtune.tuner.service.remeasure import remeasure
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.specs.read import InvalidSpec, parse_yaml, read_spec
+from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
+from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store import Store
 
 ROOT = Path(__file__).parents[2]

@@ -25,7 +25,8 @@ from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.specs.read import InvalidSpec, parse_options, parse_yaml, read_spec
+from meshtune.tuner.specs.document import InvalidSpec, parse_options, parse_yaml
+from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store import NotFound, Store
 
 SpecFile = Annotated[Path, typer.Argument(help="Campaign spec, YAML.", show_default=False)]
