@@ -57,14 +57,14 @@ def create(
             service.store.access.create(token)
         except AlreadyExists as taken:
             raise Refused(str(taken)) from None
-        told = f"{', '.join(sorted(token.scopes))}; expires {expires}"
-        service.store.access.record(AuditRecord(at=now, token="", action="token create", object=name, detail=told))
+        detail = f"{', '.join(sorted(token.scopes))}; expires {expires}"
+        service.store.access.record(AuditRecord(at=now, token="", action="token create", object=name, detail=detail))
     if output is None:
         sys.stdout.write(secret + "\n")
-        errors.print(f"the token {name} ({told}) is shown this once", soft_wrap=True)
+        errors.print(f"the token {name} ({detail}) is shown this once", soft_wrap=True)
     else:
         write_private(output, secret + "\n")
-        errors.print(f"wrote the token {name} ({told}) to {output}", soft_wrap=True)
+        errors.print(f"wrote the token {name} ({detail}) to {output}", soft_wrap=True)
 
 
 @token_app.command(name="list")
@@ -73,9 +73,7 @@ def list_tokens(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> Non
     now = time.time()
     with open_service(home, db) as service:
         tokens = service.store.access.tokens()
-        table = Table(
-            "name", "scopes", "state", "expires", "last used", "campaigns", "trials / 24 h", "device-hours / 30 d"
-        )
+        table = Table(*COLUMNS)
         for token in tokens:
             table.add_row(*_row(service, token, now))
     if tokens:

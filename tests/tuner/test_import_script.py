@@ -109,7 +109,6 @@ def test_what_was_exported_is_imported_as_the_same_baseline(script):
     [
         (["train.sh", "--cluster", "dgx-h1000"], "--cluster: no cluster preset is called 'dgx-h1000'; did you mean"),
         (["train.sh", "--format", "megatrn"], "no dialect is called 'megatrn'; did you mean 'megatron'?"),
-        (["train.sh", "--format", "accelerate"], "train.sh: cannot be read as accelerate: scripts of accelerate"),
         (["empty.sh"], "empty.sh: cannot be read as megatron: no line starts a Python program"),
         (["binary.sh"], "binary.sh: is not a text file in UTF-8"),
         (["none.sh"], "No such file or directory"),
