@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from advice_service import AdviceService
 
-from meshtune.tuner.cli.commands import sbatch
+from meshtune.tuner.cli.commands import sbatch as command
 from meshtune.tuner.cli.main import main
 
 ANSWER = "MESHTUNE_TP=4\nMESHTUNE_DP=2\nMESHTUNE_MEASURED=1\nMESHTUNE_SOURCE=demo-1a2b3c/7\n"
@@ -35,7 +35,7 @@ exit ${SBATCH_CODE:-0}
 """
 
 
-LIMIT_S = sbatch.LIMIT_S
+LIMIT_S = command.LIMIT_S
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def sbatch(tmp_path: Path, service: AdviceService, monkeypatch: pytest.MonkeyPat
     shim.mkdir()
     (shim / "sbatch").write_text(SBATCH)
     (shim / "sbatch").chmod(0o755)
-    monkeypatch.setattr(sbatch, "LIMIT_S", 60.0)  # what answers is heard, however busy this machine is
+    monkeypatch.setattr(command, "LIMIT_S", 60.0)  # what answers is heard, however busy this machine is
     for name in ("MESHTUNE_TOKEN", "MESHTUNE_TOKEN_FILE", "SBATCH_EXPORT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", f"{shim}:{os.environ['PATH']}")
@@ -166,7 +166,7 @@ def check_goes_alone(done: Submitted, *words: str) -> None:
 
 @pytest.mark.parametrize("trouble", ["silent", "dripping"])
 def test_a_service_that_takes_longer_than_two_seconds_is_not_waited_for(sbatch, service, trouble, monkeypatch):
-    monkeypatch.setattr(sbatch, "LIMIT_S", LIMIT_S)
+    monkeypatch.setattr(command, "LIMIT_S", LIMIT_S)
     service.silent = trouble == "silent"
     service.drip_s = 0.9
     before = time.monotonic()
@@ -274,7 +274,7 @@ echo "$SLURM_JOB_NAME $SLURM_JOB_NUM_NODES $MESHTUNE_TP $MESHTUNE_SOURCE @MESHTU
     for name, value in {"MESHTUNE_URL": service.url, "MESHTUNE_TOKEN": "secret-1", "OTHER": "mine"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "argv", ["meshtune", "sbatch", "job.sh", "--", "last"])
-    monkeypatch.setattr(sbatch, "LIMIT_S", 60.0)
+    monkeypatch.setattr(command, "LIMIT_S", 60.0)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as left:
         main()
