@@ -29,7 +29,7 @@ test-fast: $(INSTALLED)
 # The long forms of what `make test` takes a part of, and the table of the trainer's correctness matrix: TABLE=...
 TABLE ?= matrix.md
 test-long: $(INSTALLED)
-	$(BIN)/pytest -q -m long --matrix-table $(TABLE) tests/trainer tests/runners tests/search tests/search_spaces tests/tuner
+	$(BIN)/pytest -q -m long --matrix-table $(TABLE) tests/trainer tests/runners tests/search tests/search_spaces tests/tuner tests/api
 	cat $(TABLE)
 
 check: $(INSTALLED)

@@ -16,11 +16,11 @@ from fastapi.routing import APIRoute
 from starlette.middleware.gzip import GZipMiddleware
 
 from meshtune.api import errors, openapi, static_files
+from meshtune.api.analysis_process import Analyses
+from meshtune.api.campaign_cache import CampaignCache
 from meshtune.api.middleware.gate import Gate
 from meshtune.api.middleware.idempotency import Idempotency
 from meshtune.api.middleware.request_log import RequestLog
-from meshtune.api.polled import Polled, PolledFirst
-from meshtune.api.reading import Reading
 from meshtune.api.requests.access import reads
 from meshtune.api.routes import (
     access,
@@ -63,7 +63,8 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
     hub = StreamHub(service.store, on_events=log_events)
     metrics = Metrics(service, driver, hub)
     readiness = health.Readiness(lambda: service.store.check(), hub)
-    reading = Reading(service.store)
+    cache = CampaignCache(service.store)
+    analyses = Analyses(service.store, cache)
     stop = threading.Event()
 
     @asynccontextmanager
@@ -73,25 +74,25 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
         thread = threading.Thread(target=_drive, args=(driver, service, stop), name="driver", daemon=True)
         app.state.thread = readiness.driver = thread
         thread.start()
-        reading.start()
+        analyses.process.start()
         try:
             yield
         finally:
             stop_by = time.monotonic() + STOP_LIMIT_S
             stop.set()
             hub.stop(0.0)
-            reading.stop(0.0)
+            analyses.process.stop()
             # Both block the event loop, which has nobody left to serve. What still runs then needs the store; the
             # process ends without waiting for it.
             thread.join(STOP_LIMIT_S)
-            ended = [part.stop(max(0.0, stop_by - time.monotonic())) for part in (hub, reading)]
-            if all(ended) and not thread.is_alive():
+            ended = hub.stop(max(0.0, stop_by - time.monotonic()))
+            if ended and not thread.is_alive():
                 close()
 
     def end_soon() -> None:
         stop.set()
         hub.end_soon()
-        reading.end_soon()
+        analyses.process.stop()
 
     app = FastAPI(
         title="meshtune",
@@ -105,8 +106,8 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
     )
     app.state.service = service
     app.state.driver = driver
-    app.state.reading = reading
-    app.state.polled = polled = Polled(service.store, lambda: tuple(sorted(driver.troubles.items())))
+    app.state.cache = cache
+    app.state.analyses = analyses
     app.state.hub = hub
     app.state.end_soon = end_soon
     app.state.thread = None
@@ -126,7 +127,6 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
     app.include_router(health.router(readiness))
     app.include_router(metrics_router(metrics, [] if settings.metrics_open else [reads]))
     # The last one is the first to see a request.
-    app.add_middleware(PolledFirst, polled=polled)
     app.add_middleware(Idempotency, keys=service.store.access.keys)
     app.add_middleware(Gate, access=service.store.access, settings=settings)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)

@@ -19,7 +19,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from meshtune.api.worker import WorkerEnded
 from meshtune.runners.base import RunnerError
 from meshtune.runners.dialects.base import CannotExpress
 from meshtune.runners.extras import MissingExtra
@@ -82,6 +81,10 @@ class RangeNotSatisfiable(Exception):
 
 class Unanswerable(Exception):
     """What is known of the campaign does not suffice for an answer; the message says what is missing."""
+
+
+class WorkerEnded(Exception):
+    """The process that computes was ended in its work, or is not started any more. Trying again may help."""
 
 
 class Refused(Exception):

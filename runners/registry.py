@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,54 @@ from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.checks import Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
 
-# name -> "module:function(root, cluster, options)"
-RUNNERS: Mapping[str, str] = {
-    "local": "meshtune.runners.local.runner:create",
-    "ray": "meshtune.runners.ray.runner:create",
-    "slurm": "meshtune.runners.slurm.runner:create",
-    "pbs": "meshtune.runners.pbs.runner:create",
-    "simulated": "meshtune.runners.simulated.runner:create",
+
+@dataclass(frozen=True, slots=True)
+class Scheduler:
+    """A place where jobs run, or a form of job script that can only be exported; one that is both reads the same
+    options in either."""
+
+    # "module:function(root, cluster, options)" that makes a Runner; empty: there is none.
+    runner: str = ""
+    # "module:function(JobSpec, options)" that renders a job's script; empty: there is none.
+    script: str = ""
+    # Of an export: what it is, for people; the script's file; and the command that sends it.
+    words: str = ""
+    script_file: str = ""
+    send: str = ""
+
+
+SCHEDULERS: Mapping[str, Scheduler] = {
+    "local": Scheduler(runner="meshtune.runners.local.runner:create"),
+    "ray": Scheduler(runner="meshtune.runners.ray.runner:create"),
+    "slurm": Scheduler(
+        runner="meshtune.runners.slurm.runner:create",
+        script="meshtune.runners.slurm.script:render_script",
+        words="a job script for sbatch that measures the setting again",
+        script_file="job.sbatch",
+        send="sbatch",
+    ),
+    "pbs": Scheduler(
+        runner="meshtune.runners.pbs.runner:create",
+        script="meshtune.runners.pbs.script:render_script",
+        words="a job script for qsub that measures the setting again",
+        script_file="job.pbs",
+        send="qsub",
+    ),
+    "simulated": Scheduler(runner="meshtune.runners.simulated.runner:create"),
+    "jobset": Scheduler(
+        script="meshtune.runners.kubernetes:render_jobset",
+        words="a Kubernetes JobSet that measures the setting again",
+        script_file="jobset.yaml",
+        send="kubectl create -f",
+    ),
+    "trainjob": Scheduler(
+        script="meshtune.runners.kubernetes:render_trainjob",
+        words="a TrainJob of Kubeflow Trainer that measures the setting again",
+        script_file="trainjob.yaml",
+        send="kubectl create -f",
+    ),
 }
+RUNNERS: Mapping[str, str] = {name: place.runner for name, place in SCHEDULERS.items() if place.runner}
 # The extras of the package: what a runner needs where it is created, and a workload where its jobs run.
 EXTRAS: Mapping[str, str] = {"ray": "ray", "torch": "torch"}
 # name -> "module:class(options)"
@@ -32,6 +73,8 @@ WORKLOADS: Mapping[str, str] = {
     "torchtitan": "meshtune.runners.workloads.torchtitan:TorchtitanWorkload",
     "simulated": "meshtune.runners.workloads.simulated:SimulatedWorkload",
 }
+
+
 # Jobs of this workload are descriptions, not programs: its runner takes no others, and no other runner takes them.
 SIMULATED = "simulated"
 
@@ -59,8 +102,8 @@ def check_pair(runner: str, workload: str) -> list[Problem]:
     """Why the runner of one kind cannot run the workload of another; nothing where it can."""
     if (runner == SIMULATED) == (workload == SIMULATED):
         return []
-    told = f"the runner {runner} cannot run the workload {workload}: `simulated` goes with `simulated` only"
-    return [Problem("runner.kind", told)]
+    message = f"the runner {runner} cannot run the workload {workload}: `simulated` goes with `simulated` only"
+    return [Problem("runner.kind", message)]
 
 
 def require_library(runner: str, workload: str) -> None:

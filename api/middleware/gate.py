@@ -14,6 +14,8 @@ from dataclasses import replace
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
@@ -57,6 +59,8 @@ class Gate:
         self._audit = Audit(access, now, clock)
         self._known: dict[str, tuple[Token, float]] = {}
         self._looking = threading.Lock()
+        # Threads of their own: a look-up does not wait for slow answers.
+        self._lookups = CapacityLimiter(2)
         self._requests = TokenBuckets(settings.requests_per_s, settings.requests_burst)
         self._posts = TokenBuckets(settings.posts_per_s, settings.posts_burst)
 
@@ -105,7 +109,7 @@ class Gate:
         # The first use of a token counts for its address, so that nobody tries many secrets; later ones for the token.
         if sha256 not in self._known:
             self._pace(f"at {address}", request.method)
-        token = self._trusted(sha256) or await run_in_threadpool(self._look_up, sha256, secret)
+        token = self._trusted(sha256) or await run_sync(self._look_up, sha256, secret, limiter=self._lookups)
         refusal = "there is no such token" if token is None else token.refusal(self._now())
         if token is None or refusal:
             raise Unauthenticated(refusal)

@@ -15,6 +15,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -68,9 +69,9 @@ class Idempotency:
         if not _KEY.fullmatch(key):
             message = "must have 1 to 200 characters, no spaces among them"
             raise RequestValidationError([{"loc": ("header", HEADER), "msg": message, "type": "value_error"}])
-        messages, body = await _whole(request)
+        body, receive = await _body_of(request)
         if len(body) > MAX_BYTES:  # the route refuses it
-            await self._app(request.scope, _again(messages, request.receive), send)
+            await self._app(request.scope, receive, send)
             return
         found = await run_in_threadpool(self._keys.claim, caller, key, _fingerprint(request, body), self._now())
         match found:
@@ -85,9 +86,9 @@ class Idempotency:
                 )
             case Answer():
                 headers = {**found.headers, REPLAYED: "true"}
-                await Response(found.body, found.status, headers)(request.scope, request.receive, send)
+                await Response(found.body, found.status, headers)(request.scope, receive, send)
             case Claim.FIRST:
-                await self._act(request, caller, key, _again(messages, request.receive), send)
+                await self._act(request, caller, key, receive, send)
 
     async def _act(self, request: Request, caller: str, key: str, receive: Receive, send: Send) -> None:
         """Let the application answer, and keep the answer before it goes out."""
@@ -129,23 +130,20 @@ def _fingerprint(request: Request, body: bytes) -> str:
     return digest.hexdigest()
 
 
-async def _whole(request: Request) -> tuple[list[Message], bytes]:
-    """The messages of the body, and the body, of which no more is read than a body may have."""
-    messages: list[Message] = []
+async def _body_of(request: Request) -> tuple[bytes, Receive]:
+    """The body, of which no more is read than a body may have, and a `receive` that gives it once more."""
     body = bytearray()
-    while True:
-        message = await request.receive()
-        messages.append(message)
-        body += message.get("body", b"")
-        if message["type"] != "http.request" or not message.get("more_body", False) or len(body) > MAX_BYTES:
-            return messages, bytes(body)
+    last: Message = {"type": "http.request", "more_body": False}
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BYTES:
+                break
+    except ClientDisconnect:
+        last = {"type": "http.disconnect"}
+    left: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": True}, last]
 
+    async def receive() -> Message:
+        return left.pop(0) if left else await request.receive()
 
-def _again(messages: list[Message], receive: Receive) -> Receive:
-    """Receives what was received before, then what comes."""
-    left = list(messages)
-
-    async def next_one() -> Message:
-        return left.pop(0) if left else await receive()
-
-    return next_one
+    return bytes(body), receive

@@ -1,8 +1,8 @@
-"""The routes about access itself: who am I, and who did what."""
+"""The routes about access: the caller's own token, and the audit log."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated
 
@@ -12,7 +12,6 @@ from meshtune.api.dependencies import ServiceHandle
 from meshtune.api.openapi import problems
 from meshtune.api.requests.access import CallerHandle, administers, reads
 from meshtune.api.schemas.trials import rfc3339
-from meshtune.tuner.access.audit import AuditRecord
 from meshtune.tuner.access.tokens import Quotas, Scope, Used
 
 router = APIRouter(prefix="/v1", responses=problems(401, 403, 422, 429, 503), tags=["access"])
@@ -74,18 +73,6 @@ def list_audit(
     found = service.store.access.audit(after=after, limit=limit + 1)
     shown = found[:limit]
     return AuditPage(
-        entries=[_entry_view(entry) for entry in shown],
+        entries=[AuditEntryView(**asdict(record) | {"at": rfc3339(record.at)}) for record in shown],
         next_after=shown[-1].id if len(found) > limit else None,
-    )
-
-
-def _entry_view(record: AuditRecord) -> AuditEntryView:
-    return AuditEntryView(
-        id=record.id,
-        at=rfc3339(record.at),
-        token=record.token,
-        action=record.action,
-        object=record.object,
-        outcome=record.outcome,
-        detail=record.detail,
     )

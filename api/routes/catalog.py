@@ -33,7 +33,7 @@ from meshtune.tuner.search.registry import SEARCHES
 from meshtune.tuner.service.metrics import RunnerHealth
 from meshtune.tuner.store import NotFound
 
-router = APIRouter(prefix="/v1", responses=problems(422, 503), tags=["house"], dependencies=[reads])
+router = APIRouter(prefix="/v1", responses=problems(422, 503), tags=["catalog"], dependencies=[reads])
 ACTIVE = frozenset(state for state in CampaignState if state.active)
 IN_FLIGHT = (TrialState.SUBMITTED, TrialState.RUNNING)
 # Far above what one service drives.

@@ -150,7 +150,7 @@ def service(tmp_path: Path, runner: InstantRunner) -> Iterator[Service]:
 def app(service: Service) -> Iterator[FastAPI]:
     made = create_app(service, settings=QUICK)
     yield made
-    made.state.reading.end_soon()
+    made.state.analyses.process.stop()
 
 
 @pytest.fixture

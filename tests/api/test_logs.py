@@ -78,10 +78,8 @@ def test_a_range_without_a_byte_is_told_the_size(get, problem, asked):
 def test_what_is_no_single_range_is_answered_with_all(get, asked):
     response = get("rank-0.log", Range=asked)
     assert (response.status_code, response.text) == (200, TEXT)
-
-
-def test_a_condition_that_we_cannot_check_is_answered_with_all(get):
-    assert get("rank-0.log", **{"Range": "bytes=0-9", "If-Range": '"x"'}).status_code == 200
+    conditional = get("rank-0.log", **{"Range": "bytes=0-9", "If-Range": '"x"'})  # we have no validator
+    assert conditional.status_code == 200
 
 
 def test_nothing_but_logs_of_the_folder_is_read(get, folder, tmp_path, problem):
@@ -92,36 +90,22 @@ def test_nothing_but_logs_of_the_folder_is_read(get, folder, tmp_path, problem):
     (folder / "link.log").symlink_to(secret)
     (folder / "folder.log").mkdir()
     os.mkfifo(folder / "pipe.log")
-    names = (
-        "token",
-        ".hidden.log",
-        "link.log",
-        "folder.log",
-        "pipe.log",
-        "none.log",
-        "job.json",
-        "..",
-        "%2e%2e%2fx.log",
-    )
-    for name in names:
+    files = ("token", ".hidden.log", "link.log", "folder.log", "pipe.log", "none.log", "job.json")
+    for name in (*files, "..", "%2e%2e%2fx.log"):
         response = get(name)
         assert response.status_code == 404, name
         assert "secret" not in response.text
     assert [file["name"] for file in get().json()["files"]] == ["rank-0.log", "rank-2.log", "rank-10.log"]
 
 
-def test_a_folder_that_was_replaced_by_a_link_has_no_logs(get, folder, tmp_path):
+def test_a_folder_that_was_pruned_or_replaced_by_a_link_has_no_logs(get, folder, tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "rank-0.log").write_text("secret")
     folder.rename(folder.with_name("moved"))
+    assert get().json() == {"files": []}
     folder.symlink_to(tmp_path / "other")
     assert get().json() == {"files": []}
     assert get("rank-0.log").status_code == 404
-
-
-def test_a_pruned_folder_is_an_empty_list(get, folder):
-    folder.rename(folder.with_name("moved"))
-    assert get().json() == {"files": []}
 
 
 def test_an_attempt_that_was_not_made_is_not_found(client, folder, problem):
@@ -134,13 +118,6 @@ def test_no_file_stays_open(get, folder):
         get("rank-0.log")
         get("rank-0.log", Range="bytes=999999-")
         get("pipe.log")
-    assert not [path for path in open_files() if path.startswith(str(folder))]
-
-
-def open_files() -> list[str]:
-    """What this process has open, of which other threads may close some meanwhile."""
-    found = []
     for number in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):
-            found.append(os.readlink(f"/proc/self/fd/{number}"))
-    return found
+        with suppress(FileNotFoundError):  # another thread has closed it
+            assert not os.readlink(f"/proc/self/fd/{number}").startswith(str(folder))

@@ -95,11 +95,11 @@ def test_the_audit_log_is_read_in_order_and_holds_no_long_texts(store: Store):
     for number in range(3):
         store.access.record(AuditRecord(at=NOW + number, token="ann", action="token create", detail="x" * 999))
     first, second = store.access.audit(limit=2)
-    assert (first.deed.at, second.deed.at) == (NOW, NOW + 1)
-    assert len(first.deed.detail) == MAX_CHARACTERS
+    assert (first.at, second.at) == (NOW, NOW + 1)
+    assert len(first.detail) == MAX_CHARACTERS
     [last] = store.access.audit(after=second.id, limit=2)
-    assert last.deed.at == NOW + 2
-    assert replace(last.deed, detail="") == AuditRecord(at=NOW + 2, token="ann", action="token create")
+    assert last.at == NOW + 2
+    assert replace(last, detail="") == AuditRecord(id=last.id, at=NOW + 2, token="ann", action="token create")
 
 
 def test_the_audit_log_loses_what_is_old_and_what_is_too_much(store: Store, monkeypatch):
@@ -109,7 +109,7 @@ def test_the_audit_log_loses_what_is_old_and_what_is_too_much(store: Store, monk
         store.access.record(AuditRecord(at=NOW + number, token="", action="old"))
     for number in range(15):
         store.access.record(AuditRecord(at=NOW + KEPT_S + 100 + number, token="", action="new"))
-    assert {entry.deed.action for entry in store.access.audit(limit=99)} == {"new"}
+    assert {entry.action for entry in store.access.audit(limit=99)} == {"new"}
     for number in range(20):
         store.access.record(AuditRecord(at=NOW + KEPT_S + 200 + number, token="", action="newer"))
     assert len(store.access.audit(limit=99)) == 12

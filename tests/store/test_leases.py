@@ -146,7 +146,7 @@ def test_an_attempt_that_somebody_may_still_send_is_nobody_elses_to_send_however
     assert all(trial.state is TrialState.PLANNED for trial in store.trials("c1"))
 
 
-def test_the_standing_names_the_active_campaigns_their_living_drivers_and_the_servers(store: Store, make):
+def test_the_drivers_are_the_active_campaigns_their_living_drivers_and_the_servers(store: Store, make):
     for number, id in enumerate(("c1", "c2", "c3", "c4")):
         store.create_campaign(make.campaign(id, created_at=100.0 - number))
     store.move_campaign("c4", CampaignState.COMPLETED, reason="", now=200.0)
@@ -155,9 +155,9 @@ def test_the_standing_names_the_active_campaigns_their_living_drivers_and_the_se
     store.leases.renew("run:3:cccccc", 60.0, serves=False)
     store.leases.take(ME, ["c1", "c4"])
     store.leases.take(OTHER, ["c2"])
-    standing = store.leases.drivers()
-    assert list(standing.drivers.items()) == [("c3", ""), ("c2", ""), ("c1", ME)]
-    assert standing.servers == 1
+    drivers = store.leases.drivers()
+    assert list(drivers.by_campaign.items()) == [("c3", ""), ("c2", ""), ("c1", ME)]
+    assert drivers.servers == 1
 
 
 def test_a_campaign_may_be_created_as_somebodys(store: Store, make):
@@ -205,9 +205,4 @@ def test_one_process_serves_a_sqlite_file_and_a_second_is_told_which(file_url: s
             raise AssertionError("it was claimed twice")
         assert not caught.value.transient
     with Store.open(file_url) as third, third.serving():
-        pass
-
-
-def test_a_database_in_memory_needs_no_claim():
-    with Store.open("sqlite://") as store, store.serving():
         pass

@@ -32,13 +32,6 @@ def test_a_node_that_failed_twice_is_shunned_by_all(make):
     assert excluded_nodes(trials[:1], {}) == set()
 
 
-def test_failures_under_other_campaigns_count_with_or_without_own_ones(make):
-    once = placed(make.trial(0, attempt=2), ("n1", "n1"), ("", ""))
-    # The store counts the campaign's own failures too, so they are not added up.
-    assert excluded_nodes([once], {"n1": 1, "n7": 1}) == set()
-    assert excluded_nodes([once], {"n1": 2, "n7": 2}) == {"n1", "n7"}
-
-
 def test_a_second_measurement_keeps_away_from_the_nodes_of_the_first(make):
     first, other = placed(make.trial(0), ("n1 n2", "")), placed(make.trial(1), ("n5", ""))
     again = make.trial(2, origin=Origin.CONFIRMATION, plan=first.plan)

@@ -8,7 +8,7 @@ import pytest
 
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.trial import Origin, TrialState
-from meshtune.tuner.results.export import best_document, choose, ranked_document
+from meshtune.tuner.results.export import best_document, ranked_document
 from meshtune.tuner.results.ranking import rank, reproduction
 from meshtune.tuner.results.recommendation import recommend
 
@@ -59,17 +59,6 @@ def test_a_plan_that_was_measured_again_is_one_entry_ranked_by_its_second_run(ca
     assert entry.confirmation.first == pytest.approx(256 / 0.5)
     assert entry.confirmation.change == pytest.approx(0.5 / 0.8 - 1)
     assert entry.gain.value == pytest.approx(1.0 / 0.8 - 1)
-
-
-def test_the_baselines_second_run_is_what_everything_is_compared_with(campaign, trials):
-    ranking = rank(campaign(), trials(1.0, 0.5, again={0: 1.25}))
-    assert [entry.gain.value for entry in ranking] == [pytest.approx(1.25 / 0.5 - 1), 0.0]
-    assert ranking[1].trial.origin is BASELINE
-
-
-@pytest.mark.parametrize("ended", [TrialState.PLANNED, TrialState.SUBMITTED, TrialState.RUNNING])
-def test_a_second_run_that_has_not_ended_changes_nothing(campaign, trials, ended):
-    assert rank(campaign(), trials(1.0, 0.5, again={1: ended})) == rank(campaign(), trials(1.0, 0.5))
 
 
 def test_every_interval_covers_what_differs_between_runs_once_that_is_known(campaign, trials):
@@ -125,16 +114,6 @@ def test_a_gain_that_second_runs_do_not_reproduce_is_not_recommended(campaign, t
     assert "not beyond the noise" in found.reason
 
 
-def test_when_only_what_was_measured_once_is_faster_the_baseline_stays(campaign, trials):
-    measured = trials(1.0, 0.9, 0.95, again={1: 1.01})
-    found = recommend(campaign(), measured)
-    assert (found.choice.trial.number, found.better) == (0, False)
-    assert found.reason == (
-        "no setting that was measured again is faster than the baseline; "
-        f"{measured[2].plan.key} ranks above it, but was measured only once"
-    )
-
-
 @pytest.mark.parametrize("verdict", [Verdict.OOM, Verdict.CRASHED, Verdict.TIMED_OUT])
 def test_what_fails_the_second_time_is_never_recommended_and_it_is_said(campaign, trials, verdict):
     measured = trials(1.0, 0.5, 0.6, again={1: verdict, 2: 0.6})
@@ -146,13 +125,6 @@ def test_what_fails_the_second_time_is_never_recommended_and_it_is_said(campaign
     best = rank(campaign(), measured)[0]
     assert (best.trial.number, best.failed_again, best.usable, best.confirmed) == (1, True, False, False)
     assert best.objective.value == pytest.approx(256 / 0.5)
-
-
-@pytest.mark.parametrize("verdict", [Verdict.LOST, Verdict.CANCELLED])
-def test_what_the_infrastructure_did_to_the_second_run_says_nothing_of_the_setting(campaign, trials, verdict):
-    found = recommend(campaign(), trials(1.0, 0.5, again={1: verdict}))
-    assert (found.choice.trial.number, found.better, found.choice.failed_again) == (1, True, False)
-    assert "again" not in found.reason
 
 
 def test_a_baseline_that_fails_the_second_time_is_no_setting_to_keep(campaign, trials):
@@ -184,11 +156,6 @@ def test_documents_show_both_runs(campaign, trials):
     again = {"trial": 3, "verdict": "ok", "first": pytest.approx(256 / 0.5), "change": pytest.approx(0.5 / 0.55 - 1)}
     assert twice["measured_again"] == again
     assert (twice["trial"], twice["step_time_s"]) == (1, pytest.approx(0.55))
-
-
-def test_a_setting_is_chosen_by_the_number_of_either_run(campaign, trials):
-    measured = trials(1.0, 0.5, again={1: 0.55})
-    assert [choose(campaign(), measured, selector).trial.number for selector in ("1", "2", "best")] == [1, 1, 1]
 
 
 def test_the_best_document_holds_the_whole_front_however_few_of_the_best_are_asked_for(campaign, make):

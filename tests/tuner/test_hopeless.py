@@ -66,25 +66,6 @@ def test_three_plans_that_crash_alike_are_enough(make):
     assert hopeless_reason([*trials, make.trial(3, Verdict.CANCELLED)]) == hopeless_reason(trials)
 
 
-@pytest.mark.parametrize(
-    "another",
-    [
-        crashed("something else"),
-        crashed("rank 7 exited with code 9", cause=Cause.ILLEGAL_SETTING),
-        Outcome(verdict=Verdict.OOM),
-        Outcome(verdict=Verdict.TIMED_OUT),
-        Outcome(verdict=Verdict.LOST),
-    ],
-)
-def test_one_that_ended_otherwise_leaves_hope(make, another):
-    trials = [make.trial(number, crashed(f"rank {number} exited with code 9")) for number in range(3)]
-    assert hopeless_reason([*trials, make.trial(3, another)]) == ""
-
-
-def test_crashes_that_say_nothing_are_not_alike(make):
-    assert hopeless_reason([make.trial(number, crashed("")) for number in range(5)]) == ""
-
-
 def refused(trial):
     return replace(trial, attempts=(replace(trial.last, job_id=None),))
 
@@ -140,15 +121,6 @@ def test_a_bug_of_the_user_ends_the_campaign_and_what_runs_beside_it(lab, make):
     assert all("\n" not in trial.outcome.reason for trial in lab.trials(id))
 
 
-def test_three_crashes_alike_end_the_campaign(lab, make):
-    lab.machine.script = lambda name: make.Behaviour("crashed")
-    id = lab.create(budget={"trials": 9})
-    lab.run(id)
-    assert lab.verdicts(id) == ["crashed"] * 3
-    assert lab.campaign(id).state is CampaignState.FAILED
-    assert lab.campaign(id).reason.splitlines()[1:] == ["the log"]
-
-
 def test_a_cluster_that_loses_every_job_pauses_the_campaign_and_each_resume_tries_again(lab, make):
     lab.machine.script = lambda name: make.Behaviour("lost")
     id = lab.create(budget={"trials": 9}, trial={"attempts": 2})
@@ -162,13 +134,6 @@ def test_a_cluster_that_loses_every_job_pauses_the_campaign_and_each_resume_trie
     lab.run(id)
     assert lab.verdicts(id) == ["lost"] * 6 + ["ok"] * 3
     assert lab.campaign(id).state is CampaignState.COMPLETED
-
-
-def test_jobs_that_one_dead_switch_took_at_once_are_simply_tried_again(lab, make):
-    lab.machine.script = lambda name: make.Behaviour("lost" if name.endswith("a1") else "ok")
-    id = lab.create(parallel=4, budget={"trials": 4})
-    lab.run(id)
-    assert lab.verdicts(id) == ["ok"] * 4
 
 
 # No time left
@@ -195,12 +160,3 @@ def test_a_runner_with_no_time_left_pauses_the_campaign_and_another_goes_on(lab,
     assert lab.verdicts(id) == ["ok"] * 6
     assert set(lab.machine.sent.values()) == {1}
     assert [len(trial.attempts) for trial in lab.trials(id)] == [1] * 6
-
-
-def test_a_campaign_that_is_cancelled_while_no_time_is_left_is_cancelled(lab):
-    id = lab.create()
-    lab.run(id, until=lambda: bool(lab.trials(id)))
-    lab.machine.closes = True
-    lab.service.cancel(id)
-    lab.run(id)
-    assert lab.campaign(id).state is CampaignState.CANCELLED

@@ -1,5 +1,6 @@
 """Exports a measured setting: as JSON for programs, as the files that run it again by hand, in the words of other
-people's training codes, and as the job script of a scheduler. FORMATS is the only list of the formats.
+people's training codes, and as the job script of a scheduler. FORMATS has them all; `runners.registry` describes the
+schedulers.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from meshtune.runners.base import JobSpec
-from meshtune.runners.batch.launch_wrapper import GANG_FILE, render_gang
+from meshtune.runners.batch.notes import GANG_FILE, render_gang
 from meshtune.runners.dialects.base import Files
-from meshtune.runners.registry import RUNNERS, SIMULATED, UnknownBackend, load
+from meshtune.runners.registry import SCHEDULERS, SIMULATED, Scheduler, UnknownBackend, load
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
@@ -163,15 +164,15 @@ def _dialect(name: str, words: str, renderer: str, command: Callable[[Export, Fi
     return Format(name=name, words=words, render=render, command=command)
 
 
-def _scheduler(name: str, words: str, renderer: str, sender: str, script: str) -> Format:
-    """A scheduler's script beside the job's files. renderer: "module:function(job, options) -> text". sender: the
-    program that takes the script."""
+def _scheduler(name: str, scheduler: Scheduler) -> Format:
+    """A scheduler's script beside the job's files."""
+    command, script = f"{scheduler.send} {scheduler.script_file}", scheduler.script_file
 
     def render(export: Export) -> Files:
-        gang = {GANG_FILE: render_gang(export.job)} if name in RUNNERS else {}
-        return {**export.job.files, **gang, script: load(renderer)(export.job, export.runner_options(name))}
+        gang = {GANG_FILE: render_gang(export.job)} if scheduler.runner else {}
+        return {**export.job.files, **gang, script: load(scheduler.script)(export.job, export.runner_options(name))}
 
-    return Format(name=name, words=words, render=render, command=lambda *_: f"{sender} {script}", script=script)
+    return Format(name=name, words=scheduler.words, render=render, command=lambda *_: command, script=script)
 
 
 def _setting_json(export: Export) -> Files:
@@ -242,34 +243,7 @@ _FORMATS = (
         "meshtune.runners.dialects.accelerate:render",
         _accelerate_line,
     ),
-    _scheduler(
-        "slurm",
-        "a job script for sbatch that measures the setting again",
-        "meshtune.runners.slurm.script:render_script",
-        "sbatch",
-        "job.sbatch",
-    ),
-    _scheduler(
-        "pbs",
-        "a job script for qsub that measures the setting again",
-        "meshtune.runners.pbs.script:render_script",
-        "qsub",
-        "job.pbs",
-    ),
-    _scheduler(
-        "jobset",
-        "a Kubernetes JobSet that measures the setting again",
-        "meshtune.runners.kubernetes:render_jobset",
-        "kubectl create -f",
-        "jobset.yaml",
-    ),
-    _scheduler(
-        "trainjob",
-        "a TrainJob of Kubeflow Trainer that measures the setting again",
-        "meshtune.runners.kubernetes:render_trainjob",
-        "kubectl create -f",
-        "trainjob.yaml",
-    ),
+    *(_scheduler(name, scheduler) for name, scheduler in SCHEDULERS.items() if scheduler.script),
 )
 # By name. A runner that takes a script has the name of its format.
 FORMATS: Mapping[str, Format] = {format.name: format for format in _FORMATS}

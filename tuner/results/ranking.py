@@ -13,8 +13,8 @@ again, and in those of plans that were not, too (`tuner.results.run_variance`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from meshtune.runners.outcome import Measurement
@@ -114,7 +114,7 @@ def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
             measurement=run.measurement,
             objective=_over_runs(yardstick.reached(run.measurement), reproduction, runs=1),
             tokens_per_s=_per_step(run.measurement, float(run.measurement.tokens_per_step), reproduction),
-            memory_bytes=max(run.measurement.peak_memory_bytes, default=None),
+            memory_bytes=run.measurement.max_memory_bytes,
             headroom_bytes=run.headroom_bytes(spec.cluster.device.memory_bytes),
             tflops_per_device=yardstick.tflops_per_device(run.measurement, run.measurement.step_time_s),
             mfu=_mfu(yardstick, run.measurement),
@@ -124,24 +124,6 @@ def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
         )
         for position, run in enumerate(runs, start=1)
     ]
-
-
-def numbers_of(entries: Sequence[Ranked]) -> set[int]:
-    """The trials that these entries are made of."""
-    confirmations = [entry.confirmation.trial.number for entry in entries if entry.confirmation is not None]
-    return {*(entry.trial.number for entry in entries), *confirmations}
-
-
-def completed(entry: Ranked, trials: Mapping[int, Trial]) -> Ranked:
-    """An entry that was ranked by digests, with its trials by number in their place."""
-    known = entry.confirmation
-    whole = replace(
-        entry,
-        trial=trials[entry.trial.number],
-        confirmation=None if known is None else replace(known, trial=trials[known.trial.number]),
-    )
-    assert whole.measured_by.measurement is not None  # or it would not be ranked
-    return replace(whole, measurement=whole.measured_by.measurement)
 
 
 def reproduction(ranking: Sequence[Ranked]) -> Reproduction | None:

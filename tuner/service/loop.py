@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Set
+from dataclasses import dataclass
 
 from meshtune.runners.base import RunnerError
 from meshtune.tuner.campaign.trial import TrialState
@@ -18,11 +19,6 @@ from meshtune.tuner.service.quotas import InvalidLimits
 from meshtune.tuner.service.service import Service, always
 from meshtune.tuner.store import Drivers, NotFound, StoreError, StoreUnavailable
 
-# Between two looks at jobs that did nothing new.
-PERIOD_S = 0.1
-MAX_PAUSE_S = 30.0
-# Between two looks at which campaigns there are and who drives them.
-LOOK_S = 0.25
 # Campaigns that do nothing new are looked at for so small a part of the time: idle services leave the machine alone.
 IDLE_SHARE = 0.1
 MAX_REST_S = 5.0
@@ -30,11 +26,27 @@ DRIVEN = "driven by "
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Periods:
+    """How often a driver looks, in seconds."""
+
+    # Between two looks at jobs that did nothing new.
+    tick_s: float = 0.1
+    # Between two looks at which campaigns there are and who drives them.
+    drivers_s: float = 0.25
+    # The longest pause of a campaign in trouble.
+    max_pause_s: float = 30.0
+
+
+REAL_PERIODS = Periods()
+
+
 class Driver:
     """Ticks campaigns for one service, from one thread. troubles: the present trouble of each campaign, for people."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, periods: Periods = REAL_PERIODS) -> None:
         self._service = service
+        self.periods = periods
         self._tries: dict[str, int] = {}
         self._not_before: dict[str, float] = {}
         self.troubles: dict[str, str] = {}
@@ -70,7 +82,7 @@ class Driver:
         """Remember what is wrong and leave the campaign alone for a while, longer each time. Always False."""
         tries = self._tries.get(campaign_id, 0) + 1
         self._tries[campaign_id] = tries
-        self._not_before[campaign_id] = time.monotonic() + min(MAX_PAUSE_S, 0.5 * 2 ** min(tries, 10))
+        self._not_before[campaign_id] = time.monotonic() + min(self.periods.max_pause_s, 0.5 * 2 ** min(tries, 10))
         self.troubles[campaign_id] = message
         return False
 
@@ -118,7 +130,7 @@ class Rounds:
                 self._idle_s[campaign_id] = time.thread_time() - begun
         held = self._holder.holds
         now, rest_s = time.monotonic(), sum(self._idle_s.get(id, 0.0) for id in held) * (1 / IDLE_SHARE - 1)
-        self._due |= dict.fromkeys(idle, now + min(MAX_REST_S, max(PERIOD_S, rest_s)))
+        self._due |= dict.fromkeys(idle, now + min(MAX_REST_S, max(self._driver.periods.tick_s, rest_s)))
         return max(0.0, min([self._looks_at, *(self._due.get(id, 0.0) for id in held)]) - now)
 
     def _step(self, campaign_id: str) -> bool:
@@ -153,7 +165,7 @@ class Rounds:
         now = time.monotonic()
         if now < self._looks_at:
             return
-        self._looks_at = now + LOOK_S
+        self._looks_at = now + self._driver.periods.drivers_s
         try:
             drivers = self._share_out()
         except StoreError as error:
@@ -217,7 +229,7 @@ def drive_one(driver: Driver, service: Service, campaign_id: str, watch: Callabl
                     raise
                 acted = driver.trouble(campaign_id, str(error))
             if not acted:
-                time.sleep(PERIOD_S)
+                time.sleep(driver.periods.tick_s)
 
 
 def _rests(service: Service, campaign_id: str) -> bool:

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from math import isfinite
 from operator import attrgetter
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Row, null
+from sqlalchemy import JSON, Row, literal, null
 
 from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.measuring.step_breakdown import Profile
-from meshtune.runners.outcome import Measurement, Outcome, Verdict
+from meshtune.runners.outcome import Measurement, MeasurementSummary, Outcome, Verdict
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
 from meshtune.tuner.campaign.proposal import Expectation
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
 from meshtune.tuner.store.errors import StoreError
+from meshtune.tuner.store.tables import attempts, measurements
+
+
+def _scalar_fields(kind: type) -> tuple[str, ...]:
+    """The fields that are columns of measurements; those in JSON are converted by hand."""
+    columns = [measurements.c[each.name] for each in fields(kind) if each.name in measurements.c]
+    return tuple(column.name for column in columns if not isinstance(column.type, JSON))
+
 
 # The largest integer of a database's column; the values of all ranks, in JSON, are kept exactly.
 MAX_BIGINT = 2**63 - 1
@@ -32,7 +40,16 @@ _OF_CAMPAIGN = (
 )
 _OF_ATTEMPT = ("number", "job_name", "planned_at", "job_id", "submitted_at", "started_at", "finished_at")
 _OF_OUTCOME = ("reason", "phase", "failed_rank", "log_tail")
-_OF_MEASUREMENT = ("tokens_per_step", "devices", "model_flops_per_token", "peak_flops_per_device")
+# One more number of a measurement is a field of Measurement or of MeasurementSummary, and a column of its name.
+_OF_MEASUREMENT = _scalar_fields(Measurement)
+_OF_SUMMARY = _scalar_fields(MeasurementSummary)
+# Lists of trials have no steps, values of single ranks, profiles and logs.
+LISTED_COLUMNS = (
+    *(column for column in attempts.c if column.name not in ("partial", "log_tail")),
+    null().label("partial"),
+    literal("").label("log_tail"),
+    *(measurements.c[name] for name in (*_OF_MEASUREMENT, *_OF_SUMMARY, "first_losses")),
+)
 # Fields that are lists in JSON columns of the same name; NULL for none.
 _NODES = ("avoid", "nodes", "failed_nodes")
 _SPEC = TypeAdapter(CampaignSpec)
@@ -104,13 +121,13 @@ def trial_row(trial: Trial) -> dict[str, Any]:
     }
 
 
-def trial_of(row: Row[Any], attempts: Sequence[Attempt]) -> Trial:
+def trial_of(row: Row[Any], tried: Sequence[Attempt]) -> Trial:
     return Trial(
         campaign_id=row.campaign_id,
         number=row.number,
         plan=plan_with(*_plan_values(row)),
         origin=Origin(row.origin),
-        attempts=tuple(attempts),
+        attempts=tuple(tried),
         expectation=None if row.expectation is None else read_value(Expectation, row.expectation),
     )
 
@@ -157,15 +174,11 @@ def attempt_of(row: Row[Any], measurement: Measurement | None) -> Attempt:
 
 
 def measurement_row(measurement: Measurement, attempt_id: int) -> dict[str, Any]:
-    interval = measurement.step_time_interval_s
+    summary = _fields(measurement.summary, _OF_SUMMARY).items()
     return {
         "attempt_id": attempt_id,
         **_fields(measurement, _OF_MEASUREMENT),
-        "median_step_time_s": measurement.step_time_s,
-        "step_time_low_s": interval.low,
-        "step_time_high_s": interval.high,
-        "most_memory_bytes": _largest(measurement.peak_memory_bytes),
-        "most_held_bytes": _largest(measurement.peak_held_bytes),
+        **{name: min(value, MAX_BIGINT) if isinstance(value, int) else value for name, value in summary},
         "first_losses": _losses(measurement),
         "peak_memory_bytes": list(measurement.peak_memory_bytes),
         "peak_held_bytes": list(measurement.peak_held_bytes),
@@ -189,7 +202,7 @@ def measurement_of(row: Row[Any], times: StepTimes) -> Measurement:
         **_fields(row, _OF_MEASUREMENT),
         step_times_s=tuple(times.timed),
         warmup_times_s=tuple(times.warmup),
-        first_losses=tuple(float(loss) for loss in row.first_losses),
+        first_losses=tuple(map(float, row.first_losses)),
         peak_memory_bytes=tuple(row.peak_memory_bytes),
         peak_held_bytes=tuple(row.peak_held_bytes),
         profile=None if row.profile is None else read_value(Profile, row.profile),
@@ -197,12 +210,20 @@ def measurement_of(row: Row[Any], times: StepTimes) -> Measurement:
     )
 
 
+def listed_measurement_of(row: Row[Any]) -> Measurement | None:
+    """From a row of LISTED_COLUMNS; None for an attempt without."""
+    if row.median_step_time_s is None:
+        return None
+    return Measurement(
+        **_fields(row, _OF_MEASUREMENT),
+        step_times_s=(),
+        first_losses=tuple(map(float, row.first_losses)),
+        stored_summary=MeasurementSummary(**_fields(row, _OF_SUMMARY)),
+    )
+
+
 def _fields(source: object, names: Sequence[str]) -> dict[str, Any]:
     return {name: getattr(source, name) for name in names}
-
-
-def _largest(peaks: Sequence[int]) -> int | None:
-    return None if not peaks else min(max(peaks), MAX_BIGINT)
 
 
 def _losses(measurement: Measurement) -> list[float | str]:

@@ -18,13 +18,11 @@ from meshtune.tuner.access.quotas import Demand
 from meshtune.tuner.campaign.campaign import Event
 from meshtune.tuner.store import schema, usage
 from meshtune.tuner.store.access import Access
-from meshtune.tuner.store.answers import Answers
 from meshtune.tuner.store.campaigns import Campaigns
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.events import events_after, newest_event
 from meshtune.tuner.store.leases import Leases
 from meshtune.tuner.store.pages import Pages
-from meshtune.tuner.store.summaries import Summaries
 from meshtune.tuner.store.trials import Trials
 
 
@@ -37,8 +35,6 @@ class Store(Campaigns, Trials):
         self.access = Access(database)
         self.pages = Pages(database)
         self.leases = Leases(database)
-        self.summaries = Summaries(database)
-        self.answers = Answers(database)
 
     @classmethod
     def open(cls, url: str, clock: Callable[[], float] = time.time) -> Self:

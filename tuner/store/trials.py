@@ -17,9 +17,11 @@ from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound
 from meshtune.tuner.store.events import add_event, done_data, event_row, moved_data, planned_data, submitted_data
 from meshtune.tuner.store.rows import (
+    LISTED_COLUMNS,
     StepTimes,
     attempt_of,
     attempt_row,
+    listed_measurement_of,
     measurement_of,
     measurement_row,
     node_columns,
@@ -31,6 +33,7 @@ from meshtune.tuner.store.rows import (
 from meshtune.tuner.store.tables import attempts, campaigns, events, measurements, steps, trials
 from meshtune.tuner.store.usage import read_demands
 
+_OF_MEASUREMENTS = [column for column in measurements.c if not column.primary_key]
 # Made once, since making it takes longer than asking.
 _LAST = (
     select(*(attempts.c[name] for name in ("id", "number", "state", "claimed_at")))
@@ -202,14 +205,46 @@ class Trials:
 
 
 def read_trials(
-    connection: Connection, campaign_id: str, *where: ColumnElement[bool], limit: int | None = None
+    connection: Connection,
+    campaign_id: str,
+    *where: ColumnElement[bool],
+    limit: int | None = None,
+    listed: bool = False,
 ) -> list[Trial]:
-    """Trials of a campaign, complete, in the order of their numbers: in three queries, however many there are."""
+    """Trials of a campaign in the order of their numbers: in three queries, however many there are. listed: without
+    what LISTED_COLUMNS leaves out."""
     wanted = select(trials).where(trials.c.campaign_id == campaign_id, *where)
     rows = connection.execute(wanted.order_by(trials.c.number).limit(limit)).all()
     if not rows:
         return []
     same = and_(trials.c.campaign_id == campaign_id, trials.c.number.between(rows[0].number, rows[-1].number), *where)
+    times = {} if listed else _step_times(connection, same)
+    columns = LISTED_COLUMNS if listed else (*attempts.c, *_OF_MEASUREMENTS)
+    by_trial: defaultdict[int, list[Attempt]] = defaultdict(list)
+    for row in connection.execute(
+        select(*columns)
+        .join_from(attempts, trials, trials.c.id == attempts.c.trial_id)
+        .outerjoin(measurements, measurements.c.attempt_id == attempts.c.id)
+        .where(same)
+        .order_by(attempts.c.trial_id, attempts.c.number)
+    ):
+        if listed:
+            measurement = listed_measurement_of(row)
+        else:
+            measurement = measurement_of(row, times[row.id]) if row.id in times else None
+        by_trial[row.trial_id].append(attempt_of(row, measurement))
+    return [trial_of(row, by_trial[row.id]) for row in rows]
+
+
+def trials_numbered(
+    connection: Connection, campaign_id: str, numbers: Collection[int], *, listed: bool = False
+) -> dict[int, Trial]:
+    """Those of the trials that there are, by number."""
+    found = read_trials(connection, campaign_id, trials.c.number.in_(list(numbers)), listed=listed)
+    return {trial.number: trial for trial in found}
+
+
+def _step_times(connection: Connection, same: ColumnElement[bool]) -> Mapping[int, StepTimes]:
     times: defaultdict[int, StepTimes] = defaultdict(StepTimes)
     for attempt_id, warmup, seconds in connection.execute(
         select(steps.c.attempt_id, steps.c.warmup, steps.c.seconds)
@@ -220,23 +255,7 @@ def read_trials(
     ):
         of_attempt = times[attempt_id]
         (of_attempt.warmup if warmup else of_attempt.timed).append(seconds)
-    by_trial: defaultdict[int, list[Attempt]] = defaultdict(list)
-    for row in connection.execute(
-        select(attempts, *(column for column in measurements.c if not column.primary_key))
-        .join(trials, trials.c.id == attempts.c.trial_id)
-        .outerjoin(measurements, measurements.c.attempt_id == attempts.c.id)
-        .where(same)
-        .order_by(attempts.c.trial_id, attempts.c.number)
-    ):
-        measurement = measurement_of(row, times[row.id]) if row.id in times else None
-        by_trial[row.trial_id].append(attempt_of(row, measurement))
-    return [trial_of(row, by_trial[row.id]) for row in rows]
-
-
-def trials_numbered(connection: Connection, campaign_id: str, numbers: Collection[int]) -> dict[int, Trial]:
-    """Those of the trials that there are, by number."""
-    found = read_trials(connection, campaign_id, trials.c.number.in_(list(numbers)))
-    return {trial.number: trial for trial in found}
+    return times
 
 
 def _read_trial(connection: Connection, campaign_id: str, number: int) -> Trial:
