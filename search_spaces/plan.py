@@ -7,10 +7,10 @@ business of `search_spaces.space`, which can say why not.
 from __future__ import annotations
 
 from dataclasses import Field, asdict, dataclass, field, fields
-from enum import StrEnum
 from typing import Any, ClassVar
 
 from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.compat import StrEnum
 
 
 class Recompute(StrEnum):

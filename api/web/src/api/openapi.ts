@@ -7,290 +7,134 @@ export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
-        /**
-         * Activation
-         * @enum {string}
-         */
+        /** @enum {string} */
         Activation: "gelu" | "swiglu";
-        /**
-         * AnalysisView
-         * @description What the trials of a campaign teach. simulated: nothing of it was measured on any device. basis: what predictions
-         *     rest on; null, for the reason in `unpredicted`, where there are none.
-         */
         AnalysisView: {
             basis: components["schemas"]["BasisView"] | null;
-            /** Campaign */
             campaign: string;
-            /** Effects */
             effects: components["schemas"]["EffectView"][];
             failures: components["schemas"]["FailuresView"];
             hindsight: components["schemas"]["HindsightView"];
             sensitivity: components["schemas"]["Sensitivity"];
-            /** Simulated */
             simulated: boolean;
-            /** Trials */
             trials: number;
-            /** Unpredicted */
             unpredicted: string;
-            /** Winners */
             winners: components["schemas"]["WinnerView"][];
         };
-        /**
-         * AttemptView
-         * @description One job. failure: why it failed; null for one that did not. avoid: the nodes that the runner was asked to keep it
-         *     away from. nodes: where it ran, failed_nodes: those of them to blame for its end; empty where the runner knows none.
-         */
         AttemptView: {
-            /** Avoid */
             avoid: string[];
-            /** Failed Nodes */
             failed_nodes: string[];
-            /** Failed Rank */
             failed_rank: number | null;
             failure: components["schemas"]["Cause"] | null;
-            /** Finished At */
             finished_at: string | null;
-            /** Job Id */
             job_id: string | null;
-            /** Job Name */
             job_name: string;
-            /** Log Tail */
             log_tail: string;
-            /** Nodes */
             nodes: string[];
-            /** Number */
             number: number;
             partial: components["schemas"]["PartialView"] | null;
-            /** Phase */
             phase: string | null;
-            /**
-             * Planned At
-             * Format: date-time
-             */
+            /** Format: date-time */
             planned_at: string;
-            /** Reason */
             reason: string;
-            /** Started At */
             started_at: string | null;
             state: components["schemas"]["TrialState"];
-            /** Submitted At */
             submitted_at: string | null;
             verdict: components["schemas"]["Verdict"] | null;
         };
-        /**
-         * AuditEntryView
-         * @description Something that was done or refused. token: a name, empty for nobody known, the command line and loopback.
-         *     outcome: `done`, or an HTTP status with the kind of the problem.
-         */
         AuditEntryView: {
-            /** Action */
             action: string;
-            /**
-             * At
-             * Format: date-time
-             */
+            /** Format: date-time */
             at: string;
-            /** Detail */
             detail: string;
-            /** Id */
             id: number;
-            /** Object */
             object: string;
-            /** Outcome */
             outcome: string;
-            /** Token */
             token: string;
         };
-        /** AuditPage */
         AuditPage: {
-            /** Entries */
             entries: components["schemas"]["AuditEntryView"][];
-            /** Next After */
             next_after: number | null;
         };
-        /**
-         * BasisView
-         * @description What the predictions rest on. learnt_from: how many step times, memory peaks and out-of-memory verdicts.
-         */
         BasisView: {
-            /** Calibrated */
             calibrated: boolean;
-            /** Campaign */
             campaign: string | null;
-            /** Learnt From */
             learnt_from: {
                 [key: string]: number;
             };
-            /** Words */
             words: string;
         };
-        /**
-         * Best
-         * @description The best measured trial of a campaign, by the campaign's own objective. tokens_per_s: of all its devices.
-         */
         Best: {
-            /** Plan Key */
             plan_key: string;
             tokens_per_s: components["schemas"]["Estimate"];
             tokens_per_s_per_device: components["schemas"]["Estimate"];
-            /** Trial */
             trial: number;
         };
-        /**
-         * BestKnownView
-         * @description The best known plan. measured: this very plan ran there; otherwise tokens_per_s is a prediction with its 95 %
-         *     interval, and p_fits the probability that the plan fits the devices (null for a plan that ran). environment: the
-         *     same for a job script.
-         */
         BestKnownView: {
-            /** Cluster */
             cluster: string;
-            /** Devices */
             devices: number;
-            /** Environment */
             environment: {
                 [key: string]: string;
             };
-            /** Global Batch Size */
             global_batch_size: number;
-            /** Measured */
             measured: boolean;
-            /** Model */
             model: string;
-            /** Nodes */
             nodes: number;
-            /** P Fits */
             p_fits: number | null;
             plan: components["schemas"]["Plan"];
-            /** Plan Key */
             plan_key: string;
-            /** Reason */
             reason: string;
-            /** Sources */
             sources: components["schemas"]["SourceView"][];
             standing: components["schemas"]["Standing"];
             tokens_per_s: components["schemas"]["Estimate"];
-            /** Workload */
             workload: string;
         };
-        /**
-         * BestView
-         * @description The same as `meshtune best --json`. front: the settings of which none is both slower and fuller than another one,
-         *     the fastest first, as many as there are.
-         */
         BestView: {
-            /** Best */
             best: components["schemas"]["RankedView"][];
-            /** Campaign */
             campaign: string;
-            /** Front */
             front: components["schemas"]["RankedView"][];
             recommendation: components["schemas"]["RecommendationView"];
         };
-        /**
-         * Budget
-         * @description What the campaign may use at the most; at least one limit. wall_time_s counts while the campaign is worked on
-         *     (not while it is paused or no service runs); device_hours counts devices times the time that jobs held them.
-         */
         Budget: {
-            /** Device Hours */
             device_hours?: number | null;
-            /** Trials */
             trials?: number | null;
-            /** Wall Time S */
             wall_time_s?: number | null;
         };
-        /** CampaignPage */
         CampaignPage: {
-            /** Campaigns */
             campaigns: components["schemas"]["CampaignView"][];
-            /** Next Page Token */
             next_page_token: string | null;
         };
-        /** CampaignSpec */
         CampaignSpec: {
-            /** @description One parallelism setting. */
             baseline?: {
-                /**
-                 * @description How attention sees the whole sequence when each rank holds a slice of it.
-                 *
-                 *     all_gather: of keys and values (Dubey et al. 2024); ulysses: all-to-all, heads for sequence (Jacobs et al. 2023);
-                 *     ring: keys and values pass from rank to rank (Liu et al. 2023).
-                 * @enum {string}
-                 */
+                /** @enum {string} */
                 context?: "all_gather" | "ulysses" | "ring";
-                /**
-                 * @description context parallel degree
-                 * @default 1
-                 */
+                /** @default 1 */
                 cp: number;
-                /**
-                 * @description data parallel degree; tp * pp * cp * dp = devices
-                 * @default 1
-                 */
+                /** @default 1 */
                 dp: number;
-                /**
-                 * @description expert parallel degree, taken out of dp
-                 * @default 1
-                 */
+                /** @default 1 */
                 ep: number;
-                /**
-                 * @description micro-batches per optimizer step and data-parallel replica
-                 * @default 1
-                 */
+                /** @default 1 */
                 grad_accum_steps: number;
-                /**
-                 * @description sequences per forward pass and data-parallel replica
-                 * @default 1
-                 */
+                /** @default 1 */
                 micro_batch_size: number;
-                /**
-                 * @description pipeline parallel degree
-                 * @default 1
-                 */
+                /** @default 1 */
                 pp: number;
-                /**
-                 * @description Which activations the backward pass computes again instead of keeping (Korthikanti et al. 2022).
-                 * @enum {string}
-                 */
+                /** @enum {string} */
                 recompute?: "none" | "selective" | "full";
-                /**
-                 * @description every so many-th layer recomputes
-                 * @default 1
-                 */
+                /** @default 1 */
                 recompute_interval: number;
-                /**
-                 * @description The order of forward and backward micro-batches in a pipeline.
-                 *
-                 *     interleaved: Narayanan et al. 2021; zero_bubble (ZB1P) and zbv (ZB-V): Qi et al. 2023.
-                 * @enum {string}
-                 */
+                /** @enum {string} */
                 schedule?: "gpipe" | "1f1b" | "interleaved" | "zero_bubble" | "zbv";
-                /**
-                 * @description with tp, activations between the blocks are split along the sequence
-                 * @default true
-                 */
+                /** @default true */
                 sequence_parallel: boolean;
-                /**
-                 * @description tensor parallel degree
-                 * @default 1
-                 */
+                /** @default 1 */
                 tp: number;
-                /**
-                 * @description model chunks per pipeline rank
-                 * @default 1
-                 */
+                /** @default 1 */
                 vpp: number;
-                /**
-                 * @description sharded over dp and cp: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters (Rajbhandari et al. 2020)
-                 * @default 0
-                 */
+                /** @default 0 */
                 zero_stage: number;
             };
-            /**
-             * @description What the campaign may use at the most; at least one limit. wall_time_s counts while the campaign is worked on
-             *     (not while it is paused or no service runs); device_hours counts devices times the time that jobs held them.
-             */
             budget?: {
                 /** @default null */
                 device_hours: number | null;
@@ -300,17 +144,8 @@ export interface components {
                 wall_time_s: number | null;
             };
             cluster: ("a100-800g" | "aurora" | "aws-g4dn" | "aws-p4d" | "aws-p5" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-h100" | "dgx-h200" | "frontier" | "gb200-nvl72" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi300x") | {
-                /**
-                 * @description One device: one rank runs on it. peak_flops: dense FLOP/s by dtype name ("float32", "bfloat16", "float8").
-                 *     sustained_flops: what large matrix products reach of it, where somebody measured them.
-                 *
-                 *     memory_bytes: what the device has, driver and context included; on CPU the share of the machine that a rank gets.
-                 */
                 device?: {
-                    /**
-                     * @description What PyTorch calls the device; ROCm devices are `cuda` there as well. Intel's `xpu` runs nowhere here yet.
-                     * @enum {string}
-                     */
+                    /** @enum {string} */
                     kind?: "cpu" | "cuda";
                     /** @default null */
                     memory_bandwidth_bytes_per_s: number | null;
@@ -355,17 +190,8 @@ export interface components {
                     latency_s?: number;
                 } | null;
             } | {
-                /**
-                 * @description One device: one rank runs on it. peak_flops: dense FLOP/s by dtype name ("float32", "bfloat16", "float8").
-                 *     sustained_flops: what large matrix products reach of it, where somebody measured them.
-                 *
-                 *     memory_bytes: what the device has, driver and context included; on CPU the share of the machine that a rank gets.
-                 */
                 device: {
-                    /**
-                     * @description What PyTorch calls the device; ROCm devices are `cuda` there as well. Intel's `xpu` runs nowhere here yet.
-                     * @enum {string}
-                     */
+                    /** @enum {string} */
                     kind: "cpu" | "cuda";
                     /** @default null */
                     memory_bandwidth_bytes_per_s: number | null;
@@ -459,11 +285,7 @@ export interface components {
                 vocab: number;
             };
             name?: string;
-            /**
-             * @description What makes one plan better than another; `tuner.campaign.objective` works it out. With one global batch on equal
-             *     devices they all order plans alike: what differs is what they tell.
-             * @enum {string}
-             */
+            /** @enum {string} */
             objective?: "tokens_per_s_per_device" | "step_time" | "tflops_per_device" | "mfu" | "cost";
             /** @default 1 */
             parallel: number;
@@ -483,12 +305,6 @@ export interface components {
             });
             /** @default 0 */
             seed: number;
-            /**
-             * @description The values that each dimension may take. None: chosen from the model and the cluster (see `dimensions`).
-             *
-             *     dp has no bounds, it follows from the devices; grad_accum_steps follows from a fixed global batch and may only be
-             *     given where that is freed. tp_across_nodes: let tensor parallel groups leave the node.
-             */
             space?: {
                 /**
                  * @default [
@@ -558,20 +374,12 @@ export interface components {
                  */
                 zero_stage: number[];
             };
-            /**
-             * @description When the search has found enough: no more plans are chosen once the probability that an untried one is better
-             *     than the best by more than `tolerance` (a share of its speed) is below `chance`. chance 0: only the budget ends it.
-             */
             stop?: {
                 /** @default 0.05 */
                 chance: number;
                 /** @default 0.02 */
                 tolerance: number;
             };
-            /**
-             * @description Limits of one trial: time_limit_s for each attempt, attempts where the infrastructure loses jobs. racing: give a
-             *     trial up as PRUNED once it is surely slower than the best one so far (see `tuner.campaign.placement`).
-             */
             trial?: {
                 /** @default 3 */
                 attempts: number;
@@ -589,935 +397,407 @@ export interface components {
                 [key: string]: unknown;
             });
         };
-        /**
-         * CampaignState
-         * @description CANCELLING waits for running jobs to end. The last three are for ever.
-         * @enum {string}
-         */
+        /** @enum {string} */
         CampaignState: "running" | "paused" | "cancelling" | "completed" | "cancelled" | "failed";
-        /**
-         * CampaignView
-         * @description A campaign. trials: how many, by verdict, or by state while they have none. trouble: what it waits for now.
-         *
-         *     search_ended: why no more plans are chosen; empty while the search goes on. Then the best ones are measured once
-         *     more. chance_left: the probability that some plan which was not tried is better than the best by more than the
-         *     spec's `stop.tolerance`, as the search said when it was last asked; null where it never said. lessons: the earlier
-         *     campaigns that the search learns from. owner: the name of the token that created it, empty for the command line.
-         *     nodes, devices, model, cluster: sizes and names from the spec.
-         */
         CampaignView: {
-            /** Chance Left */
             chance_left: number | null;
-            /** Cluster */
             cluster: string;
-            /** Combinations */
             combinations: number;
-            /**
-             * Created At
-             * Format: date-time
-             */
+            /** Format: date-time */
             created_at: string;
-            /** Devices */
             devices: number;
-            /** Elapsed S */
             elapsed_s: number;
-            /** Id */
             id: string;
-            /** Legal */
             legal: number;
-            /** Lessons */
             lessons: components["schemas"]["Lesson"][];
-            /** Model */
             model: string;
-            /** Name */
             name: string;
-            /** Nodes */
             nodes: number;
-            /** Owner */
             owner: string;
-            /** Reason */
             reason: string;
-            /** Search Ended */
             search_ended: string;
             spec: components["schemas"]["CampaignSpec"];
             state: components["schemas"]["CampaignState"];
             summary: components["schemas"]["SummaryView"];
-            /** Trials */
             trials: {
                 [key: string]: number;
             };
-            /** Trouble */
             trouble: string;
-            /**
-             * Updated At
-             * Format: date-time
-             */
+            /** Format: date-time */
             updated_at: string;
         };
-        /**
-         * Cause
-         * @description user_bug: a failure that no plan can change, such as a missing file or module; trying other plans is waste.
-         * @enum {string}
-         */
+        /** @enum {string} */
         Cause: "oom" | "illegal_setting" | "hang" | "communication" | "node_fault" | "preemption" | "time_limit" | "user_bug" | "crash";
-        /**
-         * ChangeView
-         * @description A knob that has to change with another one.
-         */
         ChangeView: {
-            /** After */
             after: boolean | number | string;
-            /** Before */
             before: boolean | number | string;
-            /** Knob */
             knob: string;
         };
-        /**
-         * ClusterEntry
-         * @description memory_bytes: of one device.
-         */
         ClusterEntry: {
-            /** Device */
             device: string;
-            /** Devices Per Node */
             devices_per_node: number;
-            /** Memory Bytes */
             memory_bytes: number;
-            /** Name */
             name: string;
-            /** Nodes */
             nodes: number;
-            /** Source */
             source: string;
         };
-        /**
-         * ClusterSpec
-         * @description `nodes` equal nodes of `devices_per_node` equal devices. Links are None where nothing is known of them.
-         *
-         *     devices_per_module: devices that share a package (2 in an MI250X or a PVC), module_link what joins them; 1: none do.
-         *     node_link: between the devices of a node. network_link: between nodes, one device's share: the node's network
-         *     cards divided by its devices, so a group with k members in a node may use k shares.
-         *     nodes_per_rack: nodes of one rack or dragonfly group, rack_link one device's share of what leads out of it; 0: one
-         *     flat network. device_hour_price: what an hour of one device costs, in the user's currency; None where nobody says.
-         *     Raises InvalidValue.
-         */
         ClusterSpec: {
             device: components["schemas"]["DeviceSpec"];
-            /** Device Hour Price */
             device_hour_price?: number | null;
-            /**
-             * Devices Per Module
-             * @default 1
-             */
+            /** @default 1 */
             devices_per_module: number;
-            /** Devices Per Node */
             devices_per_node: number;
             module_link?: components["schemas"]["LinkSpec"] | null;
-            /** Name */
             name: string;
             network_link?: components["schemas"]["LinkSpec"] | null;
             node_link?: components["schemas"]["LinkSpec"] | null;
-            /** Nodes */
             nodes: number;
-            /**
-             * Nodes Per Rack
-             * @default 0
-             */
+            /** @default 0 */
             nodes_per_rack: number;
             rack_link?: components["schemas"]["LinkSpec"] | null;
         };
-        /**
-         * ClusterView
-         * @description A cluster preset. description: complete, and fit for the section `cluster` of a spec.
-         */
         ClusterView: {
             description: components["schemas"]["ClusterSpec"];
-            /** Devices */
             devices: number;
-            /** Name */
             name: string;
-            /** Source */
             source: string;
         };
-        /**
-         * ComparedView
-         * @description One campaign. best: as measured; null where nothing was. efficiency: speed per device over that of the smallest
-         *     campaign that measured something. projected: predicted by that campaign's physics, never measured.
-         */
         ComparedView: {
             best: components["schemas"]["Best"] | null;
-            /** Cluster */
             cluster: string;
-            /** Devices */
             devices: number;
             efficiency: components["schemas"]["Estimate"] | null;
-            /** Id */
             id: string;
-            /** Model */
             model: string;
-            /** Name */
             name: string;
-            /** Nodes */
             nodes: number;
             projected: components["schemas"]["Projected"] | null;
             state: components["schemas"]["CampaignState"];
         };
-        /**
-         * ComparisonView
-         * @description In the order of devices. notes: what keeps the campaigns from being compared as they are.
-         */
         ComparisonView: {
-            /** Campaigns */
             campaigns: components["schemas"]["ComparedView"][];
-            /** Notes */
             notes: string[];
             objective: components["schemas"]["Objective"];
         };
-        /**
-         * ContextParallel
-         * @description How attention sees the whole sequence when each rank holds a slice of it.
-         *
-         *     all_gather: of keys and values (Dubey et al. 2024); ulysses: all-to-all, heads for sequence (Jacobs et al. 2023);
-         *     ring: keys and values pass from rank to rank (Liu et al. 2023).
-         * @enum {string}
-         */
+        /** @enum {string} */
         ContextParallel: "all_gather" | "ulysses" | "ring";
-        /**
-         * Cost
-         * @description What all trials of a campaign take, if the search does not end it sooner. trials: that the spec allows and the
-         *     space holds, the best ones' second runs included. steps: of one trial, where its job says how long it measures and
-         *     times can be predicted. startup_s: of each trial beside its steps.
-         *
-         *     low: every trial takes as few steps as it may; high: as many. Each is for the cheaper, or the dearer, of two
-         *     campaigns: one whose trials are the plans predicted best, one that draws them evenly from the space. Plans that do
-         *     not fit cost their start alone. Not in it: waiting in a queue, attempts that the infrastructure loses, trials that
-         *     are given up early. ends_before: what the spec's budget says to that; empty when the trials are within it.
-         */
         Cost: {
             device_hours: components["schemas"]["Span"];
-            /** Ends Before */
             ends_before: string[];
-            /** Startup S */
             startup_s: number;
-            /** Steps */
             steps: [
                 number,
                 number
             ] | null;
             trial_s: components["schemas"]["Span"];
-            /** Trials */
             trials: number;
             wall_s: components["schemas"]["Span"];
         };
-        /**
-         * DeviceKind
-         * @description What PyTorch calls the device; ROCm devices are `cuda` there as well. Intel's `xpu` runs nowhere here yet.
-         * @enum {string}
-         */
+        /** @enum {string} */
         DeviceKind: "cpu" | "cuda";
-        /**
-         * DeviceSpec
-         * @description One device: one rank runs on it. peak_flops: dense FLOP/s by dtype name ("float32", "bfloat16", "float8").
-         *     sustained_flops: what large matrix products reach of it, where somebody measured them.
-         *
-         *     memory_bytes: what the device has, driver and context included; on CPU the share of the machine that a rank gets.
-         */
         DeviceSpec: {
             kind: components["schemas"]["DeviceKind"];
-            /** Memory Bandwidth Bytes Per S */
             memory_bandwidth_bytes_per_s?: number | null;
-            /** Memory Bytes */
             memory_bytes: number;
-            /** Name */
             name: string;
-            /** Peak Flops */
             peak_flops?: {
                 [key: string]: number;
             };
-            /** Sustained Flops */
             sustained_flops?: {
                 [key: string]: number;
             };
         };
-        /**
-         * EffectView
-         * @description A change for the better, all else equal. gain: a ratio of speeds minus 1; measured: the median of the pairs, from
-         *     the smallest to the largest; predicted: with its 95 % interval. p_fits, ended: of a predicted faster plan.
-         */
         EffectView: {
-            /** After */
             after: boolean | number | string;
-            /** Before */
             before: boolean | number | string;
             ended: components["schemas"]["Verdict"] | null;
             evidence: components["schemas"]["Evidence"];
-            /** Followers */
             followers: components["schemas"]["ChangeView"][];
             gain: components["schemas"]["Estimate"];
-            /** Knob */
             knob: string;
-            /** P Fits */
             p_fits: number | null;
-            /** Pairs */
             pairs: number;
-            /** Words */
             words: string;
         };
-        /**
-         * Estimate
-         * @description A measured or predicted quantity with the ends of its interval, low <= value <= high.
-         */
         Estimate: {
-            /** High */
             high: number;
-            /** Low */
             low: number;
-            /** Value */
             value: number;
         };
-        /** EventView */
         EventView: {
-            /**
-             * At
-             * Format: date-time
-             */
+            /** Format: date-time */
             at: string;
-            /** Campaign Id */
             campaign_id: string;
-            /** Data */
             data: {
                 [key: string]: unknown;
             };
-            /** Id */
             id: number;
-            /** Kind */
             kind: string;
         };
-        /**
-         * Evidence
-         * @description What a number rests on.
-         * @enum {string}
-         */
+        /** @enum {string} */
         Evidence: "measured" | "predicted";
-        /**
-         * ExampleView
-         * @description A spec to start from. title: its first comment.
-         */
         ExampleView: {
-            /** Name */
             name: string;
-            /** Title */
             title: string;
-            /** Yaml */
             yaml: string;
         };
-        /** ExamplesView */
         ExamplesView: {
-            /** Examples */
             examples: components["schemas"]["ExampleView"][];
         };
-        /**
-         * Expectation
-         * @description step_time_s: the median, with the ends of its 95 % interval. p_fits: the probability that the plan fits into
-         *     memory and runs. gain: the expected improvement over the best plan measured before, as a share of its speed, with
-         *     the chance of none counted as 0 (0.03: 3 %). peak_bytes: at the fullest rank.
-         */
         Expectation: {
-            /** Gain */
             gain: number;
-            /** P Fits */
             p_fits: number;
-            /** Peak Bytes */
             peak_bytes: number;
-            /** Step Time High S */
             step_time_high_s: number;
-            /** Step Time Low S */
             step_time_low_s: number;
-            /** Step Time S */
             step_time_s: number;
         };
-        /**
-         * ExportView
-         * @description A measured setting in the words of one format. files: by name, to be put into `directory`. command: the line that
-         *     starts it there; null for a format that starts nothing.
-         */
         ExportView: {
-            /** Command */
             command: string | null;
-            /** Directory */
             directory: string;
-            /** Files */
             files: {
                 [key: string]: string;
             };
-            /** Format */
             format: string;
-            /** Trial */
             trial: number;
         };
-        /**
-         * FailuresView
-         * @description How many trials failed: all, after each trial, and in windows. all: null before any trial has ended.
-         */
         FailuresView: {
             all: components["schemas"]["WindowView"] | null;
-            /** So Far */
             so_far: components["schemas"]["RateView"][];
-            /** Windows */
             windows: components["schemas"]["WindowView"][];
         };
-        /**
-         * Fit
-         * @description How many legal plans fit the device's memory. expected: the sum of the plans' probabilities; the others count the
-         *     plans whose probability is at least 0.9, 0.5 to 0.9, 0.1 to 0.5, and below 0.1.
-         */
         Fit: {
-            /** Expected */
             expected: number;
-            /** Hopeless */
             hopeless: number;
-            /** Likely */
             likely: number;
-            /** Sure */
             sure: number;
-            /** Unlikely */
             unlikely: number;
         };
-        /**
-         * FitCheck
-         * @description Over the trials that ran or ran out of memory. brier: the mean of (P(fits) - 1 or 0) squared; 0 is perfect.
-         *     brier_of_share: of telling for every trial the share that fitted, which nobody knows beforehand.
-         */
         FitCheck: {
-            /** Brier */
             brier: number;
-            /** Brier Of Share */
             brier_of_share: number;
-            /** Classes */
             classes: components["schemas"]["FitClass"][];
-            /** Expected */
             expected: number;
-            /** Fitted */
             fitted: number;
-            /** Trials */
             trials: number;
         };
-        /**
-         * FitClass
-         * @description The trials whose P(fits) was from low to below high (1 belongs to the last class). expected: the sum of their
-         *     probabilities; fitted: how many did fit.
-         */
         FitClass: {
-            /** Expected */
             expected: number;
-            /** Fitted */
             fitted: number;
-            /** High */
             high: number;
-            /** Low */
             low: number;
-            /** Trials */
             trials: number;
         };
-        /**
-         * ForecastView
-         * @description What was expected of one trial, and what came. ratio: measured over expected.
-         */
         ForecastView: {
             expected_s: components["schemas"]["Estimate"];
-            /** Measured S */
             measured_s: number;
-            /** Plan Key */
             plan_key: string;
-            /** Ratio */
             ratio: number;
-            /** Trial */
             trial: number;
-            /** Within */
             within: boolean;
         };
-        /**
-         * Format
-         * @description json: with sources and reason. env: NAME=value lines, whose values have letters, digits and _.:/- only.
-         * @enum {string}
-         */
+        /** @enum {string} */
         Format: "json" | "env";
-        /** FormatEntry */
         FormatEntry: {
-            /** Name */
             name: string;
-            /** Words */
             words: string;
         };
-        /** HealthView */
         HealthView: {
-            /** Status */
             status: string;
-            /** Version */
             version: string;
         };
-        /**
-         * HindsightView
-         * @description Expectations against outcomes. steps, fits: null where there is nothing to compare.
-         */
         HindsightView: {
             fits: components["schemas"]["FitCheck"] | null;
-            /** Forecasts */
             forecasts: components["schemas"]["ForecastView"][];
             steps: components["schemas"]["StepCheck"] | null;
         };
-        /**
-         * Importance
-         * @description share: of the variance that single knobs explain; all shares add up to 1.
-         */
         Importance: {
-            /** Knob */
             knob: string;
-            /** Share */
             share: number;
         };
-        /**
-         * JobView
-         * @description What a runner is given to measure a plan. files: by name, in `directory`. script: what a batch scheduler is sent;
-         *     null for a runner that takes none.
-         */
         JobView: {
-            /** Command */
             command: string[];
-            /** Directory */
             directory: string;
-            /** Files */
             files: {
                 [key: string]: string;
             };
-            /** Name */
             name: string;
-            /** Script */
             script: string | null;
         };
-        /**
-         * Lesson
-         * @description What a campaign's search learns from an earlier one. trials: how many of its trials. weight: how much each of
-         *     them counts, 1 for as much as one of the campaign's own (see `tuner.search.warm_start`).
-         */
         Lesson: {
-            /** Campaign Id */
             campaign_id: string;
-            /** Trials */
             trials: number;
-            /** Weight */
             weight: number;
         };
-        /**
-         * LinkSpec
-         * @description One tier of the network, per device and direction: the alpha and beta of the alpha-beta model.
-         *
-         *     latency_s: of one hop of a collective. bandwidth_bytes_per_s: what one device can send over the tier, in one
-         *     direction, to all its peers there together.
-         */
         LinkSpec: {
-            /** Bandwidth Bytes Per S */
             bandwidth_bytes_per_s: number;
-            /** Latency S */
             latency_s: number;
         };
-        /** LogView */
         LogView: {
-            /** Bytes */
             bytes: number;
-            /**
-             * Modified At
-             * Format: date-time
-             */
+            /** Format: date-time */
             modified_at: string;
-            /** Name */
             name: string;
         };
-        /**
-         * LogsView
-         * @description The logs of one attempt; none where its folder was pruned.
-         */
         LogsView: {
-            /** Files */
             files: components["schemas"]["LogView"][];
         };
-        /**
-         * MeasuredAgainView
-         * @description The trial that measured a setting once more, by a fresh job. first: the objective's value as the first trial
-         *     measured it. change: the second speed over the first minus 1; null where it ended without a measurement.
-         */
         MeasuredAgainView: {
-            /** Change */
             change: number | null;
-            /** First */
             first: number;
-            /** Trial */
             trial: number;
             verdict: components["schemas"]["Verdict"];
         };
-        /**
-         * MeasuredBest
-         * @description The fastest trial at the reference, and what is predicted for its plan.
-         */
         MeasuredBest: {
-            /** Plan Key */
             plan_key: string;
-            /** Predicted Tokens Per S */
             predicted_tokens_per_s: number;
-            /** Tokens Per S */
             tokens_per_s: number;
-            /** Trial */
             trial: number;
         };
-        /**
-         * MeasurementView
-         * @description A measurement: raw numbers, and the median with its 95 % interval.
-         *
-         *     mfu: a share of the device's peak. Per rank: peak_memory_bytes of tensors, peak_held_bytes of the process.
-         */
         MeasurementView: {
-            /** First Losses */
             first_losses: number[];
-            /** Flops Per S Per Device */
             flops_per_s_per_device: number | null;
-            /** Mfu */
             mfu: number | null;
-            /** Peak Held Bytes */
             peak_held_bytes: number[];
-            /** Peak Memory Bytes */
             peak_memory_bytes: number[];
             profile: components["schemas"]["ProfileView"] | null;
-            /** Step Time High S */
             step_time_high_s: number;
-            /** Step Time Low S */
             step_time_low_s: number;
-            /** Step Time S */
             step_time_s: number;
-            /** Step Times S */
             step_times_s: number[];
-            /** Tokens Per S */
             tokens_per_s: number;
-            /** Tokens Per S Per Device */
             tokens_per_s_per_device: number;
-            /** Warmup Times S */
             warmup_times_s: number[];
         };
-        /**
-         * MemoryPart
-         * @description What a rank's memory holds at its fullest moment.
-         *
-         *     ACTIVATIONS: kept for the backward passes of all micro-batches in flight, with the working set of the layer at hand.
-         *     LOGITS: of the last stage's loss. GATHERED: ZeRO-3's whole weights of the units at hand, and reductions' buffers.
-         *     BUFFERS: receive buffers, libraries' workspaces, the device's context, the allocator's slack.
-         * @enum {string}
-         */
+        /** @enum {string} */
         MemoryPart: "weights" | "gradients" | "optimizer" | "activations" | "logits" | "gathered" | "buffers";
-        /**
-         * MissingView
-         * @description A fact about the cluster that times depend on, by its path in the spec.
-         */
         MissingView: {
-            /** Message */
             message: string;
-            /** Path */
             path: string;
         };
-        /**
-         * ModelEntry
-         * @description experts: null for a dense model.
-         */
         ModelEntry: {
-            /** Experts */
             experts: number | null;
-            /** Hidden Size */
             hidden_size: number;
-            /** Layers */
             layers: number;
-            /** Name */
             name: string;
-            /** Parameters */
             parameters: number;
-            /** Seq Len */
             seq_len: number;
-            /** Source */
             source: string;
         };
-        /**
-         * ModelSpec
-         * @description Shapes of one model at one sequence length.
-         *
-         *     hidden: model width. ffn: width of the feed-forward block (of one expert in a mixture). kv_heads: key/value heads
-         *     (= heads: multi-head; fewer: grouped-query). kv_heads 0 stands for `heads`. seq_len: tokens per sequence.
-         *     experts 0: dense; else every layer holds `experts` of them and routes each token to top_k. Linear layers carry
-         *     no bias; attention's inner width is hidden.
-         */
         ModelSpec: {
             /** @default swiglu */
             activation: components["schemas"]["Activation"];
-            /**
-             * Experts
-             * @default 0
-             */
+            /** @default 0 */
             experts: number;
-            /** Ffn */
             ffn: number;
-            /** Heads */
             heads: number;
-            /** Hidden */
             hidden: number;
-            /**
-             * Kv Heads
-             * @default 0
-             */
+            /** @default 0 */
             kv_heads: number;
-            /** Layers */
             layers: number;
-            /** Name */
             name: string;
             /** @default rmsnorm */
             norm: components["schemas"]["Norm"];
             /** @default rope */
             position: components["schemas"]["Position"];
-            /** Seq Len */
             seq_len: number;
-            /**
-             * Tied Head
-             * @default false
-             */
+            /** @default false */
             tied_head: boolean;
-            /**
-             * Top K
-             * @default 0
-             */
+            /** @default 0 */
             top_k: number;
-            /** Vocab */
             vocab: number;
         };
-        /**
-         * ModelView
-         * @description A model preset. description: complete, and fit for the section `model` of a spec.
-         */
         ModelView: {
             description: components["schemas"]["ModelSpec"];
-            /** Flops Per Token */
             flops_per_token: number;
-            /** Name */
             name: string;
-            /** Parameters */
             parameters: number;
-            /** Source */
             source: string;
         };
-        /**
-         * Norm
-         * @enum {string}
-         */
+        /** @enum {string} */
         Norm: "layernorm" | "rmsnorm";
-        /**
-         * Objective
-         * @description What makes one plan better than another; `tuner.campaign.objective` works it out. With one global batch on equal
-         *     devices they all order plans alike: what differs is what they tell.
-         * @enum {string}
-         */
+        /** @enum {string} */
         Objective: "tokens_per_s_per_device" | "step_time" | "tflops_per_device" | "mfu" | "cost";
-        /**
-         * ObjectiveEntry
-         * @description unit: without a price.
-         */
         ObjectiveEntry: {
             name: components["schemas"]["Objective"];
-            /** Smaller Is Better */
             smaller_is_better: boolean;
-            /** Unit */
             unit: string;
-            /** Words */
             words: string;
         };
-        /**
-         * ObjectiveView
-         * @description A measured objective in its unit, with the ends of its 95 % interval.
-         */
         ObjectiveView: {
-            /** High */
             high: number;
-            /** Low */
             low: number;
             name: components["schemas"]["Objective"];
-            /** Smaller Is Better */
             smaller_is_better: boolean;
-            /** Unit */
             unit: string;
-            /** Value */
             value: number;
         };
-        /**
-         * Origin
-         * @description Who chose the plan. A CONFIRMATION repeats a good trial's plan: a fresh job measures it once more before a winner
-         *     is named.
-         * @enum {string}
-         */
+        /** @enum {string} */
         Origin: "baseline" | "search" | "confirmation";
-        /**
-         * ParetoView
-         * @description The settings of which none is both slower and fuller than another one, the fastest first.
-         */
         ParetoView: {
-            /** Campaign */
             campaign: string;
-            /** Front */
             front: components["schemas"]["RankedView"][];
         };
-        /**
-         * PartTime
-         * @description One part of a step. time_s: mean over the ranks. share: of all parts together, which are the step.
-         */
         PartTime: {
-            /** Part */
             part: string;
-            /** Share */
             share: number;
-            /** Time S */
             time_s: number;
         };
-        /**
-         * PartialView
-         * @description The steps of a pruned job before it gave up. They prove that the plan is slower than another and measure nothing,
-         *     so there is no throughput. A first loss is null where it was no finite number.
-         */
         PartialView: {
-            /** First Losses */
             first_losses: (number | null)[];
-            /** Peak Held Bytes */
             peak_held_bytes: number[];
-            /** Peak Memory Bytes */
             peak_memory_bytes: number[];
-            /** Step Time S */
             step_time_s: number;
-            /** Step Times S */
             step_times_s: number[];
-            /** Steps */
             steps: number;
-            /** Warmup Times S */
             warmup_times_s: number[];
         };
-        /**
-         * Plan
-         * @description One parallelism setting.
-         */
         Plan: {
-            /**
-             * @description with cp, how attention sees the whole sequence
-             * @default all_gather
-             */
+            /** @default all_gather */
             context: components["schemas"]["ContextParallel"];
-            /**
-             * Cp
-             * @description context parallel degree
-             * @default 1
-             */
+            /** @default 1 */
             cp: number;
-            /**
-             * Dp
-             * @description data parallel degree; tp * pp * cp * dp = devices
-             * @default 1
-             */
+            /** @default 1 */
             dp: number;
-            /**
-             * Ep
-             * @description expert parallel degree, taken out of dp
-             * @default 1
-             */
+            /** @default 1 */
             ep: number;
-            /**
-             * Grad Accum Steps
-             * @description micro-batches per optimizer step and data-parallel replica
-             * @default 1
-             */
+            /** @default 1 */
             grad_accum_steps: number;
-            /**
-             * Micro Batch Size
-             * @description sequences per forward pass and data-parallel replica
-             * @default 1
-             */
+            /** @default 1 */
             micro_batch_size: number;
-            /**
-             * Pp
-             * @description pipeline parallel degree
-             * @default 1
-             */
+            /** @default 1 */
             pp: number;
-            /**
-             * @description activations that the backward pass computes again
-             * @default none
-             */
+            /** @default none */
             recompute: components["schemas"]["Recompute"];
-            /**
-             * Recompute Interval
-             * @description every so many-th layer recomputes
-             * @default 1
-             */
+            /** @default 1 */
             recompute_interval: number;
-            /**
-             * @description order of forward and backward micro-batches in a pipeline
-             * @default 1f1b
-             */
+            /** @default 1f1b */
             schedule: components["schemas"]["Schedule"];
-            /**
-             * Sequence Parallel
-             * @description with tp, activations between the blocks are split along the sequence
-             * @default true
-             */
+            /** @default true */
             sequence_parallel: boolean;
-            /**
-             * Tp
-             * @description tensor parallel degree
-             * @default 1
-             */
+            /** @default 1 */
             tp: number;
-            /**
-             * Vpp
-             * @description model chunks per pipeline rank
-             * @default 1
-             */
+            /** @default 1 */
             vpp: number;
-            /**
-             * Zero Stage
-             * @description sharded over dp and cp: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters (Rajbhandari et al. 2020)
-             * @default 0
-             */
+            /** @default 0 */
             zero_stage: number;
         };
-        /**
-         * Position
-         * @enum {string}
-         */
+        /** @enum {string} */
         Position: "learned" | "rope";
-        /**
-         * PredictionView
-         * @description One plan as predicted. p_fits: the probability that its peak is at most the device's memory. speed: null where
-         *     something is not known of the cluster.
-         */
         PredictionView: {
-            /** Memory Parts Bytes */
             memory_parts_bytes: {
                 [key: string]: number;
             };
-            /** P Fits */
             p_fits: number;
             peak_bytes: components["schemas"]["Estimate"];
             plan: components["schemas"]["Plan"];
-            /** Plan Key */
             plan_key: string;
             speed: components["schemas"]["SpeedView"] | null;
         };
-        /** PresetsView */
         PresetsView: {
-            /** Clusters */
             clusters: components["schemas"]["ClusterEntry"][];
-            /** Models */
             models: components["schemas"]["ModelEntry"][];
         };
-        /** @description An error as RFC 9457 has it. errors: every mistake of the request, where that is the trouble. */
         Problem: {
             detail: string;
             /** @default [] */
@@ -1530,709 +810,337 @@ export interface components {
             title: string;
             type: string;
         };
-        /**
-         * ProfileView
-         * @description Where the time of a step went, one value per rank; the parts of a rank add up to `step_time_s`.
-         *
-         *     waiting_s: of the collectives' parts, until the last peer arrived. own_time_s: median of the rank's own work.
-         *     stages: pipeline stages. straggler: the rank that is clearly slower than its peers, and by which ratio.
-         */
         ProfileView: {
-            /** Own Time S */
             own_time_s: number[];
-            /** Parts S */
             parts_s: {
                 [key: string]: number;
             }[];
-            /** Stages */
             stages: number[];
-            /** Step Time S */
             step_time_s: number;
             straggler: components["schemas"]["Straggler"] | null;
-            /** Waiting S */
             waiting_s: {
                 [key: string]: number;
             }[];
         };
-        /**
-         * Projected
-         * @description What the smallest campaign's physics predicts of the best plan here; never measured. efficiency: against what it
-         *     predicts of the best plan there.
-         */
         Projected: {
             efficiency: components["schemas"]["Estimate"];
             tokens_per_s: components["schemas"]["Estimate"];
         };
-        /**
-         * ProjectionView
-         * @description The same as `meshtune project --json`: the best plan and its efficiency at other node counts. walls: where each
-         *     kind of scaling falls below `least_efficiency`.
-         */
         ProjectionView: {
             basis: components["schemas"]["BasisView"];
-            /** Device */
             device: string;
-            /** Least Efficiency */
             least_efficiency: number;
             measured_best: components["schemas"]["MeasuredBest"] | null;
-            /** Model */
             model: string;
-            /** Name */
             name: string;
-            /** Reference Nodes */
             reference_nodes: number;
-            /** Rows */
             rows: components["schemas"]["RowView"][];
-            /** Tokens */
             tokens: number | null;
-            /** Walls */
             walls: components["schemas"]["Wall"][];
         };
-        /**
-         * Quotas
-         * @description How much one token may use; None: no limit.
-         */
         Quotas: {
-            /** Campaigns */
             campaigns?: number | null;
-            /** Device Hours */
             device_hours?: number | null;
-            /** Trials */
             trials?: number | null;
         };
-        /**
-         * QuoteView
-         * @description What a campaign will meet and cost, predicted. best: ranked by tokens per second times the probability to fit.
-         */
         QuoteView: {
             basis: components["schemas"]["BasisView"];
-            /** Best */
             best: components["schemas"]["PredictionView"][];
-            /** Cluster */
             cluster: string;
             cost: components["schemas"]["Cost"];
-            /** Device */
             device: string;
-            /** Devices */
             devices: number;
             fit: components["schemas"]["Fit"];
-            /** Framework */
             framework: string;
-            /** Missing */
             missing: components["schemas"]["MissingView"][];
-            /** Model */
             model: string;
-            /** Name */
             name: string;
             space: components["schemas"]["QuotedSpace"];
         };
-        /**
-         * QuotedSpace
-         * @description Combinations spanned, legal plans, and how many combinations each rule rejects (they overlap).
-         */
         QuotedSpace: {
-            /** Combinations */
             combinations: number;
-            /** Legal */
             legal: number;
-            /** Rejected */
             rejected: {
                 [key: string]: number;
             };
         };
-        /**
-         * RankedView
-         * @description One measured setting. gain_over_baseline: a ratio of speeds minus 1 (0.25: 25 % faster), with at least 90 %.
-         *
-         *     peak_memory_bytes: of tensors, on the most loaded rank. headroom_bytes: what the fullest rank left of its device;
-         *     null where the job told no memory. mfu: a share of the device's peak. time_by_part: where the time of a profiled
-         *     step went, means over the ranks; empty where it was not profiled. trains_as_baseline: true, or how the first losses
-         *     differ from the baseline's; null where there is nothing to compare. measured_again: what all the numbers come from
-         *     where it measured something; null where nobody tried.
-         */
         RankedView: {
-            /** First Losses */
             first_losses: number[];
             gain_over_baseline: components["schemas"]["Estimate"] | null;
-            /** Headroom Bytes */
             headroom_bytes: number | null;
             measured_again: components["schemas"]["MeasuredAgainView"] | null;
-            /** Mfu */
             mfu: number | null;
             objective: components["schemas"]["ObjectiveView"];
             origin: components["schemas"]["Origin"];
-            /** Peak Memory Bytes */
             peak_memory_bytes: number | null;
             plan: components["schemas"]["Plan"];
-            /** Plan Key */
             plan_key: string;
-            /** Rank */
             rank: number;
-            /** Step Time S */
             step_time_s: number;
             straggler: components["schemas"]["Straggler"] | null;
-            /** Tflops Per Device */
             tflops_per_device: number;
-            /** Time By Part */
             time_by_part: components["schemas"]["PartTime"][];
-            /** Timed Steps */
             timed_steps: number;
             tokens_per_s: components["schemas"]["Estimate"];
-            /** Trains As Baseline */
             trains_as_baseline: true | string | null;
-            /** Trial */
             trial: number;
         };
-        /**
-         * RateView
-         * @description All trials up to this one.
-         */
         RateView: {
-            /** Failed */
             failed: number;
-            /** Rate */
             rate: number;
-            /** Trial */
             trial: number;
         };
-        /**
-         * RecommendationView
-         * @description The setting to use, None before anything was measured.
-         */
         RecommendationView: {
-            /** Better Than Baseline */
             better_than_baseline: boolean;
-            /** Reason */
             reason: string;
             setting: components["schemas"]["RankedView"] | null;
         };
-        /**
-         * Recompute
-         * @description Which activations the backward pass computes again instead of keeping (Korthikanti et al. 2022).
-         * @enum {string}
-         */
+        /** @enum {string} */
         Recompute: "none" | "selective" | "full";
-        /**
-         * RegistryView
-         * @description What a spec may name, and what answers may hold. dimensions: the fields of a plan.
-         */
         RegistryView: {
-            /** Causes */
             causes: components["schemas"]["Cause"][];
-            /** Dimensions */
             dimensions: string[];
-            /** Export Formats */
             export_formats: components["schemas"]["FormatEntry"][];
-            /** Objectives */
             objectives: components["schemas"]["ObjectiveEntry"][];
-            /** Runners */
             runners: string[];
-            /** Searches */
             searches: string[];
-            /** Verdicts */
             verdicts: components["schemas"]["Verdict"][];
-            /** Workloads */
             workloads: string[];
         };
-        /**
-         * RowView
-         * @description One node count. best: null where there is no plan, for the `reason`. speedup, efficiency: against the reference,
-         *     prediction by prediction.
-         */
         RowView: {
             best: components["schemas"]["PredictionView"] | null;
-            /** Devices */
             devices: number;
-            /** Efficiency */
             efficiency: number | null;
-            /** Global Batch Size */
             global_batch_size: number | null;
-            /** Nodes */
             nodes: number;
-            /** Reason */
             reason: string;
             run: components["schemas"]["Run"] | null;
             scaling: components["schemas"]["Scaling"];
-            /** Speedup */
             speedup: number | null;
         };
-        /**
-         * Run
-         * @description Training on a number of tokens, at the predicted speed and without a pause.
-         */
         Run: {
             days: components["schemas"]["Estimate"];
             device_hours: components["schemas"]["Estimate"];
         };
-        /**
-         * RunnerCondition
-         * @description IDLE: no active campaign uses it. TROUBLE: it did not answer when it was asked last, or took no job.
-         * @enum {string}
-         */
+        /** @enum {string} */
         RunnerCondition: "ok" | "trouble" | "idle";
-        /**
-         * RunnerView
-         * @description One kind of runner. in_flight: jobs that were sent and have not ended. last_polled_at: when it last answered,
-         *     poll_errors: how often it did not, by what this process saw since it started.
-         */
         RunnerView: {
-            /** Active Campaigns */
             active_campaigns: number;
             health: components["schemas"]["RunnerCondition"];
-            /** In Flight */
             in_flight: number;
-            /** Kind */
             kind: string;
-            /** Last Polled At */
             last_polled_at: string | null;
-            /** Poll Errors */
             poll_errors: number;
-            /** Trouble */
             trouble: string;
         };
-        /** RunnersView */
         RunnersView: {
-            /** Runners */
             runners: components["schemas"]["RunnerView"][];
         };
-        /**
-         * Scaling
-         * @description What becomes of the global batch. WEAK: it grows with the devices. STRONG: it stays as the spec has it. FREE: the
-         *     spec frees it, so it is searched at every node count.
-         * @enum {string}
-         */
+        /** @enum {string} */
         Scaling: "weak" | "strong" | "free";
-        /**
-         * Schedule
-         * @description The order of forward and backward micro-batches in a pipeline.
-         *
-         *     interleaved: Narayanan et al. 2021; zero_bubble (ZB1P) and zbv (ZB-V): Qi et al. 2023.
-         * @enum {string}
-         */
+        /** @enum {string} */
         Schedule: "gpipe" | "1f1b" | "interleaved" | "zero_bubble" | "zbv";
-        /**
-         * Scope
-         * @description What a token allows. COMMAND: a spec may name what is executed, and files. ADMIN contains all others.
-         * @enum {string}
-         */
+        /** @enum {string} */
         Scope: "read" | "launch" | "command" | "admin";
-        /**
-         * Sensitivity
-         * @description plans: distinct ones that were measured. importances: of the knobs that took several values among them, the
-         *     largest first; empty for the reason in `nothing`.
-         */
         Sensitivity: {
-            /**
-             * Importances
-             * @default []
-             */
+            /** @default [] */
             importances: components["schemas"]["Importance"][];
-            /**
-             * Method
-             * @default fANOVA
-             */
+            /** @default fANOVA */
             method: string;
-            /**
-             * Nothing
-             * @default
-             */
+            /** @default  */
             nothing: string;
-            /** Plans */
             plans: number;
         };
-        /**
-         * SourceView
-         * @description A campaign that the answer rests on, with its own best plan, which was measured (or simulated) there. differs: in
-         *     what it is not what was asked for; empty where it is. confirmed: it was measured twice.
-         */
         SourceView: {
-            /** Campaign */
             campaign: string;
-            /** Cluster */
             cluster: string;
-            /** Confirmed */
             confirmed: boolean;
-            /** Differs */
             differs: string[];
-            /** Model */
             model: string;
-            /** Nodes */
             nodes: number;
-            /** Plan Key */
             plan_key: string;
-            /** Software */
             software: {
                 [key: string]: string;
             };
             tokens_per_s: components["schemas"]["Estimate"];
-            /** Trial */
             trial: number;
         };
-        /**
-         * SpaceView
-         * @description A space: combinations spanned, legal plans, and how many combinations each rule rejects (they overlap).
-         */
         SpaceView: {
-            /** Combinations */
             combinations: number;
-            /** Dimensions */
             dimensions: {
                 [key: string]: unknown[];
             };
-            /** Legal */
             legal: number;
-            /** Rejected */
             rejected: {
                 [key: string]: number;
             };
         };
-        /**
-         * Span
-         * @description The ends of what may be.
-         */
         Span: {
-            /** High */
             high: number;
-            /** Low */
             low: number;
         };
-        /**
-         * SpeedView
-         * @description How fast a plan is predicted to be, with 95 % intervals. tokens_per_s: of the whole cluster. mfu: a share.
-         */
         SpeedView: {
-            /** Mfu */
             mfu: number;
-            /** Parts S */
             parts_s: {
                 [key: string]: number;
             };
             step_s: components["schemas"]["Estimate"];
-            /** Tflops Per Device */
             tflops_per_device: number;
             tokens_per_s: components["schemas"]["Estimate"];
         };
-        /**
-         * Standing
-         * @description What the answer's numbers are. MEASURED: of this plan, there. PROJECTED: predicted from what was measured nearby.
-         *     SIMULATED: made up, of campaigns on no device.
-         * @enum {string}
-         */
+        /** @enum {string} */
         Standing: "measured" | "projected" | "simulated";
-        /**
-         * StepCheck
-         * @description Over all forecasts. within: the share of measured times inside of their 95 % intervals. median_error: of
-         *     |measured / expected - 1|. spearman: the rank correlation; None for one forecast, or where all are equal.
-         */
         StepCheck: {
-            /** Median Error */
             median_error: number;
-            /** Spearman */
             spearman: number | null;
-            /** Trials */
             trials: number;
-            /** Within */
             within: number;
         };
-        /**
-         * Straggler
-         * @description The rank that computes slower than its peers, by this ratio.
-         */
         Straggler: {
-            /** Rank */
             rank: number;
-            /** Ratio */
             ratio: number;
         };
-        /** SummaryBaselineView */
         SummaryBaselineView: {
             objective: components["schemas"]["ObjectiveView"];
-            /** Step Time S */
             step_time_s: number;
-            /** Trial */
             trial: number;
         };
-        /**
-         * SummaryBestView
-         * @description The recommended setting. trial: the one that chose it; the numbers are of its second run where there is one.
-         *     gain_over_baseline: a ratio of speeds minus 1; null without a measured baseline.
-         */
         SummaryBestView: {
             gain_over_baseline: components["schemas"]["Estimate"] | null;
             objective: components["schemas"]["ObjectiveView"];
-            /** Plan Key */
             plan_key: string;
-            /** Step Time S */
             step_time_s: number;
-            /** Trial */
             trial: number;
         };
-        /**
-         * SummaryView
-         * @description done: trials that have ended; confirmations: those of them that ran a setting again, beyond the budget;
-         *     in_flight: those that were sent and have not; failed: those that ended without a speed and not by intent, and
-         *     failures: the same by cause. budget: null where it sets no limit. device_hours: of jobs that have ended. best: null
-         *     before anything was measured.
-         */
         SummaryView: {
             baseline: components["schemas"]["SummaryBaselineView"] | null;
             best: components["schemas"]["SummaryBestView"] | null;
             budget: components["schemas"]["Budget"];
-            /** Confirmations */
             confirmations: number;
-            /** Device Hours */
             device_hours: number;
-            /** Done */
             done: number;
-            /** Failed */
             failed: number;
-            /** Failures */
             failures: {
                 [key: string]: number;
             };
-            /** In Flight */
             in_flight: number;
         };
-        /**
-         * TimePart
-         * @description Where a step's time goes; what runs beside computation without lengthening it is in none.
-         *
-         *     COMPUTE: forward and backward passes. RECOMPUTE: activations computed again. TP, CP, EP: collectives in the layers.
-         *     SEND_RECEIVE: between stages. BUBBLE: stages idle while the pipeline fills and drains. DP: gradients' reduction and
-         *     ZeRO's gathers. OPTIMIZER: the update.
-         * @enum {string}
-         */
+        /** @enum {string} */
         TimePart: "compute" | "recompute" | "tp" | "cp" | "ep" | "send_receive" | "bubble" | "dp" | "optimizer";
-        /**
-         * TrialBrief
-         * @description A trial by its last attempt. failure: why it failed; null for one that did not. objective: the campaign's, by
-         *     this run alone. peak_memory_bytes: of tensors, on the most loaded rank. headroom_bytes: what the fullest rank left
-         *     of its device. device_seconds: of jobs that have ended, over all attempts; attempts: how many there were. All
-         *     measured numbers are null where nothing was measured. The whole trial has the rest.
-         */
         TrialBrief: {
-            /** Attempts */
             attempts: number;
-            /** Device Seconds */
             device_seconds: number;
             expectation: components["schemas"]["Expectation"] | null;
             failure: components["schemas"]["Cause"] | null;
-            /** Finished At */
             finished_at: string | null;
-            /** Headroom Bytes */
             headroom_bytes: number | null;
-            /** Nodes */
             nodes: string[];
-            /** Number */
             number: number;
             objective: components["schemas"]["Estimate"] | null;
             origin: components["schemas"]["Origin"];
-            /** Peak Memory Bytes */
             peak_memory_bytes: number | null;
             plan: components["schemas"]["Plan"];
-            /** Plan Key */
             plan_key: string;
-            /**
-             * Planned At
-             * Format: date-time
-             */
+            /** Format: date-time */
             planned_at: string;
-            /** Reason */
             reason: string;
-            /** Started At */
             started_at: string | null;
             state: components["schemas"]["TrialState"];
-            /** Step Time High S */
             step_time_high_s: number | null;
-            /** Step Time Low S */
             step_time_low_s: number | null;
-            /** Step Time S */
             step_time_s: number | null;
-            /** Submitted At */
             submitted_at: string | null;
-            /** Tokens Per S Per Device */
             tokens_per_s_per_device: number | null;
             verdict: components["schemas"]["Verdict"] | null;
         };
-        /** TrialBriefPage */
         TrialBriefPage: {
-            /** Next Page Token */
             next_page_token: string | null;
-            /** Trials */
             trials: components["schemas"]["TrialBrief"][];
         };
-        /** TrialPage */
         TrialPage: {
-            /** Next Page Token */
             next_page_token: string | null;
-            /** Trials */
             trials: components["schemas"]["TrialView"][];
         };
-        /**
-         * TrialState
-         * @description PLANNED is written before anything is sent, SUBMITTED after the runner took it, DONE with an outcome.
-         * @enum {string}
-         */
+        /** @enum {string} */
         TrialState: "planned" | "submitted" | "running" | "done";
-        /**
-         * TrialView
-         * @description A trial; measurement and partial are those of its last attempt. expectation: what the search expected of the plan
-         *     when it chose it; null for the baseline, for a confirmation, and where it expected nothing.
-         */
         TrialView: {
-            /** Attempts */
             attempts: components["schemas"]["AttemptView"][];
             expectation: components["schemas"]["Expectation"] | null;
             measurement: components["schemas"]["MeasurementView"] | null;
-            /** Number */
             number: number;
             origin: components["schemas"]["Origin"];
             partial: components["schemas"]["PartialView"] | null;
             plan: components["schemas"]["Plan"];
-            /** Plan Key */
             plan_key: string;
             state: components["schemas"]["TrialState"];
             verdict: components["schemas"]["Verdict"] | null;
         };
         TrialsAnswer: components["schemas"]["TrialPage"] | components["schemas"]["TrialBriefPage"];
-        /**
-         * Used
-         * @description How much a token uses now of its quotas, by the same names.
-         */
         Used: {
-            /** Campaigns */
             campaigns: number;
-            /** Device Hours */
             device_hours: number;
-            /** Trials */
             trials: number;
         };
-        /**
-         * Verdict
-         * @description What became of a trial. A state says how far a trial is, a verdict how it ended.
-         * @enum {string}
-         */
+        /** @enum {string} */
         Verdict: "ok" | "oom" | "crashed" | "timed_out" | "pruned" | "cancelled" | "lost" | "illegal";
-        /**
-         * Violation
-         * @description One rule that one Plan breaks.
-         */
         Violation: {
-            /** Constraint */
             constraint: string;
-            /** Message */
             message: string;
-            /** Reason */
             reason: string;
         };
-        /**
-         * Wall
-         * @description Where one kind of scaling stops to pay. nodes None: nowhere among the node counts that were asked for.
-         */
         Wall: {
-            /** Nodes */
             nodes: number | null;
             scaling: components["schemas"]["Scaling"];
-            /** Sentence */
             sentence: string;
         };
-        /**
-         * WhoamiView
-         * @description The token that was sent. loopback: none was, and programs on this machine are trusted. quotas: null is no limit;
-         *     campaigns: active at once, trials: planned within 24 h, device_hours: within 30 days. used: as they are counted.
-         */
         WhoamiView: {
-            /** Expires At */
             expires_at: string | null;
-            /** Loopback */
             loopback: boolean;
-            /** Name */
             name: string;
             quotas: components["schemas"]["Quotas"];
-            /** Scopes */
             scopes: components["schemas"]["Scope"][];
             used: components["schemas"]["Used"];
         };
-        /**
-         * WhyView
-         * @description Why a plan is not the best one, or that it is. violations: the rules that it breaks. trial: the one of the
-         *     campaign that has this plan. prediction: null where the formulas say nothing of it, for the reason in `unpredicted`.
-         *     rank: its place by prediction among `of` legal plans, or the place that it would have. differences_s: seconds per
-         *     step that a part takes more than with `best`, the plan predicted best; the largest first.
-         */
         WhyView: {
             basis: components["schemas"]["BasisView"];
             best: components["schemas"]["PredictionView"];
-            /** Differences S */
             differences_s: {
                 [key: string]: number;
             };
-            /** Legal */
             legal: boolean;
-            /** Of */
             of: number;
             plan: components["schemas"]["Plan"];
-            /** Plan Key */
             plan_key: string;
             prediction: components["schemas"]["PredictionView"] | null;
-            /** Rank */
             rank: number | null;
-            /** Trial */
             trial: number | null;
-            /** Unpredicted */
             unpredicted: string;
-            /** Violations */
             violations: components["schemas"]["Violation"][];
         };
-        /**
-         * WindowView
-         * @description Some trials in the order of planning. rate: the share that failed.
-         */
         WindowView: {
-            /** Failed */
             failed: number;
-            /** First */
             first: number;
-            /** Last */
             last: number;
-            /** Rate */
             rate: number;
-            /** Trials */
             trials: number;
-            /** Verdicts */
             verdicts: {
                 [key: string]: number;
             };
         };
-        /**
-         * WinnerView
-         * @description One of the best plans. savings_s: seconds per step that each part takes less than with the rival, the largest
-         *     first; parts and savings rest on `evidence`.
-         */
         WinnerView: {
             evidence: components["schemas"]["Evidence"] | null;
-            /** Gain */
             gain: number | null;
-            /** Parts */
             parts: components["schemas"]["PartTime"][];
             plan: components["schemas"]["Plan"];
-            /** Plan Key */
             plan_key: string;
-            /** Rank */
             rank: number;
-            /** Rival */
             rival: string | null;
-            /** Rival Trial */
             rival_trial: number | null;
-            /** Savings S */
             savings_s: {
                 [key: string]: number;
             };
-            /** Step S */
             step_s: number;
-            /** Trial */
             trial: number;
-            /** Words */
             words: string;
         };
     };
