@@ -25,9 +25,8 @@ from meshtune.api.summaries import TOP, Summaries
 from meshtune.api.worker import Worker
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.listing import Stamp
-from meshtune.tuner.results.pareto import front_of
 from meshtune.tuner.results.ranking import Ranked, completed, numbers_of
-from meshtune.tuner.results.recommendation import recommend_among
+from meshtune.tuner.results.recommendation import front_of, recommend_among
 from meshtune.tuner.store import Store
 
 # The events that change what trials teach; a job that is sent or begins to run teaches nothing yet.

@@ -19,10 +19,9 @@ from meshtune.api.requests.access import (
 )
 from meshtune.api.routes.common import show_campaign
 from meshtune.api.schemas.campaigns import CampaignView, spec_document
-from meshtune.api.schemas.quote import QuoteView, quote_view
 from meshtune.runners.documents import plain
 from meshtune.tuner.prediction.predict import Basis
-from meshtune.tuner.prediction.quote import make_quote
+from meshtune.tuner.prediction.quote import Quote, make_quote
 from meshtune.tuner.service import deletion
 from meshtune.tuner.specs.merge import changed_document
 from meshtune.tuner.specs.read import read_spec
@@ -40,7 +39,7 @@ CREATED: dict[int | str, dict[str, Any]] = {
     dependencies=[launches_unless_dry],
     openapi_extra=SPEC_BODY,
     responses={
-        200: {"model": QuoteView, "description": "The quote of a dry run"},
+        200: {"model": Quote, "description": "The quote of a dry run"},
         **CREATED,
         **problems(409, 413, 415),
     },
@@ -59,7 +58,7 @@ def create_campaign(
     """
     if dry_run:
         with ONE_SPACE:
-            quote = quote_view(make_quote(*read_spec(document, service.home), Basis()))
+            quote = make_quote(*read_spec(document, service.home), Basis())
         return JSONResponse(plain(quote))
     with ONE_SPACE:
         campaign = service.create(document, caller.name)

@@ -12,14 +12,13 @@ from meshtune.api.makers import Turns, make
 from meshtune.api.openapi import SPEC_BODY, problems
 from meshtune.api.reading import PolledHandle, ReadingHandle
 from meshtune.api.requests.access import HarmlessSpec, reads
-from meshtune.api.schemas.analysis import AnalysisView
 from meshtune.api.schemas.campaigns import CampaignView, EventView, SpaceView, campaign_view, event_view, space_view
-from meshtune.api.schemas.quote import QuoteView, quote_view
 from meshtune.api.summaries import summary_of
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.space import space_of
 from meshtune.tuner.prediction.predict import Basis
-from meshtune.tuner.prediction.quote import make_quote
+from meshtune.tuner.prediction.quote import Quote, make_quote
+from meshtune.tuner.results.analysis.analysis import Analysis
 from meshtune.tuner.service.loop import Driver
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.read import read_spec
@@ -29,7 +28,7 @@ router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(422, 5
 
 @router.get(
     "/campaigns/{campaign_id}/analysis",
-    response_model=AnalysisView,
+    response_model=Analysis,
     responses=problems(404) | NOT_MODIFIED,
     tags=["trials"],
 )
@@ -59,10 +58,10 @@ def count_space(document: HarmlessSpec, service: ServiceHandle) -> SpaceView:
 
 
 @router.post("/estimates", openapi_extra=SPEC_BODY, responses=problems(413, 415), tags=["spaces"])
-def estimate_campaign(document: HarmlessSpec, service: ServiceHandle) -> QuoteView:
+def estimate_campaign(document: HarmlessSpec, service: ServiceHandle) -> Quote:
     """What a campaign of this spec will meet and cost, predicted without any measurement; nothing is started."""
     with ONE_SPACE:
-        return quote_view(make_quote(*read_spec(document, None), Basis()))
+        return make_quote(*read_spec(document, None), Basis())
 
 
 @router.get("/campaigns/{campaign_id}/events", responses=problems(404), tags=["campaigns"])

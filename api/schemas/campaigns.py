@@ -23,9 +23,8 @@ from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.step_parts import PartTime, time_by_part
 from meshtune.tuner.campaign.summary import Summary
 from meshtune.tuner.campaign.trial import Origin
-from meshtune.tuner.results.pareto import front_of
 from meshtune.tuner.results.ranking import Confirmation, Ranked
-from meshtune.tuner.results.recommendation import Recommendation
+from meshtune.tuner.results.recommendation import Recommendation, front_of
 from meshtune.tuner.specs.read import FREE
 
 
@@ -209,7 +208,7 @@ def space_view(space: Space) -> SpaceView:
     return SpaceView(
         combinations=space.counts.combinations,
         legal=space.counts.legal,
-        rejected=dict(space.counts.broken),
+        rejected=dict(space.counts.rejected),
         dimensions={name: list(values) for name, values in space.dimensions.items()},
     )
 

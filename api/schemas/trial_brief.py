@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from pydantic_core import to_json
@@ -113,7 +113,7 @@ def _numbers(spec: CampaignSpec, yardstick: Yardstick, measured: Digest) -> dict
         "step_time_s": measured.median_s,
         "step_time_low_s": measured.low_s,
         "step_time_high_s": measured.high_s,
-        "objective": objective.document(),
+        "objective": asdict(objective),
         "tokens_per_s_per_device": measured.tokens_per_s_per_device,
         "peak_memory_bytes": max(measured.peak_memory_bytes, default=None),
         "headroom_bytes": None if fullest is None else spec.cluster.device.memory_bytes - fullest,

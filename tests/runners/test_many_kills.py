@@ -183,9 +183,7 @@ def assert_nothing_left_behind(lab, memory_before: set[str], ports_before: set[s
     assert not set.intersection(*looks)
 
 
-@pytest.mark.parametrize(
-    "jobs", [pytest.param(80, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("jobs", [pytest.param(80, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.long)])
 def test_many_jobs_end_as_they_were_made_to_and_leave_nothing(local, jobs):
     memory_before, ports_before = shared_memory(), listening()
     local.runner = local.open(slots=SLOTS)

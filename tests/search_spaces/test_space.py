@@ -339,9 +339,9 @@ def test_the_counts_say_how_many_each_rule_rejects(make_setting):
     # 8 devices: pp 3 never multiplies up nor divides 8 layers; dp 8 and 12 sequences do not go together
     assert space.counts.combinations == 4
     assert space.counts.legal == 1
-    assert space.counts.broken["devices"] == space.counts.broken["pp-layers"] == 2
-    assert set(space.counts.broken) <= {constraint.name for constraint in CONSTRAINTS}
-    assert 0 not in space.counts.broken.values()
+    assert space.counts.rejected["devices"] == space.counts.rejected["pp-layers"] == 2
+    assert set(space.counts.rejected) <= {constraint.name for constraint in CONSTRAINTS}
+    assert 0 not in space.counts.rejected.values()
 
 
 def test_a_million_combinations_take_seconds(make_setting):

@@ -10,9 +10,8 @@ from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.spec import Objective
 from meshtune.tuner.campaign.trial import Origin
-from meshtune.tuner.results.pareto import alternatives, front_of
 from meshtune.tuner.results.ranking import Ranked, rank
-from meshtune.tuner.results.recommendation import recommend
+from meshtune.tuner.results.recommendation import alternatives, front_of, recommend
 
 GIB = 2**30
 CLUSTER = {"preset": "local-cpu", "device": {"memory_bytes": 64 * GIB}}

@@ -397,7 +397,7 @@ def test_a_quote_is_plain_json_and_a_page():
     assert document["space"] == {
         "combinations": space.counts.combinations,
         "legal": len(space),
-        "rejected": dict(space.counts.broken),
+        "rejected": dict(space.counts.rejected),
     }
     assert Plan(**document["best"][0]["plan"]) == found.best[0].plan
     assert document["cost"]["trials"] == 5

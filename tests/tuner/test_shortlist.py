@@ -11,9 +11,8 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.spec import Objective
 from meshtune.tuner.campaign.summary import Score
 from meshtune.tuner.campaign.trial import Origin
-from meshtune.tuner.results.pareto import front_of
 from meshtune.tuner.results.ranking import rank
-from meshtune.tuner.results.recommendation import recommend_among
+from meshtune.tuner.results.recommendation import front_of, recommend_among
 from meshtune.tuner.results.shortlist import shortlist
 
 GIB = 2**30

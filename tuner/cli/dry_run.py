@@ -17,7 +17,7 @@ from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import job_name
-from meshtune.tuner.cli.render.quote import quote_page
+from meshtune.tuner.cli.render.quote import quote_parts
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import make_quote
 from meshtune.tuner.results.export import job_of, job_script
@@ -29,7 +29,7 @@ CAMPAIGN = "dry-run"
 def rehearsal(spec: CampaignSpec, space: Space, home: Path) -> Iterator[str]:
     """Paragraphs, from the quote to the job script."""
     quote = make_quote(spec, space, Basis())
-    yield from (part.plain for part in quote_page(quote) if isinstance(part, Text))
+    yield from (part.plain for part in quote_parts(quote) if isinstance(part, Text))
     plan = spec.baseline or quote.best[0].plan
     name = job_name(CAMPAIGN, 0, 1)
     job = job_of(spec, plan, name, Home(home.absolute()).job(CAMPAIGN, name))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import typer
-from rich.text import Text
 
+from meshtune.runners.documents import plain
 from meshtune.tuner.campaign.space import space_of
 from meshtune.tuner.cli.common import find_campaign, open_service
 from meshtune.tuner.cli.options import DEFAULT_HOME, CampaignId, DatabaseOption, HomeOption, JsonOption, print_json
-from meshtune.tuner.cli.render.analysis import analysis_page
-from meshtune.tuner.cli.render.terminal import console
+from meshtune.tuner.cli.render.analysis import analysis_parts
+from meshtune.tuner.cli.render.terminal import print_parts
 from meshtune.tuner.results.analysis.analysis import analyse
 
 analysis_app = typer.Typer()
@@ -25,8 +25,6 @@ def analyze(
         trials = service.store.trials(chosen.id)
     found = analyse(chosen, space_of(chosen.spec), trials)
     if as_json:
-        print_json(found.document())
-        return
-    for part in analysis_page(found):
-        # Only tables are cut to the width.
-        console.print(part, soft_wrap=isinstance(part, Text))
+        print_json(plain(found))
+    else:
+        print_parts(analysis_parts(found))

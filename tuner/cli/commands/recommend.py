@@ -7,15 +7,16 @@ from typing import Annotated
 
 import typer
 
+from meshtune.runners.documents import plain
 from meshtune.tuner.cli.common import Refused, open_service
 from meshtune.tuner.cli.options import DEFAULT_HOME, DatabaseOption, HomeOption, JsonOption, print_json
-from meshtune.tuner.cli.render.recommendation import recommendation_page
+from meshtune.tuner.cli.render.recommendation import recommendation_lines
 from meshtune.tuner.cli.render.terminal import console
 from meshtune.tuner.results.known_best import (
-    MOST_CAMPAIGNS,
+    MAX_CAMPAIGNS,
+    CampaignRecords,
     NothingKnown,
     Question,
-    Records,
     best_measured,
     environment_text,
     software_versions,
@@ -50,15 +51,15 @@ def recommend(
         simulated=simulated,
     )
     with open_service(home, db) as service:
-        records = Records(service.store.readable_campaigns(limit=MOST_CAMPAIGNS), service.store.trials)
+        records = CampaignRecords(service.store.readable_campaigns(limit=MAX_CAMPAIGNS), service.store.trials)
         try:
             found = best_measured(question, records) or best_projected(question, records)
         except NothingKnown as nothing:
             raise Refused(str(nothing)) from None
     if as_json:
-        print_json(found.document())
+        print_json(plain(found))
     elif as_env:
         sys.stdout.write(environment_text(found))
     else:
-        for line in recommendation_page(found):
+        for line in recommendation_lines(found):
             console.print(line, soft_wrap=True)

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
+from meshtune.runners.documents import plain
 from meshtune.tuner.campaign.units import number
 from meshtune.tuner.cli.common import find_campaign, open_service
 from meshtune.tuner.cli.options import DEFAULT_HOME, CampaignId, DatabaseOption, HomeOption, JsonOption, print_json
 from meshtune.tuner.cli.render.terminal import console, errors
 from meshtune.tuner.results.export import NothingToExport, choose
-from meshtune.tuner.results.revalidation import Again, judge, to_measure
+from meshtune.tuner.results.revalidation import Remeasured, judge, to_measure
 from meshtune.tuner.service.remeasure import remeasure
 
 remeasure_app = typer.Typer()
@@ -69,18 +70,19 @@ def revalidate(
         outcomes = [outcome for _, outcome in remeasure(service, chosen, [entry.trial for entry in entries])]
     found = judge(chosen, trials, entries, outcomes)
     if as_json:
-        print_json(found.document())
+        print_json(plain(found))
     else:
         for name, one in (("optimum", found.optimum), ("runner-up", found.rival)):
             if one is not None:
                 console.print(f"{name}, trial {one.trial}: {_line(one)}", soft_wrap=True)
-        changes = found.optimum.software.items()
+        changes = found.optimum.software_changes.items()
         versions = ", ".join(f"{name} {before} -> {now}" for name, (before, now) in changes)
         console.print(f"software: {versions or 'as recorded'}", soft_wrap=True)
-        console.print(str(found), style="green" if found.stands else "red", soft_wrap=True)
+        console.print(found.words, style="green" if found.stands else "red", soft_wrap=True)
     raise typer.Exit(0 if found.stands else 1)
 
 
-def _line(one: Again) -> str:
-    now = f"{one.outcome.verdict}: {one.outcome.reason}" if one.now is None else number(one.now)
-    return f"{one.plan_key}: recorded {number(one.before)}, now {now} tokens/s/device"
+def _line(one: Remeasured) -> str:
+    speeds = one.tokens_per_s_per_device
+    now = f"{one.verdict}: {one.reason}" if speeds.now is None else number(speeds.now)
+    return f"{one.plan_key}: recorded {number(speeds.recorded)}, now {now} tokens/s/device"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -87,8 +88,13 @@ def print_campaign(campaign: Campaign, service: Service) -> None:
 
 
 def print_trial(trial: Trial) -> None:
-    """Print everything of one trial; only tables are cut to the width."""
-    for part in trial_page(trial).renderables:
+    """Print everything of one trial."""
+    print_parts(trial_page(trial).renderables)
+
+
+def print_parts(parts: Iterable[RenderableType]) -> None:
+    """Print tables and lines; only tables are cut to the width."""
+    for part in parts:
         console.print(part, soft_wrap=isinstance(part, Text))
 
 
