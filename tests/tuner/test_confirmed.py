@@ -9,7 +9,7 @@ import pytest
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.trial import Origin, TrialState
 from meshtune.tuner.results.export import best_document, choose, ranked_document
-from meshtune.tuner.results.ranking import rank, reproduction
+from meshtune.tuner.results.ranking import rank, run_variance
 from meshtune.tuner.results.recommendation import recommend
 
 BASELINE, SEARCH, CONFIRMATION = Origin.BASELINE, Origin.SEARCH, Origin.CONFIRMATION
@@ -82,8 +82,8 @@ def test_every_interval_covers_what_differs_between_runs_once_that_is_known(camp
         if entry.trial.origin is not BASELINE:
             assert log((1 + entry.gain.value) / (1 + entry.gain.low)) == pytest.approx(width * sqrt(2))
     assert all(entry.objective.high < 1.002 * entry.objective.value for entry in rank(campaign(), once))
-    assert reproduction(rank(campaign(), once)) is None
-    assert reproduction(rank(campaign(), again)).log_sd == pytest.approx(sd)
+    assert run_variance(rank(campaign(), once)) is None
+    assert run_variance(rank(campaign(), again)).log_sd == pytest.approx(sd)
 
 
 def test_the_memory_left_is_that_of_the_fuller_run(campaign, make):

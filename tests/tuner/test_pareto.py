@@ -11,7 +11,7 @@ from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.spec import Objective
 from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.results.ranking import Ranked, rank
-from meshtune.tuner.results.recommendation import alternatives, front_of, recommend
+from meshtune.tuner.results.recommendation import front_of, recommend
 
 GIB = 2**30
 CLUSTER = {"preset": "local-cpu", "device": {"memory_bytes": 64 * GIB}}
@@ -91,20 +91,6 @@ def test_the_front_is_its_definition(make, points):
     }
     front = [(entry.tokens_per_s.value, entry.headroom_bytes) for entry in front_of(ranking)]
     assert front == sorted(unbeaten, reverse=True)
-
-
-def test_alternatives_give_up_speed_and_gain_headroom(campaign, trials):
-    ranking = rank(campaign(), trials((1.0, 20), (0.46, 48), (0.5, 36)))
-    found = alternatives(front_of(ranking), ranking[0])
-    assert numbers(one.entry for one in found) == [2, 0]
-    assert (found[0].slower, found[0].more_headroom_bytes) == (pytest.approx(0.08), 12 * GIB)
-    assert str(found[0]) == f"{ranking[1].trial.plan.key}: 8.0 % slower, 12 GiB more headroom"
-    assert alternatives(front_of(ranking), ranking[2]) == []
-
-
-def test_a_choice_off_the_front_is_told_no_faster_alternative(campaign, trials):
-    ranking = rank(campaign(), trials((1.0, 20), (0.5, 30), (0.6, 40)))
-    assert numbers(one.entry for one in alternatives(front_of(ranking), ranking[1])) == [0]
 
 
 # The recommendation

@@ -10,12 +10,13 @@ from itertools import pairwise
 import pytest
 from rich.console import Console
 
+from meshtune.runners.documents import plain
 from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.physics.calibration import UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.constants import DEFAULTS
 from meshtune.tuner.campaign.space import build_space
-from meshtune.tuner.cli.render.scaling import projection_page
+from meshtune.tuner.cli.render.scaling import projection_parts
 from meshtune.tuner.prediction.predict import Basis, foresee, learn, training_of
 from meshtune.tuner.prediction.scaling import Scaling, make_projection, node_counts
 from meshtune.tuner.specs.read import read_spec
@@ -89,7 +90,7 @@ def test_a_row_is_the_best_plan_of_the_space_at_its_node_count():
     space = build_space(spec.space, spec.model, cluster, 32, TorchWorkload({}))
     outlook = foresee(replace(training_of(spec), cluster=cluster), space.columns, SURE.calibration)
     assert row.best == outlook.of(space.index_of(row.best.plan), row.best.plan)
-    assert outlook.score.max() == pytest.approx(row.best.fits * row.best.speed.tokens_per_s.value)
+    assert outlook.score.max() == pytest.approx(row.best.p_fits * row.best.speed.tokens_per_s.value)
 
 
 def test_the_reference_is_always_there_and_has_efficiency_one():
@@ -231,18 +232,18 @@ def test_the_measured_best_stands_beside_its_prediction(make):
     trials = [make.trial(0, make.measurement(2.0), plan=plan), make.trial(1, make.measurement(1.0), plan=plan)]
     basis = learn("toy-1", spec, trials)
     found = make_projection(spec, basis, [2, 4], trials=trials)
-    assert (found.measured.trial, found.measured.tokens_per_s) == (1, pytest.approx(1024))
-    assert found.measured.plan_key == plan.key
+    assert (found.measured_best.trial, found.measured_best.tokens_per_s) == (1, pytest.approx(1024))
+    assert found.measured_best.plan_key == plan.key
     predicted = rows(found, Scaling.WEAK)[0].best.speed.tokens_per_s.value
-    assert found.measured.predicted_tokens_per_s == pytest.approx(predicted)
-    text = shown(projection_page(found))
+    assert found.measured_best.predicted_tokens_per_s == pytest.approx(predicted)
+    text = shown(projection_parts(found))
     assert "measured best: trial 1" in text
     assert "calibrated by 2 step times, " in text
 
 
 def test_a_projection_is_plain_json_and_a_page():
     found = projected(nodes=[2, 32], tokens=1e12)
-    document = json.loads(json.dumps(found.document(), allow_nan=False))
+    document = json.loads(json.dumps(plain(found), allow_nan=False))
     assert [(row["scaling"], row["nodes"]) for row in document["rows"]] == [
         ("weak", 2),
         ("weak", 32),
@@ -250,7 +251,7 @@ def test_a_projection_is_plain_json_and_a_page():
         ("strong", 32),
     ]
     assert document["rows"][-1]["best"] is None
-    text = shown(projection_page(found))
+    text = shown(projection_parts(found))
     assert "Strong scaling: the global batch stays" in text
     assert "days for 1e+12 tokens" in text
     assert found.walls[1].sentence in text

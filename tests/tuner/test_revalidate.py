@@ -77,7 +77,7 @@ def test_a_plan_that_does_not_train_as_the_baseline_is_no_runner_up(lab, make):
 def test_an_optimum_as_fast_as_it_was_stands(campaign, trials, ok):
     found = judged(campaign, trials(), ok(1.0), ok(1.1))
     assert (found.finding, found.stands) == (Finding.STANDS, True)
-    assert str(found) == "stands: +0.0 % (-0.2 to +0.2 %) against the record"
+    assert found.words == "stands: +0.0 % (-0.2 to +0.2 %) against the record"
 
 
 def test_an_optimum_that_became_faster_stands(campaign, trials, ok):
@@ -88,7 +88,7 @@ def test_a_cluster_that_became_slower_is_told_with_its_interval(campaign, trials
     found = judged(campaign, trials(), ok(1.25), ok(1.4))
     assert (found.finding, found.stands) == (Finding.SLOWER, False)
     assert found.optimum.change.value == pytest.approx(-0.2)
-    assert str(found) == "slower by 20.0 % (19.8 to 20.2 %) than it was"
+    assert found.words == "slower by 20.0 % (19.8 to 20.2 %) than it was"
 
 
 def test_a_loss_within_the_tolerance_or_the_noise_is_none(campaign, trials, ok):
@@ -106,7 +106,7 @@ def test_a_runner_up_that_is_surely_better_now_says_to_tune_again(campaign, tria
     found = judged(campaign, trials(), ok(1.0), ok(0.8))
     assert (found.finding, found.stands) == (Finding.OVERTAKEN, False)
     assert found.lead.value == pytest.approx(0.25)
-    assert str(found).startswith(f"the runner-up, {SECOND.key}, is better now by 25.0 % (24.8 to 25.3 %): tune again")
+    assert found.words.startswith(f"the runner-up, {SECOND.key}, is better now by 25.0 % (24.8 to 25.3 %): tune again")
 
 
 def test_a_runner_up_that_is_better_by_less_than_counts_changes_nothing(campaign, trials, ok):
@@ -127,17 +127,17 @@ def test_a_runner_up_that_fails_now_changes_nothing(campaign, trials, ok):
 )
 def test_an_optimum_that_measures_nothing_does_not_stand(campaign, trials, ok, verdict, finding, words):
     found = judged(campaign, trials(), Outcome(verdict=verdict, reason="it broke"), ok(1.1))
-    assert (found.finding, found.stands, str(found)) == (finding, False, words)
-    assert found.document()["optimum"]["tokens_per_s_per_device"]["now"] is None
+    assert (found.finding, found.stands, found.words) == (finding, False, words)
+    assert found.optimum.tokens_per_s_per_device.now is None
 
 
 def test_versions_that_changed_are_told(campaign, trials, ok):
     before, now = {"torch": "2.12", "driver": "570", "python": "3.11"}, {"torch": "2.13", "driver": "570", "nccl": "3"}
     found = judged(campaign, trials(software=before), ok(1.0, software=now), ok(1.1))
-    assert found.document()["optimum"]["software_changes"] == {
-        "nccl": ["unknown", "3"],
-        "python": ["3.11", "unknown"],
-        "torch": ["2.12", "2.13"],
+    assert found.optimum.software_changes == {
+        "nccl": ("unknown", "3"),
+        "python": ("3.11", "unknown"),
+        "torch": ("2.12", "2.13"),
     }
 
 
