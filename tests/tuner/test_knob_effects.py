@@ -8,6 +8,7 @@ from math import sqrt
 
 import numpy as np
 import pytest
+import toy
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.columns import columns_of
@@ -23,19 +24,7 @@ from meshtune.tuner.results.analysis.knob_effects import (
 )
 from meshtune.tuner.specs.read import read_spec
 
-LINK = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e11}
-DEVICE = {
-    "name": "toy",
-    "kind": "cuda",
-    "memory_bytes": 2**36,
-    "peak_flops": {"float16": 1e14, "float32": 1e12},
-    "memory_bandwidth_bytes_per_s": 1e12,
-}
-SPEC = {
-    "name": "toy",
-    "model": {"preset": "gpt-micro", "layers": 16, "hidden": 2048, "ffn": 8192},
-    "cluster": {"nodes": 2, "devices_per_node": 4, "device": DEVICE, "node_link": LINK, "network_link": LINK},
-    "global_batch_size": 64,
+SPEC = toy.SPEC | {
     "space": {
         "tp": [1, 2, 4],
         "pp": [1, 2],
@@ -44,10 +33,7 @@ SPEC = {
         "recompute": ["none", "full"],
         "vpp": [1, 2, 4],
         "schedule": ["1f1b", "interleaved"],
-    },
-    "workload": {"kind": "simulated", "framework": "megatron-deepspeed"},
-    "runner": "simulated",
-    "budget": {"trials": 6},
+    }
 }
 
 

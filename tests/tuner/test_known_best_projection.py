@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import log
 
 import pytest
+import toy
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.columns import columns_of
@@ -19,16 +20,8 @@ from meshtune.tuner.results.known_best import CampaignRecords, NothingKnown, Pro
 from meshtune.tuner.results.known_best_projection import best_projected
 from meshtune.tuner.search.warm_start import OTHER_FAMILY, OTHER_RELEASE
 
-LINK = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e11}
-DEVICE = {
-    "name": "toy",
-    "kind": "cuda",
-    "memory_bytes": 2**36,
-    "peak_flops": {"float32": 1e14},
-    "memory_bandwidth_bytes_per_s": 1e12,
-}
-MODEL = {"preset": "gpt-micro", "layers": 16, "hidden": 2048, "ffn": 8192, "seq_len": 512}
-CLUSTER = {"name": "hpc", "devices_per_node": 4, "device": DEVICE, "node_link": LINK, "network_link": LINK}
+MODEL = toy.SPEC["model"] | {"seq_len": 512}
+CLUSTER = toy.CLUSTER | {"device": toy.DEVICE | {"peak_flops": {"float32": 1e14}}}
 DEFAULTS = (("software", {}), ("slow", 1.0), ("resized", {}))
 SPACE = {"micro_batch_size": [1, 2, 4], "zero_stage": [0, 1]}
 
