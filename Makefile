@@ -12,7 +12,7 @@ IN_WEB := npm --prefix $(WEB) --no-audit --no-fund
 export PIP_RETRIES ?= 10
 export npm_config_fetch_retries ?= 5
 
-.PHONY: demo test test-fast test-long check check-web format install dashboard clean
+.PHONY: demo test test-fast test-long check check-web api-types format install dashboard clean
 
 demo: install
 	$(BIN)/meshtune run examples/demo.yaml
@@ -29,7 +29,7 @@ test-fast: $(INSTALLED)
 # The long forms of what `make test` takes a part of, and the table of the trainer's correctness matrix: TABLE=...
 TABLE ?= matrix.md
 test-long: $(INSTALLED)
-	$(BIN)/pytest -q -m long --matrix-table $(TABLE) tests/trainer tests/runners tests/search tests/search_spaces tests/tuner
+	$(BIN)/pytest -q -m long --matrix-table $(TABLE) tests/trainer tests/runners tests/search tests/search_spaces tests/tuner tests/api
 	cat $(TABLE)
 
 check: $(INSTALLED)
@@ -41,8 +41,16 @@ check: $(INSTALLED)
 	@if $(HAS_NODE); then $(MAKE) --no-print-directory check-web; \
 	else echo "no Node 20 or newer here: the dashboard's sources are not checked"; fi
 
-check-web: $(NODE_MODULES)
+check-web: $(NODE_MODULES) $(INSTALLED)
+	$(BIN)/python api/web/schemas.py > build/openapi.json
+	$(IN_WEB) run check-api-types || { echo "the page's types differ from the OpenAPI document: make api-types"; exit 1; }
 	$(IN_WEB) run check
+
+# The page's types of the service's documents, from its OpenAPI document.
+api-types: $(NODE_MODULES) $(INSTALLED)
+	mkdir -p build
+	$(BIN)/python api/web/schemas.py > build/openapi.json
+	$(IN_WEB) run api-types
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .

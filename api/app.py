@@ -13,17 +13,14 @@ from pathlib import Path
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
-from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 
 from meshtune.api import errors, openapi, static_files
-from meshtune.api.events_log import TroubleLog, log_events
-from meshtune.api.middleware.access_gate import Gate
+from meshtune.api.analysis_process import Analyses
+from meshtune.api.campaign_cache import CampaignCache
+from meshtune.api.middleware.gate import Gate
 from meshtune.api.middleware.idempotency import Idempotency
 from meshtune.api.middleware.request_log import RequestLog
-from meshtune.api.polled import Polled, PolledFirst
-from meshtune.api.reading import Reading
-from meshtune.api.ready import Readiness
 from meshtune.api.requests.access import reads
 from meshtune.api.routes import (
     access,
@@ -31,6 +28,7 @@ from meshtune.api.routes import (
     campaigns,
     catalog,
     comparison,
+    health,
     jobs,
     logs,
     plans,
@@ -42,14 +40,14 @@ from meshtune.api.routes import (
 from meshtune.api.routes.common import router
 from meshtune.api.routes.metrics import Metrics
 from meshtune.api.routes.metrics import router as metrics_router
-from meshtune.api.schemas.campaigns import HealthView
 from meshtune.api.settings import DEFAULTS, Settings
 from meshtune.api.settings import from_environment as read_settings
 from meshtune.api.stream_hub import StreamHub
 from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.service.logging import TroubleLog, log_events
 from meshtune.tuner.service.loop import Driver, drive_all
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.store import Store, claim_database
+from meshtune.tuner.store import Store
 
 # How long a stopping service waits for the tick under way. A search may think longer; to be killed in a tick is safe.
 STOP_LIMIT_S = 1.0
@@ -62,10 +60,11 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
     `app.state.end_soon` may be called when the end is near: it lets go of streams, which would not end by themselves.
     """
     driver = Driver(service)
-    hub = StreamHub(service.store, heard=log_events)
+    hub = StreamHub(service.store, on_events=log_events)
     metrics = Metrics(service, driver, hub)
-    readiness = Readiness(lambda: service.store.check(), hub)
-    reading = Reading(service.store)
+    readiness = health.Readiness(lambda: service.store.check(), hub)
+    cache = CampaignCache(service.store)
+    analyses = Analyses(service.store, cache)
     stop = threading.Event()
 
     @asynccontextmanager
@@ -75,25 +74,25 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
         thread = threading.Thread(target=_drive, args=(driver, service, stop), name="driver", daemon=True)
         app.state.thread = readiness.driver = thread
         thread.start()
-        reading.start()
+        analyses.process.start()
         try:
             yield
         finally:
             stop_by = time.monotonic() + STOP_LIMIT_S
             stop.set()
             hub.stop(0.0)
-            reading.stop(0.0)
+            analyses.process.stop()
             # Both block the event loop, which has nobody left to serve. What still runs then needs the store; the
             # process ends without waiting for it.
             thread.join(STOP_LIMIT_S)
-            ended = [part.stop(max(0.0, stop_by - time.monotonic())) for part in (hub, reading)]
-            if all(ended) and not thread.is_alive():
+            ended = hub.stop(max(0.0, stop_by - time.monotonic()))
+            if ended and not thread.is_alive():
                 close()
 
     def end_soon() -> None:
         stop.set()
         hub.end_soon()
-        reading.end_soon()
+        analyses.process.stop()
 
     app = FastAPI(
         title="meshtune",
@@ -107,8 +106,8 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
     )
     app.state.service = service
     app.state.driver = driver
-    app.state.reading = reading
-    app.state.polled = polled = Polled(service.store, lambda: tuple(sorted(driver.troubles.items())))
+    app.state.cache = cache
+    app.state.analyses = analyses
     app.state.hub = hub
     app.state.end_soon = end_soon
     app.state.thread = None
@@ -125,9 +124,9 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
     app.include_router(access.router)
     app.include_router(reports.router)
     app.include_router(stream.router)
+    app.include_router(health.router(readiness))
     app.include_router(metrics_router(metrics, [] if settings.metrics_open else [reads]))
     # The last one is the first to see a request.
-    app.add_middleware(PolledFirst, polled=polled)
     app.add_middleware(Idempotency, keys=service.store.access.keys)
     app.add_middleware(Gate, access=service.store.access, settings=settings)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)
@@ -135,20 +134,6 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
     errors.install(app)
     openapi.install(app)
     static_files.install(app)
-
-    # On the event loop, so that it answers while every thread of the pool is busy.
-    @app.get("/healthz", tags=["health"])
-    async def live() -> HealthView:
-        """The process answers."""
-        return HealthView(status="ok", version=version("meshtune"))
-
-    @app.get("/readyz", tags=["health"], responses=openapi.problems(503))
-    async def ready() -> HealthView:
-        """The database answers and takes writes, and campaigns are driven; 503 when not."""
-        if trouble := await readiness.trouble():
-            raise HTTPException(503, trouble, errors.RETRY_AFTER)
-        return HealthView(status="ok", version=version("meshtune"))
-
     return app
 
 
@@ -162,7 +147,7 @@ def from_environment() -> FastAPI:
     settings = read_settings(os.environ)
     with ExitStack() as opened:
         store = opened.enter_context(Store.open(os.environ.get("MESHTUNE_DB") or home.database_url))
-        opened.enter_context(claim_database(store))
+        opened.enter_context(store.serving())
         service = Service(store, home, public_url=settings.public_url)
         app = create_app(service, close=opened.pop_all().close, settings=settings)
     # Code and routes stay till the end; a search for garbage among them would hold up every request for 0.1 s.
@@ -178,4 +163,4 @@ def _operation_id(route: APIRoute) -> str:
 
 def _drive(driver: Driver, service: Service, stop: threading.Event) -> None:
     log = TroubleLog()
-    drive_all(driver, service, stop, lambda: log.look(driver.troubles))
+    drive_all(driver, service, stop, lambda: log.update(driver.troubles))

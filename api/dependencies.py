@@ -11,9 +11,9 @@ from meshtune.api.requests.body import document_of
 from meshtune.tuner.service.loop import Driver
 from meshtune.tuner.service.service import Service
 
-MOST_PER_PAGE = 500
+MAX_PER_PAGE = 500
 # What the database's integer columns hold.
-MOST_NUMBER = 2**31 - 1
+MAX_NUMBER = 2**31 - 1
 # Ids hold no ':', so that `{id}:pause` is never taken for an id.
 ID_PATTERN = r"^[A-Za-z0-9._-]+$"
 # A space holds up to 10^7 combinations, about 1 GB while it is enumerated: requests take turns.
@@ -34,8 +34,8 @@ async def driver_of(request: Request) -> Driver:
 ServiceHandle = Annotated[Service, Depends(service_of)]
 DriverHandle = Annotated[Driver, Depends(driver_of)]
 CampaignId = Annotated[str, Path(pattern=ID_PATTERN, max_length=100)]
-TrialNumber = Annotated[int, Path(ge=0, le=MOST_NUMBER)]
-PageSize = Annotated[int, Query(ge=1, le=MOST_PER_PAGE, description="Most entries on this page.")]
+TrialNumber = Annotated[int, Path(ge=0, le=MAX_NUMBER)]
+PageSize = Annotated[int, Query(ge=1, le=MAX_PER_PAGE, description="Most entries on this page.")]
 PageToken = Annotated[
     str | None, Query(description="`next_page_token` of the page before.", pattern=ID_PATTERN, max_length=100)
 ]

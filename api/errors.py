@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
+from math import ceil
 from typing import Any
 from urllib.parse import quote
 
@@ -18,21 +19,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from meshtune.api.requests.access_errors import (
-    IdempotencyBusy,
-    IdempotencyReused,
-    IdempotencyUnclear,
-    ScopeMissing,
-    TooManyRequests,
-    Unauthenticated,
-)
-from meshtune.api.worker import WorkerEnded
 from meshtune.runners.base import RunnerError
 from meshtune.runners.dialects.base import CannotExpress
 from meshtune.runners.outcome import ResultMalformed
 from meshtune.runners.registry import UnknownBackend
 from meshtune.search_spaces.checks import Problem as Fault
-from meshtune.tuner.access.token_quotas import QuotaExceeded
+from meshtune.tuner.access.quotas import QuotaExceeded
 from meshtune.tuner.results.export import NothingToExport
 from meshtune.tuner.results.known_best import NothingKnown
 from meshtune.tuner.service.job_logs import NoSuchLog
@@ -88,6 +80,49 @@ class RangeNotSatisfiable(Exception):
 
 class Unanswerable(Exception):
     """What is known of the campaign does not suffice for an answer; the message says what is missing."""
+
+
+class WorkerEnded(Exception):
+    """The process that computes was ended in its work, or is not started any more. Trying again may help."""
+
+
+class Refused(Exception):
+    """The request was not let in, and nothing was done. The message is fit for a user and names no token's secret.
+    `headers` go into the answer."""
+
+    headers: Mapping[str, str] = {}
+
+
+class Unauthenticated(Refused):
+    """There is no token, or one that opens nothing; the same request fails again."""
+
+    headers = {"WWW-Authenticate": "Bearer"}  # noqa: RUF012  # read only, as the base class says
+
+
+class ScopeMissing(Refused):
+    """The caller is known, and its token does not allow this; the same request fails again."""
+
+
+class TooManyRequests(Refused):
+    """The caller's rate limit; trying again after `wait_s` helps."""
+
+    def __init__(self, message: str, wait_s: float) -> None:
+        super().__init__(message)
+        self.headers = {"Retry-After": str(max(1, ceil(wait_s)))}
+
+
+class IdempotencyReused(Refused):
+    """The same key came with another request before; the same request fails again."""
+
+
+class IdempotencyBusy(Refused):
+    """Another request with the same key is being answered; trying again helps."""
+
+    headers = {"Retry-After": "1"}  # noqa: RUF012
+
+
+class IdempotencyUnclear(Refused):
+    """The first request with this key was cut off, and may have acted."""
 
 
 # error -> (status, type, title). The first match in order of specificity wins.

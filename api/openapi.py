@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from pydantic import TypeAdapter
 
 from meshtune.api.errors import PROBLEM_JSON, Problem
-from meshtune.api.openapi_access import describe
+from meshtune.api.middleware.idempotency import PARAMETER
 from meshtune.api.requests.body import READERS
 from meshtune.runners.registry import RUNNERS, WORKLOADS
 from meshtune.search_spaces.cluster import ClusterSpec
@@ -163,7 +163,20 @@ def install(app: FastAPI) -> None:
             schemas = document["components"]["schemas"]
             schemas |= {"CampaignSpec": SPEC_SCHEMA, "Problem": _inline(Problem)}
             schemas["CampaignView"]["properties"]["spec"] = SPEC_REFERENCE
-            describe(document, problems(401, 403, 422, 429, 503), problems(409))
+            _document_access(document)
         return generated()
 
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI documents it ("Extending OpenAPI")
+
+
+def _document_access(document: dict[str, Any]) -> None:
+    """Add to each operation that needs a token the errors of access, and to each POST of these the Idempotency-Key."""
+    for methods in document["paths"].values():
+        for method, operation in methods.items():
+            if "security" not in operation:
+                continue
+            post = method == "post"
+            for status, answer in problems(401, 403, 422, 429, 503, *([409] if post else [])).items():
+                operation["responses"].setdefault(str(status), answer)
+            if post:
+                operation.setdefault("parameters", []).append(PARAMETER)

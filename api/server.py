@@ -37,11 +37,10 @@ def run(host: str, port: int, begin: Callable[[bool], None]) -> None:
         host=host,
         port=port,
         timeout_graceful_shutdown=GRACE_S,
-        # Whoever is trusted because of their address is told by the connection, not by a header.
+        # A client's address is the connection's, not a header's: loopback may be trusted.
         proxy_headers=False,
         server_header=False,
-        # What we log, and how, is `tuner.service.logging`'s business; requests are told by
-        # `api.middleware.request_log`.
+        # Logging is set up by `tuner.service.logging`; requests are logged by `api.middleware.request_log`.
         log_config=None,
         access_log=False,
     )

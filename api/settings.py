@@ -1,4 +1,4 @@
-"""What the service is told when it starts: one value, read from environment variables MESHTUNE_*.
+"""Settings of the service, read from environment variables MESHTUNE_* when it starts.
 
 `meshtune serve` turns its options into these variables, since the process that serves may be another one. A field is
 read from MESHTUNE_ and its name in capitals; one that is not set, or empty, keeps its default.
@@ -18,12 +18,13 @@ _YES, _NO = ("1", "true", "yes"), ("0", "false", "no")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """trust_loopback: who comes from this machine needs no token. metrics_open: /metrics needs none. public_url: where
-    jobs reach the service; empty: they do not. Rates are per token, those of requests without one per address; bursts:
-    how many may come at once."""
+    """Rates are per token, those of requests without one per address; bursts are how many may come at once."""
 
+    # Requests from this machine need no token.
     trust_loopback: bool = False
+    # /metrics needs no token.
     metrics_open: bool = False
+    # Where jobs reach the service; empty: they do not report over HTTP.
     public_url: str = ""
     requests_per_s: float = 50.0
     requests_burst: int = 200

@@ -1,35 +1,32 @@
 """The dashboard: the files that the build left in `api/static`, or a page that says how to build them.
 
-They are read once, when the service starts: a first look at a page asks for six of them at once, which is no time to
-wait for a disk and for threads. A build that comes later is served by the next start. They are served where no route of
-the API matches, so that a wrong method on a route stays a 405. All their URLs are relative: behind a proxy that strips
-a prefix, and through a tunnel, they are the same.
+They are read once, when the service starts: pages and scripts are always of one build (starlette's StaticFiles
+would mix two), and wait for no disk. They are served where no route of the API matches, so that a wrong method on a
+route stays a 405. All URLs in them are relative: they work behind a proxy that strips a prefix.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from mimetypes import guess_type
 from pathlib import Path
+from typing import NamedTuple
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
+from starlette.staticfiles import NotModifiedResponse
 from starlette.types import Receive, Scope, Send
 
-from meshtune.api.answers import names
-
 FOLDER = Path(__file__).parent / "static"
-INDEX = "/index.html"
+METHODS = ("GET", "HEAD")
 # Files with a hash of their content in their name, which never change under it.
 HASHED = "/assets/"
-METHODS = ("GET", "HEAD")
 FOR_EVER = "public, max-age=31536000, immutable"
 ASK_FIRST = "no-cache"
-# By what a client may say it takes, best first: the ending of a file that was compressed when it was built.
+# The endings of files that were compressed when they were built, by encoding, best first.
 COMPRESSED = {"br": ".br", "gzip": ".gz"}
 NOT_BUILT = """<!doctype html>
 <html lang="en">
@@ -44,17 +41,15 @@ NOT_BUILT = """<!doctype html>
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """One form of a file, plain or compressed: its bytes, and the headers that tell of them."""
+class Form(NamedTuple):
+    """One form of a file, plain or compressed."""
 
     body: bytes
     headers: Mapping[str, str]
 
 
 class Dashboard:
-    """The folder's files, each with how long it may be kept, compressed where it lies there so and the client takes
-    it. `/` is index.html."""
+    """The folder's files, each compressed where it lies there so and the client accepts it. `/` is index.html."""
 
     def __init__(self, folder: Path) -> None:
         self._files = {
@@ -62,7 +57,7 @@ class Dashboard:
             for file in folder.rglob("*")
             if file.is_file() and file.suffix not in COMPRESSED.values()
         }
-        self._files["/"] = self._files[INDEX]
+        self._files["/"] = self._files["/index.html"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         forms = self._files.get(_path(scope)) if scope["type"] == "http" else None
@@ -70,7 +65,14 @@ class Dashboard:
             raise HTTPException(404)
         if scope["method"] not in METHODS:
             raise HTTPException(405, headers={"Allow": ", ".join(METHODS)})
-        await _response(forms, Headers(scope=scope))(scope, receive, send)
+        request = Headers(scope=scope)
+        accepted = _accepted(request.get("accept-encoding", ""))
+        form = next((form for encoding, form in forms.items() if encoding in accepted), forms["identity"])
+        response = Response(form.body, headers=form.headers)
+        tags = [tag.strip().removeprefix("W/") for tag in request.get("if-none-match", "").split(",")]
+        if form.headers["ETag"] in tags or tags == ["*"]:
+            response = NotModifiedResponse(response.headers)
+        await response(scope, receive, send)
 
 
 async def not_built(scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,12 +89,11 @@ def install(app: FastAPI, folder: Path = FOLDER) -> None:
 
 def _forms(file: Path, folder: Path) -> dict[str, Form]:
     """By encoding, best first; the plain form last, as "identity"."""
-    kept = FOR_EVER if f"/{file.relative_to(folder).as_posix()}".startswith(HASHED) else ASK_FIRST
+    hashed = f"/{file.relative_to(folder).as_posix()}".startswith(HASHED)
     kind = guess_type(file.name)[0] or "application/octet-stream"
-    text = kind.startswith("text/")
     common = {
-        "Content-Type": f"{kind}; charset=utf-8" if text else kind,
-        "Cache-Control": kept,
+        "Content-Type": f"{kind}; charset=utf-8" if kind.startswith("text/") else kind,
+        "Cache-Control": FOR_EVER if hashed else ASK_FIRST,
         "Vary": "Accept-Encoding",
     }
     forms = {}
@@ -103,16 +104,6 @@ def _forms(file: Path, folder: Path) -> dict[str, Form]:
             coded = {} if encoding == "identity" else {"Content-Encoding": encoding}
             forms[encoding] = Form(body, {**common, **coded, "ETag": f'"{sha256(body).hexdigest()[:32]}"'})
     return forms
-
-
-def _response(forms: Mapping[str, Form], request: Headers) -> Response:
-    """The best form that the client takes; 304 where it has that one."""
-    accepted = _accepted(request.get("accept-encoding", ""))
-    form = next((form for encoding, form in forms.items() if encoding in accepted), forms["identity"])
-    if names(request.get("if-none-match", ""), form.headers["ETag"]):
-        kept = {name: form.headers[name] for name in ("Cache-Control", "Vary", "ETag")}
-        return Response(status_code=304, headers=kept)
-    return Response(form.body, headers=dict(form.headers))
 
 
 def _path(scope: Scope) -> str:
@@ -126,7 +117,6 @@ def _accepted(header: str) -> frozenset[str]:
     found = set()
     for entry in header.lower().split(","):
         name, _, parameters = entry.partition(";")
-        weight = parameters.strip().removeprefix("q=")
-        if weight not in ("0", "0.0", "0.00", "0.000"):
+        if parameters.strip().removeprefix("q=") not in ("0", "0.0", "0.00", "0.000"):
             found.add(name.strip())
     return frozenset(found)

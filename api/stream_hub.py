@@ -1,8 +1,8 @@
-"""One reader of the events table for all open streams of a process, which hands each its events in order, once.
+"""One reader of the events table for all open streams of a process: each stream gets its events in order, once.
 
-A thread looks for new events and gives them, as finished text, to the event loop; there every subscriber has a queue of
-bounded length. Who does not keep up is cut off: the client comes again with the last id that it saw. A database that
-does not answer delays events and loses none.
+A thread reads new events and gives them, as finished text, to the event loop, where every subscriber has a queue of
+bounded length. A slow client is cut off, and comes again with the last id that it saw. A database that does not answer
+delays events and loses none.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from prometheus_client import Counter
 from pydantic import TypeAdapter
 
 from meshtune.api.schemas.campaigns import EventView, event_view
@@ -25,26 +26,30 @@ PERIOD_S = 0.2
 # After a look that failed.
 PAUSE_S = 1.0
 # Events that are read at once, and that may wait for one client: it is some 30 s behind when 30 of them come a second.
-MOST_READ = 500
-MOST_WAITING = 1000
-MOST_STREAMS = 1000
-MOST_PER_TOKEN = 250
+MAX_READ = 500
+MAX_WAITING = 1000
+MAX_STREAMS = 1000
+MAX_PER_TOKEN = 250
 _VIEW = TypeAdapter(EventView)
 _log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, slots=True)
 class Subscriber:
-    """One open stream. campaign: whose events it wants, None for all. owner: whose token it was opened with. cut: ends
-    it while it is sent to, for one that does not keep up. live: new events are kept for it in `frames`, by their ids.
-    ended: no more come."""
+    """One open stream."""
 
+    # Whose events it wants; None for all.
     campaign: str | None
+    # The name of the token that opened it.
     owner: str
+    # Ends it while it is sent to, for a client that does not keep up.
     cut: Callable[[], None]
+    # Events not sent yet, by their ids.
     frames: deque[tuple[int, bytes]] = field(default_factory=deque)
     awake: asyncio.Event = field(default_factory=asyncio.Event)
+    # New events are added to `frames`.
     live: bool = False
+    # No more events come.
     ended: bool = False
 
     def take(self, after: int) -> bytes:
@@ -62,19 +67,22 @@ class Subscriber:
 class StreamHub:
     """Its methods are for the event loop, except `wake` and `end_soon`, which may be called from anywhere.
 
-    position: the newest event that subscribers were given. heard: called, on the reader's thread, with new events.
+    on_events: called, on the reader's thread, with new events.
     """
 
-    def __init__(self, store: Store, heard: Callable[[Sequence[Event]], None] = lambda _: None) -> None:
+    def __init__(self, store: Store, on_events: Callable[[Sequence[Event]], None] = lambda _: None) -> None:
         self._store = store
-        self._heard = heard
+        self._on_events = on_events
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._subscribers: set[Subscriber] = set()
+        # The newest event that subscribers were given.
         self.position = 0
-        self.cut_off = 0
+        self.cut_off = Counter(
+            "meshtune_streams_cut_off", "Streams ended since their client was too slow.", registry=None
+        )
 
     @property
     def open_streams(self) -> int:
@@ -92,7 +100,7 @@ class StreamHub:
     async def start(self) -> None:
         """Follow the events from now on. Raises StoreError."""
         self._loop = asyncio.get_running_loop()
-        self.position = await asyncio.to_thread(self._store.last_event_id)
+        self.position = await asyncio.to_thread(self._store.newest_event)
         self._stop.clear()
         self._thread = threading.Thread(target=self._follow, args=(self.position,), name="events", daemon=True)
         self._thread.start()
@@ -139,7 +147,7 @@ class StreamHub:
         while not self._stop.is_set():
             pause_s = PERIOD_S
             try:
-                found = self._store.events(None, after=after, limit=MOST_READ)
+                found = self._store.events(None, after=after, limit=MAX_READ)
             except StoreError as error:
                 if str(error) != trouble:
                     trouble = str(error)
@@ -149,11 +157,11 @@ class StreamHub:
                 trouble = ""
             if found:
                 after = found[-1].id
-                self._heard(found)
+                self._on_events(found)
                 rendered = [(event, frame_of(event)) for event in found]
                 with suppress(RuntimeError):  # the loop has closed meanwhile
                     self._loop.call_soon_threadsafe(self._publish, rendered)
-            if len(found) < MOST_READ:
+            if len(found) < MAX_READ:
                 self._wake.wait(pause_s)
                 self._wake.clear()
 
@@ -162,7 +170,7 @@ class StreamHub:
         for subscriber in [each for each in self._subscribers if each.live]:
             campaign = subscriber.campaign
             wanted = [(event.id, frame) for event, frame in rendered if campaign in (None, event.campaign_id)]
-            if len(subscriber.frames) + len(wanted) > MOST_WAITING:
+            if len(subscriber.frames) + len(wanted) > MAX_WAITING:
                 self._cut_off(subscriber)
             elif wanted:
                 subscriber.frames.extend(wanted)
@@ -170,7 +178,7 @@ class StreamHub:
 
     def _cut_off(self, subscriber: Subscriber) -> None:
         _log.info("a stream is cut off: its client is %d events behind", len(subscriber.frames))
-        self.cut_off += 1
+        self.cut_off.inc()
         self.leave(subscriber)
         subscriber.frames.clear()
         subscriber.end()

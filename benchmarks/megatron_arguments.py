@@ -38,7 +38,7 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.search_spaces.space_context import Setting
+from meshtune.search_spaces.space_context import SpaceContext
 
 DEVICE = DeviceSpec(name="stand-in", kind=DeviceKind.CUDA, memory_bytes=80 * 2**30)
 CLUSTER = ClusterSpec(name="stand-in", nodes=2, devices_per_node=8, device=DEVICE)
@@ -108,7 +108,7 @@ def main() -> None:
 
 def _plans(model: ModelSpec, flavour: Flavour, count: int) -> list[Plan]:
     able = capabilities_of(flavour)
-    space = Space(BOUNDS, Setting(model=model, cluster=CLUSTER, global_batch_size=BATCH, capabilities=able))
+    space = Space(BOUNDS, SpaceContext(model=model, cluster=CLUSTER, global_batch_size=BATCH, capabilities=able))
     return [space[index] for index in random.Random(1).sample(range(len(space)), min(count, len(space)))]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshtune.search_spaces.physics.framework_profile import Framework, Kept
+from meshtune.search_spaces.physics.framework_profile import FrameworkProfile, Kept
 from meshtune.search_spaces.physics.framework_profiles import MEGATRON_DEEPSPEED
 
 # Dates are of NVIDIA/Megatron-LM's history. The table of results was committed on 2021-04-08; the asynchronous
@@ -30,7 +30,7 @@ FRONTIER = replace(MEGATRON_DEEPSPEED, name="Megatron-DeepSpeed, fp16, FlashAtte
 # --tp-comm-overlap. Its overlap of tensor parallelism forward and of sends is not in this physics. Gradients add up in
 # float32 in the product (arguments.py: on by default). Kernels are fused as in MEGATRON_DEEPSPEED; logits are cast to
 # float32 and softmax is taken of a copy, as in nanotron.
-MEGATRON_CORE = Framework(
+MEGATRON_CORE = FrameworkProfile(
     name="Megatron-Core r0.8, bf16",
     dtype="bfloat16",
     weight_bytes=2,
@@ -62,7 +62,7 @@ LLAMA = replace(
 )
 # arXiv 2604.00785: 2 + 2 bytes of weights and gradients, 4 of master, 8 of moments. optimus/optimizers.py: all
 # reduce-scatters after the backward pass, then a barrier. torch's modules: hidden_passes as FSDP's.
-OPTIMUS = Framework(
+OPTIMUS = FrameworkProfile(
     name="Optimus, bf16",
     dtype="bfloat16",
     weight_bytes=2,

@@ -17,7 +17,7 @@ from reported import cluster_spec
 
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm
 from meshtune.search_spaces.physics.estimates import Training
-from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.presets import cluster_presets, model_presets
 
@@ -99,7 +99,7 @@ def model(preset: str, **changes: Any) -> ModelSpec:
     return spec
 
 
-def training(spec: ModelSpec, cluster: str, devices: int, framework: Framework) -> Training:
+def training(spec: ModelSpec, cluster: str, devices: int, framework: FrameworkProfile) -> Training:
     """On as many whole nodes of the preset as hold the devices."""
     per_node: int = cluster_presets()[cluster]["devices_per_node"]
     return Training(spec, cluster_spec(cluster, -(-devices // per_node), per_node), framework)

@@ -25,14 +25,14 @@ from rich.console import Console
 from rich.progress import track
 from tables import TableError
 
-from meshtune.tuner.search.base import Past, SearchError
+from meshtune.tuner.search.base import PastCampaign, SearchError
 
 SEARCHES = "physics,deephyper,optuna-tpe,random"
 
 
 def read_all(given: argparse.Namespace, console: Console) -> list[Cell]:
     """The cells of all tables, each with its past. Raises TableError, OSError."""
-    past: tuple[Past, ...] = ()
+    past: tuple[PastCampaign, ...] = ()
     if given.warm_start is not None:
         past = read_past(given.warm_start, given.cluster)
         console.print(f"warm start: {sum(len(one.seen) for one in past)} settings of {len(past)} trainings")

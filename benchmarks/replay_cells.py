@@ -18,8 +18,8 @@ from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.physics.estimates import Training
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
-from meshtune.search_spaces.space_context import Setting
-from meshtune.tuner.search.base import Past, Seen, Task
+from meshtune.search_spaces.space_context import SpaceContext
+from meshtune.tuner.search.base import Observation, PastCampaign, Task
 
 # With fewer settings that ran there is little to search.
 LEAST_OK = 10
@@ -34,9 +34,9 @@ class Cell:
     table: str
     key: CellKey
     training: Training
-    outcomes: Mapping[Plan, Seen]
+    outcomes: Mapping[Plan, Observation]
     merged: int = 0
-    past: tuple[Past, ...] = ()
+    past: tuple[PastCampaign, ...] = ()
 
     @property
     def label(self) -> str:
@@ -54,7 +54,7 @@ class Cell:
 
     def task(self, tolerance: float) -> Task:
         """All that a search is told: the settings without their outcomes, the training, and the past."""
-        setting = Setting(
+        setting = SpaceContext(
             model=self.training.model,
             cluster=self.training.cluster,
             global_batch_size=self.key.global_batch,
@@ -94,16 +94,16 @@ def read_cells(path: Path, cluster: str | None = None) -> TableCells:
     return TableCells.of(path.stem, len(rows), (*left, *_without_time(reports)), cells)
 
 
-def read_past(path: Path, cluster: str | None = None) -> tuple[Past, ...]:
+def read_past(path: Path, cluster: str | None = None) -> tuple[PastCampaign, ...]:
     """The rows of a table as earlier campaigns, one per training. Raises TableError, OSError."""
     groups: dict[Hashable, list[Reported]] = {}
     for one in reported(read_table(path), cluster, guess=True)[0]:
         if _usable(one):
             groups.setdefault(_identity(one.training), []).append(one)
-    return tuple(Past(training=members[0].training, seen=_seen(members)) for members in groups.values())
+    return tuple(PastCampaign(training=members[0].training, seen=_seen(members)) for members in groups.values())
 
 
-def smaller(past: Sequence[Past], cell: Cell) -> tuple[Past, ...]:
+def smaller(past: Sequence[PastCampaign], cell: Cell) -> tuple[PastCampaign, ...]:
     """Those of them on the cell's kind of cluster, with fewer devices than the cell has."""
     here = cell.training.cluster
     return tuple(
@@ -116,7 +116,7 @@ def _cell(table: str, members: Sequence[Reported]) -> Cell:
     return Cell(table, cell_of(first.row), first.training, outcomes, merged=len(members) - len(outcomes))
 
 
-def _seen(members: Sequence[Reported]) -> tuple[Seen, ...]:
+def _seen(members: Sequence[Reported]) -> tuple[Observation, ...]:
     """What became of each plan. All devices and one batch belong to every row, so that two plans of a cell never differ
     only in what follows from the dimensions."""
     plans: dict[Plan, list[Reported]] = {}
@@ -125,15 +125,15 @@ def _seen(members: Sequence[Reported]) -> tuple[Seen, ...]:
     return tuple(_outcome(plan, rows) for plan, rows in plans.items())
 
 
-def _outcome(plan: Plan, repeats: Sequence[Reported]) -> Seen:
+def _outcome(plan: Plan, repeats: Sequence[Reported]) -> Observation:
     """A setting ran if any of its rows did; else it ran out of memory if any did, and crashed otherwise."""
     times = [time for one in repeats if (time := _step_time_s(one)) is not None]
     if not times:
         out_of_memory = any(one.row.status is Status.OOM for one in repeats)
-        return Seen(plan=plan, verdict=Verdict.OOM if out_of_memory else Verdict.CRASHED)
+        return Observation(plan=plan, verdict=Verdict.OOM if out_of_memory else Verdict.CRASHED)
     peaks = [peak for one in repeats if (peak := one.peak_memory_bytes) is not None]
     step_time_s = median(times)
-    return Seen(
+    return Observation(
         plan=plan,
         verdict=Verdict.OK,
         score=_tokens(repeats[0]) / step_time_s,

@@ -27,8 +27,8 @@ from meshtune.search_spaces.physics.framework_profiles import NANOTRON
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.presets import model_presets
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.search_spaces.space_context import Capabilities, Setting
-from meshtune.tuner.search.base import Search, Seen, Task
+from meshtune.search_spaces.space_context import Capabilities, SpaceContext
+from meshtune.tuner.search.base import Observation, Search, Task
 
 REPEATS = 5
 # A search imports its library at the first ask that needs it, which is no part of a proposal; after so many, it has.
@@ -108,7 +108,9 @@ def make_task(case: Case) -> Task:
     entry = {key: value for key, value in model_presets()["llama3-8b"].items() if key != "source"}
     model = TypeAdapter(ModelSpec).validate_python(entry)
     cluster = cluster_spec("dgx-h100", case.nodes, 8)
-    setting = Setting(model=model, cluster=cluster, global_batch_size=case.global_batch_size, capabilities=EVERY_WAY)
+    setting = SpaceContext(
+        model=model, cluster=cluster, global_batch_size=case.global_batch_size, capabilities=EVERY_WAY
+    )
     return Task(space=Space(case.bounds, setting), training=Training(model, cluster, NANOTRON))
 
 
@@ -125,7 +127,7 @@ def latency(contender: Contender, task: Task, count: int, repeats: int = REPEATS
     return Latency(len(task.space), count, tuple(cold_s), tuple(warm_s))
 
 
-def seen_of(task: Task, count: int, seed: int) -> tuple[Seen, ...]:
+def seen_of(task: Task, count: int, seed: int) -> tuple[Observation, ...]:
     """`count` plans of the space at random, with what the physics and some noise make of them."""
     random = np.random.default_rng(seed)
     chosen = random.choice(len(task.space), count, replace=False)
@@ -138,15 +140,15 @@ def seen_of(task: Task, count: int, seed: int) -> tuple[Seen, ...]:
     return tuple(_outcome(task, *one) for one in zip(plans, peaks, times, strict=True))
 
 
-def _outcome(task: Task, plan: Plan, peak_bytes: float, step_time_s: float) -> Seen:
+def _outcome(task: Task, plan: Plan, peak_bytes: float, step_time_s: float) -> Observation:
     if peak_bytes > usable_bytes(task.training.cluster):
-        return Seen(plan=plan, verdict=Verdict.OOM)
+        return Observation(plan=plan, verdict=Verdict.OOM)
     tokens = plan.global_batch_size * task.training.model.seq_len
     score = tokens / step_time_s
-    return Seen(plan=plan, verdict=Verdict.OK, score=score, step_time_s=step_time_s, peak_bytes=peak_bytes)
+    return Observation(plan=plan, verdict=Verdict.OK, score=score, step_time_s=step_time_s, peak_bytes=peak_bytes)
 
 
-def _ask_s(search: Search, task: Task, seen: Sequence[Seen]) -> float:
+def _ask_s(search: Search, task: Task, seen: Sequence[Observation]) -> float:
     began = time.perf_counter()
     search.ask(task, seen, 1)
     return time.perf_counter() - began

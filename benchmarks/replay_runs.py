@@ -22,7 +22,7 @@ import yaml
 from replay_cells import Cell
 from wrong_prior import WRONG_PRIORS, create_wrong
 
-from meshtune.tuner.search.base import Search, SearchMisconfigured, Seen
+from meshtune.tuner.search.base import Observation, Search, SearchMisconfigured
 from meshtune.tuner.search.registry import create_search
 
 # Optuna's samplers by the names that people know them under.
@@ -100,7 +100,7 @@ def play(cell: Cell, contender: Contender, number: int, rules: Rules) -> Run:
     """The run of this number. Raises SearchError."""
     search = contender.create(_seed(cell, number))
     task, best = cell.task(rules.tolerance), cell.best
-    seen: list[Seen] = []
+    seen: list[Observation] = []
     shares: list[float] = []
     ask_seconds: list[float] = []
     while len(seen) < rules.max_trials:

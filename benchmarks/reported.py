@@ -21,7 +21,7 @@ from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
 from meshtune.search_spaces.physics.estimates import Training
-from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.physics.framework_profiles import FSDP, MEGATRON_DEEPSPEED, NANOTRON
 from meshtune.search_spaces.plan import Plan, Recompute, Schedule
 from meshtune.search_spaces.presets import cluster_presets
@@ -178,7 +178,7 @@ def cluster_spec(preset: str, nodes: int, devices_per_node: int) -> ClusterSpec:
     return spec
 
 
-def _framework(row: Row, cluster: ClusterSpec, guess: bool) -> Framework:
+def _framework(row: Row, cluster: ClusterSpec, guess: bool) -> FrameworkProfile:
     """The training code and its number formats: by the model's name and the precision."""
     precision = row.precision if guess else _stated(row, "precision")[0]
     family = _family(row, guess)
@@ -239,7 +239,7 @@ def _of_stated_size(row: Row, candidates: Sequence[ModelSpec], guess: bool) -> M
     return model
 
 
-def _plan(row: Row, framework: Framework) -> Plan:
+def _plan(row: Row, framework: FrameworkProfile) -> Plan:
     tp, pp, vpp, dp, cp, ep = (getattr(row, name) or 1 for name in ("tp", "pp", "vpp", "dp", "cp", "ep"))
     micro_batch, global_batch = _stated(row, "micro_batch", "global_batch")
     if tp * pp * dp * cp != row.gpus:

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, func, insert, literal, select, text
 
 from meshtune.tuner.store import Store
-from meshtune.tuner.store.queries import campaign
+from meshtune.tuner.store.campaigns import read_campaign
 from meshtune.tuner.store.rows import campaign_row
 from meshtune.tuner.store.tables import attempts, campaigns, events, measurements, steps, trials
 
@@ -92,7 +92,7 @@ def stored_bytes(store: Store) -> int:
 
 
 def _copy_row(connection: Connection, source: str, id: str, name: str, later_s: float) -> None:
-    found = campaign(connection, source)
+    found = read_campaign(connection, source)
     copy = replace(
         found,
         id=id,

@@ -79,6 +79,19 @@ FAILED: Mapping[Verdict, Cause] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurementSummary:
+    """The numbers of a measurement's steps and ranks that lists and rankings need."""
+
+    median_step_time_s: float
+    # Ends of the interval of the median.
+    step_time_low_s: float
+    step_time_high_s: float
+    # Of the fullest rank; None where unknown.
+    max_memory_bytes: int | None = None
+    max_held_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """What one job measured. Raw numbers only; medians and rates are derived, so they cannot disagree.
 
@@ -88,6 +101,9 @@ class Measurement:
     steps, to compare with another plan's. Per rank: peak_memory_bytes of tensors, and peak_held_bytes of the process
     (CUDA: reserved by the allocator; CPU: growth of resident memory). profile: where the time of a step went.
     software: versions by name ("torch", "cuda" ...) that the numbers hold for; empty where unknown.
+
+    stored_summary: in lists of many trials, what the store read in place of the steps, the ranks and the profile, which
+    are empty then; None for every other measurement, whose summary is computed from them.
     """
 
     step_times_s: tuple[float, ...]
@@ -101,10 +117,12 @@ class Measurement:
     peak_held_bytes: tuple[int, ...] = ()
     profile: Profile | None = None
     software: Mapping[str, str] = field(default_factory=dict)
+    stored_summary: MeasurementSummary | None = None
 
     def __post_init__(self) -> None:
         checks = Checks()
-        checks.require(bool(self.step_times_s), "step_times_s", "must name at least one step")
+        known = bool(self.step_times_s) or self.stored_summary is not None
+        checks.require(known, "step_times_s", "must name at least one step")
         for name in ("step_times_s", "warmup_times_s"):
             wrong = [seconds for seconds in getattr(self, name) if not 0 < seconds < inf]
             checks.require(not wrong, name, f"must be positive seconds, not {_some(wrong)}")
@@ -118,13 +136,29 @@ class Measurement:
         checks.done()
 
     @property
+    def summary(self) -> MeasurementSummary:
+        if self.stored_summary is not None:
+            return self.stored_summary
+        interval = median_interval(self.step_times_s)
+        return MeasurementSummary(
+            median_step_time_s=median(self.step_times_s),
+            step_time_low_s=interval.low,
+            step_time_high_s=interval.high,
+            max_memory_bytes=max(self.peak_memory_bytes, default=None),
+            max_held_bytes=max(self.peak_held_bytes, default=None),
+        )
+
+    @property
     def step_time_s(self) -> float:
         """Median of the timed steps."""
-        return median(self.step_times_s)
+        return median(self.step_times_s) if self.stored_summary is None else self.stored_summary.median_step_time_s
 
     @property
     def step_time_interval_s(self) -> Interval:
-        return median_interval(self.step_times_s)
+        """The coverage is 0, not known, where the steps were not read."""
+        if self.stored_summary is None:
+            return median_interval(self.step_times_s)
+        return Interval(self.stored_summary.step_time_low_s, self.stored_summary.step_time_high_s, 0.0)
 
     @property
     def tokens_per_s(self) -> float:
@@ -146,7 +180,17 @@ class Measurement:
     def fullest_rank_bytes(self) -> float | None:
         """What the fullest rank's process held, since that is what runs out; of tensors where that is unknown; None
         where the job told neither."""
-        return max(self.peak_held_bytes or self.peak_memory_bytes, default=0) or None
+        summary = self.stored_summary
+        if summary is None:
+            return max(self.peak_held_bytes or self.peak_memory_bytes, default=0) or None
+        return (summary.max_memory_bytes if summary.max_held_bytes is None else summary.max_held_bytes) or None
+
+    @property
+    def max_memory_bytes(self) -> int | None:
+        """Tensors of the fullest rank; None where unknown."""
+        if self.stored_summary is None:
+            return max(self.peak_memory_bytes, default=None)
+        return self.stored_summary.max_memory_bytes
 
     @property
     def mfu(self) -> float | None:
@@ -241,6 +285,9 @@ def parse_result(text: str) -> Outcome:
         outcome = read_value(Outcome, document)
     except InvalidValue as error:
         raise ResultMalformed(str(error)) from None
+    for name, measured in (("measurement", outcome.measurement), ("partial", outcome.partial)):
+        if measured is not None and measured.stored_summary is not None:
+            raise ResultMalformed(f"{name}.stored_summary: is the store's; a job names its steps")
     # Python's JSON reads NaN and Infinity; `write_result` writes neither.
     wrong = [loss for loss in outcome.measurement.first_losses if not isfinite(loss)] if outcome.measurement else []
     if wrong:

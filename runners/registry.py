@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,46 @@ from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
-# name -> "module:function(root, cluster, options)"
-RUNNERS: Mapping[str, str] = {
-    "local": "meshtune.runners.local.runner:create",
-    "ray": "meshtune.runners.ray.runner:create",
-    "slurm": "meshtune.runners.slurm.runner:create",
-    "pbs": "meshtune.runners.pbs.runner:create",
-    "simulated": "meshtune.runners.simulated.runner:create",
+
+@dataclass(frozen=True, slots=True)
+class Scheduler:
+    """A place where jobs run, or a form of job script that can only be exported; one that is both reads the same
+    options in either."""
+
+    # "module:function(root, cluster, options)" that makes a Runner; empty: there is none.
+    runner: str = ""
+    # "module:function(JobSpec, options)" that renders a job's script; empty: there is none.
+    script: str = ""
+    # Of an export: the script's file, and the command that sends it.
+    script_file: str = ""
+    send: str = ""
+
+
+SCHEDULERS: Mapping[str, Scheduler] = {
+    "local": Scheduler(runner="meshtune.runners.local.runner:create"),
+    "ray": Scheduler(runner="meshtune.runners.ray.runner:create"),
+    "slurm": Scheduler(
+        runner="meshtune.runners.slurm.runner:create",
+        script="meshtune.runners.slurm.script:render_script",
+        script_file="job.sbatch",
+        send="sbatch",
+    ),
+    "pbs": Scheduler(
+        runner="meshtune.runners.pbs.runner:create",
+        script="meshtune.runners.pbs.script:render_script",
+        script_file="job.pbs",
+        send="qsub",
+    ),
+    "simulated": Scheduler(runner="meshtune.runners.simulated.runner:create"),
+    "jobset": Scheduler(
+        script="meshtune.runners.kubernetes:render_jobset", script_file="jobset.yaml", send="kubectl create -f"
+    ),
+    "trainjob": Scheduler(
+        script="meshtune.runners.kubernetes:render_trainjob", script_file="trainjob.yaml", send="kubectl create -f"
+    ),
 }
+RUNNERS: Mapping[str, str] = {name: place.runner for name, place in SCHEDULERS.items() if place.runner}
+SCRIPTS: Mapping[str, str] = {name: place.script for name, place in SCHEDULERS.items() if place.script}
 # name -> "module:class(options)"
 WORKLOADS: Mapping[str, str] = {
     "torch": "meshtune.runners.workloads.torch:TorchWorkload",
@@ -31,14 +64,6 @@ WORKLOADS: Mapping[str, str] = {
     "deepspeed": "meshtune.runners.workloads.deepspeed:DeepSpeedWorkload",
     "torchtitan": "meshtune.runners.workloads.torchtitan:TorchtitanWorkload",
     "simulated": "meshtune.runners.workloads.simulated:SimulatedWorkload",
-}
-# How a scheduler is told of a job, as text: name -> "module:function(JobSpec, options) -> text". Those that are runners
-# too read the same options; the others can only be exported.
-SCRIPTS: Mapping[str, str] = {
-    "slurm": "meshtune.runners.slurm.script:render_script",
-    "pbs": "meshtune.runners.pbs.script:render_script",
-    "jobset": "meshtune.runners.kubernetes:render_jobset",
-    "trainjob": "meshtune.runners.kubernetes:render_trainjob",
 }
 # Other programs' own words for a plan: name -> its module, see `runners.dialects.base`.
 DIALECTS: Mapping[str, str] = {
@@ -79,35 +104,37 @@ def render_dialect(
     kind: str, model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any] | None = None
 ) -> Files:
     """A plan in another program's words. extra: that workload's options. Raises UnknownBackend, CannotExpress."""
-    files: Files = _module("dialect", DIALECTS, kind).render(model, plan, cluster, extra or {})
+    files: Files = _dialect(kind).render(model, plan, cluster, extra or {})
     return files
 
 
 def parse_dialect(kind: str, text: str) -> Imported:
     """What a launch script or configuration of another program says. Raises UnknownBackend, CannotRead."""
-    module = _module("dialect", DIALECTS, kind)
+    module = _dialect(kind)
     if not hasattr(module, "parse"):
         raise CannotRead(f"scripts of {kind} cannot be read, only written")
     imported: Imported = module.parse(text)
     return imported
 
 
+def _dialect(kind: str) -> Any:
+    return import_module(_require_known("dialect", DIALECTS, kind))
+
+
 def check_pair(runner: str, workload: str) -> list[Problem]:
     """Why the runner of one kind cannot run the workload of another; nothing where it can."""
     if (runner == SIMULATED) == (workload == SIMULATED):
         return []
-    told = f"the runner {runner} cannot run the workload {workload}: `simulated` goes with `simulated` only"
-    return [Problem("runner.kind", told)]
+    message = f"the runner {runner} cannot run the workload {workload}: `simulated` goes with `simulated` only"
+    return [Problem("runner.kind", message)]
 
 
-def _module(seam: str, known: Mapping[str, str], kind: str) -> Any:
+def _require_known(seam: str, known: Mapping[str, str], kind: str) -> str:
     if kind not in known:
         raise UnknownBackend(f"no {seam} is called {kind!r}; {did_you_mean(kind, known)}")
-    return import_module(known[kind])
+    return known[kind]
 
 
 def _load(seam: str, known: Mapping[str, str], kind: str) -> Any:
-    if kind not in known:
-        raise UnknownBackend(f"no {seam} is called {kind!r}; {did_you_mean(kind, known)}")
-    module, _, name = known[kind].partition(":")
+    module, _, name = _require_known(seam, known, kind).partition(":")
     return getattr(import_module(module), name)

@@ -15,7 +15,7 @@ from typing import TypeVar
 # What every value that is read from a document carries as `__pydantic_config__`: a misspelt key is an error.
 CLOSED = {"extra": "forbid"}
 # The largest size or degree: products of two fit numpy's int64, and each fits a database's INTEGER.
-MOST_WHOLE = 2**31 - 1
+MAX_WHOLE = 2**31 - 1
 
 Member = TypeVar("Member", bound=StrEnum)
 
@@ -64,14 +64,14 @@ class Checks:
         )
 
     def whole(self, minimum: int, **values: int) -> bool:
-        """Require every named value to be an integer from `minimum` to MOST_WHOLE; True when all are."""
+        """Require every named value to be an integer from `minimum` to MAX_WHOLE; True when all are."""
         return all([self._whole(minimum, name, value) for name, value in values.items()])
 
     def _whole(self, minimum: int, name: str, value: object) -> bool:
         if not isinstance(value, int) or isinstance(value, bool):
             return self.require(False, name, f"must be an integer, not {value!r}")
-        if value > MOST_WHOLE:
-            return self.require(False, name, f"must be at most {MOST_WHOLE}, not {value}")
+        if value > MAX_WHOLE:
+            return self.require(False, name, f"must be at most {MAX_WHOLE}, not {value}")
         return self.require(value >= minimum, name, f"must be at least {minimum}, not {value}")
 
     def member(self, kind: type[Member], path: str, value: object) -> Member | None:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from math import inf
 from typing import Any, ClassVar
 
-from meshtune.search_spaces.checks import CLOSED, MOST_WHOLE, Checks
+from meshtune.search_spaces.checks import CLOSED, MAX_WHOLE, Checks
 
 
 class DeviceKind(StrEnum):
@@ -108,7 +108,7 @@ class ClusterSpec:
         checks = Checks()
         if checks.whole(1, nodes=self.nodes, devices_per_node=self.devices_per_node):
             sizes = f"nodes({self.nodes}) * devices_per_node({self.devices_per_node}) = {self.devices}"
-            checks.require(self.devices <= MOST_WHOLE, "nodes", f"{sizes} must be at most {MOST_WHOLE}")
+            checks.require(self.devices <= MAX_WHOLE, "nodes", f"{sizes} must be at most {MAX_WHOLE}")
             if checks.whole(1, devices_per_module=self.devices_per_module):
                 checks.require(
                     self.devices_per_node % self.devices_per_module == 0,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.plan import AXES, PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 
 IntColumn = npt.NDArray[np.int64]
 BoolColumn = npt.NDArray[np.bool_]
@@ -20,20 +20,19 @@ Columns = Mapping[str, IntColumn]
 RECOMPUTES: tuple[Recompute, ...] = tuple(Recompute)
 SCHEDULES: tuple[Schedule, ...] = tuple(Schedule)
 CONTEXTS: tuple[ContextParallel, ...] = tuple(ContextParallel)
-# The fields whose values stand in columns as the index of their member.
-MEMBERS: Mapping[str, tuple[StrEnum, ...]] = {"recompute": RECOMPUTES, "schedule": SCHEDULES, "context": CONTEXTS}
+# The axes whose values stand in columns as the index of their member.
+MEMBERS: Mapping[str, tuple[StrEnum, ...]] = {axis.name: axis.members for axis in AXES if axis.members}
+_KINDS = {axis.name: axis.kind for axis in AXES}
 
 
 def code(name: str, value: Any) -> int:
-    """What stands in the column `name` for this value."""
+    """The number for this value in the column `name`."""
     return MEMBERS[name].index(value) if name in MEMBERS else int(value)
 
 
 def value_of(name: str, coded: int) -> Any:
-    """The value that stands as `coded` in the column `name`: the way back from `code`."""
-    if name in MEMBERS:
-        return MEMBERS[name][coded]
-    return bool(coded) if name == "sequence_parallel" else coded
+    """The inverse of `code`."""
+    return MEMBERS[name][coded] if name in MEMBERS else _KINDS[name](coded)
 
 
 def columns_of(plans: Sequence[Plan]) -> Columns:

@@ -15,7 +15,7 @@ from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import CONTEXTS, RECOMPUTES, SCHEDULES, BoolColumn, Columns
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
-from meshtune.search_spaces.space_context import Constraint, Setting, codes
+from meshtune.search_spaces.space_context import Constraint, SpaceContext, codes
 
 
 def _divides(name: str, field_name: str, reason: str, size: Callable[[ModelSpec], int], label: str) -> Constraint:
@@ -28,38 +28,38 @@ def _divides(name: str, field_name: str, reason: str, size: Callable[[ModelSpec]
     )
 
 
-def _kv_heads(c: Columns, s: Setting) -> BoolColumn:
+def _kv_heads(c: Columns, s: SpaceContext) -> BoolColumn:
     kv, tp = s.model.kv_heads, c["tp"]
     whole: BoolColumn = kv % tp == 0
     return whole | (tp % kv == 0) if s.capabilities.kv_replication else whole
 
 
-def _kv_heads_numbers(p: Plan, s: Setting) -> str:
+def _kv_heads_numbers(p: Plan, s: SpaceContext) -> str:
     text = f"tp({p.tp}) does not divide kv_heads({s.model.kv_heads})"
     return text + (", nor the other way round" if s.capabilities.kv_replication else "")
 
 
-def _inside_node(c: Columns, s: Setting) -> BoolColumn:
+def _inside_node(c: Columns, s: SpaceContext) -> BoolColumn:
     if s.tp_across_nodes:
         return np.ones_like(c["tp"], dtype=np.bool_)
     inside: BoolColumn = s.cluster.devices_per_node % c["tp"] == 0
     return inside
 
 
-def _batch(c: Columns, s: Setting) -> BoolColumn:
+def _batch(c: Columns, s: SpaceContext) -> BoolColumn:
     if s.global_batch_size is None:
         return np.ones_like(c["tp"], dtype=np.bool_)
     fits: BoolColumn = c["micro_batch_size"] * c["grad_accum_steps"] * c["dp"] == s.global_batch_size
     return fits
 
 
-def _zero_runs(c: Columns, s: Setting) -> BoolColumn:
+def _zero_runs(c: Columns, s: SpaceContext) -> BoolColumn:
     alone = np.isin(c["zero_stage"], list(s.capabilities.zero_stages))
     with_pp = np.isin(c["zero_stage"], list(s.capabilities.zero_stages_with_pp))
     return np.where(c["pp"] > 1, with_pp, alone).astype(np.bool_)
 
 
-def _zero_numbers(p: Plan, s: Setting) -> str:
+def _zero_numbers(p: Plan, s: SpaceContext) -> str:
     able = s.capabilities.zero_stages_with_pp if p.pp > 1 else s.capabilities.zero_stages
     return f"zero_stage({p.zero_stage}) with pp({p.pp}): the trainer runs stages {_listed(able)} there"
 
@@ -68,23 +68,23 @@ def _listed(values: frozenset[int]) -> str:
     return ", ".join(map(str, sorted(values))) or "none"
 
 
-def _rounds(c: Columns, s: Setting) -> BoolColumn:
+def _rounds(c: Columns, s: SpaceContext) -> BoolColumn:
     even: BoolColumn = c["grad_accum_steps"] % np.maximum(1, c["grad_accum_steps"] // c["pp"]) == 0
     return even | ~np.isin(c["schedule"], _IN_ROUNDS)
 
 
-def _sequence(c: Columns, s: Setting) -> BoolColumn:
+def _sequence(c: Columns, s: SpaceContext) -> BoolColumn:
     cuts = c["cp"] * np.where(c["sequence_parallel"] == 1, c["tp"], 1)
     even: BoolColumn = s.model.seq_len % cuts == 0
     return even
 
 
-def _sequence_numbers(p: Plan, s: Setting) -> str:
+def _sequence_numbers(p: Plan, s: SpaceContext) -> str:
     parts = f"cp({p.cp}) * tp({p.tp}) = {p.cp * p.tp}" if p.sequence_parallel else f"cp({p.cp})"
     return f"{parts} does not divide seq_len({s.model.seq_len})"
 
 
-def _ulysses(heads: Callable[[ModelSpec], int]) -> Callable[[Columns, Setting], BoolColumn]:
+def _ulysses(heads: Callable[[ModelSpec], int]) -> Callable[[Columns, SpaceContext], BoolColumn]:
     """The rule that each context rank gets whole heads out of those that tensor parallelism leaves."""
     return lambda c, s: (c["context"] != _ULYSSES) | (heads(s.model) % (c["tp"] * c["cp"]) == 0)
 

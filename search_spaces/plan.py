@@ -6,7 +6,7 @@ business of `search_spaces.space`, which can say why not.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import Field, asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -56,52 +56,76 @@ class ContextParallel(StrEnum):
     RING = "ring"
 
 
-_ENUMS: dict[str, type[StrEnum]] = {"recompute": Recompute, "schedule": Schedule, "context": ContextParallel}
+def _axis(key: str, label: str, description: str, *, always_in_key: bool = False, **limits: int) -> dict[str, Any]:
+    """What `Axis` says of a field beside its name, type and default."""
+    return {"key": key, "label": label, "description": description, "always_in_key": always_in_key, **limits}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One parallelism setting.
-
-    tp, pp, dp, cp: tensor, pipeline, data and context parallel degrees; their product is the number of devices.
-    ep: expert parallel degree, taken out of dp. vpp: model chunks per pipeline rank. micro_batch_size: sequences
-    per forward pass and data-parallel replica. grad_accum_steps: micro-batches per optimizer step and replica
-    (in a pipeline: the micro-batches in flight). zero_stage: 0 nothing, 1 optimizer state, 2 and gradients,
-    3 and parameters are sharded over dp and cp (Rajbhandari et al. 2020). sequence_parallel: with tp, activations
-    between the blocks are split along the sequence. recompute_interval: every so many-th layer recomputes. context:
-    with cp, how attention sees the whole sequence.
-    """
+    """One parallelism setting. This is the one declaration of every axis: `AXES` below lists them, and the space, its
+    columns, the search's features, the store and the API read them there."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
-    tp: int = 1
-    pp: int = 1
-    dp: int = 1
-    cp: int = 1
-    ep: int = 1
-    vpp: int = 1
-    micro_batch_size: int = 1
-    grad_accum_steps: int = 1
-    zero_stage: int = 0
-    recompute: Recompute = Recompute.NONE
-    schedule: Schedule = Schedule.ONE_F_ONE_B
-    sequence_parallel: bool = True
-    recompute_interval: int = 1
-    context: ContextParallel = ContextParallel.ALL_GATHER
+    tp: int = field(default=1, metadata=_axis("tp{}", "tp", "tensor parallel degree", always_in_key=True))
+    pp: int = field(default=1, metadata=_axis("pp{}", "pp", "pipeline parallel degree", always_in_key=True))
+    dp: int = field(
+        default=1, metadata=_axis("dp{}", "dp", "data parallel degree; tp * pp * cp * dp = devices", always_in_key=True)
+    )
+    cp: int = field(default=1, metadata=_axis("cp{}", "cp", "context parallel degree"))
+    ep: int = field(default=1, metadata=_axis("ep{}", "ep", "expert parallel degree, taken out of dp"))
+    vpp: int = field(default=1, metadata=_axis("vpp{}", "vpp", "model chunks per pipeline rank"))
+    micro_batch_size: int = field(
+        default=1,
+        metadata=_axis("mbs{}", "mbs", "sequences per forward pass and data-parallel replica", always_in_key=True),
+    )
+    grad_accum_steps: int = field(
+        default=1,
+        metadata=_axis("ga{}", "ga", "micro-batches per optimizer step and data-parallel replica", always_in_key=True),
+    )
+    zero_stage: int = field(
+        default=0,
+        metadata=_axis(
+            "zero{}",
+            "zero",
+            "sharded over dp and cp: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters "
+            "(Rajbhandari et al. 2020)",
+            always_in_key=True,
+            low=0,
+            high=3,
+        ),
+    )
+    recompute: Recompute = field(
+        default=Recompute.NONE,
+        metadata=_axis("recompute-{}", "recompute", "activations that the backward pass computes again"),
+    )
+    schedule: Schedule = field(
+        default=Schedule.ONE_F_ONE_B,
+        metadata=_axis("{}", "schedule", "order of forward and backward micro-batches in a pipeline"),
+    )
+    sequence_parallel: bool = field(
+        default=True,
+        metadata=_axis("nosp", "sp", "with tp, activations between the blocks are split along the sequence"),
+    )
+    recompute_interval: int = field(default=1, metadata=_axis("every{}", "every", "every so many-th layer recomputes"))
+    context: ContextParallel = field(
+        default=ContextParallel.ALL_GATHER,
+        metadata=_axis("{}", "context", "with cp, how attention sees the whole sequence"),
+    )
 
     def __post_init__(self) -> None:
         checks = Checks()
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if (kind := _ENUMS.get(field.name)) is not None:
-                object.__setattr__(self, field.name, checks.member(kind, field.name, value))
-            elif field.name == "sequence_parallel":
-                checks.require(isinstance(value, bool), field.name, f"must be true or false, not {value!r}")
-            elif field.name == "zero_stage":
-                if checks.whole(0, zero_stage=value):
-                    checks.require(value <= 3, field.name, f"must be 0, 1, 2 or 3, not {value}")
-            else:
-                checks.whole(1, **{field.name: value})
+        for axis in AXES:
+            value = getattr(self, axis.name)
+            if axis.members:
+                object.__setattr__(self, axis.name, checks.member(axis.kind, axis.name, value))
+            elif axis.kind is bool:
+                checks.require(isinstance(value, bool), axis.name, f"must be true or false, not {value!r}")
+            elif checks.whole(axis.low, **{axis.name: value}) and axis.high is not None:
+                numbers = [str(number) for number in range(axis.low, axis.high + 1)]
+                listed = f"{', '.join(numbers[:-1])} or {numbers[-1]}"
+                checks.require(value <= axis.high, axis.name, f"must be {listed}, not {value}")
         checks.done()
 
     @property
@@ -116,27 +140,47 @@ class Plan:
 
     @property
     def key(self) -> str:
-        """A short, canonical, reversible-by-eye name: equal plans have equal keys. Defaults are left out."""
-        parts = [f"tp{self.tp}", f"pp{self.pp}", f"dp{self.dp}"]
-        parts += [
-            f"{name}{value}" for name, value in (("cp", self.cp), ("ep", self.ep), ("vpp", self.vpp)) if value > 1
-        ]
-        parts += [f"mbs{self.micro_batch_size}", f"ga{self.grad_accum_steps}", f"zero{self.zero_stage}"]
-        if self.recompute is not Recompute.NONE:
-            parts.append(f"recompute-{self.recompute}")
-        if self.schedule is not Schedule.ONE_F_ONE_B:
-            parts.append(str(self.schedule))
-        if not self.sequence_parallel:
-            parts.append("nosp")
-        if self.recompute_interval > 1:
-            parts.append(f"every{self.recompute_interval}")
-        if self.context is not ContextParallel.ALL_GATHER:
-            parts.append(str(self.context))
-        return " ".join(parts)
+        """A short, canonical name: equal plans have equal keys. Defaults are left out, except of the main axes."""
+        values = ((axis, getattr(self, axis.name)) for axis in AXES)
+        return " ".join(axis.key.format(value) for axis, value in values if axis.always_in_key or value != axis.default)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values, one per field; `Plan(**plan.as_dict()) == plan`."""
         return {name: str(value) if isinstance(value, StrEnum) else value for name, value in asdict(self).items()}
 
 
-PLAN_FIELDS: tuple[str, ...] = tuple(field.name for field in fields(Plan))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One field of Plan."""
+
+    name: str
+    # int, bool or an enumeration of words.
+    kind: Any
+    default: Any
+    # How a value stands in a plan's key, as a format of it.
+    key: str
+    # The key holds the default value, too.
+    always_in_key: bool
+    # The short name that tables and charts show.
+    label: str
+    description: str
+    # The words of an enumeration, in order; empty for a number or a truth value.
+    members: tuple[StrEnum, ...]
+    # Limits of a number; high None: the largest whole number of all.
+    low: int = 1
+    high: int | None = None
+
+    @property
+    def is_factor(self) -> bool:
+        """True for a degree or a size, a number from 1 up: what counts is its ratio to another one."""
+        return self.kind is int and self.low > 0
+
+
+def _axis_of(each: Field[Any]) -> Axis:
+    kind = type(each.default)
+    members = tuple(kind) if issubclass(kind, StrEnum) else ()
+    return Axis(name=each.name, kind=kind, default=each.default, members=members, **each.metadata)
+
+
+AXES: tuple[Axis, ...] = tuple(map(_axis_of, fields(Plan)))
+PLAN_FIELDS: tuple[str, ...] = tuple(axis.name for axis in AXES)

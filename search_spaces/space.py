@@ -7,22 +7,22 @@ sampled. A Plan is legal when it lies within the bounds and keeps every rule of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import isqrt, prod
 from typing import Any, ClassVar
 
 import numpy as np
 
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem
-from meshtune.search_spaces.columns import MEMBERS, BoolColumn, IntColumn, code, columns_of, rows, value_of
+from meshtune.search_spaces.columns import BoolColumn, IntColumn, code, columns_of, rows, value_of
 from meshtune.search_spaces.constraints import CONSTRAINTS
-from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
-from meshtune.search_spaces.space_context import Constraint, Setting, Violation
+from meshtune.search_spaces.plan import AXES, PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.space_context import Constraint, SpaceContext, Violation
 
 # 10^7 combinations are about 1 GB of columns and some seconds; more is a mistake in the bounds.
-MOST_COMBINATIONS = 10_000_000
+MAX_COMBINATIONS = 10_000_000
 # Of one value of a dimension; products of three (tp * pp * cp) fit numpy's int64.
-MOST_VALUE = 1_000_000
+MAX_VALUE = 1_000_000
 DEFAULT_MICRO_BATCHES = (1, 2, 4, 8, 16)
 DEFAULT_ACCUMULATIONS = (1, 2, 4, 8, 16, 32)
 
@@ -58,24 +58,24 @@ class Bounds:
 
     def __post_init__(self) -> None:
         checks = Checks()
-        recompute = tuple(checks.member(Recompute, "recompute", value) for value in self.recompute)
-        schedule = tuple(checks.member(Schedule, "schedule", value) for value in self.schedule)
-        context = tuple(checks.member(ContextParallel, "context", value) for value in self.context)
+        words = [(axis, getattr(self, axis.name)) for axis in AXES if axis.members]
+        checked = {
+            axis.name: tuple(checks.member(axis.kind, axis.name, value) for value in given) for axis, given in words
+        }
         checks.done()
-        object.__setattr__(self, "recompute", recompute)
-        object.__setattr__(self, "schedule", schedule)
-        object.__setattr__(self, "context", context)
-        for field in fields(self):
-            values = getattr(self, field.name)
-            if not isinstance(values, tuple):
+        for name, members in checked.items():
+            object.__setattr__(self, name, members)
+        for axis in AXES:
+            values: tuple[Any, ...] | None = getattr(self, axis.name, None)
+            if values is None:
                 continue
-            checks.require(bool(values), field.name, "must name at least one value")
-            checks.require(len(set(values)) == len(values), field.name, f"names a value twice: {_listed(values)}")
-            if field.name in MEMBERS or field.name == "sequence_parallel":
-                continue
-            low, high = (0, 3) if field.name == "zero_stage" else (1, MOST_VALUE)
-            for value in values:
-                checks.require(low <= value <= high, field.name, f"must be between {low} and {high}, not {value}")
+            checks.require(bool(values), axis.name, "must name at least one value")
+            checks.require(len(set(values)) == len(values), axis.name, f"names a value twice: {_listed(values)}")
+            if axis.kind is int:
+                high = MAX_VALUE if axis.high is None else axis.high
+                for value in values:
+                    limits = f"must be between {axis.low} and {high}, not {value}"
+                    checks.require(axis.low <= value <= high, axis.name, limits)
         checks.done()
 
 
@@ -94,21 +94,21 @@ class Space(Sequence[Plan]):
     Plans are built when they are looked at; membership and `index_of` cost a binary search. Raises SpaceTooLarge.
     """
 
-    def __init__(self, bounds: Bounds, setting: Setting) -> None:
+    def __init__(self, bounds: Bounds, context: SpaceContext) -> None:
         self.bounds = bounds
-        self.setting = setting
-        self.dimensions = dimensions(bounds, setting)
+        self.context = context
+        self.dimensions = dimensions(bounds, context)
         combinations = prod(len(values) for values in self.dimensions.values())
-        if combinations > MOST_COMBINATIONS:
+        if combinations > MAX_COMBINATIONS:
             sizes = " * ".join(f"{name}({len(values)})" for name, values in self.dimensions.items())
             raise SpaceTooLarge(
-                f"{sizes} = {combinations} combinations, more than the {MOST_COMBINATIONS} that are enumerated"
+                f"{sizes} = {combinations} combinations, more than the {MAX_COMBINATIONS} that are enumerated"
             )
-        grid = _grid(self.dimensions, setting)
+        grid = _grid(self.dimensions, context)
         legal = np.ones(combinations, dtype=np.bool_)
         broken: dict[str, int] = {}
-        for constraint in _rules(setting):
-            kept = np.broadcast_to(constraint.holds(grid, setting), legal.shape)
+        for constraint in _rules(context):
+            kept = np.broadcast_to(constraint.holds(grid, context), legal.shape)
             broken[constraint.name] = int(combinations - np.count_nonzero(kept))
             legal &= kept
         self.columns: Mapping[str, IntColumn] = {name: column[legal] for name, column in grid.items()}
@@ -116,7 +116,7 @@ class Space(Sequence[Plan]):
         self._positions = np.flatnonzero(legal)  # of each plan among all combinations; ascending
 
     @classmethod
-    def listed(cls, plans: Sequence[Plan], setting: Setting) -> Space:
+    def listed(cls, plans: Sequence[Plan], context: SpaceContext) -> Space:
         """A space of just these plans, all taken as legal, such as the settings that somebody has measured.
 
         They are ordered by their dimensions, not as given. Raises InvalidValue for two that differ only in what
@@ -124,7 +124,7 @@ class Space(Sequence[Plan]):
         """
         space = object.__new__(cls)
         columns = columns_of(plans)
-        derived = ("dp",) if setting.global_batch_size is None else ("dp", "grad_accum_steps")
+        derived = ("dp",) if context.global_batch_size is None else ("dp", "grad_accum_steps")
         chosen = {name: np.unique(columns[name], return_inverse=True) for name in PLAN_FIELDS if name not in derived}
         place = np.zeros(len(plans), dtype=np.int64)
         for values, positions in chosen.values():
@@ -133,9 +133,9 @@ class Space(Sequence[Plan]):
         for here in np.flatnonzero(np.diff(place[order]) == 0):
             first, second = (plans[order[here + step]].key for step in (0, 1))
             raise InvalidValue([Problem("plans", f"{first} and {second} do not differ in {', '.join(chosen)}")])
-        space.setting = setting
+        space.context = context
         space.dimensions = {name: tuple(value_of(name, int(v)) for v in values) for name, (values, _) in chosen.items()}
-        space.bounds = Bounds(**space.dimensions, tp_across_nodes=setting.tp_across_nodes)
+        space.bounds = Bounds(**space.dimensions, tp_across_nodes=context.tp_across_nodes)
         space.columns = rows(columns, order)
         space.counts = Counts(len(plans), len(plans), {})
         space._positions = place[order]
@@ -189,10 +189,10 @@ class Space(Sequence[Plan]):
         ]
         # Python's integers: a plan that people come up with may multiply up to more than int64 holds.
         row = {name: np.array([code(name, getattr(plan, name))], dtype=object) for name in PLAN_FIELDS}
-        for constraint in _rules(self.setting):
-            kept: BoolColumn = np.broadcast_to(constraint.holds(row, self.setting), (1,))
+        for constraint in _rules(self.context):
+            kept: BoolColumn = np.broadcast_to(constraint.holds(row, self.context), (1,))
             if not kept[0]:
-                numbers = constraint.numbers(plan, self.setting)
+                numbers = constraint.numbers(plan, self.context)
                 found.append(Violation(constraint.name, numbers, constraint.reason))
         return found
 
@@ -203,49 +203,41 @@ class Space(Sequence[Plan]):
         Raises InvalidValue for values that no Plan may have, TypeError for a field that no Plan has.
         """
         checked = Plan(**given)
-        dp = given.get("dp", max(1, self.setting.cluster.devices // (checked.tp * checked.pp * checked.cp)))
-        batch = self.setting.global_batch_size
+        dp = given.get("dp", max(1, self.context.cluster.devices // (checked.tp * checked.pp * checked.cp)))
+        batch = self.context.global_batch_size
         derived = max(1, batch // (checked.micro_batch_size * dp)) if batch else 1
         return Plan(**{**given, "dp": dp, "grad_accum_steps": given.get("grad_accum_steps", derived)})
 
 
-def dimensions(bounds: Bounds, setting: Setting) -> dict[str, tuple[Any, ...]]:
+def dimensions(bounds: Bounds, context: SpaceContext) -> dict[str, tuple[Any, ...]]:
     """The values tried per dimension, with the defaults filled in: tp the divisors of a node's devices (of all where
     it may cross nodes), pp the divisors of the devices, micro_batch_size the powers of two up to 16 (and up to the
     global batch), grad_accum_steps, where it is free, the powers of two up to 32."""
-    devices, batch = setting.cluster.devices, setting.global_batch_size
-    tp_devices = devices if setting.tp_across_nodes else setting.cluster.devices_per_node
+    devices, batch = context.cluster.devices, context.global_batch_size
+    tp_devices = devices if context.tp_across_nodes else context.cluster.devices_per_node
     chosen: dict[str, tuple[Any, ...]] = {
-        "tp": bounds.tp or _divisors(tp_devices),
-        "pp": bounds.pp or tuple(pp for pp in _divisors(devices) if pp <= setting.model.layers),
-        "cp": bounds.cp,
-        "ep": bounds.ep,
-        "vpp": bounds.vpp,
-        "micro_batch_size": bounds.micro_batch_size
-        or tuple(size for size in DEFAULT_MICRO_BATCHES if batch is None or size <= batch),
-        "zero_stage": bounds.zero_stage,
-        "recompute": bounds.recompute,
-        "schedule": bounds.schedule,
-        "sequence_parallel": bounds.sequence_parallel,
-        "recompute_interval": bounds.recompute_interval,
-        "context": bounds.context,
+        name: getattr(bounds, name) for name in PLAN_FIELDS if name not in ("dp", "grad_accum_steps")
     }
+    chosen["tp"] = bounds.tp or _divisors(tp_devices)
+    chosen["pp"] = bounds.pp or tuple(pp for pp in _divisors(devices) if pp <= context.model.layers)
+    sizes = tuple(size for size in DEFAULT_MICRO_BATCHES if batch is None or size <= batch)
+    chosen["micro_batch_size"] = bounds.micro_batch_size or sizes
     if batch is None:
         chosen["grad_accum_steps"] = bounds.grad_accum_steps or DEFAULT_ACCUMULATIONS
     return chosen
 
 
-def _grid(dims: Mapping[str, tuple[Any, ...]], setting: Setting) -> dict[str, IntColumn]:
+def _grid(dims: Mapping[str, tuple[Any, ...]], context: SpaceContext) -> dict[str, IntColumn]:
     """All combinations as columns, the derived ones included. Where a derived value is no whole number it is rounded
     down (to at least 1), and the rule that multiplies the degrees up again rejects the row."""
     names = list(dims)
     axes = [np.array([code(name, value) for value in dims[name]], dtype=np.int64) for name in names]
     columns = dict(zip(names, (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")), strict=True))
     parallel = columns["tp"] * columns["pp"] * columns["cp"]
-    columns["dp"] = np.maximum(1, setting.cluster.devices // parallel)
-    if setting.global_batch_size is not None:
+    columns["dp"] = np.maximum(1, context.cluster.devices // parallel)
+    if context.global_batch_size is not None:
         per_step = columns["micro_batch_size"] * columns["dp"]
-        columns["grad_accum_steps"] = np.maximum(1, setting.global_batch_size // per_step)
+        columns["grad_accum_steps"] = np.maximum(1, context.global_batch_size // per_step)
     return {name: columns[name] for name in PLAN_FIELDS}
 
 
@@ -253,9 +245,9 @@ def _plan(row: dict[str, int]) -> Plan:
     return Plan(**{name: value_of(name, value) for name, value in row.items()})
 
 
-def _rules(setting: Setting) -> tuple[Constraint, ...]:
+def _rules(context: SpaceContext) -> tuple[Constraint, ...]:
     """What every plan must keep, and what this training code demands besides."""
-    return CONSTRAINTS + setting.capabilities.rules
+    return CONSTRAINTS + context.capabilities.rules
 
 
 def _divisors(number: int) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class SpaceContext:
     """What a Plan is judged against. global_batch_size None: any."""
 
     model: ModelSpec
@@ -56,8 +56,8 @@ class Constraint:
 
     name: str
     reason: str
-    holds: Callable[[Columns, Setting], BoolColumn]
-    numbers: Callable[[Plan, Setting], str]
+    holds: Callable[[Columns, SpaceContext], BoolColumn]
+    numbers: Callable[[Plan, SpaceContext], str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """Idempotency-Key on a POST: the same request sent again gets the same answer, and nothing is done twice.
 
-An answer is kept for a day, but for those that say to come back or come with another token: then nothing was done, and
-the same key may be used again.
+An answer is kept for a day. Where nothing was done (the statuses NOTHING_DONE), the key may be used again.
 """
 
 from __future__ import annotations
@@ -16,22 +15,23 @@ from typing import Any
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from meshtune.api import errors
+from meshtune.api.errors import IdempotencyBusy, IdempotencyReused, IdempotencyUnclear, Refused
 from meshtune.api.requests.access import Caller
-from meshtune.api.requests.access_errors import IdempotencyBusy, IdempotencyReused, IdempotencyUnclear, Refused
-from meshtune.api.requests.body import MOST_BYTES
+from meshtune.api.requests.body import MAX_BYTES
 from meshtune.tuner.store import StoreError
-from meshtune.tuner.store.access_keys import Answer, Claim, Keys
+from meshtune.tuner.store.access import Answer, Claim, Keys
 
 log = logging.getLogger(__name__)
 HEADER = "Idempotency-Key"
 REPLAYED = "Idempotent-Replayed"
 _KEY = re.compile(r"[!-~]{1,200}")
 _KEPT_HEADERS = (b"content-type", b"location", b"etag")
-_NOTHING_DONE = (401, 403, 408, 413, 429, 502, 503, 504)
+NOTHING_DONE = (401, 403, 408, 413, 429, 502, 503, 504)
 PARAMETER: dict[str, Any] = {
     "name": HEADER,
     "in": "header",
@@ -67,11 +67,11 @@ class Idempotency:
     async def _once(self, request: Request, caller: str, key: str, send: Send) -> None:
         """Raises Refused, StoreError and RequestValidationError before anything is sent."""
         if not _KEY.fullmatch(key):
-            told = "must have 1 to 200 characters, no spaces among them"
-            raise RequestValidationError([{"loc": ("header", HEADER), "msg": told, "type": "value_error"}])
-        messages, body = await _whole(request)
-        if len(body) > MOST_BYTES:  # the route refuses it
-            await self._app(request.scope, _again(messages, request.receive), send)
+            message = "must have 1 to 200 characters, no spaces among them"
+            raise RequestValidationError([{"loc": ("header", HEADER), "msg": message, "type": "value_error"}])
+        body, receive = await _body_of(request)
+        if len(body) > MAX_BYTES:  # the route refuses it
+            await self._app(request.scope, receive, send)
             return
         found = await run_in_threadpool(self._keys.claim, caller, key, _fingerprint(request, body), self._now())
         match found:
@@ -80,13 +80,15 @@ class Idempotency:
             case Claim.BUSY:
                 raise IdempotencyBusy("the first request with this Idempotency-Key is still being answered")
             case Claim.UNCLEAR:
-                told = "was cut off, and may have acted: look whether it did, then use a new key"
-                raise IdempotencyUnclear(f"the first request with this Idempotency-Key {told}")
+                raise IdempotencyUnclear(
+                    "the first request with this Idempotency-Key was cut off, and may have acted: "
+                    "look whether it did, then use a new key"
+                )
             case Answer():
                 headers = {**found.headers, REPLAYED: "true"}
-                await Response(found.body, found.status, headers)(request.scope, request.receive, send)
+                await Response(found.body, found.status, headers)(request.scope, receive, send)
             case Claim.FIRST:
-                await self._act(request, caller, key, _again(messages, request.receive), send)
+                await self._act(request, caller, key, receive, send)
 
     async def _act(self, request: Request, caller: str, key: str, receive: Receive, send: Send) -> None:
         """Let the application answer, and keep the answer before it goes out."""
@@ -102,7 +104,7 @@ class Idempotency:
             await send(message)
 
     async def _keep(self, caller: str, key: str, held: list[Message]) -> None:
-        """What cannot be kept leaves the key as it is: no second request acts."""
+        """An answer that cannot be kept leaves the key as it is: no second request acts."""
         start, *rest = held
         status = start["status"]
         body = b"".join(message.get("body", b"") for message in rest)
@@ -112,7 +114,7 @@ class Idempotency:
             if name.lower() in _KEPT_HEADERS
         }
         try:
-            if status in _NOTHING_DONE:
+            if status in NOTHING_DONE:
                 await run_in_threadpool(self._keys.forget, caller, key)
             else:
                 await run_in_threadpool(self._keys.keep, caller, key, Answer(status=status, headers=kept, body=body))
@@ -121,30 +123,27 @@ class Idempotency:
 
 
 def _fingerprint(request: Request, body: bytes) -> str:
-    """A digest of all that the request asks for; the caller is beside it."""
-    asked = hashlib.sha256()
+    """A digest of the method, path, query and body; the caller is kept beside it."""
+    digest = hashlib.sha256()
     for part in (request.method.encode(), request.url.path.encode(), request.url.query.encode(), body):
-        asked.update(len(part).to_bytes(8, "big") + part)
-    return asked.hexdigest()
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()
 
 
-async def _whole(request: Request) -> tuple[list[Message], bytes]:
-    """The messages of the body, and the body, of which no more is read than a body may have."""
-    messages: list[Message] = []
+async def _body_of(request: Request) -> tuple[bytes, Receive]:
+    """The body, of which no more is read than a body may have, and a `receive` that gives it once more."""
     body = bytearray()
-    while True:
-        message = await request.receive()
-        messages.append(message)
-        body += message.get("body", b"")
-        if message["type"] != "http.request" or not message.get("more_body", False) or len(body) > MOST_BYTES:
-            return messages, bytes(body)
+    last: Message = {"type": "http.request", "more_body": False}
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BYTES:
+                break
+    except ClientDisconnect:
+        last = {"type": "http.disconnect"}
+    left: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": True}, last]
 
+    async def receive() -> Message:
+        return left.pop(0) if left else await request.receive()
 
-def _again(messages: list[Message], receive: Receive) -> Receive:
-    """Receives what was received before, then what comes."""
-    left = list(messages)
-
-    async def next_one() -> Message:
-        return left.pop(0) if left else await receive()
-
-    return next_one
+    return bytes(body), receive

@@ -1,16 +1,20 @@
-"""Token buckets: so many requests at once, so many more per second, for each of a bounded number of callers."""
+"""Rate limits: a token bucket for each of a bounded number of callers.
+
+The strategies of `limits` count in windows: they have neither a burst with a steady refill, nor fractions of a request
+a second, nor a monotonic clock, nor a bound on how many callers they remember.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from threading import Lock
 
-# Of callers that are remembered; whoever was not heard of for longest is forgotten, with a full bucket.
-MOST_CALLERS = 10_000
+# The caller that was not seen for longest is forgotten, with a full bucket.
+MAX_CALLERS = 10_000
 
 
-class Buckets:
-    """One bucket per caller. rate_per_s: how fast it fills; burst: how much it holds. Thread-safe."""
+class TokenBuckets:
+    """rate_per_s: how fast a bucket fills; burst: how much it holds. Thread-safe."""
 
     def __init__(self, rate_per_s: float, burst: int) -> None:
         self._rate_per_s = rate_per_s
@@ -19,13 +23,12 @@ class Buckets:
         self._lock = Lock()
 
     def take(self, caller: str, now: float) -> float:
-        """0 where the caller may go on now, else the seconds after which it may. now: of a clock that never goes back.
-        What is refused takes nothing."""
+        """0 where the caller may go on now, else the seconds to wait; then nothing was taken. now: monotonic."""
         with self._lock:
             level, seen_at = self._levels.pop(caller, (self._burst, now))
             level = min(self._burst, level + (now - seen_at) * self._rate_per_s)
             wait_s = 0.0 if level >= 1.0 else (1.0 - level) / self._rate_per_s
             self._levels[caller] = (level if wait_s else level - 1.0, now)
-            if len(self._levels) > MOST_CALLERS:
+            if len(self._levels) > MAX_CALLERS:
                 self._levels.popitem(last=False)
         return wait_s

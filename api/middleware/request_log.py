@@ -1,6 +1,6 @@
-"""Every request gets an id, a line in the log and a place in the metrics; every response the headers of a safe page.
+"""Every request gets an id, a line in the log and a place in the metrics; every response the security headers.
 
-Routes are told by their templates and queries not at all, so that neither secrets nor ids without end get there.
+Routes are named by their templates and queries are left out, so that neither secrets nor endless ids get there.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from meshtune.api import errors
 from meshtune.tuner.service.logging import request_id
 
 REQUEST_ID = "X-Request-Id"
-# All that the page needs comes from here; nobody shows it in a frame, and links tell no one where it is.
-SAFE = {
+# The page loads nothing from elsewhere, is shown in no frame, and its links do not name it.
+SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
     "object-src 'none'",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-# Asked again and again by machines: not worth a line while they are answered.
+# Polled by machines: logged at DEBUG while they are answered.
 QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _log = logging.getLogger(__name__)
 
 
 class RequestLog:
-    """ASGI middleware. observe: told (method, route, status, seconds) at the end of every response."""
+    """ASGI middleware. observe: called with method, route, status and seconds at the end of every response."""
 
     def __init__(self, app: ASGIApp, observe: Callable[[str, str, int, float], None]) -> None:
         self._app = app
@@ -49,28 +49,28 @@ class RequestLog:
         id = given if _GIVEN_ID.fullmatch(given) else uuid.uuid4().hex
         status = 0
 
-        async def sending(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers[REQUEST_ID] = id
-                for name, value in SAFE.items():
+                for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
         token = request_id.set(id)
         try:
-            await self._app(scope, receive, sending)
+            await self._app(scope, receive, send_with_headers)
         except Exception as error:
             if not status:  # else the framework would answer, without these headers
-                await (await errors.defect(Request(scope), error))(scope, receive, sending)
+                await (await errors.defect(Request(scope), error))(scope, receive, send_with_headers)
             raise
         finally:
-            self._tell(scope, id, status, time.perf_counter() - start)
+            self._report(scope, id, status, time.perf_counter() - start)
             request_id.reset(token)
 
-    def _tell(self, scope: Scope, id: str, status: int, seconds: float) -> None:
+    def _report(self, scope: Scope, id: str, status: int, seconds: float) -> None:
         method = scope["method"] if scope["method"] in METHODS else "other"
         route = route_of(scope, status)
         self._observe(method, route, status, seconds)

@@ -1,10 +1,10 @@
-"""Who is asking, and may they? Each route under /v1 names the scope that it needs by one of these dependencies:
+"""Authorization: each route under /v1 names the scope that it needs by one of these dependencies:
 
     @router.get("/things", dependencies=[reads])
     @router.post("/things", dependencies=[launches])
 
 `launches_unless_dry` asks for `read` alone where the query has dry_run=true.
-Only the gate (`api.middleware.access_gate`) finds out who it is; it has run before any route is entered.
+The caller is authenticated before, by `api.middleware.gate`.
 """
 
 from __future__ import annotations
@@ -15,39 +15,27 @@ from typing import Annotated
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer, SecurityScopes
 
-from meshtune.api.requests.access_errors import ScopeMissing, Unauthenticated
+from meshtune.api.errors import ScopeMissing, Unauthenticated
 from meshtune.api.requests.body import document_of
 from meshtune.tuner.access.tokens import ALL_SCOPES, UNLIMITED, Quotas, Scope, allows
 from meshtune.tuner.specs.permissions import CommandNotAllowed, commands_named
 
-__all__ = [
-    "Caller",
-    "CallerHandle",
-    "HarmlessSpec",
-    "Scope",
-    "administers",
-    "caller_of",
-    "launches",
-    "launches_unless_dry",
-    "reads",
-    "require_harmless",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Whoever sent the request. name: of the token, empty on trusted loopback. identity: the token's digest, which
-    stays the same as long as the token does. expires_at: epoch seconds, None: never."""
+    """The sender of a request: a token, or a program on this machine where these are trusted."""
 
+    # Of the token; empty on trusted loopback.
     name: str
+    # The token's digest; empty on trusted loopback.
     identity: str
     scopes: frozenset[Scope]
+    # Epoch seconds; None: never.
     expires_at: float | None = None
     quotas: Quotas = UNLIMITED
 
     @property
     def loopback(self) -> bool:
-        """True for whoever is trusted because they are on this machine."""
         return not self.identity
 
     def may(self, scope: Scope) -> bool:

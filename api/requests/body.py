@@ -1,4 +1,4 @@
-"""Reads a request's body as one document, JSON or YAML, of bounded size. What it may hold is its reader's business."""
+"""Reads a request's body as one JSON or YAML document of bounded size. Its values are checked by the caller."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from meshtune.api.errors import Malformed
 from meshtune.tuner.specs.read import InvalidSpec, parse_yaml
 
 # A spec with every section written out has about 2 kB.
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 # YAML is read by Python, a second for so much of the worst.
-MOST_YAML_BYTES = 100_000
+MAX_YAML_BYTES = 100_000
 
 
 async def document_of(request: Request) -> object:
@@ -29,10 +29,10 @@ async def document_of(request: Request) -> object:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in READERS:
         given = f"not {kind}" if kind else "and the request names none"
-        told = f"the content type must be {' or '.join(READERS)}, {given}"
-        raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, told)
-    most_bytes, parse = READERS[kind]
-    content = await content_of(request, most_bytes)
+        detail = f"the content type must be {' or '.join(READERS)}, {given}"
+        raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, detail)
+    max_bytes, parse = READERS[kind]
+    content = await content_of(request, max_bytes)
     return await run_in_threadpool(parse, content)
 
 
@@ -60,8 +60,8 @@ def parse_yaml_body(content: bytes) -> object:
 
 
 READERS: Mapping[str, tuple[int, Callable[[bytes], object]]] = {
-    "application/json": (MOST_BYTES, parse_json),
-    "application/yaml": (MOST_YAML_BYTES, parse_yaml_body),
+    "application/json": (MAX_BYTES, parse_json),
+    "application/yaml": (MAX_YAML_BYTES, parse_yaml_body),
 }
 
 
@@ -72,15 +72,15 @@ def _text(content: bytes) -> str:
         raise Malformed(f"is not UTF-8: byte {error.start} is {content[error.start]:#04x}") from None
 
 
-async def content_of(request: Request, most_bytes: int) -> bytes:
+async def content_of(request: Request, max_bytes: int) -> bytes:
     """The bytes of the body. Raises HTTPException 413 and 400."""
     content = bytearray()
     try:
         async for chunk in request.stream():
             content += chunk
-            if len(content) > most_bytes:
+            if len(content) > max_bytes:
                 raise HTTPException(
-                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body of this type has at most {most_bytes} bytes"
+                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body of this type has at most {max_bytes} bytes"
                 )
     except ClientDisconnect:
         raise HTTPException(HTTPStatus.BAD_REQUEST, "the connection ended before the body did") from None

@@ -6,27 +6,27 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from meshtune.api.dependencies import MOST_NUMBER, MOST_PER_PAGE
+from meshtune.api.dependencies import MAX_NUMBER, MAX_PER_PAGE
 from meshtune.api.requests import page_tokens
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Recompute, Schedule
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Mark, Order, TrialKey, TrialsWanted
+from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Cursor, Order, TrialKey, TrialsWanted
 from meshtune.tuner.campaign.trial import Origin, TrialState
 
-MOST_BRIEF = 1000
-MOST_VALUES = 1000
+MAX_LISTED = 1000
+MAX_VALUES = 1000
 Token = Annotated[
     str,
     Field(
         pattern=r"^[A-Za-z0-9_-]+$",
-        max_length=page_tokens.MOST_CHARACTERS,
+        max_length=page_tokens.MAX_CHARACTERS,
         description="`next_page_token` of the page before, for the same order and filters.",
     ),
 ]
 Text = Annotated[str, Field(max_length=200)]
-Whole = Annotated[int, Field(ge=0, le=MOST_NUMBER)]
+Whole = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
 CampaignSort = Literal[
     "created_at", "updated_at", "name", "state", "legal", "-created_at", "-updated_at", "-name", "-state", "-legal"
 ]
@@ -45,7 +45,7 @@ TrialSort = Literal[
 
 
 def _any_of(description: str) -> Any:
-    return Field(default_factory=list, max_length=MOST_VALUES, description=f"Only {description}; repeated: any of.")
+    return Field(default_factory=list, max_length=MAX_VALUES, description=f"Only {description}; repeated: any of.")
 
 
 class CampaignQuery(BaseModel):
@@ -57,7 +57,7 @@ class CampaignQuery(BaseModel):
     model: Text | None = Field(None, description="Only campaigns of the model with this name.")
     cluster: Text | None = Field(None, description="Only campaigns on the cluster with this name.")
     sort: CampaignSort = Field("-created_at", description="With a leading -: the largest first.")
-    page_size: int = Field(50, ge=1, le=MOST_PER_PAGE, description="Most entries on this page.")
+    page_size: int = Field(50, ge=1, le=MAX_PER_PAGE, description="Most entries on this page.")
     page_token: Token | None = None
 
     @property
@@ -79,7 +79,7 @@ class CampaignQuery(BaseModel):
         )
 
     def next_token(self, value: float | str, id: str) -> str:
-        return page_tokens.encode(self.question, Mark(value, id))
+        return page_tokens.encode(self.question, Cursor(value, id))
 
 
 class TrialQuery(BaseModel):
@@ -106,7 +106,7 @@ class TrialQuery(BaseModel):
     recompute_interval: list[Whole] = _any_of("plans with this value")
     context: list[ContextParallel] = _any_of("plans with this value")
     sort: TrialSort = Field("number", description="With a leading -: the largest first. What lacks it comes last.")
-    page_size: int = Field(100, ge=1, le=MOST_BRIEF, description="Most entries on this page; 500 of whole trials.")
+    page_size: int = Field(100, ge=1, le=MAX_LISTED, description="Most entries on this page; 500 of whole trials.")
     page_token: Token | None = None
 
     @property
@@ -120,8 +120,8 @@ class TrialQuery(BaseModel):
 
     def wanted(self) -> TrialsWanted:
         """The page and one entry more, which tells whether there is a next one. Raises RequestValidationError."""
-        if self.view == "full" and self.page_size > MOST_PER_PAGE:
-            raise page_tokens.refused("page_size", self.page_size, f"must be at most {MOST_PER_PAGE} with view=full")
+        if self.view == "full" and self.page_size > MAX_PER_PAGE:
+            raise page_tokens.refused("page_size", self.page_size, f"must be at most {MAX_PER_PAGE} with view=full")
         return TrialsWanted(
             order=self.order,
             verdicts=tuple(self.verdict),
@@ -130,15 +130,15 @@ class TrialQuery(BaseModel):
             failures=tuple(self.failure),
             numbers=tuple(self.number),
             plan={name: tuple(getattr(self, name)) for name in PLAN_FIELDS},
-            after=None if self.page_token is None else self._mark(self.page_token),
+            after=None if self.page_token is None else self._cursor(self.page_token),
             limit=self.page_size + 1,
         )
 
     def next_token(self, value: float | None, number: int) -> str:
         if self.order.key is TrialKey.NUMBER:
             return str(number)
-        return page_tokens.encode(self.question, Mark(value, number))
+        return page_tokens.encode(self.question, Cursor(value, number))
 
-    def _mark(self, token: str) -> Mark:
+    def _cursor(self, token: str) -> Cursor:
         by_number = self.order.key is TrialKey.NUMBER
         return page_tokens.decode_number(token) if by_number else page_tokens.decode(self.question, token)

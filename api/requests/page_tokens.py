@@ -12,40 +12,40 @@ from hashlib import blake2b
 
 from fastapi.exceptions import RequestValidationError
 
-from meshtune.tuner.campaign.listing import Mark
+from meshtune.tuner.campaign.listing import Cursor
 
 # A name of 100 characters, each six bytes of JSON at the most, and a third more in base64.
-MOST_CHARACTERS = 1200
-MOST_NUMBER = 2**31 - 1
+MAX_CHARACTERS = 1200
+MAX_NUMBER = 2**31 - 1
 
 
-def encode(question: str, mark: Mark) -> str:
-    text = json.dumps([_digest(question, mark), mark.value, mark.name], separators=(",", ":"))
+def encode(question: str, cursor: Cursor) -> str:
+    text = json.dumps([_digest(question, cursor), cursor.value, cursor.name], separators=(",", ":"))
     return urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def decode(question: str, token: str) -> Mark:
-    """The mark that `encode` was given with this question. Raises RequestValidationError."""
+def decode(question: str, token: str) -> Cursor:
+    """The cursor that `encode` was given with this question. Raises RequestValidationError."""
     try:
         padded = token + "=" * (-len(token) % 4)
         digest, found, named = json.loads(urlsafe_b64decode(padded.encode()))
     except (ValueError, TypeError, RecursionError):
         raise refused("page_token", token, "is no page token") from None
-    mark = Mark(found, named)
-    if digest != _digest(question, mark):
+    cursor = Cursor(found, named)
+    if digest != _digest(question, cursor):
         raise refused("page_token", token, "is of a page in another order or with other filters; start again")
-    return mark
+    return cursor
 
 
-def decode_number(token: str) -> Mark:
-    """The mark of trials in the order of their numbers. Raises RequestValidationError."""
+def decode_number(token: str) -> Cursor:
+    """The cursor of trials in the order of their numbers. Raises RequestValidationError."""
     try:
-        number = int(token) if len(token) <= len(str(MOST_NUMBER)) else MOST_NUMBER + 1
+        number = int(token) if len(token) <= len(str(MAX_NUMBER)) else MAX_NUMBER + 1
     except ValueError:
         raise refused("page_token", token, "is no page token of trials in the order of their numbers") from None
-    if not -1 <= number <= MOST_NUMBER:
-        raise refused("page_token", token, f"must be from -1 to {MOST_NUMBER}")
-    return Mark(number, number)
+    if not -1 <= number <= MAX_NUMBER:
+        raise refused("page_token", token, f"must be from -1 to {MAX_NUMBER}")
+    return Cursor(number, number)
 
 
 def refused(name: str, value: object, why: str) -> RequestValidationError:
@@ -53,6 +53,6 @@ def refused(name: str, value: object, why: str) -> RequestValidationError:
     return RequestValidationError([{"type": "value_error", "loc": ("query", name), "msg": why, "input": value}])
 
 
-def _digest(question: str, mark: Mark) -> str:
-    """Over the mark, too: what was altered is refused before its types can surprise the database."""
-    return blake2b(f"{question} {mark!r}".encode(), digest_size=6).hexdigest()
+def _digest(question: str, cursor: Cursor) -> str:
+    """Over the cursor, too: what was altered is refused before its types can surprise the database."""
+    return blake2b(f"{question} {cursor!r}".encode(), digest_size=6).hexdigest()

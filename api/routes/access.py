@@ -1,8 +1,8 @@
-"""The routes about access itself: who am I, and who did what."""
+"""The routes about access: the caller's own token, and the audit log."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated
 
@@ -10,10 +10,9 @@ from fastapi import APIRouter, Query
 
 from meshtune.api.dependencies import ServiceHandle
 from meshtune.api.openapi import problems
-from meshtune.api.requests.access import CallerHandle, Scope, administers, reads
+from meshtune.api.requests.access import CallerHandle, administers, reads
 from meshtune.api.schemas.trials import rfc3339
-from meshtune.tuner.access.audit import Entry
-from meshtune.tuner.access.tokens import Quotas, Used
+from meshtune.tuner.access.tokens import Quotas, Scope, Used
 
 router = APIRouter(prefix="/v1", responses=problems(401, 403, 422, 429, 503), tags=["access"])
 
@@ -74,19 +73,6 @@ def list_audit(
     found = service.store.access.audit(after=after, limit=limit + 1)
     shown = found[:limit]
     return AuditPage(
-        entries=[_entry_view(entry) for entry in shown],
+        entries=[AuditEntryView(**asdict(record) | {"at": rfc3339(record.at)}) for record in shown],
         next_after=shown[-1].id if len(found) > limit else None,
-    )
-
-
-def _entry_view(entry: Entry) -> AuditEntryView:
-    deed = entry.deed
-    return AuditEntryView(
-        id=entry.id,
-        at=rfc3339(deed.at),
-        token=deed.token,
-        action=deed.action,
-        object=deed.object,
-        outcome=deed.outcome,
-        detail=deed.detail,
     )

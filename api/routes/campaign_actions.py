@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response, status
 from fastapi.responses import JSONResponse
 
-from meshtune.api.dependencies import ONE_SPACE, CampaignId, DriverHandle, ServiceHandle, SpecDocument
+from meshtune.api.dependencies import ONE_SPACE, CampaignId, ServiceHandle, SpecDocument
 from meshtune.api.openapi import CHANGES_BODY, SPEC_BODY, problems
 from meshtune.api.requests.access import (
     CallerHandle,
@@ -17,12 +17,11 @@ from meshtune.api.requests.access import (
     launches_unless_dry,
     require_harmless,
 )
-from meshtune.api.routes.common import show_campaign
+from meshtune.api.routes.common import ShowCampaign
 from meshtune.api.schemas.campaigns import CampaignView, spec_document
 from meshtune.runners.documents import plain
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import Quote, make_quote
-from meshtune.tuner.service import deletion
 from meshtune.tuner.specs.merge import changed_document
 from meshtune.tuner.specs.read import read_spec
 
@@ -48,7 +47,7 @@ def create_campaign(
     document: HarmlessSpec,
     caller: CallerHandle,
     service: ServiceHandle,
-    driver: DriverHandle,
+    show: ShowCampaign,
     response: Response,
     dry_run: Annotated[bool, Query(description="Only say what it would meet and cost.")] = False,
 ) -> CampaignView | Response:
@@ -63,7 +62,7 @@ def create_campaign(
     with ONE_SPACE:
         campaign = service.create(document, caller.name)
     response.headers["Location"] = f"/v1/campaigns/{campaign.id}"
-    return show_campaign(campaign, service, driver)
+    return show(campaign)
 
 
 @router.post(
@@ -78,7 +77,7 @@ def clone_campaign(
     changes: SpecDocument,
     caller: CallerHandle,
     service: ServiceHandle,
-    driver: DriverHandle,
+    show: ShowCampaign,
     response: Response,
 ) -> CampaignView:
     """Start a campaign like this one. The body is laid over its spec as RFC 7396 has it: {} for the same. The spec is
@@ -88,7 +87,7 @@ def clone_campaign(
     with ONE_SPACE:
         campaign = service.create(document, caller.name)
     response.headers["Location"] = f"/v1/campaigns/{campaign.id}"
-    return show_campaign(campaign, service, driver)
+    return show(campaign)
 
 
 @router.delete(
@@ -100,19 +99,19 @@ def clone_campaign(
 def delete_campaign(campaign_id: CampaignId, service: ServiceHandle) -> None:
     """Forget a campaign that is over, with its trials, events and job folders. Campaigns that learnt from it keep its
     name."""
-    deletion.delete_campaign(service.store, service.home, campaign_id)
+    service.delete(campaign_id)
 
 
 @router.post("/campaigns/{campaign_id}:pause", dependencies=[launches], responses=problems(404, 409))
-def pause_campaign(campaign_id: CampaignId, service: ServiceHandle, driver: DriverHandle) -> CampaignView:
+def pause_campaign(campaign_id: CampaignId, service: ServiceHandle, show: ShowCampaign) -> CampaignView:
     """Start no more trials; those that run are measured to their end."""
-    return show_campaign(service.pause(campaign_id), service, driver)
+    return show(service.pause(campaign_id))
 
 
 @router.post("/campaigns/{campaign_id}:resume", dependencies=[launches], responses=problems(404, 409))
-def resume_campaign(campaign_id: CampaignId, service: ServiceHandle, driver: DriverHandle) -> CampaignView:
+def resume_campaign(campaign_id: CampaignId, service: ServiceHandle, show: ShowCampaign) -> CampaignView:
     """Go on with a paused campaign; one that runs stays as it is."""
-    return show_campaign(service.resume(campaign_id), service, driver)
+    return show(service.resume(campaign_id))
 
 
 @router.post(
@@ -121,6 +120,6 @@ def resume_campaign(campaign_id: CampaignId, service: ServiceHandle, driver: Dri
     dependencies=[launches],
     responses=problems(404, 409),
 )
-def cancel_campaign(campaign_id: CampaignId, service: ServiceHandle, driver: DriverHandle) -> CampaignView:
+def cancel_campaign(campaign_id: CampaignId, service: ServiceHandle, show: ShowCampaign) -> CampaignView:
     """End the campaign and its running jobs; what was measured stays."""
-    return show_campaign(service.cancel(campaign_id), service, driver)
+    return show(service.cancel(campaign_id))

@@ -1,93 +1,267 @@
-"""The routes to the house itself: presets, examples, what is installed, and how the runners do."""
+"""The routes to what is installed and shipped: presets, examples, the registry, and how the runners do."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from importlib.resources import files
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Path
 
 from meshtune.api.dependencies import DriverHandle, ServiceHandle
 from meshtune.api.openapi import problems
 from meshtune.api.requests.access import reads
-from meshtune.api.schemas.catalog import (
-    ClusterView,
-    ExamplesView,
-    ModelView,
-    PresetsView,
-    RegistryView,
-    RunnerCondition,
-    RunnersView,
-    RunnerView,
-    cluster_entry,
-    cluster_view,
-    examples_view,
-    model_entry,
-    model_view,
-    registry_view,
-)
 from meshtune.api.schemas.trials import rfc3339
-from meshtune.runners.registry import RUNNERS
+from meshtune.runners.documents import read_value
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import Verdict
+from meshtune.runners.registry import RUNNERS, WORKLOADS
 from meshtune.search_spaces.checks import did_you_mean
+from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import PLAN_FIELDS
 from meshtune.search_spaces.presets import cluster_presets, model_presets
+from meshtune.tuner.campaign import glossary
 from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.objective import unit_of
+from meshtune.tuner.campaign.spec import Objective
 from meshtune.tuner.campaign.trial import TrialState
-from meshtune.tuner.service.health import RunnerHealth
+from meshtune.tuner.search.registry import SEARCHES
+from meshtune.tuner.service.metrics import RunnerHealth
 from meshtune.tuner.store import NotFound
 
-router = APIRouter(prefix="/v1", responses=problems(422, 503), tags=["house"], dependencies=[reads])
+router = APIRouter(prefix="/v1", responses=problems(422, 503), tags=["catalog"], dependencies=[reads])
 ACTIVE = frozenset(state for state in CampaignState if state.active)
 IN_FLIGHT = (TrialState.SUBMITTED, TrialState.RUNNING)
 # Far above what one service drives.
-MOST_ACTIVE = 10_000
-# As `tuner.service.loop` tells it.
-OF_RUNNERS = "the runner: "
+MAX_ACTIVE = 10_000
+# The beginning of a campaign's trouble that is its runner's, see `tuner.service.loop`.
+RUNNER_TROUBLE = "the runner: "
+T = TypeVar("T")
 PresetName = Annotated[str, Path(max_length=100, examples=["gpt-micro"])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEntry:
+    """experts: null for a dense model."""
+
+    name: str
+    parameters: int
+    layers: int
+    hidden_size: int
+    seq_len: int
+    experts: int | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterEntry:
+    """memory_bytes: of one device."""
+
+    name: str
+    nodes: int
+    devices_per_node: int
+    device: str
+    memory_bytes: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresetsView:
+    models: list[ModelEntry]
+    clusters: list[ClusterEntry]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelView:
+    """A model preset. description: complete, and fit for the section `model` of a spec."""
+
+    name: str
+    source: str
+    parameters: int
+    flops_per_token: float
+    description: ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    """A cluster preset. description: complete, and fit for the section `cluster` of a spec."""
+
+    name: str
+    source: str
+    devices: int
+    description: ClusterSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExampleView:
+    """A spec to start from. title: its first comment."""
+
+    name: str
+    title: str
+    yaml: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExamplesView:
+    examples: list[ExampleView]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectiveEntry:
+    """unit: without a price."""
+
+    name: Objective
+    unit: str
+    smaller_is_better: bool
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatEntry:
+    name: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryView:
+    """What a spec may name, and what answers may hold. dimensions: the fields of a plan."""
+
+    workloads: list[str]
+    runners: list[str]
+    searches: list[str]
+    objectives: list[ObjectiveEntry]
+    export_formats: list[FormatEntry]
+    dimensions: list[str]
+    verdicts: list[Verdict]
+    causes: list[Cause]
+
+
+class RunnerCondition(StrEnum):
+    """IDLE: no active campaign uses it. TROUBLE: it did not answer when it was asked last, or took no job."""
+
+    OK = "ok"
+    TROUBLE = "trouble"
+    IDLE = "idle"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerView:
+    """One kind of runner. in_flight: jobs that were sent and have not ended. last_polled_at: when it last answered,
+    poll_errors: how often it did not, by what this process saw since it started."""
+
+    kind: str
+    health: RunnerCondition
+    trouble: str
+    active_campaigns: int
+    in_flight: int
+    last_polled_at: datetime | None
+    poll_errors: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnersView:
+    runners: list[RunnerView]
 
 
 @router.get("/presets")
 def list_presets() -> PresetsView:
     """The models and clusters that a spec may name."""
+    models = [get_model_preset(name) for name in model_presets()]
+    clusters = [get_cluster_preset(name) for name in cluster_presets()]
     return PresetsView(
-        models=[model_entry(name, preset) for name, preset in model_presets().items()],
-        clusters=[cluster_entry(name, preset) for name, preset in cluster_presets().items()],
+        models=[
+            ModelEntry(
+                name=view.name,
+                parameters=view.parameters,
+                layers=view.description.layers,
+                hidden_size=view.description.hidden,
+                seq_len=view.description.seq_len,
+                experts=view.description.experts or None,
+                source=view.source,
+            )
+            for view in models
+        ],
+        clusters=[
+            ClusterEntry(
+                name=view.name,
+                nodes=view.description.nodes,
+                devices_per_node=view.description.devices_per_node,
+                device=view.description.device.name,
+                memory_bytes=view.description.device.memory_bytes,
+                source=view.source,
+            )
+            for view in clusters
+        ],
     )
 
 
 @router.get("/presets/models/{name}", responses=problems(404))
 def get_model_preset(name: PresetName) -> ModelView:
     """The whole description of a model."""
-    presets = model_presets()
-    if name not in presets:
-        raise NotFound(f"no model preset is called {name!r}; {did_you_mean(name, presets)}")
-    return model_view(name, presets[name])
+    source, model = _preset("model", name, model_presets(), ModelSpec)
+    return ModelView(
+        name=name,
+        source=source,
+        parameters=model.parameters,
+        flops_per_token=model.flops_per_token,
+        description=model,
+    )
 
 
 @router.get("/presets/clusters/{name}", responses=problems(404))
 def get_cluster_preset(name: PresetName) -> ClusterView:
     """The whole description of a cluster, of one node unless a spec says otherwise."""
-    presets = cluster_presets()
-    if name not in presets:
-        raise NotFound(f"no cluster preset is called {name!r}; {did_you_mean(name, presets)}")
-    return cluster_view(name, presets[name])
+    source, cluster = _preset("cluster", name, cluster_presets(), ClusterSpec)
+    return ClusterView(name=name, source=source, devices=cluster.devices, description=cluster)
 
 
 @router.get("/examples")
 def list_examples() -> ExamplesView:
     """Specs to start from."""
-    return examples_view()
+    found = sorted(
+        (entry.name.removesuffix(".yaml"), entry.read_text(encoding="utf-8"))
+        for entry in files("meshtune.api").joinpath("examples").iterdir()
+        if entry.name.endswith(".yaml")
+    )
+    return ExamplesView(
+        examples=[
+            ExampleView(name=name, title=text.partition("\n")[0].removeprefix("# "), yaml=text) for name, text in found
+        ]
+    )
 
 
 @router.get("/registry")
 def get_registry() -> RegistryView:
     """What a spec may name, and the words that answers are made of."""
-    return registry_view()
+    return RegistryView(
+        workloads=sorted(WORKLOADS),
+        runners=sorted(RUNNERS),
+        searches=sorted(SEARCHES),
+        objectives=[
+            ObjectiveEntry(
+                name=one,
+                unit=unit_of(one, priced=False),
+                smaller_is_better=one.smaller_is_better,
+                words=glossary.OBJECTIVES[one],
+            )
+            for one in Objective
+        ],
+        export_formats=[FormatEntry(name=name, words=words) for name, words in glossary.FORMATS.items()],
+        dimensions=list(PLAN_FIELDS),
+        verdicts=list(Verdict),
+        causes=list(Cause),
+    )
 
 
 @router.get("/runners")
 def list_runners(service: ServiceHandle, driver: DriverHandle) -> RunnersView:
     """The kinds of runners, and how they do: troubles and poll errors are those that this process saw."""
-    active = service.store.campaigns(limit=MOST_ACTIVE, states=ACTIVE)
+    active = service.store.campaigns(limit=MAX_ACTIVE, states=ACTIVE)
     counts = service.store.verdict_counts([campaign.id for campaign in active])
     campaigns: Counter[str] = Counter()
     in_flight: Counter[str] = Counter()
@@ -96,29 +270,30 @@ def list_runners(service: ServiceHandle, driver: DriverHandle) -> RunnersView:
         kind = campaign.spec.runner.kind
         campaigns[kind] += 1
         in_flight[kind] += sum(counts[campaign.id].get(str(state), 0) for state in IN_FLIGHT)
-        told = driver.troubles.get(campaign.id, "")
-        if told.startswith(OF_RUNNERS):
-            troubles[kind] = told.removeprefix(OF_RUNNERS)
-    known = service.health.runners()
-    return RunnersView(
-        runners=[
-            _runner_view(
-                kind, campaigns[kind], in_flight[kind], troubles.get(kind, ""), known.get(kind, RunnerHealth())
-            )
-            for kind in sorted({*RUNNERS, *campaigns})
-        ]
-    )
+        trouble = driver.troubles.get(campaign.id, "")
+        if trouble.startswith(RUNNER_TROUBLE):
+            troubles[kind] = trouble.removeprefix(RUNNER_TROUBLE)
+    seen = service.metrics.runners()
+
+    def view(kind: str, health: RunnerHealth) -> RunnerView:
+        trouble = troubles.get(kind, "") or health.trouble if campaigns[kind] else ""
+        used = RunnerCondition.TROUBLE if trouble else RunnerCondition.OK
+        return RunnerView(
+            kind=kind,
+            health=used if campaigns[kind] else RunnerCondition.IDLE,
+            trouble=trouble,
+            active_campaigns=campaigns[kind],
+            in_flight=in_flight[kind],
+            last_polled_at=None if health.answered_at is None else rfc3339(health.answered_at),
+            poll_errors=health.poll_errors,
+        )
+
+    return RunnersView(runners=[view(kind, seen.get(kind, RunnerHealth())) for kind in sorted({*RUNNERS, *campaigns})])
 
 
-def _runner_view(kind: str, campaigns: int, in_flight: int, trouble: str, health: RunnerHealth) -> RunnerView:
-    trouble = trouble or health.trouble if campaigns else ""
-    used = RunnerCondition.TROUBLE if trouble else RunnerCondition.OK
-    return RunnerView(
-        kind=kind,
-        health=used if campaigns else RunnerCondition.IDLE,
-        trouble=trouble,
-        active_campaigns=campaigns,
-        in_flight=in_flight,
-        last_polled_at=None if health.answered_at is None else rfc3339(health.answered_at),
-        poll_errors=health.poll_errors,
-    )
+def _preset(what: str, name: str, presets: Mapping[str, Mapping[str, Any]], kind: type[T]) -> tuple[str, T]:
+    """The preset's source and value. Raises NotFound."""
+    if name not in presets:
+        raise NotFound(f"no {what} preset is called {name!r}; {did_you_mean(name, presets)}")
+    described = dict(presets[name])
+    return described.pop("source"), read_value(kind, described)

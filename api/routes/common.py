@@ -1,27 +1,28 @@
-"""The routes of REST /v1. They translate: each calls the service or the store once or twice and shows the answer."""
+"""Routes about spaces, events and analyses, and the view of a campaign that several routes answer with."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
-from meshtune.api.answers import NOT_MODIFIED
-from meshtune.api.dependencies import ONE_SPACE, CampaignId, ServiceHandle
-from meshtune.api.makers import Turns, make
+from meshtune.api.analysis_process import AnalysesHandle
+from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, CampaignCache, respond
+from meshtune.api.dependencies import ONE_SPACE, CampaignId, DriverHandle, ServiceHandle
 from meshtune.api.openapi import SPEC_BODY, problems
-from meshtune.api.reading import PolledHandle, ReadingHandle
 from meshtune.api.requests.access import HarmlessSpec, reads
 from meshtune.api.schemas.campaigns import CampaignView, EventView, SpaceView, campaign_view, event_view, space_view
-from meshtune.api.summaries import summary_of
+from meshtune.api.schemas.summary import SummaryView, summary_view, trial_counts
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.space import space_of
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import Quote, make_quote
 from meshtune.tuner.results.analysis.analysis import Analysis
 from meshtune.tuner.service.loop import Driver
-from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.read import read_spec
+from meshtune.tuner.store import Store
 
 router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(422, 503))
 
@@ -32,14 +33,9 @@ router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(422, 5
     responses=problems(404) | NOT_MODIFIED,
     tags=["trials"],
 )
-async def analyse_campaign(
-    request: Request, campaign_id: CampaignId, reading: ReadingHandle, polled: PolledHandle
-) -> Response:
+async def analyse_campaign(request: Request, campaign_id: CampaignId, analyses: AnalysesHandle) -> Response:
     """What the trials teach: the knobs that matter, failures, what was expected, and why the best plans win."""
-    answer = await make(Turns.SHORT, reading.known_analysis, campaign_id)
-    if answer is None:
-        answer = await make(Turns.ANALYSIS, reading.analysis, campaign_id)
-    return polled.leave(request, answer, campaign_id=campaign_id)
+    return respond(request, await analyses.of(campaign_id))
 
 
 @router.get("/campaigns/{campaign_id}/space", responses=problems(404), tags=["spaces"])
@@ -76,6 +72,22 @@ def list_events(
     return [event_view(event) for event in service.store.events(campaign_id, after=after, limit=limit)]
 
 
-def show_campaign(campaign: Campaign, service: Service, driver: Driver) -> CampaignView:
-    """The campaign with what became of its trials and what it waits for."""
-    return campaign_view(campaign, summary_of(service.store, campaign), driver.troubles.get(campaign.id, ""))
+def show_campaign(campaign: Campaign, store: Store, driver: Driver, cache: CampaignCache) -> CampaignView:
+    """The campaign with what became of its trials and what it waits for. Raises NotFound."""
+
+    def summary() -> tuple[dict[str, int], SummaryView]:
+        trials = store.pages.listed(campaign.id)
+        return trial_counts(trials), summary_view(campaign, trials)
+
+    event = store.pages.newest_event(campaign.id)
+    counts, shown = cache.get((campaign.id, "summary"), event, summary)
+    return campaign_view(campaign, counts, shown, driver.troubles.get(campaign.id, ""))
+
+
+async def shower_of(
+    service: ServiceHandle, driver: DriverHandle, cache: CacheHandle
+) -> Callable[[Campaign], CampaignView]:
+    return partial(show_campaign, store=service.store, driver=driver, cache=cache)
+
+
+ShowCampaign = Annotated[Callable[[Campaign], CampaignView], Depends(shower_of)]

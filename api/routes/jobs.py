@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
@@ -11,12 +12,11 @@ from meshtune.api.dependencies import CampaignId, ServiceHandle, TrialNumber
 from meshtune.api.errors import InvalidQuery, Unanswerable
 from meshtune.api.openapi import problems
 from meshtune.api.requests.access import reads
-from meshtune.api.schemas.jobs import ExportView, JobView, job_view
 from meshtune.runners.registry import SCRIPTS
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.space import workload_of
-from meshtune.tuner.results.export import FORMATS, choose, export_files, job_of, job_script
+from meshtune.tuner.results.export import FORMATS, SCRIPT_FILES, choose, export_files, job_of, job_script
 from meshtune.tuner.results.ranking import Ranked
 from meshtune.tuner.results.start_command import start_line
 from meshtune.tuner.service.service import Service
@@ -32,8 +32,32 @@ Options = Annotated[
         examples=[["partition=gpu"]],
     ),
 ]
-# These name files on the machine that serves.
-_OF_FILES = ("config",)
+# Options that may name a file on the service's machine.
+FILE_OPTIONS = ("config",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    """What a runner is given to measure a plan. files: by name, in `directory`. script: what a batch scheduler is sent;
+    null for a runner that takes none."""
+
+    name: str
+    command: tuple[str, ...]
+    directory: str
+    script: str | None
+    files: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportView:
+    """A measured setting in the words of one format. files: by name, to be put into `directory`. command: the line that
+    starts it there; null for a format that starts nothing."""
+
+    format: str
+    trial: int
+    directory: str
+    files: Mapping[str, str]
+    command: str | None
 
 
 @router.get("/campaigns/{campaign_id}/trials/{number}/job")
@@ -45,9 +69,17 @@ def get_job(campaign_id: CampaignId, number: TrialNumber, service: ServiceHandle
     try:
         job = service.job(campaign, trial.plan, trial.last.job_name, workload_of(spec))
         job = replace(job, avoid=trial.last.avoid)
-        return job_view(job, kind, job_script(spec, kind, job, {}) if kind in SCRIPTS else {})
+        # What the runner of this kind writes beside the job's own files, its script among them.
+        sent = job_script(spec, kind, job, {}) if kind in SCRIPTS else {}
     except InvalidValue as error:  # a file that the spec names is gone
         raise Unanswerable(str(error)) from None
+    return JobView(
+        name=job.name,
+        command=job.command,
+        directory=str(job.directory),
+        script=sent.get(SCRIPT_FILES.get(kind, "")),
+        files={**job.files, **sent},
+    )
 
 
 @router.get("/campaigns/{campaign_id}/trials/{number}/exports/{format}")
@@ -105,7 +137,6 @@ def _options(words: list[str]) -> dict[str, Any]:
         options = parse_options(words)
     except InvalidSpec as error:
         raise InvalidQuery([Problem("option", str(error))]) from None
-    read = [name for name in _OF_FILES if isinstance(options.get(name), str)]
-    if read:
-        raise InvalidQuery([Problem(f"option.{name}", "must be a mapping here, not a file's name") for name in read])
+    if named := [name for name in FILE_OPTIONS if isinstance(options.get(name), str)]:
+        raise InvalidQuery([Problem(f"option.{name}", "must be a mapping here, not a file's name") for name in named])
     return options

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse, Response
 
-from meshtune.api.dependencies import MOST_NUMBER, ONE_SPACE, ServiceHandle
+from meshtune.api.dependencies import MAX_NUMBER, ONE_SPACE, ServiceHandle
 from meshtune.api.openapi import problems
 from meshtune.api.requests.access import reads
 from meshtune.tuner.results.known_best import (
@@ -33,7 +33,7 @@ class Format(StrEnum):
 
 
 Name = Annotated[str, Query(min_length=1, max_length=200)]
-Count = Annotated[int, Query(ge=1, le=MOST_NUMBER)]
+Count = Annotated[int, Query(ge=1, le=MAX_NUMBER)]
 ENV_EXAMPLE = "MESHTUNE_TP=4\nMESHTUNE_PP=1\nMESHTUNE_DP=2\nMESHTUNE_MEASURED=1\nMESHTUNE_SOURCE=demo-1a2b3c/7\n"
 TEXT: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/plain": {"schema": {"type": "string"}, "example": ENV_EXAMPLE}}}

@@ -1,4 +1,4 @@
-"""The route by which a job that runs far away hands in its result file."""
+"""The route for result files of jobs that run elsewhere."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from meshtune.api.dependencies import ID_PATTERN, ServiceHandle
 from meshtune.api.openapi import problems
 from meshtune.api.requests.body import content_of
 from meshtune.runners.outcome import ResultMalformed
-from meshtune.tuner.service.job_reports import MOST_BYTES
-from meshtune.tuner.service.service import Service
+from meshtune.tuner.service.job_reports import MAX_BYTES
 
 router = APIRouter(prefix="/v1", responses=problems(401, 404, 413, 422, 429, 503), tags=["reports"])
 _bearer = HTTPBearer(
@@ -29,8 +28,6 @@ _EXAMPLES: dict[str, Any] = {
     }
 }
 JobName = Annotated[str, Path(pattern=ID_PATTERN, max_length=200)]
-
-
 Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 
 
@@ -47,15 +44,12 @@ Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 async def report_result(request: Request, job_name: JobName, bearer: Bearer, service: ServiceHandle) -> Response:
     """Hand in the result file of a job in flight (docs/result.md). Where its folder has one, that one stays."""
     service.reports.check(job_name, "" if bearer is None else bearer.credentials, time.time())
-    content = await content_of(request, MOST_BYTES)
+    content = await content_of(request, MAX_BYTES)
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ResultMalformed(f"not UTF-8: {error}") from None
-    await run_in_threadpool(_keep, service, job_name, text)
+    # NotFound for a job that is not in flight.
+    campaign_id = await run_in_threadpool(service.store.access.campaign_in_flight, job_name)
+    await run_in_threadpool(service.reports.keep, campaign_id, job_name, text)
     return Response(status_code=status.HTTP_204_NO_CONTENT)
-
-
-def _keep(service: Service, job_name: str, text: str) -> None:
-    """Raises NotFound for a job that is not in flight, ResultMalformed."""
-    service.reports.keep(service.store.access.campaign_in_flight(job_name), job_name, text)

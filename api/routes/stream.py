@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import anyio
 from fastapi import APIRouter, Header, Query, Request
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
@@ -22,14 +22,14 @@ from meshtune.api.dependencies import ID_PATTERN, ServiceHandle
 from meshtune.api.errors import RETRY_AFTER
 from meshtune.api.openapi import problems
 from meshtune.api.requests.access import Caller, CallerHandle, reads
-from meshtune.api.stream_hub import MOST_PER_TOKEN, MOST_READ, MOST_STREAMS, StreamHub, Subscriber, frame_of
+from meshtune.api.stream_hub import MAX_PER_TOKEN, MAX_READ, MAX_STREAMS, StreamHub, Subscriber, frame_of
 from meshtune.tuner.campaign.campaign import Event
 from meshtune.tuner.store import Store, StoreError
 
 HEARTBEAT_S = 15.0
 RETRY = b"retry: 1000\n\n"
 HEARTBEAT = b":\n\n"
-MOST_ID = 2**63 - 1
+MAX_ID = 2**63 - 1
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 DOCUMENTED: dict[int | str, dict[str, Any]] = {
     200: {
@@ -41,17 +41,18 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
 router = APIRouter(prefix="/v1", responses=problems(401, 403, 422, 429, 503), dependencies=[reads])
 
 
-class EventStream(Response):
-    """Sends frames until they end, the client goes or may not read any more. after: the last event that the client
-    has, None for one that wants what is new."""
+class EventStream(StreamingResponse):
+    """Sends frames until they end, the client goes or the hub cuts it off.
+
+    after: the last event that the client has; None for new events alone.
+    """
 
     media_type = "text/event-stream"
 
     def __init__(self, hub: StreamHub, store: Store, caller: Caller, campaign: str | None, after: int | None) -> None:
-        super().__init__(headers=HEADERS)
-        del self.headers["content-length"]
+        super().__init__(self._until_store_fails(), headers=HEADERS)
         self._hub, self._store, self._caller, self._after = hub, store, caller, after
-        # One that takes nothing waits in `send`, where only this ends it.
+        # Where the client takes nothing, `send` waits, and only this ends it.
         self._cut = anyio.CancelScope()
         self._subscriber = Subscriber(campaign, caller.name, self._cut.cancel)
         hub.join(self._subscriber)  # now, not with the first byte: limits count it at once
@@ -59,30 +60,23 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             with self._cut:
-                async with anyio.create_task_group() as group:
-                    group.start_soon(self._send, send, group.cancel_scope)
-                    while (await receive())["type"] != "http.disconnect":
-                        pass
-                    group.cancel_scope.cancel()
+                await super().__call__(scope, receive, send)
         finally:
             self._hub.leave(self._subscriber)
 
-    async def _send(self, send: Send, all_tasks: anyio.CancelScope) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        # A database that fails ends the stream early: the client comes again with the last id that it has.
+    async def _until_store_fails(self) -> AsyncIterator[bytes]:
+        """The frames; a database that fails ends them early: the client comes again with the last id that it has."""
         with suppress(StoreError):
             async for frames in self._frames():
-                await send({"type": "http.response.body", "body": frames, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-        all_tasks.cancel()
+                yield frames
 
     async def _frames(self) -> AsyncIterator[bytes]:
         yield RETRY
         subscriber, seen = self._subscriber, self._after
-        if seen is not None and seen > await run_in_threadpool(self._store.last_event_id):
+        if seen is not None and seen > await run_in_threadpool(self._store.newest_event):
             seen = None  # of another database, such as one from before a backup came back
         # Nothing is kept for a client that is far behind, so that it is not cut off while it catches up.
-        while seen is not None and not subscriber.ended and len(page := await self._page(seen)) == MOST_READ:
+        while seen is not None and not subscriber.ended and len(page := await self._page(seen)) == MAX_READ:
             yield _joined(page)
             seen = page[-1].id
         position = self._hub.go_live(subscriber)
@@ -117,7 +111,7 @@ class EventStream(Response):
         return token is not None and not token.refusal(time.time())
 
     async def _page(self, after: int) -> list[Event]:
-        return await run_in_threadpool(self._store.events, self._subscriber.campaign, after=after, limit=MOST_READ)
+        return await run_in_threadpool(self._store.events, self._subscriber.campaign, after=after, limit=MAX_READ)
 
 
 @router.get("/stream", response_class=Response, responses={**DOCUMENTED, **problems(404)}, tags=["events"])
@@ -128,9 +122,9 @@ async def stream(
     campaign: Annotated[
         str | None, Query(pattern=ID_PATTERN, max_length=100, description="Only events of this campaign.")
     ] = None,
-    after: Annotated[int | None, Query(ge=0, le=MOST_ID, description="As Last-Event-ID, which is stronger.")] = None,
+    after: Annotated[int | None, Query(ge=0, le=MAX_ID, description="As Last-Event-ID, which is stronger.")] = None,
     last_event_id: Annotated[
-        int | None, Header(ge=0, le=MOST_ID, description="Go on after this event; none: with what is new.")
+        int | None, Header(ge=0, le=MAX_ID, description="Go on after this event; none: with what is new.")
     ] = None,
 ) -> Response:
     """What happens from now on, or since the last event that was seen, as server-sent events."""
@@ -139,10 +133,10 @@ async def stream(
         await run_in_threadpool(service.store.campaign, campaign)
     if not hub.running:
         raise HTTPException(503, "no events are read now: the service is starting or ending", RETRY_AFTER)
-    if hub.open_streams >= MOST_STREAMS:
-        raise HTTPException(503, f"{MOST_STREAMS} streams are open, which is the most", RETRY_AFTER)
-    if hub.of_owner(caller.name) >= MOST_PER_TOKEN:
-        raise HTTPException(429, f"this token has {MOST_PER_TOKEN} streams open, which is the most", RETRY_AFTER)
+    if hub.open_streams >= MAX_STREAMS:
+        raise HTTPException(503, f"{MAX_STREAMS} streams are open, which is the most", RETRY_AFTER)
+    if hub.of_owner(caller.name) >= MAX_PER_TOKEN:
+        raise HTTPException(429, f"this token has {MAX_PER_TOKEN} streams open, which is the most", RETRY_AFTER)
     return EventStream(hub, service.store, caller, campaign, after if last_event_id is None else last_event_id)
 
 

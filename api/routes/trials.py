@@ -7,46 +7,49 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import TypeAdapter
 
-from meshtune.api.answers import NOT_MODIFIED
-from meshtune.api.dependencies import MOST_PER_PAGE, CampaignId, ServiceHandle, TrialNumber
-from meshtune.api.makers import Turns, make
+from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, respond
+from meshtune.api.dependencies import MAX_PER_PAGE, CampaignId, ServiceHandle, TrialNumber
 from meshtune.api.openapi import problems
-from meshtune.api.reading import PolledHandle, ReadingHandle
 from meshtune.api.requests.access import reads
 from meshtune.api.requests.page_queries import TrialQuery
-from meshtune.api.schemas.campaigns import BestView, ParetoView
-from meshtune.api.schemas.trial_brief import TrialsAnswer, brief_page
+from meshtune.api.schemas.campaigns import BestView, ParetoView, best_view, pareto_view
+from meshtune.api.schemas.trial_brief import TrialBriefPage, TrialsAnswer, trial_briefs
 from meshtune.api.schemas.trials import TrialPage, TrialView, trial_view
-from meshtune.api.summaries import TOP
-from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.listing import TrialsWanted
+from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.results.recommendation import front_of, recommend_among
 from meshtune.tuner.store import Store
 
 router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(404, 422, 503), tags=["trials"])
-_FULL: TypeAdapter[TrialPage] = TypeAdapter(TrialPage)
+DEFAULT_TOP = 10
+_WHOLE_PAGE: TypeAdapter[TrialPage] = TypeAdapter(TrialPage)
+_BRIEF_PAGE: TypeAdapter[TrialBriefPage] = TypeAdapter(TrialBriefPage)
+_BEST: TypeAdapter[BestView] = TypeAdapter(BestView)
+_PARETO: TypeAdapter[ParetoView] = TypeAdapter(ParetoView)
 
 
 @router.get("/campaigns/{campaign_id}/trials", response_model=TrialsAnswer, responses=NOT_MODIFIED)
-async def list_trials(
+def list_trials(
     request: Request,
     campaign_id: CampaignId,
     query: Annotated[TrialQuery, Query()],
     service: ServiceHandle,
-    reading: ReadingHandle,
-    polled: PolledHandle,
+    cache: CacheHandle,
 ) -> Response:
     """Trials in the order of planning unless `sort` says otherwise: complete with attempts and every step time, or,
     with view=brief, one line of numbers for each."""
-    wanted, page = query.wanted(), _full_page if query.view == "full" else _brief_page
-    question = f"trials {request.url.query}"
-    answer = await make(
-        Turns.SHORT,
-        reading.of_trials,
-        campaign_id,
-        question,
-        lambda campaign, _: page(service.store, campaign, query, wanted),
-    )
-    return polled.leave(request, answer, campaign_id=campaign_id)
+    wanted, store, brief = query.wanted(), service.store, query.view == "brief"
+
+    def page() -> bytes:
+        found = store.pages.trials(campaign_id, wanted, listed=brief)
+        trials = [trial for trial, _ in found[: query.page_size]]
+        more = len(found) > query.page_size
+        token = query.next_token(found[query.page_size - 1][1], trials[-1].number) if more else None
+        if brief:
+            briefs = trial_briefs(store.campaign(campaign_id).spec, trials)
+            return _BRIEF_PAGE.dump_json(TrialBriefPage(trials=briefs, next_page_token=token))
+        return _WHOLE_PAGE.dump_json(TrialPage(trials=list(map(trial_view, trials)), next_page_token=token))
+
+    return respond(request, cache.answer(campaign_id, f"trials {request.url.query}", page))
 
 
 @router.get("/campaigns/{campaign_id}/trials/{number}")
@@ -56,34 +59,36 @@ def get_trial(campaign_id: CampaignId, number: TrialNumber, service: ServiceHand
 
 
 @router.get("/campaigns/{campaign_id}/best", response_model=BestView, responses=NOT_MODIFIED)
-async def best_trials(
+def best_trials(
     request: Request,
     campaign_id: CampaignId,
-    reading: ReadingHandle,
-    polled: PolledHandle,
-    top: Annotated[int, Query(ge=1, le=MOST_PER_PAGE)] = TOP,
+    service: ServiceHandle,
+    cache: CacheHandle,
+    top: Annotated[int, Query(ge=1, le=MAX_PER_PAGE)] = DEFAULT_TOP,
 ) -> Response:
     """The best settings measured, the front of speed and memory left over, and the recommendation with its reason."""
-    return polled.leave(request, await make(Turns.LONG, reading.best, campaign_id, top), campaign_id=campaign_id)
+    answer = cache.answer(campaign_id, f"best {top}", lambda: _best(service.store, campaign_id, top))
+    return respond(request, answer)
 
 
 @router.get("/campaigns/{campaign_id}/pareto", response_model=ParetoView, responses=NOT_MODIFIED)
-async def pareto_front(
-    request: Request, campaign_id: CampaignId, reading: ReadingHandle, polled: PolledHandle
-) -> Response:
+def pareto_front(request: Request, campaign_id: CampaignId, service: ServiceHandle, cache: CacheHandle) -> Response:
     """The settings of which none is both slower and fuller than another one."""
-    return polled.leave(request, await make(Turns.LONG, reading.pareto, campaign_id), campaign_id=campaign_id)
+    return respond(request, cache.answer(campaign_id, "pareto", lambda: _pareto(service.store, campaign_id)))
 
 
-def _full_page(store: Store, campaign: Campaign, query: TrialQuery, wanted: TrialsWanted) -> bytes:
-    found = store.pages.trials(campaign.id, wanted)
-    shown = found[: query.page_size]
-    token = query.next_token(shown[-1][1], shown[-1][0].number) if len(found) > query.page_size else None
-    return _FULL.dump_json(TrialPage(trials=[trial_view(trial) for trial, _ in shown], next_page_token=token))
+def _best(store: Store, campaign_id: str, top: int) -> bytes:
+    campaign = store.campaign(campaign_id)
+    ranking = rank(campaign, store.pages.listed(campaign_id))
+    recommendation = recommend_among(campaign.spec, ranking)
+    chosen = [] if recommendation.choice is None else [recommendation.choice]
+    shown = {entry.measured_by.number for entry in (*ranking[:top], *front_of(ranking), *chosen)}
+    whole = store.pages.numbered(campaign_id, shown)
+    return _BEST.dump_json(best_view(campaign, recommendation, ranking, top, whole))
 
 
-def _brief_page(store: Store, campaign: Campaign, query: TrialQuery, wanted: TrialsWanted) -> bytes:
-    found = store.pages.briefs(campaign.id, wanted)
-    shown = found[: query.page_size]
-    token = query.next_token(shown[-1].value, shown[-1].number) if len(found) > query.page_size else None
-    return brief_page(campaign.spec, shown, token)
+def _pareto(store: Store, campaign_id: str) -> bytes:
+    campaign = store.campaign(campaign_id)
+    front = front_of(rank(campaign, store.pages.listed(campaign_id)))
+    whole = store.pages.numbered(campaign_id, {entry.measured_by.number for entry in front})
+    return _PARETO.dump_json(pareto_view(campaign, front, whole))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from meshtune.api.schemas.summary import ObjectiveView, SummaryView, objective_view, summary_view
+from meshtune.api.schemas.summary import ObjectiveView, SummaryView, objective_view
 from meshtune.api.schemas.trials import rfc3339
 from meshtune.runners.documents import plain
 from meshtune.runners.measuring.step_breakdown import Straggler
@@ -21,8 +21,7 @@ from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Les
 from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.step_parts import PartTime, time_by_part
-from meshtune.tuner.campaign.summary import Summary
-from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.results.ranking import Confirmation, Ranked
 from meshtune.tuner.results.recommendation import Recommendation, front_of
 from meshtune.tuner.specs.read import FREE
@@ -164,7 +163,7 @@ class HealthView:
     version: str
 
 
-def campaign_view(campaign: Campaign, summary: Summary, trouble: str) -> CampaignView:
+def campaign_view(campaign: Campaign, trials: Mapping[str, int], summary: SummaryView, trouble: str) -> CampaignView:
     cluster = campaign.spec.cluster
     return CampaignView(
         id=campaign.id,
@@ -176,7 +175,7 @@ def campaign_view(campaign: Campaign, summary: Summary, trouble: str) -> Campaig
         elapsed_s=campaign.elapsed_s,
         combinations=campaign.combinations,
         legal=campaign.legal,
-        trials=dict(summary.trials),
+        trials=trials,
         trouble=trouble,
         search_ended=campaign.search_ended,
         chance_left=campaign.chance_left,
@@ -186,7 +185,7 @@ def campaign_view(campaign: Campaign, summary: Summary, trouble: str) -> Campaig
         devices=cluster.devices,
         model=campaign.spec.model.name,
         cluster=cluster.name,
-        summary=summary_view(campaign.spec, summary),
+        summary=summary,
         spec=spec_document(campaign.spec),
     )
 
@@ -213,22 +212,26 @@ def space_view(space: Space) -> SpaceView:
     )
 
 
-def best_view(campaign: Campaign, recommendation: Recommendation, ranking: Sequence[Ranked], top: int) -> BestView:
+def best_view(
+    campaign: Campaign, recommendation: Recommendation, ranking: Sequence[Ranked], top: int, whole: Mapping[int, Trial]
+) -> BestView:
+    """whole: by number, the complete trials of the measurements that are shown."""
     spec, choice = campaign.spec, recommendation.choice
     return BestView(
         campaign=campaign.id,
         recommendation=RecommendationView(
             reason=recommendation.reason,
             better_than_baseline=recommendation.better,
-            setting=None if choice is None else _ranked_view(spec, choice),
+            setting=None if choice is None else _ranked_view(spec, choice, whole),
         ),
-        best=[_ranked_view(spec, entry) for entry in ranking[:top]],
-        front=[_ranked_view(spec, entry) for entry in front_of(ranking)],
+        best=[_ranked_view(spec, entry, whole) for entry in ranking[:top]],
+        front=[_ranked_view(spec, entry, whole) for entry in front_of(ranking)],
     )
 
 
-def pareto_view(campaign: Campaign, ranking: Sequence[Ranked]) -> ParetoView:
-    return ParetoView(campaign=campaign.id, front=[_ranked_view(campaign.spec, entry) for entry in front_of(ranking)])
+def pareto_view(campaign: Campaign, front: Sequence[Ranked], whole: Mapping[int, Trial]) -> ParetoView:
+    """whole: as of `best_view`."""
+    return ParetoView(campaign=campaign.id, front=[_ranked_view(campaign.spec, entry, whole) for entry in front])
 
 
 def event_view(event: Event) -> EventView:
@@ -237,8 +240,10 @@ def event_view(event: Event) -> EventView:
     )
 
 
-def _ranked_view(spec: CampaignSpec, entry: Ranked) -> RankedView:
-    profile = entry.measurement.profile
+def _ranked_view(spec: CampaignSpec, entry: Ranked, whole: Mapping[int, Trial]) -> RankedView:
+    measured = whole[entry.measured_by.number].measurement
+    assert measured is not None  # or it would not be ranked
+    profile = measured.profile
     return RankedView(
         rank=entry.rank,
         trial=entry.trial.number,
@@ -247,15 +252,15 @@ def _ranked_view(spec: CampaignSpec, entry: Ranked) -> RankedView:
         plan_key=entry.trial.plan.key,
         objective=objective_view(spec, entry.objective),
         tokens_per_s=entry.tokens_per_s,
-        step_time_s=entry.measurement.step_time_s,
-        timed_steps=len(entry.measurement.step_times_s),
+        step_time_s=measured.step_time_s,
+        timed_steps=len(measured.step_times_s),
         peak_memory_bytes=entry.memory_bytes,
         headroom_bytes=entry.headroom_bytes,
         tflops_per_device=entry.tflops_per_device,
         mfu=entry.mfu,
         time_by_part=list(time_by_part(profile)),
         straggler=None if profile is None else profile.straggler,
-        first_losses=entry.measurement.first_losses,
+        first_losses=measured.first_losses,
         gain_over_baseline=entry.gain,
         trains_as_baseline=entry.trains_as_baseline,
         measured_again=None if entry.confirmation is None else _measured_again_view(entry.confirmation),

@@ -1,15 +1,19 @@
-"""What the REST API shows of a campaign in a list: how its trials ended, their cost, and the best setting so far."""
+"""What the REST API shows of a campaign's trials in a list: how they ended, their cost, and the best setting so far."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from meshtune.runners.failure_cause import Cause
+from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.spec import Budget, CampaignSpec, Objective
-from meshtune.tuner.campaign.summary import Summary, SummarySetting
+from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
+from meshtune.tuner.results.ranking import Ranked, rank
+from meshtune.tuner.results.recommendation import recommend_among
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,33 +76,44 @@ def objective_view(spec: CampaignSpec, reached: Estimate) -> ObjectiveView:
     )
 
 
-def summary_view(spec: CampaignSpec, summary: Summary) -> SummaryView:
+def trial_counts(trials: Sequence[Trial]) -> dict[str, int]:
+    """By verdict, or by state while they have none."""
+    return dict(Counter(str(trial.verdict or trial.state) for trial in trials))
+
+
+def summary_view(campaign: Campaign, trials: Sequence[Trial]) -> SummaryView:
+    spec, ranking = campaign.spec, rank(campaign, trials)
+    baseline = next((entry for entry in ranking if entry.trial.origin is Origin.BASELINE), None)
+    failures = Counter(trial.outcome.failure for trial in trials if trial.outcome is not None)
+    held_s = sum(attempt.running_s for trial in trials for attempt in trial.attempts)
     return SummaryView(
-        done=summary.done,
-        confirmations=summary.confirmations,
-        in_flight=summary.in_flight,
-        failed=summary.failed,
-        failures=dict(summary.failures),
+        done=sum(trial.state.final for trial in trials),
+        confirmations=sum(trial.origin is Origin.CONFIRMATION and trial.state.final for trial in trials),
+        in_flight=sum(trial.state in (TrialState.SUBMITTED, TrialState.RUNNING) for trial in trials),
+        failed=sum(failures[cause] for cause in Cause),
+        failures={cause: failures[cause] for cause in Cause if failures[cause]},
         budget=spec.budget,
-        device_hours=summary.device_hours,
-        best=None if summary.best is None else _best_view(spec, summary.best),
-        baseline=None if summary.baseline is None else _baseline_view(spec, summary.baseline),
+        device_hours=held_s * spec.cluster.devices / 3600.0,
+        best=_best_view(spec, recommend_among(spec, ranking).choice),
+        baseline=None if baseline is None else _baseline_view(spec, baseline),
     )
 
 
-def _best_view(spec: CampaignSpec, entry: SummarySetting) -> SummaryBestView:
+def _best_view(spec: CampaignSpec, entry: Ranked | None) -> SummaryBestView | None:
+    if entry is None:
+        return None
     return SummaryBestView(
-        trial=entry.trial,
-        plan_key=entry.plan_key,
+        trial=entry.trial.number,
+        plan_key=entry.trial.plan.key,
         objective=objective_view(spec, entry.objective),
-        step_time_s=entry.step_time_s,
+        step_time_s=entry.measurement.step_time_s,
         gain_over_baseline=entry.gain,
     )
 
 
-def _baseline_view(spec: CampaignSpec, entry: SummarySetting) -> SummaryBaselineView:
+def _baseline_view(spec: CampaignSpec, entry: Ranked) -> SummaryBaselineView:
     return SummaryBaselineView(
-        trial=entry.trial,
+        trial=entry.trial.number,
         objective=objective_view(spec, entry.objective),
-        step_time_s=entry.step_time_s,
+        step_time_s=entry.measurement.step_time_s,
     )

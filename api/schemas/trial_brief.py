@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 
-from pydantic_core import to_json
 from typing_extensions import TypeAliasType
 
 from meshtune.api.schemas.trials import TrialPage, optional_time, rfc3339
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.digest import Digest
 from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.objective import Yardstick, yardstick_of
 from meshtune.tuner.campaign.proposal import Expectation
 from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.campaign.trial import Origin, TrialState
-from meshtune.tuner.campaign.trial_brief import Brief
+from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,61 +57,41 @@ class TrialBriefPage:
     next_page_token: str | None
 
 
-_UNMEASURED = dict.fromkeys(
-    (
-        "step_time_s",
-        "step_time_low_s",
-        "step_time_high_s",
-        "objective",
-        "tokens_per_s_per_device",
-        "peak_memory_bytes",
-        "headroom_bytes",
-    )
-)
 # Named, so that the document has one model for the route's answer.
 TrialsAnswer = TypeAliasType("TrialsAnswer", TrialPage | TrialBriefPage)
 
 
-def brief_page(spec: CampaignSpec, briefs: Sequence[Brief], token: str | None) -> bytes:
-    """The JSON of a TrialBriefPage, without one: plain values are written several times as fast. token: of the next
-    page."""
+def trial_briefs(spec: CampaignSpec, trials: Sequence[Trial]) -> list[TrialBrief]:
     yardstick = yardstick_of(spec)
-    lines = [_line(spec, yardstick, brief) for brief in briefs]
-    return to_json({"trials": lines, "next_page_token": token}, inf_nan_mode="null")
+    return [_brief(spec, yardstick, trial) for trial in trials]
 
 
-def _line(spec: CampaignSpec, yardstick: Yardstick, brief: Brief) -> dict[str, object]:
-    """As TrialBrief."""
-    return {
-        "number": brief.number,
-        "origin": brief.origin,
-        "state": brief.state,
-        "verdict": brief.verdict,
-        "failure": brief.failure,
-        "reason": brief.reason,
-        "plan": brief.plan,
-        "plan_key": brief.plan_key,
-        **(_UNMEASURED if brief.measurement is None else _numbers(spec, yardstick, brief.measurement)),
-        "expectation": brief.expectation,
-        "device_seconds": brief.held_s * spec.cluster.devices,
-        "attempts": brief.attempts,
-        "nodes": brief.nodes,
-        "planned_at": rfc3339(brief.planned_at),
-        "submitted_at": optional_time(brief.submitted_at),
-        "started_at": optional_time(brief.started_at),
-        "finished_at": optional_time(brief.finished_at),
-    }
-
-
-def _numbers(spec: CampaignSpec, yardstick: Yardstick, measured: Digest) -> dict[str, object]:
-    fullest = measured.fullest_rank_bytes
-    objective = yardstick.reached(measured)
-    return {
-        "step_time_s": measured.median_s,
-        "step_time_low_s": measured.low_s,
-        "step_time_high_s": measured.high_s,
-        "objective": asdict(objective),
-        "tokens_per_s_per_device": measured.tokens_per_s_per_device,
-        "peak_memory_bytes": max(measured.peak_memory_bytes, default=None),
-        "headroom_bytes": None if fullest is None else spec.cluster.device.memory_bytes - fullest,
-    }
+def _brief(spec: CampaignSpec, yardstick: Yardstick, trial: Trial) -> TrialBrief:
+    last, outcome, measured = trial.last, trial.outcome, trial.measurement
+    interval = None if measured is None else measured.step_time_interval_s
+    fullest = None if measured is None else measured.fullest_rank_bytes
+    return TrialBrief(
+        number=trial.number,
+        origin=trial.origin,
+        state=trial.state,
+        verdict=trial.verdict,
+        failure=None if outcome is None else outcome.failure,
+        reason="" if outcome is None else outcome.reason,
+        plan=trial.plan,
+        plan_key=trial.plan.key,
+        step_time_s=None if measured is None else measured.step_time_s,
+        step_time_low_s=None if interval is None else interval.low,
+        step_time_high_s=None if interval is None else interval.high,
+        objective=None if measured is None else yardstick.reached(measured),
+        tokens_per_s_per_device=None if measured is None else measured.tokens_per_s_per_device,
+        peak_memory_bytes=None if measured is None else measured.max_memory_bytes,
+        headroom_bytes=None if fullest is None else spec.cluster.device.memory_bytes - fullest,
+        expectation=trial.expectation,
+        device_seconds=sum(attempt.running_s for attempt in trial.attempts) * spec.cluster.devices,
+        attempts=len(trial.attempts),
+        nodes=last.nodes,
+        planned_at=rfc3339(last.planned_at),
+        submitted_at=optional_time(last.submitted_at),
+        started_at=optional_time(last.started_at),
+        finished_at=optional_time(last.finished_at),
+    )

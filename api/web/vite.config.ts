@@ -8,7 +8,7 @@ import { defineConfig } from "vitest/config";
 const OUT = "../static";
 
 /** What all pages together may weigh, as gzip packs them. */
-const MOST_BYTES = 80 * 1024;
+const MAX_BYTES = 80 * 1024;
 
 /** Beside each file its .gz and .br, which api/static_files.py sends to browsers that take them. */
 function compressed(): Plugin {
@@ -25,44 +25,22 @@ function compressed(): Plugin {
         writeFileSync(join(dir, `${name}.gz`), packed);
         writeFileSync(join(dir, `${name}.br`), brotliCompressSync(whole));
       }
-      console.log(`all pages: ${bytes} bytes packed, ${MOST_BYTES} at the most`);
-      if (bytes > MOST_BYTES) throw new Error(`the pages weigh ${bytes - MOST_BYTES} bytes too much`);
+      console.log(`all pages: ${bytes} bytes packed, ${MAX_BYTES} at the most`);
+      if (bytes > MAX_BYTES) throw new Error(`the pages weigh ${bytes - MAX_BYTES} bytes too much`);
     },
   };
 }
 
-/** What uPlot makes when it is loaded, to write numbers and time zones: the first formatter of a page keeps the browser
- * busy for 20 ms, and our charts write their ticks themselves. */
-const FORMATTERS: [string, string][] = [
-  ["new Intl.NumberFormat(domEnv ? nav.language : 'en-US')", "{ format: String }"],
-  ["new Intl.DateTimeFormat().resolvedOptions().timeZone", "undefined"],
-];
-
-function withoutFormatters(): Plugin {
-  return {
-    name: "without-formatters",
-    transform: {
-      filter: { id: /uPlot\.esm\.js$/ },
-      handler(code) {
-        return FORMATTERS.reduce((left, [made, instead]) => {
-          if (!left.includes(made)) throw new Error(`uPlot has no ${made} any more`);
-          return left.replace(made, instead);
-        }, code);
-      },
-    },
-  };
-}
-
-/** Runs as soon as it has come, and waits neither for the frame nor for the looks. */
+/** The script that requests the first documents before the page's code has loaded. */
 const FIRST = "src/first.ts";
 
-/** Told in index.html, so that it comes beside the frame and not after it: the page that most links lead to. */
-const FIRST_PAGE = "src/campaign/page.tsx";
+/** The page that most links lead to: index.html preloads its chunk. */
+const FIRST_PAGE = "src/campaign/page/page.tsx";
 
-/** The code that asks ahead waits for nothing, and `<link>`s tell of the first page's, which waits for the frame's. */
-function toldEarly(): Plugin {
+/** Loads FIRST asynchronously, and preloads the chunks of FIRST_PAGE by `<link>`. */
+function preloaded(): Plugin {
   return {
-    name: "told-early",
+    name: "preloaded",
     apply: "build",
     transformIndexHtml: {
       order: "post",
@@ -91,19 +69,19 @@ function toldEarly(): Plugin {
 /** What all pages have, the charts, and the pages but the first are one file each: together they pack better, and a
  * request costs more than a few kB. The first in this list that has a module keeps it, with all that it imports. */
 const FILES: [string, RegExp][] = [
-  ["first", /web\/src\/(first|reads|router|store|api\/(client|problem|token)|campaign\/paths)\./],
+  ["first", /web\/src\/(first|reads|router|store|api\/(client|problem|token)|campaign\/data\/paths)\./],
   [
     "frame",
-    /node_modules\/preact|web\/src\/(campaign\/(canvas|scales)\.|(?!campaign\/|trial\/|pages\/(create|quote|spec_|use_quote|compare|scaling)))/,
+    /node_modules\/preact|web\/src\/(campaign\/charts\/(canvas|scales)\.|(?!campaign\/|trial\/|pages\/(create|quote|spec_|use_quote|compare|scaling)))/,
   ],
-  ["charts", /node_modules\/uplot|\.css$|web\/src\/campaign\/(plot|stack|parts|exports|running)\./],
+  ["charts", /node_modules\/uplot|\.css$|web\/src\/campaign\/(charts\/(plot|stack)|data\/parts|page\/(exports|running))\./],
   ["pages", /web\/src\/(trial|pages)\//],
 ];
 
 // base "./": the service may lie behind any path prefix. `npm run dev` asks the service that MESHTUNE_URL names.
 export default defineConfig({
   base: "./",
-  plugins: [preact(), withoutFormatters(), toldEarly(), compressed()],
+  plugins: [preact(), preloaded(), compressed()],
   build: {
     outDir: OUT,
     emptyOutDir: true,

@@ -1,72 +1,34 @@
-"""What a batch scheduler's runner remembers of its jobs, in files under one root, so that a restart loses nothing.
+"""The memory of a batch scheduler's runner: root/jobs/NAME.json for each job, so that a restart loses nothing.
 
-    root/jobs/NAME/job.json      where the job's folder is and when it was sent; there before the scheduler is asked
-    root/jobs/NAME/id            the scheduler's number of it, once that is known
-    root/jobs/NAME/cancel        exists once we asked for the job's end
-    root/jobs/NAME/status.json   its final status: schedulers forget
-
-A submission whose answer never came is found again by its name. Should it have been sent twice all the same (a request
-that was still under way), the copy that starts first claims the job's folder, and the other one ends at once.
+A job is recorded before the scheduler is asked. A submission whose answer never came is found again by its name.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import shlex
-import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from meshtune.runners.base import JobStatus, RunnerUnavailable
-from meshtune.runners.documents import read_value
-from meshtune.runners.processes.gang import minimal_environment
-from meshtune.runners.processes.job_json import write_whole
-
-# In the job's folder: the scheduler's number of the copy that ran, written by that copy before anything else.
-CLAIM_FILE = "batch-id"
-# How a copy ends that came second.
-CLAIMED_CODE = 75
-# What belongs to the node, not to whoever submits: the scheduler's word there counts.
-_OF_THE_NODE = ("TMPDIR", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What a job script takes from the place it is written at. python: the interpreter that starts the ranks, on the
-    shared file system."""
-
-    python: str
-    environment: Mapping[str, str]
-
-
-def surroundings() -> Surroundings:
-    """Of this process: no more of its environment than jobs may see."""
-    environment = {name: value for name, value in minimal_environment().items() if name not in _OF_THE_NODE}
-    return Surroundings(python=sys.executable, environment=environment)
-
-
-def render_claim(number: str) -> str:
-    """The lines of a job script by which it claims its folder, the current one. number: of the job, in sh's words."""
-    told = f"another copy of this job has claimed $PWD ({CLAIM_FILE})"
-    return f'( set -C; echo "{number}" > {CLAIM_FILE} ) 2>/dev/null || {{ echo "{told}" >&2; exit {CLAIMED_CODE}; }}\n'
-
-
-def render_exports(environment: Mapping[str, str]) -> str:
-    """The lines of a job script that set these variables."""
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(environment.items()))
+from meshtune.runners.base import JobSpec, JobStatus, RunnerUnavailable
+from meshtune.runners.batch.notes import read_gang
+from meshtune.runners.batch.script import CLAIM_FILE
+from meshtune.runners.processes.job_json import decode_status, write_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One job. id: None while nobody knows whether it was sent."""
+    """One job."""
 
     name: str
     directory: Path
     sent_at: float
+    # The scheduler's number of it; None while it is not known whether it was sent.
     id: str | None = None
+    # Once we asked for the job's end.
+    cancel_asked: bool = False
+    # Its final status: schedulers forget.
+    final: JobStatus | None = None
 
     @property
     def claimed_by(self) -> str | None:
@@ -76,78 +38,57 @@ class Record:
         return None
 
     @property
-    def number(self) -> str | None:
+    def number(self) -> str:
         """What to ask the scheduler for: the copy that ran, else the one that was sent."""
-        return self.claimed_by or self.id
+        return self.claimed_by or self.id or ""
+
+    def job(self) -> JobSpec:
+        """The job as it was sent; of one whose folder somebody cleared away, no more than the record tells."""
+        try:
+            return read_gang(self.directory)
+        except (OSError, ValueError):
+            return JobSpec(name=self.name, command=(), directory=self.directory, time_limit_s=0.0)
 
 
 class Records:
-    """The records under one root. Writing raises OSError; reading, only for files that nobody here wrote."""
+    """The records under one root, which one process writes at a time."""
 
     def __init__(self, root: Path) -> None:
         self._jobs = root / "jobs"
         self._names: dict[str, str] = {}
 
-    def begin(self, name: str, directory: Path, now: float) -> Record:
-        """Write down that a job is about to be sent; what is there of it already stays."""
-        if (known := self.get(name)) is not None:
-            return known
-        folder = self._jobs / name
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / "job.json", json.dumps({"directory": str(directory), "sent_at": now}))
-        return Record(name=name, directory=directory, sent_at=now)
+    def save(self, record: Record) -> None:
+        """Raises OSError."""
+        self._jobs.mkdir(parents=True, exist_ok=True)
+        document = {**asdict(record), "directory": str(record.directory)}
+        write_whole(self._path(record.name), json.dumps(document))
 
     def forget(self, name: str) -> None:
-        """Take back `begin`, for a job that was surely not sent."""
+        """For a job that was surely not sent."""
         with suppress(OSError):
-            (self._jobs / name / "job.json").unlink(missing_ok=True)
-            (self._jobs / name).rmdir()
-
-    def set_id(self, name: str, id: str) -> None:
-        write_whole(self._jobs / name / "id", id)
-        self._names[id] = name
+            self._path(name).unlink(missing_ok=True)
 
     def get(self, name: str) -> Record | None:
-        """The record of that name, which is fit for a file; None where nothing was begun.
+        """The record of that name, which is fit for a file; None where there is none.
 
         Raises RunnerUnavailable: what cannot be read may well have been sent.
         """
         try:
-            document = json.loads((self._jobs / name / "job.json").read_text(encoding="utf-8"))
-            id = self._id(name)
+            document = json.loads(self._path(name).read_text(encoding="utf-8"))
+            final = None if document["final"] is None else decode_status(document["final"])
+            return Record(**{**document, "directory": Path(document["directory"]), "final": final})
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except OSError as error:
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise RunnerUnavailable(f"the record of {name} cannot be read: {error}") from error
-        return Record(name=name, directory=Path(document["directory"]), sent_at=document["sent_at"], id=id)
 
     def of(self, id: str) -> Record | None:
-        """The record of the job with that id, None when it is none of ours."""
+        """The record of the job with that id, None when it is none of ours. Raises RunnerUnavailable."""
         if id not in self._names:
-            with suppress(FileNotFoundError, NotADirectoryError):
-                found = {name: self._id(name) for name in os.listdir(self._jobs)}
-                self._names = {known: name for name, known in found.items() if known is not None}
+            names = [path.stem for path in self._jobs.glob("*.json") if not path.name.startswith(".")]
+            records = [record for name in names if (record := self.get(name)) is not None]
+            self._names = {record.id: record.name for record in records if record.id is not None}
         return self.get(self._names[id]) if id in self._names else None
 
-    def _id(self, name: str) -> str | None:
-        try:
-            return (self._jobs / name / "id").read_text(encoding="utf-8")
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
-    def ask_cancel(self, name: str) -> None:
-        (self._jobs / name / "cancel").touch()
-
-    def cancel_asked(self, name: str) -> bool:
-        return (self._jobs / name / "cancel").exists()
-
-    def set_final(self, name: str, status: JobStatus) -> None:
-        """Keep a status that will not change; `status` gives it from now on."""
-        write_whole(self._jobs / name / "status.json", json.dumps(asdict(status)))
-
-    def final(self, name: str) -> JobStatus | None:
-        try:
-            text = (self._jobs / name / "status.json").read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-        return read_value(JobStatus, json.loads(text))
+    def _path(self, name: str) -> Path:
+        return self._jobs / f"{name}.json"

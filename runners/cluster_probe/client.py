@@ -10,15 +10,13 @@ import json
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from meshtune.runners.base import JobSpec, RunnerError
+from meshtune.runners.base import JobSpec, JobState, RunnerError
 from meshtune.runners.cluster_probe.results import REQUEST_FILE, Probed, ProbeRequest, read_probed
 from meshtune.runners.documents import plain
-from meshtune.runners.processes.gang import exit_text, kill_tree, log_path, start_gang
+from meshtune.runners.processes.gang import log_path, run_gang
 
-POLL_S = 0.05
 # Starting the ranks of a busy machine, or those of other nodes; and how much longer measuring may take than planned.
 START_LIMIT_S = 240.0
 OVERRUN = 5.0
@@ -47,34 +45,18 @@ def probe(request: ProbeRequest, *, start_limit_s: float = START_LIMIT_S) -> Pro
             time_limit_s=limit_s,
             env={key: value for key, value in os.environ.items() if key not in _OURS},
         )
-        (pid,) = start_gang(spec, None)
-        code = _wait(pid, limit_s)
-        if code:
-            told = _last_line(log_path(directory, 0)) if code > 0 else ""
-            raise ProbeFailed(f"the probe failed: {told or exit_text(0, code)}")
+        end = run_gang(spec, None).result()
+        if end.state is JobState.TIMED_OUT:
+            raise ProbeFailed(f"the probe took longer than {limit_s:g} s and was killed")
+        if end.exit_code:
+            told = _last_line(log_path(directory, 0)) if end.exit_code > 0 else ""
+            raise ProbeFailed(f"the probe failed: {told or end.reason}")
         if request.launch is not None and request.launch.rank != 0:
             return None
         try:
             return read_probed(directory)
         except (OSError, ValueError) as error:
             raise ProbeFailed(f"the probe left no figures: {error}") from None
-
-
-def _wait(pid: int, limit_s: float) -> int:
-    """The process's exit code; killed with all its ranks at the limit, and when this is interrupted."""
-    deadline = time.monotonic() + limit_s
-    ended = 0
-    try:
-        while time.monotonic() < deadline:
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                return os.waitstatus_to_exitcode(status)
-            time.sleep(POLL_S)
-    finally:
-        if not ended:
-            kill_tree(pid)
-            os.waitpid(pid, 0)
-    raise ProbeFailed(f"the probe took longer than {limit_s:g} s and was killed")
 
 
 def _last_line(log: Path) -> str:

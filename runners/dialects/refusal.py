@@ -8,12 +8,12 @@ from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.constraints import CONSTRAINTS
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
-from meshtune.search_spaces.space_context import Capabilities, Setting, Violation
+from meshtune.search_spaces.space_context import Capabilities, SpaceContext, Violation
 
 
 def unsupported(model: ModelSpec, plan: Plan, cluster: ClusterSpec, able: Capabilities) -> list[Problem]:
     """What of the plan the program has no words for; whether the plan fits model and cluster is not asked."""
-    setting = Setting(model=model, cluster=cluster, global_batch_size=None, capabilities=able)
+    setting = SpaceContext(model=model, cluster=cluster, global_batch_size=None, capabilities=able)
     asked = [rule for rule in CONSTRAINTS if rule.name == "zero" or rule.name.startswith("trainer-")]
     columns = columns_of([plan])
     broken = [rule for rule in (*asked, *able.rules) if not rule.holds(columns, setting).all()]

@@ -17,8 +17,7 @@ from typing import Any, ClassVar
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobStatus, RunnerUnavailable, SubmitFailed
 from meshtune.runners.documents import read_value
-from meshtune.runners.local.server import take_lock
-from meshtune.runners.local.spool import Order, Spool, require_fit
+from meshtune.runners.local.spool import Spool, SpooledJob, require_fit
 from meshtune.runners.processes.gang import minimal_environment
 from meshtune.runners.processes.job_json import write_whole
 from meshtune.search_spaces.checks import CLOSED, Checks
@@ -46,7 +45,7 @@ class LocalRunner:
                 directory.mkdir(parents=True, exist_ok=True)
                 for name, text in spec.files.items():
                     write_whole(directory / name, text)
-                self._spool.add(Order(spec=replace(spec, directory=directory), slots=self._slots))
+                self._spool.add(SpooledJob(spec=replace(spec, directory=directory), slots=self._slots))
         except OSError as error:
             raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
         # From here on the job is sent: a server that does not start now is started by a later poll.
@@ -102,20 +101,14 @@ class LocalRunner:
         self._server = None
         if not self._spool.root.is_dir():
             return True
-        lock = take_lock(self._spool)
+        lock = self._spool.take_lock()
         if lock is None:
             return True
         os.close(lock)
         with self._spool.log.open("ab") as log:
+            server = ("-m", "meshtune.runners.local.server", str(self._spool.root), "--idle-s", str(self._idle_s))
             self._server = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "meshtune.runners.local.server",
-                    str(self._spool.root),
-                    "--idle-s",
-                    str(self._idle_s),
-                ],
+                [sys.executable, *server],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -127,12 +120,13 @@ class LocalRunner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalOptions:
-    """slots: processes that may run at once, by default the cluster's devices. idle_s: how long the warm server waits
-    for another job before it ends."""
+    """The options of the local runner."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
+    # Processes that may run at once, by default the cluster's devices.
     slots: int | None = None
+    # How long the warm server waits for another job before it ends.
     idle_s: float = 30.0
 
 

@@ -11,6 +11,7 @@ A file that is there is whole. Renaming a directory onto an existing one fails, 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -21,17 +22,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus
-from meshtune.runners.documents import read_value
-from meshtune.runners.processes.job_json import decode_job, encode_job, write_whole
+from meshtune.runners.processes.job_json import decode_job, decode_status, encode_job, write_whole
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """A job in the spool. slots: how many processes may run on this machine at once while it runs, it included."""
+class SpooledJob:
+    """A job in the spool."""
 
     spec: JobSpec
+    # How many processes may run on this machine at once while it runs, its own included.
     slots: int
 
 
@@ -47,9 +48,31 @@ class Spool:
     def create(self) -> None:
         self.jobs.mkdir(parents=True, exist_ok=True)
 
-    def add(self, order: Order) -> bool:
+    def take_lock(self) -> int | None:
+        """The lock's file descriptor, or None when a server lives. A record lock: forked ranks do not inherit it.
+        Raises OSError where there can be no lock."""
+        descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if isinstance(error, (BlockingIOError, PermissionError)):
+                return None
+            raise
+        return descriptor
+
+    def holds(self, lock: int) -> bool:
+        """False once the spool was removed: what is at its path then, if anything, is another server's."""
+        try:
+            return os.path.samestat(os.fstat(lock), os.stat(self.lock))
+        except FileNotFoundError:
+            return False
+        except OSError:  # what cannot be looked at now is no less there
+            return True
+
+    def add(self, job: SpooledJob) -> bool:
         """Put a job in; False when one of that name is there already. Raises InvalidJob for a name unfit for a file."""
-        name = order.spec.name
+        name = job.spec.name
         require_fit(name)
         if self.has(name):
             return False
@@ -57,7 +80,7 @@ class Spool:
         shutil.rmtree(draft, ignore_errors=True)
         try:
             draft.mkdir()
-            document = {"spec": encode_job(order.spec), "slots": order.slots}
+            document = {"spec": encode_job(job.spec), "slots": job.slots}
             (draft / "spec.json").write_text(json.dumps(document), encoding="utf-8")
             # The file system's own clock ticks every few milliseconds, too coarse for the order of submission.
             os.utime(draft / "spec.json", ns=(time.time_ns(),) * 2)
@@ -82,9 +105,10 @@ class Spool:
     def has(self, name: str) -> bool:
         return _NAME.fullmatch(name) is not None and (self.jobs / name).is_dir()
 
-    def order(self, name: str) -> Order:
+    def job(self, name: str) -> SpooledJob:
+        """Raises ValueError, TypeError or KeyError for what `add` never wrote."""
         document = json.loads((self.jobs / name / "spec.json").read_text(encoding="utf-8"))
-        return Order(spec=decode_job(document["spec"]), slots=document["slots"])
+        return SpooledJob(spec=decode_job(document["spec"]), slots=document["slots"])
 
     def status(self, name: str) -> JobStatus:
         """The job's state; LOST for one that is not in the spool."""
@@ -94,7 +118,7 @@ class Spool:
             document = json.loads((self.jobs / name / "status.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             return JobStatus(state=JobState.QUEUED)
-        return read_value(JobStatus, document)
+        return decode_status(document)
 
     def set_status(self, name: str, status: JobStatus) -> None:
         write_whole(self.jobs / name / "status.json", json.dumps(asdict(status)))

@@ -9,28 +9,25 @@ from __future__ import annotations
 import getpass
 import os
 import re
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobStatus, RunnerUnavailable, SubmitFailed
-from meshtune.runners.batch.base import BatchRunner, sent_job
-from meshtune.runners.batch.launch_wrapper import GANG_FILE, read_notes, render_gang
-from meshtune.runners.batch.records import Record, surroundings
-from meshtune.runners.batch.throttle import PacedRunner
+from meshtune.runners.base import JobSpec, JobStatus, RunnerUnavailable
+from meshtune.runners.batch.base import BatchRunner, ThrottledRunner
+from meshtune.runners.batch.notes import read_notes
+from meshtune.runners.batch.records import Record
+from meshtune.runners.batch.script import submit_host
 from meshtune.runners.documents import read_value
-from meshtune.runners.pbs.judge import status_of
 from meshtune.runners.pbs.qstat import Unreadable, read_jobs
-from meshtune.runners.pbs.script import SCRIPT_FILE, PbsOptions, render
-from meshtune.runners.pbs.vocabulary import read_status
-from meshtune.runners.processes.command import Answer, call
-from meshtune.runners.processes.job_json import write_whole
+from meshtune.runners.pbs.script import PbsOptions, render
+from meshtune.runners.pbs.vocabulary import read_status, status_of
+from meshtune.runners.processes.command import Answer
 from meshtune.search_spaces.cluster import ClusterSpec
 
 _ID = re.compile(r"[0-9]+(\.[A-Za-z0-9.-]+)?")
 # pbs_messages.c: the same request would be refused again.
-_NEVER = (
+_REFUSALS = (
     *("Illegal attribute or resource value", "Undefined attribute", "Unknown resource", "Unknown queue"),
     *("Job violates queue and/or server resource limits", "Resource limit exceeds allowable", "Invalid Account"),
     *("Access to queue is denied", "Job rejected by all possible destinations", "Resource invalid in", "illegal -"),
@@ -47,40 +44,22 @@ _OVER = (_UNKNOWN, "Job has finished", "Request invalid for state of job", "Dele
 class PbsRunner(BatchRunner):
     """A Runner over the PBS server that qsub speaks to; see BatchRunner."""
 
-    def __init__(
-        self,
-        root: Path,
-        options: PbsOptions,
-        *,
-        nodes: int,
-        devices_per_node: int,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        super().__init__(root, nodes=nodes, devices_per_node=devices_per_node, clock=clock)
+    script_file = "pbs.sh"
+    refusals = _REFUSALS
+
+    def __init__(self, root: Path, options: PbsOptions, *, nodes: int, devices_per_node: int) -> None:
+        super().__init__(root, nodes=nodes, devices_per_node=devices_per_node, call_limit_s=options.call_limit_s)
         self._options = options
         self._keeps_history = True
 
-    def _send(self, spec: JobSpec) -> str:
-        try:
-            spec.directory.mkdir(parents=True, exist_ok=True)
-            texts = {GANG_FILE: render_gang(spec), SCRIPT_FILE: render(spec, self._options, surroundings())}
-            for name, text in {**spec.files, **texts}.items():
-                write_whole(spec.directory / name, text)
-            self._records.begin(spec.name, spec.directory, self._clock())
-        except OSError as error:
-            raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
-        # No answer in time: it may have been sent, and `find` will tell.
-        answer = self._call("qsub", str(spec.directory / SCRIPT_FILE))
-        if answer.code != 0:
-            self._records.forget(spec.name)
-            kind = InvalidJob if any(message in answer.complaint for message in _NEVER) else SubmitFailed
-            raise kind(f"{spec.name} was refused: {answer.complaint}")
+    def _render(self, spec: JobSpec) -> str:
+        return render(spec, self._options, submit_host())
+
+    def _send(self, spec: JobSpec, script: Path) -> tuple[Answer, str | None]:
+        answer = self._call("qsub", str(script))
         # A site's own words may come before the id.
         id = (answer.out.split() or [""])[-1]
-        if not _ID.fullmatch(id):
-            raise RunnerUnavailable(f"qsub gave no id of {spec.name}: {answer.complaint}")
-        self._keep_id(spec.name, id)
-        return id
+        return answer, id if _ID.fullmatch(id) else None
 
     def _search(self, record: Record) -> str | None:
         answer = self._with_history("qselect", "-u", getpass.getuser(), "-N", record.name)
@@ -90,15 +69,25 @@ class PbsRunner(BatchRunner):
 
     def _withdraw(self, numbers: Sequence[str]) -> str:
         answer = self._call("qdel", *numbers)
-        over = any(message in answer.complaint for message in _OVER)
-        return "" if answer.code == 0 or over else answer.complaint
+        return "" if answer.code == 0 or answer.says(_OVER) else answer.complaint
 
     def _look(self, records: Mapping[str, Record]) -> Mapping[str, JobStatus]:
-        jobs = self._qstat([record.number or id for id, record in records.items()])
-        return {id: self._judged(record, jobs.get(record.number or id)) for id, record in records.items()}
+        numbers = {id: record.number for id, record in records.items()}
+        jobs = self._qstat(list(numbers.values()))
+        return {
+            id: status_of(
+                record.job(),
+                read_status(jobs[numbers[id]]) if numbers[id] in jobs else None,
+                read_notes(record.directory),
+                cancel_asked=record.cancel_asked,
+            )
+            for id, record in records.items()
+        }
 
-    def _call(self, *arguments: str) -> Answer:
-        return call(arguments, time_limit_s=self._options.call_limit_s, environment=_environment())
+    def _environment(self, program: str) -> Mapping[str, str]:
+        """None of our secrets, which a site may have told qsub to pass on; and where the server is."""
+        named = {name: os.environ[name] for name in _OF_PBS if name in os.environ}
+        return {**submit_host().environment, **named, "LC_ALL": "C"}
 
     def _with_history(self, *arguments: str) -> Answer:
         """Ask a command that takes -x, for ended jobs too, of which a server may keep no history."""
@@ -123,20 +112,9 @@ class PbsRunner(BatchRunner):
             raise RunnerUnavailable(f"qstat listed no job: {answer.err.strip() or f'exit status {answer.code}'}")
         return jobs
 
-    def _judged(self, record: Record, job: Mapping[str, Any] | None) -> JobStatus:
-        seen = None if job is None else read_status(job)
-        asked = self._records.cancel_asked(record.name)
-        return status_of(sent_job(record), seen, read_notes(record.directory), cancel_asked=asked)
 
-
-def _environment() -> dict[str, str]:
-    """What a PBS command sees: none of our secrets, which a site may have told qsub to pass on, and the server."""
-    named = {name: os.environ[name] for name in _OF_PBS if name in os.environ}
-    return {**surroundings().environment, **named, "LC_ALL": "C"}
-
-
-def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> PacedRunner:
+def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> ThrottledRunner:
     """The PBS runner of a campaign. Raises InvalidValue."""
     chosen = read_value(PbsOptions, dict(options))
     runner = PbsRunner(root, chosen, nodes=cluster.nodes, devices_per_node=cluster.devices_per_node)
-    return PacedRunner(runner, chosen.poll_s)
+    return ThrottledRunner(runner, chosen.poll_s)

@@ -11,71 +11,65 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, ClassVar
+from typing import Any
 
 from meshtune.runners.base import JobSpec, Start
-from meshtune.runners.batch.records import Surroundings, render_claim, render_exports, surroundings
+from meshtune.runners.batch.script import (
+    BACKSTOP_S,
+    LAUNCH_WRAPPER,
+    BatchOptions,
+    SubmitHost,
+    render_body,
+    submit_host,
+)
 from meshtune.runners.documents import read_value
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.runners.processes.gang import FIRST_PORT, PORTS
+from meshtune.search_spaces.checks import Checks
 
 SCRIPT_FILE = "pbs.sh"
 LOG_FILE = "pbs.log"
-# What PBS's own limit leaves for the nodes' start, setup lines and imports: the job's limit is kept by its ranks.
-BACKSTOP_S = 120.0
-# As in `runners.processes.gang`: below the ports that the kernel gives to clients.
-_FIRST_PORT, _PORTS = 20_000, 12_000
 # What would send our environment along, make an array of it, or run it again unasked.
 _FORBIDDEN = ("-V", "-v", "-J", "-r")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PbsOptions:
-    """How jobs are sent. queue, project: as for `qsub -q` and `-A`. filesystems: those that the job needs, home:flare.
+class PbsOptions(BatchOptions):
+    """What a site or a user adds to every job."""
 
-    select: what each node must have, in PBS's words: ncpus=208:ngpus=6. place: how nodes are shared. extra_lines:
-    more lines "#PBS -...". setup: shell lines before the ranks start, such as "module load frameworks"; what they set
-    reaches the ranks. mpiexec: how to start `processes` processes, `processes_per_node` on each node. call_limit_s: how
-    long a PBS command may take. poll_s: jobs are looked at no more often than that.
-    """
+    directive = "#PBS -"
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
-
+    # As for `qsub -q` and `-A`.
     queue: str = ""
     project: str = ""
+    # Those that the job needs: home:flare.
     filesystems: str = ""
+    # What each node must have, in PBS's words: ncpus=208:ngpus=6.
     select: str = ""
+    # How nodes are shared.
     place: str = "scatter:excl"
-    extra_lines: tuple[str, ...] = ()
-    setup: tuple[str, ...] = ()
-    # --envall: what the setup lines set reaches the processes on all nodes (PALS and Hydra).
+    # How to start `processes` processes, `processes_per_node` on each node. --envall: what the setup lines set reaches
+    # the processes on all nodes (PALS and Hydra).
     mpiexec: str = "mpiexec -n {processes} --ppn {processes_per_node} --envall"
-    call_limit_s: float = 30.0
-    poll_s: float = 5.0
 
     def __post_init__(self) -> None:
         checks = Checks()
         for name in ("queue", "project", "filesystems", "select", "place"):
             text = getattr(self, name)
             checks.require(len(text.split()) <= 1 and text == text.strip(), name, f"must be one word, not {text!r}")
+        self._check(checks)
         for line in self.extra_lines:
-            fit = line.startswith("#PBS -") and "\n" not in line
-            checks.require(fit, "extra_lines", f"must be lines that start with '#PBS -', not {line!r}")
             apart = line.removeprefix("#PBS ").startswith(_FORBIDDEN)
             checks.require(not apart, "extra_lines", f"must not have {', '.join(_FORBIDDEN)}, as {line!r}")
-        for line in self.setup:
-            checks.require("\n" not in line, "setup", f"must be single lines, not {line!r}")
         checks.require(_is_template(self.mpiexec), "mpiexec", f"must start {{processes}}, not {self.mpiexec!r}")
-        checks.require(self.call_limit_s > 0, "call_limit_s", f"must be positive, not {self.call_limit_s}")
-        checks.require(self.poll_s >= 0, "poll_s", f"must be at least 0, not {self.poll_s}")
         checks.done()
 
 
 def render_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
     """The script of a job as it would be sent from here. Raises InvalidValue."""
-    return render(spec, read_value(PbsOptions, dict(options)), surroundings())
+    return render(spec, read_value(PbsOptions, dict(options)), submit_host())
 
 
-def render(spec: JobSpec, options: PbsOptions, around: Surroundings) -> str:
+def render(spec: JobSpec, options: PbsOptions, host: SubmitHost) -> str:
     """The script of a job; its directory must be absolute."""
     return (
         # A login shell, in which `module` is a command.
@@ -83,11 +77,10 @@ def render(spec: JobSpec, options: PbsOptions, around: Surroundings) -> str:
         + "".join(f"#PBS {directive}\n" for directive in _directives(spec, options))
         + "".join(f"{line}\n" for line in options.extra_lines)
         + f"cd {shlex.quote(str(spec.directory))} || exit 1\n"
-        + render_claim("$PBS_JOBID")
-        + render_exports(around.environment)
-        + "".join(f"{line}\n" for line in options.setup)
+        + render_body("$PBS_JOBID", host, options.setup)
         + _MEETING
-        + f"exec {_start(spec, options, around.python)} </dev/null\n"
+        + f"exec {_start(spec, options)}env{' PALS_RANKID=0' if spec.start is Start.JOB else ''} "
+        + f'MASTER_ADDR="$address" MASTER_PORT="$port" {shlex.quote(host.python)} {LAUNCH_WRAPPER} </dev/null\n'
     )
 
 
@@ -106,20 +99,18 @@ def _directives(spec: JobSpec, options: PbsOptions) -> list[str]:
     ]
 
 
-def _start(spec: JobSpec, options: PbsOptions, python: str) -> str:
-    """`env` and not the launcher's own option, which has another name in each."""
-    meeting = 'MASTER_ADDR="$address" MASTER_PORT="$port"'
+def _start(spec: JobSpec, options: PbsOptions) -> str:
+    """The launcher, before `env` and not with its own option, which has another name in each. A script that launches
+    for itself gets none: it is on the first node already."""
     if spec.start is Start.JOB:
-        # The script is on the first node already, and what launches for itself is best not launched.
-        return f"env PALS_RANKID=0 {meeting} {shlex.quote(python)} -m meshtune.runners.batch.launch_wrapper"
-    start = options.mpiexec.format(processes=spec.processes, processes_per_node=spec.processes_per_node)
-    return f"{start} env {meeting} {shlex.quote(python)} -m meshtune.runners.batch.launch_wrapper"
+        return ""
+    return options.mpiexec.format(processes=spec.processes, processes_per_node=spec.processes_per_node) + " "
 
 
 # A port of the job's own, as long as jobs do not share nodes.
 _MEETING = f"""\
 address=$(head -n 1 "$PBS_NODEFILE")
-port=$(({_FIRST_PORT} + ${{PBS_JOBID%%[!0-9]*}} % {_PORTS}))
+port=$(({FIRST_PORT} + ${{PBS_JOBID%%[!0-9]*}} % {PORTS}))
 """
 
 

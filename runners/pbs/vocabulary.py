@@ -1,4 +1,5 @@
-"""What PBS Pro says of a job, in our words: every state letter and every exit status that its server gives.
+"""What PBS Pro says of a job, in our words: every state letter and every exit status that its server gives; and what
+became of the job, by that and by what its processes noted.
 
 Tables from OpenPBS 23.06, src/include/job.h; where an exit status is given, from src/server/req_jobobit.c and
 src/resmom. Job arrays are not covered: we submit none.
@@ -8,12 +9,13 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from meshtune.runners.base import JobState, JobStatus
+from meshtune.runners.base import JobSpec, JobState, JobStatus
+from meshtune.runners.batch.notes import Note, forgotten_status, noted_end, noted_status
 from meshtune.runners.failure_cause import Cause
 
 # JOB_SUBSTATE_TERMINATED: somebody deleted it (qdel), whatever else its exit status says.
@@ -22,38 +24,33 @@ _DELETED = 91
 _SIGNALLED = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """One of PBS's codes in our words."""
-
-    state: JobState
-    reason: str = ""
-    cause: Cause | None = None
+def _status(state: JobState, reason: str = "", cause: Cause | None = None) -> JobStatus:
+    return JobStatus(state=state, reason=reason, cause=cause)
 
 
 # JOB_STATE_LTR_*; those of jobs that have ended are in ENDED. '0', unknown, is its placeholder and never stays.
-STATES: Mapping[str, Meaning] = {
-    "B": Meaning(JobState.RUNNING, "an array job that has begun"),
-    "E": Meaning(JobState.RUNNING, "exiting"),
-    "H": Meaning(JobState.QUEUED, "held"),
-    "M": Meaning(JobState.LOST, "PBS moved it to another server, where it is not followed", Cause.NODE_FAULT),
-    "Q": Meaning(JobState.QUEUED),
-    "R": Meaning(JobState.RUNNING),
-    "S": Meaning(JobState.RUNNING, "suspended for another job"),
-    "T": Meaning(JobState.QUEUED, "on its way to a queue"),
-    "U": Meaning(JobState.RUNNING, "suspended while somebody uses the workstation"),
-    "W": Meaning(JobState.QUEUED, "waits for its execution time, or for files that could not be staged in"),
-    "0": Meaning(JobState.QUEUED, "in a state that PBS itself does not know"),
+STATES: Mapping[str, JobStatus] = {
+    "B": _status(JobState.RUNNING, "an array job that has begun"),
+    "E": _status(JobState.RUNNING, "exiting"),
+    "H": _status(JobState.QUEUED, "held"),
+    "M": _status(JobState.LOST, "PBS moved it to another server, where it is not followed", Cause.NODE_FAULT),
+    "Q": _status(JobState.QUEUED),
+    "R": _status(JobState.RUNNING),
+    "S": _status(JobState.RUNNING, "suspended for another job"),
+    "T": _status(JobState.QUEUED, "on its way to a queue"),
+    "U": _status(JobState.RUNNING, "suspended while somebody uses the workstation"),
+    "W": _status(JobState.QUEUED, "waits for its execution time, or for files that could not be staged in"),
+    "0": _status(JobState.QUEUED, "in a state that PBS itself does not know"),
 }
 ENDED = frozenset("FX")
 
 
-def _lost(reason: str, cause: Cause = Cause.NODE_FAULT) -> Meaning:
-    return Meaning(JobState.LOST, reason, cause)
+def _lost(reason: str, cause: Cause = Cause.NODE_FAULT) -> JobStatus:
+    return _status(JobState.LOST, reason, cause)
 
 
 # JOB_EXEC_*. There is no -8 and no -9. As we forbid it to run a job again, PBS ends one that it would have requeued.
-EXITS: Mapping[int, Meaning] = {
+EXITS: Mapping[int, JobStatus] = {
     -1: _lost("the node could not start it, before its files were there"),
     -2: _lost("the node could not start it, after its files were there"),
     -3: _lost("the node could not start it"),
@@ -64,7 +61,7 @@ EXITS: Mapping[int, Meaning] = {
     -10: _lost("the node does not know the job's user or group"),
     -11: _lost("PBS took its nodes back to run it again later", Cause.PREEMPTION),
     -12: _lost("PBS took its nodes back after a checkpoint", Cause.PREEMPTION),
-    -13: Meaning(JobState.FAILED, "PBS has no valid password of its user", Cause.USER_BUG),
+    -13: _status(JobState.FAILED, "PBS has no valid password of its user", Cause.USER_BUG),
     -14: _lost("one of its nodes, not the first, was lost"),
     -15: _lost("the site's epilogue took its nodes back after a checkpoint", Cause.PREEMPTION),
     -16: _lost("a hook on a node refused it for now"),
@@ -74,13 +71,13 @@ EXITS: Mapping[int, Meaning] = {
     -20: _lost("its first node was lost"),
     -21: _lost("a node's temporary directory is not safe to use"),
     -22: _lost("a hook on a node failed"),
-    -23: Meaning(JobState.FAILED, "there are no Kerberos credentials for it", Cause.USER_BUG),
-    -24: Meaning(JobState.FAILED, "used more CPUs at once than its ncpus"),
-    -25: Meaning(JobState.FAILED, "used more CPU time than its ncpus allow"),
-    -26: Meaning(JobState.FAILED, "used more virtual memory than its vmem", Cause.OOM),
-    -27: Meaning(JobState.FAILED, "used more memory than its mem", Cause.OOM),
-    -28: Meaning(JobState.TIMED_OUT, "used more CPU time than its cput", Cause.TIME_LIMIT),
-    -29: Meaning(JobState.TIMED_OUT, "ran longer than its walltime", Cause.TIME_LIMIT),
+    -23: _status(JobState.FAILED, "there are no Kerberos credentials for it", Cause.USER_BUG),
+    -24: _status(JobState.FAILED, "used more CPUs at once than its ncpus"),
+    -25: _status(JobState.FAILED, "used more CPU time than its ncpus allow"),
+    -26: _status(JobState.FAILED, "used more virtual memory than its vmem", Cause.OOM),
+    -27: _status(JobState.FAILED, "used more memory than its mem", Cause.OOM),
+    -28: _status(JobState.TIMED_OUT, "used more CPU time than its cput", Cause.TIME_LIMIT),
+    -29: _status(JobState.TIMED_OUT, "ran longer than its walltime", Cause.TIME_LIMIT),
     -30: _lost("its nodes could not join each other"),
 }
 # The first node of a job is to blame for -20; which of the others is for -14, PBS writes to its logs alone.
@@ -91,36 +88,54 @@ def read_status(job: Mapping[str, Any]) -> JobStatus:
     """What the attributes of a job in `qstat -f -F json` say of it. Attributes that PBS left out are unknown."""
     letter = str(job.get("job_state", ""))
     hosts = tuple(_hosts(str(job.get("exec_host", ""))))
+    started_at = _seconds(job.get("stime"))
     if letter in ENDED:
-        status = _end(job)
-        blamed = hosts[:1] if job.get("Exit_status") == _FIRST_NODE_LOST else ()
-        ended_at = _seconds(job.get("obittime")) or _seconds(job.get("mtime"))
         return replace(
-            status, nodes=hosts, failed_nodes=blamed, started_at=_seconds(job.get("stime")), finished_at=ended_at
+            _end(job),
+            nodes=hosts,
+            failed_nodes=hosts[:1] if job.get("Exit_status") == _FIRST_NODE_LOST else (),
+            started_at=started_at,
+            finished_at=_seconds(job.get("obittime")) or _seconds(job.get("mtime")),
         )
-    meaning = STATES.get(letter, Meaning(JobState.QUEUED, f"in PBS's state {letter!r}, which is not known here"))
-    if meaning.state is not JobState.RUNNING:
-        said = [part for part in (meaning.reason, str(job.get("comment", ""))) if part]
-        return JobStatus(state=meaning.state, reason=": ".join(said), cause=meaning.cause)
-    return JobStatus(state=meaning.state, reason=meaning.reason, started_at=_seconds(job.get("stime")), nodes=hosts)
+    status = STATES.get(letter, _status(JobState.QUEUED, f"in PBS's state {letter!r}, which is not known here"))
+    if status.state is JobState.RUNNING:
+        return replace(status, started_at=started_at, nodes=hosts)
+    return replace(status, reason=": ".join(filter(None, (status.reason, str(job.get("comment", ""))))))
+
+
+def status_of(spec: JobSpec, seen: JobStatus | None, notes: Sequence[Note], *, cancel_asked: bool) -> JobStatus:
+    """The status of a job that PBS shows as `seen`, None when it has forgotten it.
+
+    The notes beat PBS's word on a job whose script came to its own end: they know the rank, the signal and the time
+    limit. Where PBS ended the job, or lost its nodes, its word stands, unless every rank had come to a good end before.
+    """
+    end = noted_end(notes, spec)
+    if seen is None:
+        return forgotten_status(end, notes, "PBS", cancel_asked=cancel_asked)
+    if not seen.state.final:
+        return seen
+    # An exit status in it is the script's own.
+    if end is not None and (seen.exit_code is not None or end.state is JobState.SUCCEEDED):
+        return noted_status(end, notes, seen.nodes)
+    if seen.state is JobState.CANCELLED and not cancel_asked:
+        return replace(seen, reason="cancelled from outside")
+    return seen
 
 
 def _end(job: Mapping[str, Any]) -> JobStatus:
     if job.get("substate") == _DELETED:
-        return JobStatus(state=JobState.CANCELLED, reason="cancelled")
+        return _status(JobState.CANCELLED, "cancelled")
     code = job.get("Exit_status")
     if not isinstance(code, int):
-        return JobStatus(state=JobState.LOST, reason="PBS gives it no exit status", cause=Cause.NODE_FAULT)
+        return _lost("PBS gives it no exit status")
     if code < 0:
-        meaning = EXITS.get(code, _lost(f"PBS could not run it: exit status {code}"))
-    elif code == 0:
+        return EXITS.get(code, _lost(f"PBS could not run it: exit status {code}"))
+    if code == 0:
         return JobStatus(state=JobState.SUCCEEDED, exit_code=0)
-    elif _over_walltime(job):
+    if _over_walltime(job):
         # Servers before 22.05 know no -29: they give what the script, told to end, made of it.
-        meaning = EXITS[-29]
-    else:
-        return JobStatus(state=JobState.FAILED, reason=_exit_text(code), exit_code=_exit_code(code))
-    return JobStatus(state=meaning.state, reason=meaning.reason, cause=meaning.cause)
+        return EXITS[-29]
+    return JobStatus(state=JobState.FAILED, reason=_exit_text(code), exit_code=_exit_code(code))
 
 
 def _exit_code(code: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from meshtune.runners.base import RunnerUnavailable
@@ -12,8 +12,9 @@ from meshtune.runners.base import RunnerUnavailable
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command said. code: its exit status."""
+    """What a command said."""
 
+    # Its exit status.
     code: int
     out: str
     err: str
@@ -23,13 +24,17 @@ class Answer:
         """Its error text in one line, for people."""
         return " ".join((self.err or self.out).split()) or f"exit status {self.code}"
 
+    def says(self, messages: Iterable[str]) -> bool:
+        """Whether one of these messages is part of its complaint."""
+        return any(message in self.complaint for message in messages)
+
 
 def call(
     arguments: Sequence[str], *, time_limit_s: float, stdin: str = "", environment: Mapping[str, str] | None = None
 ) -> Answer:
     """Run a command and wait for its end. Raises RunnerUnavailable when it is not there or does not end in time.
 
-    environment: all that it sees, by default ours with an English tongue.
+    environment: all that it sees, by default ours with English messages.
     """
     process = None
     try:

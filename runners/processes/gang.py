@@ -1,9 +1,9 @@
-"""Starts and ends the processes of one gang on this machine, warm where it can.
+"""Starts, watches and ends the processes of one gang on this machine, warm where it can.
 
 A warm process is a fork of this one, which has imported the module already; any other is fork and exec. Every process
 leads a session of its own, so that what it starts dies with it, and dies itself when its parent does (Linux
-PR_SET_PDEATHSIG), so that no gang outlives its server. What left the session, or outlived a killed server, is known by
-a mark in its environment; not found is what a warm process forks, without exec, out of its session.
+PR_SET_PDEATHSIG), so that no gang outlives its supervisor. What left the session, or outlived a killed supervisor, is
+known by a mark in its environment; not found is what a warm process forks, without exec, out of its session.
 """
 
 from __future__ import annotations
@@ -14,19 +14,26 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 from zlib import crc32
 
-from meshtune.runners.base import JobSpec
+from meshtune.runners.base import JobSpec, JobState
 
 # What `python -m MODULE` would run, as a function of the arguments after it.
 Entry = Callable[[list[str]], int]
 _PR_SET_PDEATHSIG = 1
-_FIRST_PORT, _PORTS = 20_000, 12_000
+# Of the ports where jobs meet: below those that the kernel gives to clients.
+FIRST_PORT, PORTS = 20_000, 12_000
+# Between two looks at a gang.
+PERIOD_S = 0.02
+# After a rank's death its peers get this long to write down what they saw; then they are killed.
+GRACE_S = 0.5
 # Names the job in the environment of its ranks, which every program they start inherits.
 JOB_MARK = "MESHTUNE_JOB"
 # A process that forks faster than it is found escapes one look at all processes, but not many; and one with much memory
@@ -62,7 +69,7 @@ class Meeting:
 
 def meeting_here(spec: JobSpec) -> Meeting:
     """On this machine: a port of the job's own, below those that the kernel gives to clients."""
-    return Meeting("127.0.0.1", _FIRST_PORT + crc32(spec.name.encode()) % _PORTS)
+    return Meeting("127.0.0.1", FIRST_PORT + crc32(spec.name.encode()) % PORTS)
 
 
 def rank_environment(spec: JobSpec, rank: int, meeting: Meeting) -> dict[str, str]:
@@ -78,22 +85,123 @@ def rank_environment(spec: JobSpec, rank: int, meeting: Meeting) -> dict[str, st
     }
 
 
-def start_gang(spec: JobSpec, entry: Entry | None) -> list[int]:
-    """Start every process of the job; return their ids in rank order. Raises OSError, and then none is left.
+@dataclass(frozen=True, slots=True)
+class GangEnd:
+    """How the processes of a job ended together. exit_code: of the rank to blame, negative for a signal."""
 
-    entry: what each process runs in a fork of this one; None: fork and exec the job's command.
-    """
-    pids: list[int] = []
-    try:
-        for rank in range(spec.processes):
-            pids.append(start_rank(spec, rank, meeting_here(spec), entry))
-    except OSError:
-        for pid in pids:
+    state: JobState
+    reason: str
+    exit_code: int | None
+
+
+def gang_end(spec: JobSpec, deaths: Sequence[tuple[int, int]], ending: JobState | None) -> GangEnd:
+    """The end of a gang. deaths: as in `Gang`. ending: why it was ended before its time, if it was."""
+    if ending is JobState.CANCELLED:
+        return GangEnd(ending, "cancelled", None)
+    if ending is JobState.TIMED_OUT:
+        return GangEnd(ending, f"ran longer than its time limit of {spec.time_limit_s:g} s", None)
+    if ending is not None:
+        return GangEnd(ending, "", None)
+    if (death := first_death(deaths)) is not None:
+        return GangEnd(JobState.FAILED, exit_text(*death), death[1])
+    return GangEnd(JobState.SUCCEEDED, "", 0)
+
+
+@dataclass(slots=True)
+class Gang:
+    """The processes of one job on this machine, ended together: a loop starts them and calls `step` until none is
+    alive."""
+
+    spec: JobSpec
+    # Seconds since the epoch, as all times here.
+    started_at: float
+    # Rank by process id.
+    alive: dict[int, int] = field(default_factory=dict)
+    # (rank, exit code) of those that ended by themselves, before the gang was killed, in order of notice.
+    deaths: list[tuple[int, int]] = field(default_factory=list)
+    # Why it is ended before its time.
+    ending: JobState | None = None
+    kill_at: float = inf
+    killed: bool = False
+
+    def start(self, ranks: Iterable[int], meeting: Meeting, entry: Entry | None) -> None:
+        """Start these ranks. entry: as for `start_rank`. Raises OSError, and then none is left."""
+        try:
+            for rank in ranks:
+                self.alive[start_rank(self.spec, rank, meeting, entry)] = rank
+        except OSError:
+            self.kill()
+            raise
+
+    def end(self, state: JobState, now: float) -> None:
+        """Have it killed by the next step; the first reason to end it stays."""
+        if self.ending is None:
+            self.ending, self.kill_at = state, now
+
+    def step(self, now: float) -> None:
+        """Note who has ended, and kill what must end."""
+        for pid in list(self.alive):
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                continue
+            # The group dies before its leader is reaped: until then its number cannot be anybody else's.
             kill_tree(pid)
-            with suppress(ChildProcessError):
-                os.waitpid(pid, 0)
-        raise
-    return pids
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            rank = self.alive.pop(pid)
+            if not self.killed:
+                self.deaths.append((rank, code))
+                if code != 0:
+                    self.kill_at = min(self.kill_at, now + GRACE_S)
+        if self.alive and now - self.started_at >= self.spec.time_limit_s:
+            self.end(JobState.TIMED_OUT, now)
+        if now >= self.kill_at:
+            self.killed = True
+            for pid in self.alive:
+                kill_tree(pid)
+
+    def kill(self) -> None:
+        """Kill it now and wait for its end."""
+        for pid in self.alive:
+            kill_tree(pid)
+        for pid in self.alive:
+            os.waitpid(pid, 0)
+        self.alive.clear()
+
+    @property
+    def death(self) -> tuple[int, int] | None:
+        """The (rank, exit code) to blame, None where all did well."""
+        return first_death(self.deaths)
+
+    def result(self) -> GangEnd:
+        return gang_end(self.spec, self.deaths, self.ending)
+
+
+def run_gang(spec: JobSpec, entry: Entry | None) -> Gang:
+    """Run every process of a job to the end. None is left when this ends, by an exception or by SIGTERM too.
+
+    entry: as for `start_rank`. Raises OSError when the processes cannot be started. For the main thread only.
+    """
+    gang = Gang(spec, time.time())
+    with _sigterm_as_exception():
+        try:
+            gang.start(range(spec.processes), meeting_here(spec), entry)
+            while gang.alive:
+                gang.step(time.time())
+                time.sleep(PERIOD_S)
+        finally:
+            gang.kill()
+    return gang
+
+
+@contextmanager
+def _sigterm_as_exception() -> Iterator[None]:
+    def end(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def start_rank(spec: JobSpec, rank: int, meeting: Meeting, entry: Entry | None) -> int:
@@ -133,7 +241,7 @@ def _exec(command: tuple[str, ...]) -> NoReturn:
 
 
 def kill_tree(pid: int) -> None:
-    """Kill a process that `start_gang` started, and that is not reaped yet, with everything in its process group."""
+    """Kill a process that `start_rank` started, and that is not reaped yet, with everything in its process group."""
     with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     with suppress(ProcessLookupError):
@@ -162,22 +270,6 @@ def _is_marked(pid: int, mark: str) -> bool:
     except OSError:  # gone, or somebody else's
         return False
     return f"{JOB_MARK}={mark}".encode() in environment.split(b"\0")
-
-
-def reap_one() -> tuple[int, int] | None:
-    """(process id, exit code) of a child that ended, the rest of its process group killed; None when none has.
-
-    The group dies before the child is reaped: until then its number cannot be anybody else's.
-    """
-    try:
-        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return None
-    if ended is None:
-        return None
-    kill_tree(ended.si_pid)
-    _, wait_status = os.waitpid(ended.si_pid, 0)
-    return ended.si_pid, os.waitstatus_to_exitcode(wait_status)
 
 
 def first_death(deaths: Sequence[tuple[int, int]]) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""A job as plain JSON values, for whoever starts its processes later or elsewhere. Standard library only."""
+"""A job and its status as plain JSON values, for another process or a later one. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from meshtune.runners.base import JobSpec, Start
+from meshtune.runners.base import JobSpec, JobState, JobStatus, Start
+from meshtune.runners.failure_cause import Cause
 
 
 def encode_job(spec: JobSpec) -> dict[str, Any]:
@@ -27,6 +28,23 @@ def decode_job(document: Mapping[str, Any]) -> JobSpec:
             "avoid": tuple(document["avoid"]),
         }
     )
+
+
+def decode_status(document: Mapping[str, Any]) -> JobStatus:
+    """The status of which these are the fields. Raises ValueError for what is none."""
+    try:
+        cause = document["cause"]
+        return JobStatus(
+            **{
+                **document,
+                "state": JobState(document["state"]),
+                "nodes": tuple(document["nodes"]),
+                "failed_nodes": tuple(document["failed_nodes"]),
+                "cause": None if cause is None else Cause(cause),
+            }
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a job's status: {error!r}") from error
 
 
 def write_whole(path: Path, text: str) -> None:

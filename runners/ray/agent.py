@@ -1,4 +1,4 @@
-"""The agent: the actor that holds a job's devices on one node, and has a zygote fork the job's processes there.
+"""The agent: the actor that holds a job's devices on one node, and has a fork server fork the job's processes there.
 
 It lives on between jobs, so that the training code is imported once per node; each job gets fresh processes. Ray shows
 it the devices of its node's share, all of them, as torchrun does: LOCAL_RANK chooses among them.
@@ -19,7 +19,7 @@ import ray
 
 from meshtune.runners.processes.gang import JOB_MARK, kill_marked, minimal_environment
 
-# The zygote's loop turns every few milliseconds; one that says nothing for so long never will.
+# The fork server's loop turns every few milliseconds; one that says nothing for so long never will.
 ANSWER_S = 10.0
 # How long one look may wait for news: a look that has come back proves that the node lives.
 WATCH_S = 1.0
@@ -36,10 +36,10 @@ class Place:
 
 
 class Agent:
-    """One node's share of one job after another. Raises, and is of no use any more, when its zygote has died."""
+    """One node's share of one job after another. Raises, and is of no use any more, when its fork server has died."""
 
     def __init__(self) -> None:
-        self._zygote: Process | None = None
+        self._fork_server: Process | None = None
         self._mark = ""
         self._deaths: list[tuple[int, int]] = []
         self._news = asyncio.Event()
@@ -47,14 +47,14 @@ class Agent:
 
     async def warm(self, command: Sequence[str]) -> Place:
         """Get ready for jobs of this command, which takes seconds the first time."""
-        if self._zygote is None:
-            self._zygote = await asyncio.create_subprocess_exec(
+        if self._fork_server is None:
+            self._fork_server = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "meshtune.runners.ray.fork_server"),
                 stdin=PIPE,
                 stdout=PIPE,
                 env=minimal_environment(),
             )
-            self._listening = asyncio.create_task(self._listen(self._zygote))
+            self._listening = asyncio.create_task(self._listen(self._fork_server))
         await self._ask({"do": "warm", "command": list(command)}, None)
         address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         return Place(ray.get_runtime_context().get_node_id(), address)
@@ -71,26 +71,26 @@ class Agent:
             self._news.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), WATCH_S)
-        self._require_zygote()
+        self._require_fork_server()
         return self._deaths
 
     async def end(self) -> None:
-        """Kill what is left of the job; returned: nothing is left. A stuck zygote dies with it, and this raises."""
+        """Kill what is left of the job. A stuck fork server dies with it, and this raises."""
         try:
             await self._ask({"do": "end"}, ANSWER_S)
         except (OSError, TimeoutError):
-            if self._zygote is not None and self._zygote.returncode is None:
-                self._zygote.kill()
+            if self._fork_server is not None and self._fork_server.returncode is None:
+                self._fork_server.kill()
             kill_marked(self._mark)
             raise
         self._deaths = []
 
     async def _ask(self, request: dict[str, Any], limit_s: float | None) -> dict[str, Any]:
-        """What the zygote answers. Raises OSError when it has died, TimeoutError when it does not answer."""
-        zygote = self._require_zygote()
-        assert zygote.stdin is not None
-        zygote.stdin.write(json.dumps(request).encode() + b"\n")
-        await zygote.stdin.drain()
+        """What the fork server answers. Raises OSError when it has died, TimeoutError when it does not answer."""
+        server = self._require_fork_server()
+        assert server.stdin is not None
+        server.stdin.write(json.dumps(request).encode() + b"\n")
+        await server.stdin.drain()
         while True:
             answer = await asyncio.wait_for(self._answers.get(), limit_s)
             if answer["said"] == "gone":
@@ -98,14 +98,14 @@ class Agent:
             if answer["said"] in _ANSWERS[request["do"]]:  # others come late, after somebody gave up waiting
                 return answer
 
-    def _require_zygote(self) -> Process:
-        if self._zygote is None or self._zygote.returncode is not None or self._listening.done():
+    def _require_fork_server(self) -> Process:
+        if self._fork_server is None or self._fork_server.returncode is not None or self._listening.done():
             raise BrokenPipeError(_DIED)
-        return self._zygote
+        return self._fork_server
 
-    async def _listen(self, zygote: Process) -> None:
-        assert zygote.stdout is not None
-        while line := await zygote.stdout.readline():
+    async def _listen(self, server: Process) -> None:
+        assert server.stdout is not None
+        while line := await server.stdout.readline():
             answer = json.loads(line)
             if answer["said"] == "died":
                 self._deaths.append((answer["rank"], answer["code"]))

@@ -22,38 +22,32 @@ from typing import Any
 import ray
 from ray.exceptions import ActorDiedError, RayError
 
-from meshtune.runners.ray.host import local_address
-from meshtune.runners.ray.job_manager import Keeper
+from meshtune.runners.ray.host import ACTOR_NAME, local_address
+from meshtune.runners.ray.job_manager import JobManager
 
 CALL_LIMIT_S = 10.0
 REACH_LIMIT_S = 5.0
 _ENDPOINT = re.compile(r"[^:/]+:[0-9]+")
-# On the head node: the keeper lives as long as the cluster.
+# On the head node: the job manager lives as long as the cluster.
 _HEAD = {"node:__internal_head__": 0.001}
 
 
-def keeper(namespace: str) -> Any:
-    """The keeper of a namespace, started now where there is none."""
-    options = ray.remote(Keeper).options(
-        name="keeper", namespace=namespace, lifetime="detached", get_if_exists=True, num_cpus=0, resources=_HEAD
-    )
-    return options.remote()
-
-
 class Driver:
-    """Keepers by namespace, and what they say."""
+    """Job managers by namespace, and what they say."""
 
     def __init__(self) -> None:
-        self._keepers: dict[str, Any] = {}
+        self._managers: dict[str, Any] = {}
 
     def ask(self, namespace: str, verb: str, arguments: Sequence[Any]) -> Any:
-        """A keeper's answer. Raises RayError; where the keeper has died, the next question goes to a new one."""
-        if namespace not in self._keepers:
-            self._keepers[namespace] = keeper(namespace)
+        """A manager's answer; one is started where there is none. Raises RayError; where the manager has died, the next
+        question goes to a new one."""
+        if namespace not in self._managers:
+            options = {"name": ACTOR_NAME, "namespace": namespace, "lifetime": "detached", "get_if_exists": True}
+            self._managers[namespace] = ray.remote(JobManager).options(**options, num_cpus=0, resources=_HEAD).remote()
         try:
-            return ray.get(getattr(self._keepers[namespace], verb).remote(*arguments), timeout=CALL_LIMIT_S)
+            return ray.get(getattr(self._managers[namespace], verb).remote(*arguments), timeout=CALL_LIMIT_S)
         except ActorDiedError:
-            del self._keepers[namespace]
+            del self._managers[namespace]
             raise
 
 
@@ -66,7 +60,7 @@ def connect(address: str) -> None:
     ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
 
 
-def told(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """What an error says, with its reason, in one line."""
     reasons = f"{error} {error.__cause__ or ''}"
     return " ".join(reasons.split())
@@ -89,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         connect(options.address or local_address(options.local, options.devices, options.idle_s))
     except Exception as error:
-        say(error=f"{options.address or 'the cluster on this machine'}: {told(error)}")
+        say(error=f"{options.address or 'the cluster on this machine'}: {message_of(error)}")
         return 1
     say(answer="connected")
     driver = Driver()
@@ -98,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             say(answer=driver.ask(request["namespace"], request["verb"], request["arguments"]))
         except RayError as error:
-            say(error=told(error))
+            say(error=message_of(error))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The zygote: one thread, the training code imported once, and every process of a job a fresh fork of it.
+"""The fork server: one thread, the training code imported once, and every process of a job a fresh fork of it.
 
 `python -m meshtune.runners.ray.fork_server`, the child of an agent (`runners.ray.agent`): a Ray worker has threads, so
 nothing may be forked from it. One JSON request per line on its input, one answer per line on its output, in order:
@@ -18,79 +18,71 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from meshtune.runners.base import JobSpec
-from meshtune.runners.processes.gang import JOB_MARK, Entry, Meeting, kill_marked, kill_tree, reap_one, start_rank
+from meshtune.runners.base import JobState
+from meshtune.runners.processes.gang import JOB_MARK, PERIOD_S, Gang, Meeting, kill_marked
 from meshtune.runners.processes.job_json import decode_job
+from meshtune.runners.processes.warm_start import warm_entry
 
-PERIOD_S = 0.01
 _INPUT, _OUTPUT = 0, 1
 
 
 @dataclass(slots=True)
-class Zygote:
-    """What the loop knows. alive: rank by process id. ending: the job's processes are being killed."""
+class ForkServer:
+    """The state of the loop."""
 
-    warm: dict[str, Entry | None] = field(default_factory=dict)
-    alive: dict[int, int] = field(default_factory=dict)
-    mark: str = ""
+    # The job's processes on this node, None before the first job and after each one's end.
+    gang: Gang | None = None
+    # The agent has asked for the job's end.
     ending: bool = False
 
     def obey(self, request: Mapping[str, Any]) -> None:
         if request["do"] == "warm":
-            self._entry(request["command"])
+            warm_entry(request["command"])
             _say("warm")
         elif request["do"] == "start":
-            self._start(decode_job(request["job"]), request["ranks"], Meeting(*request["meeting"]))
+            self._start(request)
         else:
             self.ending = True
 
     def step(self) -> None:
         """One turn: tell who died, and whether the job is at its end."""
-        if self.ending:
-            self.kill()
-        while (ended := reap_one()) is not None:
-            rank = self.alive.pop(ended[0], None)
-            if rank is not None and not self.ending:
-                _say("died", rank=rank, code=ended[1])
-        if self.ending and not self.alive:
-            kill_marked(self.mark)
+        if self.gang is not None:
+            if self.ending:
+                self.gang.end(JobState.CANCELLED, time.time())
+            seen = len(self.gang.deaths)
+            self.gang.step(time.time())
+            for rank, code in self.gang.deaths[seen:] if not self.ending else ():
+                _say("died", rank=rank, code=code)
+        if self.ending and (self.gang is None or not self.gang.alive):
+            self.close()
             self.ending = False
             _say("ended")
 
-    def kill(self) -> None:
-        for pid in self.alive:
-            kill_tree(pid)
+    def close(self) -> None:
+        """Kill what is left of the job."""
+        if self.gang is not None:
+            self.gang.kill()
+            kill_marked(self.gang.spec.env[JOB_MARK])
+            self.gang = None
 
-    def _start(self, spec: JobSpec, ranks: Sequence[int], meeting: Meeting) -> None:
-        self.mark = spec.env[JOB_MARK]
+    def _start(self, request: Mapping[str, Any]) -> None:
+        spec = decode_job(request["job"])
         if not spec.directory.is_dir():
             _say("failed", why=f"{spec.directory} is not there: it must be on a file system that all nodes share")
             return
-        entry = self._entry(spec.command)
+        self.gang = Gang(spec, time.time())
         try:
-            for rank in ranks:
-                self.alive[start_rank(spec, rank, meeting, entry)] = rank
+            self.gang.start(request["ranks"], Meeting(*request["meeting"]), warm_entry(spec.command))
         except OSError as error:
             _say("failed", why=f"its processes could not be started: {error.strerror}")
             return
         _say("started")
-
-    def _entry(self, command: Sequence[str]) -> Entry | None:
-        """What to run in a fork of this process instead of starting an interpreter, where that is possible."""
-        if list(command[:2]) != [sys.executable, "-m"]:
-            return None
-        # Only here: these modules import more than a job of any other program needs to wait for.
-        from meshtune.runners.local.server import WARM_MODULES, import_warm
-
-        module = command[2] if len(command) > 2 else ""
-        if module in WARM_MODULES and module not in self.warm:
-            self.warm[module] = import_warm(module)
-        return self.warm.get(module)
 
 
 def _say(said: str, **more: Any) -> None:
@@ -100,21 +92,20 @@ def _say(said: str, **more: Any) -> None:
 def main() -> int:
     # A terminal's Ctrl-C is for whoever started Ray.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    zygote = Zygote()
+    server = ForkServer()
     heard = b""
     while True:
-        readable, _, _ = select.select([_INPUT], [], [], PERIOD_S if zygote.alive or zygote.ending else None)
+        readable, _, _ = select.select([_INPUT], [], [], PERIOD_S if server.gang or server.ending else None)
         if readable:
             more = os.read(_INPUT, 65536)
             if not more:
                 break
             *lines, heard = (heard + more).split(b"\n")
             for line in lines:
-                zygote.obey(json.loads(line))
+                server.obey(json.loads(line))
         with suppress(BrokenPipeError):
-            zygote.step()
-    zygote.kill()
-    kill_marked(zygote.mark)
+            server.step()
+    server.close()
     return 0
 
 

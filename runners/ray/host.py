@@ -25,11 +25,12 @@ from pathlib import Path
 import ray
 from ray.exceptions import RayError
 
-from meshtune.runners.local.server import take_lock
 from meshtune.runners.local.spool import Spool
 from meshtune.runners.processes.gang import minimal_environment
 from meshtune.runners.processes.job_json import write_whole
 
+# Of the job manager, an actor on the head node, in each namespace.
+ACTOR_NAME = "job_manager"
 START_LIMIT_S = 110.0
 PERIOD_S = 0.2
 CALL_LIMIT_S = 10.0
@@ -41,7 +42,7 @@ def local_address(root: Path, devices: int, idle_s: float) -> str:
     root.mkdir(parents=True, exist_ok=True)
     users = os.open(root / "users.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     fcntl.lockf(users, fcntl.LOCK_SH)  # waits for a host that is about to end
-    lock = take_lock(Spool(root))
+    lock = Spool(root).take_lock()
     if lock is not None:
         (root / "address").unlink(missing_ok=True)
         os.close(lock)
@@ -87,11 +88,11 @@ def _wait(users: int, idle_s: float) -> None:
 
 
 def _busy() -> bool:
-    """True while a keeper has a job that has not ended, or does not say."""
+    """True while a job manager has a job that has not ended, or does not say."""
     try:
-        named = [actor for actor in ray.util.list_named_actors(all_namespaces=True) if actor["name"] == "keeper"]
-        keepers = [ray.get_actor("keeper", namespace=actor["namespace"]) for actor in named]
-        return any(ray.get([keeper.busy.remote() for keeper in keepers], timeout=CALL_LIMIT_S))
+        named = [actor for actor in ray.util.list_named_actors(all_namespaces=True) if actor["name"] == ACTOR_NAME]
+        managers = [ray.get_actor(ACTOR_NAME, namespace=actor["namespace"]) for actor in named]
+        return any(ray.get([manager.busy.remote() for manager in managers], timeout=CALL_LIMIT_S))
     except (RayError, ValueError):
         return True
 
@@ -102,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--devices", type=int, required=True)
     parser.add_argument("--idle-s", type=float, required=True)
     options = parser.parse_args(arguments)
-    if take_lock(Spool(options.root)) is None:
+    if Spool(options.root).take_lock() is None:
         return 0
     users = os.open(options.root / "users.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     ray.init(

@@ -1,6 +1,6 @@
-"""The keeper: a detached actor on the cluster that owns the jobs, so that those who sent them may die and come back.
+"""The job manager: a detached actor on the cluster that owns the jobs, so that their senders may die and come back.
 
-One keeper per namespace: a table of jobs, a queue (first come, first served), deadlines, and the crews that run them,
+One per namespace: a table of jobs, a queue (first come, first served), deadlines, and the worker groups that run them,
 warm for a while after each job. One event loop and no await between a look and a change, so nothing needs a lock. When
 it dies its agents die with it and their processes with them; whoever asks its successor hears that the jobs are lost.
 """
@@ -18,215 +18,219 @@ from typing import Any
 from ray.exceptions import RayError, RayTaskError
 
 from meshtune.runners.base import JobState, JobStatus
-from meshtune.runners.batch.launch_wrapper import GRACE_S
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.processes.gang import JOB_MARK
+from meshtune.runners.processes.gang import GRACE_S, JOB_MARK, PERIOD_S
 from meshtune.runners.processes.job_json import encode_job
-from meshtune.runners.ray.rank_group import Gang, Order, decode_order, ranks_of, refusal
-from meshtune.runners.ray.worker_group import Crew, Pool, capacities, living_nodes, release, reserve, reserved
+from meshtune.runners.ray.job import JobRun, RayJob, decode, ranks_of, refusal
+from meshtune.runners.ray.worker_group import (
+    WorkerGroup,
+    WorkerGroupPool,
+    capacities,
+    living_nodes,
+    release,
+    reserve,
+    reserved,
+)
 
-PERIOD_S = 0.02
-# A placement group takes some tens of milliseconds. After this, idle crews may be what it waits for; it is asked for
+# A placement group takes some tens of milliseconds. After this, idle groups may be what it waits for; it is asked for
 # anew, because the nodes may have changed, ever more rarely, because a busy cluster takes longer.
 PATIENCE_S = 0.1
-LONGEST_PATIENCE_S = 5.0
+MAX_PATIENCE_S = 5.0
 # A living agent answers within a second, and Ray tells of a dead node in two or three. One that says nothing for so
 # long hangs.
 SILENCE_S = 30.0
-# As many crews may die under a job before it begins.
-CREWS = 3
-_MOST_CHARACTERS = 300
+# As many worker groups may die under a job before it begins.
+MAX_GROUPS = 3
+_MAX_CHARACTERS = 300
 
 
 @dataclass(slots=True)
-class Job:
+class Entry:
     """A job in the table."""
 
-    order: Order
+    job: RayJob
     status: JobStatus = field(default_factory=lambda: JobStatus(state=JobState.QUEUED))
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
-    crews_lost: int = 0
+    groups_lost: int = 0
 
 
-class Keeper:
-    """What drivers call. key: a job's name and who may see it. Statuses are plain JSON values."""
+class JobManager:
+    """The actor that drivers call. key: a job's name and who may see it. Statuses are plain JSON values."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, Job] = {}
-        self._queue: list[Job] = []
-        self._pool = Pool()
+        self._entries: dict[str, Entry] = {}
+        self._queue: list[Entry] = []
+        self._pool = WorkerGroupPool()
         self._dispatcher: asyncio.Task[None] | None = None
         self._running: set[asyncio.Task[None]] = set()
 
     async def refuse(self, document: dict[str, Any]) -> str:
         """Why such a job can never run, empty where it can."""
-        order = decode_order(document)
-        return refusal(order, capacities(order, living_nodes()))
+        job = decode(document)
+        return refusal(job, capacities(job, living_nodes()))
 
     async def add(self, key: str, document: dict[str, Any]) -> None:
         """Take a job in; one that is there already stays as it is."""
-        if key in self._jobs:
+        if key in self._entries:
             return
-        order = decode_order(document)
-        spec = replace(order.spec, env={**order.spec.env, JOB_MARK: key})
-        self._jobs[key] = Job(replace(order, spec=spec))
-        self._queue.append(self._jobs[key])
+        job = decode(document)
+        spec = replace(job.spec, env={**job.spec.env, JOB_MARK: key})
+        self._entries[key] = Entry(replace(job, spec=spec))
+        self._queue.append(self._entries[key])
         self._serve()
+
+    async def has(self, key: str) -> bool:
+        return key in self._entries
+
+    async def look(self, keys: Sequence[str]) -> dict[str, dict[str, Any] | None]:
+        return {key: asdict(self._entries[key].status) if key in self._entries else None for key in keys}
+
+    async def busy(self) -> bool:
+        """True while a job has not ended."""
+        return not all(entry.status.state.final for entry in self._entries.values())
+
+    async def cancel(self, key: str) -> None:
+        entry = self._entries.get(key)
+        if entry is None:
+            return
+        entry.cancelled.set()
+        if entry in self._queue:
+            self._queue.remove(entry)
+            entry.status = _cancelled()
 
     def _serve(self) -> None:
         """See that the queue is looked after."""
         if self._dispatcher is None or self._dispatcher.done():
             self._dispatcher = asyncio.create_task(self._dispatch())
 
-    async def has(self, key: str) -> bool:
-        return key in self._jobs
-
-    async def look(self, keys: Sequence[str]) -> dict[str, dict[str, Any] | None]:
-        return {key: asdict(self._jobs[key].status) if key in self._jobs else None for key in keys}
-
-    async def busy(self) -> bool:
-        """True while a job has not ended."""
-        return not all(job.status.state.final for job in self._jobs.values())
-
-    async def cancel(self, key: str) -> None:
-        job = self._jobs.get(key)
-        if job is None:
-            return
-        job.cancelled.set()
-        if job in self._queue:
-            self._queue.remove(job)
-            job.status = _cancelled()
-
     async def _dispatch(self) -> None:
-        """Give crews to the jobs in the queue, in order; what one job meets with ends that job alone."""
+        """Give worker groups to the jobs in the queue, in order; what one job meets with ends that job alone."""
         while self._queue:
-            job = self._queue[0]
-            crew = None
+            entry = self._queue[0]
+            group = None
             try:
-                crew = await self._crew(job)
+                group = await self._worker_group(entry)
             except Exception as error:
                 traceback.print_exc()
-                job.status = _lost(error)
-            if job in self._queue:
-                self._queue.remove(job)
-            if crew is not None:
-                task = asyncio.create_task(self._run(job, crew))
+                entry.status = _lost(error)
+            if entry in self._queue:
+                self._queue.remove(entry)
+            if group is not None:
+                task = asyncio.create_task(self._run(entry, group))
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
 
-    async def _crew(self, job: Job) -> Crew | None:
-        """A crew for the job, as soon as its devices are free; None when it was cancelled meanwhile, or the cluster has
-        become too small for it."""
-        order, patience_s = job.order, PATIENCE_S
-        crew = self._pool.take(order)
-        if crew is not None:
-            return crew
-        group, asked_at = reserve(order), time.monotonic()
-        while not reserved(group):
-            crew = self._pool.take(order)
-            if crew is not None or job.cancelled.is_set():
-                release(group)
-                return crew
+    async def _worker_group(self, entry: Entry) -> WorkerGroup | None:
+        """A group for the job, as soon as its devices are free; None when it was cancelled meanwhile, or the cluster
+        has become too small for it."""
+        job, patience_s = entry.job, PATIENCE_S
+        idle = self._pool.take(job)
+        if idle is not None:
+            return idle
+        placement, asked_at = reserve(job), time.monotonic()
+        while not reserved(placement):
+            idle = self._pool.take(job)
+            if idle is not None or entry.cancelled.is_set():
+                release(placement)
+                return idle
             if time.monotonic() - asked_at > patience_s:
-                release(group)
+                release(placement)
                 self._pool.drop_oldest()
-                refused = refusal(order, capacities(order, living_nodes()))
+                refused = refusal(job, capacities(job, living_nodes()))
                 if refused:
-                    job.status = JobStatus(state=JobState.LOST, reason=refused, finished_at=time.time())
+                    entry.status = JobStatus(state=JobState.LOST, reason=refused, finished_at=time.time())
                     return None
-                group, asked_at = reserve(order), time.monotonic()
-                patience_s = min(2 * patience_s, LONGEST_PATIENCE_S)
+                placement, asked_at = reserve(job), time.monotonic()
+                patience_s = min(2 * patience_s, MAX_PATIENCE_S)
             await asyncio.sleep(PERIOD_S)
-        return Crew(order, group)
+        return WorkerGroup(job, placement)
 
-    async def _run(self, job: Job, crew: Crew) -> None:
-        """Run the job to its end; then keep the crew, or drop it when it may not be sound."""
+    async def _run(self, entry: Entry, group: WorkerGroup) -> None:
+        """Run the job to its end; then keep the worker group, or drop it when it may not be sound."""
         sound = False
         try:
-            await _unless(job.cancelled, crew.warm(job.order.spec.command))
-            sound = not job.cancelled.is_set() and await _play(job, crew)
+            await _unless(entry.cancelled, group.warm(entry.job.spec.command))
+            sound = not entry.cancelled.is_set() and await _run_ranks(entry, group)
         except RayError as error:
-            self._try_again(job, error)
+            # The group died before the job began, as one does that lost its node while it was idle: nothing is lost.
+            entry.groups_lost += 1
+            if entry.groups_lost < MAX_GROUPS and not entry.cancelled.is_set():
+                self._queue.insert(0, entry)
+                self._serve()
+            else:
+                entry.status = _lost(error)
         except Exception as error:
             traceback.print_exc()
-            job.status = _lost(error)
-        if job.cancelled.is_set() and not job.status.state.final:
-            job.status = _cancelled()
+            entry.status = _lost(error)
+        if entry.cancelled.is_set() and not entry.status.state.final:
+            entry.status = _cancelled()
         if sound:
-            self._pool.keep(crew, job.order.idle_s)
+            self._pool.keep(group, entry.job.idle_s)
         else:
-            crew.drop()
-
-    def _try_again(self, job: Job, error: RayError) -> None:
-        """The crew died before the job began, as one does that lost its node while it was idle: nothing is lost."""
-        job.crews_lost += 1
-        if job.crews_lost < CREWS and not job.cancelled.is_set():
-            self._queue.insert(0, job)
-            self._serve()
-        else:
-            job.status = _lost(error)
+            group.drop()
 
 
-async def _play(job: Job, crew: Crew) -> bool:
-    """Run the job's processes to their end; False when the crew is not to be trusted with another."""
-    gang = Gang(job.order, time.time(), crew.nodes)
-    job.status = JobStatus(state=JobState.RUNNING, started_at=gang.started_at, nodes=gang.nodes)
+async def _run_ranks(entry: Entry, group: WorkerGroup) -> bool:
+    """Run the job's processes to their end; False when the worker group is not to be trusted with another job."""
+    run = JobRun(entry.job, time.time(), group.nodes)
+    entry.status = JobStatus(state=JobState.RUNNING, started_at=run.started_at, nodes=run.nodes)
     over = asyncio.Event()
-    seats = [Seat(gang, crew, number, over) for number in range(len(crew.agents))]
-    followers = [asyncio.create_task(seat.follow()) for seat in seats]
+    ranks = [RankGroup(run, group, node, over) for node in range(len(group.agents))]
+    followers = [asyncio.create_task(part.follow()) for part in ranks]
     with suppress(TimeoutError):
-        await asyncio.wait_for(_unless(job.cancelled, over.wait()), job.order.spec.time_limit_s)
-    if job.cancelled.is_set():
-        gang.ending = JobState.CANCELLED
+        await asyncio.wait_for(_unless(entry.cancelled, over.wait()), entry.job.spec.time_limit_s)
+    if entry.cancelled.is_set():
+        run.ending = JobState.CANCELLED
     elif not over.is_set():
-        gang.ending = JobState.TIMED_OUT
-    elif gang.stricken:
+        run.ending = JobState.TIMED_OUT
+    elif run.failed:
         await asyncio.wait(followers, timeout=GRACE_S)
     for follower in followers:
         follower.cancel()
-    await asyncio.gather(*(seat.end() for seat in seats))
-    job.status = gang.status(time.time())
-    return not gang.faults
+    await asyncio.gather(*(part.end() for part in ranks))
+    entry.status = run.status(time.time())
+    return not run.faults
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """One agent's part in a gang. over: set once the gang is at its end."""
+class RankGroup:
+    """The processes of a job on one node, behind the node's agent."""
 
-    gang: Gang
-    crew: Crew
-    number: int
+    run: JobRun
+    group: WorkerGroup
+    node: int
+    # Set once the job is at its end.
     over: asyncio.Event
 
     async def follow(self) -> None:
-        """Start the agent's processes and note which of them end by themselves."""
-        order = self.gang.order
-        ranks = ranks_of(order.spec, self.number)
-        agent, meeting = self.crew.agents[self.number], self.crew.meeting(order)
+        """Start the processes and note which of them end by themselves."""
+        job = self.run.job
+        ranks = ranks_of(job.spec, self.node)
+        agent, meeting = self.group.agents[self.node], self.group.meeting(job)
         seen = 0
         try:
             if ranks:
-                start = agent.start.remote(encode_job(order.spec), list(ranks), (meeting.address, meeting.port))
+                start = agent.start.remote(encode_job(job.spec), list(ranks), (meeting.address, meeting.port))
                 self._blame(await asyncio.wait_for(start, SILENCE_S))
-            while seen < len(ranks) or not self.gang.over:
+            while seen < len(ranks) or not self.run.over:
                 deaths = await asyncio.wait_for(agent.watch.remote(seen), SILENCE_S)
-                self.gang.deaths += deaths[seen:]
+                self.run.deaths += deaths[seen:]
                 seen = len(deaths)
-                if self.gang.over:
+                if self.run.over:
                     self.over.set()
         except (RayError, TimeoutError) as error:
-            self._blame(_told(error))
+            self._blame(_message(error))
 
     async def end(self) -> None:
-        """See that no process of the job is left on the agent's node."""
+        """See that no process of the job is left on the node."""
         try:
-            await asyncio.wait_for(self.crew.agents[self.number].end.remote(), SILENCE_S)
+            await asyncio.wait_for(self.group.agents[self.node].end.remote(), SILENCE_S)
         except (RayError, TimeoutError) as error:
-            self._blame(_told(error))
+            self._blame(_message(error))
 
     def _blame(self, why: str) -> None:
         if why:
-            self.gang.faults.setdefault(self.crew.nodes[self.number], why)
+            self.run.faults.setdefault(self.group.nodes[self.node], why)
             self.over.set()
 
 
@@ -248,12 +252,12 @@ def _cancelled() -> JobStatus:
 
 def _lost(error: Exception) -> JobStatus:
     """A job that never came to run, or whose end was not seen."""
-    return JobStatus(state=JobState.LOST, reason=_told(error), finished_at=time.time(), cause=Cause.NODE_FAULT)
+    return JobStatus(state=JobState.LOST, reason=_message(error), finished_at=time.time(), cause=Cause.NODE_FAULT)
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """What Ray says of a failure in several lines, in one."""
     if isinstance(error, RayTaskError):
         error = error.cause
     text = " ".join(str(error).split()) or "no answer"
-    return f"{type(error).__name__}: {text[:_MOST_CHARACTERS]}"
+    return f"{type(error).__name__}: {text[:_MAX_CHARACTERS]}"

@@ -38,7 +38,7 @@ class Link:
         self._lock = threading.Lock()
 
     def ask(self, namespace: str, verb: str, *arguments: Any) -> Any:
-        """What the keeper of the namespace answers. Raises RunnerUnavailable."""
+        """What the job manager of the namespace answers. Raises RunnerUnavailable."""
         with self._lock:
             driver = self._connected()
             request = {"namespace": namespace, "verb": verb, "arguments": arguments}

@@ -1,8 +1,8 @@
 """The Ray runner: jobs as gangs in placement groups of a Ray cluster, forked by agents that stay warm between jobs.
 
-This object is a thin client: a keeper on the cluster (`runners.ray.job_manager`) owns the jobs, so they go on when the
-service dies and are found again by name. This process never imports Ray: a driver (`runners.ray.driver`) speaks for it.
-A job's folder must be on a file system that all nodes share, and meshtune installed on every node.
+This object is a thin client: a job manager on the cluster (`runners.ray.job_manager`) owns the jobs, so they go on when
+the service dies and are found again by name. This process never imports Ray: a driver (`runners.ray.driver`) speaks for
+it. A job's folder must be on a file system that all nodes share, and meshtune installed on every node.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from typing import Any, ClassVar
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, SubmitFailed
 from meshtune.runners.documents import read_value
 from meshtune.runners.local.spool import require_fit
-from meshtune.runners.processes.job_json import write_whole
+from meshtune.runners.processes.job_json import decode_status, write_whole
+from meshtune.runners.ray.job import RayJob, encode
 from meshtune.runners.ray.link import LINKS, Link
-from meshtune.runners.ray.rank_group import Order, encode_order
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayOptions:
-    """address: of a cluster, as ray.init takes it ("auto", "host:6379", "ray://host:10001"); none: one is started on
-    this machine. namespace: who shares it shares a keeper and its queue. idle_s: how long warm agents hold their
-    devices for another job, and how long a cluster that was started here waits for somebody."""
+    """Which cluster, and how long it waits for jobs."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
+    # As ray.init takes it ("auto", "host:6379", "ray://host:10001"); None: a cluster is started on this machine.
     address: str | None = None
+    # Campaigns of one namespace share a job manager and its queue.
     namespace: str = "meshtune"
+    # How long warm agents hold their devices for another job, and a cluster that was started here waits for a driver.
     idle_s: float = 30.0
 
     def __post_init__(self) -> None:
@@ -44,7 +45,7 @@ class RayOptions:
 
 
 class RayRunner:
-    """A Runner over the keeper of a namespace. Its jobs are those of `root`: other runners may use the same names.
+    """A Runner over the job manager of a namespace. Its jobs are those of `root`: other runners may use the same names.
 
     devices: Ray's resource that counts the devices of a job. slots: devices of a cluster that is started here.
     """
@@ -59,8 +60,8 @@ class RayRunner:
     def submit(self, spec: JobSpec) -> str:
         require_fit(spec.name)
         spec = replace(spec, directory=spec.directory.resolve())
-        order = encode_order(Order(spec=spec, devices=self._devices, idle_s=self._options.idle_s))
-        refused = self._ask("refuse", order)
+        document = encode(RayJob(spec=spec, devices=self._devices, idle_s=self._options.idle_s))
+        refused = self._ask("refuse", document)
         if refused:
             raise InvalidJob(refused)
         if not self._ask("has", self._key(spec.name)):
@@ -70,16 +71,14 @@ class RayRunner:
                     write_whole(spec.directory / name, text)
             except OSError as error:
                 raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
-            self._ask("add", self._key(spec.name), order)
+            self._ask("add", self._key(spec.name), document)
         return spec.name
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
         answers = self._ask("look", [self._key(id) for id in ids]) if ids else {}
-        unknown = JobStatus(state=JobState.LOST, reason="the keeper on the Ray cluster does not know this job")
+        unknown = JobStatus(state=JobState.LOST, reason="the job manager on the Ray cluster does not know this job")
         documents = {id: answers[self._key(id)] for id in ids}
-        return {
-            id: unknown if document is None else read_value(JobStatus, document) for id, document in documents.items()
-        }
+        return {id: unknown if document is None else decode_status(document) for id, document in documents.items()}
 
     def cancel(self, id: str) -> None:
         self._ask("cancel", self._key(id))

@@ -1,4 +1,4 @@
-"""A crew: a placement group, and in it one agent per node, kept for job after job of the same shape.
+"""A worker group: a placement group, and in it one agent per node, kept for job after job of the same shape.
 
 Each node's devices are one bundle: a placement strategy holds for a whole group, so bundles of one device each could
 not be told "so many together on each of these nodes", and one process must hold them all to start its node's ranks.
@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from meshtune.runners.processes.gang import JOB_MARK, Meeting, meeting_here
 from meshtune.runners.ray.agent import Agent, Place
-from meshtune.runners.ray.rank_group import Order, shares_node
+from meshtune.runners.ray.job import RayJob, shares_node
 
 # The first import of the training code, from a shared file system that is busy with the same for many nodes.
 WARM_LIMIT_S = 180.0
@@ -28,9 +28,10 @@ _NODE_ID = "ray.io/node-id"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A living node of the cluster. name: its IP, unless whoever started it gave it another."""
+    """A living node of the cluster."""
 
     id: str
+    # Its IP, unless whoever started it gave it another name.
     name: str
     resources: dict[str, float]
 
@@ -40,23 +41,23 @@ def living_nodes() -> list[Node]:
     return [Node(node["NodeID"], node["NodeName"], node["Resources"]) for node in nodes if node["Alive"]]
 
 
-def capacities(order: Order, nodes: Sequence[Node]) -> list[float]:
+def capacities(job: RayJob, nodes: Sequence[Node]) -> list[float]:
     """For how many devices of such a job each node has what it takes, in use or not."""
-    return [min(node.resources.get(name, 0.0) for name in order.bundle) for node in nodes]
+    return [min(node.resources.get(name, 0.0) for name in job.bundle) for node in nodes]
 
 
-def reserve(order: Order) -> PlacementGroup:
+def reserve(job: RayJob) -> PlacementGroup:
     """Ask for the job's devices: on as many nodes as it wants where there are so many, and on none that it avoids where
     there are enough others."""
     nodes = living_nodes()
-    others = [node for node in nodes if node.name not in order.spec.avoid]
-    choice = others if not shares_node(order, capacities(order, others)) else nodes
-    shunned = [node.id for node in nodes if node not in choice]
-    count = order.spec.nodes
+    others = [node for node in nodes if node.name not in job.spec.avoid]
+    choice = others if not shares_node(job, capacities(job, others)) else nodes
+    avoided = [node.id for node in nodes if node not in choice]
+    count = job.spec.nodes
     group: PlacementGroup = placement_group(
-        [order.bundle] * count,
-        strategy="STRICT_SPREAD" if count > 1 and not shares_node(order, capacities(order, choice)) else "PACK",
-        bundle_label_selector=[{_NODE_ID: f"!in({','.join(shunned)})"}] * count if shunned else None,
+        [job.bundle] * count,
+        strategy="STRICT_SPREAD" if count > 1 and not shares_node(job, capacities(job, choice)) else "PACK",
+        bundle_label_selector=[{_NODE_ID: f"!in({','.join(avoided)})"}] * count if avoided else None,
     )
     return group
 
@@ -71,22 +72,22 @@ def release(group: PlacementGroup) -> None:
         remove_placement_group(group)
 
 
-class Crew:
+class WorkerGroup:
     """The agents on a group's nodes, in the order of its bundles. nodes: their names, once they are warm."""
 
-    def __init__(self, order: Order, group: PlacementGroup) -> None:
-        self.shape = order.shape
+    def __init__(self, job: RayJob, group: PlacementGroup) -> None:
+        self.shape = job.shape
         self.nodes: tuple[str, ...] = ()
         self._places: tuple[Place, ...] = ()
         self._group = group
         kind = ray.remote(Agent)
         self.agents: list[Any] = [
             kind.options(
-                num_cpus=order.bundle["CPU"],
-                num_gpus=order.bundle.get("GPU", 0),
+                num_cpus=job.bundle["CPU"],
+                num_gpus=job.bundle.get("GPU", 0),
                 scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
             ).remote()
-            for index in range(order.spec.nodes)
+            for index in range(job.spec.nodes)
         ]
 
     async def warm(self, command: Sequence[str]) -> None:
@@ -96,10 +97,10 @@ class Crew:
         names = {node.id: node.name for node in living_nodes()}
         self.nodes = tuple(names.get(place.node, place.node) for place in self._places)
 
-    def meeting(self, order: Order) -> Meeting:
+    def meeting(self, job: RayJob) -> Meeting:
         """Where the job's processes meet: at its first node, or on this machine where they are all on one."""
         # By its mark, because jobs of one name in two homes must not meet at one port.
-        here = meeting_here(replace(order.spec, name=order.spec.env[JOB_MARK]))
+        here = meeting_here(replace(job.spec, name=job.spec.env[JOB_MARK]))
         addresses = [place.address for place in self._places]
         return here if len(set(addresses)) == 1 else Meeting(addresses[0], here.port)
 
@@ -111,31 +112,29 @@ class Crew:
         release(self._group)
 
 
-class Pool:
-    """The crews that wait for another job, oldest first; each gives its devices back when it has waited too long."""
+class WorkerGroupPool:
+    """The worker groups that wait for another job, oldest first; each gives its devices back when it has waited too
+    long."""
 
     def __init__(self) -> None:
-        self._idle: dict[Crew, asyncio.TimerHandle] = {}
+        self._idle: dict[WorkerGroup, asyncio.TimerHandle] = {}
 
-    def keep(self, crew: Crew, idle_s: float) -> None:
-        self._idle[crew] = asyncio.get_running_loop().call_later(idle_s, self._drop, crew)
+    def keep(self, group: WorkerGroup, idle_s: float) -> None:
+        self._idle[group] = asyncio.get_running_loop().call_later(idle_s, self._drop, group)
 
-    def take(self, order: Order) -> Crew | None:
-        """A crew of the order's shape, on none of the nodes that it avoids."""
-        for crew, timer in self._idle.items():
-            if crew.shape == order.shape and not set(order.spec.avoid) & set(crew.nodes):
-                timer.cancel()
-                del self._idle[crew]
-                return crew
+    def take(self, job: RayJob) -> WorkerGroup | None:
+        """A group of the job's shape, on none of the nodes that it avoids."""
+        for group in self._idle:
+            if group.shape == job.shape and not set(job.spec.avoid) & set(group.nodes):
+                self._idle.pop(group).cancel()
+                return group
         return None
 
     def drop_oldest(self) -> None:
-        """Give back the devices of the crew that has waited longest, if there is any."""
-        for crew, timer in self._idle.items():
-            timer.cancel()
-            self._drop(crew)
-            return
+        """Give back the devices of the group that has waited longest, if there is any."""
+        if self._idle:
+            self._drop(next(iter(self._idle)))
 
-    def _drop(self, crew: Crew) -> None:
-        del self._idle[crew]
-        crew.drop()
+    def _drop(self, group: WorkerGroup) -> None:
+        self._idle.pop(group).cancel()
+        group.drop()

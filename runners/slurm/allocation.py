@@ -8,7 +8,6 @@ unequal nodes.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -21,14 +20,25 @@ from math import inf
 from pathlib import Path
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, NoTimeLeft, RunnerUnavailable, Start
-from meshtune.runners.batch.launch_wrapper import GANG_FILE, Note, gang_end, read_notes, render_gang
+from meshtune.runners.batch.base import refuse_wider
+from meshtune.runners.batch.notes import (
+    GANG_FILE,
+    Note,
+    noted_end,
+    noted_hosts,
+    noted_start,
+    read_gang,
+    read_notes,
+    render_gang,
+)
+from meshtune.runners.batch.script import LAUNCH_WRAPPER
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.local.runner import LocalRunner
 from meshtune.runners.local.spool import Spool
 from meshtune.runners.processes.command import Answer, call
 from meshtune.runners.processes.gang import JOB_MARK
-from meshtune.runners.processes.job_json import decode_job
 from meshtune.runners.slurm.script import SlurmOptions, minutes
+from meshtune.runners.slurm.vocabulary import UNKNOWN_JOB
 from meshtune.search_spaces.checks import Checks
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
@@ -37,7 +47,6 @@ MARGIN_S = 20.0
 # How long the ranks of a job that must end get to end what they started.
 RANKS_END_S = 5.0
 SCRIPT_FILE = "step.sh"
-_UNKNOWN = "Invalid job id"
 _CPUS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 # Names need not resolve everywhere; then the controller is asked by every rank, which large sites do not need. The
 # local server ends what carries its mark, on its own node: that is srun, while a step is for Slurm to end.
@@ -52,10 +61,11 @@ unset {JOB_MARK}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """What Slurm gave to the shell that we run in. devices_per_node: how many ranks' devices each node has."""
+    """What Slurm gave to the shell that we run in."""
 
     id: str
     nodes: int
+    # For how many ranks each node has devices.
     devices_per_node: int
 
 
@@ -79,8 +89,8 @@ def read_allocation(environment: Mapping[str, str], cluster: ClusterSpec, cpus_p
         ("nodes", nodes, cluster.nodes),
         ("devices_per_node", devices, cluster.devices_per_node),
     ):
-        told = f"allocation: {name}({had}) of allocation {id} are too few for the {wanted} of the cluster"
-        checks.require(had >= wanted, "mode", told)
+        message = f"allocation: {name}({had}) of allocation {id} are too few for the {wanted} of the cluster"
+        checks.require(had >= wanted, "mode", message)
     checks.done()
     return Allocation(id=id, nodes=nodes, devices_per_node=devices)
 
@@ -102,8 +112,8 @@ class AllocationRunner:
             return known
         left_s = self._time_left_s()
         if left_s < spec.time_limit_s + MARGIN_S:
-            told = f"allocation {self._allocation.id} ends in {max(0.0, left_s):.0f} s"
-            raise NoTimeLeft(f"{told}, and a trial takes up to {spec.time_limit_s:g} s (+ {MARGIN_S:g} s)")
+            ends = f"allocation {self._allocation.id} ends in {max(0.0, left_s):.0f} s"
+            raise NoTimeLeft(f"{ends}, and a trial takes up to {spec.time_limit_s:g} s (+ {MARGIN_S:g} s)")
         spec = replace(spec, directory=spec.directory.resolve())
         for stale in spec.directory.glob("rank-*.json"):  # of a job of this name in an earlier allocation
             with suppress(OSError):
@@ -147,14 +157,7 @@ class AllocationRunner:
         allocation = self._allocation
         if spec.start is Start.JOB and spec.nodes > 1:
             raise InvalidJob(f"{spec.name} launches by itself, which mode: allocation cannot keep to its own nodes")
-        for wanted, had, what in (
-            (spec.nodes, allocation.nodes, "nodes"),
-            (spec.devices_per_node, allocation.devices_per_node, "devices on a node"),
-        ):
-            if not 1 <= wanted <= had:
-                raise InvalidJob(f"{spec.name} needs {wanted} {what}, but allocation {allocation.id} has {had}")
-        if not spec.command:
-            raise InvalidJob(f"{spec.name} has an empty command")
+        refuse_wider(spec, allocation.nodes, allocation.devices_per_node, f"allocation {allocation.id}")
 
     def _time_left_s(self) -> float:
         """Until the allocation's end, which a site may move. Raises RunnerUnavailable."""
@@ -167,7 +170,7 @@ class AllocationRunner:
         found: dict[str, tuple[str, ...]] = {}
         if self._spool.root.is_dir():
             answer = self._tell("squeue", "--noheader", "--steps", f"--jobs={self._allocation.id}", "--format=%i|%j")
-            if answer.code != 0 and _UNKNOWN not in answer.complaint:  # an allocation that is over has no steps
+            if answer.code != 0 and not answer.says(UNKNOWN_JOB):  # an allocation that is over has no steps
                 raise RunnerUnavailable(f"squeue: {answer.complaint}")
             for line in answer.out.splitlines() if answer.code == 0 else ():
                 step, _, name = line.partition("|")
@@ -180,10 +183,10 @@ class AllocationRunner:
         if not self._spool.has(id):
             reason = f"allocation {self._allocation.id} has no such job; an earlier allocation took its own along"
             return replace(status, reason=reason)
-        spec = self._spool.order(id).spec
+        spec = self._spool.job(id).spec
         notes = read_notes(spec.directory)
-        nodes = tuple(dict.fromkeys(note.host for note in notes))
-        started_at = min((note.started_at for note in notes), default=None)
+        nodes = noted_hosts(notes)
+        started_at = noted_start(notes)
         if not stepless:
             return JobStatus(state=JobState.RUNNING, reason="is being ended", started_at=started_at, nodes=nodes)
         if status.state is JobState.RUNNING and not notes:
@@ -193,12 +196,12 @@ class AllocationRunner:
 
     def _ended(self, status: JobStatus, notes: Sequence[Note], directory: Path) -> JobStatus:
         """How a job ended whose srun came to an end by itself: its ranks know best."""
-        end = gang_end(notes, _sent(directory))
+        end = noted_end(notes, read_gang(directory))
         if end is not None:
             return replace(status, state=end.state, reason=end.reason, exit_code=end.exit_code)
         if status.state is JobState.SUCCEEDED:
             return status
-        silent = tuple(dict.fromkeys(note.host for note in notes if note.end is None))
+        silent = noted_hosts([note for note in notes if note.end is None])
         if notes:
             reason = f"a node failed: {', '.join(silent)}" if silent else "its allocation ended"
             cause = Cause.NODE_FAULT if silent else Cause.PREEMPTION
@@ -241,14 +244,9 @@ def render_step(spec: JobSpec, options: SlurmOptions, allocation: Allocation) ->
         *("--export=ALL", "--kill-on-bad-exit=1", "--wait=0"),
         *([f"--gres={options.gres}:{spec.devices_per_node}"] if options.gres else []),
         *([f"--exclude={','.join(keep_away)}"] if keep_away else []),
-        *("bash", "-c", f"{_MEETING}exec {shlex.quote(sys.executable)} -m meshtune.runners.batch.launch_wrapper"),
+        *("bash", "-c", f"{_MEETING}exec {shlex.quote(sys.executable)} {LAUNCH_WRAPPER}"),
     ]
     return "".join(f"{line}\n" for line in options.setup) + f"exec {shlex.join(words)}\n"
-
-
-def _sent(directory: Path) -> JobSpec:
-    """The job as it was sent."""
-    return decode_job(json.loads((directory / GANG_FILE).read_text(encoding="utf-8")))
 
 
 def create_steps(root: Path, cluster: ClusterSpec, options: SlurmOptions) -> AllocationRunner:

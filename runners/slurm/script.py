@@ -11,20 +11,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil
-from typing import Any, ClassVar
+from typing import Any
 
 from meshtune.runners.base import JobSpec, Start
-from meshtune.runners.batch.records import Surroundings, render_claim, render_exports, surroundings
+from meshtune.runners.batch.script import (
+    BACKSTOP_S,
+    LAUNCH_WRAPPER,
+    BatchOptions,
+    SubmitHost,
+    render_body,
+    submit_host,
+)
 from meshtune.runners.documents import read_value
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.runners.processes.gang import FIRST_PORT, PORTS
+from meshtune.search_spaces.checks import Checks
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 SCRIPT_FILE = "slurm.sh"
 LOG_FILE = "slurm.log"
-# What Slurm's own limit leaves for the nodes' start, setup lines and imports: the job's limit is kept by its ranks.
-BACKSTOP_S = 120.0
-# As in `runners.processes.gang`: below the ports that the kernel gives to clients, and of the job's own.
-_FIRST_PORT, _PORTS = 20_000, 12_000
 _WORD = re.compile(r"[A-Za-z0-9_.,:/@+&|*()\[\]=-]*")
 _GRES = re.compile(r"[A-Za-z0-9_.:-]*")
 
@@ -37,31 +41,24 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmOptions:
-    """What a site or a user adds to every job.
+class SlurmOptions(BatchOptions):
+    """What a site or a user adds to every job."""
 
-    partition, account, qos, constraint, reservation: as sbatch's options of these names. gres: what one device is
-    ("gpu", "gpu:h100"); "" asks for none; by default "gpu" where the cluster's devices are CUDA. exclude: nodes to keep
-    away from. cpus_per_device: CPUs that each device's process gets. extra_lines: more lines "#SBATCH --...". setup:
-    shell lines before the ranks start, such as "module load cuda"; what they set reaches the ranks. call_limit_s: how
-    long a Slurm command may take. poll_s: jobs are looked at no more often than that.
-    """
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
+    directive = "#SBATCH -"
 
     mode: Mode = Mode.JOB
+    # As sbatch's options of these names.
     partition: str = ""
     account: str = ""
     qos: str = ""
     constraint: str = ""
     reservation: str = ""
+    # One device, "gpu" or "gpu:h100"; "" asks for none; by default "gpu" where the cluster's devices are CUDA.
     gres: str | None = None
+    # Nodes to keep away from.
     exclude: tuple[str, ...] = ()
+    # CPUs that each device's process gets.
     cpus_per_device: int = 1
-    extra_lines: tuple[str, ...] = ()
-    setup: tuple[str, ...] = ()
-    call_limit_s: float = 30.0
-    poll_s: float = 5.0
 
     def __post_init__(self) -> None:
         checks = Checks()
@@ -70,14 +67,8 @@ class SlurmOptions:
             checks.require(bool(_WORD.fullmatch(value)), name, f"must be one word of Slurm's, not {value!r}")
         fit = self.gres is None or bool(_GRES.fullmatch(self.gres))
         checks.require(fit, "gres", f"must be as 'gpu' or 'gpu:h100', not {self.gres!r}")
-        for line in self.extra_lines:
-            fit = line.startswith("#SBATCH -") and "\n" not in line
-            checks.require(fit, "extra_lines", f"must be lines that start with '#SBATCH -', not {line!r}")
-        for line in self.setup:
-            checks.require("\n" not in line, "setup", f"must be single lines, not {line!r}")
         checks.whole(1, cpus_per_device=self.cpus_per_device)
-        checks.require(self.call_limit_s > 0, "call_limit_s", f"must be positive, not {self.call_limit_s}")
-        checks.require(self.poll_s >= 0, "poll_s", f"must be at least 0, not {self.poll_s}")
+        self._check(checks)
         checks.done()
 
 
@@ -94,21 +85,19 @@ def options_for(cluster: ClusterSpec, options: Mapping[str, Any]) -> SlurmOption
 
 def render_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
     """The script of a job as it would be sent from here. Without `gres` none is asked for. Raises InvalidValue."""
-    return render(spec, read_value(SlurmOptions, dict(options)), surroundings())
+    return render(spec, read_value(SlurmOptions, dict(options)), submit_host())
 
 
-def render(spec: JobSpec, options: SlurmOptions, around: Surroundings) -> str:
+def render(spec: JobSpec, options: SlurmOptions, host: SubmitHost) -> str:
     """The script of a job; its directory must be absolute."""
     return (
         "#!/bin/bash\n"
         + "".join(f"#SBATCH {option}\n" for option in _head(spec, options))
         + "".join(f"{line}\n" for line in options.extra_lines)
         + f"cd {_quoted(spec.directory)} || exit 1\n"
-        + render_claim("$SLURM_JOB_ID")
-        + render_exports(around.environment)
-        + "".join(f"{line}\n" for line in options.setup)
+        + render_body("$SLURM_JOB_ID", host, options.setup)
         + _MEETING
-        + f"exec {_launch(spec, options)}{_quoted(around.python)} -m meshtune.runners.batch.launch_wrapper\n"
+        + f"exec {_launch(spec, options)}{_quoted(host.python)} {LAUNCH_WRAPPER}\n"
     )
 
 
@@ -156,7 +145,7 @@ def _launch(spec: JobSpec, options: SlurmOptions) -> str:
 _MEETING = f"""\
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 address=$(timeout 20 scontrol show node "$first" --oneliner | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')
-export MASTER_ADDR="${{address:-$first}}" MASTER_PORT=$(({_FIRST_PORT} + SLURM_JOB_ID % {_PORTS}))
+export MASTER_ADDR="${{address:-$first}}" MASTER_PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))
 """
 
 

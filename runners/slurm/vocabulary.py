@@ -7,60 +7,55 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
-from meshtune.runners.base import JobState
+from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
 
 
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """What a state of Slurm's is to us. words: for people, where the state alone does not tell."""
-
-    state: JobState
-    cause: Cause | None = None
-    words: str = ""
+def _status(state: JobState, cause: Cause | None = None, reason: str = "") -> JobStatus:
+    return JobStatus(state=state, cause=cause, reason=reason)
 
 
-_QUEUED, _RUNNING = Meaning(JobState.QUEUED), Meaning(JobState.RUNNING)
-_LOST_NODE = Meaning(JobState.LOST, Cause.NODE_FAULT, "a node failed")
+_QUEUED, _RUNNING = _status(JobState.QUEUED), _status(JobState.RUNNING)
+_LOST_NODE = _status(JobState.LOST, Cause.NODE_FAULT, "a node failed")
 # Flags that Slurm shows instead of a state (COMPLETING ...) are among them. A job that is requeued, against our
 # --no-requeue, comes back to the queue; its second run would find the folder claimed and end.
-STATES: Mapping[str, Meaning] = {
+STATES: Mapping[str, JobStatus] = {
     "PENDING": _QUEUED,
-    "CONFIGURING": Meaning(JobState.QUEUED, words="its nodes are being prepared"),
-    "POWER_UP_NODE": Meaning(JobState.QUEUED, words="its nodes are being powered up"),
+    "CONFIGURING": _status(JobState.QUEUED, reason="its nodes are being prepared"),
+    "POWER_UP_NODE": _status(JobState.QUEUED, reason="its nodes are being powered up"),
     "EXPEDITING": _QUEUED,
     "REQUEUED": _QUEUED,
     "REQUEUE_FED": _QUEUED,
     "REQUEUE_HOLD": _QUEUED,
-    "RESV_DEL_HOLD": Meaning(JobState.QUEUED, words="held because its reservation was deleted"),
+    "RESV_DEL_HOLD": _status(JobState.QUEUED, reason="held because its reservation was deleted"),
     "SPECIAL_EXIT": _QUEUED,
     "RUNNING": _RUNNING,
     "COMPLETING": _RUNNING,
     "RESIZING": _RUNNING,
     "SIGNALING": _RUNNING,
     "STAGE_OUT": _RUNNING,
-    "STOPPED": Meaning(JobState.RUNNING, words="stopped by SIGSTOP"),
-    "SUSPENDED": Meaning(JobState.RUNNING, words="suspended"),
+    "STOPPED": _status(JobState.RUNNING, reason="stopped by SIGSTOP"),
+    "SUSPENDED": _status(JobState.RUNNING, reason="suspended"),
     "UPDATE_DB": _RUNNING,
-    "COMPLETED": Meaning(JobState.SUCCEEDED),
-    "FAILED": Meaning(JobState.FAILED, words="the job script failed; see slurm.log"),
-    "OUT_OF_MEMORY": Meaning(JobState.FAILED, Cause.OOM, "out of host memory, by Slurm's word"),
-    "TIMEOUT": Meaning(JobState.TIMED_OUT, words="ended by Slurm at its time limit"),
-    "DEADLINE": Meaning(JobState.CANCELLED, words="could not start by its deadline"),
-    "CANCELLED": Meaning(JobState.CANCELLED, words="cancelled from outside"),
+    "COMPLETED": _status(JobState.SUCCEEDED),
+    "FAILED": _status(JobState.FAILED, reason="the job script failed; see slurm.log"),
+    "OUT_OF_MEMORY": _status(JobState.FAILED, Cause.OOM, "out of host memory, by Slurm's word"),
+    "TIMEOUT": _status(JobState.TIMED_OUT, reason="ended by Slurm at its time limit"),
+    "DEADLINE": _status(JobState.CANCELLED, reason="could not start by its deadline"),
+    "CANCELLED": _status(JobState.CANCELLED, reason="cancelled from outside"),
     "NODE_FAIL": _LOST_NODE,
-    "BOOT_FAIL": Meaning(JobState.LOST, Cause.NODE_FAULT, "a node did not boot"),
-    "LAUNCH_FAILED": Meaning(JobState.LOST, Cause.NODE_FAULT, "a node could not start it"),
-    "RECONFIG_FAIL": Meaning(JobState.LOST, Cause.NODE_FAULT, "a node could not be configured"),
-    "PREEMPTED": Meaning(JobState.LOST, Cause.PREEMPTION, "preempted by another job"),
-    "REVOKED": Meaning(JobState.LOST, words="revoked: another cluster of the federation took it"),
+    "BOOT_FAIL": _status(JobState.LOST, Cause.NODE_FAULT, "a node did not boot"),
+    "LAUNCH_FAILED": _status(JobState.LOST, Cause.NODE_FAULT, "a node could not start it"),
+    "RECONFIG_FAIL": _status(JobState.LOST, Cause.NODE_FAULT, "a node could not be configured"),
+    "PREEMPTED": _status(JobState.LOST, Cause.PREEMPTION, "preempted by another job"),
+    "REVOKED": _status(JobState.LOST, reason="revoked: another cluster of the federation took it"),
 }
 # Reasons that make of a FAILED job one that a node failed.
-_FAILED_BY: Mapping[str, Meaning] = {
-    "JobLaunchFailure": Meaning(JobState.LOST, Cause.NODE_FAULT, "its first node could not start it"),
+_FAILED_BY: Mapping[str, JobStatus] = {
+    "JobLaunchFailure": _status(JobState.LOST, Cause.NODE_FAULT, "its first node could not start it"),
     "NodeDown": _LOST_NODE,
     "SystemFailure": _LOST_NODE,
     "FrontEndDown": _LOST_NODE,
@@ -82,6 +77,8 @@ REFUSALS = (
     *("Pathname of a file, directory or other parameter too long", "Invalid user id"),
     *("unrecognized option", "Invalid --", "ambiguous", "requires an argument", "invalid option"),
 )
+# Of a job that the controller has forgotten.
+UNKNOWN_JOB = ("Invalid job id",)
 # The controller did not answer, or not in time: whether it took the request is not known.
 SILENCES = (
     *("Unable to contact slurm controller", "Socket timed out", "Connection refused", "Connection timed out"),
@@ -91,64 +88,55 @@ SILENCES = (
 )
 
 
-def is_refusal(complaint: str) -> bool:
-    """Whether Slurm will say the same of the same request another time."""
-    return any(words in complaint for words in REFUSALS)
+def meaning_of(word: str, reason: str = "") -> JobStatus:
+    """What a state of Slurm's is to us. A word that nobody knows is no end: the job is looked at again."""
+    if word == "FAILED" and reason in _FAILED_BY:
+        return _FAILED_BY[reason]
+    return STATES.get(word, _status(JobState.RUNNING, reason=f"in Slurm's state {word}"))
 
 
-def is_silence(complaint: str) -> bool:
-    """Whether nobody knows what became of the request."""
-    return any(words in complaint for words in SILENCES)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting:
-    """One job as Slurm shows it. Times are seconds since the epoch, None where they are not known (yet)."""
-
-    id: str
-    word: str
-    reason: str = ""
-    nodes: tuple[str, ...] = ()
-    started_at: float | None = None
-    finished_at: float | None = None
-
-    @property
-    def meaning(self) -> Meaning:
-        """A word that nobody knows is no end: the job is looked at again."""
-        if self.word == "FAILED" and self.reason in _FAILED_BY:
-            return _FAILED_BY[self.reason]
-        return STATES.get(self.word, Meaning(JobState.RUNNING, words=f"in Slurm's state {self.word}"))
-
-    @property
-    def never_started(self) -> bool:
-        """Its first node is to blame then: it runs the job's script."""
-        return self.reason == "JobLaunchFailure"
-
-
-# The fields of a sighting in the words of squeue and of sacct; both are asked for seconds since the epoch by
+# The fields of a job in the words of squeue and of sacct; both are asked for seconds since the epoch by
 # SLURM_TIME_FORMAT=%s. The reason comes last: it is the only one that may hold the separator.
 SQUEUE_FORMAT = "%i|%T|%N|%S|%e|%r"
 SACCT_FORMAT = "JobIDRaw,State,NodeList,Start,End,Reason"
 
 
-def parse_sightings(text: str) -> dict[str, Sighting]:
+def parse_jobs(text: str) -> dict[str, JobStatus]:
     """By number, the jobs in what squeue or sacct said in the format above; other lines are left out."""
-    found: dict[str, Sighting] = {}
+    found: dict[str, JobStatus] = {}
     for line in text.splitlines():
         fields = line.split("|", 5)
-        if len(fields) != 6 or not fields[0].isdecimal():
-            continue
-        id, word, nodes, start, end, reason = fields
-        found[id] = Sighting(
-            id=id,
+        if len(fields) == 6 and fields[0].isdecimal():
+            id, word, nodes, start, end, reason = fields
             # sacct says "CANCELLED by 1000".
-            word=word.partition(" ")[0],
-            reason="" if reason in ("None", "(null)") else reason,
-            nodes=expand_hosts(nodes),
-            started_at=_seconds(start),
-            finished_at=_seconds(end),
-        )
+            found[id] = _read_job(word.partition(" ")[0], expand_hosts(nodes), _seconds(start), _seconds(end), reason)
     return found
+
+
+def _read_job(
+    word: str, nodes: tuple[str, ...], started_at: float | None, finished_at: float | None, reason: str
+) -> JobStatus:
+    meaning = meaning_of(word, reason)
+    why = "" if reason in ("None", "(null)") else reason
+    if meaning.state is JobState.QUEUED:
+        waits = f"waits in Slurm's queue: {why}" if why else "waits in Slurm's queue"
+        return replace(meaning, reason=meaning.reason or waits)
+    if meaning.state is JobState.RUNNING:
+        return replace(meaning, started_at=started_at, nodes=nodes)
+    if meaning.state is JobState.CANCELLED:
+        # Slurm says of a job that never started that it started when it was cancelled.
+        return replace(meaning, started_at=started_at if nodes else None, finished_at=finished_at, nodes=nodes)
+    tells = meaning.state in (JobState.FAILED, JobState.TIMED_OUT) and bool(why)
+    return replace(
+        meaning,
+        reason=f"{meaning.reason} ({why})" if tells else meaning.reason,
+        exit_code=0 if meaning.state is JobState.SUCCEEDED else None,
+        started_at=started_at,
+        finished_at=finished_at,
+        nodes=nodes,
+        # A job that could not be launched never started: its first node, which runs the script, is to blame.
+        failed_nodes=nodes[:1] if reason == "JobLaunchFailure" and meaning.state is JobState.LOST else (),
+    )
 
 
 def _seconds(text: str) -> float | None:
@@ -191,22 +179,22 @@ def parse_bad_nodes(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """What a job may have there. most_minutes, most_nodes: None where there is no limit."""
+    """The part of a partition that says what a job may have there."""
 
     name: str
-    default: bool
     nodes: tuple[str, ...]
-    most_nodes: int | None
-    most_minutes: int | None
+    # None where there is no limit.
+    max_nodes: int | None
+    max_minutes: int | None
 
     def refusal(self, nodes: int, minutes: int) -> str | None:
         """Why a job of that size can never start there. Slurm takes it all the same and lets it wait for ever."""
         if nodes > len(self.nodes):
             return f"{nodes} nodes, but partition {self.name} has {len(self.nodes)}"
-        if self.most_nodes is not None and nodes > self.most_nodes:
-            return f"{nodes} nodes, but partition {self.name} allows {self.most_nodes} in one job"
-        if self.most_minutes is not None and minutes > self.most_minutes:
-            return f"{minutes} min, but partition {self.name} allows {self.most_minutes}"
+        if self.max_nodes is not None and nodes > self.max_nodes:
+            return f"{nodes} nodes, but partition {self.name} allows {self.max_nodes} in one job"
+        if self.max_minutes is not None and minutes > self.max_minutes:
+            return f"{minutes} min, but partition {self.name} allows {self.max_minutes}"
         return None
 
 
@@ -216,14 +204,13 @@ def parse_partitions(text: str) -> list[Partition]:
     for line in text.splitlines():
         fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
         if "PartitionName" in fields:
-            most = fields.get("MaxNodes", "")
+            limit = fields.get("MaxNodes", "")
             found.append(
                 Partition(
                     name=fields["PartitionName"],
-                    default=fields.get("Default") == "YES",
                     nodes=expand_hosts(fields.get("Nodes", "")),
-                    most_nodes=int(most) if most.isdecimal() else None,
-                    most_minutes=_minutes(fields.get("MaxTime", "")),
+                    max_nodes=int(limit) if limit.isdecimal() else None,
+                    max_minutes=_minutes(fields.get("MaxTime", "")),
                 )
             )
     return found

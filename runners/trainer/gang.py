@@ -6,26 +6,21 @@ When one rank dies the others are killed. No time limit: that is for runners, or
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import inf
 from pathlib import Path
-from types import FrameType
 
 from meshtune.runners.base import JobSpec
 from meshtune.runners.measuring.step_breakdown import Part, Profile
 from meshtune.runners.outcome import RESULT_FILE, Measurement, ResultError, Verdict, read_result
-from meshtune.runners.processes.gang import Entry, exit_text, first_death, kill_tree, log_path, reap_one, start_gang
+from meshtune.runners.processes import gang as supervisor
+from meshtune.runners.processes.gang import exit_text, log_path
 from meshtune.runners.trainer.failure import first_cause, read_failures
 from meshtune.runners.trainer.job import Job
 from meshtune.runners.workloads.base import read_tail
 
-POLL_S = 0.05
 LAST_WORDS_BYTES = 16_000  # the C library's word and faulthandler's stacks after it
-GRACE_S = 0.5  # for the peers of a dead rank to say what they saw
 
 
 def run_gang(job: Job, directory: Path, run_rank: Callable[[int], int]) -> int:
@@ -42,63 +37,10 @@ def run_gang(job: Job, directory: Path, run_rank: Callable[[int], int]) -> int:
         devices_per_node=job.plan.world_size,
         time_limit_s=inf,
     )
-    death = run_ranks(spec, lambda _: run_rank(int(os.environ["RANK"])))
-    summary, exit_status = summarize(directory, death)
+    gang = supervisor.run_gang(spec, lambda _: run_rank(int(os.environ["RANK"])))
+    summary, exit_status = summarize(directory, gang.death)
     sys.stdout.write(f"{job.name}: {job.plan.key}\n{summary}\n")
     return exit_status
-
-
-def run_ranks(spec: JobSpec, entry: Entry | None) -> tuple[int, int] | None:
-    """Start a process per rank and wait for all; the rank to blame and its exit code, None when all did well.
-
-    When one dies the others are killed; none is left when this ends, by an exception or by SIGTERM too.
-    """
-    alive: dict[int, int] = {}
-    deaths: list[tuple[int, int]] = []
-    with _terminated_as_exception():
-        try:
-            alive |= {pid: rank for rank, pid in enumerate(start_gang(spec, entry))}
-            deaths = _wait(alive)
-        finally:
-            _end(alive)
-    return first_death(deaths)
-
-
-@contextmanager
-def _terminated_as_exception() -> Iterator[None]:
-    def end(number: int, _: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _wait(alive: dict[int, int]) -> list[tuple[int, int]]:
-    """Wait until all ranks have ended, or one has failed and its peers had their say; forget those that ended.
-
-    Returns rank and exit code (negative: the signal that ended it) of those, in the order of notice.
-    """
-    deaths: list[tuple[int, int]] = []
-    deadline = inf
-    while alive and time.monotonic() < deadline:
-        while (ended := reap_one()) is not None:
-            rank = alive.pop(ended[0], None)
-            if rank is not None:
-                deaths.append((rank, ended[1]))
-                deadline = min(deadline, time.monotonic() + GRACE_S) if ended[1] else deadline
-        time.sleep(POLL_S)
-    return deaths
-
-
-def _end(alive: dict[int, int]) -> None:
-    """Kill and reap the ranks that are left."""
-    for pid in alive:
-        kill_tree(pid)
-    for pid in alive:
-        os.waitpid(pid, 0)
 
 
 def summarize(directory: Path, death: tuple[int, int] | None) -> tuple[str, int]:

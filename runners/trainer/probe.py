@@ -39,9 +39,8 @@ from meshtune.runners.cluster_probe.results import (
     write_probed,
 )
 from meshtune.runners.documents import read_value
-from meshtune.runners.processes.gang import exit_text
+from meshtune.runners.processes.gang import exit_text, run_gang
 from meshtune.runners.trainer.failure import Phase, describe, first_cause, read_failures, write_failure
-from meshtune.runners.trainer.gang import run_ranks
 from meshtune.runners.trainer.gloo import register_gloo
 from meshtune.runners.trainer.rates import Place, dtypes, time_matmul, time_memory, time_messages
 from meshtune.runners.trainer.software import software
@@ -128,7 +127,7 @@ def start_ranks(request: ProbeRequest, directory: Path) -> int:
         env=dict(os.environ),
     )
     # A fork shares the import of torch. On CUDA the rank is a program of its own: counting devices may have begun CUDA.
-    death = run_ranks(spec, None if visible else lambda _: run_rank(request, directory))
+    death = run_gang(spec, None if visible else lambda _: run_rank(request, directory)).death
     if death is None:
         return 0
     cause = first_cause(read_failures(directory))

@@ -11,7 +11,7 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import FAILED, Outcome, ResultMalformed, ResultMissing, Verdict, read_result
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space_context import Capabilities
 
@@ -42,7 +42,7 @@ class Workload(Protocol):
         """The number format it computes in, by which a device's peak FLOP/s is looked up."""
 
     @property
-    def framework(self) -> Framework:
+    def framework(self) -> FrameworkProfile:
         """What the physics needs to know of it; its dtype is the one above."""
 
     def materialize(

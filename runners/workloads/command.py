@@ -30,7 +30,7 @@ from meshtune.runners.workloads.template import Template, parse_template, word
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.search_spaces.space_context import Capabilities
 
@@ -120,7 +120,7 @@ class CommandWorkload:
         return self.framework.dtype
 
     @property
-    def framework(self) -> Framework:
+    def framework(self) -> FrameworkProfile:
         framework = FRAMEWORKS[self._options.framework]
         return framework if self._options.dtype is None else replace(framework, dtype=self._options.dtype)
 

@@ -8,15 +8,15 @@ from typing import Any
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.columns import BoolColumn, Columns, code
 from meshtune.search_spaces.physics import framework_profiles
-from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.space_context import Capabilities, Constraint
 
 # By the names in `search_spaces.physics.framework_profiles`: "megatron-deepspeed", "fsdp" ...
-FRAMEWORKS: Mapping[str, Framework] = {
+FRAMEWORKS: Mapping[str, FrameworkProfile] = {
     name.lower().replace("_", "-"): value
     for name, value in vars(framework_profiles).items()
-    if isinstance(value, Framework)
+    if isinstance(value, FrameworkProfile)
 }
 # dp follows from the devices and the other degrees, which a script learns from its world size.
 _FIXABLE = tuple(name for name in PLAN_FIELDS if name != "dp")

@@ -30,7 +30,7 @@ from meshtune.runners.workloads.brief import BRIEF_FILE, Brief, brief_of, read_b
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.physics.framework_profiles import DEEPSPEED
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space_context import Capabilities
@@ -81,7 +81,7 @@ class DeepSpeedWorkload:
         return str(self._options.dtype)
 
     @property
-    def framework(self) -> Framework:
+    def framework(self) -> FrameworkProfile:
         if self._options.dtype is Dtype.FLOAT32:
             # Four bytes of everything, and no second copy of the weights.
             return replace(

@@ -24,7 +24,7 @@ from meshtune.runners.outcome import Outcome
 from meshtune.runners.workloads.brief import BRIEF_FILE, brief_of, read_brief, render_brief
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, MEGATRON_DEEPSPEED
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space_context import Capabilities
@@ -79,7 +79,7 @@ class MegatronWorkload:
         return str(self._options.dtype)
 
     @property
-    def framework(self) -> Framework:
+    def framework(self) -> FrameworkProfile:
         """The physics of this Megatron with these arguments; what overlaps is asked for by them."""
         given = self._options.given
         if self._options.through_deepspeed:

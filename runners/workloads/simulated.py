@@ -22,7 +22,7 @@ from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.estimates import Training
-from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.physics.framework_profiles import FSDP, MEGATRON_DEEPSPEED, NANOTRON, TRAINER_FLOAT32
 from meshtune.search_spaces.plan import Plan, Recompute, Schedule
 from meshtune.search_spaces.space_context import Capabilities
@@ -46,7 +46,7 @@ class Code(StrEnum):
     TRAINER = "trainer"
 
     @property
-    def framework(self) -> Framework:
+    def framework(self) -> FrameworkProfile:
         return {
             Code.MEGATRON_DEEPSPEED: MEGATRON_DEEPSPEED,
             Code.NANOTRON: NANOTRON,
@@ -147,7 +147,7 @@ class SimulatedWorkload:
         return self._options.framework.capabilities
 
     @property
-    def framework(self) -> Framework:
+    def framework(self) -> FrameworkProfile:
         return self._options.framework.framework
 
     @property

@@ -21,12 +21,12 @@ from meshtune.runners.workloads.base import failed, outcome_from_result, outcome
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.physics.framework_profiles import TRAINER_BFLOAT16, TRAINER_FLOAT16, TRAINER_FLOAT32
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.space_context import Capabilities
 
-FRAMEWORKS: Mapping[Dtype, Framework] = {
+FRAMEWORKS: Mapping[Dtype, FrameworkProfile] = {
     Dtype.FLOAT32: TRAINER_FLOAT32,
     Dtype.BFLOAT16: TRAINER_BFLOAT16,
     Dtype.FLOAT16: TRAINER_FLOAT16,
@@ -78,7 +78,7 @@ class TorchWorkload:
         return str(self._options.dtype)
 
     @property
-    def framework(self) -> Framework:
+    def framework(self) -> FrameworkProfile:
         return FRAMEWORKS[self._options.dtype]
 
     def materialize(

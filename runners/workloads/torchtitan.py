@@ -30,7 +30,7 @@ from meshtune.runners.outcome import RESULT_FILE, Outcome
 from meshtune.runners.workloads.brief import BRIEF_FILE, brief_of, read_brief, render_brief
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.physics.framework_profiles import TORCHTITAN
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space_context import Capabilities
@@ -66,7 +66,7 @@ class TorchtitanWorkload:
         return str(self._options.dtype)
 
     @property
-    def framework(self) -> Framework:
+    def framework(self) -> FrameworkProfile:
         if self._options.dtype is Dtype.FLOAT32:
             return replace(
                 TORCHTITAN,

@@ -13,7 +13,7 @@ import numpy as np
 
 from meshtune.search_spaces.columns import RECOMPUTES, Columns, FloatColumn
 from meshtune.search_spaces.model import ModelSpec, Norm
-from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.plan import Recompute
 
 FLOAT32_BYTES = 4
@@ -41,7 +41,7 @@ def tokens_per_rank(model: ModelSpec, columns: Columns) -> FloatColumn:
     return tokens
 
 
-def layer_bytes(model: ModelSpec, framework: Framework, columns: Columns) -> LayerBytes:
+def layer_bytes(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> LayerBytes:
     """One layer under each plan."""
     tokens = tokens_per_rank(model, columns)
     tp = columns["tp"].astype(np.float64)
@@ -62,7 +62,12 @@ def layer_bytes(model: ModelSpec, framework: Framework, columns: Columns) -> Lay
 
 
 def _whole(
-    model: ModelSpec, framework: Framework, columns: Columns, tokens: FloatColumn, tp: FloatColumn, split: FloatColumn
+    model: ModelSpec,
+    framework: FrameworkProfile,
+    columns: Columns,
+    tokens: FloatColumn,
+    tp: FloatColumn,
+    split: FloatColumn,
 ) -> FloatColumn:
     """Without recomputation: 34 s b h of Korthikanti et al. for a GPT with dropout, and 5 a s^2 b unfused."""
     kept, width = framework.kept, framework.activation_bytes
@@ -82,7 +87,7 @@ def _whole(
     return tokens * (between + attention + _feed_forward(model, framework, columns, tp, entrance))
 
 
-def _scores(model: ModelSpec, framework: Framework) -> float:
+def _scores(model: ModelSpec, framework: FrameworkProfile) -> float:
     """Per token: the softmax and, with dropout, its mask and what dropout returns (5 a s in 16 bits)."""
     width = framework.activation_bytes
     values = 2 * width + MASK_BYTES if framework.kept.dropout else width
@@ -90,7 +95,7 @@ def _scores(model: ModelSpec, framework: Framework) -> float:
 
 
 def _feed_forward(
-    model: ModelSpec, framework: Framework, columns: Columns, tp: FloatColumn, entrance: FloatColumn
+    model: ModelSpec, framework: FrameworkProfile, columns: Columns, tp: FloatColumn, entrance: FloatColumn
 ) -> FloatColumn:
     """Per token. Each product's result, the activation function's and, gated, their product: 2 or 4 of width ffn."""
     width, hidden = framework.activation_bytes, model.hidden
@@ -106,7 +111,7 @@ def _feed_forward(
 
 def _selective(
     model: ModelSpec,
-    framework: Framework,
+    framework: FrameworkProfile,
     columns: Columns,
     tokens: FloatColumn,
     tp: FloatColumn,
@@ -131,5 +136,5 @@ def _selective(
     return tokens * (width * (attention + inner) + model.heads * FLOAT32_BYTES / tp)
 
 
-def _norm_bytes(model: ModelSpec, framework: Framework) -> float:
+def _norm_bytes(model: ModelSpec, framework: FrameworkProfile) -> float:
     return framework.kept.norm_bytes if model.norm is Norm.RMSNORM else 0.0

@@ -15,7 +15,7 @@ import numpy as np
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.columns import Columns, FloatColumn
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 
 # What a rank can fill of its device: on CUDA the driver's context, the communication library's buffers and what the
 # allocator cannot use lie outside of the peak that PyTorch reports (docs/physics-memory.md); a CPU rank has its cap.
@@ -28,7 +28,7 @@ class Training:
 
     model: ModelSpec
     cluster: ClusterSpec
-    framework: Framework
+    framework: FrameworkProfile
 
 
 class MemoryPart(StrEnum):

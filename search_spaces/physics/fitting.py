@@ -26,7 +26,7 @@ from meshtune.search_spaces.physics.estimates import Estimates, Training, usable
 FREEDOM = 2.0
 # The scatter around the formulas is itself learnt; its prior weighs as much as so many measurements.
 PRIOR_ROWS = 6.0
-MOST_ROUNDS = 25
+MAX_ROUNDS = 25
 ENOUGH = 1e-4
 # Some constants span orders of magnitude (a network that retries sends in 0.4 s, not 0.4 ms), where the surface has
 # several valleys: the search for the optimum starts in each of these, in units of the prior's standard deviation.
@@ -178,7 +178,7 @@ def _fit(
 def _descend(target: _Target, begin: FloatColumn) -> _Fit:
     """Newton's method with the scatter's own curvature, damped (Levenberg 1944)."""
     at, sd, damping, hessian = begin, target.log_sd, 1e-2, target.precision
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         gradient, hessian = target.bends_at(at, sd)
         now = target.loss_at(at, sd)
         for _ in range(8):

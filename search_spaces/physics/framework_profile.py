@@ -1,4 +1,4 @@
-"""Framework: what two training codes do differently under the same Plan: number formats, kernels, overlap.
+"""FrameworkProfile: what two training codes do differently under the same Plan: number formats, kernels, overlap.
 
 Numbers that are counted per weight or per value; how fast anything runs is the business of
 `search_spaces.physics.constants`.
@@ -42,7 +42,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Framework:
+class FrameworkProfile:
     """One training code and its settings.
 
     dtype: of the matrix products, by which a device's peak is looked up. Bytes per weight: weight_bytes of the copy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from meshtune.search_spaces.physics.framework_profile import Framework, Kept
+from meshtune.search_spaces.physics.framework_profile import FrameworkProfile, Kept
 
 # The built-in trainer's, as its exact estimate counts it (docs/physics-memory.md): torch's modules save their inputs,
 # gathered ones included; the norm is the CPU's, in float32 steps (CUDA's fused one keeps no norm_bytes); attention's
@@ -18,7 +18,7 @@ _TRAINER = Kept(
     split_logit_bytes=4,
     torch_pipeline=True,
 )
-TRAINER_FLOAT32 = Framework(
+TRAINER_FLOAT32 = FrameworkProfile(
     name="meshtune trainer, float32",
     dtype="float32",
     weight_bytes=4,
@@ -32,7 +32,7 @@ TRAINER_FLOAT32 = Framework(
     kept=_TRAINER,
 )
 # runners/trainer/optimizer.py keeps float32 masters and gradients beside 16-bit weights.
-TRAINER_BFLOAT16 = Framework(
+TRAINER_BFLOAT16 = FrameworkProfile(
     name="meshtune trainer, bf16",
     dtype="bfloat16",
     weight_bytes=2,
@@ -49,7 +49,7 @@ TRAINER_FLOAT16 = replace(TRAINER_BFLOAT16, name="meshtune trainer, fp16", dtype
 # Megatron-DeepSpeed in mixed precision: 2 + 2 bytes of weights and gradients, 12 of master and moments
 # (Rajbhandari et al. 2020, section 3.1) and 4 of the master's own gradient (DeepSpeed's autotuner.py counts 16),
 # unfused attention before FlashAttention, one reduction at the end.
-MEGATRON_DEEPSPEED = Framework(
+MEGATRON_DEEPSPEED = FrameworkProfile(
     name="Megatron-DeepSpeed, fp16",
     dtype="float16",
     weight_bytes=2,
@@ -72,7 +72,7 @@ MEGATRON_DEEPSPEED = Framework(
 # logit_bytes: 2 of the product and 4 of cross entropy's float32 copy, which softmax and gradient reuse
 # (megatron/core/tensor_parallel/cross_entropy.py). Attention is fused and products add their gradients up themselves,
 # unless switched off. hidden_passes as for Megatron-DeepSpeed, whose fused kernels these grew from.
-_MEGATRON_CORE_BFLOAT16 = Framework(
+_MEGATRON_CORE_BFLOAT16 = FrameworkProfile(
     name="Megatron-Core, bf16",
     dtype="bfloat16",
     weight_bytes=2,
@@ -89,7 +89,7 @@ _MEGATRON_CORE_BFLOAT16 = Framework(
 )
 # fp16: gradients in 2 bytes, and a float32 copy of them beside the optimizer's 12 (Float16OptimizerWithFloat16Params in
 # megatron/core/optimizer/optimizer.py). float32: no copies at all, of logits neither.
-MEGATRON_CORE: Mapping[str, Framework] = {
+MEGATRON_CORE: Mapping[str, FrameworkProfile] = {
     "bfloat16": _MEGATRON_CORE_BFLOAT16,
     "float16": replace(
         _MEGATRON_CORE_BFLOAT16,
@@ -115,7 +115,7 @@ MEGATRON_CORE: Mapping[str, Framework] = {
 # in optim/gradient_accumulator.py, and 2 of the backward pass's own, which go only after it (or into DDP's buckets,
 # with ZeRO 0). logit_bytes: models/llama.py casts to float32 (2 + 4), parallel/tensor_parallel/functional.py subtracts
 # the maximum into a copy (4). Keys and values: attention keeps them rotated, and the product they were cut from stays.
-NANOTRON = Framework(
+NANOTRON = FrameworkProfile(
     name="nanotron, bf16",
     dtype="bfloat16",
     weight_bytes=2,
@@ -134,7 +134,7 @@ NANOTRON = Framework(
     kept=Kept(key_value_copies=1, late_buffers=True),
 )
 # torch FSDP as Composer uses it: float32 shards, bf16 compute and communication, gradients reduced every micro-batch.
-FSDP = Framework(
+FSDP = FrameworkProfile(
     name="torch FSDP, bf16",
     dtype="bfloat16",
     weight_bytes=4,
@@ -151,7 +151,7 @@ FSDP = Framework(
 # get_data_types and communication_data_type), beside them the float32 master, moments and, while it steps, gradient
 # (runtime/zero/stage_1_and_2.py); reductions overlap with stage 3 only (zero/config.py, overlap_comm). Models are taken
 # to be transformers', whose loss casts the logits: 2 + 4, and their gradient 4.
-DEEPSPEED = Framework(
+DEEPSPEED = FrameworkProfile(
     name="DeepSpeed, bf16",
     dtype="bfloat16",
     weight_bytes=2,

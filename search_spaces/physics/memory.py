@@ -17,7 +17,7 @@ from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.activations import FLOAT32_BYTES, LayerBytes, layer_bytes, tokens_per_rank
 from meshtune.search_spaces.physics.constants import Constants
 from meshtune.search_spaces.physics.estimates import MemoryPart, Training
-from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.plan import Schedule
 
 Parts = dict[MemoryPart, FloatColumn]
@@ -99,7 +99,7 @@ def in_flight(columns: Columns, stage: IntColumn) -> IntColumn:
     return fewest
 
 
-def _logit_bytes(framework: Framework, columns: Columns) -> FloatColumn:
+def _logit_bytes(framework: FrameworkProfile, columns: Columns) -> FloatColumn:
     """Per logit of one micro-batch at the loss. torch's pipeline holds what the last stage returned until its backward
     pass is over, beside what cross entropy keeps in float32: of all micro-batches under GPipe, of two under zero
     bubble."""
@@ -133,7 +133,7 @@ class _Held:
     is_last: BoolColumn
 
 
-def _held(model: ModelSpec, framework: Framework, columns: Columns, stage: IntColumn) -> _Held:
+def _held(model: ModelSpec, framework: FrameworkProfile, columns: Columns, stage: IntColumn) -> _Held:
     tp, pp, ep = columns["tp"], columns["pp"], columns["ep"]
     replicas = columns["dp"] * columns["cp"]
     folded = columns["schedule"] == SCHEDULES.index(Schedule.ZBV)
@@ -150,7 +150,7 @@ def _held(model: ModelSpec, framework: Framework, columns: Columns, stage: IntCo
     return _Held(layers, ends + layers * (dense + experts), shards, dense + experts, ends, is_last)
 
 
-def _layers(model: ModelSpec, framework: Framework, columns: Columns, stage: IntColumn) -> FloatColumn:
+def _layers(model: ModelSpec, framework: FrameworkProfile, columns: Columns, stage: IntColumn) -> FloatColumn:
     """Layers of a rank. balances_head: the head counts as as many layers as it has weights of one (nanotron)."""
     pp, layers = columns["pp"], model.layers
     if framework.balances_head:
@@ -164,7 +164,7 @@ def _layers(model: ModelSpec, framework: Framework, columns: Columns, stage: Int
     return np.where(layers % chunks == 0, even, np.where(stage == 0, layers / pp, np.ceil(layers / pp))).astype(float)
 
 
-def _states(framework: Framework, columns: Columns, held: _Held) -> Parts:
+def _states(framework: FrameworkProfile, columns: Columns, held: _Held) -> Parts:
     """Weights, gradients and optimizer state. Gradients stay whole in a pipeline (docs/memory.md): they are reduced
     after the last micro-batch."""
     zero = columns["zero_stage"]
@@ -179,7 +179,7 @@ def _states(framework: Framework, columns: Columns, held: _Held) -> Parts:
     }
 
 
-def _gathered(framework: Framework, columns: Columns, held: _Held) -> FloatColumn:
+def _gathered(framework: FrameworkProfile, columns: Columns, held: _Held) -> FloatColumn:
     """ZeRO 3: whole weights of the ends and of two layers; in a pipeline of all layers, which torch does not shard
     again between micro-batches. ZeRO 2: the ends' gradients as they are reduced."""
     sharded = columns["dp"] * columns["cp"] > 1
@@ -189,7 +189,7 @@ def _gathered(framework: Framework, columns: Columns, held: _Held) -> FloatColum
     return np.where(sharded, two + three, 0.0)
 
 
-def _received(framework: Framework, columns: Columns, stage: IntColumn, layer: LayerBytes) -> FloatColumn:
+def _received(framework: FrameworkProfile, columns: Columns, stage: IntColumn, layer: LayerBytes) -> FloatColumn:
     """Hidden states and their gradients, as they come from the neighbours."""
     pp = columns["pp"]
     each = 2 * columns["vpp"] - (stage == 0) - (stage == pp - 1)

@@ -123,7 +123,7 @@ def stores_are_made_fast() -> Iterator[None]:
 def limits_are_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that gets no processor for seconds is neither unready nor leaves its threads behind."""
     monkeypatch.setattr("meshtune.api.app.STOP_LIMIT_S", 60.0)
-    monkeypatch.setattr("meshtune.api.ready.LIMIT_S", 60.0)
+    monkeypatch.setattr("meshtune.api.routes.health.LIMIT_S", 60.0)
     monkeypatch.setattr("meshtune.api.routes.metrics.STORE_LIMIT_S", 60.0)
 
 
@@ -150,7 +150,7 @@ def service(tmp_path: Path, runner: InstantRunner) -> Iterator[Service]:
 def app(service: Service) -> Iterator[FastAPI]:
     made = create_app(service, settings=QUICK)
     yield made
-    made.state.reading.end_soon()
+    made.state.analyses.process.stop()
 
 
 @pytest.fixture

@@ -33,12 +33,8 @@ def test_an_unknown_campaign_is_not_found(client, problem, below):
     assert "nothing-123456" in document["detail"]
 
 
-@pytest.mark.parametrize("move", ["pause", "resume", "cancel"])
-def test_an_unknown_campaign_cannot_be_moved(client, problem, move):
-    problem(client.post(f"/v1/campaigns/nothing-123456:{move}"), 404, "/problems/not-found")
-
-
-def test_an_unknown_trial_is_not_found(client, create, problem):
+def test_what_is_not_there_cannot_be_moved_or_shown(client, create, problem):
+    problem(client.post("/v1/campaigns/nothing-123456:pause"), 404, "/problems/not-found")
     document = problem(client.get(f"/v1/campaigns/{create()}/trials/7"), 404, "/problems/not-found")
     assert "trial 7" in document["detail"]
 
@@ -102,7 +98,7 @@ def test_a_bad_parameter_is_pointed_at(client, problem, url):
     assert [mistake["pointer"] for mistake in document["errors"]] == [BAD_PARAMETERS[url]]
 
 
-def test_every_bad_parameter_is_told(client, problem):
+def test_all_bad_parameters_come_at_once(client, problem):
     document = problem(client.get("/v1/campaigns?page_size=0&state=x"), 422, "/problems/malformed-request")
     assert len(document["errors"]) == 2
     assert document["detail"].startswith("2 mistakes")
@@ -121,18 +117,16 @@ NO_JSON = {
 }
 
 
-@pytest.mark.parametrize("route", ["/v1/campaigns", "/v1/spaces"])
 @pytest.mark.parametrize(("content", "said"), NO_JSON.values(), ids=NO_JSON)
-def test_a_body_that_is_no_json_is_malformed(client, problem, route, content, said):
-    document = problem(client.post(route, content=content, headers=JSON), 422, "/problems/malformed-body")
+def test_a_body_that_is_no_json_is_malformed(client, problem, content, said):
+    document = problem(client.post("/v1/campaigns", content=content, headers=JSON), 422, "/problems/malformed-body")
     assert [mistake["pointer"] for mistake in document["errors"]] == [""]
     assert said in document["detail"]
 
 
-@pytest.mark.parametrize("route", ["/v1/campaigns", "/v1/spaces"])
 @pytest.mark.parametrize("body", [[], None, 1, "demo", True, [{}]], ids=str)
-def test_a_body_that_is_no_object_is_no_spec(client, problem, route, body):
-    response = client.post(route, content=json.dumps(body), headers=JSON)
+def test_a_body_that_is_no_object_is_no_spec(client, problem, body):
+    response = client.post("/v1/spaces", content=json.dumps(body), headers=JSON)
     document = problem(response, 422, "/problems/invalid-spec")
     assert [mistake["pointer"] for mistake in document["errors"]] == [""]
 
@@ -158,10 +152,12 @@ def test_a_value_that_cannot_be_kept_is_a_mistake_of_the_spec(client, spec, prob
 def test_all_mistakes_of_a_spec_come_at_once_with_pointers(client, spec, problem):
     wrong = spec | {
         "surprise": 1,
+        "a/b~c": 1,
         "model": {"preset": "gpt-nano"},
         "cluster": {"preset": "local-cpu", "device": {"memory_bytes": "much"}},
         "global_batch_size": 0,
         "budget": {"trials": -1},
+        "search": {"kind": ["random"]},
         "workload": {"kind": "torch", "measuring": {"min_steps": 0}},
         "space": {"tp": [0]},
         "seed": "x",
@@ -170,10 +166,12 @@ def test_all_mistakes_of_a_spec_come_at_once_with_pointers(client, spec, problem
     pointers = {mistake["pointer"] for mistake in document["errors"]}
     assert pointers >= {
         "/surprise",
+        "/a~1b~0c",
         "/model/preset",
         "/cluster/device/memory_bytes",
         "/global_batch_size",
         "/budget/trials",
+        "/search/kind",
         "/workload/measuring/min_steps",
         "/space/tp",
         "/seed",
@@ -182,40 +180,14 @@ def test_all_mistakes_of_a_spec_come_at_once_with_pointers(client, spec, problem
     assert client.get("/v1/campaigns").json()["campaigns"] == []
 
 
-UNHASHABLE = {
-    "/model/preset": {"model": {"preset": ["gpt-micro"]}},
-    "/cluster/preset": {"cluster": {"preset": {}}},
-    "/search/kind": {"search": {"kind": ["random"]}},
-    "/runner/kind": {"runner": {"kind": {}}},
-    "/workload/kind": {"workload": {"kind": None}},
-}
-
-
-@pytest.mark.parametrize("pointer", UNHASHABLE)
-def test_a_name_that_is_no_text_is_a_mistake_of_the_spec(client, spec, problem, pointer):
-    response = client.post("/v1/campaigns", json=spec | UNHASHABLE[pointer])
-    document = problem(response, 422, "/problems/invalid-spec")
-    assert pointer in {mistake["pointer"] for mistake in document["errors"]}
-
-
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "text/yaml"])
 def test_only_json_and_yaml_are_read(client, spec, problem, kind):
     headers = {} if kind is None else {"content-type": kind}
     problem(client.post("/v1/campaigns", content=json.dumps(spec), headers=headers), 415, ABOUT)
 
 
-def test_json_with_a_charset_is_json(client, spec):
-    headers = {"content-type": "Application/JSON; charset=utf-8"}
-    assert client.post("/v1/campaigns", content=json.dumps(spec), headers=headers).status_code == 201
-
-
 def test_a_huge_body_is_not_read(client, problem):
     problem(client.post("/v1/campaigns", content=b" " * 1_000_001, headers=JSON), 413, ABOUT)
-
-
-def test_pointers_escape_what_pointers_are_made_of(client, spec, problem):
-    document = problem(client.post("/v1/campaigns", json=spec | {"a/b~c": 1}), 422, "/problems/invalid-spec")
-    assert document["errors"][0]["pointer"] == "/a~1b~0c"
 
 
 @pytest.fixture
@@ -255,17 +227,6 @@ def test_a_broken_database_makes_the_service_unready_but_alive(on_file, problem)
     assert response.headers["retry-after"]
     problem(client.get("/v1/campaigns"), 503, "/problems/store-unavailable")
     assert client.get("/healthz").json()["status"] == "ok"
-
-
-def test_a_closed_and_deleted_database_is_unavailable(tmp_path, runner, problem):
-    (tmp_path / "gone").mkdir()
-    store = Store.open(f"sqlite:///{tmp_path}/gone/store.db")
-    client = local(create_app(Service(store, Home(tmp_path)), settings=TRUSTING))
-    store.close()
-    for file in (tmp_path / "gone").iterdir():
-        file.unlink()
-    (tmp_path / "gone").rmdir()
-    problem(client.get("/readyz"), 503, "/problems/store-unavailable")
 
 
 def test_a_defect_of_ours_is_a_problem_without_secrets(app, service, problem):

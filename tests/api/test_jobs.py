@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from meshtune.api.schemas.catalog import examples_view
+from meshtune.api.routes.catalog import list_examples
 from meshtune.runners.registry import RUNNERS
 from meshtune.tuner.results.export import FORMATS
 
@@ -99,7 +99,7 @@ def test_an_unknown_format_or_trial_is_refused(client, done, problem):
     problem(client.get(f"/v1/campaigns/{done}/exports/json?trial=99"), 409, "/problems/nothing-to-export")
 
 
-@pytest.mark.parametrize("example", examples_view().examples, ids=lambda example: example.name)
+@pytest.mark.parametrize("example", list_examples().examples, ids=lambda example: example.name)
 def test_every_example_of_the_create_form_is_a_spec_with_a_title(client, example):
     assert 20 < len(example.title) <= 130
     assert example.yaml.startswith(f"# {example.title}\n")

@@ -1,175 +1,123 @@
-"""What the service logs: every request and every change once, as text or JSON, and never a secret."""
+"""Logs over HTTP: listed, whole, and in parts; never anything but a log of that job."""
 
-import io
-import json
-import logging
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 
-from meshtune.api.events_log import TroubleLog, log_events
-from meshtune.tuner.service import logging as logs
-from meshtune.tuner.service.logging import LogFormat, LogLevel, mask
-
-SECRET = "mt_Zm9vYmFyYmF6cXV4MTIzNDU2Nzg5MGFiY2Rl"
+TEXT = "".join(f"step {number}\n" for number in range(1000))
 
 
 @pytest.fixture
-def output():
-    """Set up logging with this format; what is logged. Afterwards everything is as it was."""
-    root, levels = logging.root, {name: logging.getLogger(name).level for name in logs.OURS}
-    before = root.handlers, root.level
-    stream = io.StringIO()
-
-    def start(form: LogFormat, level: LogLevel = LogLevel.INFO) -> io.StringIO:
-        logs.set_up(form, level, stream)
-        return stream
-
-    yield start
-    root.handlers, root.level = before[0], before[1]
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
+def folder(create, drive, service) -> Path:
+    """Of the first trial's job, with two logs."""
+    id = create(budget={"trials": 1})
+    drive(id)
+    folder = service.home.job(id, service.store.trial(id, 0).last.job_name)
+    (folder / "rank-0.log").write_text(TEXT)
+    (folder / "rank-10.log").write_text("ten")
+    (folder / "rank-2.log").write_text("two")
+    return folder
 
 
-def lines(stream: io.StringIO) -> list[dict]:
-    return [json.loads(line) for line in stream.getvalue().splitlines()]
+@pytest.fixture
+def get(client, folder) -> Callable[..., Any]:
+    base = f"/v1/campaigns/{folder.parent.name}/trials/0/attempts/1/logs"
+    return lambda name="", **headers: client.get(f"{base}/{name}" if name else base, headers=headers)
 
 
-@pytest.mark.parametrize(
-    ("text", "masked"),
-    [
-        (f"token {SECRET} it was", "token mt_*** it was"),
-        (f"GET /v1/x?token={SECRET}&y=1", "GET /v1/x?token=mt_***&y=1"),
-        ("postgresql://me:p4ss@host/db", "postgresql://me:***@host/db"),
-        ("postgresql+psycopg://me:p@s/s:w@host:5432/db?x=1", "postgresql+psycopg://me:***@host:5432/db?x=1"),
-        ("postgresql://:p4ss@/db", "postgresql://:***@/db"),
-        ("host=h password=p4ss dbname=d", "host=h password=*** dbname=d"),
-        ("PGPASSWORD='p4 ss' pg_dump", "PGPASSWORD=*** pg_dump"),
-        ("{'password': 'p4 ss', 'user': 'me'}", "{'password': ***, 'user': 'me'}"),
-        ("Authorization: Bearer abc.def", "Authorization: Bearer ***"),
-        ("Authorization: Basic dXNlcjpwYXNz", "Authorization: Basic ***"),
-        ("[(b'authorization', b'Bearer abc.def')]", "[(b'authorization', b'Bearer ***')]"),
-        ("bearer abcdefgh12", "bearer ***"),
-        ("nothing secret: fmt_string, mt_ and https://host:8000/a, me@b", None),
-    ],
-)
-def test_secrets_are_masked_and_nothing_else(text, masked):
-    assert mask(text) == (text if masked is None else masked)
-
-
-@pytest.mark.parametrize("form", LogFormat)
-def test_no_secret_gets_through_in_a_message_a_field_or_a_traceback(output, form):
-    stream = output(form)
-    log = logging.getLogger("meshtune.api.test")
-    url = 'postgresql://me:p4"ss@host/db'
-    log.info(
-        "at %s", url, extra={"headers": {"Authorization": "Token xyz-xyz"}, "urls": [url], "object": Exception(SECRET)}
-    )
-    try:
-        raise ValueError(f"Authorization: Bearer {SECRET}")
-    except ValueError:
-        log.exception("it failed")
-    text = stream.getvalue()
-    for secret in (SECRET, "xyz-xyz", 'p4"ss', 'p4\\"ss', "p4"):
-        assert secret not in text
-    assert "it failed" in text
-    assert "Traceback" in text
-    if form is LogFormat.JSON:
-        assert [line["level"] for line in lines(stream)] == ["info", "error"]
-
-
-def test_a_json_line_says_when_how_bad_and_who(output):
-    stream = output(LogFormat.JSON, LogLevel.DEBUG)
-    logging.getLogger("meshtune.tuner.x").debug("a\nb %d", 1, extra={"campaign": "c1"})
-    (line,) = lines(stream)
-    assert line["time"].endswith("Z")
-    assert line | {"time": ""} == {
-        "time": "",
-        "level": "debug",
-        "logger": "meshtune.tuner.x",
-        "message": "a\nb 1",
-        "campaign": "c1",
-    }
-
-
-def test_libraries_speak_only_when_something_is_wrong(output):
-    stream = output(LogFormat.TEXT, LogLevel.DEBUG)
-    logging.getLogger("sqlalchemy.engine").info("SELECT")
-    logging.getLogger("meshtune.api.x").debug("ours")
-    logging.getLogger("alembic").warning("theirs")
-    assert [line.rpartition(" ")[2] for line in stream.getvalue().splitlines()] == ["ours", "theirs"]
-
-
-def test_a_request_is_one_line_with_its_route_its_token_and_its_id(output, client, create):
-    id = create()
-    stream = output(LogFormat.JSON)
-    response = client.get(f"/v1/campaigns/{id}", params={"x": SECRET}, headers={"X-Request-Id": "page-17"})
-    assert response.headers["x-request-id"] == "page-17"
-    (line,) = [line for line in lines(stream) if line["logger"] == "meshtune.api.middleware.request_log"]
-    assert line["ms"] > 0
-    del line["ms"], line["time"], line["message"]
-    assert line == {
-        "level": "info",
-        "logger": "meshtune.api.middleware.request_log",
-        "method": "GET",
-        "route": "/v1/campaigns/{campaign_id}",
-        "status": response.status_code,
-        "token": "tester",
-        "request_id": "page-17",
-        "campaign": id,
-    }
-    assert SECRET not in stream.getvalue()
-
-
-@pytest.mark.parametrize("given", ["", "a b", "x" * 65, "a\tb", "ä"])
-def test_a_request_id_that_is_none_is_replaced(client, given):
-    made = client.get("/healthz", headers={"X-Request-Id": given.encode("latin-1")}).headers["x-request-id"]
-    assert len(made) == 32
-    assert made != client.get("/healthz").headers["x-request-id"]
-
-
-def test_a_defect_keeps_its_request_id_and_the_headers_of_a_safe_page(app, service, monkeypatch, token):
-    monkeypatch.setattr(service.store, "campaign", lambda id: 1 / 0)
-    response = TestClient(app, raise_server_exceptions=False, headers=token()).get("/v1/campaigns/x")
-    assert response.status_code == 500
-    assert response.headers["x-request-id"]
-    assert response.headers["x-content-type-options"] == "nosniff"
-    assert response.json()["status"] == 500
-
-
-def test_every_answer_is_of_a_safe_page(client):
-    for path in ("/", "/healthz", "/v1/campaigns", "/v1/no-such", "/openapi.json"):
-        headers = client.get(path).headers
-        assert "default-src 'self'" in headers["content-security-policy"]
-        assert "frame-ancestors 'none'" in headers["content-security-policy"]
-        assert headers["x-content-type-options"] == "nosniff"
-        assert headers["referrer-policy"] == "no-referrer"
-
-
-def test_what_machines_ask_all_the_time_is_no_line_while_it_is_answered(output, client):
-    stream = output(LogFormat.TEXT)
-    for path in ("/healthz", "/readyz", "/metrics"):
-        assert client.get(path).status_code == 200
-    assert stream.getvalue() == ""
-
-
-def test_a_trouble_is_told_when_it_changes_and_when_it_is_over(caplog):
-    caplog.set_level(logging.INFO)
-    log = TroubleLog()
-    for troubles in ({"c": "waits for 3 s"}, {"c": "waits for 4 s"}, {"c": "is lost"}, {"c": "is lost"}, {}, {}):
-        log.look(troubles)
-    assert [record.getMessage() for record in caplog.records] == [
-        "c: waits for 3 s",
-        "c: is lost",
-        "c: the trouble is over",
+def test_logs_are_listed_in_the_order_of_ranks(get):
+    files = get().json()["files"]
+    assert [(file["name"], file["bytes"]) for file in files] == [
+        ("rank-0.log", len(TEXT)),
+        ("rank-2.log", 3),
+        ("rank-10.log", 3),
     ]
+    assert files[0]["modified_at"].endswith("Z")
 
 
-def test_what_happens_in_a_campaign_is_a_line_with_its_reason(service, spec, runner, caplog):
-    caplog.set_level(logging.INFO)
-    id = service.create(spec).id
-    service.pause(id)
-    log_events(service.store.events(id))
-    told = [record for record in caplog.records if record.name == "meshtune.api.events_log"]
-    assert [record.getMessage() for record in told] == [f"{id} campaign.created", f"{id} campaign.paused: paused"]
-    assert told[0].event_id == service.store.events(id)[0].id
+def test_a_log_comes_as_plain_text_that_no_browser_takes_for_anything_else(get):
+    response = get("rank-0.log", **{"Accept-Encoding": "identity"})
+    assert response.text == TEXT
+    assert response.headers["content-type"] == "text/plain; charset=utf-8"
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert response.headers["accept-ranges"] == "bytes"
+    assert int(response.headers["content-length"]) == len(TEXT)
+
+
+RANGES = {
+    "bytes=0-9": (0, 9),
+    "bytes=5-": (5, len(TEXT) - 1),
+    "bytes=-20": (len(TEXT) - 20, len(TEXT) - 1),
+    f"bytes=0-{len(TEXT) + 50}": (0, len(TEXT) - 1),
+    f"bytes=-{len(TEXT) + 50}": (0, len(TEXT) - 1),
+    f"bytes={len(TEXT) - 1}-": (len(TEXT) - 1, len(TEXT) - 1),
+}
+
+
+@pytest.mark.parametrize(("asked", "part"), RANGES.items(), ids=RANGES)
+def test_one_range_is_answered_with_just_it(get, asked, part):
+    response = get("rank-0.log", Range=asked)
+    assert response.status_code == 206
+    assert response.headers["content-range"] == f"bytes {part[0]}-{part[1]}/{len(TEXT)}"
+    assert response.text == TEXT[part[0] : part[1] + 1]
+    assert int(response.headers["content-length"]) == len(response.content)
+
+
+@pytest.mark.parametrize("asked", [f"bytes={len(TEXT)}-", "bytes=-0", "bytes=999999-1000000"])
+def test_a_range_without_a_byte_is_told_the_size(get, problem, asked):
+    response = get("rank-0.log", Range=asked)
+    problem(response, 416, "/problems/range-not-satisfiable")
+    assert response.headers["content-range"] == f"bytes */{len(TEXT)}"
+
+
+@pytest.mark.parametrize("asked", ["bytes=0-1,3-4", "lines=0-1", "bytes=9-3", "bytes=-", "bytes=a-b", "0-9", ""])
+def test_what_is_no_single_range_is_answered_with_all(get, asked):
+    response = get("rank-0.log", Range=asked)
+    assert (response.status_code, response.text) == (200, TEXT)
+    conditional = get("rank-0.log", **{"Range": "bytes=0-9", "If-Range": '"x"'})  # we have no validator
+    assert conditional.status_code == 200
+
+
+def test_nothing_but_logs_of_the_folder_is_read(get, folder, tmp_path, problem):
+    secret = tmp_path / "secret.log"
+    secret.write_text("secret")
+    (folder / "token").write_text("secret")
+    (folder / ".hidden.log").write_text("secret")
+    (folder / "link.log").symlink_to(secret)
+    (folder / "folder.log").mkdir()
+    os.mkfifo(folder / "pipe.log")
+    files = ("token", ".hidden.log", "link.log", "folder.log", "pipe.log", "none.log", "job.json")
+    for name in (*files, "..", "%2e%2e%2fx.log"):
+        response = get(name)
+        assert response.status_code == 404, name
+        assert "secret" not in response.text
+    assert [file["name"] for file in get().json()["files"]] == ["rank-0.log", "rank-2.log", "rank-10.log"]
+
+
+def test_a_folder_that_was_pruned_or_replaced_by_a_link_has_no_logs(get, folder, tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "rank-0.log").write_text("secret")
+    folder.rename(folder.with_name("moved"))
+    assert get().json() == {"files": []}
+    folder.symlink_to(tmp_path / "other")
+    assert get().json() == {"files": []}
+    assert get("rank-0.log").status_code == 404
+
+
+def test_an_attempt_that_was_not_made_is_not_found(client, folder, problem):
+    url = f"/v1/campaigns/{folder.parent.name}/trials/0/attempts/2/logs"
+    assert "no attempt 2" in problem(client.get(url), 404, "/problems/not-found")["detail"]
+
+
+def test_no_file_stays_open(get, folder):
+    for _ in range(5):
+        get("rank-0.log")
+        get("rank-0.log", Range="bytes=999999-")
+        get("pipe.log")
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # another thread has closed it
+            assert not os.readlink(f"/proc/self/fd/{number}").startswith(str(folder))

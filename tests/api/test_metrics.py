@@ -1,6 +1,5 @@
 """What /metrics says: the store's figures as they are, this process's own from its start, labels with few values."""
 
-import asyncio
 import re
 import threading
 import time
@@ -54,24 +53,16 @@ def test_trials_and_campaigns_are_counted_as_the_store_has_them(client, create, 
     assert found["meshtune_store_up",] == 1
 
 
-def test_jobs_in_flight_and_the_time_that_they_hold_devices_are_seen(client, create, service, runner):
+def test_jobs_in_flight_count_once_and_their_time_on_devices_grows(client, create, service, runner):
     runner.hold = True
-    id = create()
+    id = create(budget={"trials": 1})
     while not any(trial.state == "running" for trial in service.store.trials(id)):
         service.tick(id)
     before = read(client)
     assert before["meshtune_trials_in_flight", "running"] == 1
     time.sleep(0.02)
     assert read(client)["meshtune_device_hours",] > before["meshtune_device_hours",] > 0
-
-
-def test_a_trial_that_was_tried_again_counts_once(client, create, service, runner):
-    runner.hold = True
-    id = create(budget={"trials": 1})
-    while not runner.jobs:
-        service.tick(id)
-    name = next(iter(runner.jobs))
-    del runner.jobs[name]  # lost: it is tried again
+    runner.jobs.clear()  # lost: it is tried again
     while len(service.store.trial(id, 0).attempts) < 2:
         service.tick(id)
     found = read(client)
@@ -79,7 +70,7 @@ def test_a_trial_that_was_tried_again_counts_once(client, create, service, runne
     assert sum(found["meshtune_trials_in_flight", state] for state in ("planned", "submitted", "running")) == 1
 
 
-def test_asks_ticks_and_polls_are_this_process_s_own(client, create, drive):
+def test_asks_ticks_polls_and_leases_are_this_process_s_own_and_every_metric_is_documented(client, create, drive):
     drive(create())
     found = read(client)
     assert found["meshtune_ask_seconds_count",] >= 1
@@ -89,7 +80,10 @@ def test_asks_ticks_and_polls_are_this_process_s_own(client, create, drive):
     assert buckets == sorted(buckets)
     assert found["meshtune_polls_total", "instant"] >= 1
     assert found["meshtune_poll_errors_total", "instant"] == 0
+    assert found["meshtune_lease_changes_total", "taken"] == found["meshtune_lease_changes_total", "released"] == 1
     assert found["process_resident_memory_bytes",] > 1e6
+    shown = {line.split()[2] for line in client.get("/metrics").text.splitlines() if line.startswith("# TYPE meshtune")}
+    assert shown == set(re.findall(r"`(meshtune_[a-z_]+)`", DOCUMENT.read_text()))
 
 
 def test_requests_are_counted_by_route_and_never_by_what_they_name(client, create):
@@ -119,6 +113,22 @@ def test_a_post_that_is_sent_again_is_counted_as_repeated_and_not_as_refused(cli
     }
 
 
+def test_a_database_that_is_away_or_hangs_is_told_and_the_rest_as_well(client, service, monkeypatch):
+    go_on = threading.Event()
+
+    def away(now: float) -> None:
+        raise StoreUnavailable("away", transient=True)
+
+    monkeypatch.setattr(metrics_module, "STORE_LIMIT_S", 0.05)
+    for figures in (away, lambda now: go_on.wait(120)):
+        monkeypatch.setattr(service.store, "figures", figures)
+        found = read(client)
+        assert found["meshtune_store_up",] == 0
+        assert not any(key[0] == "meshtune_campaigns" for key in found)
+        assert ("meshtune_open_streams",) in found
+    go_on.set()
+
+
 def test_figures_are_kept_for_a_while(client, create, monkeypatch):
     monkeypatch.setattr(metrics_module, "FRESH_S", 60.0)
     assert read(client)["meshtune_campaigns", "running"] == 0
@@ -126,65 +136,8 @@ def test_figures_are_kept_for_a_while(client, create, monkeypatch):
     assert read(client)["meshtune_campaigns", "running"] == 0
 
 
-def test_a_database_that_is_away_is_told_and_the_rest_as_well(client, service, monkeypatch):
-    def away(now: float) -> None:
-        raise StoreUnavailable("away", transient=True)
-
-    monkeypatch.setattr(service.store, "figures", away)
-    found = read(client)
-    assert found["meshtune_store_up",] == 0
-    assert not any(key[0] == "meshtune_campaigns" for key in found)
-    assert ("meshtune_open_streams",) in found
-
-
-def test_a_database_that_hangs_holds_no_scrape_up(app, service, monkeypatch, token):
-    monkeypatch.setattr(metrics_module, "STORE_LIMIT_S", 0.05)
-    go_on = threading.Event()
-    monkeypatch.setattr(service.store, "figures", lambda now: go_on.wait(120))
-    with TestClient(app, headers=token()) as client:
-        for _ in range(3):
-            assert read(client)["meshtune_store_up",] == 0
-    go_on.set()
-
-
 def test_metrics_need_the_scope_to_read_unless_they_are_open(app, service, token, problem):
     assert TestClient(app).get("/metrics").status_code == 401
     problem(TestClient(app, headers=token("w", Scope.LAUNCH)).get("/metrics"), 403, "/problems/scope-missing")
     assert TestClient(app, headers=token("r", Scope.READ)).get("/metrics").status_code == 200
     assert TestClient(create_app(service, settings=Settings(metrics_open=True))).get("/metrics").status_code == 200
-
-
-def test_campaigns_that_change_hands_are_counted_by_how(client, create, drive):
-    drive(create())
-    found = read(client)
-    assert found["meshtune_lease_changes_total", "taken"] == found["meshtune_lease_changes_total", "released"] == 1
-
-
-def test_every_figure_is_in_the_documentation_and_nothing_else(client, create, drive):
-    drive(create())
-    text = client.get("/metrics").text
-    shown = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE meshtune_")}
-    documented = set(re.findall(r"`(meshtune_[a-z_]+)`", DOCUMENT.read_text()))
-    assert shown == documented
-
-
-def test_a_question_that_hangs_is_asked_once(monkeypatch):
-    from meshtune.api.one_at_a_time import OneAtATime
-
-    asked, gate = [], threading.Event()
-
-    def question() -> int:
-        asked.append(1)
-        gate.wait(30)
-        return len(asked)
-
-    async def body() -> None:
-        one = OneAtATime(question)
-        for _ in range(5):
-            with pytest.raises(TimeoutError):
-                await one.ask(0.02)
-        gate.set()
-        assert await one.ask(30.0) == 1
-        assert await one.ask(30.0) == 2
-
-    asyncio.run(body())

@@ -1,12 +1,7 @@
 """What pages poll is made once and answered while it holds; a change shows at once, to those who may read it."""
 
-import gzip
-import json
-
 import pytest
 
-from meshtune.api.answers import BESIDES, answer_of
-from meshtune.api.kept import Kept
 from meshtune.tuner.access.tokens import Scope
 
 POLLED = ["", "/{id}", "/{id}/trials", "/{id}/trials?view=brief", "/{id}/best", "/{id}/pareto", "/{id}/analysis"]
@@ -37,17 +32,6 @@ def test_a_change_shows_at_once(client, create, service, path):
     after = client.get(url, headers={"If-None-Match": before.headers["etag"]})
     assert after.status_code == 200
     assert after.json() != before.json()
-
-
-def test_another_campaigns_change_leaves_an_answer_as_it_is(app, client, create, drive):
-    first, second = create(), create()
-    drive(first)
-    url = f"/v1/campaigns/{first}/best"
-    client.get(url)
-    kept = dict(app.state.polled._kept._entries)
-    drive(second)
-    client.get(url)
-    assert dict(app.state.polled._kept._entries) == kept
 
 
 def test_an_answer_that_is_kept_is_for_those_who_may_read(client, create, drive, token):
@@ -170,41 +154,3 @@ def test_trials_are_filtered_by_verdicts_and_by_values_of_their_plans(client, cr
         trial["number"] for trial in whole[:2] if trial["attempts"][-1]["failure"] == "oom"
     ]
     assert numbers("state=planned") == []
-
-
-def test_what_is_kept_is_bounded_and_the_oldest_goes_first():
-    kept: Kept[bytes] = Kept(10, len)
-    for key in "abc":
-        kept.put(key, 1, b"four")
-    assert [kept.get(key, 1) for key in "abc"] == [None, b"four", b"four"]
-    kept.get("b", 1)
-    kept.put("d", 1, b"four")
-    assert [kept.get(key, 1) for key in "bcd"] == [b"four", None, b"four"]
-    assert kept.get("b", 2) is None
-    assert kept.get_or_make("b", 2, lambda: b"new") == b"new"
-    assert kept.get("b", 1) is None
-    kept.put("e", 1, b"larger than all of it")
-    assert kept.get("e", 1) is None
-
-
-def test_small_answers_to_ever_new_questions_are_bounded_by_what_they_take(app, client, create):
-    create()
-    app.state.polled._kept._most = app.state.reading._answers._most = 8 * BESIDES
-    for size in range(1, 21):
-        assert client.get(f"/v1/campaigns?page_size={size}").status_code == 200
-    assert 0 < len(app.state.polled._kept._entries) < 8
-    assert 0 < len(app.state.reading._answers._entries) < 8
-
-
-def test_what_fails_to_be_made_is_not_kept():
-    kept: Kept[bytes] = Kept(10, len)
-    with pytest.raises(ZeroDivisionError):
-        kept.get_or_make("a", 1, lambda: bytes(1 // 0))
-    assert kept.get_or_make("a", 1, lambda: b"made") == b"made"
-
-
-def test_an_etag_is_of_the_body():
-    one, same, other = answer_of(b"[1]"), answer_of(b"[1]"), answer_of(b"[2]")
-    assert one == same
-    assert one.etag != other.etag
-    assert json.loads(gzip.decompress(one.packed)) == [1]

@@ -1,11 +1,8 @@
 """Generated requests to every operation of the OpenAPI document are answered as the document says, and never by a 5xx.
 
-Few for each operation here; more of them, and others each time:
-
-    MESHTUNE_EXAMPLES=200 pytest tests/api/test_schemathesis.py
+Few for each operation, always the same; in the long form many, and others each time.
 """
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -32,14 +29,8 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-EXAMPLES = int(os.environ.get("MESHTUNE_EXAMPLES", "6"))
-chosen = settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    database=None,
-    derandomize="MESHTUNE_EXAMPLES" not in os.environ,
-    suppress_health_check=list(HealthCheck),
-)
+FEW = settings(max_examples=6, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+MANY = settings(FEW, max_examples=200, derandomize=False)
 
 
 @pytest.fixture
@@ -66,13 +57,13 @@ def send(client: Any, case: Any) -> Any:
     return client.request(prepared.method, prepared.url, headers=headers, content=prepared.body)
 
 
-def asked(operation: Any, client: Any, known: dict[str, Any]) -> Callable[[], None]:
+def asked(operation: Any, client: Any, known: dict[str, Any], extent: settings) -> Callable[[], None]:
     """A test of one operation, with requests that keep its schema and some that do not."""
     good = operation.as_strategy(generation_mode=GenerationMode.POSITIVE)
     bad = operation.as_strategy(generation_mode=GenerationMode.NEGATIVE)
     parts = bool(operation.body or operation.query or operation.path_parameters)
 
-    @chosen
+    @extent
     @given(st.data())
     def ask(data: st.DataObject) -> None:
         case = data.draw(bad if parts and data.draw(st.integers(0, 3)) == 0 else good)
@@ -85,11 +76,12 @@ def asked(operation: Any, client: Any, known: dict[str, Any]) -> Callable[[], No
     return ask
 
 
-def test_every_operation_answers_as_its_document_says(app, client, known):
+@pytest.mark.parametrize("extent", [FEW, pytest.param(MANY, marks=pytest.mark.long)], ids=["few", "many"])
+def test_every_operation_answers_as_its_document_says(app, client, known, extent):
     failed = {}
     for operation in operations(app):
         try:
-            asked(operation, client, known)()
+            asked(operation, client, known, extent)()
         except BaseException as error:  # all of them, not the first alone
             if isinstance(error, KeyboardInterrupt):
                 raise

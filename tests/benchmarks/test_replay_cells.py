@@ -8,7 +8,7 @@ from replay_cells import Cell, TableCells, read_cells, read_past, smaller
 from reported import GB
 
 from meshtune.runners.outcome import Verdict
-from meshtune.tuner.search.base import Seen
+from meshtune.tuner.search.base import Observation
 from meshtune.tuner.search.physics.search import PhysicsSearch
 
 MakeTable = Callable[..., Path]
@@ -21,7 +21,7 @@ def only(table: TableCells) -> Cell:
     return cell
 
 
-def outcome(make_table: MakeTable, settings: Settings, repeats: Sequence[Mapping[str, object]]) -> Seen:
+def outcome(make_table: MakeTable, settings: Settings, repeats: Sequence[Mapping[str, object]]) -> Observation:
     """What became of the first setting, measured as the repeats say."""
     first = settings[0] | {"step_time_s": None}
     table = read_cells(make_table(*(first | dict(one) for one in repeats), *settings[1:]))
@@ -39,7 +39,7 @@ def test_a_cell_holds_every_setting_with_what_became_of_it(make_table: MakeTable
     found = list(cell.outcomes.values())
     assert [seen.plan for seen in found] == list(cell.outcomes)
     assert [seen.verdict for seen in found] == [Verdict.OK, Verdict.OOM, Verdict.CRASHED] + [Verdict.OK] * 17
-    assert found[3] == Seen(
+    assert found[3] == Observation(
         plan=found[3].plan,
         verdict=Verdict.OK,
         score=BATCH_TOKENS / 1.3,
@@ -119,8 +119,8 @@ def test_a_search_is_told_the_settings_and_the_training_but_no_outcome(
     assert set(task.space) == set(cell.outcomes)
     assert list(task.space) == list(same.space)
     assert (task.training, task.tolerance, task.past) == (cell.training, 0.05, ())
-    assert task.training.cluster == task.space.setting.cluster
-    assert task.space.setting.global_batch_size == 16
+    assert task.training.cluster == task.space.context.cluster
+    assert task.space.context.global_batch_size == 16
 
 
 def test_a_setting_whose_tensor_groups_leave_the_node_is_searched_as_well(
@@ -128,7 +128,7 @@ def test_a_setting_whose_tensor_groups_leave_the_node_is_searched_as_well(
 ) -> None:
     small = {"nodes": 4, "gpus_per_node": 2}
     cell = only(read_cells(make_table(*(row | small for row in settings))))
-    assert cell.task(0.05).space.setting.tp_across_nodes
+    assert cell.task(0.05).space.context.tp_across_nodes
     assert set(cell.task(0.05).space) == set(cell.outcomes)
 
 

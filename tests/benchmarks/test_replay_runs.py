@@ -11,7 +11,7 @@ from replay_runs import Contender, Rules, Run, parse_contenders, play, play_all
 
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.proposal import Proposal, proposal_of
-from meshtune.tuner.search.base import Search, SearchError, Seen, Task
+from meshtune.tuner.search.base import Observation, Search, SearchError, Task
 
 MakeTable = Callable[..., Path]
 Settings = list[dict[str, object]]
@@ -28,12 +28,12 @@ class InOrder(Contender):
     kind: str = "in order"
     options: Mapping[str, Any] = field(default_factory=dict)
     order: tuple[Any, ...] = ()
-    asked: list[tuple[Task, tuple[Seen, ...], int]] = field(default_factory=list)
+    asked: list[tuple[Task, tuple[Observation, ...], int]] = field(default_factory=list)
 
     def create(self, seed: int) -> Search:
         return self
 
-    def ask(self, task: Task, seen: Sequence[Seen], n: int) -> Proposal:
+    def ask(self, task: Task, seen: Sequence[Observation], n: int) -> Proposal:
         self.asked.append((task, tuple(seen), n))
         return proposal_of(list(self.order[len(seen) : len(seen) + n]))
 

@@ -18,7 +18,7 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.search_spaces.space_context import Setting
+from meshtune.search_spaces.space_context import SpaceContext
 
 MODEL = ModelSpec(name="m", layers=16, hidden=512, heads=16, ffn=2048, vocab=1024, seq_len=256)
 DEVICE = DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**36)
@@ -39,7 +39,7 @@ PIPELINE = {"pipeline_module": True, "arguments": ["--stages {pp}"]}
 @cache
 def space() -> Space:
     able = capabilities(DeepSpeedOptions())
-    return Space(BOUNDS, Setting(model=MODEL, cluster=CLUSTER, global_batch_size=BATCH, capabilities=able))
+    return Space(BOUNDS, SpaceContext(model=MODEL, cluster=CLUSTER, global_batch_size=BATCH, capabilities=able))
 
 
 def config(plan: Plan, **options) -> dict:

@@ -22,7 +22,7 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.search_spaces.space_context import Setting
+from meshtune.search_spaces.space_context import SpaceContext
 
 DENSE = ModelSpec(name="d", layers=24, hidden=1024, heads=16, kv_heads=4, ffn=2816, vocab=51200, seq_len=2048)
 MIXTURE = ModelSpec(
@@ -59,7 +59,7 @@ LM, DEEPSPEED = Flavour.MEGATRON_LM, Flavour.MEGATRON_DEEPSPEED
 @cache
 def space(model: ModelSpec, flavour: Flavour) -> Space:
     """The plans that this Megatron runs on 16 devices with a batch of 48."""
-    setting = Setting(model=model, cluster=CLUSTER, global_batch_size=48, capabilities=capabilities_of(flavour))
+    setting = SpaceContext(model=model, cluster=CLUSTER, global_batch_size=48, capabilities=capabilities_of(flavour))
     return Space(BOUNDS, setting)
 
 

@@ -19,7 +19,7 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.search_spaces.space_context import Setting
+from meshtune.search_spaces.space_context import SpaceContext
 
 MODEL = ModelSpec(name="m", layers=16, hidden=512, heads=16, ffn=2048, vocab=1024, seq_len=256, experts=8, top_k=2)
 DEVICE = DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**36)
@@ -44,7 +44,7 @@ TOML, FLAGS = Release.TOML, Release.FLAGS
 @cache
 def space(release: Release) -> Space:
     able = capabilities(TorchtitanOptions(release=release))
-    return Space(BOUNDS, Setting(model=MODEL, cluster=CLUSTER, global_batch_size=BATCH, capabilities=able))
+    return Space(BOUNDS, SpaceContext(model=MODEL, cluster=CLUSTER, global_batch_size=BATCH, capabilities=able))
 
 
 def text(plan: Plan, release: Release, **options) -> str:

@@ -1,4 +1,4 @@
-"""The laboratory of the Ray runner: one cluster and one keeper for all tests, told apart by the runners' roots."""
+"""The laboratory of the Ray runner: one cluster and one job manager for all tests, told apart by the runners' roots."""
 
 from __future__ import annotations
 

@@ -11,15 +11,18 @@ from pathlib import Path
 import pytest
 from jobs import Laboratory, LocalLaboratory
 
-# name -> "module:class" in tests/laboratories, imported by the tests that use it, and the marks of these tests
+SLOW, LONG, SLURM, RAY = pytest.mark.slow, pytest.mark.long, pytest.mark.slurm, pytest.mark.ray
+# name -> "module:class" in tests/laboratories, imported by the tests that use it; the marks of the contract's tests,
+# and those of the life cycle's.
 LABORATORIES = {
-    "local": ("jobs:LocalLaboratory", ()),
-    "slurm": ("slurm_jobs:SlurmLaboratory", (pytest.mark.slow, pytest.mark.slurm)),
-    "allocation": ("allocation_jobs:AllocationLaboratory", (pytest.mark.slow, pytest.mark.slurm)),
-    "ray": ("ray_jobs:RayLaboratory", (pytest.mark.slow, pytest.mark.ray)),
+    "local": ("jobs:LocalLaboratory", (), ()),
+    "slurm": ("slurm_jobs:SlurmLaboratory", (SLOW, SLURM), (SLOW, SLURM)),
+    # Its own tests are in test_slurm_allocation.py; the rest is the local runner's and the Slurm runner's.
+    "allocation": ("allocation_jobs:AllocationLaboratory", (LONG, SLURM), (LONG, SLURM)),
+    "ray": ("ray_jobs:RayLaboratory", (SLOW, RAY), (LONG, RAY)),
 }
 # Its jobs are descriptions, not programs.
-SIMULATED = {"simulated": ("simulated_jobs:SimulatedLaboratory", ())}
+SIMULATED = {"simulated": ("simulated_jobs:SimulatedLaboratory", (), ())}
 
 
 def _laboratory(kind: type[Laboratory], folder: Path, place: object = None) -> Iterator[Laboratory]:
@@ -34,10 +37,6 @@ def _laboratory(kind: type[Laboratory], folder: Path, place: object = None) -> I
     assert not left, "processes outlived their jobs"
 
 
-def _params(kinds: dict) -> list:
-    return [pytest.param(path, marks=marks, id=name) for name, (path, marks) in kinds.items()]
-
-
 def _open(request: pytest.FixtureRequest, folder: Path) -> Iterator[Laboratory]:
     module, _, name = request.param.partition(":")
     kind = getattr(import_module(module), name)
@@ -45,13 +44,15 @@ def _open(request: pytest.FixtureRequest, folder: Path) -> Iterator[Laboratory]:
     yield from _laboratory(kind, folder, place)
 
 
-@pytest.fixture(params=_params(LABORATORIES))
+@pytest.fixture(params=[pytest.param(path, marks=own, id=name) for name, (path, own, _) in LABORATORIES.items()])
 def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Laboratory]:
     """A laboratory of every runner that runs programs."""
     yield from _open(request, tmp_path)
 
 
-@pytest.fixture(params=_params(LABORATORIES | SIMULATED))
+@pytest.fixture(
+    params=[pytest.param(path, marks=own, id=name) for name, (path, _, own) in (LABORATORIES | SIMULATED).items()]
+)
 def life(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Laboratory]:
     """A laboratory of every runner, for jobs of any kind."""
     yield from _open(request, tmp_path)

@@ -1,4 +1,5 @@
-"""What was sent is known again after any death, and of two copies of a job only the first one runs."""
+"""What was sent is known again after any death, of two copies of a job only the first one runs, and a scheduler is
+asked seldom."""
 
 from __future__ import annotations
 
@@ -6,11 +7,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from meshtune.runners.base import JobState, JobStatus, RunnerUnavailable
-from meshtune.runners.batch.records import CLAIM_FILE, CLAIMED_CODE, Records, render_claim, render_exports, surroundings
+from meshtune.runners.batch.base import ThrottledRunner
+from meshtune.runners.batch.records import Record, Records
+from meshtune.runners.batch.script import CLAIM_FILE, CLAIMED_CODE, SubmitHost, render_body, submit_host
 
 
 @pytest.fixture
@@ -18,80 +22,45 @@ def records(tmp_path) -> Records:
     return Records(tmp_path / "root")
 
 
-def test_nothing_is_written_before_a_job_is_begun(records, tmp_path):
-    assert records.get("job") is None
-    assert records.of("17") is None
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_job_that_was_begun_is_known_before_it_has_an_id(records, tmp_path):
-    begun = records.begin("job", tmp_path / "work", 12.5)
-    assert (begun.id, begun.number, begun.directory, begun.sent_at) == (None, None, tmp_path / "work", 12.5)
-    assert Records(tmp_path / "root").get("job") == begun
-    again = records.begin("job", tmp_path / "elsewhere", 99.0)
-    assert again == begun
-
-
-def test_a_job_is_found_by_its_id_after_a_restart_too(records, tmp_path):
-    for name, id in (("one", "17"), ("two", "18")):
-        records.begin(name, tmp_path / name, 1.0)
-        records.set_id(name, id)
+def test_a_job_is_known_by_its_name_and_by_its_id_after_a_restart_too(records, tmp_path):
     restarted = Records(tmp_path / "root")
-    for known in (records, restarted):
-        assert known.of("18").name == "two"
-        assert known.of("17").id == "17"
-        assert known.of("19") is None
-    records.begin("three", tmp_path / "three", 1.0)
-    records.set_id("three", "19")
-    assert restarted.of("19").name == "three"
-
-
-def test_a_job_that_was_not_sent_is_forgotten(records, tmp_path):
-    records.begin("job", tmp_path / "work", 1.0)
-    records.forget("job")
-    assert records.get("job") is None
-    assert list((tmp_path / "root" / "jobs").iterdir()) == []
-
-
-def test_the_copy_that_ran_is_the_one_to_ask_for(records, tmp_path):
-    records.begin("job", tmp_path, 1.0)
-    records.set_id("job", "18")
-    assert records.get("job").number == "18"
-    (tmp_path / CLAIM_FILE).write_text("17\n")
-    record = records.get("job")
-    assert (record.id, record.claimed_by, record.number) == ("18", "17", "17")
-
-
-def test_a_final_status_is_kept_whole(records, tmp_path):
-    records.begin("job", tmp_path, 1.0)
-    assert records.final("job") is None
+    assert records.get("one") is records.of("17") is None
+    assert list(tmp_path.iterdir()) == []
     status = JobStatus(state=JobState.LOST, reason="r", started_at=1.5, nodes=("a", "b"), failed_nodes=("b",))
-    records.set_final("job", status)
-    assert Records(tmp_path / "root").final("job") == status
+    one = Record(name="one", directory=tmp_path / "one", sent_at=12.5, id="17", cancel_asked=True, final=status)
+    two = Record(name="two", directory=tmp_path / "two", sent_at=13.5)
+    for record in (one, two):
+        records.save(record)
+        assert records.get(record.name) == restarted.get(record.name) == record
+    assert records.of("17") == restarted.of("17") == one
+    records.save(replace(two, id="18"))
+    assert records.of("18").name == restarted.of("18").name == "two"
+    assert records.of("19") is restarted.of("19") is None
+    records.forget("two")
+    assert records.get("two") is None
 
 
-def test_a_wish_to_cancel_is_kept(records, tmp_path):
-    records.begin("job", tmp_path, 1.0)
-    assert not records.cancel_asked("job")
-    records.ask_cancel("job")
-    assert Records(tmp_path / "root").cancel_asked("job")
+def test_the_copy_that_ran_is_the_one_to_ask_for(tmp_path):
+    record = Record(name="job", directory=tmp_path, sent_at=1.0, id="18")
+    assert (record.claimed_by, record.number) == (None, "18")
+    (tmp_path / CLAIM_FILE).write_text("17\n")
+    assert (record.claimed_by, record.number) == ("17", "17")
 
 
-def test_what_cannot_be_read_was_perhaps_sent(records, tmp_path):
-    """Taken for a job that never was, it would be sent again."""
-    records.begin("job", tmp_path, 1.0)
-    file = tmp_path / "root" / "jobs" / "job" / "job.json"
-    file.unlink()
-    file.mkdir()
+@pytest.mark.parametrize("content", [None, "", "{}", '{"name": "job"}'])
+def test_what_cannot_be_read_was_perhaps_sent(content, records, tmp_path):
+    """Taken for a job that never was, it would be sent again. None: a folder in its place."""
+    file = tmp_path / "root" / "jobs" / "job.json"
+    file.parent.mkdir(parents=True)
+    file.mkdir() if content is None else file.write_text(content)
     with pytest.raises(RunnerUnavailable, match="the record of job cannot be read"):
         records.get("job")
-    (tmp_path / "root" / "jobs" / "job" / "id").mkdir()
-    with pytest.raises(IsADirectoryError):
-        Records(tmp_path / "root").of("17")
+    with pytest.raises(RunnerUnavailable):
+        records.of("17")
 
 
 def test_of_two_copies_of_a_script_one_runs(tmp_path):
-    script = render_claim("$NUMBER") + "echo $NUMBER >> ran\nsleep 0.2\n"
+    script = render_body("$NUMBER", SubmitHost(python="", environment={}), ["echo $NUMBER >> ran", "sleep 0.2"])
     copies = [
         subprocess.Popen(["sh", "-c", script], cwd=tmp_path, env={**os.environ, "NUMBER": str(number)})
         for number in (17, 18, 19)
@@ -108,12 +77,54 @@ def test_a_script_takes_no_more_of_our_environment_than_jobs_may_see(monkeypatch
     for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "TMPDIR"):
         monkeypatch.setenv(name, "of this node")
     monkeypatch.setenv("PATH", f"{os.environ['PATH']}:/it's here/$HOME")
-    around = surroundings()
-    assert around.python == sys.executable
-    assert not {"hush", "of this node"} & set(around.environment.values())
-    script = f"{render_exports(around.environment)}exec {sys.executable} -c '{_SHOW}'"
-    seen = subprocess.run(["sh", "-c", script], env={}, capture_output=True, text=True, check=True)
-    assert json.loads(seen.stdout).items() >= around.environment.items()
+    host = submit_host()
+    assert host.python == sys.executable
+    assert not {"hush", "of this node"} & set(host.environment.values())
+    show = f"exec {sys.executable} -c 'import json, os; print(json.dumps(dict(os.environ)))'"
+    script = render_body("17", host, [show])
+    seen = subprocess.run(["sh", "-c", script], cwd=tmp_path, env={}, capture_output=True, text=True, check=True)
+    assert json.loads(seen.stdout).items() >= host.environment.items()
 
 
-_SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
+QUEUED, RUNNING, DONE = (JobStatus(state=state) for state in (JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED))
+
+
+class Scheduler:
+    """Knows the states that a test gives it, and keeps every request."""
+
+    submit = cancel = find = close = None
+
+    def __init__(self) -> None:
+        self.states: dict[str, JobStatus] = {}
+        self.requests: list[list[str]] = []
+        self.now = 100.0
+        self.throttled = ThrottledRunner(self, 5.0, lambda: self.now)
+
+    def poll(self, ids):
+        self.requests.append(list(ids))
+        if not self.states:
+            raise RunnerUnavailable("silent")
+        return {id: self.states[id] for id in ids}
+
+
+def test_between_two_looks_the_last_one_is_given_again_and_what_has_ended_is_not_asked_for():
+    scheduler = Scheduler()
+    scheduler.states = {"a": QUEUED, "b": QUEUED}
+    assert scheduler.throttled.poll(["a", "b"]) == {"a": QUEUED, "b": QUEUED}
+    scheduler.states = {"a": RUNNING, "b": DONE}
+    scheduler.now += 4.9
+    assert scheduler.throttled.poll(["a", "b"]) == {"a": QUEUED, "b": QUEUED}
+    for _ in range(2):
+        scheduler.now += 5.1
+        assert scheduler.throttled.poll(["a", "b"]) == {"a": RUNNING, "b": DONE}
+    assert scheduler.requests == [["a", "b"], ["a", "b"], ["a"]]
+
+
+def test_a_new_job_and_one_whose_scheduler_was_silent_are_looked_at_without_waiting():
+    scheduler = Scheduler()
+    with pytest.raises(RunnerUnavailable):
+        scheduler.throttled.poll(["a"])
+    scheduler.states = {"a": RUNNING, "b": QUEUED}
+    assert scheduler.throttled.poll(["a"]) == {"a": RUNNING}
+    assert scheduler.throttled.poll(["a", "b"]) == {"a": RUNNING, "b": QUEUED}
+    assert scheduler.requests == [["a"], ["a"], ["a", "b"]]

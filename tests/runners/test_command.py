@@ -24,7 +24,7 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.search_spaces.space_context import Setting
+from meshtune.search_spaces.space_context import SpaceContext
 
 MODEL = ModelSpec(name="tiny", layers=4, hidden=32, heads=4, kv_heads=2, ffn=64, vocab=128, seq_len=16)
 DEVICE = DeviceSpec(name="d", kind=DeviceKind.CPU, memory_bytes=2**30, peak_flops={"bfloat16": 1e12, "float32": 5e11})
@@ -199,7 +199,9 @@ EVERYTHING = Bounds(
 
 def space(**options) -> Space:
     capabilities = CommandWorkload({"command": ["train"], **options}).capabilities
-    return Space(EVERYTHING, Setting(model=MODEL, cluster=CLUSTER, global_batch_size=16, capabilities=capabilities))
+    return Space(
+        EVERYTHING, SpaceContext(model=MODEL, cluster=CLUSTER, global_batch_size=16, capabilities=capabilities)
+    )
 
 
 def varying(plans: Space) -> set[str]:

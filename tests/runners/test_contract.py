@@ -17,33 +17,14 @@ from meshtune.runners.base import InvalidJob, JobState, SubmitFailed
 FOREVER = "exec sleep 300"
 
 
-def test_a_job_that_ends_well_has_succeeded(lab):
-    before = time.time()
-    id = lab.submit("good", "echo hello")
-    status = lab.wait(id)
-    assert (status.state, status.exit_code, status.reason) == (JobState.SUCCEEDED, 0, "")
-    assert before - 1 < status.started_at <= status.finished_at < time.time() + 1
-    assert lab.status(id) == status
-
-
-def test_a_running_job_says_so_and_since_when(lab):
-    id = lab.submit("long", f"touch started; {FOREVER}")
-    lab.wait_file("long", "started")
-    status = lab.status(id)
-    assert (status.state, status.exit_code, status.finished_at) == (JobState.RUNNING, None, None)
-    assert abs(time.time() - status.started_at) < 20
-    lab.runner.cancel(id)
-    lab.wait(id)
-
-
 def test_a_job_that_fails_says_which_rank_and_how(lab):
-    status = lab.wait(lab.submit("bad", "[ $RANK = 2 ] && exit 7; exec sleep 300", processes=3))
+    before = time.time()
+    bad = lab.submit("bad", "[ $RANK = 2 ] && exit 7; exec sleep 300", processes=3)
+    none = lab.submit("none", "", command=("/no/such/program",))
+    status = lab.wait(bad)
     assert (status.state, status.exit_code, status.reason) == (JobState.FAILED, 7, "rank 2 exited with code 7")
-
-
-def test_a_command_that_does_not_exist_fails(lab):
-    status = lab.wait(lab.submit("none", "", command=("/no/such/program",)))
-    assert status.state is JobState.FAILED
+    assert before - 1 < status.started_at <= status.finished_at < time.time() + 1
+    assert lab.wait(none).state is JobState.FAILED
 
 
 def test_a_killed_rank_ends_its_gang_at_once_and_is_blamed(lab):
@@ -64,12 +45,11 @@ def test_ranks_get_a_moment_to_say_what_they_saw_of_a_dead_peer(lab):
     script = """
         if [ $RANK = 0 ]; then while [ ! -e ready ]; do sleep 0.01; done; exit 1; fi
         touch ready; sleep 0.2; echo seen > note; exec sleep 300"""
-    notes = [lab.folder / "work" / f"grace{number}" / "note" for number in range(5)]
-    for number, note in enumerate(notes):  # half a second can be short on a busy machine, but not every time
+    for number in range(5):  # half a second can be short on a busy machine, but not every time
         assert lab.wait(lab.submit(f"grace{number}", script, processes=2)).exit_code == 1
-        if note.exists():
-            break
-    assert any(note.exists() and note.read_text() == "seen\n" for note in notes)
+        if (lab.folder / "work" / f"grace{number}" / "note").exists():
+            return
+    pytest.fail("no rank had the time to say what it saw")
 
 
 def test_the_time_limit_ends_a_job(lab):
@@ -106,16 +86,6 @@ def test_a_name_runs_once_however_often_it_is_submitted(lab):
     assert (spec.directory / "input").read_text() == "text"
 
 
-def test_many_jobs_are_polled_at_once(lab):
-    ids = [lab.submit(f"job{number}", f"exit {number}") for number in range(5)]
-    for id in ids:
-        lab.wait(id)
-    statuses = lab.runner.poll([*ids, "unknown"])
-    assert [statuses[id].exit_code for id in ids] == [0, 1, 2, 3, 4]
-    assert statuses["unknown"].state is JobState.LOST
-    assert lab.runner.poll([]) == {}
-
-
 def test_every_process_knows_its_rank(lab):
     script = 'echo "$RANK $WORLD_SIZE $LOCAL_RANK" > rank-$RANK.txt'
     spec = lab.spec("ranks", script, nodes=2, processes=2, env={"RANK": "9", "WORLD_SIZE": "9"})
@@ -137,20 +107,17 @@ def test_a_job_sees_its_own_environment_and_not_the_services(lab, monkeypatch):
     assert not any(b"hush" in path.read_bytes() for path in lab.folder.rglob("*") if path.is_file())
 
 
-def test_the_files_are_there_when_the_job_starts(lab):
-    spec = lab.spec("files", "cp input.json seen; pwd > where", files={"input.json": '{"\u00e9": 1}\n', "empty": ""})
-    assert lab.wait(lab.runner.submit(spec)).state is JobState.SUCCEEDED
-    assert (spec.directory / "seen").read_text(encoding="utf-8") == '{"\u00e9": 1}\n'
-    assert (spec.directory / "empty").read_text() == ""
-    assert Path((spec.directory / "where").read_text().strip()) == spec.directory.resolve()
-
-
-def test_a_relative_directory_is_the_submitters(lab, monkeypatch):
+def test_the_files_are_there_when_the_job_starts_in_the_submitters_directory(lab, monkeypatch):
     lab.wait(lab.submit("warm-up", "true"))
     (lab.folder / "elsewhere").mkdir()
     monkeypatch.chdir(lab.folder / "elsewhere")
-    assert lab.wait(lab.submit("relative", "touch here", directory=Path("job"))).state is JobState.SUCCEEDED
-    assert (lab.folder / "elsewhere" / "job" / "here").exists()
+    script = "cp input.json seen; pwd > where"
+    files = {"input.json": '{"\u00e9": 1}\n', "empty": ""}
+    assert lab.wait(lab.submit("job", script, files=files, directory=Path("job"))).state is JobState.SUCCEEDED
+    directory = lab.folder / "elsewhere" / "job"
+    assert (directory / "seen").read_text(encoding="utf-8") == '{"\u00e9": 1}\n'
+    assert (directory / "empty").read_text() == ""
+    assert Path((directory / "where").read_text().strip()) == directory.resolve()
 
 
 def intervals(lab, names) -> list[tuple[int, int]]:
@@ -180,19 +147,16 @@ def test_never_more_processes_run_than_there_are_slots(lab):
     assert max(together) == lab.slots
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
+def test_what_can_never_run_is_refused_and_leaves_nothing(lab):
+    for name, changes, message in (
         ("big", {"processes": 5}, "^big needs 5 "),
         ("nodes", {"processes": 2, "nodes": 3}, "^nodes needs (3 nodes|6 processes|6 devices)"),
         ("nothing", {"processes": 0}, "^nothing needs 0 "),
         ("silent", {"command": ()}, "silent has an empty command"),
-    ],
-)
-def test_what_can_never_run_is_refused_and_leaves_nothing(name, changes, message, lab):
-    with pytest.raises(InvalidJob, match=message):
-        lab.runner.submit(lab.spec(name, "true", directory=lab.folder / "work" / "refused", **changes))
-    assert lab.runner.find(name) is None
+    ):
+        with pytest.raises(InvalidJob, match=message):
+            lab.runner.submit(lab.spec(name, "true", directory=lab.folder / "work" / "refused", **changes))
+        assert lab.runner.find(name) is None
     assert not (lab.folder / "work").exists()
 
 
@@ -217,15 +181,16 @@ def test_a_restarted_service_finds_its_jobs(lab):
     assert lab.wait(id).exit_code == 4
 
 
-@pytest.mark.parametrize("session", ["", "setsid"])
-def test_what_ranks_start_ends_with_the_gang(session, lab):
-    child = f"{session} sh -c 'sleep 300 & touch child-$RANK; sleep 300'"
-    start = f"{child} & while [ ! -e child-$RANK ]; do sleep 0.01; done; touch started-$RANK"
+def test_what_ranks_start_ends_with_the_gang(lab):
+    """What stays in the rank's session and what leaves it."""
+    children = [f"{away} sh -c 'sleep 300 & touch {away or 'here'}-$RANK; sleep 300'" for away in ("", "setsid")]
+    wait = "while [ ! -e here-$RANK ] || [ ! -e setsid-$RANK ]; do sleep 0.01; done"
+    start = f"{children[0]} & {children[1]} & {wait}; touch started-$RANK"
     ends = {"well": "true", "badly": "exit 3", "killed": "kill -9 $$", "never": FOREVER}
     ids = {name: lab.submit(name, f"{start}; {end}", processes=2) for name, end in ends.items()}
     for rank in (0, 1):
         lab.wait_file("never", f"started-{rank}")
-    lab.wait_for(lambda: len(lab.left()) >= 6)
+    lab.wait_for(lambda: len(lab.left()) >= 10)
     lab.runner.cancel(ids["never"])
     assert all(lab.wait(id).state is not JobState.LOST for id in ids.values())
     lab.wait_nothing_left()

@@ -1,8 +1,4 @@
-"""Many tiny jobs that end in every way, and trainers whose ranks are killed in mid-step: nothing is left behind.
-
-What others do on this machine meanwhile is not counted: a port or a file in shared memory that a process which is none
-of ours holds is none of ours.
-"""
+"""Many tiny jobs that end in every way, and trainers whose ranks are killed in mid-step: no process is left behind."""
 
 from __future__ import annotations
 
@@ -13,7 +9,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 import pytest
 from jobs import children, wait_steps
@@ -136,56 +131,8 @@ def strike(lab, trial: Trial) -> None:
         lab.runner.cancel(trial.name)
 
 
-def shared_memory() -> set[str]:
-    return set(os.listdir("/dev/shm"))
-
-
-def held(pid: int) -> set[str]:
-    """What a process has open or mapped, as the kernel names it."""
-    found: set[str] = set()
-    with suppress(OSError):
-        for link in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(OSError):
-                found.add(str(link.readlink()))
-    with suppress(OSError):
-        found |= {line.split(maxsplit=5)[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()}
-    return found
-
-
-def listening() -> set[str]:
-    """The listening TCP sockets of this machine, as `held` names them."""
-    found = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with suppress(OSError):
-            rows = [line.split() for line in Path(table).read_text().splitlines()[1:]]
-            found |= {f"socket:[{row[9]}]" for row in rows if row[3] == "0A"}
-    return found
-
-
-def left_behind(lab, memory_before: set[str], ports_before: set[str]) -> list[str]:
-    """New files in shared memory and new listening sockets that no stranger holds."""
-    ours = {os.getpid(), *lab.servers(), *lab.left()}
-    strangers = [int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) not in ours]
-    theirs = set().union(*map(held, strangers))
-    new = {f"/dev/shm/{name}" for name in shared_memory() - memory_before} | (listening() - ports_before)
-    return sorted(name for name in new if not any(name in word for word in theirs))
-
-
-def assert_nothing_left_behind(lab, memory_before: set[str], ports_before: set[str]) -> None:
-    assert lab.left() == []
-    # Strangers come and go: what is theirs is gone, or held by them, at one of several looks.
-    looks = []
-    for _ in range(5):
-        looks.append(set(left_behind(lab, memory_before, ports_before)))
-        if not looks[-1]:
-            break
-        time.sleep(0.5)
-    assert not set.intersection(*looks)
-
-
 @pytest.mark.parametrize("jobs", [pytest.param(80, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.long)])
 def test_many_jobs_end_as_they_were_made_to_and_leave_nothing(local, jobs):
-    memory_before, ports_before = shared_memory(), listening()
     local.runner = local.open(slots=SLOTS)
     chance = random.Random(200)
     waiting: dict[str, Trial] = {}
@@ -211,7 +158,7 @@ def test_many_jobs_end_as_they_were_made_to_and_leave_nothing(local, jobs):
     assert {status.state for status in ended.values()} == {
         *(JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.TIMED_OUT)
     }
-    assert_nothing_left_behind(local, memory_before, ports_before)
+    assert local.left() == []
     # Every job is what it was, and its ranks' children are gone although no rank lived to end them.
     assert local.runner.poll(list(ended)) == ended
     families = [pids(local, name, rank) for name in ended for rank in (0, 1)]
@@ -240,7 +187,6 @@ IN_A_STEP = {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}
     ],
 )
 def test_a_trainer_whose_random_rank_is_killed_in_mid_step_is_gone_at_once_and_names_it(local, layouts):
-    memory_before, ports_before = shared_memory(), listening()
     chance, silent = random.Random(5), 0
     endless = {"max_warmup_steps": 1, "min_steps": 10**7, "max_steps": 10**7, "max_seconds": 10**6}
     workload = TorchWorkload({"measuring": endless})
@@ -266,4 +212,4 @@ def test_a_trainer_whose_random_rank_is_killed_in_mid_step_is_gone_at_once_and_n
         assert all(witness.echo for witness in witnesses), witnesses
         assert {witness.phase for witness in witnesses} <= IN_A_STEP, witnesses
     assert silent <= 1  # the peers have half a second to say what they saw, which can be short on a busy machine
-    assert_nothing_left_behind(local, memory_before, ports_before)
+    assert local.left() == []

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from meshtune.runners.base import JobSpec, Start
-from meshtune.runners.batch.records import Surroundings
+from meshtune.runners.batch.script import SubmitHost
 from meshtune.runners.pbs.script import PbsOptions, render, render_script
 from meshtune.search_spaces.checks import InvalidValue
 
 GOLDEN = Path(__file__).parent / "golden"
-AROUND = Surroundings(python="/soft/venv/bin/python", environment={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"})
+AROUND = SubmitHost(python="/soft/venv/bin/python", environment={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"})
 AURORA = {
     "queue": "debug",
     "project": "Aurora_deployment",

@@ -1,4 +1,4 @@
-"""The Slurm that tests run against is a real one, of several nodes, and ends with all its processes."""
+"""The Slurm that tests run against ends with all its processes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,6 @@ import slurm_lab
 from jobs import alive, processes_where, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.slurm]
-
-
-def test_the_lab_runs_a_job_on_two_nodes(slurm, tmp_path):
-    script = "#!/bin/sh\nsrun --ntasks-per-node=1 sh -c 'echo $SLURMD_NODENAME'\n"
-    output = tmp_path / "output"
-    id = slurm.run("sbatch", "--parsable", "--nodes=2", f"--output={output}", input=script).strip()
-    slurm.wait_job(id)
-    assert sorted(output.read_text().split()) == ["n0", "n1"]
 
 
 KILLED = """

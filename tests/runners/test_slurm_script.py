@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from meshtune.runners.base import JobSpec, Start
-from meshtune.runners.batch.records import Surroundings
+from meshtune.runners.batch.script import SubmitHost
 from meshtune.runners.slurm.script import SlurmOptions, minutes, options_for, render, render_script
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
 GOLDEN = Path(__file__).parent / "golden"
-AROUND = Surroundings(python="/soft/venv/bin/python", environment={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"})
+AROUND = SubmitHost(python="/soft/venv/bin/python", environment={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"})
 SITE = {
     "partition": "gpu,gpu-long",
     "account": "physics",

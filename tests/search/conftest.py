@@ -16,8 +16,8 @@ from meshtune.search_spaces.physics.estimates import Training
 from meshtune.search_spaces.physics.framework_profiles import MEGATRON_DEEPSPEED
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.search_spaces.space_context import Capabilities, Setting
-from meshtune.tuner.search.base import Search, Seen, Task
+from meshtune.search_spaces.space_context import Capabilities, SpaceContext
+from meshtune.tuner.search.base import Observation, Search, Task
 
 DEVICE = DeviceSpec(
     name="toy",
@@ -46,12 +46,12 @@ def make_space(nodes: int, batch: int | None, bounds: Bounds) -> Space:
         node_link=LinkSpec(latency_s=3e-6, bandwidth_bytes_per_s=2.4e11),
         network_link=LinkSpec(latency_s=5e-6, bandwidth_bytes_per_s=2.5e10),
     )
-    return Space(bounds, Setting(model=MODEL, cluster=cluster, global_batch_size=batch, capabilities=ABLE))
+    return Space(bounds, SpaceContext(model=MODEL, cluster=cluster, global_batch_size=batch, capabilities=ABLE))
 
 
 def task_of(space: Space, **more: Any) -> Task:
     """The task of finding the best plan of the space."""
-    training = Training(space.setting.model, space.setting.cluster, MEGATRON_DEEPSPEED)
+    training = Training(space.context.model, space.context.cluster, MEGATRON_DEEPSPEED)
     return Task(space=space, training=training, **more)
 
 
@@ -84,11 +84,11 @@ class Landscape:
         update = 0.1 / (plan.tp * plan.pp) / (plan.dp if plan.zero_stage else 1)
         return 100_000.0 / (compute + tensor + bubble + reduce + update)
 
-    def measure(self, plan: Plan) -> Seen:
+    def measure(self, plan: Plan) -> Observation:
         if self.memory_gib(plan) > CAPACITY_GIB:
-            return Seen(plan=plan, verdict=Verdict.OOM)
+            return Observation(plan=plan, verdict=Verdict.OOM)
         score = self.tokens_per_s(plan)
-        return Seen(plan=plan, verdict=Verdict.OK, score=score, step_time_s=512 * MODEL.seq_len / score)
+        return Observation(plan=plan, verdict=Verdict.OK, score=score, step_time_s=512 * MODEL.seq_len / score)
 
     @property
     def best(self) -> float:
@@ -97,7 +97,7 @@ class Landscape:
     def trials_to(self, share: float, search: Search, limit: int) -> int:
         """How many trials one after the other, failed ones included, until `share` of the best is reached."""
         goal = share * self.best
-        seen: list[Seen] = []
+        seen: list[Observation] = []
         while len(seen) < limit:
             (plan,) = search.ask(task_of(self.space), seen, 1).plans
             seen.append(self.measure(plan))

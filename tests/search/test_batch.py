@@ -12,15 +12,14 @@ from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.columns import FloatColumn
 from meshtune.search_spaces.plan import Recompute
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.tuner.search.base import Seen, Task
-from meshtune.tuner.search.physics.batch import Batch
+from meshtune.tuner.search.base import Observation, Task
+from meshtune.tuner.search.physics.batch import Batch, Weighing, moments_of
 from meshtune.tuner.search.physics.belief import Belief, PhysicsOptions, believe
 from meshtune.tuner.search.physics.catalogue import Catalogue
 from meshtune.tuner.search.physics.gaussian import condition
 from meshtune.tuner.search.physics.history import read_trials
 from meshtune.tuner.search.physics.prior import Rows, rows_of, stack
 from meshtune.tuner.search.physics.speed import NOISE, Speeds, points_of
-from meshtune.tuner.search.physics.weighing import Weighing, moments_of
 
 UNDER_WAY = 3
 
@@ -31,21 +30,21 @@ def small(make: Callable[[int, int | None, Bounds], Space], task: Callable[..., 
     return task(make(4, 128, Bounds(micro_batch_size=(1, 2, 4, 8), recompute=tuple(Recompute), zero_stage=(0, 1))))
 
 
-def history(task: Task, measured: int, under_way: int = UNDER_WAY) -> list[Seen]:
+def history(task: Task, measured: int, under_way: int = UNDER_WAY) -> list[Observation]:
     """Plans at random that take what the physics says, and some noise; the last ones are under way."""
     random = np.random.default_rng(4)
     rows = rows_of(task.training, task.space.columns)
-    seen: list[Seen] = []
+    seen: list[Observation] = []
     for at in random.choice(len(rows), measured + under_way, replace=False).tolist():
         logs = np.array([rows.log_step[at] + rows.log_tokens[at], rows.log_peak[at]])
         step, peak = np.exp(logs + random.normal(0, 0.1, 2))
         fits = peak < task.training.cluster.device.memory_bytes
-        ok = Seen(plan=task.space[at], verdict=Verdict.OK, score=1 / step, step_time_s=step, peak_bytes=peak)
-        seen.append(ok if fits else Seen(plan=task.space[at], verdict=Verdict.OOM))
-    return [*seen[:measured], *(Seen(plan=one.plan) for one in seen[measured:])]
+        ok = Observation(plan=task.space[at], verdict=Verdict.OK, score=1 / step, step_time_s=step, peak_bytes=peak)
+        seen.append(ok if fits else Observation(plan=task.space[at], verdict=Verdict.OOM))
+    return [*seen[:measured], *(Observation(plan=one.plan) for one in seen[measured:])]
 
 
-def belief_of(task: Task, seen: Sequence[Seen]) -> tuple[Batch, Belief]:
+def belief_of(task: Task, seen: Sequence[Observation]) -> tuple[Batch, Belief]:
     """A batch of all plans that were not chosen, and what it believes."""
     trials = read_trials(task, seen, Catalogue(task, rows_of))
     belief = believe(trials, PhysicsOptions())

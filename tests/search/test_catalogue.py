@@ -13,7 +13,7 @@ from meshtune.search_spaces.columns import Columns, columns_of
 from meshtune.search_spaces.physics.estimates import Training
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.tuner.search.base import Past, Task
+from meshtune.tuner.search.base import PastCampaign, Task
 from meshtune.tuner.search.physics import catalogue as module
 from meshtune.tuner.search.physics.catalogue import Catalogue
 from meshtune.tuner.search.physics.prior import Rows, rows_of
@@ -79,7 +79,7 @@ def test_plans_of_earlier_campaigns_are_what_the_physics_says_of_them_there(
 ) -> None:
     larger = task(space).training
     larger = replace(larger, cluster=replace(larger.cluster, nodes=2))
-    past = tuple(Past(training=training, seen=()) for training in (task(space).training, larger))
+    past = tuple(PastCampaign(training=training, seen=()) for training in (task(space).training, larger))
     warm = task(space, past=past)
     catalogue, plans = Catalogue(warm, counting), [space[5], space[6]]
     for _ in range(2):
@@ -92,7 +92,7 @@ def test_plans_of_earlier_campaigns_are_what_the_physics_says_of_them_there(
 def test_a_large_space_has_slopes_only_for_the_plans_that_are_asked_for(
     space: Space, task: Callable[..., Task], monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(module, "MOST_SLOPED", len(space) - 1)
+    monkeypatch.setattr(module, "MAX_SLOPED", len(space) - 1)
     catalogue, plans = Catalogue(task(space), rows_of), [space[8], space[1]]
     assert catalogue.legal.step_slopes.shape == (len(space), 0)
     assert same(catalogue.rows(plans), plainly(task(space), plans))

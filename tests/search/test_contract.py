@@ -17,7 +17,7 @@ from meshtune.search_spaces.physics.estimates import Training
 from meshtune.search_spaces.physics.framework_profiles import MEGATRON_DEEPSPEED
 from meshtune.search_spaces.plan import Plan, Recompute
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.tuner.search.base import Search, Seen, Task
+from meshtune.tuner.search.base import Observation, Search, Task
 from meshtune.tuner.search.registry import SEARCHES, create_search
 
 KINDS = sorted(SEARCHES)
@@ -32,8 +32,8 @@ class Asked:
 
     search: Search
 
-    def ask(self, space: Space, seen: Sequence[Seen], n: int) -> list[Plan]:
-        training = Training(space.setting.model, space.setting.cluster, MEGATRON_DEEPSPEED)
+    def ask(self, space: Space, seen: Sequence[Observation], n: int) -> list[Plan]:
+        training = Training(space.context.model, space.context.cluster, MEGATRON_DEEPSPEED)
         return self.search.ask(Task(space=space, training=training), seen, n).plans
 
 
@@ -41,15 +41,15 @@ def search_of(kind: str, seed: int = 0) -> Asked:
     return Asked(create_search(kind, seed=seed, options={}))
 
 
-def outcome(plan: Plan) -> Seen:
+def outcome(plan: Plan) -> Observation:
     """Larger micro-batches are faster, until they do not fit."""
     if plan.micro_batch_size * plan.pp > 16:
-        return Seen(plan=plan, verdict=Verdict.OOM)
+        return Observation(plan=plan, verdict=Verdict.OOM)
     score = 100.0 * plan.micro_batch_size / plan.pp + plan.tp
-    return Seen(plan=plan, verdict=Verdict.OK, score=score, step_time_s=100.0 / score)
+    return Observation(plan=plan, verdict=Verdict.OK, score=score, step_time_s=100.0 / score)
 
 
-def history_of(space: Space, n: int) -> list[Seen]:
+def history_of(space: Space, n: int) -> list[Observation]:
     indexes = np.random.default_rng(7).permutation(len(space))[:n]
     return [outcome(space[int(index)]) for index in indexes]
 
@@ -84,7 +84,7 @@ def test_another_seed_gives_other_plans(kind: str, told: int, space: Space) -> N
 @pytest.mark.parametrize("batch", [1, 5])
 def test_an_exhausted_space_was_visited_once_and_gives_nothing(kind: str, batch: int, make: MakeSpace) -> None:
     space = make(1, 16, Bounds(tp=(1, 2), zero_stage=(0, 1), micro_batch_size=(1, 2)))
-    search, seen = search_of(kind), list[Seen]()
+    search, seen = search_of(kind), list[Observation]()
     while plans := search.ask(space, seen, batch):
         seen += [outcome(plan) for plan in plans]
         assert len(seen) <= len(space)
@@ -104,7 +104,7 @@ def test_workers_that_ask_one_after_the_other_get_different_plans(kind: str, tol
     for _ in range(6):
         (plan,) = search.ask(space, seen, 1)
         assert plan not in {one.plan for one in seen}
-        seen.append(Seen(plan=plan))
+        seen.append(Observation(plan=plan))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -112,7 +112,7 @@ def test_workers_that_ask_one_after_the_other_get_different_plans(kind: str, tol
     "verdict", [verdict for verdict in Verdict if verdict is not Verdict.OK], ids=lambda verdict: verdict.value
 )
 def test_a_history_without_a_success_still_gives_plans(kind: str, verdict: Verdict, space: Space) -> None:
-    seen = [Seen(plan=plan, verdict=verdict) for plan in space[:20]]
+    seen = [Observation(plan=plan, verdict=verdict) for plan in space[:20]]
     plans = search_of(kind).ask(space, seen, 3)
     assert len(set(plans) - {one.plan for one in seen}) == 3
 
@@ -120,7 +120,7 @@ def test_a_history_without_a_success_still_gives_plans(kind: str, verdict: Verdi
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_lost_or_cancelled_plan_is_not_proposed_again(kind: str, make: MakeSpace) -> None:
     space = make(1, 16, Bounds(tp=(1, 2), zero_stage=(0, 1), micro_batch_size=(1, 2)))
-    gone = [Seen(plan=space[0], verdict=Verdict.LOST), Seen(plan=space[1], verdict=Verdict.CANCELLED)]
+    gone = [Observation(plan=space[0], verdict=Verdict.LOST), Observation(plan=space[1], verdict=Verdict.CANCELLED)]
     plans = search_of(kind).ask(space, [*gone, *map(outcome, space[2:5])], len(space))
     assert set(plans) == set(space[5:])
 
@@ -138,8 +138,8 @@ def test_seen_plans_outside_of_the_space_are_tolerated(kind: str, space: Space) 
     assert not any(plan in space for plan in outside)
     seen = [
         *inside,
-        *(Seen(plan=plan, verdict=Verdict.OK, score=5.0, step_time_s=20.0) for plan in outside),
-        Seen(plan=outside[0]),
+        *(Observation(plan=plan, verdict=Verdict.OK, score=5.0, step_time_s=20.0) for plan in outside),
+        Observation(plan=outside[0]),
     ]
     plans = search_of(kind).ask(space, seen, 4)
     assert len(set(plans)) == 4
@@ -187,7 +187,9 @@ def test_asking_leaves_no_file_and_no_trace_in_the_process(
 def test_a_score_that_is_no_number_is_passed_over(kind: str, space: Space) -> None:
     seen = history_of(space, 30)
     seen.append(
-        Seen(plan=search_of(kind).ask(space, seen, 1)[0], verdict=Verdict.OK, score=float("nan"), step_time_s=1.0)
+        Observation(
+            plan=search_of(kind).ask(space, seen, 1)[0], verdict=Verdict.OK, score=float("nan"), step_time_s=1.0
+        )
     )
     (plan,) = search_of(kind).ask(space, seen, 1)
     assert plan not in {one.plan for one in seen}

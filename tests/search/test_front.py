@@ -5,8 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshtune.tuner.search.physics.hypervolume import added_area, dominated_area, front_of
-from meshtune.tuner.search.physics.pareto import Outlook, chance_of_growth, log_expected_growth, measured_front
+from meshtune.tuner.search.physics.hypervolume import (
+    Outlook,
+    added_area,
+    chance_of_growth,
+    dominated_area,
+    front_of,
+    log_expected_growth,
+    measured_front,
+)
 
 REFERENCE = np.array([1.0, 1.0])
 

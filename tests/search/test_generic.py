@@ -13,7 +13,7 @@ import pytest
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Plan, Recompute
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.tuner.search.base import SearchMisconfigured, Seen, Task
+from meshtune.tuner.search.base import Observation, SearchMisconfigured, Task
 from meshtune.tuner.search.registry import create_search
 
 GIB = 2**30
@@ -48,7 +48,7 @@ def test_the_gaussian_process_gives_distinct_legal_unseen_plans_and_the_same_one
 def test_the_gaussian_process_keeps_away_from_plans_under_way(small: Space, task: Callable[..., Task]) -> None:
     seen = [conflicting(plan) for plan in small[::6]]
     (first,) = gp().ask(task(small), seen, 1).plans
-    (second,) = gp().ask(task(small), [*seen, Seen(plan=first)], 1).plans
+    (second,) = gp().ask(task(small), [*seen, Observation(plan=first)], 1).plans
     assert second not in {first, *(one.plan for one in seen)}
 
 
@@ -56,21 +56,21 @@ def test_the_gaussian_process_visits_every_plan_of_a_space_once(
     make: Callable[[int, int | None, Bounds], Space], task: Callable[..., Task]
 ) -> None:
     space = make(1, 16, Bounds(tp=(1, 2), zero_stage=(0, 1), micro_batch_size=(1, 2)))
-    seen = list[Seen]()
+    seen = list[Observation]()
     while plans := gp().ask(task(space), seen, 3).plans:
-        seen += [Seen(plan=plan, verdict=Verdict.OK, score=1.0 + plan.tp) for plan in plans]
+        seen += [Observation(plan=plan, verdict=Verdict.OK, score=1.0 + plan.tp) for plan in plans]
     assert sorted(one.plan.key for one in seen) == sorted(plan.key for plan in space)
 
 
 def test_the_gaussian_process_finds_the_peak_of_a_smooth_hill(small: Space, task: Callable[..., Task]) -> None:
     # Score falls off around one plan; the acquisition on every plan comes to it within a few trials.
-    def hill(plan: Plan) -> Seen:
+    def hill(plan: Plan) -> Observation:
         off = abs(plan.tp.bit_length() - 2) + abs(plan.micro_batch_size.bit_length() - 3) + (plan.zero_stage == 0)
-        return Seen(plan=plan, verdict=Verdict.OK, score=10.0 - off - (plan.recompute is not Recompute.NONE))
+        return Observation(plan=plan, verdict=Verdict.OK, score=10.0 - off - (plan.recompute is not Recompute.NONE))
 
     best = max(hill(plan).score or 0.0 for plan in small)
     for seed in range(2):
-        seen = list[Seen]()
+        seen = list[Observation]()
         while not any(one.score == best for one in seen):
             seen.append(hill(gp(seed).ask(task(small), seen, 1).plans[0]))
         assert len(seen) <= 20
@@ -83,7 +83,7 @@ def test_without_torch_only_the_gaussian_process_is_refused(monkeypatch: pytest.
     create_search("optuna", seed=0, options={"sampler": "tpe"})
 
 
-def hypervolume(seen: Sequence[Seen]) -> float:
+def hypervolume(seen: Sequence[Observation]) -> float:
     """What the measured plans dominate of score times memory left over of 40 GiB."""
     area, reached = 0.0, 0.0
     known = [(one.score, 40.0 - one.peak_bytes / GIB) for one in seen if one.score is not None and one.peak_bytes]
@@ -93,14 +93,14 @@ def hypervolume(seen: Sequence[Seen]) -> float:
     return area
 
 
-def conflicting(plan: Plan) -> Seen:
+def conflicting(plan: Plan) -> Observation:
     """Larger micro-batches are faster and fuller, up to running out; all else has one best value for both."""
     share = log2(plan.micro_batch_size) / 4
     off = 1 + 0.1 * abs(log2(plan.tp) - 1) + 0.2 * (plan.recompute is not Recompute.NONE) + 0.1 * (plan.zero_stage == 0)
     peak_bytes = (4 + 30 * share) * off * GIB
     if peak_bytes > 40 * GIB:
-        return Seen(plan=plan, verdict=Verdict.OOM)
-    return Seen(plan=plan, verdict=Verdict.OK, score=1000 * (0.2 + 0.8 * share) / off, peak_bytes=peak_bytes)
+        return Observation(plan=plan, verdict=Verdict.OOM)
+    return Observation(plan=plan, verdict=Verdict.OK, score=1000 * (0.2 + 0.8 * share) / off, peak_bytes=peak_bytes)
 
 
 @pytest.mark.parametrize(("kind", "options"), SEARCHES)
@@ -110,7 +110,7 @@ def test_a_pareto_search_dominates_more_than_random_and_than_one_for_the_score_a
     def dominated(kind: str, options: dict[str, Any], pareto: bool) -> float:
         areas = []
         for seed in range(6):
-            search, seen = create_search(kind, seed=seed, options=options), list[Seen]()
+            search, seen = create_search(kind, seed=seed, options=options), list[Observation]()
             for _ in range(25):
                 seen.append(conflicting(search.ask(task(small, pareto=pareto), seen, 1).plans[0]))
             areas.append(hypervolume(seen))

@@ -12,7 +12,7 @@ import pytest
 
 from meshtune.search_spaces.plan import Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.tuner.search.base import Seen, Task
+from meshtune.tuner.search.base import Observation, Task
 from meshtune.tuner.search.registry import create_search
 
 SEEDS = range(10)
@@ -42,7 +42,7 @@ def test_an_ask_takes_a_few_seconds_of_cpu_at_most_at_100_observations_of_2000_p
     )
     space = make(8, 512, bounds)
     assert len(space) > 2000
-    seen: list[Seen] = [
+    seen: list[Observation] = [
         landscape.measure(space[int(index)]) for index in np.random.default_rng(0).permutation(2000)[:100]
     ]
     search = create_search(kind, seed=0, options={})

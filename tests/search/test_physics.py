@@ -24,9 +24,9 @@ from meshtune.search_spaces.physics.timing import time_parts
 from meshtune.search_spaces.physics.unknown_speeds import missing
 from meshtune.search_spaces.plan import Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.tuner.search.base import Past, Search, Seen, Task
+from meshtune.tuner.search.base import Observation, PastCampaign, Search, Task
 from meshtune.tuner.search.physics.belief import PhysicsOptions
-from meshtune.tuner.search.physics.pruning import surely_out_of_memory
+from meshtune.tuner.search.physics.feasibility import surely_out_of_memory
 from meshtune.tuner.search.physics.search import PhysicsSearch
 
 GIB = 2**30
@@ -58,20 +58,20 @@ class World:
     def best(self) -> float:
         return float(self.score[self.fits].max())
 
-    def see(self, index: int) -> Seen:
+    def see(self, index: int) -> Observation:
         plan, step = self.task.space[index], float(self.step_s[index])
         if not self.fits[index]:
-            return Seen(plan=plan, verdict=Verdict.OOM)
+            return Observation(plan=plan, verdict=Verdict.OOM)
         peak, score = float(self.peak_bytes[index]), float(self.score[index])
-        return Seen(plan=plan, verdict=Verdict.OK, score=score, step_time_s=step, peak_bytes=peak)
+        return Observation(plan=plan, verdict=Verdict.OK, score=score, step_time_s=step, peak_bytes=peak)
 
-    def some(self, count: int, seed: int = 0) -> list[Seen]:
+    def some(self, count: int, seed: int = 0) -> list[Observation]:
         order = np.random.default_rng(seed).permutation(len(self.task.space))[:count]
         return [self.see(int(index)) for index in order]
 
-    def played(self, search: Search, limit: int, n: int = 1) -> list[Seen]:
+    def played(self, search: Search, limit: int, n: int = 1) -> list[Observation]:
         """The trials, n at a time, until one comes near the best."""
-        seen: list[Seen] = []
+        seen: list[Observation] = []
         while len(seen) < limit:
             seen += [self.see(self.task.space.index_of(plan)) for plan in search.ask(self.task, seen, n).plans]
             if max((one.score or 0.0) for one in seen[-n:]) >= NEAR * self.best:
@@ -154,11 +154,11 @@ def test_a_wrong_prior_is_found_out(small: Task) -> None:
 
 
 def test_each_part_of_what_is_believed_pays(large: Task, small: Task) -> None:
-    def trials(task: Task, seeds: tuple[int, ...], **off: bool) -> list[Seen]:
+    def trials(task: Task, seeds: tuple[int, ...], **off: bool) -> list[Observation]:
         search = [PhysicsSearch(seed, PhysicsOptions(**off)) for seed in seeds]
         return [one for seed, it in zip(seeds, search, strict=True) for one in hidden(task, seed).played(it, 15)]
 
-    def failed(seen: list[Seen]) -> int:
+    def failed(seen: list[Observation]) -> int:
         return sum(one.verdict is Verdict.OOM for one in seen)
 
     assert len(trials(small, (0, 1, 2, 3))) < 0.6 * len(trials(small, (0, 1, 2, 3), prior=False))
@@ -190,13 +190,13 @@ def test_plans_under_way_are_not_asked_again_and_neither_are_their_twins(large: 
     batch = PhysicsSearch(0).ask(large, seen, 6).plans
     worker_by_worker = list(seen)
     for _ in range(6):
-        worker_by_worker.append(Seen(plan=PhysicsSearch(0).ask(large, worker_by_worker, 1).plans[0]))
+        worker_by_worker.append(Observation(plan=PhysicsSearch(0).ask(large, worker_by_worker, 1).plans[0]))
     plans = [one.plan for one in worker_by_worker[5:]]
     assert len(set(plans)) == 6
     assert len(set(plans) & set(batch)) >= 4  # the same reckoning, plan by plan; only what is alike is drawn otherwise
     # Lost plans are not asked again either, but nothing is expected of them any more.
     under_way, lost = (
-        PhysicsSearch(0).ask(large, [*seen, *(Seen(plan=plan, verdict=verdict) for plan in plans)], 1).choices[0]
+        PhysicsSearch(0).ask(large, [*seen, *(Observation(plan=plan, verdict=verdict) for plan in plans)], 1).choices[0]
         for verdict in (None, Verdict.LOST)
     )
     assert under_way.expectation is not None
@@ -206,7 +206,7 @@ def test_plans_under_way_are_not_asked_again_and_neither_are_their_twins(large: 
 
 def test_what_surely_runs_out_of_memory_comes_last_but_not_never(small: Task) -> None:
     tight = with_memory(small, 8)
-    world, seen = hidden(tight, 2), list[Seen]()
+    world, seen = hidden(tight, 2), list[Observation]()
     ran_out = [one for one in world.some(len(tight.space)) if one.verdict is Verdict.OOM]
     seen = sorted(ran_out, key=lambda one: (one.plan.micro_batch_size, one.plan.key))[:12]
     doomed = surely_out_of_memory(tight.space.columns, [one.plan for one in seen])
@@ -223,7 +223,7 @@ def test_a_plan_outside_of_the_space_teaches(small: Task) -> None:
     assert outside not in small.space
     untold = PhysicsSearch(0).ask(small, [], 1).choices[0].expectation
     step = 3 * float(known(small, DEFAULTS).step_s[0])
-    seen = [Seen(plan=outside, verdict=Verdict.OK, score=1.0, step_time_s=step)]
+    seen = [Observation(plan=outside, verdict=Verdict.OK, score=1.0, step_time_s=step)]
     told = PhysicsSearch(0).ask(small, seen, 1).choices[0].expectation
     assert untold is not None
     assert told is not None
@@ -276,7 +276,9 @@ def test_earlier_campaigns_of_smaller_clusters_make_the_first_choice_better_the_
         """The mean share of the best speed that the first choice lacks."""
         shares = []
         for seed in range(4):
-            past = Past(training=smaller.task.training, seen=tuple(smaller.some(12, seed)), weight=weight or 1.0)
+            past = PastCampaign(
+                training=smaller.task.training, seen=tuple(smaller.some(12, seed)), weight=weight or 1.0
+            )
             told = replace(world.task, past=(past,) if weight else ())
             (plan,) = PhysicsSearch(seed).ask(told, [], 1).plans
             shares.append(1 - world.score[world.task.space.index_of(plan)] / world.best)
@@ -300,7 +302,7 @@ def test_a_first_look_at_many_plans_chooses_as_weighing_all_of_them_does(
 ) -> None:
     seen = hidden(large, 1).some(told)
     exact = PhysicsSearch(0).ask(large, seen, 2)
-    monkeypatch.setattr("meshtune.tuner.search.physics.catalogue.MOST_SLOPED", 500)
+    monkeypatch.setattr("meshtune.tuner.search.physics.catalogue.MAX_SLOPED", 500)
     monkeypatch.setattr("meshtune.tuner.search.physics.search.SCREENED", 60)
     screened = PhysicsSearch(0).ask(large, seen, 2)
     assert screened.plans == exact.plans

@@ -15,12 +15,12 @@ from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.constants import DEFAULTS
 from meshtune.search_spaces.physics.estimate import log_peak
 from meshtune.search_spaces.physics.estimates import Training
-from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.physics.framework_profiles import FSDP, MEGATRON_DEEPSPEED, NANOTRON, TRAINER_BFLOAT16
 from meshtune.search_spaces.plan import Plan, Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.tuner.search.base import Seen, Task
-from meshtune.tuner.search.physics.pruning import surely_out_of_memory
+from meshtune.tuner.search.base import Observation, Task
+from meshtune.tuner.search.physics.feasibility import surely_out_of_memory
 from meshtune.tuner.search.physics.search import PhysicsSearch
 
 WITNESSES = 400
@@ -58,9 +58,9 @@ def doomed_by(witness: Plan, plan: Plan) -> bool:
     "framework", [MEGATRON_DEEPSPEED, TRAINER_BFLOAT16, NANOTRON, FSDP], ids=lambda framework: framework.name
 )
 def test_a_doomed_plan_is_estimated_to_need_at_least_the_memory_of_its_witness(
-    framework: Framework, wide: Space
+    framework: FrameworkProfile, wide: Space
 ) -> None:
-    training = Training(wide.setting.model, wide.setting.cluster, framework)
+    training = Training(wide.context.model, wide.context.cluster, framework)
     peaks = [log_peak(training, wide.columns, constants) for constants in (DEFAULTS, hidden_constants(1))]
     pairs = 0
     for witness in np.random.default_rng(0).choice(len(wide), WITNESSES, replace=False).tolist():
@@ -131,7 +131,7 @@ def test_a_plan_that_crashed_dooms_none(space: Space, task: Callable[..., Task])
     assert np.count_nonzero(doomed) > 3
 
     def weighed(verdict: Verdict) -> int:
-        choices = PhysicsSearch(0).ask(task(space), [Seen(plan=witness, verdict=verdict)], len(space)).choices
+        choices = PhysicsSearch(0).ask(task(space), [Observation(plan=witness, verdict=verdict)], len(space)).choices
         assert len(choices) == len(space) - 1
         return sum(choice.expectation is not None for choice in choices)
 

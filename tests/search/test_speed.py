@@ -13,7 +13,7 @@ from meshtune.tuner.search.base import Task
 from meshtune.tuner.search.physics.prior import Rows, rows_of
 from meshtune.tuner.search.physics.speed import (
     HYPOTHESES,
-    LEAST_WEIGHT,
+    MIN_WEIGHT,
     NOISE,
     Expects,
     Speeds,
@@ -106,7 +106,7 @@ def test_what_weighs_next_to_nothing_is_left_out(few: Rows) -> None:
     speeds = learn(few, few.log_step + noise(len(few)))
     weights = [weight for weight, _, _ in speeds.kept]
     assert len(weights) < len(HYPOTHESES)
-    assert min(weights) >= LEAST_WEIGHT
+    assert min(weights) >= MIN_WEIGHT
     assert sum(weights) == pytest.approx(1.0)
 
 

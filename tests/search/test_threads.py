@@ -14,8 +14,7 @@ from meshtune.search_spaces.physics.estimates import Training
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.search.base import Task
 from meshtune.tuner.search.physics.prior import Rows, rows_of
-from meshtune.tuner.search.physics.search import PhysicsSearch
-from meshtune.tuner.search.physics.threads import one_thread
+from meshtune.tuner.search.physics.search import PhysicsSearch, one_thread
 
 
 def threads() -> list[int]:
@@ -25,7 +24,7 @@ def threads() -> list[int]:
 
 def test_the_limit_is_lifted_again_also_after_an_error() -> None:
     def fail() -> None:
-        with one_thread():
+        with one_thread:
             assert set(threads()) == {1}
             raise KeyError
 
@@ -39,7 +38,7 @@ def test_of_several_that_ask_at_once_the_last_lifts_the_limit() -> None:
     with ThreadpoolController().limit(limits=2, user_api="blas"):
         with ExitStack() as first, ExitStack() as second:
             for one in (first, second):
-                one.enter_context(one_thread())
+                one.enter_context(one_thread)
             first.close()
             assert set(threads()) == {1}
         assert set(threads()) == {2}

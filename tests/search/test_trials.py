@@ -12,21 +12,21 @@ import pytest
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Plan, Recompute
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.tuner.search.base import Past, Seen, Task
+from meshtune.tuner.search.base import Observation, PastCampaign, Task
 from meshtune.tuner.search.physics.catalogue import Catalogue
-from meshtune.tuner.search.physics.history import LEAST_PAST, MOST_OBSERVATIONS, MOST_PAST, Trials, read_trials
+from meshtune.tuner.search.physics.history import MAX_OBSERVATIONS, MAX_PAST, MIN_PAST, Trials, read_trials
 from meshtune.tuner.search.physics.prior import rows_of
 
 
-def read(task: Task, seen: Sequence[Seen]) -> Trials:
+def read(task: Task, seen: Sequence[Observation]) -> Trials:
     return read_trials(task, seen, Catalogue(task, rows_of))
 
 
-def measured(plan: Plan, step_time_s: float, **more: Any) -> Seen:
-    return Seen(plan=plan, verdict=Verdict.OK, score=1.0 / step_time_s, step_time_s=step_time_s, **more)
+def measured(plan: Plan, step_time_s: float, **more: Any) -> Observation:
+    return Observation(plan=plan, verdict=Verdict.OK, score=1.0 / step_time_s, step_time_s=step_time_s, **more)
 
 
-def many(space: Space, count: int, seed: int = 0) -> list[Seen]:
+def many(space: Space, count: int, seed: int = 0) -> list[Observation]:
     """Measured plans, each with a step time of its own; plans come more than once where there are too few."""
     steps = np.random.default_rng(seed).permutation(count) + 1.0
     return [measured(space[index % len(space)], float(step)) for index, step in enumerate(steps)]
@@ -53,8 +53,10 @@ def test_every_verdict_that_tells_of_the_plan_teaches_and_the_others_do_not(
     space: Space, task: Callable[..., Task]
 ) -> None:
     seen = [measured(space[0], 3.0, peak_bytes=2.0**33)]
-    seen += [Seen(plan=plan, verdict=verdict) for plan, verdict in zip(space[1:8], list(Verdict)[1:], strict=True)]
-    seen += [Seen(plan=space[9]), measured(space[10], 2.0)]
+    seen += [
+        Observation(plan=plan, verdict=verdict) for plan, verdict in zip(space[1:8], list(Verdict)[1:], strict=True)
+    ]
+    seen += [Observation(plan=space[9]), measured(space[10], 2.0)]
     trials = read(task(space), seen)
     told = [Verdict.OK, Verdict.OOM, Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.PRUNED, Verdict.OK]
     assert sorted(trials.tried.verdicts) == sorted(told)
@@ -74,18 +76,18 @@ def rows_of_plans(task: Task, plans: Sequence[Plan]) -> Any:
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf")])
 def test_a_broken_score_teaches_nothing(score: float, space: Space, task: Callable[..., Task]) -> None:
-    broken = Seen(plan=space[0], verdict=Verdict.OK, score=score, step_time_s=1.0, peak_bytes=1e9, held_s=9.0)
-    untimed = Seen(plan=space[1], verdict=Verdict.OK, score=5.0)
+    broken = Observation(plan=space[0], verdict=Verdict.OK, score=score, step_time_s=1.0, peak_bytes=1e9, held_s=9.0)
+    untimed = Observation(plan=space[1], verdict=Verdict.OK, score=5.0)
     trials = read(task(space), [broken, untimed, measured(space[2], 2.0)])
     assert len(trials.tried.rows) == len(trials.measured) == len(trials.own_times) == 1
-    past = Past(training=task(space).training, seen=(broken, measured(space[3], 4.0)))
+    past = PastCampaign(training=task(space).training, seen=(broken, measured(space[3], 4.0)))
     assert steps_of(task(space), read(task(space, past=(past,)), [broken]).log_times) == [4]
 
 
 def test_a_plan_outside_of_the_space_teaches_like_any_other(space: Space, task: Callable[..., Task]) -> None:
     outside = replace(space[0], recompute=Recompute.FULL)
     assert outside not in space
-    trials = read(task(space), [measured(outside, 2.0), Seen(plan=outside, verdict=Verdict.OOM)])
+    trials = read(task(space), [measured(outside, 2.0), Observation(plan=outside, verdict=Verdict.OOM)])
     assert (len(trials.measured), len(trials.best), len(trials.tried.rows)) == (1, 1, 2)
     assert list(trials.ran_out) == [outside]
 
@@ -96,11 +98,11 @@ def test_nothing_seen_is_read_as_nothing(space: Space, task: Callable[..., Task]
 
 
 def test_a_long_history_keeps_the_fastest_and_the_latest(space: Space, task: Callable[..., Task]) -> None:
-    count, third = 5 * MOST_OBSERVATIONS, MOST_OBSERVATIONS // 3
+    count, third = 5 * MAX_OBSERVATIONS, MAX_OBSERVATIONS // 3
     seen = many(space, count)
     trials = read(task(space), seen)
     kept = steps_of(task(space), trials.log_times)
-    assert len(kept) == len(trials.tried.rows) == MOST_OBSERVATIONS
+    assert len(kept) == len(trials.tried.rows) == MAX_OBSERVATIONS
     assert set(range(1, third + 1)) <= set(kept)
     assert kept[-third:] == [round(one.step_time_s or 0.0) for one in seen[-third:]]
     others = sorted(set(kept[:-third]) - set(range(1, third + 1)))
@@ -109,7 +111,7 @@ def test_a_long_history_keeps_the_fastest_and_the_latest(space: Space, task: Cal
 
 
 def test_a_short_history_is_kept_whole(space: Space, task: Callable[..., Task]) -> None:
-    seen = many(space, MOST_OBSERVATIONS)
+    seen = many(space, MAX_OBSERVATIONS)
     trials = read(task(space), seen)
     assert steps_of(task(space), trials.log_times) == [round(one.step_time_s or 0.0) for one in seen]
 
@@ -120,12 +122,12 @@ def test_a_short_history_is_kept_whole(space: Space, task: Callable[..., Task]) 
 def test_failures_take_up_to_a_third_of_what_is_kept_or_what_is_left_over(
     timed: int, failed: int, kept: int, space: Space, task: Callable[..., Task]
 ) -> None:
-    seen = many(space, timed) + [Seen(plan=space[i % len(space)], verdict=Verdict.OOM) for i in range(failed)]
+    seen = many(space, timed) + [Observation(plan=space[i % len(space)], verdict=Verdict.OOM) for i in range(failed)]
     order = np.random.default_rng(1).permutation(len(seen))
     trials = read(task(space), [seen[int(index)] for index in order])
     assert len(trials.measured) == kept
-    assert len(trials.tried.rows) == MOST_OBSERVATIONS
-    assert list(trials.tried.verdicts).count(Verdict.OOM) == MOST_OBSERVATIONS - kept
+    assert len(trials.tried.rows) == MAX_OBSERVATIONS
+    assert list(trials.tried.verdicts).count(Verdict.OOM) == MAX_OBSERVATIONS - kept
     assert len(trials.ran_out) == failed
 
 
@@ -133,21 +135,21 @@ def test_earlier_campaigns_share_what_is_kept_of_them_and_each_keeps_some(
     space: Space, task: Callable[..., Task]
 ) -> None:
     training = task(space).training
-    past = tuple(Past(training=training, seen=tuple(many(space, 150, seed))) for seed in range(4))
+    past = tuple(PastCampaign(training=training, seen=tuple(many(space, 150, seed))) for seed in range(4))
     trials = read(task(space, past=past), many(space, 10))
-    assert [np.count_nonzero(trials.measured.campaign == number) for number in range(5)] == [10, *[MOST_PAST // 4] * 4]
+    assert [np.count_nonzero(trials.measured.campaign == number) for number in range(5)] == [10, *[MAX_PAST // 4] * 4]
     trials = read(task(space, past=past * 5), [])
-    assert np.bincount(trials.measured.campaign.astype(int)).tolist() == [0, *[LEAST_PAST] * 20]
+    assert np.bincount(trials.measured.campaign.astype(int)).tolist() == [0, *[MIN_PAST] * 20]
 
 
 def test_earlier_campaigns_count_as_much_as_they_weigh_and_are_no_ones_best(
     space: Space, task: Callable[..., Task], make: Callable[[int, int | None, Bounds], Space]
 ) -> None:
     larger = task(make(2, 16, Bounds()))
-    failed = Seen(plan=larger.space[1], verdict=Verdict.OOM)
+    failed = Observation(plan=larger.space[1], verdict=Verdict.OOM)
     past = (
-        Past(training=larger.training, seen=(measured(larger.space[0], 1e-3), failed), weight=0.25),
-        Past(training=task(space).training, seen=(measured(space[3], 2e-3),), weight=0.5),
+        PastCampaign(training=larger.training, seen=(measured(larger.space[0], 1e-3), failed), weight=0.25),
+        PastCampaign(training=task(space).training, seen=(measured(space[3], 2e-3),), weight=0.5),
     )
     trials = read(task(space, past=past), [measured(space[0], 1.0)])
     assert trials.weights.tolist() == [1.0, 0.25, 0.5]
@@ -176,7 +178,7 @@ def test_a_first_look_keeps_few_and_no_doubt_of_constants(space: Space, task: Ca
 
 def test_the_cost_of_a_trial_is_read_from_what_trials_held(space: Space, task: Callable[..., Task]) -> None:
     seen = [measured(space[i], step, held_s=60.0 + 10.0 * step) for i, step in enumerate((1.0, 2.0, 5.0))]
-    seen += [Seen(plan=space[5], verdict=Verdict.OOM, held_s=32.0), measured(space[6], 3.0)]
-    seen += [Seen(plan=space[7], verdict=Verdict.LOST, held_s=1e5), Seen(plan=space[8])]
+    seen += [Observation(plan=space[5], verdict=Verdict.OOM, held_s=32.0), measured(space[6], 3.0)]
+    seen += [Observation(plan=space[7], verdict=Verdict.LOST, held_s=1e5), Observation(plan=space[8])]
     cost = read(task(space), seen).cost
     assert (cost.startup_s, cost.steps, cost.failed_s) == pytest.approx((60.0, 10.0, 32.0))

@@ -12,15 +12,15 @@ import pytest
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Recompute
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.tuner.search.base import Seen, Task
+from meshtune.tuner.search.base import Observation, Task
 from meshtune.tuner.search.physics.acquisition import EQUAL, Cost
+from meshtune.tuner.search.physics.batch import Weighing
 from meshtune.tuner.search.physics.belief import PhysicsOptions, believe
 from meshtune.tuner.search.physics.catalogue import Catalogue
 from meshtune.tuner.search.physics.history import read_trials
 from meshtune.tuner.search.physics.hypervolume import dominated_area, front_of
 from meshtune.tuner.search.physics.prior import Rows, rows_of, stack
 from meshtune.tuner.search.physics.search import PhysicsSearch
-from meshtune.tuner.search.physics.weighing import Weighing
 
 SPREAD = 0.08
 
@@ -38,25 +38,25 @@ def rows(small: Task) -> Rows:
 
 
 @pytest.fixture(scope="module")
-def measured(small: Task, rows: Rows) -> list[Seen]:
+def measured(small: Task, rows: Rows) -> list[Observation]:
     """All plans, as the physics has them but for a common factor and noise; those that do not fit ran out of memory."""
     random = np.random.default_rng(0)
     steps = np.exp(rows.log_step + rows.log_tokens + 0.2 + SPREAD * random.standard_normal(len(rows)))
     peaks = np.exp(rows.log_peak + SPREAD * random.standard_normal(len(rows)))
     return [
-        Seen(plan=plan, verdict=Verdict.OK, score=1.0 / step, step_time_s=step, peak_bytes=peak)
+        Observation(plan=plan, verdict=Verdict.OK, score=1.0 / step, step_time_s=step, peak_bytes=peak)
         if peak <= small.training.cluster.device.memory_bytes
-        else Seen(plan=plan, verdict=Verdict.OOM)
+        else Observation(plan=plan, verdict=Verdict.OOM)
         for plan, step, peak in zip(small.space, steps.tolist(), peaks.tolist(), strict=True)
     ]
 
 
-def by_speed(measured: list[Seen]) -> list[Seen]:
+def by_speed(measured: list[Observation]) -> list[Observation]:
     """Those that ran, the fastest first."""
     return sorted((one for one in measured if one.step_time_s), key=lambda one: one.step_time_s or 0.0)
 
 
-def weighing_of(task: Task, rows: Rows, seen: list[Seen], *, seed: int = 0, **changed: Any) -> Weighing:
+def weighing_of(task: Task, rows: Rows, seen: list[Observation], *, seed: int = 0, **changed: Any) -> Weighing:
     trials = replace(read_trials(task, seen, Catalogue(task, rows_of)), **changed)
     belief = believe(trials, PhysicsOptions())
     best = float(np.min(trials.own_times)) if len(trials.own_times) else None
@@ -64,12 +64,12 @@ def weighing_of(task: Task, rows: Rows, seen: list[Seen], *, seed: int = 0, **ch
     return Weighing(trials, rows, belief.speeds, components, memory, best, task.pareto, seed)
 
 
-def left(task: Task, seen: list[Seen]) -> float | None:
+def left(task: Task, seen: list[Observation]) -> float | None:
     return PhysicsSearch(0).ask(task, seen, 1).chance_left
 
 
 def test_the_interval_holds_the_truth_for_most_plans_and_the_chances_come_true(
-    small: Task, rows: Rows, measured: list[Seen]
+    small: Task, rows: Rows, measured: list[Observation]
 ) -> None:
     tried = np.random.default_rng(1).permutation(len(measured))[:12].tolist()
     weighing = weighing_of(small, rows, [measured[i] for i in tried])
@@ -91,7 +91,7 @@ def test_the_interval_holds_the_truth_for_most_plans_and_the_chances_come_true(
     assert np.mean(np.array(fits)[ran]) > np.mean(np.array(fits)[~np.array(ran)]) + 0.4
 
 
-def test_the_gain_falls_as_the_best_improves(small: Task, rows: Rows, measured: list[Seen]) -> None:
+def test_the_gain_falls_as_the_best_improves(small: Task, rows: Rows, measured: list[Observation]) -> None:
     ranked = by_speed(measured)
     at = small.space.index_of(ranked[3].plan)
     gains = [weighing_of(small, rows, ranked[worst:100:7]).expectation(at).gain for worst in (50, 20, 8, 1)]
@@ -100,14 +100,14 @@ def test_the_gain_falls_as_the_best_improves(small: Task, rows: Rows, measured: 
     assert weighing_of(small, rows, []).expectation(at).gain == 0.0
 
 
-def test_before_anything_is_measured_nothing_is_said_of_what_is_left(small: Task, measured: list[Seen]) -> None:
+def test_before_anything_is_measured_nothing_is_said_of_what_is_left(small: Task, measured: list[Observation]) -> None:
     failed = [one for one in measured if one.verdict is Verdict.OOM][:2]
     assert len(failed) == 2
     assert left(small, []) is None
-    assert left(small, [*failed, Seen(plan=small.space[0])]) is None
+    assert left(small, [*failed, Observation(plan=small.space[0])]) is None
 
 
-def test_the_chance_left_falls_to_nothing_as_the_good_plans_are_tried(small: Task, measured: list[Seen]) -> None:
+def test_the_chance_left_falls_to_nothing_as_the_good_plans_are_tried(small: Task, measured: list[Observation]) -> None:
     ranked = by_speed(measured)
     chances = [left(small, ranked[-5:] + ranked[:count]) for count in (0, 40, 120)]
     assert chances[0] is not None
@@ -118,7 +118,7 @@ def test_the_chance_left_falls_to_nothing_as_the_good_plans_are_tried(small: Tas
     assert left(small, measured) == 0.0
 
 
-def test_a_larger_tolerance_leaves_a_smaller_chance(small: Task, measured: list[Seen]) -> None:
+def test_a_larger_tolerance_leaves_a_smaller_chance(small: Task, measured: list[Observation]) -> None:
     seen = by_speed(measured)[:40:3]
     chances = [left(replace(small, tolerance=tolerance), seen) or 0.0 for tolerance in (0.01, 0.1, 0.4)]
     assert chances == sorted(chances, reverse=True)
@@ -126,7 +126,7 @@ def test_a_larger_tolerance_leaves_a_smaller_chance(small: Task, measured: list[
 
 
 def test_the_chance_left_is_large_while_the_best_by_far_is_untried(
-    small: Task, rows: Rows, measured: list[Seen]
+    small: Task, rows: Rows, measured: list[Observation]
 ) -> None:
     ranked = by_speed(measured)
     others = ranked[60:]
@@ -134,7 +134,9 @@ def test_the_chance_left_is_large_while_the_best_by_far_is_untried(
     assert (left(small, ranked) or 0.0) < (left(small, others) or 0.0)
 
 
-def test_of_two_plans_alike_in_gain_the_cheaper_one_is_chosen(small: Task, rows: Rows, measured: list[Seen]) -> None:
+def test_of_two_plans_alike_in_gain_the_cheaper_one_is_chosen(
+    small: Task, rows: Rows, measured: list[Observation]
+) -> None:
     # The same plan with a batch four times as large: as fast per token, and its steps take four times as long.
     one = rows.take(np.array([small.space.index_of(by_speed(measured)[5].plan)]))
     pair = stack([replace(one, log_tokens=one.log_tokens + np.log(4.0)), one])
@@ -150,7 +152,7 @@ def test_of_two_plans_alike_in_gain_the_cheaper_one_is_chosen(small: Task, rows:
     assert chosen(EQUAL) == {0, 1}  # nothing tells them apart but the seed
 
 
-def test_what_trials_held_reaches_the_choice(small: Task, measured: list[Seen]) -> None:
+def test_what_trials_held_reaches_the_choice(small: Task, measured: list[Observation]) -> None:
     told = by_speed(measured)[20:60:4]
     # A trial's cost is all start-up, or all steps: the same plans are worth more, or less, by how slow they are.
     flat, steep = (
@@ -168,18 +170,18 @@ def test_what_trials_held_reaches_the_choice(small: Task, measured: list[Seen]) 
     assert np.mean(lifted[fast]) > np.mean(lifted[slow]) + 0.2
 
 
-def area(seen: list[Seen], reference: tuple[float, float]) -> float:
+def area(seen: list[Observation], reference: tuple[float, float]) -> float:
     """What the measured plans dominate of log(step time) and log(peak bytes)."""
     points = [(np.log(one.step_time_s), np.log(one.peak_bytes)) for one in seen if one.step_time_s and one.peak_bytes]
     return dominated_area(front_of(np.array(points)), np.array(reference))
 
 
-def test_a_pareto_task_extends_the_front_faster_than_the_score_alone(small: Task, measured: list[Seen]) -> None:
+def test_a_pareto_task_extends_the_front_faster_than_the_score_alone(small: Task, measured: list[Observation]) -> None:
     fastest = by_speed(measured)[0].step_time_s or 0.0
     reference = (np.log(2 * fastest), np.log(0.9 * small.training.cluster.device.memory_bytes))
 
-    def tried(pareto: bool, seed: int) -> list[Seen]:
-        seen: list[Seen] = []
+    def tried(pareto: bool, seed: int) -> list[Observation]:
+        seen: list[Observation] = []
         while len(seen) < 10:
             (plan,) = PhysicsSearch(seed).ask(replace(small, pareto=pareto), seen, 1).plans
             seen.append(measured[small.space.index_of(plan)])
@@ -194,7 +196,7 @@ def test_a_pareto_task_extends_the_front_faster_than_the_score_alone(small: Task
     assert lowest[0] < lowest[1]
 
 
-def test_a_pareto_task_says_what_is_left_of_the_front(small: Task, measured: list[Seen]) -> None:
+def test_a_pareto_task_says_what_is_left_of_the_front(small: Task, measured: list[Observation]) -> None:
     pareto, ranked = replace(small, pareto=True), by_speed(measured)
     assert left(pareto, []) is None
     assert (left(pareto, ranked[:1]) or 0.0) > 0.9
@@ -205,7 +207,7 @@ def test_a_pareto_task_says_what_is_left_of_the_front(small: Task, measured: lis
 
 
 def test_a_batch_of_a_pareto_task_is_of_distinct_plans_that_spread_over_the_front(
-    small: Task, measured: list[Seen]
+    small: Task, measured: list[Observation]
 ) -> None:
     choices = PhysicsSearch(0).ask(replace(small, pareto=True), by_speed(measured)[:60:10], 6).choices
     peaks = [choice.expectation.peak_bytes for choice in choices if choice.expectation]

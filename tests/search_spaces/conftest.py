@@ -9,7 +9,7 @@ import pytest
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
-from meshtune.search_spaces.space_context import Capabilities, Setting
+from meshtune.search_spaces.space_context import Capabilities, SpaceContext
 
 SHAPES = {"name": "toy", "layers": 8, "hidden": 512, "heads": 8, "ffn": 2048, "vocab": 1024, "seq_len": 256}
 EVERYTHING = Capabilities(
@@ -24,7 +24,7 @@ EVERYTHING = Capabilities(
     experts=True,
 )
 MakeModel = Callable[..., ModelSpec]
-MakeSetting = Callable[..., Setting]
+MakeSetting = Callable[..., SpaceContext]
 
 
 @pytest.fixture(scope="session")
@@ -50,9 +50,9 @@ def make_setting(make_model: MakeModel) -> MakeSetting:
         tp_across_nodes: bool = False,
         kind: str = "cuda",
         **shapes: object,
-    ) -> Setting:
+    ) -> SpaceContext:
         device = DeviceSpec(name="toy", kind=DeviceKind(kind), memory_bytes=2**30)
-        return Setting(
+        return SpaceContext(
             model=make_model(**shapes),
             cluster=ClusterSpec(name="toy", nodes=nodes, devices_per_node=devices_per_node, device=device),
             global_batch_size=batch,

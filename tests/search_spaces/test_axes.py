@@ -14,7 +14,7 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.search_spaces.space_context import Capabilities, Setting
+from meshtune.search_spaces.space_context import Capabilities, SpaceContext
 
 DENSE = ModelSpec(name="d", layers=8, hidden=64, heads=8, kv_heads=4, ffn=128, vocab=256, seq_len=64)
 MIXTURE = replace(DENSE, name="m", experts=4, top_k=2)
@@ -41,7 +41,7 @@ def space(
 ) -> Space:
     device = DeviceSpec(name="x", kind=kind, memory_bytes=2**30)
     cluster = ClusterSpec(name="c", nodes=1, devices_per_node=8, device=device)
-    return Space(bounds, Setting(model=model, cluster=cluster, global_batch_size=batch, capabilities=able))
+    return Space(bounds, SpaceContext(model=model, cluster=cluster, global_batch_size=batch, capabilities=able))
 
 
 LEGAL: dict[str, dict[str, Any]] = {

@@ -22,7 +22,7 @@ from meshtune.search_spaces.physics.estimates import Training, usable_bytes
 from meshtune.search_spaces.physics.fitting import calibrate
 from meshtune.search_spaces.physics.framework_profiles import NANOTRON, TRAINER_BFLOAT16
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.search_spaces.space_context import Capabilities, Setting
+from meshtune.search_spaces.space_context import Capabilities, SpaceContext
 
 MODEL = ModelSpec(name="llama", layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=32768, seq_len=4096)
 DEVICE = DeviceSpec(
@@ -44,7 +44,7 @@ CLUSTER = ClusterSpec(
 TRAINING = Training(MODEL, CLUSTER, TRAINER_BFLOAT16)
 BOUNDS = Bounds(zero_stage=(0, 1), recompute=("none", "full"), micro_batch_size=(1, 2, 4))
 ABLE = Capabilities(recompute=frozenset({"none", "full"}))
-PLANS = Space(BOUNDS, Setting(model=MODEL, cluster=CLUSTER, global_batch_size=512, capabilities=ABLE)).columns
+PLANS = Space(BOUNDS, SpaceContext(model=MODEL, cluster=CLUSTER, global_batch_size=512, capabilities=ABLE)).columns
 COUNT = len(PLANS["tp"])
 # A cluster whose products and network are slower than its data sheet, with a slow pipeline.
 TRUTH = replace(DEFAULTS, matmul_efficiency=0.75, network_efficiency=0.3, send_overhead_s=0.003, node_efficiency=0.85)

@@ -16,7 +16,7 @@ from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.activations import layer_bytes
 from meshtune.search_spaces.physics.constants import DEFAULTS
 from meshtune.search_spaces.physics.estimates import MemoryPart, Training
-from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.physics.framework_profiles import MEGATRON_DEEPSPEED, NANOTRON, TRAINER_BFLOAT16
 from meshtune.search_spaces.physics.memory import in_flight, memory_parts, stage_parts
 from meshtune.search_spaces.plan import Plan, Schedule
@@ -41,15 +41,15 @@ BARE = replace(DEFAULTS, memory_offset_bytes=1e-9, activation_factor=1.0)
 FUSED = replace(MEGATRON_DEEPSPEED, fused_attention=True, optimizer_bytes=12)
 
 
-def parts_of(model: ModelSpec, framework: Framework, **plan):
+def parts_of(model: ModelSpec, framework: FrameworkProfile, **plan):
     return memory_parts(Training(model, CLUSTER, framework), columns_of([Plan(**plan)]), BARE)
 
 
-def total(model: ModelSpec, framework: Framework, **plan) -> float:
+def total(model: ModelSpec, framework: FrameworkProfile, **plan) -> float:
     return sum(float(part[0]) for part in parts_of(model, framework, **plan).values())
 
 
-def kept(model: ModelSpec, framework: Framework, **plan) -> float:
+def kept(model: ModelSpec, framework: FrameworkProfile, **plan) -> float:
     return float(layer_bytes(model, framework, columns_of([Plan(**plan)])).kept[0])
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.constraints import CONSTRAINTS
 from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
-from meshtune.search_spaces.space import MOST_COMBINATIONS, Bounds, Space, SpaceTooLarge
+from meshtune.search_spaces.space import MAX_COMBINATIONS, Bounds, Space, SpaceTooLarge
 from meshtune.search_spaces.space_context import Capabilities
 
 ALL = {"recompute": tuple(Recompute), "schedule": tuple(Schedule)}
@@ -262,7 +262,7 @@ def test_explain_is_empty_exactly_for_members(spaces, data):
     assert ("bounds" in {violation.constraint for violation in broken}) == (not within)
     without_bounds = space.explain(drawn, ignore_bounds=True)
     assert without_bounds == [violation for violation in broken if violation.constraint != "bounds"]
-    assert (not without_bounds) == legal(drawn, space.setting)
+    assert (not without_bounds) == legal(drawn, space.context)
 
 
 def test_bounds_are_named_with_what_they_allow(make_setting):
@@ -365,7 +365,7 @@ def test_a_million_combinations_take_seconds(make_setting):
 
 def test_too_many_combinations_are_refused_with_their_numbers(make_setting):
     bounds = Bounds(micro_batch_size=tuple(range(1, 5001)), grad_accum_steps=tuple(range(1, 5001)))
-    with pytest.raises(SpaceTooLarge, match=rf"tp\(4\) \* .*grad_accum_steps\(5000\) = .*{MOST_COMBINATIONS}"):
+    with pytest.raises(SpaceTooLarge, match=rf"tp\(4\) \* .*grad_accum_steps\(5000\) = .*{MAX_COMBINATIONS}"):
         Space(bounds, make_setting(batch=None))
 
 

@@ -12,7 +12,7 @@ from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.constants import DEFAULTS
 from meshtune.search_spaces.physics.estimates import TimePart, Training
-from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.physics.network import Network
 from meshtune.search_spaces.physics.timing import time_parts
 from meshtune.search_spaces.plan import ContextParallel, Plan
@@ -56,7 +56,7 @@ PRODUCTS = replace(
 LINKS = replace(PRODUCTS, node_efficiency=1.0, network_efficiency=1.0, network_latency_factor=1.0)
 NETWORK = Network(CLUSTER, LINKS)
 # Two bytes of everything, nothing overlapped, attention fused.
-PLAIN = Framework(
+PLAIN = FrameworkProfile(
     name="plain",
     dtype="bfloat16",
     weight_bytes=2,
@@ -75,7 +75,9 @@ LAYER = LLAMA.attention_parameters + LLAMA.feed_forward_parameters
 STAGE_S = 4 * 6 * LAYER * LLAMA.seq_len / RATE
 
 
-def parts_of(model: ModelSpec = LLAMA, constants=PRODUCTS, framework: Framework = PLAIN, cluster=CLUSTER, **plan):
+def parts_of(
+    model: ModelSpec = LLAMA, constants=PRODUCTS, framework: FrameworkProfile = PLAIN, cluster=CLUSTER, **plan
+):
     parts = time_parts(Training(model, cluster, framework), columns_of([Plan(**plan)]), constants)
     return {part: float(column[0]) for part, column in parts.items()}
 

@@ -15,13 +15,13 @@ from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.constants import DEFAULTS
 from meshtune.search_spaces.physics.estimate import estimate
 from meshtune.search_spaces.physics.estimates import TimePart, Training
-from meshtune.search_spaces.physics.framework_profile import Framework
+from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.physics.framework_profiles import FSDP, MEGATRON_DEEPSPEED, NANOTRON, TRAINER_BFLOAT16
 from meshtune.search_spaces.physics.timing import time_parts
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.presets import cluster_presets, model_presets
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.search_spaces.space_context import Capabilities, Setting
+from meshtune.search_spaces.space_context import Capabilities, SpaceContext
 
 
 def model_of(name: str) -> ModelSpec:
@@ -40,7 +40,7 @@ FRONTIER = cluster_of("frontier", 384)
 A100 = cluster_of("dgx-a100", 16)
 
 
-def step_of(model: ModelSpec, framework: Framework, cluster: ClusterSpec, **plan) -> float:
+def step_of(model: ModelSpec, framework: FrameworkProfile, cluster: ClusterSpec, **plan) -> float:
     parts = time_parts(Training(model, cluster, framework), columns_of([Plan(**plan)]), DEFAULTS)
     return sum(float(column[0]) for column in parts.values())
 
@@ -125,7 +125,7 @@ def test_a_hundred_thousand_plans_of_a_real_space_take_half_a_second_and_with_th
         context=tuple(ContextParallel),
     )
     giant = model_of("gpt-1t")
-    space = Space(bounds, Setting(model=giant, cluster=FRONTIER, global_batch_size=6144, capabilities=able))
+    space = Space(bounds, SpaceContext(model=giant, cluster=FRONTIER, global_batch_size=6144, capabilities=able))
     columns = rows(space.columns, np.arange(100_000) % len(space))
     training = Training(giant, FRONTIER, MEGATRON_DEEPSPEED)
     times, everything = [], []

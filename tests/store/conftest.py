@@ -1,14 +1,12 @@
 """Every store test runs on SQLite in memory, on a SQLite file and on a PostgreSQL server that this file starts."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 import pytest
-from alembic import command
 from postgres_lab import PostgresLab
-from sqlalchemy import MetaData, func, insert, select
 
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
@@ -19,8 +17,7 @@ from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.proposal import Choice, Expectation
 from meshtune.tuner.campaign.spec import Backend, Budget, CampaignSpec, Objective, TrialLimits
 from meshtune.tuner.campaign.trial import Origin
-from meshtune.tuner.store import Store, schema, tables
-from meshtune.tuner.store.database import Database
+from meshtune.tuner.store import Store
 
 
 @pytest.fixture(scope="session")
@@ -175,26 +172,3 @@ class Make:
 @pytest.fixture
 def make() -> Make:
     return Make()
-
-
-@pytest.fixture
-def write_old() -> Callable[[str, str, Store], None]:
-    return _write_old
-
-
-def _write_old(url: str, revision: str, store: Store) -> None:
-    """A database as an earlier meshtune left it: that schema, and the store's rows where it had columns for them."""
-    old = Database(url)
-    with old.upgrading() as connection, store._database.reading() as source:
-        command.upgrade(schema._config(connection), revision)
-        known = MetaData()
-        known.reflect(connection)
-        for table in (each for each in tables.metadata.sorted_tables if each.name in known.tables):
-            columns = [table.c[column.name] for column in known.tables[table.name].columns]
-            for row in source.execute(select(*columns)).mappings():
-                connection.execute(insert(table), dict(row))
-            if connection.dialect.name == "postgresql" and "id" in table.c and table is not tables.campaigns:
-                # Given ids do not move the counter that gives them.
-                counter = func.pg_get_serial_sequence(table.name, "id")
-                connection.execute(select(func.setval(counter, select(func.max(table.c.id)).scalar_subquery())))
-    old.close()

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from meshtune.runners.outcome import Verdict
-from meshtune.tuner.access.audit import KEPT_S, MOST_CHARACTERS, Deed
-from meshtune.tuner.access.token_quotas import QuotaExceeded
+from meshtune.tuner.access.audit import KEPT_S, MAX_CHARACTERS, AuditRecord
+from meshtune.tuner.access.quotas import QuotaExceeded
 from meshtune.tuner.access.tokens import UNLIMITED, Quotas, Scope, Token, Used, digest
 from meshtune.tuner.store import AlreadyExists, NotFound, Store, access
-from meshtune.tuner.store.access_keys import Answer, Claim
+from meshtune.tuner.store.access import Answer, Claim
 
 NOW = 1000.0
 
@@ -93,25 +93,25 @@ def test_a_campaign_that_a_quota_has_no_room_for_is_not_kept(store: Store, make)
 
 def test_the_audit_log_is_read_in_order_and_holds_no_long_texts(store: Store):
     for number in range(3):
-        store.access.record(Deed(at=NOW + number, token="ann", action="token create", detail="x" * 999))
+        store.access.record(AuditRecord(at=NOW + number, token="ann", action="token create", detail="x" * 999))
     first, second = store.access.audit(limit=2)
-    assert (first.deed.at, second.deed.at) == (NOW, NOW + 1)
-    assert len(first.deed.detail) == MOST_CHARACTERS
+    assert (first.at, second.at) == (NOW, NOW + 1)
+    assert len(first.detail) == MAX_CHARACTERS
     [last] = store.access.audit(after=second.id, limit=2)
-    assert last.deed.at == NOW + 2
-    assert replace(last.deed, detail="") == Deed(at=NOW + 2, token="ann", action="token create")
+    assert last.at == NOW + 2
+    assert replace(last, detail="") == AuditRecord(id=last.id, at=NOW + 2, token="ann", action="token create")
 
 
 def test_the_audit_log_loses_what_is_old_and_what_is_too_much(store: Store, monkeypatch):
     monkeypatch.setattr(access, "PRUNE_EVERY", 10)
-    monkeypatch.setattr(access, "MOST_ENTRIES", 12)
+    monkeypatch.setattr(access, "MAX_RECORDS", 12)
     for number in range(5):
-        store.access.record(Deed(at=NOW + number, token="", action="old"))
+        store.access.record(AuditRecord(at=NOW + number, token="", action="old"))
     for number in range(15):
-        store.access.record(Deed(at=NOW + KEPT_S + 100 + number, token="", action="new"))
-    assert {entry.deed.action for entry in store.access.audit(limit=99)} == {"new"}
+        store.access.record(AuditRecord(at=NOW + KEPT_S + 100 + number, token="", action="new"))
+    assert {entry.action for entry in store.access.audit(limit=99)} == {"new"}
     for number in range(20):
-        store.access.record(Deed(at=NOW + KEPT_S + 200 + number, token="", action="newer"))
+        store.access.record(AuditRecord(at=NOW + KEPT_S + 200 + number, token="", action="newer"))
     assert len(store.access.audit(limit=99)) == 12
 
 

@@ -3,7 +3,7 @@ import pytest
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.store import AlreadyExists, IllegalMove, NotFound, Store
-from meshtune.tuner.store.codec import decode_spec, encode_spec
+from meshtune.tuner.store.rows import decode_spec, encode_spec
 
 
 def test_a_spec_survives_json_exactly(make):
@@ -83,14 +83,6 @@ def test_a_campaign_moves_exactly_where_its_state_may(start: CampaignState, to: 
             assert (store.campaign("c1"), store.events(None)) == before
 
 
-def test_moves_work_on_every_database(store: Store, make):
-    store.create_campaign(make.campaign())
-    assert store.move_campaign("c1", CampaignState.PAUSED, reason="lunch", now=2.0).state is CampaignState.PAUSED
-    with pytest.raises(IllegalMove):
-        store.move_campaign("c1", CampaignState.PAUSED, reason="again", now=3.0)
-    assert store.campaign("c1").reason == "lunch"
-
-
 def test_elapsed_time_adds_up_without_events(store: Store, make):
     store.create_campaign(make.campaign())
     store.add_elapsed("c1", 1.5, 110.0)
@@ -107,20 +99,6 @@ def test_a_search_ends_once_for_the_first_reason(store: Store, make):
     assert store.end_search("c1", "too late", chance_left=0.5, now=300.0) == ended == store.campaign("c1")
     told = [(event.at, event.data) for event in store.events("c1") if event.kind == "search.ended"]
     assert told == [(200.0, {"reason": "enough \u2713", "chance_left": 0.008})]
-
-
-def test_the_end_of_a_search_keeps_what_it_said_last(store: Store, make):
-    store.create_campaign(make.campaign())
-    store.plan_trials("c1", [], Origin.SEARCH, chance_left=0.25, now=150.0)
-    assert store.end_search("c1", "the budget is spent", now=200.0).chance_left == 0.25
-    assert store.events("c1")[-1].data == {"reason": "the budget is spent", "chance_left": 0.25}
-
-
-def test_a_pause_keeps_the_end_of_the_search(store: Store, make):
-    store.create_campaign(make.campaign())
-    store.end_search("c1", "enough", now=200.0)
-    store.move_campaign("c1", CampaignState.PAUSED, reason="", now=201.0)
-    assert store.move_campaign("c1", CampaignState.RUNNING, reason="", now=202.0).search_ended == "enough"
 
 
 def test_only_the_search_of_a_running_campaign_ends(store: Store, make):

@@ -37,21 +37,6 @@ def race(act: Callable[[int], object]) -> list[object]:
         return list(pool.map(run, range(THREADS), timeout=120))
 
 
-def test_of_many_threads_that_finish_an_attempt_one_wins(store: Store, make):
-    make.running(store)
-
-    def finish(number: int) -> None:
-        outcome = make.ok(first_s=1.0 + number)
-        store.finish("c1", 0, outcome, started_at=1.0, finished_at=2.0, now=float(number))
-
-    results = race(finish)
-    won = [number for number, result in enumerate(results) if result is None]
-    assert len(won) == 1
-    assert sum(isinstance(result, IllegalMove) for result in results) == THREADS - 1
-    assert store.trial("c1", 0).outcome == make.ok(first_s=1.0 + won[0])
-    assert [event.kind for event in store.events("c1")].count("trial.done") == 1
-
-
 def test_of_many_processes_that_finish_an_attempt_one_wins(shared_url: str, make):
     stores = [Store.open(shared_url) for _ in range(THREADS)]
     make.running(stores[0])

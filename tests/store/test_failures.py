@@ -2,8 +2,7 @@
 
 import os
 import sqlite3
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,10 +45,6 @@ def test_a_missing_folder_is_named(tmp_path: Path):
     refused(f"sqlite:///{tmp_path}/no/store.db", f"there is no folder {tmp_path}/no$", transient=False)
 
 
-def test_a_folder_is_no_database(tmp_path: Path):
-    refused(f"sqlite:///{tmp_path}", "cannot be opened", transient=False)
-
-
 def test_another_file_is_no_database(tmp_path: Path):
     (tmp_path / "notes.txt").write_text("not a database\n" * 100)
     refused(f"sqlite:///{tmp_path}/notes.txt", "is not a SQLite database", transient=False)
@@ -60,11 +55,6 @@ def test_no_server_is_worth_another_try(tmp_path: Path):
     message = refused("postgresql://user:hunter2@127.0.0.1:1/db", "cannot be reached", transient=True)
     assert "the PostgreSQL database db on 127.0.0.1:1" in message
     refused(f"postgresql://user:hunter2@/db?host={tmp_path}", "cannot be reached", transient=True)
-
-
-@pytest.mark.postgres
-def test_an_unknown_database_is_not_worth_another_try(server):
-    refused(server.url("no_such_database"), 'database "no_such_database" does not exist', transient=False)
 
 
 def test_a_file_opened_read_only_is_refused(file_url: str, tmp_path: Path, make):
@@ -94,22 +84,6 @@ def test_a_read_only_server_fails_the_check_and_opening(postgres_url: str, serve
         assert not caught.value.transient
         assert store.events(None) == []
     refused(postgres_url, "is read-only", transient=False)
-
-
-@pytest.mark.postgres
-def test_rows_are_sent_to_postgresql_as_one_statement(postgres_url: str, make):
-    sent: list[object] = []
-
-    def note(_connection, _cursor, _statement, parameters: object, *_rest) -> None:
-        sent.append(parameters)
-
-    with Store.open(postgres_url) as store:
-        make.running(store)
-        event.listen(store._database._engine, "before_cursor_execute", note)
-        store.finish("c1", 0, make.ok(steps=20), started_at=1.0, finished_at=2.0, now=2.0)
-        assert len(store.trial("c1", 0).measurement.step_times_s) == 20
-    assert sent
-    assert all(isinstance(parameters, Mapping) for parameters in sent)  # a list has those of many statements
 
 
 @pytest.mark.postgres
@@ -256,13 +230,3 @@ def test_a_spec_that_this_meshtune_cannot_read_is_named(store: Store, make):
         connection.execute(text("""UPDATE campaigns SET spec = '{"name": "old"}'"""))
     with pytest.raises(StoreError, match="campaign c1: its stored spec"):
         store.campaign("c1")
-
-
-def test_check_is_silent_on_a_database_that_works(store: Store):
-    threads = [threading.Thread(target=store.check) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert store.check() is None
-    assert store.events(None) == []

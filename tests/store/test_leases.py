@@ -11,7 +11,7 @@ import pytest
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Origin, TrialState
-from meshtune.tuner.store import Lease, LeaseLost, Store, StoreUnavailable, claim_database
+from meshtune.tuner.store import Lease, LeaseLost, Store, StoreUnavailable
 from meshtune.tuner.store.database import Database
 
 ME, OTHER = "here:1:aaaaaa", "there:2:bbbbbb"
@@ -75,7 +75,7 @@ def test_what_is_released_or_left_is_free_at_once(store: Store, make):
     store.leases.release(lease)  # of the past: it frees nothing
     assert store.leases.driver("c1") == OTHER
     store.leases.leave(OTHER)
-    assert store.leases.standing().servers == 1
+    assert store.leases.drivers().servers == 1
     assert take(store).epoch == again.epoch + 1
 
 
@@ -146,7 +146,7 @@ def test_an_attempt_that_somebody_may_still_send_is_nobody_elses_to_send_however
     assert all(trial.state is TrialState.PLANNED for trial in store.trials("c1"))
 
 
-def test_the_standing_names_the_active_campaigns_their_living_drivers_and_the_servers(store: Store, make):
+def test_the_drivers_are_the_active_campaigns_their_living_drivers_and_the_servers(store: Store, make):
     for number, id in enumerate(("c1", "c2", "c3", "c4")):
         store.create_campaign(make.campaign(id, created_at=100.0 - number))
     store.move_campaign("c4", CampaignState.COMPLETED, reason="", now=200.0)
@@ -155,9 +155,9 @@ def test_the_standing_names_the_active_campaigns_their_living_drivers_and_the_se
     store.leases.renew("run:3:cccccc", 60.0, serves=False)
     store.leases.take(ME, ["c1", "c4"])
     store.leases.take(OTHER, ["c2"])
-    standing = store.leases.standing()
-    assert list(standing.drivers.items()) == [("c3", ""), ("c2", ""), ("c1", ME)]
-    assert standing.servers == 1
+    drivers = store.leases.drivers()
+    assert list(drivers.by_campaign.items()) == [("c3", ""), ("c2", ""), ("c1", ME)]
+    assert drivers.servers == 1
 
 
 def test_a_campaign_may_be_created_as_somebodys(store: Store, make):
@@ -187,7 +187,7 @@ def test_a_writer_that_stands_still_in_its_transaction_does_not_keep_others_out(
         make.running(store)
         stopped = Database(postgres_url)
         gone = pytest.raises(StoreUnavailable, match=r"stood still|cannot be reached")
-        monkeypatch.setattr("meshtune.tuner.store.database.STANDSTILL_S", 1)
+        monkeypatch.setattr("meshtune.tuner.store.database.IDLE_WRITER_TIMEOUT_S", 1)
         with gone as caught, stopped.writing() as connection:
             monkeypatch.undo()  # who comes after it may be as slow as ever
             store.add_elapsed("c1", 1.0, 200.0)  # waits, and comes through
@@ -198,16 +198,11 @@ def test_a_writer_that_stands_still_in_its_transaction_does_not_keep_others_out(
 
 
 def test_one_process_serves_a_sqlite_file_and_a_second_is_told_which(file_url: str, tmp_path: Path):
-    with Store.open(file_url) as store, claim_database(store):
+    with Store.open(file_url) as store, store.serving():
         message = r"store\.db is served by process \d+ already, and SQLite takes one service"
         refused = pytest.raises(StoreUnavailable, match=message)
-        with Store.open(file_url) as second, refused as caught, claim_database(second):
+        with Store.open(file_url) as second, refused as caught, second.serving():
             raise AssertionError("it was claimed twice")
         assert not caught.value.transient
-    with Store.open(file_url) as third, claim_database(third):
+    with Store.open(file_url) as third, third.serving():
         pass
-
-
-def test_a_database_in_memory_needs_no_claim():
-    with Store.open("sqlite://") as store, claim_database(store):
-        assert store.file is None

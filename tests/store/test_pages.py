@@ -1,8 +1,7 @@
-"""Pages and digests say what the whole trials say, whatever happened to them, in every order and by every filter."""
+"""Pages and listed trials say what the whole trials say, whatever happened to them, in every order and filter."""
 
 import random
-from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
@@ -10,13 +9,12 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import FAILED, Measurement, Outcome, Verdict
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Mark, Order, TrialKey, TrialsWanted
+from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Cursor, Order, TrialKey, TrialsWanted
 from meshtune.tuner.campaign.proposal import Choice
 from meshtune.tuner.campaign.spec import Backend, Objective
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
-from meshtune.tuner.results.ranking import completed, numbers_of, rank
-from meshtune.tuner.results.recommendation import recommend, recommend_among
-from meshtune.tuner.results.summary import summarise
+from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.results.recommendation import recommend
 from meshtune.tuner.store import NotFound, Store
 
 LONG_LOG = "a line of a log\n" * 50
@@ -113,58 +111,43 @@ def test_pages_in_every_order_are_the_trials_in_that_order(store: Store, make, s
     random_history(store, make, seed)
     trials = store.trials("c1")
     for order in [Order(key, descending) for key in TrialKey for descending in (False, True)]:
-        brief, whole, after = [], [], None
-        while True:
-            wanted = TrialsWanted(order=order, after=after, limit=5)
-            page = store.pages.briefs("c1", wanted)
-            found = store.pages.trials("c1", wanted)
-            assert [(trial.number, value) for trial, value in found] == [(entry.number, entry.value) for entry in page]
-            if not page:
-                break
-            brief += [entry.number for entry in page]
-            whole += [trial for trial, _ in found]
-            after = Mark(page[-1].value, page[-1].number)
-        assert brief == in_order(trials, order), order
-        whole.sort(key=lambda trial: trial.number)
-        assert repr(whole) == repr(trials)  # NaN is not equal to itself
+        found, after = [], None
+        while page := store.pages.trials("c1", TrialsWanted(order=order, after=after, limit=5)):
+            found += [trial for trial, _ in page]
+            after = Cursor(page[-1][1], page[-1][0].number)
+        assert [trial.number for trial in found] == in_order(trials, order), order
+        found.sort(key=lambda trial: trial.number)
+        assert repr(found) == repr(trials)  # NaN is not equal to itself
+
+
+def listed(trial: Trial) -> Trial:
+    """The whole trial without what lists leave out."""
+    attempts = []
+    for attempt in trial.attempts:
+        outcome = attempt.outcome and replace(attempt.outcome, log_tail="", partial=None)
+        if outcome and (measured := outcome.measurement):
+            left_out = {"step_times_s": (), "warmup_times_s": (), "peak_memory_bytes": (), "peak_held_bytes": ()}
+            summary = measured.summary
+            few = replace(measured, **left_out, profile=None, software={}, stored_summary=summary)
+            outcome = replace(outcome, measurement=few)
+        attempts.append(replace(attempt, outcome=outcome))
+    return replace(trial, attempts=tuple(attempts))
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_brief_says_what_the_whole_trial_says(store: Store, make, seed: int):
+def test_listed_trials_say_what_the_whole_trials_say(store: Store, make, seed: int):
     random_history(store, make, seed)
-    briefs = store.pages.briefs("c1", TrialsWanted(limit=100))
-    for brief, trial in zip(briefs, store.trials("c1"), strict=True):
-        measured, outcome = trial.measurement, trial.outcome
-        assert (brief.number, brief.origin, brief.state, brief.verdict) == (
-            trial.number,
-            trial.origin,
-            trial.state,
-            trial.verdict,
-        )
-        assert (brief.plan, brief.plan_key) == (trial.plan.as_dict(), trial.plan.key)
-        assert brief.expectation == (None if trial.expectation is None else asdict(trial.expectation))
-        assert brief.failure == (None if outcome is None else outcome.failure)
-        assert brief.reason == ("" if outcome is None else outcome.reason)
-        assert brief.held_s == pytest.approx(sum(attempt.running_s for attempt in trial.attempts))
-        assert (brief.attempts, brief.nodes) == (len(trial.attempts), trial.last.nodes)
-        last = trial.last
-        assert (brief.planned_at, brief.submitted_at, brief.started_at, brief.finished_at) == (
-            last.planned_at,
-            last.submitted_at,
-            last.started_at,
-            last.finished_at,
-        )
-        assert (brief.measurement is None) == (measured is None)
-        if measured is not None:
-            digest, interval = brief.measurement, measured.step_time_interval_s
-            assert (digest.step_time_s, digest.low_s, digest.high_s) == (
-                measured.step_time_s,
-                interval.low,
-                interval.high,
-            )
-            assert digest.tokens_per_s_per_device == measured.tokens_per_s_per_device
-            assert max(digest.peak_memory_bytes, default=None) == max(measured.peak_memory_bytes, default=None)
-            assert max(digest.peak_held_bytes, default=None) == max(measured.peak_held_bytes, default=None)
+    trials, few = store.trials("c1"), store.pages.listed("c1")
+    assert repr(few) == repr([listed(trial) for trial in trials])
+    assert repr([trial for trial, _ in store.pages.trials("c1", TrialsWanted(), listed=True)]) == repr(few)
+    for measured, short in ((trial.measurement, other.measurement) for trial, other in zip(trials, few, strict=True)):
+        if measured is None:
+            assert short is None
+            continue
+        for name in ("step_time_s", "summary", "tokens_per_s_per_device", "fullest_rank_bytes", "max_memory_bytes"):
+            assert getattr(short, name) == getattr(measured, name), name
+        own, other = measured.step_time_interval_s, short.step_time_interval_s
+        assert (own.low, own.high) == (other.low, other.high)
 
 
 FILTERS = {
@@ -199,7 +182,7 @@ def test_filters_leave_the_trials_that_fit(store: Store, make):
     random_history(store, make, 0)
     trials = store.trials("c1")
     for name, (wanted, fits) in FILTERS.items():
-        found = [brief.number for brief in store.pages.briefs("c1", wanted)]
+        found = [trial.number for trial, _ in store.pages.trials("c1", wanted)]
         assert found == [trial.number for trial in trials if fits(trial)], name
 
 
@@ -207,59 +190,21 @@ def test_every_dimension_can_be_filtered_by(store: Store, make):
     random_history(store, make, 0)
     trial = store.trials("c1")[5]
     wanted = TrialsWanted(plan={name: (getattr(trial.plan, name),) for name in PLAN_FIELDS})
-    assert trial.number in [brief.number for brief in store.pages.briefs("c1", wanted)]
+    assert trial.number in [trial.number for trial, _ in store.pages.trials("c1", wanted)]
 
 
 @pytest.mark.parametrize(
     ("seed", "objective"), [(0, Objective.COST), (1, Objective.MFU), (2, Objective.MFU), (3, Objective.COST)]
 )
-def test_a_ranking_of_digests_is_the_ranking_of_whole_trials(store: Store, make, seed: int, objective: Objective):
+def test_a_ranking_of_listed_trials_is_the_ranking_of_whole_trials(store: Store, make, seed: int, objective: Objective):
     random_history(store, make, seed, objective=objective, pareto=seed % 2 == 1)
-    campaign, trials = store.campaign("c1"), store.trials("c1")
-    ranking, slow = rank(campaign, store.pages.measured("c1")), rank(campaign, trials)
-    assert [entry.trial.number for entry in ranking] == [entry.trial.number for entry in slow]
-    whole = store.pages.numbered("c1", numbers_of(ranking))
-    assert repr([completed(entry, whole) for entry in ranking]) == repr(slow)
-    quick, right = recommend_among(campaign.spec, ranking), recommend(campaign, trials)
-    assert (quick.better, quick.reason) == (right.better, right.reason)
-    assert (quick.choice and quick.choice.trial.number) == (right.choice and right.choice.trial.number)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_a_summary_counts_what_the_trials_say(store: Store, make, seed: int):
-    random_history(store, make, seed)
-    campaign, trials = store.campaign("c1"), store.trials("c1")
-    summary = summarise(campaign, store.pages.tallies("c1"), store.pages.measured("c1"))
-    assert summary.trials == store.verdict_counts(["c1"])["c1"]
-    assert summary.done == sum(trial.state.final for trial in trials)
-    again = [trial for trial in trials if trial.origin is Origin.CONFIRMATION and trial.state.final]
-    assert summary.confirmations == len(again) > 0
-    assert summary.in_flight == sum(trial.state in (TrialState.SUBMITTED, TrialState.RUNNING) for trial in trials)
-    causes = Counter(trial.outcome.failure for trial in trials if trial.outcome and trial.outcome.failure)
-    assert dict(summary.failures) == dict(causes)
-    assert summary.failed == sum(causes.values())
-    held_s = sum(attempt.running_s for trial in trials for attempt in trial.attempts)
-    assert summary.device_hours == pytest.approx(held_s * 8 / 3600)
-    right = recommend(campaign, trials).choice
-    assert (summary.best and summary.best.trial) == (right and right.trial.number)
-    assert (summary.baseline is None) == (trials[0].measurement is None)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_scores_say_what_the_measurements_say(store: Store, make, seed: int):
-    random_history(store, make, seed)
-    scores = {score.number: score for score in store.pages.scores("c1")}
-    for trial in store.trials("c1"):
-        score, measured = scores.pop(trial.number, None), trial.measurement
-        if measured is None:
-            ended = trial.origin is Origin.CONFIRMATION and trial.state.final
-            assert (score is not None) == ended
-            assert score is None or score.step_time_s is None
-            continue
-        assert score[:3] == (trial.number, trial.origin, trial.plan.key)
-        assert score[3:6] == (measured.tokens_per_step, measured.devices, measured.model_flops_per_token)
-        assert score[6:] == (measured.step_time_s, measured.fullest_rank_bytes)
-    assert not scores
+    campaign, trials, few = store.campaign("c1"), store.trials("c1"), store.pages.listed("c1")
+    ranking, right = rank(campaign, few), rank(campaign, trials)
+    for name in ("rank", "objective", "tokens_per_s", "memory_bytes", "headroom_bytes", "mfu", "gain", "training"):
+        assert [getattr(entry, name) for entry in ranking] == [getattr(entry, name) for entry in right]
+    assert [entry.trial.number for entry in ranking] == [entry.trial.number for entry in right]
+    assert [entry.measured_by.number for entry in ranking] == [entry.measured_by.number for entry in right]
+    assert recommend(campaign, few).reason == recommend(campaign, trials).reason
 
 
 def names(store: Store, **wanted) -> list[str]:
@@ -288,40 +233,9 @@ def test_pages_of_campaigns_go_on_where_the_last_one_ended(store: Store, make):
         seen, after = [], None
         while page := store.pages.stamps(CampaignsWanted(order=order, after=after, limit=2)):
             seen += [(stamp.value, stamp.id) for stamp in page]
-            after = Mark(page[-1].value, page[-1].id)
+            after = Cursor(page[-1].value, page[-1].id)
         assert len(seen) == 7
         assert seen == sorted(seen, reverse=order.descending), order
-
-
-def test_news_tells_what_changed_since_an_event(store: Store, make):
-    assert store.pages.news(None).event == 0
-    make.running(store, "c1")
-    make.running(store, "c2")
-    before = store.pages.news(None)
-    assert (before.campaigns, before.changed) == (2, {})
-    store.mark_submitted("c2", 0, "job", now=200.0)
-    after = store.pages.news(before.event)
-    assert (after.event, after.changed, after.created) == (before.event + 1, {"c2": before.event + 1}, 0)
-    store.add_elapsed("c1", 5.0, now=300.0)
-    worked = store.pages.news(after.event)
-    assert (worked.event, worked.changed) == (after.event, {})
-    assert worked.worked != after.worked
-    make.running(store, "c3")
-    assert (store.pages.news(after.event).created, store.pages.news(after.event).campaigns) == (1, 3)
-
-
-def test_which_campaigns_came_to_their_ends_since_an_event(store: Store, make):
-    assert store.pages.ended(0) == (0, [])
-    for id in ("c1", "c2", "c3"):
-        make.running(store, id)
-    newest = store.pages.news(None).event
-    assert store.pages.ended(0) == (newest, [])
-    store.move_campaign("c3", CampaignState.COMPLETED, reason="", now=300.0)
-    store.move_campaign("c2", CampaignState.PAUSED, reason="", now=301.0)
-    store.move_campaign("c1", CampaignState.FAILED, reason="", now=302.0)
-    assert store.pages.ended(newest) == (newest + 3, ["c3", "c1"])
-    assert store.pages.ended(newest + 1) == (newest + 3, ["c1"])
-    assert store.pages.ended(newest + 3) == (newest + 3, [])
 
 
 def test_an_unknown_campaign_has_no_newest_event_and_no_trials(store: Store, make):
@@ -329,7 +243,7 @@ def test_an_unknown_campaign_has_no_newest_event_and_no_trials(store: Store, mak
     assert store.pages.newest_event("c1") == store.events("c1")[-1].id
     with pytest.raises(NotFound):
         store.pages.newest_event("c9")
-    assert store.pages.briefs("c9", TrialsWanted()) == []
+    assert store.pages.trials("c9", TrialsWanted()) == store.pages.listed("c9") == []
     assert store.pages.campaigns(["c1", "c9"]).keys() == {"c1"}
 
 

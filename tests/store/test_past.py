@@ -10,7 +10,7 @@ from sqlalchemy import text
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import Lesson
 from meshtune.tuner.campaign.spec import Backend
-from meshtune.tuner.store import NotFound, Store
+from meshtune.tuner.store import Store
 
 LESSONS = (Lesson(campaign_id="old", trials=20, weight=0.35), Lesson(campaign_id="older", trials=1, weight=1.0))
 
@@ -40,15 +40,6 @@ def test_a_campaign_whose_spec_is_not_read_any_more_is_left_out(store: Store, ma
     assert [found.id for found in store.campaigns_on("H200", "command", limit=9)] == ["a"]
 
 
-def test_the_look_up_uses_its_index(file_url: str):
-    with Store.open(file_url) as store, store._database.reading() as connection:
-        query = (
-            "SELECT * FROM campaigns WHERE device = 'a' AND workload = 'b' ORDER BY created_at DESC, id DESC LIMIT 9"
-        )
-        [step] = [row.detail for row in connection.execute(text(f"EXPLAIN QUERY PLAN {query}"))]
-    assert "USING INDEX ix_campaigns_device_workload_created_at_id (device=? AND workload=?)" in step
-
-
 def test_lessons_are_kept_and_told_once(store: Store, make):
     store.create_campaign(make.campaign())
     assert store.campaign("c1").lessons == ()
@@ -66,16 +57,6 @@ def test_lessons_are_kept_and_told_once(store: Store, make):
     assert store.campaign("c1").updated_at == 4.0
 
 
-def test_lessons_of_an_unknown_campaign_are_refused(store: Store):
-    with pytest.raises(NotFound, match="there is no campaign c1"):
-        store.keep_lessons("c1", LESSONS, now=1.0)
-
-
-def test_a_campaign_is_created_with_its_lessons(store: Store, make):
-    store.create_campaign(replace(make.campaign(), lessons=LESSONS))
-    assert store.campaign("c1").lessons == LESSONS
-
-
 @pytest.mark.parametrize("software", [{}, {"torch": "2.13.0+cu126", "driver": "535.183.01"}])
 def test_the_software_of_a_measurement_is_kept(store: Store, make, software):
     make.running(store)
@@ -91,20 +72,3 @@ def test_the_software_of_a_pruned_job_is_kept(store: Store, make):
     outcome = replace(make.failed(Verdict.PRUNED), partial=partial)
     store.finish("c1", 0, outcome, started_at=1.0, finished_at=2.0, now=3.0)
     assert store.trial("c1", 0).outcome == outcome
-
-
-def test_a_database_from_before_is_found_by_device_and_workload(shared_url: str, make, write_old):
-    with Store.open("sqlite://") as store:
-        make.running(store, "a")
-        make.running(store, "b")
-        store.finish("a", 0, make.ok(), started_at=1.0, finished_at=2.0, now=3.0)
-        with store._database.writing() as connection:
-            connection.execute(text("UPDATE campaigns SET spec = '{\"cluster\"\\: 3}' WHERE id = 'b'"))
-        write_old(shared_url, "0004", store)
-    with Store.open(shared_url) as store:
-        assert [found.id for found in store.campaigns_on("H200", "command", limit=9)] == ["a"]
-        assert store.campaign("a") == make.campaign("a")
-        assert store.trial("a", 0).outcome == make.ok()
-        with store._database.reading() as connection:
-            named = connection.execute(text("SELECT device, workload FROM campaigns WHERE id = 'b'")).one()
-        assert tuple(named) == ("", "")

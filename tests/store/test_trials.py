@@ -1,10 +1,8 @@
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from typing import Any
 
 import pytest
-from sqlalchemy import Table, event, insert, select
+from sqlalchemy import select
 
 from meshtune.runners.measuring.step_breakdown import Profile
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
@@ -12,8 +10,7 @@ from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.proposal import Choice
 from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState, job_name
-from meshtune.tuner.store import AlreadyExists, IllegalMove, NotFound, Store, StoreError, tables
-from meshtune.tuner.store.rows import attempt_row, measurement_row, outcome_columns, step_rows, trial_row
+from meshtune.tuner.store import AlreadyExists, IllegalMove, NotFound, Store, tables
 
 EVERY_FIELD = Plan(
     tp=2,
@@ -68,12 +65,6 @@ def test_every_field_of_a_plan_is_a_column_that_sql_can_ask_for(store: Store, ma
     assert dict(row._mapping) == EVERY_FIELD.as_dict()
 
 
-def test_no_plans_are_no_trials(store: Store, make):
-    store.create_campaign(make.campaign())
-    assert store.plan_trials("c1", [], Origin.SEARCH, now=1.0) == []
-    assert len(store.events(None)) == 1
-
-
 def test_a_plan_that_the_campaign_has_leaves_the_whole_list_out(store: Store, make):
     make.running(store, trials=2)
     before = everything(store)
@@ -114,14 +105,6 @@ def test_a_confirmation_repeats_a_plan_once(store: Store, make):
     assert everything(store) == before
 
 
-def test_the_database_itself_refuses_a_plan_that_comes_twice_from_one_origin(store: Store, make):
-    make.running(store)
-    store.plan_trials("c1", make.choices(1), Origin.CONFIRMATION, now=2.0)
-    row = trial_row(replace(store.trial("c1", 1), number=9))
-    with pytest.raises(StoreError, match=r"(?i)unique"), store._database.writing() as connection:
-        connection.execute(insert(tables.trials), row)
-
-
 def test_the_searchs_word_on_what_is_left_is_kept_with_or_without_plans(store: Store, make):
     store.create_campaign(make.campaign())
     assert store.campaign("c1").chance_left is None
@@ -133,14 +116,6 @@ def test_the_searchs_word_on_what_is_left_is_kept_with_or_without_plans(store: S
     assert store.campaign("c1").chance_left == 0.0
     told = [event.data for event in store.events("c1") if event.kind == "search.asked"]
     assert told == [{"chance_left": 0.1 + 0.2}, {"chance_left": 0.0}]
-
-
-def test_plans_that_are_refused_leave_no_word_of_the_search(store: Store, make):
-    make.running(store)
-    before = everything(store)
-    with pytest.raises(AlreadyExists):
-        store.plan_trials("c1", make.choices(1), Origin.SEARCH, chance_left=0.5, now=2.0)
-    assert everything(store) == before
 
 
 def test_only_a_running_campaign_takes_trials_and_attempts(store: Store, make):
@@ -188,23 +163,6 @@ def test_a_trial_goes_through_all_states_and_each_tells(store: Store, make):
         "step_time_s": measurement.step_time_s,
         "tokens_per_s_per_device": measurement.tokens_per_s_per_device,
     }
-
-
-def test_a_move_reads_nothing_but_where_the_attempt_stands(store: Store, make):
-    make.running(store)
-    asked = []
-
-    def note(_connection, _cursor, statement, *_) -> None:
-        if "pg_" not in statement and "set_config" not in statement and not statement.startswith("BEGIN"):
-            asked.append(statement.split()[0])
-
-    event.listen(store._database._engine, "before_cursor_execute", note)
-    store.mark_submitted("c1", 0, "j1", now=2.0)
-    store.mark_running("c1", 0, started_at=3.0, nodes=["n1"], now=3.0)
-    assert asked == ["SELECT", "UPDATE", "INSERT"] * 2
-    asked.clear()
-    store.finish("c1", 0, make.ok(), started_at=None, finished_at=4.0, now=4.0)
-    assert asked == ["SELECT", "UPDATE", *["INSERT"] * 3]
 
 
 def test_the_start_that_the_finisher_knows_wins(store: Store, make):
@@ -411,56 +369,3 @@ def test_verdicts_are_counted_by_last_attempt_and_unfinished_ones_by_state(store
         "c9": {},
     }
     assert store.verdict_counts([]) == {}
-
-
-def _fill(store: Store, make, first: int, number_of_trials: int, number_of_steps: int) -> None:
-    """Write finished trials straight into the tables; through `finish` it would take minutes on a slow disk."""
-    outcome = make.ok(steps=number_of_steps)
-    numbers = range(first, first + number_of_trials)
-    attempts = [
-        Attempt(number=1, job_name=job_name("c1", number, 1), state=TrialState.DONE, planned_at=1.0)
-        for number in numbers
-    ]
-    rows = [
-        trial_row(
-            Trial(campaign_id="c1", number=number, plan=Plan(tp=number + 1), origin=Origin.SEARCH, attempts=(attempt,))
-        )
-        for number, attempt in zip(numbers, attempts, strict=True)
-    ]
-    with store._database.writing() as connection:
-
-        def insert_all(table: Table, rows: Sequence[Mapping[str, Any]]) -> list[int]:
-            ids = insert(table).returning(table.c.id, sort_by_parameter_order=True)
-            return list(connection.scalars(ids, rows))
-
-        ended = [
-            {**attempt_row(attempt, trial_id), **outcome_columns(outcome)}
-            for attempt, trial_id in zip(attempts, insert_all(tables.trials, rows), strict=True)
-        ]
-        attempt_ids = insert_all(tables.attempts, ended)
-        measured = [measurement_row(outcome.measurement, attempt_id) for attempt_id in attempt_ids]
-        connection.execute(insert(tables.measurements), measured)
-        steps = [row for attempt_id in attempt_ids for row in step_rows(outcome.measurement, attempt_id)]
-        connection.execute(insert(tables.steps), steps)
-
-
-def test_two_thousand_trials_take_as_many_queries_as_two(store: Store, make):
-    statements: list[str] = []
-
-    def count(_connection, _cursor, statement, *_rest) -> None:
-        statements.append(statement)
-
-    def load() -> tuple[list[Trial], int]:
-        statements.clear()
-        found = store.trials("c1")
-        return found, len(statements)
-
-    store.create_campaign(make.campaign())
-    event.listen(store._database._engine, "before_cursor_execute", count)
-    _fill(store, make, 0, 2, 20)
-    two, few = load()
-    _fill(store, make, 2, 1998, 20)
-    found, many = load()
-    assert (len(two), len(found)) == (2, 2000)
-    assert found[1999].measurement == make.ok(steps=20).measurement
-    assert few == many <= 4  # trials, attempts, steps; SQLite's BEGIN is a statement, too

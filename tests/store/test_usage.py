@@ -6,7 +6,6 @@ import threading
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import text
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Outcome, Verdict
@@ -44,15 +43,6 @@ def test_nodes_and_causes_are_kept_and_told(store: Store, make):
     assert done["failure"] == "hang"
 
 
-def test_a_verdict_that_names_no_cause_keeps_none(store: Store, make):
-    make.running(store)
-    store.finish("c1", 0, Outcome(verdict=Verdict.OOM), started_at=1.0, finished_at=2.0, now=2.0)
-    trial = store.trial("c1", 0)
-    assert (trial.outcome.cause, trial.outcome.failure) == (None, Cause.OOM)
-    assert (trial.last.avoid, trial.last.nodes, trial.last.failed_nodes) == ((), (), ())
-    assert store.events("c1")[-1].data["failure"] == "oom"
-
-
 def test_failures_of_nodes_are_counted_by_device_and_age(store: Store, make):
     make.running(store, "a", trials=3)
     make.running(store, "b", trials=1)
@@ -69,13 +59,6 @@ def test_failures_of_nodes_are_counted_by_device_and_age(store: Store, make):
     assert store.node_faults("H200", 0.0) == {"n1": 1, "n2": 3}
     assert store.node_faults("H200", 60.0) == {"n2": 2}
     assert store.node_faults("H100", 0.0) == {}
-
-
-def test_the_look_for_failed_nodes_uses_its_index(file_url: str):
-    with Store.open(file_url) as store, store._database.reading() as connection:
-        query = "SELECT failed_nodes FROM attempts WHERE finished_at >= 1.0 AND failed_nodes IS NOT NULL"
-        [step] = [row.detail for row in connection.execute(text(f"EXPLAIN QUERY PLAN {query}"))]
-    assert "USING INDEX ix_attempts_finished_at (finished_at>?)" in step
 
 
 def demand(store, id="c1", now=200.0, asking=""):

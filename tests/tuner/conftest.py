@@ -295,11 +295,11 @@ class Lab:
 
     def kill(self) -> None:
         """What the kernel does when the service's process dies: its locks go, nothing is written."""
-        works = self.service.works
-        proof, works.holder._proof = works.holder._proof, None
+        sessions = self.service.sessions
+        proof, sessions.holder._proof = sessions.holder._proof, None
         if proof is not None:
             os.close(proof)
-        works._works.clear()
+        sessions._sessions.clear()
 
     def document(self, **over: Any) -> dict[str, Any]:
         """A spec on the fakes: 4 devices, a space of 10 plans."""

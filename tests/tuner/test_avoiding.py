@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshtune.tuner.campaign.node_exclusion import nodes_to_avoid, shunned
+from meshtune.tuner.campaign.placement import excluded_nodes, nodes_to_avoid
 from meshtune.tuner.campaign.trial import Origin, Trial
 
 
@@ -27,16 +27,9 @@ def test_an_attempt_keeps_away_from_what_failed_under_its_trial(make):
 def test_a_node_that_failed_twice_is_shunned_by_all(make):
     trials = [placed(make.trial(number, attempt=2), ("n1 n2", "n2"), ("", "")) for number in range(2)]
     fresh = make.trial(2)
-    assert shunned(trials, {}) == {"n2"}
+    assert excluded_nodes(trials, {}) == {"n2"}
     assert nodes_to_avoid([*trials, fresh], fresh, {}) == ("n2",)
-    assert shunned(trials[:1], {}) == set()
-
-
-def test_failures_under_other_campaigns_count_with_or_without_own_ones(make):
-    once = placed(make.trial(0, attempt=2), ("n1", "n1"), ("", ""))
-    # The store counts the campaign's own failures too, so they are not added up.
-    assert shunned([once], {"n1": 1, "n7": 1}) == set()
-    assert shunned([once], {"n1": 2, "n7": 2}) == {"n1", "n7"}
+    assert excluded_nodes(trials[:1], {}) == set()
 
 
 def test_a_second_measurement_keeps_away_from_the_nodes_of_the_first(make):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from meshtune.tuner.campaign.campaign import CampaignState
@@ -47,21 +45,6 @@ def test_the_best_plans_are_measured_again_by_fresh_jobs_before_the_campaign_clo
     assert ended.reason == "the budget of 4 trials is spent; the best 2 were measured again"
 
 
-def test_a_spec_names_three_finalists_by_default(lab):
-    document = lab.document()
-    del document["confirm"]
-    id = lab.service.create(document).id
-    lab.run(id)
-    assert len(again(lab, id)) == 3
-
-
-def test_without_confirmations_the_campaign_closes_when_the_search_ends(lab):
-    id = lab.create(confirm=0)
-    lab.run(id)
-    assert (again(lab, id), len(lab.trials(id))) == ([], 4)
-    assert lab.campaign(id).reason == lab.campaign(id).search_ended == "the budget of 4 trials is spent"
-
-
 def test_the_stop_rule_ends_the_search_before_its_budget_and_says_the_number(lab):
     lab.search.say = enough_after(3)
     id = lab.create(budget={"trials": 9}, confirm=1)
@@ -81,13 +64,6 @@ def test_a_chance_that_is_not_believed_yet_does_not_end_the_search(lab):
     assert len(lab.trials(id)) == 3
 
 
-def test_a_spec_may_leave_the_end_to_the_budget(lab):
-    lab.search.say = enough_after(0)
-    id = lab.create(budget={"trials": 6}, stop={"chance": 0})
-    lab.run(id)
-    assert len(lab.trials(id)) == 6
-
-
 def test_with_several_in_flight_the_last_word_plans_nothing_and_what_runs_is_awaited(lab, make):
     lab.machine.script = lambda name: make.Behaviour(run_s=5.0 if "-t0003" in name else 1.0)
     lab.search.say = enough_after(4)
@@ -100,15 +76,6 @@ def test_with_several_in_flight_the_last_word_plans_nothing_and_what_runs_is_awa
     lab.run(id)
     assert (len(lab.search.asked), len(lab.trials(id))) == (asked, 7)
     assert lab.machine.most_at_once == 2
-
-
-def test_every_word_of_the_search_on_what_is_left_is_kept(lab):
-    lab.search.say = lambda space, seen, n: fresh(space, seen, n, (None, 0.5, 0.25, None)[len(seen)])
-    id = lab.create()
-    lab.run(id)
-    told = [event.data["chance_left"] for event in lab.store.events(id) if event.kind == "search.asked"]
-    assert told == [0.5, 0.25]
-    assert lab.campaign(id).chance_left == 0.25
 
 
 @pytest.mark.parametrize("chance", [-0.1, 1.1, float("nan")])
@@ -135,27 +102,6 @@ def test_the_history_holds_a_confirmed_plan_twice(lab):
     assert [one.plan for one in seen[2:]] == [trial.plan for trial in again(lab, id)]
     assert len({one.plan for one in seen}) == 2
     assert all(one.score is not None for one in seen)
-
-
-def test_confirmations_do_not_race(lab):
-    id = lab.create(trial={"racing": True}, confirm=2)
-    lab.run(id)
-    told = [json.loads(job.spec.env["INCUMBENT_STEP_TIME_S"]) for job in lab.machine.jobs.values()]
-    assert [step_s is None for step_s in told] == [True, False, False, False, True, True]
-
-
-def test_a_lost_confirmation_is_tried_again(lab, make):
-    lab.machine.script = lambda name: make.Behaviour("lost" if name.endswith("-t0004-a1") else "ok")
-    id = lab.create(confirm=1)
-    lab.run(id)
-    assert [str(attempt.outcome.verdict) for attempt in again(lab, id)[0].attempts] == ["lost", "ok"]
-
-
-def test_a_confirmation_that_fails_is_counted_in_the_reason(lab, make):
-    lab.machine.script = lambda name: make.Behaviour("oom" if "-t0004" in name else "ok")
-    id = lab.create(confirm=2)
-    lab.run(id)
-    assert lab.campaign(id).reason.endswith("; of the best 2, 1 could be measured again")
 
 
 def test_a_pause_among_the_confirmations_finishes_what_runs_and_goes_on_later(lab):
@@ -189,21 +135,3 @@ def test_a_pause_in_the_middle_of_the_last_word_is_obeyed_and_the_word_comes_aga
     lab.service.resume(id)
     lab.run(id)
     assert (len(lab.trials(id)), lab.campaign(id).chance_left) == (3, 0.008)
-
-
-def test_a_wall_time_budget_ends_confirmations_without_finishing_them(lab, make):
-    lab.machine.script = lambda name: make.Behaviour(run_s=500.0 if "-t0004" in name else 1.0)
-    id = lab.create(budget={"trials": 4, "wall_time_s": 100.0}, confirm=2)
-    lab.run(id, step_s=1.0)
-    assert lab.verdicts(id) == ["ok"] * 4 + ["cancelled"]
-    assert lab.campaign(id).reason == "the wall-time budget of 100 s is spent"
-
-
-def test_a_campaign_that_is_cancelled_among_its_confirmations_leaves_no_job_behind(lab, make):
-    lab.machine.script = lambda name: make.Behaviour(run_s=500.0 if "-t0004" in name else 1.0)
-    id = lab.create(confirm=2)
-    lab.run(id, until=lambda: bool(again(lab, id)) and again(lab, id)[0].state is TrialState.RUNNING)
-    lab.service.cancel(id)
-    lab.run(id)
-    assert lab.campaign(id).state is CampaignState.CANCELLED
-    assert all(job.status(lab.now).state.final for job in lab.machine.jobs.values())

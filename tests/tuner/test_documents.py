@@ -16,7 +16,7 @@ from meshtune.search_spaces.plan import Plan, Schedule
 from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.campaign.spec import Backend, Budget, Objective, TrialLimits
 from meshtune.tuner.specs.read import InvalidSpec, parse_yaml, read_spec
-from meshtune.tuner.store.codec import decode_spec, encode_spec
+from meshtune.tuner.store.rows import decode_spec, encode_spec
 
 MINIMAL = {"model": "gpt-micro", "cluster": "local-cpu", "global_batch_size": 8}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "demo.yaml"
@@ -121,7 +121,7 @@ def test_the_devices_of_several_nodes_are_no_business_of_the_local_runner(home):
     over = {"cluster": {"preset": "dgx-h100", "nodes": 4}, "global_batch_size": 64}
     only_problem(home, "runner", **over)
     _, space = read_spec({**MINIMAL, **over}, None)
-    assert space.setting.cluster.devices == 32
+    assert space.context.cluster.devices == 32
     processes = {"cluster": {"preset": "local-cpu", "nodes": 2}, "global_batch_size": 64}
     assert read_spec({**MINIMAL, **processes}, home)[0].cluster.nodes == 2
 

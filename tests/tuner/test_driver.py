@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import pairwise
 
 import pytest
 
 from meshtune.runners.base import RunnerUnavailable
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState
-from meshtune.tuner.service import loop as module
-from meshtune.tuner.service.loop import Driver, Rounds, drive_all, drive_one
+from meshtune.tuner.service.loop import Driver, Periods, drive_all, drive_one
 from meshtune.tuner.store import StoreError, StoreUnavailable
+
+QUICK = Periods(tick_s=0.002, drivers_s=0.002, max_pause_s=0.01)
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch, lab):
-    """Pauses as in life, but short; and the lab's clock runs a hundred times as fast as the wall's."""
-    monkeypatch.setattr(module, "PERIOD_S", 0.002)
-    monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.01)
-    monkeypatch.setattr(module, "LOOK_S", 0.002)
+    """The lab's clock runs a hundred times as fast as the wall's."""
     begun = time.monotonic()
     monkeypatch.setattr(lab.service, "_clock", lambda: 1000.0 + 100 * (time.monotonic() - begun))
     lab.machine.clock = lab.service._clock
 
 
 def drive(lab, id, watch=lambda: None):
-    driver = Driver(lab.service)
+    driver = Driver(lab.service, QUICK)
     thread = threading.Thread(target=drive_one, args=(driver, lab.service, id, watch), daemon=True)
     thread.start()
     thread.join(20)
@@ -48,7 +47,7 @@ def test_a_silent_runner_is_waited_for_and_the_trouble_is_told(lab):
     id = lab.create()
     lab.machine.troubles.extend([RunnerUnavailable("no answer")] * 5)
     told = []
-    driver = Driver(lab.service)
+    driver = Driver(lab.service, QUICK)
     drive_one(driver, lab.service, id, lambda: told.append(driver.troubles.get(id, "")))
     assert "the runner: no answer" in told
     assert driver.troubles == {}
@@ -78,11 +77,10 @@ def test_a_database_that_stays_unusable_is_told(lab, monkeypatch):
 
     monkeypatch.setattr(lab.store, "plan_trials", refuse)
     with pytest.raises(StoreUnavailable, match="read-only"):
-        drive_one(Driver(lab.service), lab.service, id, lambda: None)
+        drive_one(Driver(lab.service, QUICK), lab.service, id, lambda: None)
 
 
-def test_pauses_grow_up_to_a_limit(lab, monkeypatch):
-    monkeypatch.setattr(module, "LONGEST_PAUSE_S", 30.0)
+def test_pauses_grow_up_to_a_limit(lab):
     driver = Driver(lab.service)
     for pause_s in (1, 2, 4, 8, 16, 30, 30, 30):
         before = time.monotonic()
@@ -100,7 +98,7 @@ def test_a_pause_ends_the_drive_when_the_running_trials_have_ended(lab, make):
 
     drive(lab, id, watch)
     assert lab.campaign(id).state is CampaignState.PAUSED
-    assert not lab.service.works
+    assert not lab.service.sessions
 
 
 def test_a_trial_that_was_planned_but_not_sent_before_a_pause_does_not_hold_the_drive(lab):
@@ -116,7 +114,7 @@ def test_a_trial_that_was_planned_but_not_sent_before_a_pause_does_not_hold_the_
 
 
 def drive_them_all(lab, until):
-    driver, stop = Driver(lab.service), threading.Event()
+    driver, stop = Driver(lab.service, QUICK), threading.Event()
     thread = threading.Thread(target=drive_all, args=(driver, lab.service, stop), daemon=True)
     thread.start()
     end = time.monotonic() + 20
@@ -148,15 +146,15 @@ def test_one_campaigns_defect_never_stops_the_others(lab, monkeypatch, defect):
 
 def test_a_list_of_campaigns_that_cannot_be_read_is_read_again(lab, monkeypatch):
     id = lab.create()
-    read, told = lab.store.leases.standing, []
+    read, told = lab.store.leases.drivers, []
 
-    def standing():
+    def drivers():
         told.append("")
         if len(told) == 1:
             raise StoreError("it is locked")
         return read()
 
-    monkeypatch.setattr(lab.store.leases, "standing", standing)
+    monkeypatch.setattr(lab.store.leases, "drivers", drivers)
     driver = drive_them_all(lab, lambda driver: lab.campaign(id).state.final)
     assert len(told) > 1
     assert driver.troubles == {}
@@ -169,25 +167,42 @@ def test_ended_campaigns_hold_no_locks(lab):
         lab,
         lambda driver: (
             all(lab.campaign(id).state.final for id in ids)
-            and (seen.append(len(lab.service.works.holder.holds)) or seen[-1] == 0)
+            and (seen.append(len(lab.service.sessions.holder.holds)) or seen[-1] == 0)
         ),
     )
 
 
-def test_nothing_is_remembered_of_campaigns_that_are_over(lab):
-    driver = Driver(lab.service)
-    rounds, stop = Rounds(driver, lab.service), threading.Event()
-    ids = [lab.create(budget={"trials": 1}) for _ in range(3)]
-    lab.machine.troubles.extend([RunnerUnavailable("no answer")] * 5)
-    remembered = (rounds._due, rounds._idle_s, driver._tries, driver._not_before)
-    seen = set()
-    deadline = time.monotonic() + 20
-    while not all(lab.campaign(id).state.final for id in ids):
-        assert time.monotonic() < deadline
-        rounds.go(stop)
-        seen |= {number for number, by_campaign in enumerate(remembered) if by_campaign}
-    assert seen == {0, 1, 2, 3}
-    time.sleep(2 * module.LOOK_S)
-    rounds.go(stop)
-    assert not any(remembered)
-    assert driver.troubles == {}
+def test_a_tick_that_must_not_ask_does_all_else_and_the_next_one_asks(lab):
+    id = lab.create(parallel=2, budget={"trials": 4})
+    while [trial.state for trial in lab.trials(id)] != [TrialState.RUNNING] * 2:
+        lab.tick(id, 0.1)
+    asked = list(lab.search.asked)
+    while lab.verdicts(id).count("ok") < 2:
+        lab.service.tick(id, lambda: False)
+        lab.now += 0.5
+    assert not lab.service.tick(id, lambda: False)
+    assert lab.search.asked == asked
+    assert lab.service.tick(id)
+    assert lab.search.asked == [*asked, 2]
+
+
+def test_searches_that_would_use_up_the_processor_ask_in_turn_and_for_half_of_the_time(lab):
+    asked: list[tuple[int, float]] = []
+
+    def think(space, seen, n):
+        asked.append((len(space), time.monotonic()))
+        end = time.thread_time() + 0.03
+        while time.thread_time() < end:
+            pass
+        # One plan alone, so that the campaign asks again at once.
+        return [plan for plan in space if plan not in {one.plan for one in seen}][:1]
+
+    lab.search.say = think
+    for micro_batch_sizes in ([1], [1, 2], [1, 2, 4]):  # spaces that can be told apart
+        lab.create(parallel=10, budget={"trials": 10}, space={"micro_batch_size": micro_batch_sizes})
+    drive_them_all(lab, lambda driver: len(asked) >= 9)
+    sizes = [size for size, _ in asked[:9]]
+    assert all(sizes.count(size) >= 2 for size in set(sizes))
+    assert len(set(sizes)) == 3
+    times = [at for _, at in asked]
+    assert all(later - earlier >= 0.059 for earlier, later in pairwise(times))

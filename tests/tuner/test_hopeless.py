@@ -9,7 +9,7 @@ import pytest
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.hopeless import hopeless, lost_in_a_row, signature
+from meshtune.tuner.campaign.stopping import hopeless_reason, loses_every_job, signature
 from meshtune.tuner.campaign.trial import TrialState
 
 BUG = "ModuleNotFoundError: No module named 'megatron'"
@@ -21,7 +21,7 @@ def crashed(reason, log="", cause=None):
 
 def test_a_reason_that_no_plan_can_change_is_enough_once_and_the_log_is_shown(make):
     log = "\n".join(f"line {number}" for number in range(40)) + f"\n\x1b[31m{BUG}\x1b[0m\r\n\n"
-    told = hopeless([make.trial(0, Verdict.OOM), make.trial(1, crashed(BUG, log, Cause.USER_BUG))]).splitlines()
+    told = hopeless_reason([make.trial(0, Verdict.OOM), make.trial(1, crashed(BUG, log, Cause.USER_BUG))]).splitlines()
     why = "trial 1 failed for a reason that no plan can change"
     assert told[0] == f"{why}: {BUG}; mend it and start a new campaign"
     assert told[1:] == [*(f"line {number}" for number in range(26, 40)), BUG]
@@ -30,8 +30,8 @@ def test_a_reason_that_no_plan_can_change_is_enough_once_and_the_log_is_shown(ma
 def test_one_measurement_is_proof_that_there_is_hope(make):
     bug = crashed(BUG, cause=Cause.USER_BUG)
     trials = [make.trial(0, make.measurement(1.0)), *(make.trial(number, bug) for number in range(1, 5))]
-    assert hopeless(trials) == ""
-    assert hopeless(trials[1:])
+    assert hopeless_reason(trials) == ""
+    assert hopeless_reason(trials[1:])
 
 
 @pytest.mark.parametrize(
@@ -59,30 +59,11 @@ def test_crashes_with_other_words_are_not_alike(make):
 def test_three_plans_that_crash_alike_are_enough(make):
     trials = [make.trial(number, crashed(f"rank {number} exited with code 9")) for number in range(3)]
     told = "trials 0, 1, 2 crashed in the same way, and no trial was measured: rank 2 exited with code 9"
-    assert hopeless(trials) == f"{told}; mend it and start a new campaign"
-    assert hopeless(trials[:2]) == ""
+    assert hopeless_reason(trials) == f"{told}; mend it and start a new campaign"
+    assert hopeless_reason(trials[:2]) == ""
     running = make.trial(3, state=TrialState.RUNNING)
-    assert hopeless([*trials, running]) == hopeless(trials)
-    assert hopeless([*trials, make.trial(3, Verdict.CANCELLED)]) == hopeless(trials)
-
-
-@pytest.mark.parametrize(
-    "another",
-    [
-        crashed("something else"),
-        crashed("rank 7 exited with code 9", cause=Cause.ILLEGAL_SETTING),
-        Outcome(verdict=Verdict.OOM),
-        Outcome(verdict=Verdict.TIMED_OUT),
-        Outcome(verdict=Verdict.LOST),
-    ],
-)
-def test_one_that_ended_otherwise_leaves_hope(make, another):
-    trials = [make.trial(number, crashed(f"rank {number} exited with code 9")) for number in range(3)]
-    assert hopeless([*trials, make.trial(3, another)]) == ""
-
-
-def test_crashes_that_say_nothing_are_not_alike(make):
-    assert hopeless([make.trial(number, crashed("")) for number in range(5)]) == ""
+    assert hopeless_reason([*trials, running]) == hopeless_reason(trials)
+    assert hopeless_reason([*trials, make.trial(3, Verdict.CANCELLED)]) == hopeless_reason(trials)
 
 
 def refused(trial):
@@ -93,11 +74,11 @@ def test_a_runner_that_never_took_a_job_and_refuses_one_will_take_none(make):
     illegal = Outcome(verdict=Verdict.ILLEGAL, reason="slurm: invalid partition specified: gpuu")
     first = refused(make.trial(0, illegal))
     told = "the runner takes no such jobs: trial 0: slurm: invalid partition specified: gpuu"
-    assert hopeless([first]) == f"{told}; mend it and start a new campaign"
-    assert hopeless([first, make.trial(1)]) == hopeless([first])
-    assert hopeless([make.trial(0, Verdict.OOM), refused(make.trial(1, illegal))]) == ""
+    assert hopeless_reason([first]) == f"{told}; mend it and start a new campaign"
+    assert hopeless_reason([first, make.trial(1)]) == hopeless_reason([first])
+    assert hopeless_reason([make.trial(0, Verdict.OOM), refused(make.trial(1, illegal))]) == ""
     # It was sent: the job itself said so.
-    assert hopeless([make.trial(0, illegal)]) == ""
+    assert hopeless_reason([make.trial(0, illegal)]) == ""
 
 
 def lost(make, number, at, *, attempts=2):
@@ -110,17 +91,17 @@ def test_three_trials_lost_in_all_attempts_one_after_the_other_are_too_many(lab,
     campaign = make.campaign(spec)
     trials = [lost(make, number, 10.0 - number) for number in range(3)]
     told = "the cluster loses every job: the last 6 jobs, of 3 trials, were lost; the last one: node n0 is down"
-    assert lost_in_a_row(campaign, trials) == told
-    assert lost_in_a_row(campaign, trials[:2]) == ""
+    assert loses_every_job(campaign, trials) == told
+    assert loses_every_job(campaign, trials[:2]) == ""
     # One attempt is left: it is tried again first.
-    assert lost_in_a_row(campaign, [*trials[:2], lost(make, 2, 8.0, attempts=1)]) == ""
+    assert loses_every_job(campaign, [*trials[:2], lost(make, 2, 8.0, attempts=1)]) == ""
     # Resumed since the first of them.
-    assert lost_in_a_row(replace(campaign, running_since=8.0), trials) == ""
-    assert lost_in_a_row(replace(campaign, running_since=7.9), trials) == told
+    assert loses_every_job(replace(campaign, running_since=8.0), trials) == ""
+    assert loses_every_job(replace(campaign, running_since=7.9), trials) == told
     better = make.trial(3, Verdict.OOM, finished_at=11.0)
-    assert lost_in_a_row(campaign, [*trials, better]) == ""
+    assert loses_every_job(campaign, [*trials, better]) == ""
     earlier = make.trial(3, Verdict.OOM, finished_at=1.0)
-    assert lost_in_a_row(campaign, [*trials, earlier]) == told
+    assert loses_every_job(campaign, [*trials, earlier]) == told
 
 
 # Whole campaigns
@@ -140,15 +121,6 @@ def test_a_bug_of_the_user_ends_the_campaign_and_what_runs_beside_it(lab, make):
     assert all("\n" not in trial.outcome.reason for trial in lab.trials(id))
 
 
-def test_three_crashes_alike_end_the_campaign(lab, make):
-    lab.machine.script = lambda name: make.Behaviour("crashed")
-    id = lab.create(budget={"trials": 9})
-    lab.run(id)
-    assert lab.verdicts(id) == ["crashed"] * 3
-    assert lab.campaign(id).state is CampaignState.FAILED
-    assert lab.campaign(id).reason.splitlines()[1:] == ["the log"]
-
-
 def test_a_cluster_that_loses_every_job_pauses_the_campaign_and_each_resume_tries_again(lab, make):
     lab.machine.script = lambda name: make.Behaviour("lost")
     id = lab.create(budget={"trials": 9}, trial={"attempts": 2})
@@ -164,13 +136,6 @@ def test_a_cluster_that_loses_every_job_pauses_the_campaign_and_each_resume_trie
     assert lab.campaign(id).state is CampaignState.COMPLETED
 
 
-def test_jobs_that_one_dead_switch_took_at_once_are_simply_tried_again(lab, make):
-    lab.machine.script = lambda name: make.Behaviour("lost" if name.endswith("a1") else "ok")
-    id = lab.create(parallel=4, budget={"trials": 4})
-    lab.run(id)
-    assert lab.verdicts(id) == ["ok"] * 4
-
-
 # No time left
 
 
@@ -181,7 +146,7 @@ def test_a_runner_with_no_time_left_pauses_the_campaign_and_another_goes_on(lab,
     lab.machine.closes = True
     lab.run(id, until=lambda: lab.campaign(id).state is CampaignState.PAUSED)
     assert lab.campaign(id).reason == "12 s are left, and a trial may take 300 s; resume it to go on"
-    assert lab.service.works.get(id) is None  # the next runner may have time
+    assert lab.service.sessions.get(id) is None  # the next runner may have time
     planned = [trial.number for trial in lab.trials(id) if trial.state is TrialState.PLANNED]
     assert planned
     # What runs is measured to its end; what is planned waits.
@@ -195,12 +160,3 @@ def test_a_runner_with_no_time_left_pauses_the_campaign_and_another_goes_on(lab,
     assert lab.verdicts(id) == ["ok"] * 6
     assert set(lab.machine.sent.values()) == {1}
     assert [len(trial.attempts) for trial in lab.trials(id)] == [1] * 6
-
-
-def test_a_campaign_that_is_cancelled_while_no_time_is_left_is_cancelled(lab):
-    id = lab.create()
-    lab.run(id, until=lambda: bool(lab.trials(id)))
-    lab.machine.closes = True
-    lab.service.cancel(id)
-    lab.run(id)
-    assert lab.campaign(id).state is CampaignState.CANCELLED

@@ -16,11 +16,10 @@ from jobs import wait_for
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.service import service as service_module
-from meshtune.tuner.service.leases import CampaignBusy, Holder
+from meshtune.tuner.service.leases import CampaignBusy, Holder, to_release, to_take
 from meshtune.tuner.service.loop import Driver, drive_all
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.service.spread import surplus, wanted
-from meshtune.tuner.store import LeaseLost, Standing
+from meshtune.tuner.store import Drivers, LeaseLost
 
 LEASE_S = 10.0
 
@@ -33,9 +32,9 @@ def clocks(lab, monkeypatch):
 def open_service(lab, lease_s: float = LEASE_S, *, provable: bool = False) -> Service:
     """A service more on the lab's store. provable: others see at once when it has died."""
     service = Service(lab.store, lab.home, clock=lambda: lab.now)
-    service.works.holder = Holder(lab.store, lab.home, lease_s, clock=lambda: lab.now)
+    service.sessions.holder = Holder(lab.store, lab.home, lease_s, clock=lambda: lab.now)
     if not provable:
-        service.works.holder._prove = lambda: None
+        service.sessions.holder._prove = lambda: None
     lab.services.append(service)
     return service
 
@@ -117,7 +116,7 @@ def test_a_campaign_is_one_services_until_it_lets_go_or_is_not_heard_of_for_a_le
     assert second.tick(id)
     with pytest.raises(CampaignBusy):
         first.tick(id)
-    assert first.works.get(id) is None
+    assert first.sessions.get(id) is None
     second.release(id)
     assert first.tick(id)
     finish(lab, first, id)
@@ -168,7 +167,7 @@ def test_a_service_that_lives_is_never_buried(lab):
     first, second = open_service(lab, provable=True), open_service(lab)
     id = lab.create()
     first.tick(id)
-    assert not second.works.holder.bury(first.works.holder.name)
+    assert not second.sessions.holder.bury(first.sessions.holder.name)
     first.close()
     assert not list((lab.home.root / "holders").iterdir())
 
@@ -181,7 +180,7 @@ def test_a_file_from_before_a_reboot_or_of_another_machine_proves_nothing(lab):
     file.write_bytes(b"another boot")
     lab.service = first
     lab.kill()
-    assert not second.works.holder.bury(first.works.holder.name)
+    assert not second.sessions.holder.bury(first.sessions.holder.name)
 
 
 # A service that sleeps through its lease
@@ -228,7 +227,7 @@ def test_a_late_job_that_the_next_service_has_not_looked_for_yet_is_left_to_it(l
 
     def sleep(spec):
         lab.now += LEASE_S
-        other.works.holder.take([id])
+        other.sessions.holder.take([id])
 
     tick_until_lost(lab, sleeper(lab, make, "submit", sleep), id)
     assert lab.trials(id)[0].state is TrialState.PLANNED
@@ -309,11 +308,11 @@ def test_who_woke_up_knows_that_it_lost_the_campaign_though_it_lives_again(lab):
     id = lab.create()
     first, other = open_service(lab), open_service(lab)
     first.tick(id)
-    hold = first.works.holder.holds[id]
+    hold = first.sessions.holder.holds[id]
     hold.confirm()
     lab.now += LEASE_S
     other.tick(id)
-    first.works.holder.renew()  # as its heartbeat does
+    first.sessions.holder.renew()  # as its heartbeat does
     with pytest.raises(LeaseLost):
         hold.confirm()
 
@@ -338,11 +337,11 @@ def test_a_tick_that_thinks_for_longer_than_a_lease_does_not_lose_it(lab, monkey
     def renewing(holder, *more, **named):
         begun = lab.now
         renew(holder, *more, **named)
-        if holder == first.works.holder.name:
+        if holder == first.sessions.holder.name:
             renewed_at.append(begun)
 
     monkeypatch.setattr(lab.store.leases, "renew", renewing)
-    with first.works.holder.beating(serves=False):
+    with first.sessions.holder.beating(serves=False):
         first.tick(id)
         for _ in range(20):
             lab.now += 0.15
@@ -376,9 +375,9 @@ def test_what_a_service_knows_is_what_the_store_says_after_every_tick(lab, make)
     while not lab.campaign(id).state.final:
         if not lab.service.tick(id):
             lab.now += 0.3
-        work = lab.service.works.get(id)
-        if work is not None:
-            campaign, trials = work.known.look()
+        session = lab.service.sessions.get(id)
+        if session is not None:
+            campaign, trials = session.look()
             stored = lab.campaign(id)
             assert trials == lab.trials(id)
             assert (campaign.state, campaign.elapsed_s) == (stored.state, stored.elapsed_s)
@@ -405,29 +404,19 @@ def test_a_tick_that_takes_too_long_goes_on_with_the_next(lab, monkeypatch):
 
 
 def test_each_server_takes_as_many_as_the_others_and_the_oldest_first():
-    standing = Standing({"a": "", "b": "me", "c": "other", "d": "", "e": ""}, servers=2)
-    assert wanted(standing, "me") == ["a", "d"]
-    assert wanted(Standing(standing.drivers, servers=1), "me") == ["a", "d", "e"]
-    assert wanted(standing, "third") == ["a", "d", "e"]
-    assert wanted(Standing({}, servers=0), "me") == []
+    drivers = Drivers({"a": "", "b": "me", "c": "other", "d": "", "e": ""}, servers=2)
+    assert to_take(drivers, "me") == ["a", "d"]
+    assert to_take(Drivers(drivers.by_campaign, servers=1), "me") == ["a", "d", "e"]
+    assert to_take(drivers, "third") == ["a", "d", "e"]
+    assert to_take(Drivers({}, servers=0), "me") == []
 
 
 def test_a_server_gives_back_what_is_far_above_its_share_and_nothing_for_a_small_difference():
     many = {f"c{number}": "me" for number in range(100)}
-    assert surplus(Standing(many, servers=1), "me") == []
-    assert surplus(Standing(many, servers=2), "me") == [f"c{number}" for number in range(50, 100)]
-    assert surplus(Standing(many | {f"d{number}": "other" for number in range(70)}, servers=2), "me") == []
-    assert surplus(Standing({"a": "me", "b": "me", "c": "me"}, servers=2), "me") == []
-
-
-@pytest.mark.parametrize("servers", [1, 2, 3, 7])
-@pytest.mark.parametrize("active", [0, 1, 5, 500])
-def test_no_campaign_waits_for_nobody(servers, active):
-    drivers = {f"c{number}": "" for number in range(active)}
-    for server in range(servers):
-        for id in wanted(Standing(drivers, servers), f"s{server}"):
-            drivers[id] = f"s{server}"
-    assert "" not in drivers.values()
+    assert to_release(Drivers(many, servers=1), "me") == []
+    assert to_release(Drivers(many, servers=2), "me") == [f"c{number}" for number in range(50, 100)]
+    assert to_release(Drivers(many | {f"d{number}": "other" for number in range(70)}, servers=2), "me") == []
+    assert to_release(Drivers({"a": "me", "b": "me", "c": "me"}, servers=2), "me") == []
 
 
 def test_a_server_leaves_what_another_process_drives_alone_and_says_who_does(lab):
@@ -442,7 +431,7 @@ def test_a_server_leaves_what_another_process_drives_alone_and_says_who_does(lab
         lab.now += 0.1
 
     drive_all(driver, server, stop, watch)
-    assert driver.troubles == {own: f"driven by {run.works.holder.name.rpartition(':')[0]}"}
+    assert driver.troubles == {own: f"driven by {run.sessions.holder.name.rpartition(':')[0]}"}
     assert lab.trials(own) == []
     finish(lab, run, own)
     assert lab.verdicts(own) == lab.verdicts(free) == ["ok"] * 4
@@ -458,9 +447,9 @@ def test_a_lease_is_trusted_from_before_its_renewal_was_asked_for(lab, monkeypat
         lab.now += 5.0
 
     first.tick(id)
-    hold = first.works.holder.holds[id]
+    hold = first.sessions.holder.holds[id]
     monkeypatch.setattr(lab.store.leases, "renew", slowly)
-    first.works.holder.renew()
+    first.sessions.holder.renew()
     asked = []
     monkeypatch.setattr(lab.store.leases, "renew", lambda *arguments, **named: asked.append(1))
     lab.now += 3.9

@@ -61,7 +61,7 @@ class Site:
     def start_two(self) -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]:
         """Two services that know of each other, so that they share what comes."""
         both = self.start(), self.start()
-        await_(lambda: self.store.leases.standing().servers == 2, "two services serve")
+        await_(lambda: self.store.leases.drivers().servers == 2, "two services serve")
         return both
 
     def start(self) -> subprocess.Popen[bytes]:
@@ -86,7 +86,7 @@ class Site:
 
     def drivers(self, pid: int) -> list[str]:
         """The campaigns that this process drives."""
-        return [id for id, driver in self.store.leases.standing().drivers.items() if f":{pid}:" in driver]
+        return [id for id, driver in self.store.leases.drivers().drivers.items() if f":{pid}:" in driver]
 
     def campaign(self, id: str) -> Campaign:
         return self.store.campaign(id)

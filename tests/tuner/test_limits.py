@@ -87,17 +87,6 @@ def test_two_campaigns_share_device_time_however_long_their_jobs_are(lab, make, 
     assert min(shares) > 0.8 * max(shares), shares
 
 
-def test_what_one_campaign_does_not_want_another_uses(lab, make):
-    limit(lab.home, "jobs: 4")
-    lab.machine.script = lambda name: make.Behaviour(run_s=5.0)
-    modest, greedy = lab.create(name="modest", parallel=1), lab.create(name="greedy", parallel=9)
-    lab.run(greedy, until=lambda: not lab.tick(modest) and not lab.tick(greedy))
-    flying = [sum(not trial.state.final for trial in lab.trials(id)) for id in (modest, greedy)]
-    assert flying == [1, 3]
-    run_both(lab, modest, greedy)
-    assert lab.verdicts(modest) == lab.verdicts(greedy) == ["ok"] * 4
-
-
 def test_plans_are_chosen_when_they_can_run_and_not_before(lab, make):
     limit(lab.home, "jobs: 2")
     lab.machine.script = lambda name: make.Behaviour(run_s=5.0)
@@ -182,14 +171,6 @@ def test_spent_device_hours_pause_every_campaign_and_what_runs_is_measured(lab, 
     lab.tick(one)
     lab.tick(one)
     assert lab.campaign(one).state is CampaignState.RUNNING
-
-
-def test_a_campaign_with_nothing_left_to_start_closes_though_the_hours_are_spent(lab, make):
-    limit(lab.home, "device_hours: 0.001")
-    lab.machine.script = lambda name: make.Behaviour(run_s=100.0)
-    id = lab.create(budget={"trials": 1})
-    lab.run(id, step_s=20.0)
-    assert lab.campaign(id).state is CampaignState.COMPLETED
 
 
 def test_jobs_larger_than_the_limit_pause_the_campaign(lab):

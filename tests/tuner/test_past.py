@@ -16,8 +16,8 @@ from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.search.physics.speed import NOISE
 from meshtune.tuner.search.warm_start import (
-    MOST_TRIALS,
-    MOST_TRIALS_EACH,
+    MAX_TRIALS,
+    MAX_TRIALS_EACH,
     OTHER_CLUSTER,
     OTHER_FAMILY,
     OTHER_RELEASE,
@@ -56,7 +56,7 @@ class Site:
 
     def trials_of(self, id: str) -> list[Trial]:
         self.read.append(id)
-        return self.trials[id][:MOST_TRIALS_EACH]
+        return self.trials[id][:MAX_TRIALS_EACH]
 
     def weights(self, campaign: Campaign, *others: Campaign, own: list[Trial] | None = None) -> dict[str, float]:
         found = learn_from(campaign, own or [], others, self.trials_of)
@@ -220,13 +220,13 @@ def test_a_campaign_that_measured_nothing_teaches_nothing(site):
 
 
 def test_of_each_campaign_the_first_trials_enter_and_of_all_so_many(site):
-    many = [site.trial(number) for number in range(MOST_TRIALS_EACH + 10)]
+    many = [site.trial(number) for number in range(MAX_TRIALS_EACH + 10)]
     few = many[:30]
     others = [site.campaign(f"{number}", few if number == 0 else many) for number in range(9)]
     found = learn_from(site.campaign("c"), [], others, site.trials_of)
     assert [earlier.lesson.trials for earlier in found] == [30, 50, 50, 50, 20]
-    assert sum(earlier.lesson.trials for earlier in found) == MOST_TRIALS == 200
-    assert [seen.step_time_s for seen in found[1].past.seen] == [1.0 + number for number in range(MOST_TRIALS_EACH)]
+    assert sum(earlier.lesson.trials for earlier in found) == MAX_TRIALS == 200
+    assert [seen.step_time_s for seen in found[1].past.seen] == [1.0 + number for number in range(MAX_TRIALS_EACH)]
     assert site.read == ["0", "1", "2", "3", "4"]
 
 

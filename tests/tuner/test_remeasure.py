@@ -75,18 +75,6 @@ def test_a_job_that_runs_for_ever_is_given_up_and_cancelled(lab, done, make, mon
     assert len(lab.machine.cancels) == 1
 
 
-def test_a_job_that_is_not_waited_for_is_cancelled(lab, done, make, monkeypatch):
-    lab.machine.script = lambda name: make.Behaviour(run_s=1000.0)
-
-    def interrupt(seconds):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("meshtune.tuner.service.remeasure.time.sleep", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        list(remeasure(lab.service, done, lab.trials(done.id)))
-    assert len(lab.machine.cancels) == 1
-
-
 def test_a_job_that_cannot_be_sent_is_told(lab, done):
     lab.machine.troubles.append(SubmitFailed("disk full"))
     with pytest.raises(SubmitFailed, match="disk full"):

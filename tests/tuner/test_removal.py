@@ -4,7 +4,7 @@ import pytest
 
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.home import Home
-from meshtune.tuner.service.deletion import delete_campaign
+from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import IllegalMove, NotFound, Store
 
 
@@ -26,13 +26,13 @@ def test_what_an_interrupted_deletion_left_in_the_bin_goes_with_the_next(store, 
     home = Home(tmp_path)
     (home.bin / "earlier-1" / "job").mkdir(parents=True)
     (home.campaign(over) / "job").mkdir(parents=True)
-    delete_campaign(store, home, over)
+    Service(store, home).delete(over)
     assert list(home.bin.iterdir()) == []
     assert not home.campaign(over).exists()
 
 
 def test_a_campaign_whose_folder_is_gone_is_deleted_all_the_same(store, over, tmp_path):
-    delete_campaign(store, Home(tmp_path), over)
+    Service(store, Home(tmp_path)).delete(over)
     with pytest.raises(NotFound):
         store.campaign(over)
 
@@ -43,5 +43,5 @@ def test_where_the_rows_stay_the_folder_stays(store, lab, make, tmp_path):
     home = Home(tmp_path)
     home.campaign(campaign.id).mkdir(parents=True)
     with pytest.raises(IllegalMove, match="only what is over is deleted"):
-        delete_campaign(store, home, campaign.id)
+        Service(store, home).delete(campaign.id)
     assert home.campaign(campaign.id).exists()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from meshtune.runners.base import JobSpec
-from meshtune.runners.batch.records import surroundings
+from meshtune.runners.batch.script import submit_host
 from meshtune.runners.pbs.script import render_script as pbs_script
 from meshtune.runners.processes.gang import minimal_environment
 from meshtune.runners.slurm.script import render_script as slurm_script
@@ -44,20 +44,8 @@ def test_a_password_among_the_arguments_gets_a_warning_that_does_not_repeat_it(m
     assert "hunter2" not in told
 
 
-@pytest.mark.parametrize("given", ["sqlite:////a/b.db", "postgresql://user@host/db", "postgresql:///db?host=/run"])
-def test_a_url_without_a_password_gets_none(monkeypatch, capsys, given):
-    monkeypatch.setattr(sys, "argv", ["meshtune", "show", "--db", given])
-    assert database_url(given) == given
-    assert capsys.readouterr().err == ""
-
-
-def test_a_password_in_the_environment_gets_no_warning(capsys):
-    assert database_url(SECRET) == SECRET
-    assert capsys.readouterr().err == ""
-
-
 def test_no_job_inherits_our_secrets():
-    seen = {**minimal_environment(), **surroundings().environment}
+    seen = {**minimal_environment(), **submit_host().environment}
     assert not set(SECRET_VARIABLES) & seen.keys()
     assert "hunter2" not in str(seen)
 

@@ -22,7 +22,6 @@ from meshtune.tuner.store import Store
 def meshtune(lab, tmp_path, monkeypatch, capsys):
     """The command in this process, so that its runner is the lab's; the lab's clock is the wall's."""
     lab.machine.clock = time.time
-    monkeypatch.setattr("meshtune.tuner.service.loop.PERIOD_S", 0.005)
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments):
@@ -95,18 +94,6 @@ def test_show_says_which_nodes_are_shunned_and_where_attempts_ran(lab, make, mes
     attempts = [line.split() for line in lines if "t0001-a" in line]
     assert [(words[3:5] if "!" in words else words[3:4]) for words in attempts] == [["n1", "!"], ["n2"]]
     assert "attempt 2 was to keep away from n1, where it could" in lines
-
-
-def test_limits_that_cannot_be_read_are_told_by_show(lab, make, meshtune, spec, tmp_path):
-    lab.machine.script = quick(make)
-    lab.machine.closes = True
-    meshtune("run", spec())
-    (tmp_path / "h" / "limits.yaml").write_text("jobs: none at all")
-    with Store.open(Home(tmp_path / "h").database_url) as store:
-        (campaign,) = store.campaigns(limit=2)
-        store.move_campaign(campaign.id, CampaignState.RUNNING, reason="", now=time.time())
-    code, out, _ = meshtune("show", "last")
-    assert (code, "limits.yaml: jobs: " in out) == (0, True)
 
 
 @pytest.mark.slow

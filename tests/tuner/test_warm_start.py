@@ -15,12 +15,10 @@ from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.campaign.proposal import Proposal
 from meshtune.tuner.cli.render.terminal import follow, print_campaign
 from meshtune.tuner.prediction.predict import training_of
-from meshtune.tuner.search.base import Past, Seen, Task
+from meshtune.tuner.search.base import Observation, PastCampaign, Task
 from meshtune.tuner.search.baseline import GridSearch
-from meshtune.tuner.search.warm_start import OTHER_RELEASE, weight_of
-from meshtune.tuner.service.history import Known
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.service.session import open_work
+from meshtune.tuner.service.session import open_session
 from meshtune.tuner.store import Store
 
 SIMULATED = {
@@ -45,12 +43,12 @@ class NotingSearch:
 
     tasks: list[Task] = field(default_factory=list)
 
-    def ask(self, task: Task, seen: Sequence[Seen], n: int) -> Proposal:
+    def ask(self, task: Task, seen: Sequence[Observation], n: int) -> Proposal:
         self.tasks.append(task)
         return GridSearch().ask(task, seen, n)
 
     @property
-    def past(self) -> tuple[Past, ...]:
+    def past(self) -> tuple[PastCampaign, ...]:
         return self.tasks[-1].past
 
 
@@ -113,30 +111,24 @@ def test_what_is_learnt_is_read_once_and_again_when_the_campaign_is_opened_again
     assert len(learnt(lab, second)) == 1
 
 
-def test_opening_again_with_nothing_new_to_learn_tells_nothing(lab, noted):
-    lab.run(lab.create())
-    id = lab.create()
-    for trials in (1, 2, 3):
-        lab.run(id, until=lambda count=trials: len(lab.trials(id)) == count)
-        lab.service.release(id)
-    assert len(learnt(lab, id)) == 1
-
-
 def test_the_past_is_read_again_only_for_other_software(lab, noted, make):
     lab.run(lab.create())
     campaign = lab.campaign(lab.create(name="second"))
-    hold = lab.service.works.holder.hold(campaign.id)
-    work = open_work(campaign, lab.home, hold, Known(lab.store, campaign))
+    hold = lab.service.sessions.holder.hold(campaign.id)
+    session = open_session(lab.store, lab.home, campaign, hold)
     own = {version: [make.trial(0, make.measurement(1.0, software={"torch": version}))] for version in ("2.12", "2.13")}
     try:
-        work.remember(campaign, own["2.12"], lab.store, lab.now)
+        session.trials = own["2.12"]
+        session.learn_from_others(lab.now)
         lab.run(lab.create(name="third"))
-        work.remember(campaign, own["2.12"], lab.store, lab.now)
-        assert len(work.task.past) == 1
-        work.remember(campaign, own["2.13"], lab.store, lab.now)
-        assert len(work.task.past) == 2
+        session.trials = own["2.12"]
+        session.learn_from_others(lab.now)
+        assert len(session.task.past) == 1
+        session.trials = own["2.13"]
+        session.learn_from_others(lab.now)
+        assert len(session.task.past) == 2
     finally:
-        work.close()
+        session.close()
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -181,14 +173,3 @@ def test_run_and_show_tell_from_what_the_default_search_learns(service, printed)
     assert told == ["learns from 1 earlier campaign, 10 trials"]
     print_campaign(service.store.campaign(large.id), service)
     assert f"learns from 1 earlier campaign, 10 trials: {small.id} (10 trials, weight 1)\n" in printed.getvalue()
-
-
-def test_once_it_has_measured_a_campaign_knows_its_software_and_weighs_its_past_anew(service, printed):
-    """To the simulator another seed is another software."""
-    for seed in (7, 8):
-        campaign = service.create({**SIMULATED, "runner": {"kind": "simulated", "seed": seed}, "budget": {"trials": 4}})
-        follow(service, campaign)
-    told = [event.data["lessons"] for event in service.store.events(campaign.id) if event.kind == "campaign.learns"]
-    assert [lesson["weight"] for [lesson] in told] == [1.0, weight_of(OTHER_RELEASE)]
-    [lesson] = service.store.campaign(campaign.id).lessons
-    assert lesson.weight == weight_of(OTHER_RELEASE)

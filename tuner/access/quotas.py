@@ -1,7 +1,10 @@
-"""How much all campaigns of a store may use together, and which of them may start a job next.
+"""How much campaigns may use, and which of them may start a job next: limits of all together, and quotas of one token.
 
-Pure. Shares are max-min fair by devices: whoever holds fewest gets the next job, and of equals the one that has used
-least lately. What one leaves goes to the others. No job is ended to make room for another.
+Pure. Shares of the limits are max-min fair by devices: the campaign that holds fewest gets the next job, and of equals
+the one that has used least lately. What one leaves goes to the others. No job is ended to make room for another.
+
+A campaign that asks for more than its token's quotas leave is not created. One that runs into a quota waits for the
+day's trials to come back, and is paused where device-hours are spent: those come back within a month.
 """
 
 from __future__ import annotations
@@ -12,25 +15,32 @@ from math import inf
 from typing import Any, ClassVar
 
 from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.tuner.access.tokens import DAY_S, Quotas, Used
+from meshtune.tuner.campaign.spec import Budget
 
-DAY_S = 86400.0
-# Who used how much is counted over so long at the most: a campaign that rested has no claim to catch up for days.
+# Device time used is counted over so long at the most: a campaign that rested has no claim to catch up for days.
 RECENT_S = 3600.0
 # A campaign that nobody has worked on for so long wants no jobs; a search may think, and a runner be silent, meanwhile.
 ALIVE_S = 120.0
-# What was let through and not heard of again counts for so long: the call that sends a job takes less.
+# An attempt that was let through and not heard of again counts for so long: the call that sends a job takes less.
 CLAIM_S = 120.0
+
+
+class QuotaExceeded(Exception):
+    """The token has too little left for this campaign; trying again may help when others are over or time has passed.
+    The message has the numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of all campaigns together; None: no limit. jobs and devices: in flight at once, waiting in a scheduler's queue
-    included. device_hours: within the last window_days."""
+    """Of all campaigns together; None: no limit."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
+    # In flight at once, waiting in a scheduler's queue included.
     jobs: int | None = None
     devices: int | None = None
+    # Within the last window_days.
     device_hours: float | None = None
     window_days: float = 30.0
 
@@ -49,20 +59,23 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What one campaign has and wants. devices: of each of its jobs. in_flight: jobs that were sent, or are about to
-    be. wanted: jobs that it could have in flight, in_flight at least. used_device_s: lately, see RECENT_S."""
+    """The jobs that one campaign has and wants."""
 
     campaign_id: str
+    # Of each of its jobs.
     devices: int
+    # Jobs that were sent, or are about to be.
     in_flight: int
+    # Jobs that it could have in flight, in_flight at least.
     wanted: int
+    # Lately, see RECENT_S.
     used_device_s: float
 
 
 def shares(limits: Limits, demands: Sequence[Demand]) -> dict[str, int]:
     """How many jobs each campaign may have in flight, by its id.
 
-    Whoever has more already keeps them until they end, so a share may not be free yet: see `refusal`.
+    A campaign that has more already keeps them until they end, so a share may not be free yet: see `refusal`.
     """
     given = {demand.campaign_id: 0 for demand in demands}
     jobs, devices = limits.jobs or inf, limits.devices or inf
@@ -107,10 +120,32 @@ def exhausted(limits: Limits, devices: int, spent_device_s: float) -> str:
     """
     if limits.devices is not None and devices > limits.devices:
         return f"each of its jobs takes {devices} devices, and the service may use {limits.devices}"
-    spent_hours = spent_device_s / 3600.0
-    if limits.device_hours is not None and spent_hours >= limits.device_hours:
-        return (
-            f"{spent_hours:.4g} of {limits.device_hours:g} device-hours of the service were spent within "
-            f"{limits.window_days:g} days"
-        )
-    return ""
+    if limits.device_hours is None or spent_device_s / 3600.0 < limits.device_hours:
+        return ""
+    hours = f"{spent_device_s / 3600.0:.4g} of {limits.device_hours:g} device-hours"
+    return f"{hours} of the service were spent within {limits.window_days:g} days"
+
+
+def quota_spent(owner: str, quotas: Quotas, spent_device_s: float) -> str:
+    """Why no more jobs of the owner's campaigns are started; empty where they are. spent_device_s: within 30 days."""
+    if quotas.device_hours is None or spent_device_s / 3600.0 < quotas.device_hours:
+        return ""
+    hours = f"{spent_device_s / 3600.0:.4g} of {quotas.device_hours:g} device-hours"
+    return f"{hours} of the token {owner} were spent within 30 days"
+
+
+def require_room(owner: str, quotas: Quotas, used: Used, budget: Budget) -> None:
+    """Raises QuotaExceeded where a new campaign of this budget asks for more than is left."""
+    if quotas.campaigns is not None and used.campaigns >= quotas.campaigns:
+        raise QuotaExceeded(f"{used.campaigns} of {quotas.campaigns} campaigns of the token {owner} are active")
+    if quotas.trials is not None:
+        left, asked = quotas.trials - used.trials, budget.trials or 1
+        if asked > left:
+            has = f"{max(0, left)} of {quotas.trials} within 24 h left"
+            raise QuotaExceeded(f"the budget is {asked} trials, and the token {owner} has {has}")
+    if quotas.device_hours is not None:
+        left_hours, asked_hours = quotas.device_hours - used.device_hours, budget.device_hours or 0.0
+        if left_hours <= 0 or asked_hours > left_hours:
+            asks = f"the budget is {asked_hours:g} device-hours, and " if asked_hours else ""
+            has = f"{max(0.0, left_hours):.4g} of {quotas.device_hours:g} device-hours within 30 days left"
+            raise QuotaExceeded(f"{asks}the token {owner} has {has}")

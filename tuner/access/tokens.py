@@ -1,4 +1,4 @@
-"""Who may do what: tokens with scopes, an end and quotas. Pure; only a token's digest is ever kept.
+"""Tokens with scopes, an end and quotas. Pure; only a token's digest is ever kept.
 
 A secret is shown once, when it is made. Its 256 random bits need no salt and no slow hash: nobody guesses them.
 """
@@ -42,11 +42,13 @@ ALL_SCOPES = frozenset(Scope)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quotas:
-    """What one token may use; None: no limit. campaigns: active at once. trials: planned within a day. device_hours:
-    within 30 days."""
+    """How much one token may use; None: no limit."""
 
+    # Active at once.
     campaigns: int | None = None
+    # Planned within a day.
     trials: int | None = None
+    # Within 30 days.
     device_hours: float | None = None
 
     def __post_init__(self) -> None:
@@ -64,7 +66,7 @@ UNLIMITED = Quotas()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Used:
-    """What a token uses now of its quotas."""
+    """How much a token uses now of its quotas, by the same names."""
 
     campaigns: int
     trials: int
@@ -73,12 +75,14 @@ class Used:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """One token as it is kept. sha256: of the secret, hexadecimal. Times are epoch seconds; expires_at None: never."""
+    """One token as it is kept. Times are epoch seconds."""
 
     name: str
+    # Of the secret, hexadecimal.
     sha256: str
     scopes: frozenset[Scope]
     created_at: float
+    # None: never.
     expires_at: float | None
     last_used_at: float | None = None
     revoked_at: float | None = None
@@ -110,7 +114,7 @@ def new_secret() -> str:
 
 
 def digest(secret: str) -> str:
-    """What is kept of a secret: its sha256, hexadecimal."""
+    """The sha256 of a secret, hexadecimal: all that is kept of it."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""decide(): what a campaign should do next, as a pure function of what is known.
+"""decide(): the next steps of a campaign, as a pure function of its trials and jobs.
 
 Values in, intents out: no clock, no database, no runner. The service acts on the intents and calls again, so an intent
 may be lost by a crash at any moment and is simply decided again. Nothing here is remembered between calls.
@@ -13,9 +13,13 @@ from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.outcome import Outcome
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.hopeless import hopeless, lost_in_a_row
-from meshtune.tuner.campaign.spec import Budget
-from meshtune.tuner.campaign.stopping import closing_reason, confirmations, finalists
+from meshtune.tuner.campaign.stopping import (
+    closing_reason,
+    confirmations,
+    finalists,
+    hopeless_reason,
+    loses_every_job,
+)
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 
 # A runner ends jobs at their time limit; one that runs this much longer is cancelled by us.
@@ -24,9 +28,10 @@ OVERTIME_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look at an attempt's job. outcome exists exactly when the status is final."""
+    """One look at an attempt's job."""
 
     status: JobStatus
+    # There exactly when the status is final.
     outcome: Outcome | None = None
 
 
@@ -65,6 +70,8 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class MarkRunning:
+    """The trial's attempt runs."""
+
     number: int
     started_at: float
     nodes: tuple[str, ...] = ()
@@ -72,6 +79,8 @@ class MarkRunning:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
+    """The trial's attempt ended."""
+
     number: int
     outcome: Outcome
     started_at: float | None
@@ -111,7 +120,7 @@ class Close:
 
 
 Intent = PlanBaseline | Ask | EndSearch | Confirm | Submit | MarkRunning | Finish | Retry | Cancel | Pause | Close
-# What leads to another job.
+# The intents that lead to another job.
 Starting = PlanBaseline | Ask | Confirm | Submit | Retry
 
 
@@ -121,11 +130,13 @@ def decide(
     observations: Mapping[int, Observation],
     now: float,
     share: int | None = None,
+    trials_left: int | None = None,
 ) -> list[Intent]:
-    """The next steps. observations: by trial number, for attempts that were submitted and looked at just now.
+    """The next steps; news of jobs come first and alone, since everything else is decided on a history that holds them.
 
-    What jobs did comes first and alone: everything else is decided on a history that holds it. share: no more plans are
-    chosen than it may have in flight, so that they are chosen when they can run; None: as the spec says.
+    observations: by trial number, for attempts that were submitted and looked at just now. share: how many jobs the
+    campaign may have in flight; no more plans are chosen, so that they are chosen when they can run. trials_left: how
+    many trials its owner may plan just now. None: no limit.
     """
     news = _news(trials, observations, now)
     if news:
@@ -139,17 +150,18 @@ def decide(
     spent = _spent(campaign, trials, now)
     if spent:
         return _wind_down(unfinished, CampaignState.COMPLETED, spent)
-    if failure := hopeless(trials):
+    if failure := hopeless_reason(trials):
         return _wind_down(unfinished, CampaignState.FAILED, failure)
-    if lost := lost_in_a_row(campaign, trials):
+    if lost := loses_every_job(campaign, trials):
         return [Pause(lost)]
     if not trials and campaign.spec.baseline is not None:
-        return [PlanBaseline()]
+        return [] if trials_left == 0 else [PlanBaseline()]
     retries: list[Intent] = [Retry(trial.number) for trial in trials if _to_retry(trial, campaign)]
     submits: list[Intent] = [Submit(trial.number) for trial in unfinished if trial.state is TrialState.PLANNED]
     if retries:
         return [*overtime, *retries]
     room = campaign.spec.parallel - len(unfinished)
+    room = room if trials_left is None else min(room, trials_left)
     if campaign.search_ended:
         return [*overtime, *submits, *_conclude(campaign, trials, room)]
     room = room if share is None else min(room, share - len(unfinished))
@@ -168,12 +180,11 @@ def device_seconds(campaign: Campaign, trials: Sequence[Trial], now: float) -> f
 
 
 def _search(campaign: Campaign, trials: Sequence[Trial], room: int) -> list[Intent]:
-    """Ask for plans while the budget has some left. What else ends a search it says itself, when it is asked."""
-    budget = campaign.spec.budget
-    left = _trials_left(budget, trials)
-    if left == 0:
-        return [EndSearch(f"the budget of {budget.trials} trials is spent")]
-    n = room if left is None else min(room, left)
+    """Ask for plans while the budget has some left. Other ends of a search are its own answers, when it is asked."""
+    most = campaign.spec.budget.trials
+    if most is not None and len(trials) >= most:
+        return [EndSearch(f"the budget of {most} trials is spent")]
+    n = room if most is None else min(room, most - len(trials))
     return [Ask(n)] if n > 0 else []
 
 
@@ -237,10 +248,6 @@ def _spent(campaign: Campaign, trials: Sequence[Trial], now: float) -> str:
         if used >= budget.device_hours:
             return f"the budget of {budget.device_hours:g} device-hours is spent"
     return ""
-
-
-def _trials_left(budget: Budget, trials: Sequence[Trial]) -> int | None:
-    return None if budget.trials is None else max(0, budget.trials - len(trials))
 
 
 def _to_retry(trial: Trial, campaign: Campaign) -> bool:

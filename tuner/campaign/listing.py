@@ -51,8 +51,8 @@ class Order(Generic[Key]):
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """The last entry of the page before: the value it was sorted by, and what names it."""
+class Cursor:
+    """The last entry of the page before: the value it was sorted by, and its id or number."""
 
     value: float | str | None
     name: str | int
@@ -68,7 +68,7 @@ class CampaignsWanted:
     name: str = ""
     model: str | None = None
     cluster: str | None = None
-    after: Mark | None = None
+    after: Cursor | None = None
     limit: int = 50
 
 
@@ -84,29 +84,17 @@ class TrialsWanted:
     failures: tuple[Cause, ...] = ()
     numbers: tuple[int, ...] = ()
     plan: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
-    after: Mark | None = None
+    after: Cursor | None = None
     limit: int = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class News:
-    """What is new in the store. event: the newest event's id, 0 before any. changed: the campaigns with events after
-    the one that was asked for, by id, with the newest event of each. campaigns: how many there are. created: how many
-    of them since that event. worked: grows when time is counted that a campaign was worked on, which no event tells."""
-
-    event: int
-    changed: Mapping[str, int]
-    campaigns: int
-    created: int
-    worked: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """Which campaign, and as of when: event is its newest event's id, so what its trials say is as old as that;
-    value: what the page is sorted by."""
+    """A campaign of a page and its version: what was read of it holds while these stay."""
 
     id: str
+    # The id of its newest event: no trial has changed since.
     event: int
     updated_at: float
+    # By which the page is sorted.
     value: float | str

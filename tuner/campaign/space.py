@@ -7,7 +7,7 @@ from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.search_spaces.space_context import Setting
+from meshtune.search_spaces.space_context import SpaceContext
 from meshtune.tuner.campaign.spec import CampaignSpec
 
 
@@ -25,7 +25,7 @@ def build_space(
     bounds: Bounds, model: ModelSpec, cluster: ClusterSpec, global_batch_size: int | None, workload: Workload
 ) -> Space:
     """The plans that are legal for a model on a cluster with a workload. Raises SpaceTooLarge."""
-    setting = Setting(
+    setting = SpaceContext(
         model=model,
         cluster=cluster,
         global_batch_size=global_batch_size,

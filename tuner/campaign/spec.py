@@ -66,7 +66,7 @@ class Budget:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialLimits:
     """Limits of one trial: time_limit_s for each attempt, attempts where the infrastructure loses jobs. racing: give a
-    trial up as PRUNED once it is surely slower than the best one so far (see `tuner.campaign.pruning_threshold`)."""
+    trial up as PRUNED once it is surely slower than the best one so far (see `tuner.campaign.placement`)."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 

@@ -185,7 +185,7 @@ def _row(spec: CampaignSpec, basis: Basis, training: Training, scaling: Scaling)
 def _why_none(space: Space, batch: int | None) -> str:
     """Why no plan is legal; the batch where it alone forbids all."""
     tp, cp, size = (pick(space.dimensions[name]) for name, pick in _EXTREMES)
-    devices = space.setting.cluster.devices
+    devices = space.context.cluster.devices
     # Ranks that are neither tp nor cp each need a micro-batch of their own: dp * pp of them, where there is a pipeline.
     needed = -(-devices // (tp * cp)) * size
     if batch is not None and needed > batch:

@@ -11,8 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from meshtune.runners.base import JobSpec
-from meshtune.runners.batch.launch_wrapper import GANG_FILE, render_gang
-from meshtune.runners.registry import DIALECTS, RUNNERS, SCRIPTS, UnknownBackend, render_dialect, render_script
+from meshtune.runners.batch.notes import GANG_FILE, render_gang
+from meshtune.runners.registry import (
+    DIALECTS,
+    RUNNERS,
+    SCHEDULERS,
+    SCRIPTS,
+    UnknownBackend,
+    render_dialect,
+    render_script,
+)
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
@@ -29,12 +37,7 @@ from meshtune.tuner.results.recommendation import Recommendation, front_of, reco
 # What a setting can be written as; by default json and job together.
 FORMATS = ("json", "job", *DIALECTS, *SCRIPTS)
 # The scheduler's file, beside those that its job reads.
-SCRIPT_FILES: Mapping[str, str] = {
-    "slurm": "job.sbatch",
-    "pbs": "job.pbs",
-    "jobset": "jobset.yaml",
-    "trainjob": "trainjob.yaml",
-}
+SCRIPT_FILES: Mapping[str, str] = {name: SCHEDULERS[name].script_file for name in SCRIPTS}
 
 
 class NothingToExport(LookupError):

@@ -227,7 +227,7 @@ def _space(spec: CampaignSpec) -> Space:
 def _stretched(known: Plan, space: Space) -> Plan | None:
     """The plan with as many replicas as there are devices for; None where that breaks a rule."""
     kept = {name: value for name, value in known.as_dict().items() if name != "dp"}
-    if space.setting.global_batch_size is not None:
+    if space.context.global_batch_size is not None:
         del kept["grad_accum_steps"]
     plan = space.complete(**kept)
     return None if space.explain(plan, ignore_bounds=True) else plan

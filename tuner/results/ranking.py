@@ -12,8 +12,8 @@ wide on purpose. As soon as a plan was measured again, all intervals are widened
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import exp, inf, isfinite, log, sqrt
 from typing import Literal
 
@@ -201,7 +201,7 @@ def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
                 measurement=measured,
                 objective=_over_runs(yardstick.reached(measured), variance, runs=1),
                 tokens_per_s=_over_runs(rate_of(measured, measured.tokens_per_step), variance, runs=1),
-                memory_bytes=max(measured.peak_memory_bytes, default=None),
+                memory_bytes=measured.max_memory_bytes,
                 headroom_bytes=run.headroom_bytes(spec.cluster.device.memory_bytes),
                 tflops_per_device=yardstick.tflops_per_device(measured, measured.step_time_s),
                 # By the job's own word where the cluster's description has no peak.
@@ -212,24 +212,6 @@ def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
             )
         )
     return ranking
-
-
-def numbers_of(entries: Sequence[Ranked]) -> set[int]:
-    """The trials that these entries are made of."""
-    confirmations = [entry.confirmation.trial.number for entry in entries if entry.confirmation is not None]
-    return {*(entry.trial.number for entry in entries), *confirmations}
-
-
-def completed(entry: Ranked, trials: Mapping[int, Trial]) -> Ranked:
-    """An entry that was ranked by digests, with its trials by number in their place."""
-    known = entry.confirmation
-    whole = replace(
-        entry,
-        trial=trials[entry.trial.number],
-        confirmation=None if known is None else replace(known, trial=trials[known.trial.number]),
-    )
-    assert whole.measured_by.measurement is not None  # or it would not be ranked
-    return replace(whole, measurement=whole.measured_by.measurement)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshtune.runners.base import JobSpec
+from meshtune.runners.registry import SCHEDULERS, SCRIPTS
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.tuner.results.export import SCRIPT_FILES
 
 # What takes a scheduler's file.
-SENDERS: Mapping[str, str] = {
-    "slurm": "sbatch",
-    "pbs": "qsub",
-    "jobset": "kubectl create -f",
-    "trainjob": "kubectl create -f",
-}
+SENDERS: Mapping[str, str] = {name: SCHEDULERS[name].send for name in SCRIPTS}
 # The program of somebody whose campaign does not name it.
 SCRIPT = "train.py"
 

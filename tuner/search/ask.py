@@ -9,21 +9,21 @@ from meshtune.tuner.campaign.objective import Yardstick, yardstick_of
 from meshtune.tuner.campaign.proposal import Proposal
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.search.base import Search, SearchError, Seen, Task
+from meshtune.tuner.search.base import Observation, Search, SearchError, Task
 
 
-def history(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Seen]:
+def history(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Observation]:
     """The campaign as a search sees it, in the order of choosing; a plan that was confirmed stands there twice."""
     yardstick = yardstick_of(spec)
     return [seen_of(trial, yardstick) for trial in trials]
 
 
-def seen_of(trial: Trial, yardstick: Yardstick) -> Seen:
+def seen_of(trial: Trial, yardstick: Yardstick) -> Observation:
     """One trial as a search sees it."""
     measured = trial.measurement
     if measured is None:
-        return Seen(plan=trial.plan, verdict=trial.verdict, held_s=trial.last.running_s or None)
-    return Seen(
+        return Observation(plan=trial.plan, verdict=trial.verdict, held_s=trial.last.running_s or None)
+    return Observation(
         plan=trial.plan,
         verdict=trial.verdict,
         score=yardstick.score(measured),

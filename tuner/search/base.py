@@ -33,7 +33,7 @@ class SearchMisconfigured(SearchError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Observation:
     """One plan that a campaign has chosen, in the order of choosing; one chosen twice stands there twice.
 
     verdict None: still pending. score: what to maximise, exactly when the verdict is OK; no failed, pruned or pending
@@ -59,14 +59,14 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class PastCampaign:
     """What an earlier campaign tried, of another size or model perhaps, on the same kind of device.
 
     weight: how much one of its observations counts, 1 for as much as one of the campaign's own, 0 for nothing.
     """
 
     training: Training
-    seen: tuple[Seen, ...]
+    seen: tuple[Observation, ...]
     weight: float = 1.0
 
     def __post_init__(self) -> None:
@@ -88,13 +88,13 @@ class Task:
     training: Training
     tolerance: float = 0.02
     pareto: bool = False
-    past: tuple[Past, ...] = ()
+    past: tuple[PastCampaign, ...] = ()
 
 
 class Search(Protocol):
     """A search keeps nothing between calls but what it can work out again: the history is its only memory."""
 
-    def ask(self, task: Task, seen: Sequence[Seen], n: int) -> Proposal:
+    def ask(self, task: Task, seen: Sequence[Observation], n: int) -> Proposal:
         """Up to `n` distinct plans of the task's space, none of them in `seen`, best first.
 
         Fewer than n, or none: the space holds no more unseen plans. The same arguments give the same plans, so a

@@ -11,8 +11,8 @@ import numpy as np
 
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.proposal import Proposal, proposal_of
-from meshtune.tuner.search.base import Search, Seen, Task
-from meshtune.tuner.search.options import parse_options
+from meshtune.tuner.search.base import Observation, Search, Task
+from meshtune.tuner.search.registry import parse_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class RandomSearch:
 
     seed: int
 
-    def ask(self, task: Task, seen: Sequence[Seen], n: int) -> Proposal:
+    def ask(self, task: Task, seen: Sequence[Observation], n: int) -> Proposal:
         order = np.random.default_rng(self.seed).permutation(len(task.space))
         return _unseen((task.space[int(index)] for index in order), seen, n)
 
@@ -35,11 +35,11 @@ class RandomSearch:
 class GridSearch:
     """The space in its own order: dimension by dimension, the last one fastest."""
 
-    def ask(self, task: Task, seen: Sequence[Seen], n: int) -> Proposal:
+    def ask(self, task: Task, seen: Sequence[Observation], n: int) -> Proposal:
         return _unseen(task.space, seen, n)
 
 
-def _unseen(plans: Iterable[Plan], seen: Sequence[Seen], n: int) -> Proposal:
+def _unseen(plans: Iterable[Plan], seen: Sequence[Observation], n: int) -> Proposal:
     taken = {one.plan for one in seen}
     return proposal_of(list(islice((plan for plan in plans if plan not in taken), max(0, n))))
 

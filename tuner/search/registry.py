@@ -1,14 +1,23 @@
-"""The searches by name, each imported on first use: a missing library breaks only its own search."""
+"""The searches by name, each imported on first use: a missing library breaks only its own search.
+
+The options of a search are a frozen dataclass, which `parse_options` reads from a document.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from importlib import import_module
+from importlib.util import find_spec
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, TypeVar, cast, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
 
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.tuner.search.base import Search, SearchMisconfigured, UnknownSearch
+
+T = TypeVar("T")
 
 # Name -> "module:function"; the function takes (seed, options) and raises SearchMisconfigured.
 SEARCHES: Mapping[str, str] = MappingProxyType(
@@ -32,3 +41,31 @@ def create_search(kind: str, *, seed: int, options: Mapping[str, Any]) -> Search
         raise SearchMisconfigured(f"search {kind}: the seed must be at least 0, not {seed}")
     module, function = SEARCHES[kind].split(":")
     return cast(Search, getattr(import_module(module), function)(seed, options))
+
+
+def parse_options(search: str, kind: type[T], given: Mapping[str, Any]) -> T:
+    """`given` as a `kind`; each value must have its field's type, nothing is converted. Raises SearchMisconfigured."""
+    types = get_type_hints(kind, include_extras=True)
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # every kind of options is a dataclass
+    for name, value in given.items():
+        if name not in known:
+            hint = did_you_mean(str(name), known) if known else "it takes no options"
+            raise SearchMisconfigured(f"search {search}: unknown option {name!r} ({value!r}); {_listed(known, hint)}")
+        try:
+            TypeAdapter(types[name]).validate_python(value, strict=True)
+        except ValidationError as error:
+            message = error.errors()[0]["msg"]
+            raise SearchMisconfigured(
+                f"search {search}: option {name!r} is {value!r}: {message}; known options: {', '.join(known)}"
+            ) from None
+    return kind(**given)
+
+
+def require_library(search: str, library: str) -> None:
+    """Check that `library` is installed, without importing it (DeepHyper takes 3 s). Raises SearchMisconfigured."""
+    if find_spec(library) is None:
+        raise SearchMisconfigured(f"search {search} needs {library}, which is not installed: pip install {library}")
+
+
+def _listed(known: list[str], hint: str) -> str:
+    return f"{hint} (known options: {', '.join(known)})" if known else hint

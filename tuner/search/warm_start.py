@@ -1,8 +1,8 @@
-"""What earlier campaigns teach a new one: which of them count, how much each, and at most how many of their trials.
+"""Warm start: which earlier campaigns a new one learns from, with what weight, and from how many of their trials.
 
 A campaign counts when the same training code ran on the same device: the physics' errors belong to those. Model, node
-count, batch and sequence length may differ; the search sees them in `Past.training`. What else differs makes it count
-less: docs/warm-start.md has the weights and their reasons.
+count, batch and sequence length may differ; the search sees them in `PastCampaign.training`. Other differences lower
+its weight: docs/explanation/warm-start.md has the weights and their reasons.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.search.ask import history
-from meshtune.tuner.search.base import Past
+from meshtune.tuner.search.base import PastCampaign
 from meshtune.tuner.search.physics.speed import NOISE
 
 # By how much the physics' error for one plan is taken to differ, as standard deviations of its logarithm: judged.
@@ -31,7 +31,7 @@ OTHER_RELEASE, UNKNOWN_RELEASE = 0.10, 0.05
 OTHER_CLUSTER = 0.10
 OTHER_FAMILY = 0.10
 # A search's time grows with what it learns from, and the nearest campaigns come first.
-MOST_CAMPAIGNS, MOST_TRIALS, MOST_TRIALS_EACH = 50, 200, 50
+MAX_CAMPAIGNS, MAX_TRIALS, MAX_TRIALS_EACH = 50, 200, 50
 # What teaches: a time, and a lack of memory. What crashed or took too long there may do well elsewhere.
 TEACHING = (Verdict.OK, Verdict.OOM)
 # A device's driver and Python come in many versions, and a step's time hardly depends on them.
@@ -44,7 +44,7 @@ class Earlier:
     """One campaign as another one's search sees it."""
 
     campaign_id: str
-    past: Past
+    past: PastCampaign
 
     @property
     def lesson(self) -> Lesson:
@@ -60,10 +60,10 @@ def learn_from(
     """What the campaign's search learns from others (newest first): the most alike, then the nearest in scale first.
 
     own: its own trials, for the software that it runs on; while none is measured, it is taken to be the newest
-    campaign's. trials_of: the first MOST_TRIALS_EACH trials of a campaign; called until MOST_TRIALS teach something.
+    campaign's. trials_of: the first MAX_TRIALS_EACH trials of a campaign; called until MAX_TRIALS teach something.
     """
     taught: dict[str, list[Trial]] = {}
-    left = MOST_TRIALS
+    left = MAX_TRIALS
     alike = related(campaign, others)
     for other in alike:
         teaching = [trial for trial in trials_of(other.id) if trial.verdict in TEACHING]
@@ -75,7 +75,7 @@ def learn_from(
     return [
         Earlier(
             other.id,
-            Past(
+            PastCampaign(
                 training=training_of(other.spec),
                 seen=tuple(history(other.spec, taught[other.id])),
                 weight=weight_of(

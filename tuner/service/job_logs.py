@@ -1,6 +1,6 @@
-"""Reads what a job left in its folder, for people elsewhere: its logs, and nothing that a link could lead to.
+"""Reads the logs in a job's folder, and nothing that a link could lead to.
 
-A job writes into its folder what it likes. So names are looked up in the folder alone, links are not followed, and only
+A job may write anything into its folder. So names are looked up in the folder alone, links are not followed, and only
 regular files with a log's name are opened: neither the job's token, nor a pipe that nobody writes to.
 """
 
@@ -17,9 +17,9 @@ from pathlib import Path
 
 # Of ranks (`runners.processes.gang.log_path`) and of schedulers, and what training codes call theirs.
 SUFFIXES = (".log", ".out", ".err")
-MOST_FILES = 200
+MAX_FILES = 200
 # A job may leave any number of others.
-MOST_LOOKED_AT = 20_000
+MAX_ENTRIES = 20_000
 _CHUNK_BYTES = 64 * 1024
 _NUMBERS = re.compile(r"(\d+)")
 
@@ -55,15 +55,15 @@ class OpenLog:
 
 
 def list_logs(folder: Path) -> list[LogFile]:
-    """The logs, rank-2.log before rank-10.log, at most MOST_FILES; none where the folder is gone."""
+    """The logs, rank-2.log before rank-10.log, at most MAX_FILES; none where the folder is gone."""
     found: list[LogFile] = []
     with suppress(FileNotFoundError, NotADirectoryError), _folder(folder) as descriptor, os.scandir(descriptor) as all_:
-        for entry in islice(all_, MOST_LOOKED_AT):
+        for entry in islice(all_, MAX_ENTRIES):
             if _is_name(entry.name) and entry.is_file(follow_symlinks=False):
                 with suppress(FileNotFoundError):
                     known = entry.stat(follow_symlinks=False)
                     found.append(LogFile(name=entry.name, size_bytes=known.st_size, modified_at=known.st_mtime))
-    return sorted(found, key=lambda file: _natural(file.name))[:MOST_FILES]
+    return sorted(found, key=lambda file: _natural(file.name))[:MAX_FILES]
 
 
 def open_log(folder: Path, name: str) -> OpenLog:

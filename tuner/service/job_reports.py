@@ -1,8 +1,8 @@
-"""Lets a job report over HTTP: a token for each attempt, made of the job's name and an end, that nobody has to keep.
+"""Reports of jobs over HTTP: a token for each attempt, made of the job's name and its expiry, and not stored here.
 
-The key is in the home, for its owner's eyes alone; a token lies in the job's own folder (`runners.report.TOKEN_FILE`),
-never in its arguments, environment or script. Whoever has a job's token can end that one job's measurement, and nothing
-else.
+The key is a file in the home that its owner alone can read; a token is a file in the job's own folder
+(`runners.report.TOKEN_FILE`), never in its arguments, environment or script. A job's token can end that one job's
+measurement, and nothing else.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dataclasses import replace
 from meshtune.runners.base import JobSpec
 from meshtune.runners.outcome import RESULT_FILE, parse_result
 from meshtune.runners.report import REPORT_URL, TOKEN_FILE
-from meshtune.tuner.access.private_file import write_private
+from meshtune.tuner.access.credentials import write_private
 from meshtune.tuner.campaign.home import Home
 
 # A job may wait so long in a scheduler's queue, beside its own time limit.
 SLACK_S = 7 * 86400.0
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 
 
 class ReportRefused(Exception):
@@ -91,6 +91,6 @@ class Reports:
 
 
 def token_of(key: bytes, job_name: str, expires: int) -> str:
-    """The end in epoch seconds, a dot, and what nobody without the key can make for this name and end."""
+    """The expiry in epoch seconds, a dot, and the HMAC of the name and the expiry."""
     made = hmac.new(key, f"{job_name}\n{expires}".encode(), hashlib.sha256).hexdigest()
     return f"{expires}.{made}"

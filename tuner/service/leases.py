@@ -1,9 +1,12 @@
 """This process as a holder of campaigns: it takes leases, keeps them alive, and knows until when it may trust them.
 
-A thread renews the holder's life, however long a tick takes. What the store refuses needs no trust (see
+A thread renews the holder's life, however long a tick takes. Writes need no trust, since the store refuses them (see
 `Leases.guarding`); sending a job does, since no database stands between us and a runner: `Hold.confirm`.
 
 A process that died on this machine need not be waited for: its file in the home is locked by the kernel while it lives.
+
+Several services on one database take the same number of campaigns each, rounded up. None hands campaigns over for a
+small difference, since the next one has to build their spaces and searches anew.
 """
 
 from __future__ import annotations
@@ -21,10 +24,11 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
+from prometheus_client import Counter
+
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.home import Home
-from meshtune.tuner.service.telemetry import Tally
-from meshtune.tuner.store import Lease, Store, StoreError
+from meshtune.tuner.store import Drivers, Lease, Store, StoreError
 
 # A dead holder's campaigns are free after so long. It is renewed four times as often.
 LEASE_S = 10.0
@@ -32,6 +36,8 @@ LEASE_S = 10.0
 TRUSTED = 0.9
 # A thread that stops may wait for a database that is silent.
 STOP_LIMIT_S = 0.5
+# A service gives back the campaigns above its share once those are more than a quarter of it, or than this many.
+MAX_SURPLUS = 2
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _log = logging.getLogger(__name__)
 
@@ -45,23 +51,43 @@ def uptime() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-def told(holder: str) -> str:
-    """A holder's name as messages call it: machine and process."""
+def process_name(holder: str) -> str:
+    """A holder's name in messages: machine and process."""
     return holder.rpartition(":")[0] or "unknown"
 
 
 @dataclass(slots=True)
 class Hold:
-    """One campaign in this process's hands. unbroken: how many breaks of its life the holder had seen when the lease
-    was last known to be good."""
+    """One campaign in this process's hands."""
 
     lease: Lease
     holder: Holder
-    unbroken: int
+    # How many breaks of its life the holder had seen when the lease was last known to be good.
+    breaks: int
 
     def confirm(self) -> None:
         """Return only while nobody else can have the campaign. Raises LeaseLost, and StoreError where nobody knows."""
         self.holder.confirm(self)
+
+
+def to_take(drivers: Drivers, holder: str) -> list[str]:
+    """The campaigns that the holder takes now, oldest first: of those that nobody has, up to its share."""
+    free = [id for id, driver in drivers.by_campaign.items() if not driver]
+    return free[: max(0, _share(drivers) - len(_own(drivers, holder)))]
+
+
+def to_release(drivers: Drivers, holder: str) -> list[str]:
+    """The campaigns that the holder gives back for others to take, the youngest."""
+    own, share = _own(drivers, holder), _share(drivers)
+    return own[share:] if len(own) - share > max(MAX_SURPLUS, share // 4) else []
+
+
+def _own(drivers: Drivers, holder: str) -> list[str]:
+    return [id for id, driver in drivers.by_campaign.items() if driver == holder]
+
+
+def _share(drivers: Drivers) -> int:
+    return -(-len(drivers.by_campaign) // max(1, drivers.servers))
 
 
 class Holder:
@@ -74,7 +100,7 @@ class Holder:
     def __init__(self, store: Store, home: Home, lease_s: float = LEASE_S, clock: Callable[[], float] = uptime) -> None:
         self.name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
         self.holds: dict[str, Hold] = {}
-        self.changes = Tally()
+        self.changes = Counter("meshtune_lease_changes", "Campaigns that changed hands.", ("change",), registry=None)
         self._store, self._home = store, home
         self._lease_s, self._clock = lease_s, clock
         self._renewing = threading.Lock()
@@ -87,13 +113,13 @@ class Holder:
         if not campaign_ids:
             return
         self.live()
-        # Also of one whose lease is over: who surely ended sends nothing, so what it was about to send is not given up.
+        # Also of one whose lease is over: a dead process sends nothing, so its marked attempts are not given up.
         for other in self._store.leases.holders(campaign_ids) - {self.name}:
             self.bury(other)
         breaks = self._breaks
         for id, lease in self._store.leases.take(self.name, campaign_ids).items():
             self.holds[id] = Hold(lease, self, breaks)
-            self.changes.add("taken")
+            self.changes.labels("taken").inc()
 
     def hold(self, campaign_id: str) -> Hold:
         """The campaign, taken now if need be. Raises CampaignBusy where a living process has it, LeaseLost where one
@@ -105,7 +131,7 @@ class Holder:
             if not other:
                 self.take([campaign_id])
         if campaign_id not in self.holds:
-            raise CampaignBusy(f"process {told(other)} is working on campaign {campaign_id}")
+            raise CampaignBusy(f"process {process_name(other)} is working on campaign {campaign_id}")
         hold = self.holds[campaign_id]
         hold.confirm()
         return hold
@@ -122,23 +148,23 @@ class Holder:
         while True:
             if self._clock() >= self._deadline:
                 self.renew()
-            elif hold.unbroken == self._breaks:
+            elif hold.breaks == self._breaks:
                 return
             else:
                 breaks = self._breaks
                 self._store.leases.require(hold.lease)
-                hold.unbroken = breaks
+                hold.breaks = breaks
 
     def forget(self, campaign_id: str) -> None:
         """Let go of a campaign that is another's now."""
         if self.holds.pop(campaign_id, None) is not None:
-            self.changes.add("lost")
+            self.changes.labels("lost").inc()
 
     def release(self, campaign_id: str) -> None:
         """Let others take the campaign at once."""
         hold = self.holds.pop(campaign_id, None)
         if hold is not None:
-            self.changes.add("released")
+            self.changes.labels("released").inc()
             self._store.leases.release(hold.lease)
 
     def leave(self) -> None:
@@ -162,7 +188,7 @@ class Holder:
             begun = self._clock()
             self._store.leases.renew(self.name, self._lease_s, serves=self._serves)
             if self._clock() >= self._deadline:
-                self._breaks += 1  # before the deadline moves: who trusts the new one must see the break
+                self._breaks += 1  # before the deadline moves: a trust in the new one must see the break
             self._deadline = begun + TRUSTED * self._lease_s
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""One line for each thing that happened, as text for people or JSON for programs, and never a secret in it.
+"""The log of a process: lines of text or JSON without secrets; events and troubles of campaigns as lines.
 
 Masked wherever they stand, in messages, fields and tracebacks: tokens of ours, Authorization headers, and passwords
 in database URLs and settings.
@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, TextIO
 
 from pythonjsonlogger.json import JsonFormatter
+
+from meshtune.tuner.campaign.campaign import Event
 
 # Ours speak at the level that was asked for; libraries only when something is wrong.
 OURS = ("meshtune", "uvicorn")
@@ -35,6 +37,8 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(\w://[^\s:/@]*:)\S*@"), rf"\g<1>{MASK}@"),
     (re.compile(r"(?i)\b((?:pg)?password['\"]?\s*[=:]\s*)('[^']*'|\"[^\"]*\"|[^\s,;&)\]}]+)"), rf"\g<1>{MASK}"),
 )
+_NUMBERS = re.compile(r"\d+")
+_log = logging.getLogger(__name__)
 _SECRET_FIELDS = ("authorization", "password")
 
 
@@ -65,6 +69,32 @@ def set_up(form: LogFormat, level: LogLevel, stream: TextIO | None = None) -> No
     logging.root.setLevel(logging.WARNING)
     for name in OURS:
         logging.getLogger(name).setLevel(level.upper())
+
+
+def log_events(events: Sequence[Event]) -> None:
+    """A line for each event; those of single trials at the level DEBUG."""
+    for event in events:
+        level = logging.DEBUG if event.kind.startswith("trial.") else logging.INFO
+        fields = {"campaign": event.campaign_id, "event": event.kind, "event_id": event.id, "data": event.data}
+        reason = f": {event.data['reason']}" if event.data.get("reason") else ""
+        _log.log(level, "%s %s%s", event.campaign_id, event.kind, reason, extra=fields)
+
+
+class TroubleLog:
+    """Logs the troubles of campaigns when they begin, change and end. A changed number alone, such as of seconds
+    waited, is no change."""
+
+    def __init__(self) -> None:
+        self._logged: dict[str, str] = {}
+
+    def update(self, troubles: Mapping[str, str]) -> None:
+        now = dict(troubles)
+        for campaign, trouble in now.items():
+            if _NUMBERS.sub("#", trouble) != _NUMBERS.sub("#", self._logged.get(campaign, "")):
+                _log.warning("%s: %s", campaign, trouble, extra={"campaign": campaign, "trouble": trouble})
+        for campaign in self._logged.keys() - now.keys():
+            _log.info("%s: the trouble is over", campaign, extra={"campaign": campaign})
+        self._logged = now
 
 
 class _Text(logging.Formatter):

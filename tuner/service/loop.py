@@ -10,49 +10,58 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Set
-from functools import partial
+from dataclasses import dataclass
 
 from meshtune.runners.base import RunnerError
 from meshtune.tuner.campaign.trial import TrialState
-from meshtune.tuner.service.cpu_budget import Thinking, always
-from meshtune.tuner.service.leases import CampaignBusy, told
+from meshtune.tuner.service.leases import CampaignBusy, process_name, to_release, to_take
 from meshtune.tuner.service.quotas import InvalidLimits
-from meshtune.tuner.service.service import Service
-from meshtune.tuner.service.spread import surplus, wanted
-from meshtune.tuner.store import NotFound, Standing, StoreError, StoreUnavailable
+from meshtune.tuner.service.service import Service, always
+from meshtune.tuner.store import Drivers, NotFound, StoreError, StoreUnavailable
 
-# Between two looks at jobs that did nothing new.
-PERIOD_S = 0.1
-LONGEST_PAUSE_S = 30.0
-# Between two looks at which campaigns there are and who drives them.
-LOOK_S = 0.25
 # Campaigns that do nothing new are looked at for so small a part of the time: idle services leave the machine alone.
 IDLE_SHARE = 0.1
-LONGEST_REST_S = 5.0
+MAX_REST_S = 5.0
 DRIVEN = "driven by "
 _log = logging.getLogger(__name__)
 
 
-class Driver:
-    """Ticks campaigns for one service, from one thread. troubles: what is wrong just now, by campaign."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Periods:
+    """How often a driver looks, in seconds."""
 
-    def __init__(self, service: Service) -> None:
+    # Between two looks at jobs that did nothing new.
+    tick_s: float = 0.1
+    # Between two looks at which campaigns there are and who drives them.
+    drivers_s: float = 0.25
+    # The longest pause of a campaign in trouble.
+    max_pause_s: float = 30.0
+
+
+REAL_PERIODS = Periods()
+
+
+class Driver:
+    """Ticks campaigns for one service, from one thread. troubles: the present trouble of each campaign, for people."""
+
+    def __init__(self, service: Service, periods: Periods = REAL_PERIODS) -> None:
         self._service = service
+        self.periods = periods
         self._tries: dict[str, int] = {}
         self._not_before: dict[str, float] = {}
         self.troubles: dict[str, str] = {}
 
-    def step(self, campaign_id: str, may_think: Callable[[], bool] = always) -> bool:
+    def step(self, campaign_id: str, may_ask: Callable[[], bool] = always) -> bool:
         """One tick, unless the campaign waits out some trouble; True when something was done.
 
-        may_think: see `Service.tick`. Raises what trying again does not mend: CampaignBusy, StoreError other than a
+        may_ask: see `Service.tick`. Raises what trying again does not mend: CampaignBusy, StoreError other than a
         passing one.
         """
         if time.monotonic() < self._not_before.get(campaign_id, 0.0):
             return False
         try:
-            with self._service.telemetry.tick_s.timing():
-                acted = self._service.tick(campaign_id, may_think)
+            with self._service.metrics.tick_s.time():
+                acted = self._service.tick(campaign_id, may_ask)
             waits = "" if acted else self._service.waits(campaign_id)
         except RunnerError as error:
             return self.trouble(campaign_id, f"the runner: {error}")
@@ -73,31 +82,39 @@ class Driver:
         """Remember what is wrong and leave the campaign alone for a while, longer each time. Always False."""
         tries = self._tries.get(campaign_id, 0) + 1
         self._tries[campaign_id] = tries
-        self._not_before[campaign_id] = time.monotonic() + min(LONGEST_PAUSE_S, 0.5 * 2 ** min(tries, 10))
+        self._not_before[campaign_id] = time.monotonic() + min(self.periods.max_pause_s, 0.5 * 2 ** min(tries, 10))
         self.troubles[campaign_id] = message
         return False
 
-    def forget_but(self, campaign_ids: Set[str]) -> None:
+    def forget_others(self, campaign_ids: Set[str]) -> None:
         """Remember nothing of other campaigns than these: they are over, and there come ever more of them."""
-        forget_but(campaign_ids, self._tries, self._not_before)
+        _forget_others(campaign_ids, self._tries, self._not_before)
 
 
 class Rounds:
-    """Ticks what is due of this process's share of all campaigns, and sees to it that it has its share."""
+    """Ticks what is due of this process's share of all campaigns, and sees to it that it has its share.
+
+    An ask may take the processor for long, and Python runs one thread at a time. After each one, as much time passes
+    before the next: for looks at jobs, orders and requests. The campaign whose last ask is longest ago goes first.
+    """
 
     def __init__(self, driver: Driver, service: Service) -> None:
         self._driver, self._service = driver, service
-        self._holder = service.works.holder
-        self._thinking = Thinking()
+        self._holder = service.sessions.holder
         self._looks_at = 0.0
+        # By campaign: when it is ticked next, processor seconds of its last idle tick, when it asked last.
         self._due: dict[str, float] = {}
         self._idle_s: dict[str, float] = {}
+        self._asked_at: dict[str, float] = {}
+        self._next_ask_at = 0.0
+        # Of the last tick: it wanted to ask and was not allowed to.
+        self._refused = False
 
     def go(self, stop: threading.Event) -> float:
         """Tick each campaign that is due once; the seconds until another one is. Ends early when `stop` is set."""
         self._look()
         idle: list[str] = []
-        for campaign_id in self._thinking.in_turn(list(self._holder.holds)):
+        for campaign_id in sorted(self._holder.holds, key=lambda id: self._asked_at.get(id, 0.0)):
             if stop.is_set():
                 return 0.0
             self._look()  # a tick may take long
@@ -106,22 +123,29 @@ class Rounds:
             begun = time.thread_time()
             if self._step(campaign_id):
                 continue
-            if self._thinking.refused(campaign_id):
-                self._due[campaign_id] = time.monotonic() + self._thinking.refill_s
+            if self._refused:
+                self._due[campaign_id] = self._next_ask_at
             else:
                 idle.append(campaign_id)
                 self._idle_s[campaign_id] = time.thread_time() - begun
         held = self._holder.holds
         now, rest_s = time.monotonic(), sum(self._idle_s.get(id, 0.0) for id in held) * (1 / IDLE_SHARE - 1)
-        self._due |= dict.fromkeys(idle, now + min(LONGEST_REST_S, max(PERIOD_S, rest_s)))
+        self._due |= dict.fromkeys(idle, now + min(MAX_REST_S, max(self._driver.periods.tick_s, rest_s)))
         return max(0.0, min([self._looks_at, *(self._due.get(id, 0.0) for id in held)]) - now)
 
     def _step(self, campaign_id: str) -> bool:
-        """As `Driver.step`, for one of many: what is wrong is its trouble alone, and it thinks when it may."""
-        asked_s = self._service.telemetry.ask_s
-        before, begun = asked_s.sum, time.thread_time()
+        """As `Driver.step`, for one of many: what is wrong is its trouble alone, and it asks in its turn."""
+        self._refused = False
+        asks_since: list[float] = []
+
+        def may_ask() -> bool:
+            self._refused = time.monotonic() < self._next_ask_at
+            if not self._refused:
+                asks_since.append(time.thread_time())
+            return not self._refused
+
         try:
-            return self._driver.step(campaign_id, partial(self._thinking.may, campaign_id))
+            return self._driver.step(campaign_id, may_ask)
         except NotFound:
             self._service.release(campaign_id)
         except (CampaignBusy, StoreUnavailable) as error:
@@ -130,8 +154,10 @@ class Rounds:
             _log.exception("campaign %s", campaign_id)
             self._driver.trouble(campaign_id, f"{type(error).__name__}: {error}")
         finally:
-            # Where others have the processor, an ask takes long and costs little.
-            self._thinking.took(min(asked_s.sum - before, time.thread_time() - begun))
+            if asks_since:
+                self._asked_at[campaign_id] = time.monotonic()
+                # Where others have the processor, an ask takes long and costs little.
+                self._next_ask_at = time.monotonic() + time.thread_time() - asks_since[0]
         return False
 
     def _look(self) -> None:
@@ -139,50 +165,50 @@ class Rounds:
         now = time.monotonic()
         if now < self._looks_at:
             return
-        self._looks_at = now + LOOK_S
+        self._looks_at = now + self._driver.periods.drivers_s
         try:
-            standing = self._share_out()
+            drivers = self._share_out()
         except StoreError as error:
             self._driver.troubles["*"] = str(error)
             self._looks_at = now + 1.0
             return
-        forget_but(standing.drivers.keys(), self._due, self._idle_s)
-        self._driver.forget_but(standing.drivers.keys())
-        self._tell(standing)
+        active = drivers.by_campaign.keys()
+        _forget_others(active, self._due, self._idle_s, self._asked_at)
+        self._driver.forget_others(active)
+        self._show_drivers(drivers)
 
-    def _share_out(self) -> Standing:
-        holder, works = self._holder, self._service.works
+    def _share_out(self) -> Drivers:
+        holder, sessions, leases = self._holder, self._service.sessions, self._service.store.leases
         holder.live()
-        standing = self._service.store.leases.standing()
-        others = set(standing.drivers.values()) - {"", holder.name}
+        drivers = leases.drivers()
+        others = set(drivers.by_campaign.values()) - {"", holder.name}
         if any([holder.bury(other) for other in others]):
-            standing = self._service.store.leases.standing()
+            drivers = leases.drivers()
         for campaign_id in list(holder.holds):
-            found = standing.drivers.get(campaign_id)
+            found = drivers.by_campaign.get(campaign_id)
             if found is None:
-                works.release(campaign_id)
+                sessions.release(campaign_id)
             elif found not in ("", holder.name):
-                works.drop(campaign_id)
-        holder.take(wanted(standing, holder.name))
-        for campaign_id in surplus(standing, holder.name):
-            works.release(campaign_id)
-        return standing
+                sessions.drop(campaign_id)
+        holder.take(to_take(drivers, holder.name))
+        for campaign_id in to_release(drivers, holder.name):
+            sessions.release(campaign_id)
+        return drivers
 
-    def _tell(self, standing: Standing) -> None:
+    def _show_drivers(self, drivers: Drivers) -> None:
         troubles = self._driver.troubles
         elsewhere = {
-            id: f"{DRIVEN}{told(driver)}"
-            for id, driver in standing.drivers.items()
+            id: f"{DRIVEN}{process_name(driver)}"
+            for id, driver in drivers.by_campaign.items()
             if driver not in ("", self._holder.name)
         }
         for id in [*troubles]:
-            if id not in standing.drivers or (id not in elsewhere and troubles[id].startswith(DRIVEN)):
+            if id not in drivers.by_campaign or (id not in elsewhere and troubles[id].startswith(DRIVEN)):
                 del troubles[id]  # the trouble of all, "*", is over too
         troubles.update(elsewhere)
 
 
-def forget_but(campaign_ids: Set[str], *remembered: dict[str, float] | dict[str, int]) -> None:
-    """Leave what is remembered of these campaigns alone."""
+def _forget_others(campaign_ids: Set[str], *remembered: dict[str, float] | dict[str, int]) -> None:
     for by_campaign in remembered:
         for campaign_id in by_campaign.keys() - campaign_ids:
             del by_campaign[campaign_id]
@@ -190,7 +216,7 @@ def forget_but(campaign_ids: Set[str], *remembered: dict[str, float] | dict[str,
 
 def drive_one(driver: Driver, service: Service, campaign_id: str, watch: Callable[[], None]) -> None:
     """Tick one campaign until it rests (done, or paused with nothing running), calling `watch` after every tick."""
-    with service.works.holder.beating(serves=False):
+    with service.sessions.holder.beating(serves=False):
         while True:
             try:
                 acted = driver.step(campaign_id)
@@ -203,7 +229,7 @@ def drive_one(driver: Driver, service: Service, campaign_id: str, watch: Callabl
                     raise
                 acted = driver.trouble(campaign_id, str(error))
             if not acted:
-                time.sleep(PERIOD_S)
+                time.sleep(driver.periods.tick_s)
 
 
 def _rests(service: Service, campaign_id: str) -> bool:
@@ -223,7 +249,7 @@ def drive_all(
     One campaign's trouble never stops the others.
     """
     rounds = Rounds(driver, service)
-    with service.works.holder.beating(serves=True):
+    with service.sessions.holder.beating(serves=True):
         while not stop.is_set():
             pause_s = rounds.go(stop)
             watch()

@@ -1,69 +1,71 @@
-"""The limits of a home, in its `limits.yaml`, and how a campaign stands to them; no file is no limit.
+"""How a campaign stands to the limits of its home (`limits.yaml`; no file is no limit) and to its token's quotas.
 
 InvalidLimits    the file cannot be used as it is; trying again helps once somebody has mended it
 """
 
 from __future__ import annotations
 
-from math import inf
 from pathlib import Path
 
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.checks import InvalidValue, Problem
-from meshtune.tuner.access.quotas import Limits, exhausted, shares, waits_for
+from meshtune.tuner.access.quotas import Limits, exhausted, quota_spent, shares, waits_for
+from meshtune.tuner.access.tokens import DEVICE_HOURS_WITHIN_S, UNLIMITED, Quotas
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.decide import Intent
-from meshtune.tuner.service.owner_quotas import OwnerQuotas
 from meshtune.tuner.specs.read import parse_yaml
 from meshtune.tuner.store import Store
 
-# What a month of jobs took is added up again after so long.
-SPENT_EVERY_S = 10.0
+# The device time of a month of jobs is added up again after so long.
+ADD_UP_EVERY_S = 10.0
 
 
 class InvalidLimits(InvalidValue):
     """The limits cannot be read; the message names the file and the fields."""
 
 
-class Quota:
-    """What the campaigns of one store may use together, by a file that people may edit at any time."""
+class CampaignQuotas:
+    """The limits, by a file that people may edit at any time, and the quotas of all tokens, of one store."""
 
     def __init__(self, store: Store, path: Path) -> None:
         self._store = store
         self._path = path
-        self._owners = OwnerQuotas(store)
-        self._seen: tuple[int, int] | None = None
-        self._limits: Limits | None = None
-        self._spent_device_s, self._added_up_at = 0.0, -inf
+        # When the file was changed, its size, and what it says.
+        self._read: tuple[int, int, Limits | None] | None = None
+        # Device seconds and when they were added up, by the owner ("" for all campaigns together).
+        self._spent: dict[str, tuple[float, float]] = {}
 
     def exhausted(self, campaign: Campaign, now: float) -> str:
         """Why the campaign starts no more jobs until something changes; empty where it may. Raises InvalidLimits."""
-        return self._owners.exhausted(campaign.owner, now) or self._exhausted(campaign, now)
-
-    def _exhausted(self, campaign: Campaign, now: float) -> str:
+        owner = campaign.owner
+        quotas = self._quotas(owner)
+        if quotas.device_hours is not None:
+            why = quota_spent(owner, quotas, self._spent_device_s(owner, DEVICE_HOURS_WITHIN_S, now))
+            if why:
+                return why
         limits = self.limits()
         if limits is None:
             return ""
-        if limits.device_hours is not None and not 0 <= now - self._added_up_at < SPENT_EVERY_S:
-            self._spent_device_s = self._store.spent_device_s(now - limits.window_s, now)
-            self._added_up_at = now
-        return exhausted(limits, campaign.spec.cluster.devices, self._spent_device_s)
+        spent_device_s = 0.0 if limits.device_hours is None else self._spent_device_s("", limits.window_s, now)
+        return exhausted(limits, campaign.spec.cluster.devices, spent_device_s)
 
     def share(self, campaign: Campaign, now: float) -> int | None:
         """How many jobs the campaign may have in flight by the limits, None without any. Raises InvalidLimits."""
         limits = self.limits()
         return None if limits is None else shares(limits, self._store.demands(campaign.id, now)).get(campaign.id, 0)
 
+    def trials_left(self, owner: str, now: float) -> int | None:
+        """How many more trials the campaigns of this owner may plan just now, None for any number."""
+        quotas = self._quotas(owner)
+        return None if quotas.trials is None else max(0, quotas.trials - self._store.access.used(owner, now).trials)
+
     def waits(self, campaign: Campaign, now: float) -> str:
-        """Why the campaign may not send a job now although it wants to, for people. Raises InvalidLimits."""
-        if not campaign.search_ended and (why := self._owners.waits(campaign.owner, now)):
-            return why
+        """Why the campaign may not go on just now although it wants to, for people. Raises InvalidLimits."""
+        if not campaign.search_ended and self.trials_left(campaign.owner, now) == 0:
+            trials = self._quotas(campaign.owner).trials
+            used = self._store.access.used(campaign.owner, now).trials
+            return f"{used} of {trials} trials of the token {campaign.owner} were planned within 24 h"
         limits = self.limits()
         return "" if limits is None else waits_for(limits, self._store.demands(campaign.id, now), campaign.id)
-
-    def within(self, campaign: Campaign, intents: list[Intent], now: float) -> list[Intent]:
-        """What the campaign may do of this by the quotas of its owner."""
-        return self._owners.within(campaign.owner, intents, now)
 
     def claim(self, campaign: Campaign, number: int, now: float) -> bool:
         """Whether the trial's planned attempt may be sent now; then nobody gets its place. Raises InvalidLimits."""
@@ -74,15 +76,26 @@ class Quota:
         """The limits as the file says now; None where it sets none. Raises InvalidLimits."""
         try:
             found = self._path.stat()
-            if (found.st_mtime_ns, found.st_size) != self._seen:
-                self._limits = parse_limits(self._path.read_text(encoding="utf-8"))
-                self._seen = (found.st_mtime_ns, found.st_size)
+            if self._read is None or self._read[:2] != (found.st_mtime_ns, found.st_size):
+                limits = parse_limits(self._path.read_text(encoding="utf-8"))
+                self._read = (found.st_mtime_ns, found.st_size, limits)
+            return self._read[2]
         except FileNotFoundError:
-            self._seen = self._limits = None
+            self._read = None
+            return None
         except (ValueError, OSError) as error:  # InvalidSpec, InvalidValue and what is not UTF-8 are ValueErrors
-            self._seen = None
+            self._read = None
             raise InvalidLimits([Problem(str(self._path), str(error))]) from None
-        return self._limits
+
+    def _quotas(self, owner: str) -> Quotas:
+        return self._store.access.quotas(owner) if owner else UNLIMITED
+
+    def _spent_device_s(self, owner: str, within_s: float, now: float) -> float:
+        spent_device_s, added_up_at = self._spent.get(owner, (0.0, 0.0))
+        if owner not in self._spent or not 0 <= now - added_up_at < ADD_UP_EVERY_S:
+            spent_device_s = self._store.spent_device_s(now - within_s, now, owner or None)
+            self._spent[owner] = (spent_device_s, now)
+        return spent_device_s
 
 
 def parse_limits(text: str) -> Limits | None:

@@ -1,12 +1,14 @@
 """The service: creates campaigns and drives them, one tick at a time. The face that the API and the CLI use.
 
 The store is the only memory: kill this process anywhere, start it again, and the campaigns go on. A tick looks at the
-jobs, lets `decide` say what follows, and acts; each act is safe to repeat (see `_submit`).
+jobs, lets `decide` say what follows, and acts; each act is safe to repeat (see `tuner.service.submission`).
 """
 
 from __future__ import annotations
 
+import shutil
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -34,27 +36,29 @@ from meshtune.tuner.campaign.decide import (
     decide,
 )
 from meshtune.tuner.campaign.home import Home
-from meshtune.tuner.campaign.node_exclusion import FAULTS_S, nodes_to_avoid, shunned
+from meshtune.tuner.campaign.placement import FAULTS_S, excluded_nodes, incumbent_step_time_s, nodes_to_avoid
 from meshtune.tuner.campaign.proposal import Choice
-from meshtune.tuner.campaign.pruning_threshold import incumbent_step_time_s
 from meshtune.tuner.campaign.stopping import search_end
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 from meshtune.tuner.search.ask import propose
 from meshtune.tuner.search.base import SearchError
-from meshtune.tuner.service.cpu_budget import always
-from meshtune.tuner.service.health import Health
 from meshtune.tuner.service.job_reports import Reports
 from meshtune.tuner.service.leases import LEASE_S, CampaignBusy, Holder
-from meshtune.tuner.service.quotas import InvalidLimits, Quota
-from meshtune.tuner.service.session import Work
-from meshtune.tuner.service.sessions import Works
+from meshtune.tuner.service.metrics import ServiceMetrics
+from meshtune.tuner.service.quotas import CampaignQuotas, InvalidLimits
+from meshtune.tuner.service.session import Session
+from meshtune.tuner.service.sessions import Sessions
 from meshtune.tuner.service.submission import call_back, send
-from meshtune.tuner.service.telemetry import Telemetry
 from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store import IllegalMove, LeaseLost, Store
 
 # A tick acts for no longer: hundreds of jobs to send keep neither an order to cancel nor other campaigns waiting.
 LONG_TICK_S = 0.5
+
+
+def always() -> bool:
+    """For one campaign alone, which holds nobody up."""
+    return True
 
 
 class Service:
@@ -75,14 +79,13 @@ class Service:
     ) -> None:
         self.store = store
         self.home = home
-        self.health = Health(clock)
         self._clock = clock
-        self.works = Works(store, home, Holder(store, home, lease_s), clock)
-        self.telemetry = Telemetry(self.works.holder.changes)
-        self._quota = Quota(store, home.limits)
+        self.sessions = Sessions(store, home, Holder(store, home, lease_s), clock)
+        self.metrics = ServiceMetrics(self.sessions.holder.changes, clock)
+        self._quotas = CampaignQuotas(store, home.limits)
         self.reports = Reports(home, public_url)
 
-    # What people ask for
+    # Requests of people
 
     def create(self, document: object, owner: str = "", *, drives: bool = False) -> Campaign:
         """A new campaign from a spec document, RUNNING from now on. Raises InvalidSpec; then nothing was written.
@@ -103,7 +106,7 @@ class Service:
             owner=owner,
         )
         if drives:
-            self.works.holder.create(campaign)
+            self.sessions.holder.create(campaign)
         else:
             self.store.create_campaign(campaign)
         return campaign
@@ -123,38 +126,54 @@ class Service:
         """End the campaign and its running jobs. Raises NotFound, IllegalMove."""
         return self.store.move_campaign(campaign_id, CampaignState.CANCELLING, reason="cancelled", now=self._clock())
 
+    def delete(self, campaign_id: str) -> None:
+        """Delete a campaign that is over: its rows in one transaction, then its jobs' folders.
+
+        Raises NotFound, and IllegalMove for a campaign that is not over: then nothing was deleted. Raises OSError where
+        the rows are gone and the folder stays.
+        """
+        self.store.remove_campaign(campaign_id)
+        bin = self.home.bin
+        bin.mkdir(parents=True, exist_ok=True)
+        # By a rename first: a process that dies meanwhile leaves a part of a folder in the bin, which the next deletion
+        # empties, and never one in its old place that looks whole.
+        with suppress(FileNotFoundError):  # it never had a job, or somebody pruned it
+            self.home.campaign(campaign_id).rename(bin / f"{campaign_id}-{uuid.uuid4().hex}")
+        for thrown in bin.iterdir():
+            shutil.rmtree(thrown, ignore_errors=True)  # another deletion may be at it
+
     # The loop
 
-    def tick(self, campaign_id: str, may_think: Callable[[], bool] = always) -> bool:
+    def tick(self, campaign_id: str, may_ask: Callable[[], bool] = always) -> bool:
         """One step of one campaign; True when something was done, so that the next step is worth trying at once.
 
-        may_think: called before the search is asked; where it says no, that is left to a later step.
+        may_ask: called before the search is asked; where it says no, that is left to a later step.
         Raises CampaignBusy (another process drives it), StoreError, RunnerError when the runner does not answer, and
         InvalidLimits for quotas that cannot be read: nothing is lost by it, call again later.
         """
         try:
-            work = self.works.open(campaign_id)
-            if work is None:
+            session = self.sessions.open(campaign_id)
+            if session is None:
                 return False
-            with self.store.leases.guarding(work.hold.lease):
-                return self._step(work, may_think)
+            with self.store.leases.guarding(session.hold.lease):
+                return self._step(session, may_ask)
         except LeaseLost as lost:
-            self.works.drop(campaign_id)
+            self.sessions.drop(campaign_id)
             raise CampaignBusy(str(lost)) from None
 
-    def _step(self, work: Work, may_think: Callable[[], bool]) -> bool:
+    def _step(self, session: Session, may_ask: Callable[[], bool]) -> bool:
         """As `tick`, for a campaign in our hands. Raises LeaseLost where it is no more."""
-        campaign, trials = work.known.look()
+        campaign, trials = session.look()
         if not campaign.state.active:
             self.release(campaign.id)
             return False
-        campaign = self.works.count_time(campaign, work)
+        campaign = session.count_time(self._clock())
         acted = False
         try:
             begun = time.monotonic()
-            for intent in self._decide(campaign, trials, work):
-                if not isinstance(intent, Ask) or may_think():
-                    acted |= self._act(intent, campaign, trials, work)
+            for intent in self._decide(campaign, trials, session):
+                if not isinstance(intent, Ask) or may_ask():
+                    acted |= self._act(intent, campaign, trials, session)
                 if acted and time.monotonic() - begun > LONG_TICK_S:
                     break  # what is left is decided again, on what is new by then
         except NoTimeLeft as error:
@@ -169,12 +188,12 @@ class Service:
 
     def waits(self, campaign_id: str) -> str:
         """Which quota keeps the campaign from sending another job, empty where none does. Raises NotFound."""
-        work = self.works.get(campaign_id)
-        campaign = self.store.campaign(campaign_id) if work is None else work.known.campaign
+        session = self.sessions.get(campaign_id)
+        campaign = self.store.campaign(campaign_id) if session is None else session.campaign
         if campaign.state is not CampaignState.RUNNING:
             return ""
         try:
-            return self._quota.waits(campaign, self._clock())
+            return self._quotas.waits(campaign, self._clock())
         except InvalidLimits as error:
             return str(error)
 
@@ -185,20 +204,20 @@ class Service:
     def current(self, campaign_id: str) -> Campaign:
         """The campaign with the time worked on it until now, saved or not. Raises NotFound."""
         campaign = self.store.campaign(campaign_id)
-        work = self.works.get(campaign_id)
-        return campaign if work is None else replace(campaign, elapsed_s=campaign.elapsed_s + work.unsaved_s)
+        session = self.sessions.get(campaign_id)
+        return campaign if session is None else replace(campaign, elapsed_s=campaign.elapsed_s + session.unsaved_s)
 
-    def shunned(self, campaign: Campaign) -> list[str]:
+    def excluded_nodes(self, campaign: Campaign) -> list[str]:
         """The nodes that every new job of the campaign keeps away from, where the runner can."""
-        return sorted(shunned(self.store.trials(campaign.id), self._faults(campaign)))
+        return sorted(excluded_nodes(self.store.trials(campaign.id), self._faults(campaign)))
 
     def release(self, campaign_id: str) -> None:
         """Let another process drive the campaign. Its running jobs go on and are found again."""
-        self.works.release(campaign_id)
+        self.sessions.release(campaign_id)
 
     def close(self) -> None:
         """Release every campaign."""
-        self.works.close()
+        self.sessions.close()
 
     def job(
         self,
@@ -221,18 +240,20 @@ class Service:
             incumbent_step_time_s=incumbent_step_time_s,
         )
 
-    def _decide(self, campaign: Campaign, trials: Sequence[Trial], work: Work) -> list[Intent]:
+    def _decide(self, campaign: Campaign, trials: Sequence[Trial], session: Session) -> list[Intent]:
         """What follows, within the quotas of all campaigns."""
-        seen, now = self._observe(campaign, trials, work), self._clock()
+        seen, now = self._observe(campaign, trials, session), self._clock()
         if campaign.state is not CampaignState.RUNNING:
             return decide(campaign, trials, seen, now)
-        exhausted = self._quota.exhausted(campaign, now)
-        intents = decide(campaign, trials, seen, now, None if exhausted else self._quota.share(campaign, now))
+        exhausted = self._quotas.exhausted(campaign, now)
+        share = None if exhausted else self._quotas.share(campaign, now)
+        trials_left = None if exhausted else self._quotas.trials_left(campaign.owner, now)
+        intents = decide(campaign, trials, seen, now, share, trials_left)
         if exhausted and any(isinstance(each, Starting) for each in intents):
             return [Pause(exhausted)]
-        return self._quota.within(campaign, intents, now)
+        return intents
 
-    def _observe(self, campaign: Campaign, trials: Sequence[Trial], work: Work) -> Mapping[int, Observation]:
+    def _observe(self, campaign: Campaign, trials: Sequence[Trial], session: Session) -> Mapping[int, Observation]:
         by_job = {
             trial.last.job_id: trial
             for trial in trials
@@ -241,16 +262,16 @@ class Service:
         if not by_job:
             return {}
         found: dict[int, Observation] = {}
-        with self.health.polling(campaign.spec.runner.kind):
-            statuses = work.runner.poll(list(by_job))
+        with self.metrics.polling(campaign.spec.runner.kind):
+            statuses = session.runner.poll(list(by_job))
         for job_id, status in statuses.items():
             trial = by_job[job_id]
             directory = self.home.job(campaign.id, trial.last.job_name)
-            outcome = work.workload.read(directory, status) if status.state.final else None
+            outcome = session.workload.read(directory, status) if status.state.final else None
             found[trial.number] = Observation(status, outcome)
         return found
 
-    def _act(self, intent: Intent, campaign: Campaign, trials: Sequence[Trial], work: Work) -> bool:
+    def _act(self, intent: Intent, campaign: Campaign, trials: Sequence[Trial], session: Session) -> bool:
         """Do what was decided; False when there was nothing to do after all."""
         now = self._clock()
         match intent:
@@ -270,14 +291,14 @@ class Service:
             case Retry(number):
                 self.store.plan_attempt(campaign.id, number, now=now)
             case Submit(number):
-                return self._submit(campaign, trials, trials[number], work)
+                return self._submit(campaign, trials, trials[number], session)
             case Cancel(number, reason):
-                return call_back(self.store, work, trials[number], reason, self._clock)
+                return call_back(session, trials[number], reason, self._clock)
             case PlanBaseline():
                 assert campaign.spec.baseline is not None
                 self.store.plan_trials(campaign.id, [Choice(campaign.spec.baseline)], Origin.BASELINE, now=now)
             case Ask(n):
-                return self._ask(campaign, trials, n, work)
+                return self._ask(campaign, trials, n, session)
             case EndSearch(reason):
                 self.store.end_search(campaign.id, reason, now=now)
             case Confirm(plans):
@@ -300,35 +321,35 @@ class Service:
         self.store.move_campaign(campaign.id, state, reason=reason, now=self._clock())
         self.release(campaign.id)
 
-    def _submit(self, campaign: Campaign, trials: Sequence[Trial], trial: Trial, work: Work) -> bool:
+    def _submit(self, campaign: Campaign, trials: Sequence[Trial], trial: Trial, session: Session) -> bool:
         """Send the planned attempt, away from nodes that failed; False where the quota has no place for it yet."""
-        if not self._quota.claim(campaign, trial.number, self._clock()):
+        if not self._quotas.claim(campaign, trial.number, self._clock()):
             return False
         incumbent_s = incumbent_step_time_s(campaign, trials, trial)
-        job = self.job(campaign, trial.plan, trial.last.job_name, work.workload, incumbent_step_time_s=incumbent_s)
+        job = self.job(campaign, trial.plan, trial.last.job_name, session.workload, incumbent_step_time_s=incumbent_s)
         job = replace(job, avoid=nodes_to_avoid(trials, trial, self._faults(campaign)))
         job = self.reports.equip(job, self._clock())
-        send(self.store, work, trial, job, self._clock)
+        send(session, trial, job, self._clock)
         return True
 
     def _faults(self, campaign: Campaign) -> Mapping[str, int]:
         return self.store.node_faults(campaign.spec.cluster.device.name, self._clock() - FAULTS_S)
 
-    def _ask(self, campaign: Campaign, trials: Sequence[Trial], n: int, work: Work) -> bool:
+    def _ask(self, campaign: Campaign, trials: Sequence[Trial], n: int, session: Session) -> bool:
         """Plan what the search chooses, unless that is its last word: then it is not asked any more.
 
         A search that has nothing to propose is asked again when a trial has ended: till then it would say the same.
         """
-        if work.stuck_at == _finished(trials):
+        if session.stuck_at == _finished(trials):
             return False
-        work.remember(campaign, trials, self.store, self._clock())
+        session.learn_from_others(self._clock())
         try:
-            with self.telemetry.ask_s.timing():
-                proposal = propose(work.search, work.task, campaign.spec, trials, n)
+            with self.metrics.ask_s.time():
+                proposal = propose(session.search, session.task, campaign.spec, trials, n)
         except SearchError as error:
-            return self._search_failed(campaign, trials, str(error), work)
+            return self._search_failed(campaign, trials, str(error), session)
         chosen = {trial.plan for trial in trials}
-        untried = len(work.task.space) - sum(plan in work.task.space for plan in chosen)
+        untried = len(session.task.space) - sum(plan in session.task.space for plan in chosen)
         reason = search_end(campaign, trials, proposal, untried)
         now, chance = self._clock(), proposal.chance_left
         if reason:
@@ -336,13 +357,13 @@ class Service:
             return True
         self.store.plan_trials(campaign.id, proposal.choices, Origin.SEARCH, chance_left=chance, now=now)
         if not proposal.choices:
-            work.stuck_at = _finished(trials)
+            session.stuck_at = _finished(trials)
         return bool(proposal.choices)
 
-    def _search_failed(self, campaign: Campaign, trials: Sequence[Trial], message: str, work: Work) -> bool:
+    def _search_failed(self, campaign: Campaign, trials: Sequence[Trial], message: str, session: Session) -> bool:
         """The same history fails again: wait for running trials, which change it; without any, the campaign failed."""
         if any(not trial.state.final for trial in trials):
-            work.stuck_at = _finished(trials)
+            session.stuck_at = _finished(trials)
             return False
         reason = f"the search {campaign.spec.search.kind} failed: {message}"
         self._end(campaign, CampaignState.FAILED, reason)

@@ -1,6 +1,8 @@
-"""What one service holds of one campaign while it works on it: its search's task, search, workload and runner.
+"""One campaign in a service's hands: its lease, its row and trials, and its search, workload and runner.
 
-All of it can be built again from the spec at any time; nothing here is truth.
+All of it can be built again from the store at any time; nothing here is truth. Every change of a trial and of a
+campaign's state adds an event in its own transaction, so a look that finds no new event has missed nothing, and costs
+one small query however long the history is.
 """
 
 from __future__ import annotations
@@ -12,64 +14,118 @@ from functools import partial
 from meshtune.runners.base import Runner
 from meshtune.runners.registry import create_runner
 from meshtune.runners.workloads.base import Workload
-from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.campaign.space import space_of, workload_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.search.base import Search, Task
 from meshtune.tuner.search.registry import create_search
-from meshtune.tuner.search.warm_start import MOST_CAMPAIGNS, MOST_TRIALS_EACH, learn_from, software_of
-from meshtune.tuner.service.history import Known
+from meshtune.tuner.search.warm_start import MAX_CAMPAIGNS, MAX_TRIALS_EACH, learn_from, software_of
 from meshtune.tuner.service.leases import Hold
 from meshtune.tuner.store import Store
 
+# Of more changes than this everything is read again.
+MAX_EVENTS = 1000
+# Time worked on a campaign is saved this often; a killed service forgets at most so much of it.
+SAVE_ELAPSED_S = 10.0
 
-@dataclass(slots=True)
-class Work:
-    """One campaign in this process's hands. unsaved_s: time worked on it that the store does not know yet.
-    cancelled: jobs whose end was asked for already. stuck_at: how many trials had ended when the search had nothing to
-    propose. weighed_for: the campaign's own software when its past was read, None before that."""
 
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """Made by `open_session`. Used from the thread that ticks."""
+
+    store: Store
     hold: Hold
-    known: Known
+    # The campaign's row and trials at the last look.
+    campaign: Campaign
+    trials: list[Trial] = field(default_factory=list)
     task: Task
     search: Search
     workload: Workload
     runner: Runner
-    worked_at: float | None = None
+    # Time worked on the campaign that the store does not know yet.
     unsaved_s: float = 0.0
+    # Job names whose end was asked for already.
     cancelled: set[str] = field(default_factory=set)
+    # How many trials had ended when the search had nothing to propose.
     stuck_at: int | None = None
-    weighed_for: Mapping[str, str] | None = None
+    # The newest event that `campaign` and `trials` know, None before the first look.
+    _event: int | None = None
+    _worked_at: float | None = None
+    # The campaign's own software when it learned from others, None before that.
+    _software: Mapping[str, str] | None = None
 
-    def remember(self, campaign: Campaign, trials: Sequence[Trial], store: Store, now: float) -> None:
+    def look(self) -> tuple[Campaign, list[Trial]]:
+        """The campaign and its trials now; the list is the caller's own."""
+        id = self.campaign.id
+        events = [] if self._event is None else self.store.events(id, after=self._event, limit=MAX_EVENTS)
+        if self._event is None or len(events) == MAX_EVENTS:
+            # First: a change that comes meanwhile is read twice, not missed.
+            self._event = self.store.newest_event(id)
+            self.campaign = self.store.campaign(id)
+            self.trials = self.store.trials(id)
+        elif events:
+            self._read_changes([event.data.get("number") for event in events if event.kind.startswith("trial.")])
+            if any(not event.kind.startswith("trial.") for event in events):
+                self.campaign = self.store.campaign(id)
+            self._event = events[-1].id
+        return self.campaign, list(self.trials)
+
+    def count_time(self, now: float) -> Campaign:
+        """The campaign with the time worked on it until now, which is saved now and then."""
+        if self._worked_at is not None and self.campaign.state is CampaignState.RUNNING:
+            self.unsaved_s += max(0.0, now - self._worked_at)
+        self._worked_at = now
+        if self.unsaved_s >= SAVE_ELAPSED_S:
+            self.save_time(now)
+        return replace(self.campaign, elapsed_s=self.campaign.elapsed_s + self.unsaved_s)
+
+    def save_time(self, now: float) -> None:
+        """Save the time worked on the campaign; not worth an event."""
+        if self.unsaved_s:
+            self.store.add_elapsed(self.campaign.id, self.unsaved_s, now)
+            self.campaign = replace(self.campaign, elapsed_s=self.campaign.elapsed_s + self.unsaved_s)
+            self.unsaved_s = 0.0
+
+    def learn_from_others(self, now: float) -> None:
         """Let the search learn from other campaigns; the store keeps from which.
 
         They are read once, and again when the campaign's own trials tell that it runs on other software than was
         thought. So a campaign that is opened again later may learn more.
         """
-        spec, software = campaign.spec, software_of(trials)
-        if not spec.warm_start or software == self.weighed_for:
+        spec, software = self.campaign.spec, software_of(self.trials)
+        if not spec.warm_start or software == self._software:
             return
         # One more, since the campaign itself is among them.
-        others = store.campaigns_on(spec.cluster.device.name, spec.workload.kind, limit=MOST_CAMPAIGNS + 1)
-        found = learn_from(campaign, trials, others, partial(store.trials, limit=MOST_TRIALS_EACH))
-        store.keep_lessons(campaign.id, [earlier.lesson for earlier in found], now=now)
+        others = self.store.campaigns_on(spec.cluster.device.name, spec.workload.kind, limit=MAX_CAMPAIGNS + 1)
+        found = learn_from(self.campaign, self.trials, others, partial(self.store.trials, limit=MAX_TRIALS_EACH))
+        self.store.keep_lessons(self.campaign.id, [earlier.lesson for earlier in found], now=now)
         past = tuple(earlier.past for earlier in found)
         if past != self.task.past:  # searches keep what they worked out for a task
             self.task = replace(self.task, past=past)
-        self.weighed_for = software
+        self._software = software
 
     def close(self) -> None:
         self.runner.close()
 
+    def _read_changes(self, changed: Sequence[object]) -> None:
+        numbers = sorted({number for number in changed if isinstance(number, int)})
+        if numbers:
+            fresh = self.store.pages.numbered(self.campaign.id, numbers)
+            # New ones come last, and their numbers have no gaps.
+            self.trials += [fresh[number] for number in numbers if number >= len(self.trials)]
+            for number in numbers:
+                self.trials[number] = fresh[number]
 
-def open_work(campaign: Campaign, home: Home, hold: Hold, known: Known) -> Work:
-    """What it takes to work on a campaign that this process holds. Raises what the backends raise."""
+
+def open_session(store: Store, home: Home, campaign: Campaign, hold: Hold) -> Session:
+    """Build what it takes to work on a campaign that this process holds. Raises what the backends raise."""
     spec = campaign.spec
     search = create_search(spec.search.kind, seed=spec.seed, options=spec.search.options)
     task = Task(space=space_of(spec), training=training_of(spec), tolerance=spec.stop.tolerance, pareto=spec.pareto)
     workload = workload_of(spec)
     runner = create_runner(spec.runner.kind, home.runner(spec.runner.kind), spec.cluster, spec.runner.options)
-    return Work(hold, known, task, search, workload, runner)
+    return Session(
+        store=store, hold=hold, campaign=campaign, task=task, search=search, workload=workload, runner=runner
+    )

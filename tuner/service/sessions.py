@@ -1,24 +1,18 @@
-"""All campaigns in one process's hands: for each its lease, and what it takes to work on it, opened and given back."""
+"""All campaigns in one process's hands: for each its lease and its session, opened and given back."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 
-from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.home import Home
-from meshtune.tuner.service.history import Known
 from meshtune.tuner.service.leases import Holder
-from meshtune.tuner.service.session import Work, open_work
+from meshtune.tuner.service.session import Session, open_session
 from meshtune.tuner.store import LeaseLost, Store
 
-# Time worked on a campaign is saved this often; a killed service forgets at most so much of it.
-SAVE_ELAPSED_S = 10.0
 
-
-class Works:
-    """What is being worked on, by campaign. A campaign may be held and not opened yet. clock: seconds since the epoch.
+class Sessions:
+    """The sessions, by campaign. A campaign may be held and not opened yet. clock: seconds since the epoch.
 
     `get` may be called from any thread, the others from the one that ticks.
     """
@@ -26,78 +20,64 @@ class Works:
     def __init__(self, store: Store, home: Home, holder: Holder, clock: Callable[[], float]) -> None:
         self.holder = holder
         self._store, self._home, self._clock = store, home, clock
-        self._works: dict[str, Work] = {}
+        self._sessions: dict[str, Session] = {}
 
     def __len__(self) -> int:
-        return len(self._works)
+        return len(self._sessions)
 
-    def get(self, campaign_id: str) -> Work | None:
-        """What was opened for the campaign, None where nothing is."""
-        return self._works.get(campaign_id)
+    def get(self, campaign_id: str) -> Session | None:
+        """The session of the campaign, None where none is open."""
+        return self._sessions.get(campaign_id)
 
-    def open(self, campaign_id: str) -> Work | None:
-        """The campaign in this process's hands, None for one that is over.
+    def open(self, campaign_id: str) -> Session | None:
+        """The session of the campaign, which this process holds; None for a campaign that is over.
 
         Raises NotFound, CampaignBusy where another process has it, LeaseLost where one has taken it from us.
         """
-        if campaign_id not in self._works:
+        if campaign_id not in self._sessions:
             campaign = self._store.campaign(campaign_id)
             if not campaign.state.active:
                 self.holder.release(campaign_id)
                 return None
             hold = self.holder.hold(campaign_id)
             try:
-                self._works[campaign_id] = open_work(campaign, self._home, hold, Known(self._store, campaign))
+                self._sessions[campaign_id] = open_session(self._store, self._home, campaign, hold)
             except BaseException:
                 self.holder.release(campaign_id)
                 raise
-        work = self._works[campaign_id]
-        work.hold.confirm()
-        return work
-
-    def count_time(self, campaign: Campaign, work: Work) -> Campaign:
-        """The campaign with the time worked on it until now, which is saved now and then."""
-        now = self._clock()
-        if work.worked_at is not None and campaign.state is CampaignState.RUNNING:
-            work.unsaved_s += max(0.0, now - work.worked_at)
-        work.worked_at = now
-        campaign = replace(campaign, elapsed_s=campaign.elapsed_s + work.unsaved_s)
-        if work.unsaved_s >= SAVE_ELAPSED_S:
-            self._store.add_elapsed(campaign.id, work.unsaved_s, now)
-            work.known.add_elapsed(work.unsaved_s)
-            work.unsaved_s = 0.0
-        return campaign
+        session = self._sessions[campaign_id]
+        session.hold.confirm()
+        return session
 
     def release(self, campaign_id: str) -> None:
         """Let another process have the campaign."""
         try:
-            self._put_down(campaign_id)
+            self._close(campaign_id)
         finally:
             self.holder.release(campaign_id)
 
     def drop(self, campaign_id: str) -> None:
         """Let go of a campaign that another process has now, and write nothing."""
         self.holder.forget(campaign_id)
-        work = self._works.pop(campaign_id, None)
-        if work is not None:
-            work.close()
+        session = self._sessions.pop(campaign_id, None)
+        if session is not None:
+            session.close()
 
     def close(self) -> None:
         """Let other processes have all of them."""
         try:
-            for campaign_id in list(self._works):
-                self._put_down(campaign_id)
+            for campaign_id in list(self._sessions):
+                self._close(campaign_id)
         finally:
             self.holder.leave()
 
-    def _put_down(self, campaign_id: str) -> None:
-        """Save what was worked on the campaign and close what was opened for it, but keep its lease."""
-        work = self._works.pop(campaign_id, None)
-        if work is None:
+    def _close(self, campaign_id: str) -> None:
+        """Save the time worked on the campaign and close its session, but keep its lease."""
+        session = self._sessions.pop(campaign_id, None)
+        if session is None:
             return
         try:
-            if work.unsaved_s:
-                with suppress(LeaseLost), self._store.leases.guarding(work.hold.lease):
-                    self._store.add_elapsed(campaign_id, work.unsaved_s, self._clock())
+            with suppress(LeaseLost), self._store.leases.guarding(session.hold.lease):
+                session.save_time(self._clock())
         finally:
-            work.close()
+            session.close()

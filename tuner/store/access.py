@@ -1,24 +1,51 @@
-"""Tokens and the audit log, in the store's database; the same promises as `Store` makes."""
+"""Tokens, the audit log and idempotency keys, in the store's database; the same promises as `Store` makes."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, insert, select, update
 
-from meshtune.tuner.access.audit import KEPT_S, MOST_CHARACTERS, MOST_ENTRIES, Deed, Entry
+from meshtune.tuner.access.audit import KEPT_S, MAX_CHARACTERS, MAX_RECORDS, AuditRecord
 from meshtune.tuner.access.tokens import Quotas, Scope, Token, Used
 from meshtune.tuner.campaign.trial import TrialState
-from meshtune.tuner.store import access_usage
-from meshtune.tuner.store.access_keys import Keys
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import AlreadyExists, NotFound
-from meshtune.tuner.store.tables import attempts, audit, tokens, trials
+from meshtune.tuner.store.tables import attempts, audit, idempotency, tokens, trials
+from meshtune.tuner.store.usage import owner_usage, token_quotas
 
-# How many entries are written before old ones are looked for.
+# How many records are written before old ones are looked for.
 PRUNE_EVERY = 1000
+# For so long the answer to a request with an idempotency key is kept.
+KEY_KEPT_S = 86400.0
+# A request that was not answered for so long never will be: its process is gone.
+CUT_OFF_S = 300.0
 _QUOTAS = tuple(field.name for field in fields(Quotas))
+
+
+class Claim(StrEnum):
+    """The state of a request's idempotency key, where there is no answer to give."""
+
+    # Act, and keep the answer.
+    FIRST = "first"
+    # The key was another request's.
+    REUSED = "reused"
+    # The first request is under way.
+    BUSY = "busy"
+    # The first request was cut off before its answer was kept.
+    UNCLEAR = "unclear"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The answer to the first request of a key."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
 
 
 class Access:
@@ -36,7 +63,9 @@ class Access:
                 if not _token(row).refusal(token.created_at):
                     raise AlreadyExists(f"there is a token {token.name} already; revoke it first")
                 connection.execute(delete(tokens).where(tokens.c.name == token.name))
-            connection.execute(insert(tokens), _row(token))
+            row_values = asdict(token) | asdict(token.quotas) | {"scopes": sorted(token.scopes)}
+            del row_values["quotas"]
+            connection.execute(insert(tokens), row_values)
 
     def revoke(self, name: str, now: float) -> Token:
         """The token, which opens nothing from now on; one that was revoked before stays so. Raises NotFound."""
@@ -66,12 +95,12 @@ class Access:
     def used(self, owner: str, now: float) -> Used:
         """What the campaigns of this owner use, as its quotas count it."""
         with self._database.reading() as connection:
-            return access_usage.used(connection, owner, now)
+            return owner_usage(connection, owner, now)
 
     def quotas(self, owner: str) -> Quotas:
         """Those of the token of that name; none where there is no such token."""
         with self._database.reading() as connection:
-            return access_usage.quotas_of(connection, owner)
+            return token_quotas(connection, owner)
 
     def campaign_in_flight(self, job_name: str) -> str:
         """The campaign whose attempt has this job's name. Raises NotFound where there is none, or it is over."""
@@ -83,60 +112,74 @@ class Access:
             raise NotFound(f"no job {job_name} is in flight")
         return found
 
-    def record(self, deed: Deed) -> None:
+    def record(self, record: AuditRecord) -> None:
         """Add to the audit log; now and then, what is too old or too much goes."""
+        values = {name: _short(value) if isinstance(value, str) else value for name, value in asdict(record).items()}
+        del values["id"]
         with self._database.writing() as connection:
-            row = {name: _short(value) if isinstance(value, str) else value for name, value in asdict(deed).items()}
-            id = connection.execute(insert(audit).returning(audit.c.id), row).scalar_one()
+            id = connection.execute(insert(audit).returning(audit.c.id), values).scalar_one()
             if id % PRUNE_EVERY == 0:
-                _prune(connection, deed.at, id)
+                _prune(connection, record.at, id)
 
-    def audit(self, *, after: int = 0, limit: int) -> list[Entry]:
-        """The first entries with ids above `after`, in order."""
+    def audit(self, *, after: int = 0, limit: int) -> list[AuditRecord]:
+        """The first records with ids above `after`, in order."""
         query = select(audit).where(audit.c.id > after).order_by(audit.c.id).limit(limit)
         with self._database.reading() as connection:
-            return [_entry(row) for row in connection.execute(query)]
+            return [AuditRecord(**row._mapping) for row in connection.execute(query)]
+
+
+class Keys:
+    """Idempotency keys: a request with a key acts once, and its answer is kept for whoever sends it again.
+
+    caller: the digest of the caller's token, so that nobody sees the answers to another's requests.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def claim(self, caller: str, key: str, fingerprint: str, now: float) -> Claim | Answer:
+        """The kept answer, or what to do with the request; of two that ask at once, one is FIRST. fingerprint: a digest
+        of all that it asks for. Keys that were made a day ago are forgotten."""
+        with self._database.writing() as connection:
+            connection.execute(delete(idempotency).where(idempotency.c.at < now - KEY_KEPT_S))
+            row = connection.execute(select(idempotency).where(_is(caller, key))).one_or_none()
+            if row is None:
+                made = {"caller": caller, "key": key, "fingerprint": fingerprint, "at": now}
+                connection.execute(insert(idempotency), made)
+                return Claim.FIRST
+            if row.fingerprint != fingerprint:
+                return Claim.REUSED
+            if row.status is None:
+                return Claim.BUSY if now - row.at < CUT_OFF_S else Claim.UNCLEAR
+            return Answer(status=row.status, headers=row.headers, body=row.body)
+
+    def keep(self, caller: str, key: str, answer: Answer) -> None:
+        """Keep the answer to the first request."""
+        values = {"status": answer.status, "headers": dict(answer.headers), "body": answer.body}
+        with self._database.writing() as connection:
+            connection.execute(update(idempotency).where(_is(caller, key)).values(values))
+
+    def forget(self, caller: str, key: str) -> None:
+        """The first request did nothing: the next one may."""
+        with self._database.writing() as connection:
+            connection.execute(delete(idempotency).where(_is(caller, key)))
+
+
+def _is(caller: str, key: str) -> ColumnElement[bool]:
+    return and_(idempotency.c.caller == caller, idempotency.c.key == key)
 
 
 def _prune(connection: Connection, now: float, newest: int) -> None:
     connection.execute(delete(audit).where(audit.c.at < now - KEPT_S))
-    if (connection.scalar(select(func.min(audit.c.id))) or newest) <= newest - MOST_ENTRIES:
-        connection.execute(delete(audit).where(audit.c.id <= newest - MOST_ENTRIES))
+    if (connection.scalar(select(func.min(audit.c.id))) or newest) <= newest - MAX_RECORDS:
+        connection.execute(delete(audit).where(audit.c.id <= newest - MAX_RECORDS))
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 3] + "..."
-
-
-def _row(token: Token) -> dict[str, Any]:
-    return {
-        "name": token.name,
-        "sha256": token.sha256,
-        "scopes": sorted(token.scopes),
-        "created_at": token.created_at,
-        "expires_at": token.expires_at,
-        "last_used_at": token.last_used_at,
-        "revoked_at": token.revoked_at,
-        **asdict(token.quotas),
-    }
+    return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 3] + "..."
 
 
 def _token(row: Row[Any]) -> Token:
-    columns: Any = row._mapping
-    return Token(
-        name=row.name,
-        sha256=row.sha256,
-        scopes=frozenset(Scope(scope) for scope in row.scopes),
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        last_used_at=row.last_used_at,
-        revoked_at=row.revoked_at,
-        quotas=Quotas(**{name: columns[name] for name in _QUOTAS}),
-    )
-
-
-def _entry(row: Row[Any]) -> Entry:
-    deed = Deed(
-        at=row.at, token=row.token, action=row.action, object=row.object, outcome=row.outcome, detail=row.detail
-    )
-    return Entry(id=row.id, deed=deed)
+    columns = dict(row._mapping)
+    quotas = Quotas(**{name: columns.pop(name) for name in _QUOTAS})
+    return Token(**{**columns, "scopes": frozenset(map(Scope, row.scopes))}, quotas=quotas)

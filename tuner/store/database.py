@@ -1,17 +1,19 @@
 """One database, SQLite or PostgreSQL, with one writer at a time and any number of readers beside it.
 
 One writer over all threads and processes (a lock within the process, BEGIN IMMEDIATE or an advisory lock between
-them): what a transaction has read stays true until it commits, and events get their ids in the order of commits, so a
-reader that asks for "all after the last one" misses none. Readers see one snapshot for all their queries.
+them): rows that a transaction has read stay as they are until it commits, and events get their ids in the order of
+commits, so a reader that asks for "all after the last one" misses none. Readers see one snapshot for all their queries.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
@@ -23,17 +25,18 @@ from sqlalchemy import URL, Connection, Double, Engine, cast, create_engine, eve
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import StaticPool
 
-from meshtune.tuner.store.error_translation import converting
-from meshtune.tuner.store.errors import StoreError, StoreUnavailable
+from meshtune.tuner.store.errors import StoreError, StoreUnavailable, translating
 
 # How long a writer waits for another process before the database counts as locked.
 LOCK_TIMEOUT_S = 10
 CONNECT_TIMEOUT_S = 10
 # How long PostgreSQL waits for the next statement of the one writer: a process that was stopped in the middle of its
 # transaction must not keep all others from writing. Less than a lease, so that those can renew theirs.
-STANDSTILL_S = 5
+IDLE_WRITER_TIMEOUT_S = 5
 # Any number, the same for ever: it names our lock within one PostgreSQL database ("mesh" as bytes).
 WRITER_LOCK = 0x6D657368
+# Of the file beside a SQLite database that the process which serves it locks.
+LOCK_SUFFIX = ".serving"
 # A server whose machine is gone says nothing: TCP alone would wait for it for a quarter of an hour, or for ever.
 _NETWORK = {
     "connect_timeout": str(CONNECT_TIMEOUT_S),
@@ -43,8 +46,6 @@ _NETWORK = {
     "tcp_user_timeout": "15000",
 }
 _FORMS = "use sqlite:///file.db or postgresql://user:password@host/database"
-# PostgreSQL knows no NaN in JSON, so no database gets one.
-_as_json = partial(json.dumps, allow_nan=False)
 
 
 def _from_json(text: str | bytes) -> Any:
@@ -54,12 +55,19 @@ def _from_json(text: str | bytes) -> Any:
         return json.loads(text)
 
 
-_JSON: Mapping[str, Any] = {"json_serializer": _as_json, "json_deserializer": _from_json}
+# PostgreSQL knows no NaN in JSON, so no database gets one. hide_parameters: error texts and logs get no rows.
+_ENGINE: dict[str, Any] = {
+    "json_serializer": partial(json.dumps, allow_nan=False),
+    "json_deserializer": _from_json,
+    "hide_parameters": True,
+}
 
 
 class Database:
-    """Connections for reading and for writing. `name` is how messages call it; it holds no password. `file`: SQLite's,
-    None for a database that is none or lies in memory."""
+    """Connections for reading and for writing.
+
+    name: how messages call it, without a password. file: SQLite's file; None on PostgreSQL and in memory.
+    """
 
     def __init__(self, url: str, clock: Callable[[], float] = time.time) -> None:
         """Raises StoreUnavailable for a URL that names no database of ours. Connects on first use.
@@ -67,25 +75,27 @@ class Database:
         clock: the machine's, which is the clock of a SQLite database; seconds since the epoch.
         """
         parsed = parse_url(url)
+        self._postgres = parsed.get_backend_name() == "postgresql"
+        in_memory = not self._postgres and parsed.database in (None, "", ":memory:")
         self.name = _name(parsed)
-        self.file = _file(parsed)
+        self.file: Path | None = None
+        if not self._postgres and not in_memory:
+            self.file = Path((parsed.database or "").removeprefix("file:").partition("?")[0]).absolute()
         self._clock = clock
         self._guard: ContextVar[Callable[[Connection], None] | None] = ContextVar("guard", default=None)
         self._lock = threading.Lock()
-        self._read_guard: AbstractContextManager[Any] = nullcontext()
-        self._postgres = parsed.get_backend_name() == "postgresql"
-        self._engine = _postgres_engine(parsed) if self._postgres else _sqlite_engine(parsed)
+        # In memory, all threads share the one connection that holds the data.
+        self._read_guard: AbstractContextManager[Any] = self._lock if in_memory else nullcontext()
+        with translating(self.name):
+            self._engine = _postgres_engine(parsed) if self._postgres else _sqlite_engine(parsed, in_memory)
         self._readers: Engine = self._engine
         if self._postgres:
             self._readers = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-        elif _in_memory(parsed):
-            # All threads share the one connection that holds the data.
-            self._read_guard = self._lock
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A connection whose queries all see the same snapshot. Raises StoreErrors only."""
-        with converting(self.name), self._read_guard, self._readers.connect() as connection:
+        with translating(self.name), self._read_guard, self._readers.connect() as connection:
             yield connection
 
     @contextmanager
@@ -94,19 +104,31 @@ class Database:
 
         Raises StoreErrors only, StoreUnavailable(transient=True) where another process keeps the writer's place.
         """
-        with self._writing(foreign_keys=True, patience_s=STANDSTILL_S) as connection:
+        with self._writing(foreign_keys=True, idle_timeout_s=IDLE_WRITER_TIMEOUT_S) as connection:
             if (guard := self._guard.get()) is not None:
                 guard(connection)
             yield connection
 
     @contextmanager
     def guarding(self, guard: Callable[[Connection], None]) -> Iterator[None]:
-        """Let `guard` look at each transaction first that this thread writes meanwhile; it raises to refuse it."""
+        """Call `guard` first in each transaction that this thread writes meanwhile; it raises to refuse it."""
         token = self._guard.set(guard)
         try:
             yield
         finally:
             self._guard.reset(token)
+
+    @contextmanager
+    def upgrading(self) -> Iterator[Connection]:
+        """As `writing`, for changes of the schema, which may think for long between statements.
+
+        SQLite changes a table by copying it and dropping the old one, which rows that refer to it would forbid; so
+        all rows together are checked against their keys, at the end. Raises StoreError where one refers to nothing.
+        """
+        with self._writing(foreign_keys=False, idle_timeout_s=0) as connection:
+            yield connection
+            if not self._postgres and connection.exec_driver_sql("PRAGMA foreign_key_check").first() is not None:
+                raise StoreError(f"{self.name} holds rows that refer to others which are not there")
 
     def now(self, connection: Connection) -> float:
         """Seconds since the epoch by the one clock that all processes of this database share."""
@@ -119,41 +141,59 @@ class Database:
         return now
 
     @contextmanager
-    def _writing(self, *, foreign_keys: bool, patience_s: int) -> Iterator[Connection]:
-        """patience_s: see STANDSTILL_S; 0 for ever."""
-        options = {"immediate": True, "foreign_keys": foreign_keys}
-        with (
-            converting(self.name),
-            self._lock,
-            self._engine.connect().execution_options(**options) as connection,
-            connection.begin(),
-        ):
-            if self._postgres:
-                limits = {"lock_timeout": LOCK_TIMEOUT_S, "idle_in_transaction_session_timeout": patience_s}
-                connection.execute(select(*(func.set_config(name, f"{s}s", True) for name, s in limits.items())))
-                connection.execute(select(func.pg_advisory_xact_lock(WRITER_LOCK)))
-            yield connection
+    def serving(self) -> Iterator[None]:
+        """Be the one process that serves this SQLite file meanwhile, by a lock that the kernel takes back from the
+        dead. Nothing to claim in memory and on PostgreSQL, where services share the campaigns by leases.
 
-    @contextmanager
-    def upgrading(self) -> Iterator[Connection]:
-        """As `writing`, for changes of the schema.
-
-        SQLite changes a table by copying it and dropping the old one, which rows that refer to it would forbid; so
-        all rows together are held against their keys, at the end. It may think for long between
-        statements. Raises StoreError where one refers to nothing.
+        Raises StoreUnavailable that names the process which has it.
         """
-        with self._writing(foreign_keys=False, patience_s=0) as connection:
-            yield connection
-            if not self._postgres and connection.exec_driver_sql("PRAGMA foreign_key_check").first() is not None:
-                raise StoreError(f"{self.name} holds rows that refer to others which are not there")
+        if self.file is None:
+            yield
+            return
+        path = self.file.with_name(self.file.name + LOCK_SUFFIX)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StoreUnavailable(f"{path} cannot be opened: {error.strerror}", transient=False) from error
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+                raise StoreUnavailable(
+                    f"{self.name} is served by process {holder} already, and SQLite takes one service; stop that one, "
+                    "or use a PostgreSQL database, which several services may share",
+                    transient=False,
+                ) from None
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            yield
+        finally:
+            os.close(descriptor)
 
     def close(self) -> None:
         """Close all connections; the database must not be used afterwards."""
         self._engine.dispose()
 
+    @contextmanager
+    def _writing(self, *, foreign_keys: bool, idle_timeout_s: int) -> Iterator[Connection]:
+        """idle_timeout_s: see IDLE_WRITER_TIMEOUT_S; 0 for none."""
+        options = {"immediate": True, "foreign_keys": foreign_keys}
+        with (
+            translating(self.name),
+            self._lock,
+            self._engine.connect().execution_options(**options) as connection,
+            connection.begin(),
+        ):
+            if self._postgres:
+                limits = {"lock_timeout": LOCK_TIMEOUT_S, "idle_in_transaction_session_timeout": idle_timeout_s}
+                connection.execute(select(*(func.set_config(name, f"{s}s", True) for name, s in limits.items())))
+                connection.execute(select(func.pg_advisory_xact_lock(WRITER_LOCK)))
+            yield connection
+
 
 def parse_url(url: str) -> URL:
-    """What a database URL names, with our driver. Raises StoreUnavailable, whose message repeats none of it."""
+    """The parts of a database URL, with our driver. Raises StoreUnavailable, whose message repeats none of it."""
     # No message repeats the text, and no cause is chained: a misplaced character makes the password part of anything.
     try:
         parsed = make_url(url)
@@ -184,20 +224,12 @@ def _name(url: URL) -> str:
     return f"the PostgreSQL database {url.database or ''}{place}"
 
 
-def _file(url: URL) -> Path | None:
-    if url.get_backend_name() != "sqlite" or _in_memory(url):
-        return None
-    name = (url.database or "").removeprefix("file:").partition("?")[0]
-    return Path(name).absolute()
-
-
 def _postgres_engine(url: URL) -> Engine:
     url = url.update_query_dict({name: value for name, value in _NETWORK.items() if name not in url.query})
-    # hide_parameters: error texts and logs get no rows. pre_ping: a restarted server costs nobody an error.
-    with converting(_name(url)):
-        engine = create_engine(url, hide_parameters=True, pool_pre_ping=True, **_JSON)
+    # pre_ping: a restarted server costs nobody an error.
+    engine = create_engine(url, pool_pre_ping=True, **_ENGINE)
     # Many rows as one statement. The driver would send as many statements, one to the server until the last of them has
-    # come: for the rest of a process that was stopped in between it waits for ever, whatever STANDSTILL_S says.
+    # come: for the rest of a process that was stopped in between it waits for ever, whatever the idle time-out says.
     engine.dialect.use_insertmanyvalues_wo_returning = True
     event.listen(engine, "connect", _set_up_postgres)
     return engine
@@ -210,37 +242,25 @@ def _set_up_postgres(connection: Any, _record: object) -> None:
     connection.commit()
 
 
-def _in_memory(url: URL) -> bool:
-    return url.database in (None, "", ":memory:")
-
-
-def _sqlite_engine(url: URL) -> Engine:
-    in_memory = _in_memory(url)
+def _sqlite_engine(url: URL, in_memory: bool) -> Engine:
     folder = Path(url.database or "").parent
     if not in_memory and not (url.database or "").startswith("file:") and not folder.is_dir():
         raise StoreUnavailable(f"{_name(url)} cannot be opened: there is no folder {folder}", transient=False)
     if "timeout" not in url.query:
         url = url.update_query_dict({"timeout": str(LOCK_TIMEOUT_S)})
     pool: dict[str, Any] = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}} if in_memory else {}
-    with converting(_name(url)):
-        engine = create_engine(url, hide_parameters=True, **_JSON, **pool)
+    engine = create_engine(url, **_ENGINE, **pool)
     event.listen(engine, "connect", _set_up_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
 def _set_up_sqlite(connection: Any, _record: object) -> None:
+    """Let readers go on while one writes. The default synchronous = FULL stays: a commit outlives a power cut."""
     # The driver would begin transactions by itself, deferred and not before DDL; _begin_sqlite does it.
     connection.isolation_level = None
-    _enter_wal(connection)
-
-
-def _enter_wal(connection: Any) -> None:
-    """Let readers go on while one writes. The default synchronous = FULL stays: a commit outlives a power cut.
-
-    Only the first connection to a new file changes anything. Others that come meanwhile may be told SQLITE_BUSY without
-    the wait that the time-out promises, so they ask again.
-    """
+    # Only the first connection to a new file changes anything. Others that come meanwhile may be told SQLITE_BUSY
+    # without the wait that the time-out promises, so they ask again.
     deadline = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What the store raises; nothing of SQLAlchemy leaves this package.
+"""The errors of the store; `translating` makes them of whatever SQLAlchemy, Alembic and the drivers raise.
 
     StoreError               root; raised itself where the database refuses a statement: a defect, trying again fails
     +-- NotFound             no such campaign or trial; trying again fails until someone creates it
@@ -9,9 +9,57 @@
 
 Whatever is raised, the transaction left nothing behind. One exception: a server that is lost during the commit itself
 may have committed; the same call then answers IllegalMove or AlreadyExists.
+
+Drivers are told apart by their codes: SQLite's result code, PostgreSQL's SQLSTATE. Only a failed connection to a
+PostgreSQL server has no code; its text is read.
 """
 
 from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from alembic.util import CommandError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+# https://www.sqlite.org/rescode.html: primary code (the low byte) -> what it means for a user, and whether it may pass.
+# A full disk is transient: on a shared machine others free it, and a campaign that waits loses nothing.
+SQLITE_CODES: dict[int, tuple[str, bool]] = {
+    sqlite3.SQLITE_BUSY: ("is locked by another process", True),
+    sqlite3.SQLITE_LOCKED: ("is locked by another connection", True),
+    sqlite3.SQLITE_FULL: ("is full, or its disk is", True),
+    sqlite3.SQLITE_IOERR: ("cannot be read or written: the disk failed", True),
+    sqlite3.SQLITE_READONLY: ("is read-only", False),
+    sqlite3.SQLITE_CANTOPEN: ("cannot be opened: check that its folder exists and may be written", False),
+    sqlite3.SQLITE_PERM: ("may not be accessed by this user", False),
+    sqlite3.SQLITE_AUTH: ("may not be accessed by this user", False),
+    sqlite3.SQLITE_NOTADB: ("is not a SQLite database", False),
+    sqlite3.SQLITE_CORRUPT: ("is damaged", False),
+}
+
+# https://www.postgresql.org/docs/current/errcodes-appendix.html: a whole code, or else its class (two characters).
+POSTGRES_CODES: dict[str, tuple[str, bool]] = {
+    "08": ("lost the connection", True),
+    "53": ("is short of resources", True),
+    "53100": ("has a full disk", True),
+    "53300": ("has too many clients", True),
+    "55P03": ("is locked by another process", True),
+    "40": ("had to give way to another transaction", True),
+    "57": ("was interrupted by its server", True),
+    "58": ("has a system error", True),
+    "25006": ("is read-only", False),
+    "25P03": ("gave up a transaction that stood still", True),
+    "28": ("does not accept this user", False),
+    "3D": ("does not exist", False),
+    "42501": ("may not be changed by this user", False),
+    "XX": ("is damaged", False),
+}
+
+# A server that answers a connection with a refusal says FATAL; these refusals pass, the others (a wrong password,
+# an unknown database or user) do not.
+_PASSING_REFUSALS = ("starting up", "shutting down", "recovery", "too many", "remaining connection slots")
 
 
 class StoreError(Exception):
@@ -44,3 +92,46 @@ class StoreUnavailable(StoreError):
     def __init__(self, message: str, *, transient: bool) -> None:
         self.transient = transient
         super().__init__(message)
+
+
+@contextmanager
+def translating(database: str) -> Iterator[None]:
+    """Raise StoreErrors that name `database` in place of those of the libraries below."""
+    try:
+        yield
+    except PoolTimeout as error:
+        raise StoreUnavailable(f"{database} has all its connections in use", transient=True) from error
+    except DBAPIError as error:
+        raise _translated(error, database) from error
+    except (SQLAlchemyError, CommandError) as error:
+        raise StoreError(f"{database} refused: {_first_line(error)}") from error
+
+
+def _translated(error: DBAPIError, database: str) -> StoreError:
+    driver = error.orig
+    code = getattr(driver, "sqlite_errorcode", None)
+    state = getattr(driver, "sqlstate", None)
+    known: tuple[str, bool] | None = None
+    if code is not None:
+        known = SQLITE_CODES.get(code & 0xFF)
+    elif state is not None:
+        known = POSTGRES_CODES.get(state) or POSTGRES_CODES.get(state[:2])
+    elif error.statement is None or error.connection_invalidated or _is_operational(driver):
+        text = str(driver)
+        refused = "FATAL:" in text and not any(refusal in text for refusal in _PASSING_REFUSALS)
+        passing = _is_operational(driver) and not refused
+        return StoreUnavailable(f"{database} cannot be reached: {_first_line(driver)}", transient=passing)
+    if known is None:
+        return StoreError(f"{database} refused: {_first_line(driver)}")
+    meaning, transient = known
+    return StoreUnavailable(f"{database} {meaning} ({_first_line(driver)})", transient=transient)
+
+
+def _is_operational(driver: BaseException | None) -> bool:
+    """PEP 249 gives every driver an OperationalError of its own."""
+    return type(driver).__name__ == "OperationalError"
+
+
+def _first_line(error: BaseException | None) -> str:
+    """Without the statement, the hints and the links that the libraries add below."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,4 +1,4 @@
-"""Which process drives which campaign: a lease each, which is good while its holder says that it lives.
+"""Leases: which process drives which campaign, good while the holder renews its life.
 
 A holder's life is one row that it renews, however many campaigns it has; it ends by the database's clock (SQLite's is
 the machine's). Each new holder of a campaign gets the next epoch. What a holder writes is refused once the epoch is
@@ -15,15 +15,14 @@ from functools import partial
 
 from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, insert, literal, or_, select, update
 
-from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import LeaseLost
 from meshtune.tuner.store.tables import attempts, campaigns, holders, leases
+from meshtune.tuner.store.usage import ACTIVE
 
 NOBODY = ""
 # A holder that has nothing and was not heard of for so long is forgotten.
 FORGET_S = 86400.0
-_ACTIVE = [str(state) for state in CampaignState if state.active]
 # Made once: each write of a holder asks it first.
 _NEWEST = select(leases.c.holder, leases.c.epoch).where(leases.c.campaign_id == bindparam("campaign_id"))
 
@@ -38,11 +37,12 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Who drives what. drivers: by active campaign, oldest first, the living process that has it, NOBODY for none.
-    servers: how many living processes take any campaign."""
+class Drivers:
+    """The active campaigns and the processes that drive them."""
 
-    drivers: Mapping[str, str]
+    # Oldest campaign first: the living process that has it, NOBODY for none.
+    by_campaign: Mapping[str, str]
+    # How many living processes take any campaign.
     servers: int
 
 
@@ -59,7 +59,7 @@ class Leases:
             if connection.execute(update(holders).where(holders.c.name == holder).values(values)).rowcount == 0:
                 connection.execute(insert(holders), {"name": holder, **values})
 
-    def standing(self) -> Standing:
+    def drivers(self) -> Drivers:
         """The active campaigns and their drivers, in two queries however many there are."""
         with self._database.reading() as connection:
             now = self._database.now(connection)
@@ -68,16 +68,21 @@ class Leases:
             found = connection.execute(
                 select(campaigns.c.id, leases.c.holder)
                 .outerjoin(leases, leases.c.campaign_id == campaigns.c.id)
-                .where(campaigns.c.state.in_(_ACTIVE))
+                .where(campaigns.c.state.in_(ACTIVE))
                 .order_by(campaigns.c.created_at, campaigns.c.id)
             )
-            drivers = {id: holder if holder in alive else NOBODY for id, holder in found}
-            return Standing(drivers, connection.scalar(servers) or 0)
+            by_campaign = {id: holder if holder in alive else NOBODY for id, holder in found}
+            return Drivers(by_campaign, connection.scalar(servers) or 0)
 
     def driver(self, campaign_id: str) -> str:
         """The living process that has the campaign, NOBODY for none."""
         with self._database.reading() as connection:
-            return _driver(connection, campaign_id, self._database.now(connection))
+            query = (
+                select(leases.c.holder)
+                .join(holders, holders.c.name == leases.c.holder)
+                .where(leases.c.campaign_id == campaign_id, holders.c.expires_at > self._database.now(connection))
+            )
+            return connection.scalar(query) or NOBODY
 
     def holders(self, campaign_ids: Collection[str]) -> set[str]:
         """Who has one of the campaigns, or had it last and vanished."""
@@ -88,7 +93,10 @@ class Leases:
     def take(self, holder: str, campaign_ids: Collection[str]) -> dict[str, Lease]:
         """Leases of those campaigns that no other living process has; what the holder has already stays as it is."""
         with self._database.writing() as connection:
-            _add_missing(connection, campaign_ids)
+            known = exists().where(leases.c.campaign_id == campaigns.c.id)
+            new = select(campaigns.c.id, literal(NOBODY), literal(0), literal(0))
+            new = new.where(campaigns.c.id.in_(list(campaign_ids)), ~known)
+            connection.execute(insert(leases).from_select(["campaign_id", "holder", "epoch", "vanished_epoch"], new))
             now = self._database.now(connection)
             asked = leases.c.campaign_id.in_(list(campaign_ids))
             alive = select(holders.c.name).where(holders.c.expires_at > now)
@@ -137,27 +145,10 @@ class Leases:
             return connection.execute(mark).rowcount == 1
 
 
-def hold_new(connection: Connection, campaign_id: str, holder: str) -> None:
+def insert_lease(connection: Connection, campaign_id: str, holder: str) -> None:
     """The first lease of a campaign that is being created."""
     values = {"campaign_id": campaign_id, "holder": holder, "epoch": 1, "vanished_epoch": 0}
     connection.execute(insert(leases), values)
-
-
-def _add_missing(connection: Connection, campaign_ids: Collection[str]) -> None:
-    """Nobody's lease for each of the campaigns that never had one."""
-    known = exists().where(leases.c.campaign_id == campaigns.c.id)
-    new = select(campaigns.c.id, literal(NOBODY), literal(0), literal(0))
-    new = new.where(campaigns.c.id.in_(list(campaign_ids)), ~known)
-    connection.execute(insert(leases).from_select(["campaign_id", "holder", "epoch", "vanished_epoch"], new))
-
-
-def _driver(connection: Connection, campaign_id: str, now: float) -> str:
-    query = (
-        select(leases.c.holder)
-        .join(holders, holders.c.name == leases.c.holder)
-        .where(leases.c.campaign_id == campaign_id, holders.c.expires_at > now)
-    )
-    return connection.scalar(query) or NOBODY
 
 
 def _require(connection: Connection, *, lease: Lease) -> None:

@@ -1,4 +1,4 @@
-"""Pages of campaigns and trials, filtered and sorted by the database: what lists show, without any step.
+"""Pages of campaigns and trials, filtered and sorted by the database.
 
 The last attempt of a trial is the one with the highest number. Filters and orders are columns or sums of columns; the
 work of a page grows with the trials of its one campaign, not with those of the store.
@@ -6,26 +6,22 @@ work of a page grows with the trials of its one campaign, not with those of the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Double, Row, Select, and_, case, cast, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Double, Select, and_, bindparam, case, cast, func, or_, select, tuple_
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import FAILED
-from meshtune.search_spaces.plan import PLAN_FIELDS
-from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, News, Stamp, TrialKey, TrialsWanted
-from meshtune.tuner.campaign.summary import Score, Tally
-from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
-from meshtune.tuner.campaign.trial_brief import Brief
-from meshtune.tuner.store import queries
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Stamp, TrialKey, TrialsWanted
+from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import NotFound
-from meshtune.tuner.store.page_rows import brief_of, measured_trial_of, tally_of
 from meshtune.tuner.store.rows import campaign_of
 from meshtune.tuner.store.tables import attempts, campaigns, events, measurements, trials
+from meshtune.tuner.store.trials import read_trials, trials_numbered
 
 _newer = attempts.alias("newer")
 _held = attempts.alias("held")
@@ -40,8 +36,8 @@ _HELD_S = (
     .scalar_subquery()
 )
 _NEWEST = select(func.max(events.c.id)).where(events.c.campaign_id == campaigns.c.id).scalar_subquery()
-_ENDS = [f"campaign.{state}" for state in CampaignState if state.final]
-_ACTIVE = [str(state) for state in CampaignState if state.active]
+# Made once: making it takes longer than asking, and every request asks.
+_NEWEST_EVENT = select(events.c.id).where(events.c.campaign_id == bindparam("of")).order_by(events.c.id.desc()).limit(1)
 _CAMPAIGN_KEYS: Mapping[CampaignKey, ColumnElement[Any]] = {
     CampaignKey.CREATED_AT: campaigns.c.created_at,
     CampaignKey.UPDATED_AT: campaigns.c.updated_at,
@@ -55,50 +51,9 @@ _TRIAL_KEYS: Mapping[TrialKey, ColumnElement[Any]] = {
     TrialKey.TOKENS_PER_S_PER_DEVICE: (
         cast(measurements.c.tokens_per_step, Double) / measurements.c.median_step_time_s / measurements.c.devices
     ),
-    TrialKey.PEAK_MEMORY: measurements.c.most_memory_bytes,
+    TrialKey.PEAK_MEMORY: measurements.c.max_memory_bytes,
     TrialKey.DEVICE_SECONDS: _HELD_S,
 }
-# `page_rows` finds columns by their places in these.
-_NAMED = (trials.c.number, trials.c.origin, trials.c.plan_key)
-_TRIAL = (*_NAMED, *(trials.c[name] for name in PLAN_FIELDS))
-_DIGEST = (
-    measurements.c.attempt_id.label("measured"),
-    measurements.c.tokens_per_step,
-    measurements.c.devices,
-    measurements.c.model_flops_per_token,
-    measurements.c.peak_flops_per_device,
-    measurements.c.median_step_time_s,
-    measurements.c.step_time_low_s,
-    measurements.c.step_time_high_s,
-    measurements.c.most_memory_bytes,
-    measurements.c.most_held_bytes,
-)
-# As the fields of `Score`; the peak as `fullest_rank_bytes` says.
-_SCORE = (
-    measurements.c.tokens_per_step,
-    measurements.c.devices,
-    measurements.c.model_flops_per_token,
-    measurements.c.median_step_time_s,
-    func.nullif(func.coalesce(measurements.c.most_held_bytes, measurements.c.most_memory_bytes), 0),
-)
-_LAST_ATTEMPT = (
-    attempts.c.number.label("attempt"),
-    attempts.c.job_name,
-    attempts.c.state,
-    attempts.c.verdict,
-    attempts.c.cause,
-    attempts.c.reason,
-    attempts.c.nodes,
-    attempts.c.planned_at,
-    attempts.c.submitted_at,
-    attempts.c.started_at,
-    attempts.c.finished_at,
-)
-# What rankings are made of.
-_COUNTS = or_(
-    measurements.c.attempt_id.is_not(None),
-    and_(trials.c.origin == str(Origin.CONFIRMATION), attempts.c.state == str(TrialState.DONE)),
-)
 
 
 class Pages:
@@ -107,48 +62,24 @@ class Pages:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def news(self, after: int | None) -> News:
-        """What happened after this event; None: nothing is asked of what was before."""
-        created = func.sum(case((events.c.kind == "campaign.created", 1), else_=0))
-        newest_of = func.max(events.c.id).label("event")
-        changed: Select[Any] = select(events.c.campaign_id, newest_of, created.label("created"))
-        count = select(func.count()).select_from(campaigns).scalar_subquery()
-        worked = select(func.sum(campaigns.c.updated_at)).where(campaigns.c.state.in_(_ACTIVE)).scalar_subquery()
-        newest = select(func.max(events.c.id)).scalar_subquery()
-        with self._database.reading() as connection:
-            now = select(newest.label("event"), count.label("campaigns"), worked.label("worked"))
-            found = connection.execute(now).one()
-            rows: Sequence[Row[Any]] = []
-            if after is not None and (found.event or 0) > after:
-                rows = connection.execute(changed.where(events.c.id > after).group_by(events.c.campaign_id)).all()
-        return News(
-            event=found.event or 0,
-            changed={row.campaign_id: row.event for row in rows},
-            campaigns=found.campaigns,
-            created=sum(row.created for row in rows),
-            worked=found.worked or 0.0,
-        )
-
     def newest_event(self, campaign_id: str, kinds: Collection[str] = ()) -> int:
         """The id of the campaign's newest event: while it stays, its trials have not changed. kinds: of these alone,
         where some are named; "campaign.created" is one of them. Raises NotFound."""
-        query = select(events.c.id).where(events.c.campaign_id == campaign_id).order_by(events.c.id.desc()).limit(1)
-        if kinds:
-            query = query.where(events.c.kind.in_(kinds))
+        query = _NEWEST_EVENT.where(events.c.kind.in_(kinds)) if kinds else _NEWEST_EVENT
         with self._database.reading() as connection:
-            newest: int | None = connection.scalar(query)
+            newest: int | None = connection.scalar(query, {"of": campaign_id})
         if newest is None:
             raise NotFound(f"there is no campaign {campaign_id}")
         return newest
 
     def stamps(self, wanted: CampaignsWanted) -> list[Stamp]:
-        """A page of campaigns, each by what tells whether one that was read before is still as it was."""
+        """A page of campaigns, by their ids and versions."""
         value = _CAMPAIGN_KEYS[wanted.order.key]
         columns = (campaigns.c.id, campaigns.c.updated_at, value.label("value"), _NEWEST.label("event"))
         query = select(*columns).where(*_campaign_filters(wanted))
         if wanted.after is not None:
-            place, mark = tuple_(value, campaigns.c.id), tuple_(wanted.after.value, wanted.after.name)
-            query = query.where(place < mark if wanted.order.descending else place > mark)
+            place, last = tuple_(value, campaigns.c.id), tuple_(wanted.after.value, wanted.after.name)
+            query = query.where(place < last if wanted.order.descending else place > last)
         ends = (value, campaigns.c.id)
         query = query.order_by(*(end.desc() if wanted.order.descending else end for end in ends)).limit(wanted.limit)
         with self._database.reading() as connection:
@@ -157,78 +88,32 @@ class Pages:
                 for row in connection.execute(query)
             ]
 
-    def over(self, campaign_id: str) -> bool:
-        """Whether the campaign has come to its end. Raises NotFound."""
-        with self._database.reading() as connection:
-            return queries.campaign_state(connection, campaign_id).final
-
-    def ended(self, after: int) -> tuple[int, list[str]]:
-        """The newest event, and which campaigns came to their ends after the event `after`, the first to end first."""
-        ends = select(events.c.campaign_id).where(events.c.id > after, events.c.kind.in_(_ENDS)).order_by(events.c.id)
-        with self._database.reading() as connection:
-            newest: int | None = connection.scalar(select(func.max(events.c.id)))
-            return newest or 0, list(connection.scalars(ends))
-
     def campaigns(self, ids: Collection[str]) -> dict[str, Campaign]:
         """Those of the campaigns that there are, by id. Raises StoreError for a spec that today's rules do not read."""
         query = select(campaigns).where(campaigns.c.id.in_(list(ids)))
         with self._database.reading() as connection:
             return {row.id: campaign_of(row) for row in connection.execute(query)}
 
-    def briefs(self, campaign_id: str, wanted: TrialsWanted) -> list[Brief]:
-        """A page of a campaign's trials; none for no campaign."""
-        query = _trial_page(
-            campaign_id, wanted, *_TRIAL, trials.c.expectation, *_LAST_ATTEMPT, *_DIGEST, _HELD_S.label("held_s")
-        )
+    def trials(
+        self, campaign_id: str, wanted: TrialsWanted, *, listed: bool = False
+    ) -> list[tuple[Trial, float | None]]:
+        """A page of a campaign's trials, each with the value that it is sorted by; none for no campaign. listed:
+        without steps, values of single ranks, profiles and logs."""
         with self._database.reading() as connection:
-            return [brief_of(row) for row in connection.execute(query).all()]
+            found = connection.execute(_trial_page(campaign_id, wanted)).all()
+            numbers = [row.number for row in found]
+            trials_by_number = trials_numbered(connection, campaign_id, numbers, listed=listed)
+        return [(trials_by_number[row.number], row.value) for row in found]
 
-    def trials(self, campaign_id: str, wanted: TrialsWanted) -> list[tuple[Trial, float | None]]:
-        """A page of a campaign's trials, complete, each with the value that it is sorted by; none for no campaign."""
+    def listed(self, campaign_id: str) -> list[Trial]:
+        """All trials of a campaign as `trials` lists them, in the order of their numbers."""
         with self._database.reading() as connection:
-            found = connection.execute(_trial_page(campaign_id, wanted, trials.c.number)).all()
-            whole = queries.trials_numbered(connection, campaign_id, [row.number for row in found])
-        return [(whole[row.number], row.value) for row in found]
+            return read_trials(connection, campaign_id, listed=True)
 
     def numbered(self, campaign_id: str, numbers: Collection[int]) -> dict[int, Trial]:
         """Those of the campaign's trials that there are, complete, by number."""
         with self._database.reading() as connection:
-            return queries.trials_numbered(connection, campaign_id, numbers)
-
-    def scores(self, campaign_id: str) -> list[Score]:
-        """What a shortlist needs of the trials that were measured, and of the confirmations that were not, in the order
-        of their numbers."""
-        query = _of_last_attempts(select(*_NAMED, *_SCORE))
-        query = query.where(trials.c.campaign_id == campaign_id, _COUNTS).order_by(trials.c.number)
-        with self._database.reading() as connection:
-            return [Score(*row) for row in connection.execute(query).all()]
-
-    def measured(self, campaign_id: str, numbers: Collection[int] | None = None) -> list[Trial]:
-        """What a ranking needs: the trials that were measured, with a Digest each, and the confirmations that were not,
-        in the order of their numbers. Of the attempts there is the last one, without its log. numbers: of these trials
-        alone, where some are named."""
-        of_attempt = (*_LAST_ATTEMPT, *_DIGEST, measurements.c.first_losses)
-        query = _of_last_attempts(select(*_TRIAL, trials.c.campaign_id, *of_attempt))
-        query = query.where(trials.c.campaign_id == campaign_id, _COUNTS).order_by(trials.c.number)
-        if numbers is not None:
-            query = query.where(trials.c.number.in_(numbers))
-        with self._database.reading() as connection:
-            return [measured_trial_of(row) for row in connection.execute(query).all()]
-
-    def tallies(self, campaign_id: str) -> list[Tally]:
-        """The campaign's attempts, counted by how they ended; none for no campaign."""
-        columns = (attempts.c.state, attempts.c.verdict, attempts.c.cause, _LAST.label("last"))
-        ran_s = attempts.c.finished_at - attempts.c.started_at
-        held_s = func.coalesce(func.sum(case((ran_s > 0, ran_s), else_=0.0)), 0.0)
-        query = (
-            select(*columns, func.count().label("alike"), held_s.label("held_s"))
-            .select_from(trials)
-            .join(attempts, attempts.c.trial_id == trials.c.id)
-            .where(trials.c.campaign_id == campaign_id)
-            .group_by(*columns[:3], "last")
-        )
-        with self._database.reading() as connection:
-            return [tally_of(row) for row in connection.execute(query)]
+            return trials_numbered(connection, campaign_id, numbers)
 
 
 def _campaign_filters(wanted: CampaignsWanted) -> list[ColumnElement[bool]]:
@@ -248,19 +133,16 @@ def _campaign_filters(wanted: CampaignsWanted) -> list[ColumnElement[bool]]:
     return filters
 
 
-def _of_last_attempts(query: Select[Any]) -> Select[Any]:
-    """A query over trials, with the last attempt of each and its measurement."""
-    return (
-        query.select_from(trials)
+def _trial_page(campaign_id: str, wanted: TrialsWanted) -> Select[Any]:
+    """The numbers and values of the page, by the last attempt of each trial and its measurement."""
+    value = _TRIAL_KEYS[wanted.order.key]
+    query = (
+        select(trials.c.number, value.label("value"))
+        .select_from(trials)
         .join(attempts, and_(attempts.c.trial_id == trials.c.id, _LAST))
         .outerjoin(measurements, measurements.c.attempt_id == attempts.c.id)
+        .where(trials.c.campaign_id == campaign_id, *_trial_filters(wanted))
     )
-
-
-def _trial_page(campaign_id: str, wanted: TrialsWanted, *columns: Any) -> Select[Any]:
-    value = _TRIAL_KEYS[wanted.order.key]
-    query = _of_last_attempts(select(*columns, value.label("value")))
-    query = query.where(trials.c.campaign_id == campaign_id, *_trial_filters(wanted))
     if wanted.after is not None:
         query = query.where(_after(wanted, value))
     by_value = value.desc() if wanted.order.descending else value
@@ -270,15 +152,15 @@ def _trial_page(campaign_id: str, wanted: TrialsWanted, *columns: Any) -> Select
 
 
 def _after(wanted: TrialsWanted, value: ColumnElement[Any]) -> ColumnElement[bool]:
-    """What comes after the mark: larger (smaller) values, equal ones with larger numbers, and those without any."""
+    """What comes after the cursor: larger (smaller) values, equal ones with larger numbers, and those without any."""
     assert wanted.after is not None
-    mark, number = wanted.after.value, wanted.after.name
-    if mark is None:
+    last, number = wanted.after.value, wanted.after.name
+    if last is None:
         return and_(value.is_(None), trials.c.number > number)
-    further = value < mark if wanted.order.descending else value > mark
+    further = value < last if wanted.order.descending else value > last
     if wanted.order.key is TrialKey.NUMBER:
         return further  # no two are equal; so said, an index finds the place
-    return or_(further, and_(value == mark, trials.c.number > number), value.is_(None))
+    return or_(further, and_(value == last, trials.c.number > number), value.is_(None))
 
 
 def _trial_filters(wanted: TrialsWanted) -> list[ColumnElement[bool]]:

@@ -1,29 +1,59 @@
-"""Values from rows and rows from values: pure, no queries."""
+"""Values from rows and rows from values, one function each way: pure, no queries. Columns are found by their names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from math import isfinite
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Row, null
+from pydantic import TypeAdapter
+from sqlalchemy import JSON, Row, literal, null
 
 from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.measuring.step_breakdown import Profile
-from meshtune.runners.outcome import Measurement, Outcome, Verdict
+from meshtune.runners.outcome import Measurement, MeasurementSummary, Outcome, Verdict
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
 from meshtune.tuner.campaign.proposal import Expectation
+from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
-from meshtune.tuner.store.codec import decode_spec, encode_spec
 from meshtune.tuner.store.errors import StoreError
+from meshtune.tuner.store.tables import attempts, measurements
 
-# What the database's largest integer column holds; the values of all ranks, in JSON, are kept exactly.
-MOST_BIGINT = 2**63 - 1
+
+def _scalar_fields(kind: type) -> tuple[str, ...]:
+    """The fields that are columns of measurements; those in JSON are converted by hand."""
+    columns = [measurements.c[each.name] for each in fields(kind) if each.name in measurements.c]
+    return tuple(column.name for column in columns if not isinstance(column.type, JSON))
+
+
+# The largest integer of a database's column; the values of all ranks, in JSON, are kept exactly.
+MAX_BIGINT = 2**63 - 1
+# Fields that are columns of the same name and the same value.
+_OF_CAMPAIGN = (
+    *("id", "created_at", "updated_at", "running_since", "elapsed_s", "reason", "search_ended", "chance_left"),
+    *("combinations", "legal", "owner"),
+)
+_OF_ATTEMPT = ("number", "job_name", "planned_at", "job_id", "submitted_at", "started_at", "finished_at")
+_OF_OUTCOME = ("reason", "phase", "failed_rank", "log_tail")
+# One more number of a measurement is a field of Measurement or of MeasurementSummary, and a column of its name.
+_OF_MEASUREMENT = _scalar_fields(Measurement)
+_OF_SUMMARY = _scalar_fields(MeasurementSummary)
+# Lists of trials have no steps, values of single ranks, profiles and logs.
+LISTED_COLUMNS = (
+    *(column for column in attempts.c if column.name not in ("partial", "log_tail")),
+    null().label("partial"),
+    literal("").label("log_tail"),
+    *(measurements.c[name] for name in (*_OF_MEASUREMENT, *_OF_SUMMARY, "first_losses")),
+)
+# Fields that are lists in JSON columns of the same name; NULL for none.
+_NODES = ("avoid", "nodes", "failed_nodes")
+_SPEC = TypeAdapter(CampaignSpec)
+_plan_values = attrgetter(*PLAN_FIELDS)
 
 
 @dataclass(slots=True)
@@ -34,28 +64,31 @@ class StepTimes:
     timed: list[float] = field(default_factory=list)
 
 
+def encode_spec(spec: CampaignSpec) -> dict[str, Any]:
+    """Plain JSON values; `decode_spec` makes an equal spec of them, for options that are plain JSON values too."""
+    document: dict[str, Any] = _SPEC.dump_python(spec, mode="json")
+    return document
+
+
+def decode_spec(document: object) -> CampaignSpec:
+    """The spec that `encode_spec` wrote. Raises ValueError for one that breaks today's rules."""
+    return _SPEC.validate_python(document)
+
+
 def campaign_row(campaign: Campaign) -> dict[str, Any]:
+    spec = campaign.spec
     return {
-        "id": campaign.id,
-        "name": campaign.spec.name,
-        "spec": encode_spec(campaign.spec),
+        **_fields(campaign, _OF_CAMPAIGN),
         "state": str(campaign.state),
-        "reason": campaign.reason,
-        "created_at": campaign.created_at,
-        "updated_at": campaign.updated_at,
-        "running_since": campaign.running_since,
-        "elapsed_s": campaign.elapsed_s,
-        "combinations": campaign.combinations,
-        "legal": campaign.legal,
-        "search_ended": campaign.search_ended,
-        "chance_left": campaign.chance_left,
         "lessons": lessons_document(campaign.lessons),
-        "owner": campaign.owner,
-        "devices": campaign.spec.cluster.devices,
-        "device": campaign.spec.cluster.device.name,
-        "workload": campaign.spec.workload.kind,
-        "model": campaign.spec.model.name,
-        "cluster": campaign.spec.cluster.name,
+        "spec": encode_spec(spec),
+        # Of the spec, for filters and quotas.
+        "name": spec.name,
+        "devices": spec.cluster.devices,
+        "device": spec.cluster.device.name,
+        "workload": spec.workload.kind,
+        "model": spec.model.name,
+        "cluster": spec.cluster.name,
     }
 
 
@@ -65,22 +98,8 @@ def campaign_of(row: Row[Any]) -> Campaign:
         spec = decode_spec(row.spec)
     except ValueError as error:
         raise StoreError(f"campaign {row.id}: its stored spec is not one that this meshtune reads") from error
-    return Campaign(
-        id=row.id,
-        spec=spec,
-        state=CampaignState(row.state),
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        running_since=row.running_since,
-        combinations=row.combinations,
-        legal=row.legal,
-        elapsed_s=row.elapsed_s,
-        reason=row.reason,
-        search_ended=row.search_ended,
-        chance_left=row.chance_left,
-        lessons=tuple(Lesson(**lesson) for lesson in row.lessons),
-        owner=row.owner,
-    )
+    lessons = tuple(Lesson(**lesson) for lesson in row.lessons)
+    return Campaign(spec=spec, state=CampaignState(row.state), lessons=lessons, **_fields(row, _OF_CAMPAIGN))
 
 
 def lessons_document(lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
@@ -102,69 +121,70 @@ def trial_row(trial: Trial) -> dict[str, Any]:
     }
 
 
+def trial_of(row: Row[Any], tried: Sequence[Attempt]) -> Trial:
+    return Trial(
+        campaign_id=row.campaign_id,
+        number=row.number,
+        plan=plan_with(*_plan_values(row)),
+        origin=Origin(row.origin),
+        attempts=tuple(tried),
+        expectation=None if row.expectation is None else read_value(Expectation, row.expectation),
+    )
+
+
+@lru_cache(maxsize=20_000)
+def plan_with(*values: Any) -> Plan:
+    """By the values of its fields. The same few plans are read over and over, and each checks itself when made."""
+    return Plan(**dict(zip(PLAN_FIELDS, values, strict=True)))
+
+
 def attempt_row(attempt: Attempt, trial_id: int) -> dict[str, Any]:
     """The row of an attempt that is just planned."""
-    return {
-        "trial_id": trial_id,
-        "number": attempt.number,
-        "job_name": attempt.job_name,
-        "state": str(attempt.state),
-        "planned_at": attempt.planned_at,
-        "reason": "",
-        "log_tail": "",
-    }
+    row = {"trial_id": trial_id, "state": str(attempt.state), "reason": "", "log_tail": ""}
+    return row | _fields(attempt, ("number", "job_name", "planned_at"))
 
 
 def node_columns(**nodes: Sequence[str]) -> dict[str, Any]:
-    """Columns that list nodes, by their names; none for what is empty, which then stays as it is."""
+    """Columns that list nodes, by their names; none for an empty list: that column stays as it is."""
     return {name: list(found) for name, found in nodes.items() if found}
 
 
 def outcome_columns(outcome: Outcome) -> dict[str, Any]:
-    """What an attempt's row holds of its outcome; the measurement has rows of its own."""
+    """The columns of an attempt's row that hold its outcome; the measurement has rows of its own."""
     return {
+        **_fields(outcome, _OF_OUTCOME),
         "verdict": str(outcome.verdict),
-        "reason": outcome.reason,
         "cause": None if outcome.cause is None else str(outcome.cause),
-        "phase": outcome.phase,
-        "failed_rank": outcome.failed_rank,
-        "log_tail": outcome.log_tail,
         "partial": null() if outcome.partial is None else _partial_document(outcome.partial),
     }
 
 
+def attempt_of(row: Row[Any], measurement: Measurement | None) -> Attempt:
+    outcome = None
+    if row.verdict is not None:
+        outcome = Outcome(
+            verdict=Verdict(row.verdict),
+            measurement=measurement,
+            partial=None if row.partial is None else read_value(Measurement, row.partial),
+            cause=None if row.cause is None else Cause(row.cause),
+            **_fields(row, _OF_OUTCOME),
+        )
+    nodes: dict[str, Any] = {name: tuple(found or ()) for name, found in _fields(row, _NODES).items()}
+    return Attempt(state=TrialState(row.state), outcome=outcome, **nodes, **_fields(row, _OF_ATTEMPT))
+
+
 def measurement_row(measurement: Measurement, attempt_id: int) -> dict[str, Any]:
-    interval = measurement.step_time_interval_s
+    summary = _fields(measurement.summary, _OF_SUMMARY).items()
     return {
         "attempt_id": attempt_id,
-        "tokens_per_step": measurement.tokens_per_step,
-        "devices": measurement.devices,
-        "model_flops_per_token": measurement.model_flops_per_token,
-        "peak_flops_per_device": measurement.peak_flops_per_device,
-        "median_step_time_s": measurement.step_time_s,
-        "step_time_low_s": interval.low,
-        "step_time_high_s": interval.high,
-        "most_memory_bytes": _most(measurement.peak_memory_bytes),
-        "most_held_bytes": _most(measurement.peak_held_bytes),
-        # A diverged loss is NaN or infinite, which JSON cannot say; float() reads their names.
+        **_fields(measurement, _OF_MEASUREMENT),
+        **{name: min(value, MAX_BIGINT) if isinstance(value, int) else value for name, value in summary},
         "first_losses": _losses(measurement),
         "peak_memory_bytes": list(measurement.peak_memory_bytes),
         "peak_held_bytes": list(measurement.peak_held_bytes),
         "profile": null() if measurement.profile is None else asdict(measurement.profile),
         "software": dict(measurement.software),
     }
-
-
-def _most(peaks: Sequence[int]) -> int | None:
-    return None if not peaks else min(max(peaks), MOST_BIGINT)
-
-
-def _losses(measurement: Measurement) -> list[float | str]:
-    return [loss if isfinite(loss) else str(loss) for loss in measurement.first_losses]
-
-
-def _partial_document(partial: Measurement) -> dict[str, Any]:
-    return {**asdict(partial), "first_losses": _losses(partial)}
 
 
 def step_rows(measurement: Measurement, attempt_id: int) -> list[dict[str, Any]]:
@@ -176,71 +196,40 @@ def step_rows(measurement: Measurement, attempt_id: int) -> list[dict[str, Any]]
     ]
 
 
-def trial_of(row: Row[Any], attempts: Sequence[Attempt]) -> Trial:
-    return Trial(
-        campaign_id=row.campaign_id,
-        number=row.number,
-        plan=plan_of(row),
-        origin=Origin(row.origin),
-        attempts=tuple(attempts),
-        expectation=None if row.expectation is None else read_value(Expectation, row.expectation),
-    )
-
-
-def plan_of(row: Row[Any]) -> Plan:
-    return plan_with(*_plan_values(row))
-
-
-_plan_values = attrgetter(*PLAN_FIELDS)
-
-
-@lru_cache(maxsize=20_000)
-def plan_with(*values: Any) -> Plan:
-    """By the values of its fields. The same few plans are read over and over, and each checks itself when made."""
-    return Plan(**dict(zip(PLAN_FIELDS, values, strict=True)))
-
-
-def attempt_of(row: Row[Any], times: StepTimes | None) -> Attempt:
-    """From a row of attempts joined with measurements; times: its steps, None for an attempt without."""
-    outcome = None
-    if row.verdict is not None:
-        outcome = Outcome(
-            verdict=Verdict(row.verdict),
-            measurement=None if times is None else _measurement_of(row, times),
-            partial=None if row.partial is None else read_value(Measurement, row.partial),
-            reason=row.reason,
-            cause=None if row.cause is None else Cause(row.cause),
-            failed_rank=row.failed_rank,
-            phase=row.phase,
-            log_tail=row.log_tail,
-        )
-    return Attempt(
-        number=row.number,
-        job_name=row.job_name,
-        state=TrialState(row.state),
-        planned_at=row.planned_at,
-        job_id=row.job_id,
-        submitted_at=row.submitted_at,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        avoid=tuple(row.avoid or ()),
-        nodes=tuple(row.nodes or ()),
-        failed_nodes=tuple(row.failed_nodes or ()),
-        outcome=outcome,
-    )
-
-
-def _measurement_of(row: Row[Any], times: StepTimes) -> Measurement:
+def measurement_of(row: Row[Any], times: StepTimes) -> Measurement:
+    """From a row of measurements, and the steps."""
     return Measurement(
+        **_fields(row, _OF_MEASUREMENT),
         step_times_s=tuple(times.timed),
-        tokens_per_step=row.tokens_per_step,
-        devices=row.devices,
-        model_flops_per_token=row.model_flops_per_token,
-        peak_flops_per_device=row.peak_flops_per_device,
         warmup_times_s=tuple(times.warmup),
-        first_losses=tuple(float(loss) for loss in row.first_losses),
+        first_losses=tuple(map(float, row.first_losses)),
         peak_memory_bytes=tuple(row.peak_memory_bytes),
         peak_held_bytes=tuple(row.peak_held_bytes),
         profile=None if row.profile is None else read_value(Profile, row.profile),
         software=row.software,
     )
+
+
+def listed_measurement_of(row: Row[Any]) -> Measurement | None:
+    """From a row of LISTED_COLUMNS; None for an attempt without."""
+    if row.median_step_time_s is None:
+        return None
+    return Measurement(
+        **_fields(row, _OF_MEASUREMENT),
+        step_times_s=(),
+        first_losses=tuple(map(float, row.first_losses)),
+        stored_summary=MeasurementSummary(**_fields(row, _OF_SUMMARY)),
+    )
+
+
+def _fields(source: object, names: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in names}
+
+
+def _losses(measurement: Measurement) -> list[float | str]:
+    # A diverged loss is NaN or infinite, which JSON cannot say; float() reads their names.
+    return [loss if isfinite(loss) else str(loss) for loss in measurement.first_losses]
+
+
+def _partial_document(partial: Measurement) -> dict[str, Any]:
+    return {**asdict(partial), "first_losses": _losses(partial)}

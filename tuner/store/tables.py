@@ -137,9 +137,6 @@ attempts = Table(
     Column("cause", PlainText),
     Column("phase", PlainText),
     Column("failed_rank", Integer),
-    _required("log_tail", PlainText),
-    # What a pruned job had measured before it gave up. Not in `measurements`: it is none.
-    Column("partial", JSON),
     # Lists of names; NULL for none.
     Column("avoid", JSON),
     Column("nodes", JSON),
@@ -152,6 +149,10 @@ attempts = Table(
     Column("submitted_at", Double),
     Column("started_at", Double),
     Column("finished_at", Double),
+    # What a pruned job had measured before it gave up. Not in `measurements`: it is none.
+    Column("partial", JSON),
+    # Last: SQLite reads a row from its start, and lists need no log.
+    _required("log_tail", PlainText),
     UniqueConstraint("trial_id", "number"),
     UniqueConstraint("job_name"),
     Index(None, "finished_at"),
@@ -186,17 +187,17 @@ measurements = Table(
     _required("devices", Integer),
     Column("model_flops_per_token", Double),
     Column("peak_flops_per_device", Double),
-    # What lists and rankings need of the steps and the ranks; values are read from those. most: of the fullest rank.
+    # The fields of MeasurementSummary: what lists and rankings need of the steps and the ranks.
     _required("median_step_time_s", Double),
     _required("step_time_low_s", Double),
     _required("step_time_high_s", Double),
-    Column("most_memory_bytes", BigInteger),
-    Column("most_held_bytes", BigInteger),
+    Column("max_memory_bytes", BigInteger),
+    Column("max_held_bytes", BigInteger),
     _required("first_losses", JSON),
+    _required("software", JSON),
     _required("peak_memory_bytes", JSON),
     _required("peak_held_bytes", JSON),
     Column("profile", JSON),
-    _required("software", JSON),
 )
 
 # number counts from 0 over all steps of the job, warm-up first.
@@ -220,28 +221,6 @@ events = Table(
     _required("data", JSON),
     Index(None, "campaign_id", "id"),
     sqlite_autoincrement=True,
-)
-
-# event: the newest one of the campaign that the document knows. made_by: the version of meshtune.
-summaries = Table(
-    "summaries",
-    metadata,
-    Column("campaign_id", PlainText, ForeignKey("campaigns.id", ondelete="CASCADE"), primary_key=True),
-    _required("event", BigInteger),
-    _required("made_by", PlainText),
-    _required("document", JSON),
-)
-
-# question: what was asked about the campaign. event, made_by: as of summaries. packed: the answer's body, by gzip.
-answers = Table(
-    "answers",
-    metadata,
-    Column("campaign_id", PlainText, ForeignKey("campaigns.id", ondelete="CASCADE"), primary_key=True),
-    Column("question", PlainText, primary_key=True),
-    _required("event", BigInteger),
-    _required("made_by", PlainText),
-    _required("etag", PlainText),
-    _required("packed", LargeBinary),
 )
 
 # sha256: of the secret, which nobody keeps. campaigns, trials, device_hours: its quotas; NULL for none.

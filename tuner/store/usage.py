@@ -1,30 +1,46 @@
-"""Reading what campaigns have in flight, what they used, and where nodes failed: over all campaigns of the store."""
+"""Jobs in flight, device time used, quotas of owners and failed nodes, counted over all campaigns of the store."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, case, func, or_, select
+from sqlalchemy import Connection, Row, Select, and_, case, func, or_, select
 
 from meshtune.tuner.access.quotas import ALIVE_S, CLAIM_S, RECENT_S, Demand
+from meshtune.tuner.access.tokens import DEVICE_HOURS_WITHIN_S, TRIALS_WITHIN_S, UNLIMITED, Quotas, Used
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState
-from meshtune.tuner.store.tables import attempts, campaigns, trials
+from meshtune.tuner.store.tables import attempts, campaigns, tokens, trials
 
 # A job that nobody looks at counts for its time limit and so much more: how long a runner takes to end it.
 GRACE_S = 60.0
 _TIMES = (attempts.c.submitted_at, attempts.c.started_at, attempts.c.finished_at)
-_ACTIVE = [str(state) for state in CampaignState if state.active]
+ACTIVE = [str(state) for state in CampaignState if state.active]
 
 
-def demands(connection: Connection, asking: str, now: float) -> list[Demand]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """The whole database, counted."""
+
+    # Campaigns, by state.
+    campaigns: Mapping[str, int]
+    # Trials that ended, by the verdict of their last attempt.
+    verdicts: Mapping[str, int]
+    # The other trials, by the state of their last attempt.
+    in_flight: Mapping[str, int]
+    # Devices times the seconds that jobs have held them.
+    device_s: float
+
+
+def read_demands(connection: Connection, asking: str, now: float) -> list[Demand]:
     """One for each campaign that is not over; used_device_s counts from when the youngest of those that want jobs was
     created, since RECENT_S at the most: who comes later neither pays nor gains for what was before."""
     columns = (campaigns.c.id, campaigns.c.spec, campaigns.c.state, campaigns.c.created_at, campaigns.c.updated_at)
     query: Select[Any] = select(*columns, campaigns.c.devices, campaigns.c.search_ended)
-    query = query.where(campaigns.c.state.in_(_ACTIVE))
+    query = query.where(campaigns.c.state.in_(ACTIVE))
     rows = connection.execute(query).all()
     alive = {row.id for row in rows if row.id == asking or now - row.updated_at < ALIVE_S}
     wanting = [row for row in rows if row.id in alive and row.state == CampaignState.RUNNING]
@@ -58,10 +74,55 @@ def node_faults(connection: Connection, device: str, since: float) -> Mapping[st
     return Counter(node for failed in connection.scalars(query) for node in failed)
 
 
+def token_quotas(connection: Connection, owner: str) -> Quotas:
+    """Those of the token of that name; none where there is no such token."""
+    row = connection.execute(select(tokens).where(tokens.c.name == owner)).one_or_none()
+    if row is None:
+        return UNLIMITED
+    return Quotas(campaigns=row.campaigns, trials=row.trials, device_hours=row.device_hours)
+
+
+def owner_usage(connection: Connection, owner: str, now: float) -> Used:
+    """What the campaigns of this owner use, as the quotas of its token count it."""
+    active = select(func.count()).where(campaigns.c.owner == owner, campaigns.c.state.in_(ACTIVE))
+    planned = _of_campaigns(select(func.count())).where(
+        campaigns.c.owner == owner, attempts.c.number == 1, attempts.c.planned_at > now - TRIALS_WITHIN_S
+    )
+    return Used(
+        campaigns=connection.scalar(active) or 0,
+        trials=connection.scalar(planned) or 0,
+        device_hours=spent_device_s(connection, now - DEVICE_HOURS_WITHIN_S, now, owner) / 3600.0,
+    )
+
+
+def read_figures(connection: Connection, now: float) -> Figures:
+    newer = attempts.alias()
+    last = (
+        select(attempts.c.verdict, attempts.c.state, func.count())
+        .outerjoin(newer, and_(newer.c.trial_id == attempts.c.trial_id, newer.c.number > attempts.c.number))
+        .where(newer.c.id.is_(None))
+        .group_by(attempts.c.verdict, attempts.c.state)
+    )
+    verdicts: Counter[str] = Counter()
+    in_flight: Counter[str] = Counter()
+    for verdict, state, count in connection.execute(last):
+        if verdict is None:
+            in_flight[state] += count
+        else:
+            verdicts[verdict] += count
+    by_state = select(campaigns.c.state, func.count()).group_by(campaigns.c.state)
+    return Figures(
+        campaigns={state: count for state, count in connection.execute(by_state)},
+        verdicts=verdicts,
+        in_flight=in_flight,
+        device_s=spent_device_s(connection, 0.0, now),
+    )
+
+
 def _jobs(connection: Connection, since: float) -> Mapping[str, Sequence[Row[Any]]]:
     """By campaign: the attempts that have not ended, and those that ended since then."""
     query = _of_campaigns(select(trials.c.campaign_id, attempts.c.state, attempts.c.claimed_at, *_TIMES)).where(
-        campaigns.c.state.in_(_ACTIVE), or_(attempts.c.finished_at.is_(None), attempts.c.finished_at > since)
+        campaigns.c.state.in_(ACTIVE), or_(attempts.c.finished_at.is_(None), attempts.c.finished_at > since)
     )
     found: defaultdict[str, list[Row[Any]]] = defaultdict(list)
     for row in connection.execute(query):

@@ -63,7 +63,7 @@ function Page() {
 
 const loadCreate = () => import("./pages/create").then((module) => module.Create);
 const loadCompare = () => import("./pages/compare").then((module) => module.Compare);
-const loadCampaign = () => import("./campaign/page").then((module) => module.CampaignPage);
+const loadCampaign = () => import("./campaign/page/page").then((module) => module.CampaignPage);
 const loadTrial = () => import("./trial/page").then((module) => module.TrialPage);
 
 /** reads: the documents that the page begins with, asked for while its code is on its way. */

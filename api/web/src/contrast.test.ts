@@ -1,7 +1,7 @@
 /** WCAG 2.2 AA: text 4.5:1 (1.4.3), marks, lines of charts and the edges of controls 3:1 (1.4.11), in both themes. */
 import { describe, expect, test } from "vitest";
-import charts from "./campaign/charts.css?raw";
-import { PART_WORDS } from "./campaign/parts";
+import charts from "./campaign/charts/charts.css?raw";
+import { PART_WORDS } from "./campaign/data/parts";
 import looks from "./theme.css?raw";
 
 const SURFACES = ["bg", "card", "raised"];

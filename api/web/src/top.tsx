@@ -1,6 +1,6 @@
 /** The line at the top: where one can go, who one is, light or dark. */
 import { has, session, signOut } from "./api/session";
-import type { Scope, Whoami } from "./api/types";
+import type { Scope, WhoamiView } from "./api/types";
 import { href, place } from "./router";
 import { useStore } from "./use_store";
 import { chooseTheme, drawnTheme, themeChoice } from "./theme";
@@ -39,7 +39,7 @@ export function Top() {
   );
 }
 
-function Who({ whoami }: { whoami: Whoami }) {
+function Who({ whoami }: { whoami: WhoamiView }) {
   const scopes = SCOPES.filter((scope) => whoami.scopes.includes(scope)).join(", ");
   if (whoami.loopback)
     return (

@@ -13,7 +13,7 @@ from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.cli.common import Refused
 from meshtune.tuner.cli.options import DEFAULT_HOME, DatabaseOption, HomeOption
 from meshtune.tuner.cli.render.terminal import console
-from meshtune.tuner.store import StoreUnavailable, integrity, maintenance
+from meshtune.tuner.store import StoreUnavailable, maintenance
 
 # For a database of some hundred gigabytes.
 DUMP_LIMIT_S = 6 * 3600.0
@@ -55,7 +55,7 @@ def backup(
 def check(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
     """Look for damage, for rows that contradict each other, and for jobs in flight without a folder. Exit code 1 where
     something is wrong."""
-    report = integrity.check(_existing(home, db))
+    report = maintenance.check(_existing(home, db))
     place = Home(home.absolute())
     lost = [
         flight.job_name for flight in report.in_flight if not place.job(flight.campaign_id, flight.job_name).is_dir()

@@ -14,7 +14,6 @@ from meshtune.tuner.cli.common import Refused, open_service
 from meshtune.tuner.cli.options import DEFAULT_HOME, DatabaseOption, HomeOption
 from meshtune.tuner.cli.render.terminal import errors
 from meshtune.tuner.service import logging
-from meshtune.tuner.service.heaps import share_heaps, trimmed_heaps
 from meshtune.tuner.service.logging import LogFormat, LogLevel
 
 # By name: this package knows nothing of the web.
@@ -50,7 +49,6 @@ def serve(
     """Serve the REST API and the dashboard, and drive every active campaign of this home."""
     if trust_loopback and not _loopback(host):
         raise Refused(f"--trust-loopback needs an address of this machine alone, such as 127.0.0.1, not --host {host}")
-    share_heaps()
     logging.set_up(log_format, log_level)
     with open_service(home, db, create=True) as service:  # a database that cannot be used is told here
         first = not service.store.access.tokens() and not trust_loopback
@@ -60,8 +58,7 @@ def serve(
     os.environ["MESHTUNE_TRUST_LOOPBACK"] = "1" if trust_loopback else ""
     os.environ["MESHTUNE_METRICS_OPEN"] = "1" if metrics_open else ""
     os.environ["MESHTUNE_PUBLIC_URL"] = public_url
-    with trimmed_heaps():
-        import_module(SERVER).run(host, port, lambda dashboard: _greet(host, port, home, first, dashboard))
+    import_module(SERVER).run(host, port, lambda dashboard: _greet(host, port, home, first, dashboard))
 
 
 def _greet(host: str, port: int, home: Path, first: bool, dashboard: bool) -> None:

@@ -11,8 +11,8 @@ import typer
 from rich.table import Table
 
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.tuner.access.audit import Deed
-from meshtune.tuner.access.private_file import write_private
+from meshtune.tuner.access.audit import AuditRecord
+from meshtune.tuner.access.credentials import write_private
 from meshtune.tuner.access.tokens import DEFAULT_EXPIRES, Quotas, Scope, Token, digest, expiry, new_secret
 from meshtune.tuner.cli.common import Refused, open_service
 from meshtune.tuner.cli.options import DEFAULT_HOME, DatabaseOption, HomeOption
@@ -60,7 +60,7 @@ def create(
         except AlreadyExists as taken:
             raise Refused(str(taken)) from None
         told = f"{', '.join(sorted(token.scopes))}; expires {expires}"
-        service.store.access.record(Deed(at=now, token="", action="token create", object=name, detail=told))
+        service.store.access.record(AuditRecord(at=now, token="", action="token create", object=name, detail=told))
     if output is None:
         sys.stdout.write(secret + "\n")
         errors.print(f"the token {name} ({told}) is shown this once", soft_wrap=True)
@@ -95,7 +95,7 @@ def revoke(name: Name, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "")
             service.store.access.revoke(name, now)
         except NotFound as unknown:
             raise Refused(str(unknown)) from None
-        service.store.access.record(Deed(at=now, token="", action="token revoke", object=name))
+        service.store.access.record(AuditRecord(at=now, token="", action="token revoke", object=name))
     console.print(f"the token {name} opens nothing any more")
 
 

@@ -80,7 +80,7 @@ def print_campaign(campaign: Campaign, service: Service) -> None:
         console.print(phase, soft_wrap=True)
     if waits := service.waits(campaign.id):
         console.print(f"waits: {waits}", soft_wrap=True)
-    if nodes := service.shunned(campaign):
+    if nodes := service.excluded_nodes(campaign):
         console.print(f"shunned nodes: {', '.join(nodes)}", soft_wrap=True)
     if campaign.lessons:
         console.print(f"{lessons_text(campaign.lessons)}: {', '.join(map(str, campaign.lessons))}", soft_wrap=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.search.library.encoding import CATEGORIES
-from meshtune.tuner.search.library.optuna_logging import quiet_optuna
+from meshtune.tuner.search.library.optuna import quiet_optuna
 
 if TYPE_CHECKING:
     import optuna

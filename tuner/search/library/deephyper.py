@@ -15,15 +15,15 @@ from typing import Any, Literal
 import numpy as np
 
 from meshtune.tuner.campaign.proposal import Proposal
-from meshtune.tuner.search.base import Search, SearchMisconfigured, Seen, Task
+from meshtune.tuner.search.base import Observation, Search, SearchMisconfigured, Task
 from meshtune.tuner.search.library.encoding import Encoding, Features, IntArray
 from meshtune.tuner.search.library.history import History
 from meshtune.tuner.search.library.surrogate import SurrogateOptions, propose
-from meshtune.tuner.search.options import parse_options, require_library
+from meshtune.tuner.search.registry import parse_options, require_library
 
 # DeepHyper makes Python objects of every candidate for every point of a batch: of 20,000, at 100 observations, ask(1)
 # takes 0.4 s of CPU and ask(8) 2.1 s, and both grow in proportion. More than this many are thinned out at random.
-MOST_CANDIDATES = 20_000
+MAX_CANDIDATES = 20_000
 
 # DeepHyper's own schedule ("periodic-exp-decay"): kappa falls from 1.96 to 0.01 over 10 trials, then starts again. It
 # counts what this optimizer object was asked, which is always nothing here, so the count is ours.
@@ -64,14 +64,14 @@ class DeepHyperSearch:
     def __post_init__(self) -> None:
         require_library("deephyper", "deephyper")
 
-    def ask(self, task: Task, seen: Sequence[Seen], n: int) -> Proposal:
+    def ask(self, task: Task, seen: Sequence[Observation], n: int) -> Proposal:
         kappa = _kappa(len(seen))
 
         def acquire(
             history: History, under_way: Sequence[Features], candidates: IntArray, n: int, seed: int
         ) -> list[int]:
             encoding = history.encoding
-            offered = [encoding.features(index) for index in candidates[:MOST_CANDIDATES].tolist()]
+            offered = [encoding.features(index) for index in candidates[:MAX_CANDIDATES].tolist()]
             with TemporaryDirectory(prefix="meshtune-deephyper-") as scratch:
                 search = self._build(encoding, offered, seed, kappa, scratch)
                 search.tell(_observations(history, under_way, seed))

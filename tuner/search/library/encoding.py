@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshtune.search_spaces.columns import CONTEXTS, RECOMPUTES, SCHEDULES
-from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.columns import MEMBERS
+from meshtune.search_spaces.plan import AXES, Plan
 from meshtune.search_spaces.space import Space
 
 IntArray = npt.NDArray[np.int64]
@@ -24,11 +24,8 @@ FloatArray = npt.NDArray[np.float64]
 Feature = float | str
 Features = dict[str, Feature]
 
-CATEGORIES: Mapping[str, tuple[str, ...]] = {
-    "recompute": tuple(map(str, RECOMPUTES)),
-    "schedule": tuple(map(str, SCHEDULES)),
-    "context": tuple(map(str, CONTEXTS)),
-}
+CATEGORIES: Mapping[str, tuple[str, ...]] = {name: tuple(map(str, members)) for name, members in MEMBERS.items()}
+FACTORS = frozenset(axis.name for axis in AXES if axis.is_factor)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,7 +121,7 @@ def _strides(choices: Mapping[str, tuple[Feature, ...]]) -> IntArray:
 def _feature(name: str, value: Any) -> Feature:
     if name in CATEGORIES:
         return str(value)
-    return float(value) if name in ("zero_stage", "sequence_parallel") else float(np.log2(value))
+    return float(np.log2(value)) if name in FACTORS else float(value)
 
 
 def _feature_of_code(name: str, code: int) -> Feature:

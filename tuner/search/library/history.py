@@ -13,7 +13,7 @@ from math import isfinite
 import numpy as np
 
 from meshtune.runners.outcome import Verdict
-from meshtune.tuner.search.base import Seen, Task
+from meshtune.tuner.search.base import Observation, Task
 from meshtune.tuner.search.library.encoding import Encoding, Features, IntArray
 
 
@@ -50,7 +50,7 @@ class History:
         return [told.score for told in self.told if told.score is not None]
 
 
-def read_history(task: Task, seen: Sequence[Seen]) -> History:
+def read_history(task: Task, seen: Sequence[Observation]) -> History:
     """The history of one campaign. Scores that are no finite number (a broken score) are passed over."""
     space, device_bytes = task.space, task.training.cluster.device.memory_bytes
     encoding = Encoding.of(space)

@@ -17,11 +17,11 @@ from meshtune.search_spaces.physics.estimate import estimate, estimate_memory
 from meshtune.search_spaces.physics.estimates import Training, usable_bytes
 from meshtune.search_spaces.physics.fitting import calibrate
 from meshtune.search_spaces.physics.unknown_speeds import missing
-from meshtune.tuner.search.base import Seen, Task
+from meshtune.tuner.search.base import Observation, Task
 from meshtune.tuner.search.library.encoding import IntArray
 
 
-def in_turn(task: Task, seen: Sequence[Seen], unseen: IntArray, guard: float) -> list[IntArray]:
+def in_turn(task: Task, seen: Sequence[Observation], unseen: IntArray, guard: float) -> list[IntArray]:
     """The positions `unseen` in the turns they are to be proposed in: those of plans that fit with at least the
     probability `guard`, then the others. A guard of 0 holds nothing back."""
     if guard == 0.0:
@@ -32,7 +32,7 @@ def in_turn(task: Task, seen: Sequence[Seen], unseen: IntArray, guard: float) ->
     return [unseen[likely], unseen[~likely]]
 
 
-def _learnt(training: Training, seen: Sequence[Seen]) -> Calibration:
+def _learnt(training: Training, seen: Sequence[Observation]) -> Calibration:
     """What the trials teach about memory; nothing where a fact is missing that the estimates of times need."""
     teaching = [one for one in seen if one.verdict is Verdict.OOM or one.peak_bytes is not None]
     if not teaching or missing(training):
@@ -45,6 +45,6 @@ def _learnt(training: Training, seen: Sequence[Seen]) -> Calibration:
     return calibrate([(estimate(training, columns_of([one.plan for one in teaching])), measured)])
 
 
-def _peak_bytes(one: Seen) -> float:
+def _peak_bytes(one: Observation) -> float:
     """NaN for a plan that ran out of memory: its peak is only known to lie above the device's."""
     return np.nan if one.verdict is Verdict.OOM or one.peak_bytes is None else one.peak_bytes

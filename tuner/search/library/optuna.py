@@ -13,7 +13,8 @@ TPE's own acquisition on every legal plan, which Optuna keeps private, was no be
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -22,12 +23,11 @@ from pydantic import Field
 
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.proposal import Proposal
-from meshtune.tuner.search.base import Search, SearchMisconfigured, Seen, Task
+from meshtune.tuner.search.base import Observation, Search, SearchMisconfigured, Task
 from meshtune.tuner.search.library.encoding import CATEGORIES, Encoding, Features, FloatArray, IntArray
 from meshtune.tuner.search.library.history import History, Told
-from meshtune.tuner.search.library.optuna_logging import quiet_optuna
 from meshtune.tuner.search.library.surrogate import SurrogateOptions, propose
-from meshtune.tuner.search.options import parse_options, require_library
+from meshtune.tuner.search.registry import parse_options, require_library
 
 if TYPE_CHECKING:
     import optuna
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 TRIES = 10
 
 # The Gaussian process weighs so many candidates; more are thinned out at random.
-MOST_CANDIDATES = 20_000
+MAX_CANDIDATES = 20_000
 
 Params = dict[str, Any]
 
@@ -68,15 +68,28 @@ class OptunaSearch:
         if self.options.sampler == "gp":
             require_library("optuna with sampler gp", "torch")
 
-    def ask(self, task: Task, seen: Sequence[Seen], n: int) -> Proposal:
+    def ask(self, task: Task, seen: Sequence[Observation], n: int) -> Proposal:
         choose = best_by_gp if self.options.sampler == "gp" else drawn_by_tpe
         return propose(task, seen, n, self.seed, self.options, choose)
+
+
+@contextmanager
+def quiet_optuna() -> Iterator[None]:
+    """Its verbosity is global, so it is put back. Raises ImportError without the library."""
+    import optuna
+
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(level)
 
 
 def best_by_gp(history: History, under_way: Sequence[Features], candidates: IntArray, n: int, seed: int) -> list[int]:
     """`n` of the candidates: each the best by the acquisition, with those before it under way."""
     encoding = history.encoding
-    free, chosen = candidates[:MOST_CANDIDATES], list[int]()
+    free, chosen = candidates[:MAX_CANDIDATES], list[int]()
     _optuna()
     with quiet_optuna():
         while len(chosen) < n and len(free):

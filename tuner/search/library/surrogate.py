@@ -14,11 +14,15 @@ import numpy as np
 from pydantic import Field
 
 from meshtune.tuner.campaign.proposal import Proposal, proposal_of
-from meshtune.tuner.search.base import Seen, Task
-from meshtune.tuner.search.library.encoding import Encoding, Features, IntArray
+from meshtune.tuner.search.base import Observation, Task
+from meshtune.tuner.search.library.encoding import Encoding, Features, FloatArray, IntArray
 from meshtune.tuner.search.library.history import History, read_history
-from meshtune.tuner.search.library.initial_design import spread
 from meshtune.tuner.search.library.memory_guard import in_turn
+
+# Random plans of which the next first one is taken. Best candidates (Mitchell 1991) reached 5 % of the best of three
+# analytic landscapes after 13, 17 and 34.5 trials, maximin over all plans, which takes the corners of the space, after
+# 21.5, 29 and 75.5, and plain random plans after 21.5, 33.5 and 38.5 (DeepHyper; medians of 16 seeds).
+CANDIDATES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +41,9 @@ class Model(Protocol):
         """Up to `n` distinct ones of `candidates` (positions in the space, shuffled), best first."""
 
 
-def propose(task: Task, seen: Sequence[Seen], n: int, seed: int, options: SurrogateOptions, model: Model) -> Proposal:
+def propose(
+    task: Task, seen: Sequence[Observation], n: int, seed: int, options: SurrogateOptions, model: Model
+) -> Proposal:
     """The plans of one ask, see `Search.ask`."""
     history = read_history(task, seen)
     ask_seed = derived_seed(seed, seen)
@@ -86,6 +92,28 @@ def first_plans(asked: int | None, encoding: Encoding) -> int:
     return max(1, min(wanted, len(encoding.ranks) // 3))
 
 
-def derived_seed(seed: int, seen: Sequence[Seen]) -> int:
+def derived_seed(seed: int, seen: Sequence[Observation]) -> int:
     """A seed for this ask: fixed by the campaign's seed and by how far it is, so that an ask may be repeated."""
     return int(np.random.SeedSequence((seed, len(seen))).generate_state(1)[0])
+
+
+def spread(points: FloatArray, taken: IntArray, free: IntArray, n: int, rng: np.random.Generator) -> list[int]:
+    """Up to `n` rows of `points` out of `free`, kept apart from those in `taken` and from each other: of `CANDIDATES`
+    random ones, the one furthest from all chosen so far. Needs no model and no success."""
+    chosen: list[int] = []
+    others, left = points[taken], free
+    for _ in range(min(n, len(free))):
+        drawn = rng.choice(left, size=min(CANDIDATES, len(left)), replace=False)
+        best = int(drawn[np.argmax(_nearest(points[drawn], others))])
+        chosen.append(best)
+        others, left = np.vstack([others, points[best]]), left[left != best]
+    return chosen
+
+
+def _nearest(candidates: FloatArray, others: FloatArray) -> FloatArray:
+    """Each candidate's squared distance to the nearest other; the same for all where there is none."""
+    if not len(others):
+        return np.zeros(len(candidates))
+    squares: FloatArray = np.sum((candidates[:, None, :] - others[None, :, :]) ** 2, axis=2)
+    nearest: FloatArray = squares.min(axis=1)
+    return nearest

@@ -1,21 +1,118 @@
-"""Several plans that are measured at once: each is chosen as if those under way, and those chosen before it, had been
-measured just as expected (the kriging believer, Ginsbourger et al. 2010).
+"""The worth of a trial of each candidate, and the choice of several candidates that are measured at once.
 
-What is believed so moves no mean; it takes doubt away around it. So a choice costs one product of a matrix and a vector
-for each hypothesis, however much was measured.
+Each is chosen as if the plans under way, and those chosen before it, had been measured just as expected (the kriging
+believer, Ginsbourger et al. 2010). That moves no mean and takes doubt away around them, so a choice costs one product
+of a matrix and a vector for each hypothesis, however much was measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from meshtune.search_spaces.columns import FloatColumn
-from meshtune.tuner.search.physics.speed import Views
-from meshtune.tuner.search.physics.weighing import Weighing, moments_of
+from meshtune.tuner.campaign.proposal import Expectation
+from meshtune.tuner.prediction.predict import WIDTH
+from meshtune.tuner.search.physics.acquisition import chance_left, log_expected_improvement
+from meshtune.tuner.search.physics.belief import Memory, moments
+from meshtune.tuner.search.physics.history import Trials
+from meshtune.tuner.search.physics.hypervolume import (
+    Front,
+    Outlook,
+    chance_of_growth,
+    log_expected_growth,
+    measured_front,
+)
+from meshtune.tuner.search.physics.prior import Rows
+from meshtune.tuner.search.physics.speed import Component, Speeds, Views
+
+# Two plans whose worth differs by less than this share are alike, and the seed chooses.
+ALIKE = 1e-3
+# Before anything is measured, a plan that so likely runs is as good as one that surely does.
+LIKELY = 0.9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weighing:
+    """Candidates under a belief. components: what each hypothesis says of their speeds. memory: what is believed of
+    theirs. best: log(seconds per token) to improve on, None while nothing is known to run."""
+
+    trials: Trials
+    rows: Rows
+    speeds: Speeds
+    components: Sequence[Component]
+    memory: Memory
+    best: float | None
+    pareto: bool
+    seed: int
+
+    def worth(self) -> FloatColumn:
+        """The logarithm of what a trial of each candidate is worth."""
+        log_runs = np.log(np.maximum(self.memory.runs, 1e-12))
+        time, _ = self._times()
+        if self.best is None:
+            return -time + np.minimum(log_runs, np.log(LIKELY))
+        gain = self._growth() if self.pareto else None
+        if gain is None:
+            gain = log_expected_improvement(self.components, self.best)
+        cost: FloatColumn = np.log(self.trials.cost.of(time + self.rows.log_tokens, self.memory.runs))
+        return gain + log_runs - cost
+
+    def choose(self, left: npt.NDArray[np.bool_]) -> int:
+        """The position of the best candidate that is left."""
+        worth = np.where(left, self.worth(), -np.inf)
+        alike = np.flatnonzero(worth >= worth.max() - ALIKE)
+        return int(np.random.default_rng(self.seed).choice(alike))
+
+    def expectation(self, at: int) -> Expectation:
+        """What is expected of the candidate at this position."""
+        components = [Component(one.weight, one.mean[at : at + 1], one.sd[at : at + 1]) for one in self.components]
+        _, spread = moments_of(components)
+        sd, likeliest = float(spread[0]), max(components, key=lambda one: one.weight)
+        step = float(likeliest.mean[0] + self.rows.log_tokens[at])
+        runs = float(np.clip(self.memory.runs[at], 0.0, 1.0))
+        gain = 0.0
+        if self.best is not None:
+            gain = float(np.expm1(np.exp(log_expected_improvement(components, self.best)[0]))) * runs
+        return Expectation(
+            step_time_s=float(np.exp(step)),
+            step_time_low_s=float(np.exp(step - WIDTH * sd)),
+            step_time_high_s=float(np.exp(step + WIDTH * sd)),
+            p_fits=runs,
+            gain=gain,
+            peak_bytes=float(np.exp(self.memory.peak[at])),
+        )
+
+    def chance_left(self, tolerance: float) -> float | None:
+        """The probability that a candidate is better than the best by more than the tolerance, see `Proposal`."""
+        if not len(self.trials.best):
+            return None
+        front = self._front() if self.pareto else None
+        if front is not None:
+            return chance_of_growth(front, self._outlook(), self.memory.runs, tolerance, self.seed)
+        single = self.components, self.memory.runs, self.rows
+        return chance_left(self.speeds, *single, self.trials.best, tolerance, self.seed)
+
+    def _times(self) -> tuple[FloatColumn, FloatColumn]:
+        return moments_of(self.components)
+
+    def _front(self) -> Front | None:
+        return measured_front(self.trials.own_times, self.trials.own_peaks, float(self.rows.log_capacity[0]))
+
+    def _growth(self) -> FloatColumn | None:
+        front = self._front()
+        return None if front is None else log_expected_growth(front, self._outlook(), self.seed)
+
+    def _outlook(self) -> Outlook:
+        return Outlook(*self._times(), self.memory.peak, self.memory.peak_sd)
+
+
+def moments_of(components: Sequence[Component]) -> tuple[FloatColumn, FloatColumn]:
+    """Mean and standard deviation of each plan's log(seconds per token)."""
+    return moments([(one.weight, one.mean, one.sd) for one in components])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

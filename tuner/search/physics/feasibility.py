@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from meshtune.runners.outcome import Verdict
-from meshtune.search_spaces.columns import FloatColumn
+from meshtune.search_spaces.columns import RECOMPUTES, Columns, FloatColumn, columns_of
 from meshtune.search_spaces.physics.estimates import heavy_cdf
+from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute
 from meshtune.tuner.search.physics.gaussian import Field, Points, Process, condition
 from meshtune.tuner.search.physics.prior import Rows
 
@@ -27,13 +28,20 @@ NOISE = 0.03
 # memory's doing.
 OTHER_CAUSE = {Verdict.OOM: 0.02, Verdict.CRASHED: 0.15}
 # What weighs less than this is left out: it would cost as much as the others.
-LEAST_WEIGHT = 1e-3
+MIN_WEIGHT = 1e-3
 # Failures that are not memory's: this share of plans is expected to have one, which weighs as much as so many trials.
 BASE_FAILURES = 0.05
 BASE_TRIALS = 2.0
 NEIGHBOURS = Field(slopes=0.0, amplitude=1.0, length=1.0, offset=0.0, campaign_offset=0.0)
 # Expected of any plan by the hypothesis that does not trust the physics: a peak of 70 % of what a rank can use.
 UNKNOWN_PEAK = log(0.7)
+
+# The more of its activations a plan computes again, the fewer it keeps.
+KEPT = {Recompute.FULL: 0, Recompute.SELECTIVE: 1, Recompute.NONE: 2}
+# A plan that differs in any other field is no witness. Accumulation only ever shrinks as the micro-batch grows.
+LOOSE = ("micro_batch_size", "grad_accum_steps", "zero_stage", "recompute")
+# ZeRO 2 and 3 hold buffers that 0 and 1 do not, so only stages that keep nothing of their own are compared.
+WITHOUT_BUFFERS = 1
 
 # By hypothesis: its weight, and mean and standard deviation of the logarithm of each plan's peak.
 Peaks = Sequence[tuple[float, FloatColumn, FloatColumn]]
@@ -108,7 +116,7 @@ def learn_feasibility(tried: Tried) -> Feasibility:
     evidence = np.array([log(one.weight) + density for one, (_, density, _) in zip(HYPOTHESES, found, strict=True)])
     shares = np.exp(evidence - evidence.max())
     shares /= shares.sum()
-    shares[shares < LEAST_WEIGHT] = 0.0
+    shares[shares < MIN_WEIGHT] = 0.0
     shares /= shares.sum()
     suspects = np.sum([share * blame for share, (_, _, blame) in zip(shares, found, strict=True)], axis=0)
     kept = [
@@ -212,3 +220,41 @@ def _expected(hypothesis: _Hypothesis, rows: Rows) -> FloatColumn:
 
 def _points_of(rows: Rows) -> Points:
     return Points(rows.features, rows.peak_slopes, rows.campaign)
+
+
+def surely_out_of_memory(columns: Columns, ran_out: Sequence[Plan]) -> npt.NDArray[np.bool_]:
+    """True for each plan of `columns` that needs at least the memory of one of those that ran out.
+
+    Only rules that hold for every training code: with all else equal (accumulation follows from a fixed batch), a
+    larger micro-batch keeps more activations; a lower stage of ZeRO, where there is data parallelism, keeps more
+    states; fewer recomputed activations are more kept ones. A crash proves nothing, so only
+    out-of-memory verdicts count.
+    """
+    doomed = np.zeros(len(columns["tp"]), dtype=np.bool_)
+    if not ran_out:
+        return doomed
+    kept = np.array([KEPT[recompute] for recompute in RECOMPUTES])
+    tried = columns_of(ran_out)
+    alike = _alike(columns, tried)
+    for row, same in enumerate(alike):
+        micro_batch, stage = tried["micro_batch_size"][row], tried["zero_stage"][row]
+        stages = columns["zero_stage"][same]
+        lower = (stages == stage) | ((stages < stage) & (stage <= WITHOUT_BUFFERS))
+        larger = columns["micro_batch_size"][same] >= micro_batch
+        doomed[same] |= lower & larger & (kept[columns["recompute"][same]] >= kept[tried["recompute"][row]])
+    return doomed
+
+
+def _alike(columns: Columns, tried: Columns) -> list[npt.NDArray[np.int64]]:
+    """For each of the tried plans: the rows that differ from it in nothing but what the rules compare."""
+    both = {name: np.concatenate([columns[name], tried[name]]) for name in PLAN_FIELDS}
+    both["batch"] = both["micro_batch_size"] * both["grad_accum_steps"]
+    group = np.zeros(len(both["tp"]), dtype=np.int64)
+    for name, column in both.items():
+        if name not in LOOSE:
+            values, codes = np.unique(column, return_inverse=True)
+            _, group = np.unique(group * len(values) + codes, return_inverse=True)
+    count = len(columns["tp"])
+    order = np.argsort(group[:count], kind="stable")
+    ends = np.searchsorted(group[:count][order], [group[count:], group[count:] + 1])
+    return [order[begin:end] for begin, end in ends.T]

@@ -18,7 +18,7 @@ from meshtune.tuner.search.physics.prior import Matrix
 # Keeps a matrix of equal plans positive definite; far below any noise.
 JITTER = 1e-9
 # More runs than this are not taken for a sick node's: then it is the field that is wrong.
-MOST_OUTLIERS = 5
+MAX_OUTLIERS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ def tamed(field: Field, points: Points, residuals: FloatColumn, noise_variance: 
         return noise_variance
     covariance = field.between(points, points) + JITTER * np.eye(len(residuals))
     noise_variance = noise_variance.copy()
-    for _ in range(MOST_OUTLIERS):
+    for _ in range(MAX_OUTLIERS):
         precision = np.linalg.inv(covariance + np.diag(noise_variance))
         precisions = np.diag(precision)
         off = (precision @ residuals) / precisions

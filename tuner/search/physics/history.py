@@ -13,17 +13,17 @@ from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.columns import FloatColumn
 from meshtune.search_spaces.physics.estimates import Training
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.search.base import Past, Seen, Task
+from meshtune.tuner.search.base import Observation, PastCampaign, Task
 from meshtune.tuner.search.physics.acquisition import Cost, cost_of
 from meshtune.tuner.search.physics.catalogue import Catalogue
 from meshtune.tuner.search.physics.feasibility import Tried
 from meshtune.tuner.search.physics.prior import Rows, stack
 
 # More observations than this are thinned out: a Gaussian process costs their cube, and the last hundreds say little.
-MOST_OBSERVATIONS = 300
+MAX_OBSERVATIONS = 300
 # Of all earlier campaigns together, and of each at least.
-MOST_PAST = 200
-LEAST_PAST = 20
+MAX_PAST = 200
+MIN_PAST = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +60,7 @@ class Trials:
         )
 
 
-def read_trials(task: Task, seen: Sequence[Seen], catalogue: Catalogue) -> Trials:
+def read_trials(task: Task, seen: Sequence[Observation], catalogue: Catalogue) -> Trials:
     """The history of a campaign. catalogue: of the task.
 
     A plan outside of the space teaches like any other. Cancelled and lost ones teach nothing, broken scores neither.
@@ -69,12 +69,12 @@ def read_trials(task: Task, seen: Sequence[Seen], catalogue: Catalogue) -> Trial
     times = _log_times(task.training, informative)
     timed = np.flatnonzero(np.isfinite(times))
     fastest = [informative[int(i)].plan for i in timed[np.argsort(times[timed], kind="stable")[:1]]]
-    told, weights, parts = list[Seen](), list[float](), list[Rows]()
+    told, weights, parts = list[Observation](), list[float](), list[Rows]()
     log_times: list[FloatColumn] = []
-    most = max(LEAST_PAST, MOST_PAST // max(1, len(task.past)))
-    for number, past in enumerate((Past(training=task.training, seen=tuple(informative)), *task.past)):
+    most = max(MIN_PAST, MAX_PAST // max(1, len(task.past)))
+    for number, past in enumerate((PastCampaign(training=task.training, seen=tuple(informative)), *task.past)):
         learnt = [one for one in past.seen if _teaches(one)]
-        teaching = _thinned(past.training, learnt, most if number else MOST_OBSERVATIONS)
+        teaching = _thinned(past.training, learnt, most if number else MAX_OBSERVATIONS)
         parts.append(catalogue.rows([one.plan for one in teaching], number))
         log_times.append(_log_times(past.training, teaching))
         told += teaching
@@ -102,7 +102,7 @@ def flat(rows: Rows) -> Rows:
     return replace(rows, step_slopes=none, peak_slopes=none)
 
 
-def _thinned(training: Training, informative: Sequence[Seen], most: int) -> list[Seen]:
+def _thinned(training: Training, informative: Sequence[Observation], most: int) -> list[Observation]:
     """At most so many, two thirds of them measured where there are: the physics is worked out for these alone."""
     times = _log_times(training, informative)
     timed, failed = np.flatnonzero(np.isfinite(times)), np.flatnonzero(~np.isfinite(times))
@@ -112,24 +112,24 @@ def _thinned(training: Training, informative: Sequence[Seen], most: int) -> list
     return [informative[int(index)] for index in np.sort(np.concatenate([timed, failed]))]
 
 
-def _log_times(training: Training, told: Sequence[Seen]) -> FloatColumn:
+def _log_times(training: Training, told: Sequence[Observation]) -> FloatColumn:
     """Logarithms of seconds per token, NaN for what was not measured."""
     tokens = [one.plan.global_batch_size * training.model.seq_len for one in told]
     return np.log([nan if one.step_time_s is None else one.step_time_s for one in told]) - np.log(tokens)
 
 
-def _log_peaks(told: Sequence[Seen]) -> FloatColumn:
+def _log_peaks(told: Sequence[Observation]) -> FloatColumn:
     logs: FloatColumn = np.log([nan if one.peak_bytes is None else one.peak_bytes for one in told])
     return logs
 
 
-def _teaches(one: Seen) -> bool:
+def _teaches(one: Observation) -> bool:
     if one.verdict is None or not one.verdict.informative:
         return False
     return one.score is None or (isfinite(one.score) and one.step_time_s is not None)
 
 
-def _verdict(one: Seen) -> Verdict:
+def _verdict(one: Observation) -> Verdict:
     assert one.verdict is not None
     return one.verdict
 
@@ -146,7 +146,7 @@ def _telling(log_times: FloatColumn, most: int) -> npt.NDArray[np.int64]:
     return np.array(sorted(chosen | {others[index] for index in spread}), dtype=np.int64)
 
 
-def _cost(informative: Sequence[Seen]) -> Cost:
+def _cost(informative: Sequence[Observation]) -> Cost:
     good = [(one.held_s, one.step_time_s) for one in informative if one.held_s and one.step_time_s]
     failed = [one.held_s for one in informative if one.held_s and one.step_time_s is None]
     return cost_of([held for held, _ in good], [step for _, step in good], failed)

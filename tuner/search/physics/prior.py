@@ -19,13 +19,15 @@ from meshtune.search_spaces.physics.constants import CONSTANTS, DEFAULTS, MEMORY
 from meshtune.search_spaces.physics.estimate import log_peak, log_step, slopes
 from meshtune.search_spaces.physics.estimates import Training, usable_bytes
 from meshtune.search_spaces.physics.unknown_speeds import with_usual_speeds
+from meshtune.search_spaces.plan import AXES
 
 Matrix = npt.NDArray[np.float64]
 
 # How far apart two values are for the posterior, in units of a length scale of 1. Degrees and sizes count in factors
 # of 2; what changes the code that runs (a stage of ZeRO, recomputation) is further apart. The scales of an earlier
 # campaign count less: the physics carries most of what they change.
-FACTORS = ("tp", "pp", "dp", "cp", "ep", "vpp", "micro_batch_size", "grad_accum_steps", "recompute_interval")
+FACTORS = tuple(axis.name for axis in AXES if axis.is_factor)
+CHOICES = tuple(axis.name for axis in AXES if not axis.is_factor and axis.name != "zero_stage")
 PER_FACTOR = 1 / 2
 PER_CHOICE = 1 / 1.5
 PER_SCALE = 1 / 4
@@ -100,8 +102,7 @@ def rows_of(training: Training, columns: Columns, campaign: int = 0, *, sloped: 
 
 
 def _features(columns: Columns) -> Matrix:
-    zero, recompute, schedule = columns["zero_stage"], columns["recompute"], columns["schedule"]
-    stages = [np.asarray(zero >= stage, dtype=np.float64) for stage in (1, 2, 3)]
-    choices = [*stages, recompute, columns["sequence_parallel"], schedule, columns["context"]]
+    stages = [np.asarray(columns["zero_stage"] >= stage, dtype=np.float64) for stage in (1, 2, 3)]
+    choices = [*stages, *(columns[name] for name in CHOICES)]
     factors = [np.log2(columns[name]) * PER_FACTOR for name in FACTORS]
     return np.stack([*factors, *(choice * PER_CHOICE for choice in choices)], axis=1)

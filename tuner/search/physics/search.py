@@ -5,7 +5,7 @@ runs, over what its trial costs. The speed is the physics' prediction with a res
 probability is the memory estimate's with a residual of its own (`feasibility`); both hold hypotheses that trust the
 physics and some that do not, so that a wrong prior is found out. Plans under way count as measured just as expected.
 
-Exact for all plans as long as plans times observations is moderate (`MOST_WEIGHED`); beyond that the plans are first
+Exact for all plans as long as plans times observations is moderate (`MAX_WEIGHED`); beyond that the plans are first
 ranked by the most telling observations alone, and the best `SCREENED` of them are weighed exactly. All that is kept
 between asks is what the task alone says.
 """
@@ -13,30 +13,62 @@ between asks is what the task alone says.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ContextDecorator, ExitStack
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
-import numpy as np
+import numpy as np  # its library must be loaded before it is looked for
 import numpy.typing as npt
+from threadpoolctl import ThreadpoolController
 
 from meshtune.tuner.campaign.proposal import Choice, Proposal
-from meshtune.tuner.search.base import Search, Seen, Task
+from meshtune.tuner.search.base import Observation, Search, Task
 from meshtune.tuner.search.library.surrogate import derived_seed
-from meshtune.tuner.search.options import parse_options
-from meshtune.tuner.search.physics.batch import Batch
+from meshtune.tuner.search.physics.batch import Batch, Weighing
 from meshtune.tuner.search.physics.belief import Belief, PhysicsOptions, believe
 from meshtune.tuner.search.physics.catalogue import Catalogue, RowsOf
+from meshtune.tuner.search.physics.feasibility import surely_out_of_memory
 from meshtune.tuner.search.physics.history import Trials, flat, read_trials
 from meshtune.tuner.search.physics.prior import Rows, rows_of, stack
-from meshtune.tuner.search.physics.pruning import surely_out_of_memory
 from meshtune.tuner.search.physics.speed import Component
-from meshtune.tuner.search.physics.threads import one_thread
-from meshtune.tuner.search.physics.weighing import Weighing
+from meshtune.tuner.search.registry import parse_options
 
 # Plans times observations that are weighed at once.
-MOST_WEIGHED = 3_000_000
+MAX_WEIGHED = 3_000_000
 SCREENED = 4_000
 SCREENED_BY = 24
+
+
+class _OneThread(ContextDecorator):
+    """Limits the linear algebra of the process to one thread while at least one ask is inside.
+
+    Matrices of some hundred rows gain nothing from more, and BLAS threads that wait for each other spin: on two
+    processors that others use too, an ask with 300 observations took 5 to 13 times as long with two of them
+    (docs/log.md). An environment variable would be inherited by jobs. Campaigns ask at the same time, so the first sets
+    the limit and the last lifts it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside = 0
+        self._limit = ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                # Looked for each time: what another search imports meanwhile may bring a library of its own.
+                self._limit.enter_context(ThreadpoolController().limit(limits=1, user_api="blas"))
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._limit.close()
+
+
+one_thread = _OneThread()
 
 
 @dataclass(slots=True)
@@ -55,8 +87,8 @@ class PhysicsSearch:
     rows_of: RowsOf = rows_of
     _known: _Known = field(default_factory=_Known, compare=False)
 
-    @one_thread()
-    def ask(self, task: Task, seen: Sequence[Seen], n: int) -> Proposal:
+    @one_thread
+    def ask(self, task: Task, seen: Sequence[Observation], n: int) -> Proposal:
         if n <= 0 or not len(task.space):
             return Proposal(())
         catalogue = self._catalogue(task)
@@ -82,7 +114,7 @@ class PhysicsSearch:
         self, trials: Trials, catalogue: Catalogue, hopeful: npt.NDArray[np.int64], seed: int
     ) -> npt.NDArray[np.int64]:
         observations = max(len(trials.measured), len(trials.tried.rows), SCREENED_BY)
-        if catalogue.complete and len(hopeful) * observations <= MOST_WEIGHED:
+        if catalogue.complete and len(hopeful) * observations <= MAX_WEIGHED:
             return hopeful
         first, candidates = trials.first_look(SCREENED_BY), flat(catalogue.legal.take(hopeful))
         belief = believe(first, self.options)

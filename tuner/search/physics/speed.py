@@ -31,7 +31,7 @@ FREEDOM = 3.0
 # On the diagonal of a covariance that is drawn from: plans that are all but equal would else make it indefinite.
 ROUNDING = 1e-7
 # What weighs less than this is left out: it would cost as much as the others.
-LEAST_WEIGHT = 1e-3
+MIN_WEIGHT = 1e-3
 
 
 class Expects(StrEnum):
@@ -152,7 +152,7 @@ def learn_speeds(
         evidence.append(np.log(hypothesis.weight) + processes[-1].log_evidence)
     shares = np.exp(np.array(evidence) - max(evidence))
     shares /= shares.sum()
-    shares[shares < LEAST_WEIGHT] = 0.0
+    shares[shares < MIN_WEIGHT] = 0.0
     shares /= shares.sum()
     return Speeds([kept for kept in zip(shares.tolist(), hypotheses, processes, strict=True) if kept[0] > 0])
 

@@ -4,12 +4,12 @@ import { useStore } from "../use_store";
 import { forget, get, tellUnauthorized } from "./client";
 import { Problem, unreachable } from "./problem";
 import { setToken, token } from "./token";
-import type { Scope, Whoami } from "./types";
+import type { Scope, WhoamiView } from "./types";
 
 export type Session =
   | { state: "asking" }
   | { state: "signed-out"; refused: string }
-  | { state: "signed-in"; whoami: Whoami }
+  | { state: "signed-in"; whoami: WhoamiView }
   | { state: "trouble"; problem: Problem };
 
 export const session = new Store<Session>({ state: "asking" });
@@ -18,7 +18,7 @@ export const session = new Store<Session>({ state: "asking" });
 export async function askWhoami(): Promise<void> {
   if (session.get().state !== "signed-in") session.set({ state: "asking" });
   try {
-    session.set({ state: "signed-in", whoami: await get<Whoami>("whoami") });
+    session.set({ state: "signed-in", whoami: await get<WhoamiView>("whoami") });
   } catch (error) {
     if (error instanceof Problem && error.status === 401) signedOut(error); // it may have been asked before we listened
     else session.set({ state: "trouble", problem: error instanceof Problem ? error : unreachable(error) });
@@ -48,6 +48,6 @@ export function useCan(scope: Scope): boolean {
   return useStore(session, (now) => now.state === "signed-in" && has(now.whoami, scope));
 }
 
-export function has(whoami: Whoami, scope: Scope): boolean {
+export function has(whoami: WhoamiView, scope: Scope): boolean {
   return whoami.scopes.includes(scope) || whoami.scopes.includes("admin");
 }

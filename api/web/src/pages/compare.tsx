@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { withQuery } from "../api/client";
 import { useResource } from "../api/resource";
-import type { CampaignPage, CampaignView, ComparedCampaign, ComparisonView, Estimate } from "../api/types";
+import type { CampaignPage, CampaignView, ComparedView, ComparisonView, Estimate } from "../api/types";
 import { setFilters, useFilters } from "../filters";
 import { count, interval, share, short, UNKNOWN } from "../format";
 import { href } from "../router";
@@ -144,14 +144,14 @@ function Compared({ ids }: { ids: string[] }) {
   );
 }
 
-function points(rows: ComparedCampaign[], pick: (row: ComparedCampaign) => Estimate | null | undefined): Point[] {
+function points(rows: ComparedView[], pick: (row: ComparedView) => Estimate | null | undefined): Point[] {
   return rows.flatMap((row) => {
     const estimate = pick(row);
     return estimate ? [{ nodes: row.nodes, name: row.id, line: row.model, ...estimate }] : [];
   });
 }
 
-function ComparisonTable({ rows }: { rows: ComparedCampaign[] }) {
+function ComparisonTable({ rows }: { rows: ComparedView[] }) {
   return (
     <TableFrame label="Comparison" testid="comparison">
       <thead>
@@ -205,7 +205,7 @@ function ComparisonTable({ rows }: { rows: ComparedCampaign[] }) {
   );
 }
 
-function BestLink({ row, best }: { row: ComparedCampaign; best: NonNullable<ComparedCampaign["best"]> }) {
+function BestLink({ row, best }: { row: ComparedView; best: NonNullable<ComparedView["best"]> }) {
   return (
     <>
       <a href={href({ page: "trial", id: row.id, number: best.trial })}>trial {best.trial}</a>

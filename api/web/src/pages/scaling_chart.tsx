@@ -1,6 +1,6 @@
 /** One quantity against the number of nodes, which are apart by doublings: measured as a line, projected dashed. */
-import { useWidth } from "../campaign/canvas";
-import { extent, linear, ticks, toPixel, type Scale } from "../campaign/scales";
+import { useWidth } from "../campaign/charts/canvas";
+import { extent, linear, ticks, toPixel, type Scale } from "../campaign/charts/scales";
 
 /** low and high: the ends of the interval. name: the campaign. line: the points of one (a model) are joined. */
 export interface Point {

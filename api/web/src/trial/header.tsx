@@ -1,7 +1,7 @@
 /** Which trial this is, how it ended, and the setting for use. */
 import type { CampaignView, TrialView } from "../api/types";
-import { ExportButton } from "../campaign/exports";
-import { whyChosen } from "../campaign/running";
+import { ExportButton } from "../campaign/page/exports";
+import { whyChosen } from "../campaign/page/running";
 import { href } from "../router";
 import { ButtonLink, Chip } from "../ui/basics";
 import { JsonLink } from "../ui/json";

@@ -1,7 +1,7 @@
 /** What was submitted, or would be: the command, the batch script and the files of the job. */
 import { useResource } from "../api/resource";
 import type { JobView } from "../api/types";
-import { Text } from "../campaign/exports";
+import { Text } from "../campaign/page/exports";
 import { Card } from "../ui/basics";
 import { JsonLink } from "../ui/json";
 import { ErrorState, LoadingState } from "../ui/states";

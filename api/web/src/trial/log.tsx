@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { text } from "../api/client";
 import { Problem, unreachable } from "../api/problem";
 import { useResource } from "../api/resource";
-import type { LogFiles, TrialView } from "../api/types";
+import type { LogsView, TrialView } from "../api/types";
 import { bytes } from "../format";
 import { Card } from "../ui/basics";
 import { CopyButton } from "../ui/copy";
@@ -20,7 +20,7 @@ export function Log({ trial, path }: { trial: TrialView; path: string }) {
   const attempt = trial.attempts.find((one) => one.number === number);
   const live = attempt !== undefined && attempt.state !== "done";
   const logs = `${path}/attempts/${number}/logs`;
-  const { data } = useResource<LogFiles>(logs, live ? FILES_POLL_MS : 0);
+  const { data } = useResource<LogsView>(logs, live ? FILES_POLL_MS : 0);
   const files = data?.files ?? [];
   const file = files.find((one) => one.name === askedFile) ?? files.find((one) => one.bytes > 0) ?? files[0];
   const tail = useTail(file && (live || file.bytes > 0) ? `${logs}/${file.name.split("/").map(encodeURIComponent).join("/")}` : null, live);

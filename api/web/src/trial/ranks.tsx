@@ -2,8 +2,8 @@
 import { useCallback, useMemo } from "preact/hooks";
 import uPlot from "uplot";
 import type { CampaignView, MeasurementView, PartialView, ProfileView } from "../api/types";
-import type { Palette } from "../campaign/palette";
-import { axisOf, Plot, type PlotOptions } from "../campaign/plot";
+import type { Palette } from "../campaign/charts/palette";
+import { axisOf, Plot, type PlotOptions } from "../campaign/charts/plot";
 import { bytes, number, stepTime } from "../format";
 import { Card } from "../ui/basics";
 

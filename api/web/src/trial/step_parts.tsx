@@ -1,8 +1,8 @@
 /** Where the time of a step went: as a mean, and rank by rank. */
 import { useState } from "preact/hooks";
 import type { ProfileView } from "../api/types";
-import { meanParts, partNames, partsOfRank } from "../campaign/parts";
-import { PartLegend, Stack } from "../campaign/stack";
+import { meanParts, partNames, partsOfRank } from "../campaign/data/parts";
+import { PartLegend, Stack } from "../campaign/charts/stack";
 import { share, stepTime } from "../format";
 import { Button, Card } from "../ui/basics";
 

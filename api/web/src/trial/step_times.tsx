@@ -2,8 +2,8 @@
 import { useCallback, useMemo } from "preact/hooks";
 import uPlot from "uplot";
 import type { MeasurementView, PartialView } from "../api/types";
-import type { Palette } from "../campaign/palette";
-import { axisOf, Plot, type PlotOptions, wholeAxis } from "../campaign/plot";
+import type { Palette } from "../campaign/charts/palette";
+import { axisOf, Plot, type PlotOptions, wholeAxis } from "../campaign/charts/plot";
 import { interval as intervalWords, stepTime } from "../format";
 import { Card } from "../ui/basics";
 

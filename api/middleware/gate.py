@@ -1,0 +1,193 @@
+"""Authentication and rate limits before /v1 and /metrics, and their entries in the audit log.
+
+A request without a caller is refused, whatever the routes say, except at /metrics, which decides itself, and at
+/v1/reports, where jobs show tokens of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
+from fastapi import Request
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from meshtune.api import errors
+from meshtune.api.errors import Refused, TooManyRequests, Unauthenticated
+from meshtune.api.middleware.audit import Audit
+from meshtune.api.middleware.rates import TokenBuckets
+from meshtune.api.requests.access import LOOPBACK, Caller
+from meshtune.api.settings import Settings
+from meshtune.tuner.access.tokens import PREFIX, Token, digest
+from meshtune.tuner.store import StoreError
+from meshtune.tuner.store.access import Access
+
+log = logging.getLogger(__name__)
+# A token that was looked up is trusted for so long: a revocation counts after it.
+TRUST_S = 5.0
+MAX_TRUSTED = 10_000
+USED_EVERY_S = 60.0
+REPORTS = "/v1/reports/"
+METRICS = "/metrics"
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+class Gate:
+    """ASGI middleware. now: epoch seconds; clock: one that never goes back."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        access: Access,
+        settings: Settings,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._app = app
+        self._access = access
+        self._settings = settings
+        self._now, self._clock = now, clock
+        self._audit = Audit(access, now, clock)
+        self._known: dict[str, tuple[Token, float]] = {}
+        self._looking = threading.Lock()
+        # Threads of their own: a look-up does not wait for slow answers.
+        self._lookups = CapacityLimiter(2)
+        self._requests = TokenBuckets(settings.requests_per_s, settings.requests_burst)
+        self._posts = TokenBuckets(settings.posts_per_s, settings.posts_burst)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        if scope["type"] != "http" or not (path.startswith("/v1/") or path == METRICS):
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        scope.setdefault("state", {})
+
+        async def audited_send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await self._audit.write(request, message["status"], message["headers"])
+            await send(message)
+
+        try:
+            caller = await self._admit(request, path)
+        except (Refused, StoreError) as error:
+            await (await errors.answer_to(request, error))(scope, receive, audited_send)
+            return
+        scope["state"]["caller"] = caller
+        try:
+            await self._app(scope, receive, audited_send)
+        except Exception:
+            await self._audit.write(request, 500, ())  # the framework answers, outside of us
+            raise
+        if caller is not None and not caller.loopback:
+            await self._keep_use(caller.identity)
+
+    async def _admit(self, request: Request, path: str) -> Caller | None:
+        """The caller; None where the route takes requests without one. Raises Refused, StoreUnavailable."""
+        address = request.client.host if request.client else ""
+        if path.startswith(REPORTS):
+            self._pace(f"at {address}", request.method)
+            return None
+        secret = _secret(request.headers)
+        if secret is None:
+            if self._settings.trust_loopback and is_local(address, request.headers):
+                return LOOPBACK
+            self._pace(f"at {address}", request.method)
+            if path == METRICS:
+                return None
+            raise Unauthenticated("this needs a token: send the header `Authorization: Bearer mt_...`")
+        sha256 = digest(secret)
+        # The first use of a token counts for its address, so that nobody tries many secrets; later ones for the token.
+        if sha256 not in self._known:
+            self._pace(f"at {address}", request.method)
+        token = self._trusted(sha256) or await run_sync(self._look_up, sha256, secret, limiter=self._lookups)
+        refusal = "there is no such token" if token is None else token.refusal(self._now())
+        if token is None or refusal:
+            raise Unauthenticated(refusal)
+        self._pace(sha256, request.method)
+        return Caller(
+            name=token.name, identity=sha256, scopes=token.scopes, expires_at=token.expires_at, quotas=token.quotas
+        )
+
+    def _pace(self, bucket: str, method: str) -> None:
+        now = self._clock()
+        wait_s = self._requests.take(bucket, now)
+        if not wait_s and method == "POST":
+            wait_s = self._posts.take(bucket, now)
+        if wait_s:
+            raise TooManyRequests(f"too many requests; the next one may come in {wait_s:.2g} s", wait_s)
+
+    def _trusted(self, sha256: str) -> Token | None:
+        token, seen_at = self._known.get(sha256, (None, 0.0))
+        return token if self._clock() - seen_at < TRUST_S else None
+
+    def _look_up(self, sha256: str, secret: str) -> Token | None:
+        """The token as the store has it now. Of requests that come at once, one asks."""
+        with self._looking:
+            if token := self._trusted(sha256):
+                return token
+            asked_at = self._clock()
+            token = self._access.by_digest(sha256)
+            if token is None or not token.matches(secret):
+                self._known.pop(sha256, None)
+                return None
+            if sha256 not in self._known and len(self._known) >= MAX_TRUSTED:
+                self._known.clear()
+            self._known[sha256] = (token, asked_at)
+            return token
+
+    async def _keep_use(self, sha256: str) -> None:
+        """Write when the token was used, at most once a minute; a failure is only logged."""
+        token, seen_at = self._known.get(sha256, (None, 0.0))
+        now = self._now()
+        if token is None or (token.last_used_at is not None and now - token.last_used_at < USED_EVERY_S):
+            return
+        self._known[sha256] = (replace(token, last_used_at=now), seen_at)
+        try:
+            await run_in_threadpool(self._access.used_at, sha256, now)
+        except StoreError as error:
+            log.warning("when a token was used is not kept: %s", error)
+
+
+def is_local(address: str, headers: Headers) -> bool:
+    """Whether a request comes from a program on this machine, which speaks to us and not through a proxy or a page of
+    another site: those send a Forwarded header, another Host (DNS rebinding) or another Origin."""
+    try:
+        if not ip_address(address).is_loopback:
+            return False
+    except ValueError:
+        return False
+    if any(name == "forwarded" or name.startswith("x-forwarded-") for name in headers):
+        return False
+    host = headers.get("host", "")
+    if _name(f"//{host}") not in LOCAL_NAMES:
+        return False
+    origin = headers.get("origin")
+    return origin is None or (origin.partition("://")[2] == host and _name(origin) in LOCAL_NAMES)
+
+
+def _name(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
+
+
+def _secret(headers: Headers) -> str | None:
+    """The token in the request, None without the header. Raises Unauthenticated for what is no token of ours."""
+    given = headers.getlist("authorization")
+    if not given:
+        return None
+    scheme, _, secret = given[0].partition(" ")
+    if len(given) > 1 or scheme.lower() != "bearer" or not secret.startswith(PREFIX) or len(secret) > 200:
+        raise Unauthenticated("the Authorization header must be `Bearer mt_...`")
+    return secret

@@ -1,0 +1,30 @@
+"""Prints the schemas of the service's OpenAPI document as JSON: the input of `make api-types`."""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from meshtune.api.app import create_app
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.store import Store
+
+
+def without_words(schema: object) -> object:
+    """The schema without its titles and descriptions, so that the types change only with the documents."""
+    if isinstance(schema, dict):
+        words = {key for key in ("title", "description") if isinstance(schema.get(key), str)}
+        return {key: without_words(value) for key, value in schema.items() if key not in words}
+    return [without_words(each) for each in schema] if isinstance(schema, list) else schema
+
+
+with tempfile.TemporaryDirectory() as folder, Store.open("sqlite://") as store:
+    document = create_app(Service(store, Home(Path(folder)))).openapi()
+schemas = {
+    name: without_words(schema)
+    for name, schema in document["components"]["schemas"].items()
+    if not name.startswith("$")
+}
+kept = {"openapi": document["openapi"], "info": document["info"], "paths": {}, "components": {"schemas": schemas}}
+sys.stdout.write(json.dumps(kept, indent=1, sort_keys=True))

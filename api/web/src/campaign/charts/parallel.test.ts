@@ -1,0 +1,71 @@
+import { expect, test } from "vitest";
+import { type Axis, bandMiddle, conditionOf, type Frame, jitter, levelAxis, levelsHeld, linesOf, nearest, positionOn, stretches } from "./parallel";
+import { walk } from "./parallel_axis";
+import { reaching, trial } from "../data/trial.fixture";
+
+const TRIALS = [1, 2, 4, 8].map((tp, at) => trial(at, { tp, recompute: at < 2 ? "none" : "full" }));
+const TP = levelAxis(TRIALS, "tp");
+const SPEED: Axis = { name: "objective", levels: [], low: 100, high: 200, flipped: false };
+
+test("jitter is the same each time, differs by trial and axis, and stays within the level's band", () => {
+  expect(jitter(3, "tp")).toBe(jitter(3, "tp"));
+  expect(jitter(3, "tp")).not.toBe(jitter(4, "tp"));
+  expect(jitter(3, "tp")).not.toBe(jitter(3, "pp"));
+  for (let number = 0; number < 500; number++) {
+    const away = positionOn(TP, trial(number, { tp: 4 }))! - bandMiddle(TP, 2);
+    expect(Math.abs(away)).toBeLessThan(0.5 / 4);
+  }
+});
+
+test("trials of one level are spread over its band", () => {
+  const places = Array.from({ length: 200 }, (_, number) => positionOn(TP, trial(number, { tp: 1 }))!);
+  expect(Math.max(...places) - Math.min(...places)).toBeGreaterThan(0.1);
+});
+
+test("a brush over levels becomes a range of their values, so that a later trial is judged too", () => {
+  expect(conditionOf(TP, 0.3, 0.7)).toEqual({ kind: "range", low: 2, high: 4 });
+  expect(conditionOf(TP, 0.9, 0.3)).toEqual({ kind: "range", low: 2, high: 8 });
+});
+
+test("a short brush within a band means its level", () => {
+  expect(conditionOf(TP, 0.02, 0.05)).toEqual({ kind: "range", low: 1, high: 1 });
+});
+
+test("a brush over words names them", () => {
+  expect(conditionOf(levelAxis(TRIALS, "recompute"), 0.6, 1)).toEqual({ kind: "words", words: ["full"] });
+});
+
+test("a brush over numbers is in their unit, and turned round where less is better", () => {
+  expect(conditionOf(SPEED, 0.25, 0.5)).toEqual({ kind: "range", low: 125, high: 150 });
+  expect(conditionOf({ ...SPEED, flipped: true }, 0.25, 0.5)).toEqual({ kind: "range", low: 150, high: 175 });
+});
+
+test("what is drawn of a condition is what was brushed", () => {
+  expect(stretches(SPEED, conditionOf(SPEED, 0.25, 0.5))).toEqual([[0.25, 0.5]]);
+  expect(levelsHeld(TP, { kind: "range", low: 2, high: 4 })).toEqual([1, 2]);
+  expect(stretches(TP, { kind: "range", low: 16, high: 32 })).toEqual([]);
+});
+
+test("a trial without a result ends at the rail", () => {
+  const frame: Frame = { x: [0, 100], top: 0, bottom: 100, rail: 120 };
+  const [measured, failed] = linesOf([reaching(0, 200), reaching(1, null)], [TP, SPEED], frame);
+  expect([measured!.heights[1], failed!.heights[1]]).toEqual([0, 120]);
+});
+
+test("the line nearest to the pointer is found between two axes, and none beyond reach", () => {
+  const frame: Frame = { x: [0, 100], top: 0, bottom: 100, rail: 120 };
+  const lines = [[0, 100], [100, 0]].map((heights, number) => ({ trial: trial(number), heights: Float32Array.from(heights) }));
+  expect(nearest(lines, frame, 25, 30, 8)?.trial.number).toBe(0);
+  expect(nearest(lines, frame, 25, 70, 8)?.trial.number).toBe(1);
+  expect(nearest(lines, frame, 25, 50, 8)).toBeNull();
+});
+
+test("arrows move what an axis keeps, with Shift they widen it, and Delete clears it", () => {
+  const press = (key: string, shiftKey = false) => walk({ key, shiftKey }, 1, 2, 4);
+  expect(walk({ key: "ArrowUp", shiftKey: false }, -1, -1, 4)).toEqual([0, 0]);
+  expect(press("ArrowUp")).toEqual([3, 3]);
+  expect(press("ArrowUp", true)).toEqual([1, 3]);
+  expect(press("ArrowDown", true)).toEqual([0, 2]);
+  expect(press("Delete")).toBeNull();
+  expect(press("a")).toBeUndefined();
+});

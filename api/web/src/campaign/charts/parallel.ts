@@ -1,0 +1,143 @@
+/** Where every trial crosses every axis of the parallel coordinates, and what a stretch of an axis means.
+ *
+ * A position is 0 at the bottom of an axis to 1 at its top. Plans take few values, so an axis of levels gives each a band
+ * of equal height, in which the trials lie apart by a jitter that is always the same for a trial.
+ */
+import type { TrialBrief } from "../../api/types";
+import type { Condition } from "../data/filters";
+import { levelsOf, type Value, valueOf } from "../data/values";
+
+/** levels: empty on an axis of measured numbers, which reaches from low to high; flipped: with its least value on top. */
+export interface Axis {
+  readonly name: string;
+  readonly levels: readonly Value[];
+  readonly low: number;
+  readonly high: number;
+  readonly flipped: boolean;
+}
+
+/** Of a band, how much the trials fill: the gaps keep levels apart. */
+const FILLED = 0.6;
+
+export function levelAxis(trials: readonly TrialBrief[], name: string): Axis {
+  return { name, levels: levelsOf(trials, name), low: 0, high: 0, flipped: false };
+}
+
+/** Null where the trial has no value: its line leaves the axis for the rail of trials without a result. */
+export function positionOn(axis: Axis, trial: TrialBrief): number | null {
+  const value = valueOf(trial, axis.name);
+  if (value === null) return null;
+  if (axis.levels.length === 0) return share(axis, value as number);
+  const level = axis.levels.indexOf(value);
+  return level < 0 ? null : bandMiddle(axis, level) + (jitter(trial.number, axis.name) * FILLED) / axis.levels.length;
+}
+
+export function bandMiddle(axis: Axis, level: number): number {
+  return (level + 0.5) / axis.levels.length;
+}
+
+function share(axis: Axis, value: number): number {
+  const up = axis.high === axis.low ? 0.5 : (value - axis.low) / (axis.high - axis.low);
+  return axis.flipped ? 1 - up : up;
+}
+
+/** Between -0.5 and 0.5, always the same for a trial on an axis. */
+export function jitter(trial: number, axis: string): number {
+  let hash = Math.imul(trial + 1, 0x9e3779b1);
+  for (let index = 0; index < axis.length; index++) hash = Math.imul(hash ^ axis.charCodeAt(index), 0x85ebca6b);
+  hash ^= hash >>> 15;
+  hash = Math.imul(hash, 0x2c1b3c6d);
+  return ((hash ^ (hash >>> 13)) >>> 0) / 2 ** 32 - 0.5;
+}
+
+/** The condition that a stretch from one position to another stands for: the levels whose middle lies in it, or the one
+ * it lies in. */
+export function conditionOf(axis: Axis, one: number, other: number): Condition {
+  const [from, to] = [Math.max(0, Math.min(one, other)), Math.min(1, Math.max(one, other))];
+  if (axis.levels.length === 0) {
+    const span = axis.high - axis.low;
+    const [low, high] = axis.flipped ? [1 - to, 1 - from] : [from, to];
+    return { kind: "range", low: axis.low + low * span, high: axis.low + high * span };
+  }
+  const inside = axis.levels.flatMap((_, level) => {
+    const middle = bandMiddle(axis, level);
+    return from <= middle && middle <= to ? [level] : [];
+  });
+  const touched = Math.min(axis.levels.length - 1, Math.floor(((from + to) / 2) * axis.levels.length));
+  return conditionOfLevels(axis, inside[0] ?? touched, inside.at(-1) ?? touched);
+}
+
+/** Of the levels from the first to the last: a range of numbers, or words. */
+export function conditionOfLevels(axis: Axis, first: number, last: number): Condition {
+  const chosen = axis.levels.slice(first, last + 1);
+  if (chosen.every((level) => typeof level === "number")) {
+    return { kind: "range", low: chosen[0] as number, high: chosen.at(-1) as number };
+  }
+  return { kind: "words", words: chosen.map(String) };
+}
+
+/** First and last level that a condition holds; null where it holds none. */
+export function levelsHeld(axis: Axis, condition: Condition): [number, number] | null {
+  const held = axis.levels.flatMap((level, index) => (holds(condition, level) ? [index] : []));
+  return held.length === 0 ? null : [held[0]!, held.at(-1)!];
+}
+
+function holds(condition: Condition, value: Value): boolean {
+  if (condition.kind === "words") return condition.words.includes(String(value));
+  return typeof value === "number" && condition.low <= value && value <= condition.high;
+}
+
+/** The stretches of an axis that a condition covers, each from a lower to a higher position. */
+export function stretches(axis: Axis, condition: Condition): [number, number][] {
+  if (axis.levels.length > 0) {
+    const half = 0.5 / axis.levels.length;
+    return axis.levels.flatMap((level, index): [number, number][] => {
+      const middle = bandMiddle(axis, index);
+      return holds(condition, level) ? [[middle - half, middle + half]] : [];
+    });
+  }
+  if (condition.kind === "words") return [];
+  const ends = [share(axis, condition.low), share(axis, condition.high)].map((end) => Math.min(1, Math.max(0, end)));
+  return [[Math.min(...ends), Math.max(...ends)]];
+}
+
+/** The line of one trial: a height per axis in pixels, `rail` where it has no value. */
+export interface Line {
+  readonly trial: TrialBrief;
+  readonly heights: Float32Array;
+}
+
+export interface Frame {
+  /** Of each axis, in pixels. */
+  readonly x: readonly number[];
+  readonly top: number;
+  readonly bottom: number;
+  readonly rail: number;
+}
+
+export function linesOf(trials: readonly TrialBrief[], axes: readonly Axis[], frame: Frame): Line[] {
+  return trials.map((trial) => {
+    const heights = new Float32Array(axes.length);
+    axes.forEach((axis, index) => {
+      const position = positionOn(axis, trial);
+      heights[index] = position === null ? frame.rail : frame.bottom - position * (frame.bottom - frame.top);
+    });
+    return { trial, heights };
+  });
+}
+
+/** The line nearest to a point, if one is within `reach` pixels above or below it. */
+export function nearest(lines: readonly Line[], frame: Frame, x: number, y: number, reach: number): Line | null {
+  const right = frame.x.findIndex((at) => at >= x);
+  if (right < 0 || (right === 0 && frame.x[0]! - x > reach)) return null;
+  const left = Math.max(0, right - 1);
+  const [from, to] = [frame.x[left]!, frame.x[right]!];
+  const along = to === from ? 0 : (x - from) / (to - from);
+  let found: Line | null = null;
+  let least = reach;
+  for (const line of lines) {
+    const away = Math.abs(line.heights[left]! * (1 - along) + line.heights[right]! * along - y);
+    if (away <= least) [found, least] = [line, away];
+  }
+  return found;
+}

@@ -1,0 +1,147 @@
+/** One axis of the parallel coordinates: its levels, what is kept of it, and how to keep something else. */
+import { useRef } from "preact/hooks";
+import { number, objective } from "../../format";
+import { conditionWords } from "../data/conditions";
+import type { Condition } from "../data/filters";
+import type { Goal } from "../data/goal";
+import { type Axis, bandMiddle, conditionOf, conditionOfLevels, type Frame, levelsHeld, stretches } from "./parallel";
+import { DIMENSIONS } from "../data/values";
+
+/** An axis of numbers is walked by keyboard in so many steps. */
+const STEPS = 10;
+const CLICK_PX = 4;
+/** More labels than that would overlap. */
+const MOST_LABELS = 12;
+
+interface ParallelAxisProps {
+  axis: Axis;
+  x: number;
+  frame: Frame;
+  goal: Goal;
+  condition: Condition | undefined;
+  /** done: the pointer was lifted. */
+  onBrush: (from: number, to: number, done: boolean) => void;
+  onCondition: (condition: Condition | null) => void;
+}
+
+export function ParallelAxis({ axis, x, frame, goal, condition, onBrush, onCondition }: ParallelAxisProps) {
+  const start = useRef<number | null>(null);
+  const height = frame.bottom - frame.top;
+  const position = (event: PointerEvent) => (frame.bottom - event.offsetY) / height;
+  const label = axis.name === "objective" ? goal.label : (DIMENSIONS[axis.name] ?? axis.name);
+  const y = (at: number) => frame.bottom - at * height;
+  const [first, last] = held(axis, condition) ?? [-1, -1];
+  const lift = (event: PointerEvent) => {
+    const from = start.current;
+    start.current = null;
+    if (from === null) return;
+    if (Math.abs(position(event) - from) * height < CLICK_PX) onCondition(null);
+    else onBrush(from, position(event), true);
+  };
+  return (
+    <g class="axis" data-testid={`axis-${axis.name}`}>
+      <line x1={x} x2={x} y1={frame.top} y2={frame.bottom} />
+      <text class="axis-name" x={x} y={14} text-anchor="middle">{label}</text>
+      {marks(axis, goal.unit).map(([at, words]) => (
+        <text key={words} class="axis-mark" x={x + 6} y={y(at) + 4}>{words}</text>
+      ))}
+      {condition && stretches(axis, condition).map(([from, to]) => (
+        <rect key={from} class="brushed" x={x - 8} width={16} y={y(to)} height={Math.max(2, (to - from) * height)} />
+      ))}
+      <rect
+        class="axis-touch"
+        x={x - 14}
+        width={28}
+        y={frame.top}
+        height={height}
+        tabindex={0}
+        role="slider"
+        aria-orientation="vertical"
+        aria-label={`Filter by ${label}`}
+        aria-valuemin={0}
+        aria-valuemax={stepsOf(axis) - 1}
+        aria-valuenow={Math.max(0, first)}
+        aria-valuetext={condition ? conditionWords(axis.name, condition, goal) : "all"}
+        onPointerDown={(event) => {
+          event.currentTarget.setPointerCapture(event.pointerId);
+          start.current = position(event);
+        }}
+        onPointerMove={(event) => {
+          if (start.current !== null && Math.abs(position(event) - start.current) * height >= CLICK_PX) onBrush(start.current, position(event), false);
+        }}
+        onPointerUp={lift}
+        onPointerCancel={() => (start.current = null)}
+        onClick={(event) => event.stopPropagation()}
+        onKeyDown={(event) => {
+          const next = walk(event, first, last, stepsOf(axis));
+          if (next === undefined) return;
+          event.preventDefault();
+          event.stopPropagation();
+          onCondition(next && conditionOfSteps(axis, next));
+        }}
+      />
+    </g>
+  );
+}
+
+/** Labels of an axis: its levels, or the ends and the middle of its numbers. */
+function marks(axis: Axis, unit: string): [number, string][] {
+  const every = Math.ceil(axis.levels.length / MOST_LABELS);
+  if (axis.levels.length > 0) {
+    return axis.levels.flatMap((level, at): [number, string][] => (at % every === 0 ? [[bandMiddle(axis, at), String(level)]] : []));
+  }
+  return [0, 0.5, 1].map((at) => {
+    const value = axis.low + (axis.flipped ? 1 - at : at) * (axis.high - axis.low);
+    return [at, unit === "s" || unit === "%" ? objective(value, unit) : number(value)];
+  });
+}
+
+function stepsOf(axis: Axis): number {
+  return axis.levels.length || STEPS;
+}
+
+/** First and last step, from the bottom, that a condition keeps. */
+function held(axis: Axis, condition: Condition | undefined): [number, number] | null {
+  if (condition === undefined) return null;
+  if (axis.levels.length > 0) return levelsHeld(axis, condition);
+  const [stretch] = stretches(axis, condition);
+  if (stretch === undefined) return null;
+  const last = Math.min(STEPS - 1, Math.max(0, Math.round(stretch[1] * STEPS) - 1));
+  return [Math.min(last, Math.max(0, Math.round(stretch[0] * STEPS))), last];
+}
+
+function conditionOfSteps(axis: Axis, [first, last]: readonly [number, number]): Condition {
+  if (axis.levels.length > 0) return conditionOfLevels(axis, first, last);
+  return conditionOf(axis, first / STEPS, (last + 1) / STEPS);
+}
+
+/** The steps that a key leads to: null clears, undefined is none of our keys. first -1: nothing is kept yet. */
+export function walk(
+  { key, shiftKey }: Pick<KeyboardEvent, "key" | "shiftKey">,
+  first: number,
+  last: number,
+  steps: number,
+): [number, number] | null | undefined {
+  const within = (step: number) => Math.min(steps - 1, Math.max(0, step));
+  switch (key) {
+    case "ArrowUp":
+    case "ArrowRight":
+      if (first < 0) return [0, 0];
+      return shiftKey ? [first, within(last + 1)] : [within(last + 1), within(last + 1)];
+    case "ArrowDown":
+    case "ArrowLeft":
+      if (first < 0) return [steps - 1, steps - 1];
+      return shiftKey ? [within(first - 1), last] : [within(first - 1), within(first - 1)];
+    case "Home":
+      return [0, shiftKey && first >= 0 ? last : 0];
+    case "End":
+      return [shiftKey && first >= 0 ? first : steps - 1, steps - 1];
+    case "Delete":
+    case "Backspace":
+      return null;
+    case "Escape":
+      return first < 0 ? undefined : null;
+    default:
+      return undefined;
+  }
+}

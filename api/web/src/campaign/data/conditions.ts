@@ -1,0 +1,48 @@
+/** The filters as the page holds them: read from the address, written to it, and said in words. */
+import { useMemo } from "preact/hooks";
+import { bareObjective, bytes } from "../../format";
+import { clearFilters, setFilters, useFilters } from "../../filters";
+import { CAUSE_WORDS, STATE_WORDS, VERDICT_WORDS } from "../../words";
+import { type Condition, type Filters, OTHER_KEYS, readFilters, written } from "./filters";
+import type { Goal } from "./goal";
+import { DIMENSIONS } from "./values";
+
+export function useConditions(): Filters {
+  const query = useFilters();
+  return useMemo(() => readFilters(query), [query]);
+}
+
+/** Null takes a condition away. */
+export function setConditions(changes: Readonly<Record<string, Condition | null>>): void {
+  const entries = Object.entries(changes).map(([name, condition]) => [name, condition && written(condition)] as const);
+  setFilters(Object.fromEntries(entries));
+}
+
+export function setText(text: string): void {
+  setFilters({ text: text || null });
+}
+
+/** Sorting and the like stay. */
+export function clearConditions(): void {
+  clearFilters([...OTHER_KEYS].filter((name) => name !== "text"));
+}
+
+/** "tp 2 to 4", "recompute none or full", "memory 20 GiB to 40 GiB". */
+export function conditionWords(name: string, condition: Condition, goal: Goal): string {
+  const label = name === "objective" ? goal.label : name === "number" ? "trial" : (DIMENSIONS[name] ?? name);
+  if (condition.kind === "words") return `${label} ${condition.words.map(wordOf).join(" or ")}`;
+  const [low, high] = [numberWord(name, condition.low, goal), numberWord(name, condition.high, goal)];
+  return low === high ? `${label} ${low}` : `${label} ${low} to ${high}`;
+}
+
+function numberWord(name: string, value: number, goal: Goal): string {
+  if (name === "memory") return bytes(value);
+  if (name === "objective") return bareObjective(value, goal.unit);
+  return String(value);
+}
+
+/** A verdict, a state or a cause in plain words; what is none of them as it is. */
+export function wordOf(word: string): string {
+  const known: Readonly<Record<string, string>> = { ...CAUSE_WORDS, ...STATE_WORDS, ...VERDICT_WORDS };
+  return known[word] ?? word;
+}

@@ -1,0 +1,160 @@
+/** One campaign as it is now: read once, then kept up by its events. After a gap in the events it is read again. */
+import { useLayoutEffect, useState } from "preact/hooks";
+import { get, withQuery } from "../../api/client";
+import { Problem, unreachable } from "../../api/problem";
+import { openStream, type Stream } from "../../api/stream";
+import type { AnalysisView, BestView, CampaignView, EventView, TrialBrief, TrialBriefPage } from "../../api/types";
+import { Store } from "../../store";
+import { afterFrame } from "../charts/frames";
+import { campaignPath, PAGE, trialsPath } from "./paths";
+import { type Throttled, throttle } from "./throttle";
+import { upsert } from "./upsert";
+
+/** trialsRead: all pages of trials have come. problem: of the last read; what was read before stays. */
+export interface Snapshot {
+  readonly campaign?: CampaignView;
+  readonly trials: readonly TrialBrief[];
+  readonly trialsRead: boolean;
+  readonly best?: BestView;
+  readonly analysis?: AnalysisView;
+  readonly problem?: Problem | undefined;
+}
+
+// More than that many trials at once are cheaper as pages.
+const MOST_NUMBERS = 100;
+const EVENTS_GAP_MS = 200;
+const FINDINGS_GAP_MS = 2000;
+// An analysis of thousands of trials takes the service seconds: it is not kept busy with it.
+const FINDINGS_PATIENCE = 4;
+
+export class Feed {
+  readonly snapshot = new Store<Snapshot>({ trials: [], trialsRead: false });
+  readonly stream: Stream;
+  private readonly path: string;
+  private readonly aborter = new AbortController();
+  private readonly named = new Set<number>();
+  private campaignAsked = false;
+  private readonly events: Throttled;
+  private readonly findings: Throttled;
+
+  constructor(private readonly id: string) {
+    this.path = campaignPath(id);
+    this.events = throttle(() => this.guarded(() => this.readNamed()), EVENTS_GAP_MS);
+    this.findings = throttle(() => this.guarded(() => this.readFindings()), FINDINGS_GAP_MS, FINDINGS_PATIENCE);
+    // What the page begins with comes first, and is painted before anything else is asked for. Findings take the service
+    // longest.
+    const painted = this.guarded(() => this.readAll()).then(() => new Promise<void>(afterFrame));
+    void painted.then(() => this.findings.ask());
+    let first = true;
+    this.stream = openStream(
+      id,
+      {
+        // What was missed before the connection is looked up after it, which costs next to nothing where nothing was.
+        onReady: () => {
+          void this.guarded(() => this.readAll());
+          if (!first) this.findings.ask();
+          first = false;
+        },
+        onEvent: (event) => this.hear(event),
+      },
+      painted,
+    );
+  }
+
+  close(): void {
+    this.stream.close();
+    this.events.stop();
+    this.findings.stop();
+    this.aborter.abort();
+  }
+
+  /** Read everything again, as after an action that a person took. */
+  refresh(): void {
+    void this.guarded(() => this.readAll());
+    this.findings.ask();
+  }
+
+  private hear(event: EventView): void {
+    const number = event.data["number"];
+    if (event.kind.startsWith("trial.") && typeof number === "number") this.named.add(number);
+    if (event.kind.startsWith("campaign.") || event.kind.startsWith("search.") || event.kind === "trial.done") {
+      this.campaignAsked = true;
+    }
+    if (event.kind === "trial.done" || event.kind === "campaign.completed") this.findings.ask();
+    this.events.ask();
+  }
+
+  private async readNamed(): Promise<void> {
+    const numbers = [...this.named];
+    const campaignToo = this.campaignAsked;
+    this.named.clear();
+    this.campaignAsked = false;
+    if (numbers.length > MOST_NUMBERS) return this.readAll();
+    const path = withQuery(`${this.path}/trials`, { view: "brief", page_size: PAGE, number: numbers });
+    const [page, campaign] = await Promise.all([
+      numbers.length > 0 ? this.read<TrialBriefPage>(path) : null,
+      campaignToo ? this.read<CampaignView>(this.path) : null,
+    ]);
+    this.put({ ...(page && this.with(page.trials)), ...(campaign && { campaign }) });
+  }
+
+  private async readAll(): Promise<void> {
+    await Promise.all([this.readCampaign(), this.readTrials()]);
+  }
+
+  private async readCampaign(): Promise<void> {
+    this.put({ campaign: await this.read<CampaignView>(this.path) });
+  }
+
+  private async readTrials(): Promise<void> {
+    let token: string | null = null;
+    do {
+      const page: TrialBriefPage = await this.read<TrialBriefPage>(trialsPath(this.id, token));
+      token = page.next_page_token;
+      this.put({ ...this.with(page.trials), ...(token === null && { trialsRead: true }) });
+    } while (token !== null);
+  }
+
+  private async readFindings(): Promise<void> {
+    const best = this.read<BestView>(withQuery(`${this.path}/best`, { top: 1 })).then((best) => this.put({ best }));
+    const analysis = this.read<AnalysisView>(`${this.path}/analysis`).then((analysis) => this.put({ analysis }));
+    await Promise.all([best, analysis]);
+  }
+
+  private with(fresh: readonly TrialBrief[]): Partial<Snapshot> {
+    const trials = this.snapshot.get().trials;
+    const merged = upsert(trials, fresh);
+    return merged === trials ? {} : { trials: merged };
+  }
+
+  private put(part: Partial<Snapshot>): void {
+    const before = this.snapshot.get();
+    const fresh = Object.entries(part).some(([name, value]) => before[name as keyof Snapshot] !== value);
+    if (fresh || before.problem !== undefined) this.snapshot.set({ ...before, ...part, problem: undefined });
+  }
+
+  private read<T>(path: string): Promise<T> {
+    return get<T>(path, this.aborter.signal);
+  }
+
+  private async guarded(task: () => Promise<void>): Promise<void> {
+    try {
+      await task();
+    } catch (error) {
+      if (this.aborter.signal.aborted) return;
+      const problem = error instanceof Problem ? error : unreachable(error);
+      this.snapshot.update((before) => ({ ...before, problem }));
+    }
+  }
+}
+
+/** The feed of a campaign while the component is shown; null at the first drawing. */
+export function useFeed(id: string): Feed | null {
+  const [feed, setFeed] = useState<Feed | null>(null);
+  useLayoutEffect(() => {
+    const opened = new Feed(id);
+    setFeed(opened);
+    return () => opened.close();
+  }, [id]);
+  return feed;
+}

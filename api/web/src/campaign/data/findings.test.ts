@@ -1,0 +1,90 @@
+import { expect, test } from "vitest";
+import { cellsOf } from "./cells";
+import { frontOf, measured } from "./front";
+import { bestOf, gainOver, type Goal, merit } from "./goal";
+import { bestSoFar } from "./progress";
+import { inOrder } from "./rows";
+import { ticks } from "../charts/scales";
+import { reaching, trial } from "./trial.fixture";
+import { upsert } from "./upsert";
+
+const SPEED: Goal = { label: "speed", unit: "tokens/s", smallerIsBetter: false };
+const TIME: Goal = { label: "time", unit: "s", smallerIsBetter: true };
+
+test("the best so far never gets worse, whichever way the objective counts", () => {
+  const trials = [5, 3, null, 8, 4].map((value, number) => reaching(number, value));
+  expect(bestSoFar(trials, SPEED, "trials").best).toEqual([5, 5, 5, 8, 8]);
+  expect(bestSoFar(trials, TIME, "trials").best).toEqual([5, 3, 3, 3, 3]);
+});
+
+test("the interval of the best so far is that of the trial which reached it", () => {
+  const { low, high } = bestSoFar([reaching(0, 100), reaching(1, 50)], SPEED, "trials");
+  expect([low[1], high[1]]).toEqual([90, 100 * 1.1]);
+});
+
+test("by device-hours, trials count in the order in which they ended, with all that was spent until then", () => {
+  const early = reaching(1, 9, { finished_at: "2026-01-01T00:00:00Z" });
+  const late = reaching(0, 5, { finished_at: "2026-01-01T01:00:00Z", device_seconds: 7200 });
+  const { numbers, x, best } = bestSoFar([late, early], SPEED, "device_hours");
+  expect([numbers, x, best]).toEqual([[1, 0], [1, 3], [9, 9]]);
+});
+
+test("a trial in flight is no step of the best so far", () => {
+  expect(bestSoFar([trial(0, {}, { verdict: null, state: "running" })], SPEED, "trials").x).toEqual([]);
+});
+
+test("failed trials come last upwards and downwards", () => {
+  const trials = [null, 2, 9, null, 5].map((value, number) => reaching(number, value));
+  const numbers = (descending: boolean) => inOrder(trials, { column: "objective", descending }).map((one) => one.number);
+  expect(numbers(true)).toEqual([2, 4, 1, 0, 3]);
+  expect(numbers(false)).toEqual([1, 4, 2, 0, 3]);
+});
+
+test("a cell counts what was tried and what ran out of memory, and has the best of the rest", () => {
+  const trials = [
+    trial(0, { tp: 1, pp: 2 }),
+    trial(1, { tp: 1, pp: 2 }, { objective: { value: 300, low: 290, high: 310 } }),
+    trial(2, { tp: 1, pp: 2 }, { verdict: "oom", objective: null }),
+    trial(3, { tp: 2, pp: 4 }),
+  ];
+  const { xs, ys, rows } = cellsOf(trials, trials, "tp", "pp", SPEED);
+  expect([xs, ys]).toEqual([[1, 2], [4, 2]]);
+  expect(rows[1]![0]).toMatchObject({ trials: 3, oom: 1, best: { number: 1 } });
+  expect(rows[0]![0]).toBeNull();
+});
+
+test("filtering empties cells and moves none", () => {
+  const trials = [trial(0, { tp: 1 }), trial(1, { tp: 2 })];
+  const { xs, rows } = cellsOf(trials, [trials[1]!], "tp", "pp", SPEED);
+  expect([xs, rows[0]!.map((cell) => cell?.trials ?? null)]).toEqual([[1, 2], [null, 1]]);
+});
+
+test("of the front none is both worse and fuller than another", () => {
+  const of = (number: number, value: number, gib: number) => reaching(number, value, { peak_memory_bytes: gib });
+  const trials = measured([of(0, 10, 5), of(1, 20, 8), of(2, 15, 9), of(3, 20, 8), of(4, 30, 20), reaching(5, null)]);
+  expect(frontOf(trials, SPEED).map((one) => one.number)).toEqual([0, 1, 4]);
+  expect(frontOf(trials, TIME).map((one) => one.number)).toEqual([0]);
+});
+
+test("merit is 1 for the best, and a gain is of speed, whichever way the objective counts", () => {
+  expect([merit(SPEED, 20, [10, 20]), merit(TIME, 20, [10, 20])]).toEqual([1, 0]);
+  expect([gainOver(SPEED, 150, 100), gainOver(TIME, 2, 3)]).toEqual([0.5, 0.5]);
+});
+
+test("the best is the first of equal ones, and nobody where nothing was measured", () => {
+  expect(bestOf(SPEED, [reaching(0, null), reaching(1, 5), reaching(2, 5)])?.number).toBe(1);
+  expect(bestOf(SPEED, [reaching(0, null)])).toBeUndefined();
+});
+
+test("an event that comes twice changes nothing, and a known trial stays the same object", () => {
+  const known = upsert([], [reaching(1, 5), reaching(0, 4)]);
+  expect(known.map((one) => one.number)).toEqual([0, 1]);
+  expect(upsert(known, [reaching(1, 5)])).toBe(known);
+  const after = upsert(known, [reaching(1, 6), reaching(2, 1)]);
+  expect([after.length, after[0] === known[0], after[1]!.objective!.value]).toEqual([3, true, 6]);
+});
+
+test("ticks are round and within the ends", () => {
+  expect(ticks(3, 97, 5)).toEqual([20, 40, 60, 80]);
+  expect(ticks(0.12, 0.31, 4)).toEqual([0.15, 0.2, 0.25, 0.3]);
+});

@@ -1,0 +1,53 @@
+/** Which of two trials is better by the campaign's objective. */
+import type { CampaignView, TrialBrief } from "../../api/types";
+
+/** label: for axes and columns. unit: of the objective's values, as the service names it. */
+export interface Goal {
+  readonly label: string;
+  readonly unit: string;
+  readonly smallerIsBetter: boolean;
+}
+
+const LABELS: Readonly<Record<string, string>> = {
+  tokens_per_s_per_device: "tokens/s per device",
+  step_time: "step time",
+  tflops_per_device: "TFLOP/s per device",
+  mfu: "MFU",
+  cost: "cost",
+};
+
+/** The service says the unit with the first value; before, there is nothing to show in it. */
+export function goalOf({ spec, summary }: CampaignView): Goal {
+  const said = summary.best?.objective ?? summary.baseline?.objective;
+  return {
+    label: LABELS[spec.objective] ?? spec.objective,
+    unit: said?.unit ?? "",
+    smallerIsBetter: said?.smaller_is_better ?? false,
+  };
+}
+
+export function isBetter(goal: Goal, value: number, than: number): boolean {
+  return goal.smallerIsBetter ? value < than : value > than;
+}
+
+/** Speed over the baseline's minus 1, whichever way the objective counts. */
+export function gainOver(goal: Goal, value: number, baseline: number): number {
+  return (goal.smallerIsBetter ? baseline / value : value / baseline) - 1;
+}
+
+/** The best measured trial; the first of equal ones; undefined where nothing was measured. */
+export function bestOf(goal: Goal, trials: Iterable<TrialBrief>): TrialBrief | undefined {
+  let best: TrialBrief | undefined;
+  for (const trial of trials) {
+    if (trial.objective === null) continue;
+    if (best === undefined || isBetter(goal, trial.objective.value, best.objective!.value)) best = trial;
+  }
+  return best;
+}
+
+/** 0 for the worst to 1 for the best of the values between the ends. */
+export function merit(goal: Goal, value: number, [low, high]: readonly [number, number]): number {
+  if (low === high) return 1;
+  const share = (value - low) / (high - low);
+  return Math.min(1, Math.max(0, goal.smallerIsBetter ? 1 - share : share));
+}

@@ -1,0 +1,53 @@
+/** The order of the table: trials without the sorted value come last, upwards and downwards alike. */
+import type { TrialBrief } from "../../api/types";
+import { type Value, outcomeOf, valueOf } from "./values";
+
+export interface Order {
+  readonly column: string;
+  readonly descending: boolean;
+}
+
+/** How far the table goes at first, and how many rows further at each "show more". */
+export const ROWS = 200;
+
+/** What a column sorts by; null sorts last. */
+export function sortValue(trial: TrialBrief, column: string): Value | null {
+  switch (column) {
+    case "step_time":
+      return trial.step_time_s;
+    case "expected":
+      return surprise(trial);
+    case "headroom":
+      return trial.headroom_bytes;
+    case "device_hours":
+      return trial.device_seconds;
+    case "nodes":
+      return trial.nodes.join(" ") || null;
+    case "verdict":
+      return outcomeOf(trial);
+    case "gain":
+      return valueOf(trial, "objective");
+    default:
+      return valueOf(trial, column);
+  }
+}
+
+/** Measured over expected step time minus 1: above 0 it was slower than expected; null where one of them is missing. */
+export function surprise(trial: TrialBrief): number | null {
+  if (trial.step_time_s === null || trial.expectation === null) return null;
+  return trial.step_time_s / trial.expectation.step_time_s - 1;
+}
+
+export function inOrder(trials: readonly TrialBrief[], { column, descending }: Order): TrialBrief[] {
+  const keyed = trials.map((trial) => ({ trial, key: sortValue(trial, column) }));
+  keyed.sort((a, b) => {
+    if (a.key === null || b.key === null) return Number(a.key === null) - Number(b.key === null) || byNumber(a, b);
+    const sign = a.key < b.key ? -1 : a.key > b.key ? 1 : 0;
+    return (descending ? -sign : sign) || byNumber(a, b);
+  });
+  return keyed.map(({ trial }) => trial);
+}
+
+function byNumber(a: { trial: TrialBrief }, b: { trial: TrialBrief }): number {
+  return a.trial.number - b.trial.number;
+}

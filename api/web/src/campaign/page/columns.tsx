@@ -1,0 +1,100 @@
+/** The columns of the trials table: the dimensions that vary, and what came of them. */
+import type { ComponentChildren } from "preact";
+import type { TrialBrief } from "../../api/types";
+import { bareObjective, bytes, duration, gain, interval, number, probability, stepTime } from "../../format";
+import { href } from "../../router";
+import { Chip } from "../../ui/basics";
+import { CAUSE_WORDS, trialWord } from "../../words";
+import { gainOver, type Goal } from "../data/goal";
+import { surprise } from "../data/rows";
+import { DIMENSIONS, valueOf } from "../data/values";
+
+/** by: what the column sorts by (see `rows.ts`). hidden: not shown until it is asked for. */
+export interface Column {
+  readonly name: string;
+  readonly head: string;
+  readonly title?: string;
+  readonly numeric: boolean;
+  readonly hidden: boolean;
+  readonly descendingFirst: boolean;
+  readonly cell: (trial: TrialBrief) => ComponentChildren;
+}
+
+interface Context {
+  readonly campaign: string;
+  readonly goal: Goal;
+  /** The objective of the baseline. */
+  readonly baseline: number | null;
+  /** Dimensions that vary, and those that vary but follow from them. */
+  readonly varied: readonly string[];
+  readonly following: readonly string[];
+}
+
+export function columnsOf(context: Context): Column[] {
+  const { goal, varied, following } = context;
+  const dimension = (name: string, hidden: boolean) =>
+    column(name, DIMENSIONS[name] ?? name, (trial) => String(valueOf(trial, name)), { title: name, numeric: !isWord(name), hidden });
+  return [
+    column("number", "#", (trial) => <a href={href({ page: "trial", id: context.campaign, number: trial.number })}>{trial.number}</a>, { numeric: true }),
+    column("verdict", "outcome", (trial) => <Outcome trial={trial} />, { numeric: false }),
+    ...varied.map((name) => dimension(name, false)),
+    ...following.map((name) => dimension(name, true)),
+    column("objective", goal.label, (trial) => <Reached trial={trial} goal={goal} />, { descendingFirst: !goal.smallerIsBetter }),
+    column("gain", "gain", (trial) => gainCell(trial, context), { title: "Speed over the baseline's", descendingFirst: !goal.smallerIsBetter }),
+    column("step_time", "step", (trial) => stepTime(trial.step_time_s)),
+    column("expected", "expected", (trial) => <Expected trial={trial} />, { title: "The step that the search expected, and how far off the measured one was", descendingFirst: true }),
+    column("memory", "memory", (trial) => bytes(trial.peak_memory_bytes), { title: "Peak of tensors on the fullest rank" }),
+    column("headroom", "left", (trial) => bytes(trial.headroom_bytes), { title: "What the fullest rank left of its device", hidden: true }),
+    column("device_hours", "device time", (trial) => duration(trial.device_seconds), { hidden: true, descendingFirst: true }),
+    column("origin", "chosen as", (trial) => trial.origin, { numeric: false, hidden: true }),
+    column("nodes", "nodes", (trial) => trial.nodes.join(", ") || "–", { numeric: false, hidden: true }),
+  ];
+}
+
+function column(name: string, head: string, cell: Column["cell"], more: Partial<Column> = {}): Column {
+  return { name, head, cell, numeric: true, hidden: false, descendingFirst: false, ...more };
+}
+
+function isWord(name: string): boolean {
+  return ["recompute", "schedule", "sequence_parallel", "context"].includes(name);
+}
+
+function Outcome({ trial }: { trial: TrialBrief }) {
+  const { word, tone } = trialWord(trial);
+  const cause = trial.failure && CAUSE_WORDS[trial.failure] !== word ? CAUSE_WORDS[trial.failure] : "";
+  const why = [cause, trial.reason].filter(Boolean).join(": ");
+  return (
+    <span class="outcome">
+      <Chip tone={tone}>{word}</Chip>
+      {why && <span class="reason small muted" title={why}>{why}</span>}
+      {!why && trial.origin !== "search" && <span class="small muted">{trial.origin}</span>}
+    </span>
+  );
+}
+
+function Reached({ trial: { objective: reached }, goal }: { trial: TrialBrief; goal: Goal }) {
+  if (reached === null) return <>–</>;
+  const format = (value: number | null | undefined) => bareObjective(value, goal.unit);
+  return <span title={`95 %: ${interval(reached.low, reached.high, format)}`}>{format(reached.value)}</span>;
+}
+
+function gainCell(trial: TrialBrief, { goal, baseline }: Context): string {
+  return trial.objective === null || baseline === null ? "–" : gain(gainOver(goal, trial.objective.value, baseline));
+}
+
+function Expected({ trial }: { trial: TrialBrief }) {
+  const { expectation } = trial;
+  if (expectation === null) return <>–</>;
+  const off = surprise(trial);
+  const title = `95 %: ${interval(expectation.step_time_low_s, expectation.step_time_high_s, stepTime)}; fits with ${probability(expectation.p_fits)}`;
+  return (
+    <span title={title}>
+      {stepTime(expectation.step_time_s)} <span class="off muted">{off === null ? "" : offWords(off)}</span>
+    </span>
+  );
+}
+
+function offWords(off: number): string {
+  const percent = Math.round(off * 100);
+  return percent === 0 ? "±0 %" : `${percent > 0 ? "+" : "−"}${number(Math.abs(percent))} %`;
+}

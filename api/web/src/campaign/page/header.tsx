@@ -1,0 +1,75 @@
+/** Which campaign this is, how it stands, and what can be done with it. */
+import type { CampaignView } from "../../api/types";
+import { CampaignActions } from "../../campaign_actions";
+import { ago, clock, duration, probability } from "../../format";
+import { useStore } from "../../use_store";
+import { Button, Chip } from "../../ui/basics";
+import { JsonLink } from "../../ui/json";
+import { LiveMark } from "../../ui/states";
+import { CAMPAIGN_TONES, simulated } from "../../words";
+import { ExportButton } from "./exports";
+import type { Feed } from "../data/feed";
+
+export function Header({ campaign, feed }: { campaign: CampaignView; feed: Feed }) {
+  const stream = useStore(feed.stream.state);
+  const paused = stream === "paused";
+  const path = `campaigns/${encodeURIComponent(campaign.id)}`;
+  return (
+    <section class="campaign-head" data-testid="campaign-head">
+      <div class="page-head">
+        <h1>{campaign.name}</h1>
+        <Chip tone={CAMPAIGN_TONES[campaign.state]} testid="state">{campaign.state}</Chip>
+        {simulated(campaign) && <Chip title="No device ran these trials">simulated</Chip>}
+        <div class="row push">
+          <LiveMark state={stream} />
+          <Button
+            kind="quiet"
+            aria-pressed={paused}
+            onClick={() => (paused ? feed.stream.resume() : feed.stream.pause())}
+            data-testid="pause-live"
+          >
+            {paused ? "Go live" : "Pause live"}
+          </Button>
+          <CampaignActions campaign={campaign} onChange={() => feed.refresh()} />
+          <ExportButton path={path} title="The best known setting, for use" disabled={campaign.summary.best === null} />
+        </div>
+      </div>
+      <p class="muted campaign-facts">
+        {facts(campaign).map((fact) => (
+          <span key={fact}>{fact}</span>
+        ))}
+        <span title={clock(campaign.created_at)}>started {ago(campaign.created_at)}</span>
+        <span class="row">
+          JSON:
+          <JsonLink path={path} label="campaign" />
+          <JsonLink path={`${path}/trials?view=brief&page_size=1000`} label="trials" />
+          <JsonLink path={`${path}/best?top=10`} label="best" />
+          <JsonLink path={`${path}/analysis`} label="analysis" />
+        </span>
+      </p>
+      {standing(campaign).map((words) => (
+        <p key={words} data-testid="standing">{words}</p>
+      ))}
+    </section>
+  );
+}
+
+function facts({ model, cluster, nodes, devices, owner, elapsed_s, legal, combinations }: CampaignView): string[] {
+  return [
+    `${model} on ${cluster}, ${nodes} ${nodes === 1 ? "node" : "nodes"}, ${devices} ${devices === 1 ? "device" : "devices"}`,
+    `${legal} of ${combinations} combinations are legal`,
+    owner === "" ? "from the command line" : `by ${owner}`,
+    `worked on for ${duration(elapsed_s)}`,
+  ];
+}
+
+/** What it waits for, why it ended, and what the search still hopes for. */
+function standing({ trouble, reason, search_ended, chance_left }: CampaignView): string[] {
+  const said = [trouble && `Waiting: ${trouble}.`, reason && `${capital(reason)}.`, search_ended && `The search has ended: ${search_ended}.`];
+  if (chance_left !== null) said.push(`The chance that a better setting is left: ${probability(chance_left)}.`);
+  return said.filter((words) => words !== "").map((words) => words.replace(/\.\.$/, "."));
+}
+
+function capital(words: string): string {
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}

@@ -1,0 +1,116 @@
+/** The page of one campaign: what was found, how, and everything that was tried. */
+import { useMemo } from "preact/hooks";
+import type { CampaignView } from "../../api/types";
+import { href } from "../../router";
+import { useStore } from "../../use_store";
+import { EmptyState, ErrorState, LoadingState, ReconnectingBanner } from "../../ui/states";
+import { BestChart } from "../charts/best_chart";
+import "../charts/charts.css";
+import "./campaign.css";
+import { columnsOf } from "./columns";
+import { useConditions } from "../data/conditions";
+import { FailureChart } from "../charts/failure_chart";
+import { type Feed, type Snapshot, useFeed } from "../data/feed";
+import { FilterBar } from "./filter_bar";
+import { passes } from "../data/filters";
+import { bestOf, goalOf } from "../data/goal";
+import { Later } from "../charts/frames";
+import { Header } from "./header";
+import { HeatMap } from "../charts/heat_map";
+import { ParallelCard } from "../charts/parallel_card";
+import { Running } from "./running";
+import { Scatter } from "../charts/scatter";
+import { SensitivityCard } from "../charts/sensitivity";
+import { SideBySide } from "../charts/side_by_side";
+import { Tiles } from "./tiles";
+import { TrialsTable } from "./trials_table";
+import { DIMENSIONS, levelsOf, varying } from "../data/values";
+
+export function CampaignPage({ id }: { id: string }) {
+  const feed = useFeed(id);
+  return feed === null ? <LoadingState lines={8} height={36} /> : <Read feed={feed} />;
+}
+
+function Read({ feed }: { feed: Feed }) {
+  const snapshot = useStore(feed.snapshot);
+  const stream = useStore(feed.stream.state);
+  const { campaign, problem } = snapshot;
+  if (campaign === undefined) {
+    return problem ? <ErrorState problem={problem} onRetry={() => feed.refresh()} /> : <LoadingState lines={8} height={36} />;
+  }
+  return (
+    <>
+      <Header campaign={campaign} feed={feed} />
+      {problem && stream === "live" && <ErrorState problem={problem} onRetry={() => feed.refresh()} />}
+      <Whole campaign={campaign} snapshot={snapshot} />
+      <ReconnectingBanner state={stream} />
+    </>
+  );
+}
+
+function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snapshot }) {
+  const { trials, trialsRead, analysis } = snapshot;
+  const filters = useConditions();
+  const said = goalOf(campaign);
+  // Charts are remembered by the goal, so an equal one has to be the same.
+  const goal = useMemo(() => said, [said.label, said.unit, said.smallerIsBetter]);
+  const shown = useMemo(() => trials.filter((trial) => passes(trial, filters)), [trials, filters]);
+  const shownSet = useMemo(() => new Set(shown), [shown]);
+  const names = varying(trials).join();
+  const varied = useMemo(() => names.split(",").filter(Boolean), [names]);
+  const others = Object.keys(DIMENSIONS).filter((name) => !varied.includes(name) && levelsOf(trials, name).length > 1).join();
+  const baseline = campaign.summary.baseline?.objective.value ?? null;
+  const columns = useMemo(
+    () => columnsOf({ campaign: campaign.id, goal, baseline, varied, following: others.split(",").filter(Boolean) }),
+    [campaign.id, goal, baseline, varied, others],
+  );
+  const best = useMemo(() => bestOf(goal, trials), [goal, trials]);
+  if (!trialsRead && trials.length === 0) {
+    return (
+      <>
+        <Tiles campaign={campaign} best={best} />
+        <LoadingState lines={4} height={90} />
+      </>
+    );
+  }
+  return (
+    <>
+      <Tiles campaign={campaign} best={best} />
+      {snapshot.best?.recommendation.setting && (
+        <p data-testid="recommendation">
+          <strong>Recommended:</strong> {snapshot.best.recommendation.setting.plan_key} (<a href={href({ page: "trial", id: campaign.id, number: snapshot.best.recommendation.setting.trial })}>trial {snapshot.best.recommendation.setting.trial}</a>): {snapshot.best.recommendation.reason}
+        </p>
+      )}
+      {trials.length === 0 ? (
+        <EmptyState title="No trial was planned yet">
+          <p class="muted">The first is the baseline, where the campaign names one; charts follow with the first measurement.</p>
+        </EmptyState>
+      ) : (
+        <>
+          <FilterBar trials={trials} shown={shown.length} reading={!trialsRead} filters={filters} goal={goal} />
+          <div class="charts" data-testid="charts">
+            <BestChart campaign={campaign} goal={goal} trials={trials} shown={shownSet} />
+            <HeatMap goal={goal} trials={trials} shown={shown} filters={filters} />
+            <Scatter campaign={campaign} goal={goal} trials={trials} shown={shownSet} />
+          </div>
+          <Later>
+            {() => (
+              <>
+                <div class="two-thirds">
+                  <ParallelCard campaign={campaign.id} goal={goal} varied={varied} trials={trials} filters={filters} />
+                  <SensitivityCard analysis={analysis} />
+                </div>
+                <div class="halves">
+                  <Running campaign={campaign} trials={trials} />
+                  <FailureChart analysis={analysis} />
+                </div>
+                <SideBySide campaign={campaign} />
+              </>
+            )}
+          </Later>
+          <TrialsTable campaign={campaign.id} columns={columns} shown={shown} filters={filters} all={trials.length} bestFirst={goal.smallerIsBetter ? "objective" : "-objective"} />
+        </>
+      )}
+    </>
+  );
+}

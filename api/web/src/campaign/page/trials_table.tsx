@@ -1,0 +1,134 @@
+/** The trials that pass the filters, in the order asked for; a row opens its trial. */
+import type { VNode } from "preact";
+import { useMemo, useRef, useState } from "preact/hooks";
+import type { TrialBrief } from "../../api/types";
+import { setFilters, useFilter } from "../../filters";
+import { count } from "../../format";
+import { go, href } from "../../router";
+import { Button, Card } from "../../ui/basics";
+import { EmptyState } from "../../ui/states";
+import { Head, parseSort, sortText, TableFrame } from "../../ui/table";
+import { clearConditions } from "../data/conditions";
+import type { Column } from "./columns";
+import type { Filters } from "../data/filters";
+import { useGrowing } from "../data/growing";
+import { useRemembered } from "../data/remembered";
+import { inOrder, ROWS } from "../data/rows";
+
+interface TrialsTableProps {
+  campaign: string;
+  columns: readonly Column[];
+  shown: readonly TrialBrief[];
+  filters: Filters;
+  /** Before filtering. */
+  all: number;
+  /** Best first, whichever way the objective counts. */
+  bestFirst: string;
+}
+
+export function TrialsTable({ campaign, columns, shown, filters, all, bestFirst }: TrialsTableProps) {
+  const [asked] = useFilter("sort");
+  const [most, setMost] = useState(ROWS);
+  const [choice, remember] = useRemembered<Readonly<Record<string, boolean>>>("meshtune.columns", {});
+  const sort = parseSort(asked || bestFirst);
+  const order = useMemo(() => inOrder(shown, { column: sort.key, descending: sort.descending }), [shown, sort.key, sort.descending]);
+  const isShown = (column: Column) => choice[column.name] ?? !column.hidden;
+  const visible = useMemo(() => columns.filter(isShown), [columns, choice]);
+  // A sorted or filtered table is looked at from its top; one that trials are added to stays as it is.
+  const look = useMemo(() => ({}), [filters, sort.key, sort.descending]);
+  const [rows, end] = useGrowing<HTMLDivElement>(look, Math.min(most, order.length));
+  const drawn = useRows(order.slice(0, rows), visible);
+  const left = order.length - most;
+  const menu = (
+    <details class="menu">
+      <summary class="button">Columns</summary>
+      <div class="menu-inside">
+        {columns.slice(1).map((column) => (
+          <label key={column.name}>
+            <input type="checkbox" checked={isShown(column)} onChange={() => remember({ ...choice, [column.name]: !isShown(column) })} />
+            {column.title && column.title.length < 24 ? column.title : column.head}
+          </label>
+        ))}
+      </div>
+    </details>
+  );
+  return (
+    <Card title="Trials" testid="trials" class="below" aside={menu}>
+      {order.length === 0 ? (
+        <EmptyState title={all === 0 ? "No trial was planned yet" : "No trial passes the filters"}>
+          {all > 0 && <Button onClick={clearConditions}>Clear all filters</Button>}
+        </EmptyState>
+      ) : (
+        <TableFrame label="Trials" testid="trials-table">
+          <thead>
+            <tr>
+              {visible.map((column) => (
+                <Head
+                  key={column.name}
+                  by={column.name}
+                  sort={sort}
+                  onSort={(next) => setFilters({ sort: sortText(next) })}
+                  numeric={column.numeric}
+                  descendingFirst={column.descendingFirst}
+                  title={column.title ?? ""}
+                >
+                  {column.head}
+                </Head>
+              ))}
+            </tr>
+          </thead>
+          <tbody class="openable" onClick={(event) => open(event, campaign)} onKeyDown={step}>
+            {drawn}
+          </tbody>
+        </TableFrame>
+      )}
+      <div ref={end} />
+      {left > 0 && rows >= most && (
+        <p class="more">
+          <Button onClick={() => setMost(most + ROWS)} data-testid="show-more">
+            Show {count(Math.min(ROWS, left))} more of {count(left)}
+          </Button>
+        </p>
+      )}
+    </Card>
+  );
+}
+
+/** Rows that are kept for a trial and the columns, so that sorting and a live update redraw only what is new. */
+function useRows(trials: readonly TrialBrief[], columns: readonly Column[]): VNode[] {
+  const kept = useRef<{ columns: readonly Column[]; rows: WeakMap<TrialBrief, VNode> } | undefined>(undefined);
+  if (kept.current?.columns !== columns) kept.current = { columns, rows: new WeakMap() };
+  const { rows } = kept.current;
+  return trials.map((trial) => {
+    const before = rows.get(trial);
+    if (before) return before;
+    const row = (
+      <tr key={trial.number} data-trial={trial.number} data-testid={`row-${trial.number}`}>
+        {columns.map((column) => (
+          <td key={column.name} class={column.numeric ? "num" : undefined}>
+            {column.cell(trial)}
+          </td>
+        ))}
+      </tr>
+    );
+    rows.set(trial, row);
+    return row;
+  });
+}
+
+function open(event: MouseEvent, campaign: string): void {
+  const target = event.target as Element;
+  const number = target.closest("tr")?.dataset["trial"];
+  // A link opens by itself, and a selected text is to be copied.
+  if (number === undefined || target.closest("a") || getSelection()?.type === "Range") return;
+  go(href({ page: "trial", id: campaign, number: Number(number) }));
+}
+
+/** Up and down go from row to row. */
+function step(event: KeyboardEvent): void {
+  if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;
+  const row = (event.target as Element).closest("tr");
+  const next = event.key === "ArrowDown" ? row?.nextElementSibling : row?.previousElementSibling;
+  next?.querySelector("a")?.focus();
+  event.preventDefault();
+}

@@ -1,0 +1,67 @@
+"""An answer is computed once for each version, by one of the threads that ask for it, and the cache is bounded."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from meshtune.api.campaign_cache import ENTRY_BYTES, CampaignCache, answer_of
+
+
+@pytest.fixture
+def cache(service):
+    return CampaignCache(service.store)
+
+
+def test_a_value_is_computed_once_for_each_version(cache):
+    made = iter(range(10))
+    found = [cache.get(("a", "x"), version, lambda: next(made) + 1) for version in (1, 1, 2, 2, 1)]
+    assert found == [1, 1, 2, 2, 3]
+
+
+def test_another_campaigns_change_leaves_an_answer_as_it_is(cache, service, create):
+    first, second = create(), create()
+    before = cache.answer(first, "x", lambda: b"1")
+    service.pause(second)
+    assert cache.answer(first, "x", lambda: b"2") is before
+    service.pause(first)
+    assert cache.answer(first, "x", lambda: b"2") == answer_of(b"2")
+
+
+def test_of_threads_that_ask_at_once_one_computes_and_other_questions_pass(cache):
+    gate, runs = threading.Event(), []
+
+    def compute() -> str:
+        runs.append(1)
+        gate.wait(30)
+        return "computed"
+
+    with ThreadPoolExecutor(8) as threads:
+        waiting = [threads.submit(cache.get, "a", 1, compute) for _ in range(7)]
+        assert threads.submit(cache.get, "b", 1, lambda: "other").result(30) == "other"
+        gate.set()
+        assert {each.result(30) for each in waiting} == {"computed"}
+    assert len(runs) == 1
+
+
+def test_what_fails_to_be_computed_is_not_kept(cache):
+    with pytest.raises(ZeroDivisionError):
+        cache.get("a", 1, lambda: 1 // 0)
+    assert cache.get("a", 1, lambda: "computed") == "computed"
+
+
+def test_the_least_recently_used_entries_go_when_it_is_full(service):
+    cache = CampaignCache(service.store, max_bytes=2 * ENTRY_BYTES + 200)
+    for key in "ab":
+        cache.get(key, 1, lambda: b"four")
+    cache.get("a", 1, lambda: b"else")
+    cache.get("c", 1, lambda: b"four")
+    assert [cache.find(key, 1) for key in "abc"] == [b"four", None, b"four"]
+    assert cache.get("d", 1, lambda: bytes(10_000)) == bytes(10_000)
+    assert cache.find("d", 1) is None
+
+
+def test_an_etag_is_of_the_body():
+    one, same, other = answer_of(b"[1]"), answer_of(b"[1]"), answer_of(b"[2]")
+    assert one == same
+    assert one.etag != other.etag

@@ -1,0 +1,152 @@
+"""A gang ends as its programs end, the rank to blame is the one that failed first, and marks find a job's processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from jobs import wait_for
+
+from meshtune.runners.processes.gang import JOB_MARK, exit_text, first_death, kill_marked, log_path
+
+# Runs one gang and tells how it ended: in a process of its own, since pytest catches what forks print.
+HOST = """
+import sys
+from pathlib import Path
+from meshtune.runners.base import JobSpec
+from meshtune.runners.processes.gang import run_gang
+directory, command, processes, source = Path(sys.argv[1]), tuple(sys.argv[2].split()), int(sys.argv[3]), sys.argv[4]
+namespace = {}
+exec(source, namespace)
+limit_s = namespace.get("limit_s", 60)
+spec = JobSpec(
+    name="job", command=command, directory=directory, devices_per_node=processes, time_limit_s=limit_s, env={"X": "1"}
+)
+gang = run_gang(spec, namespace.get("entry"))
+print(gang.result().reason or gang.result().state)
+print(*(code for _, code in sorted(gang.deaths)))
+"""
+
+
+def host(directory: Path, source: str, *, processes: int = 1, command: str = "python -m x a b") -> subprocess.Popen:
+    """A gang that runs the function `entry` in `source`, or else the command."""
+    arguments = [directory, command, str(processes), source]
+    environment = {**os.environ, "MESHTUNE_SECRET": "hush"}
+    return subprocess.Popen(
+        [sys.executable, "-c", HOST, *arguments], stdout=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def gang(directory: Path, source: str, **changes) -> list[str]:
+    """How the gang ended, and the exit codes of those that ended by themselves."""
+    process = host(directory, source, **changes)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    return out.splitlines()
+
+
+def test_forked_ranks_end_as_their_program_would(tmp_path):
+    bodies = ("return 0", "return 3", "sys.exit()", "sys.exit(4)", "sys.exit('no job')", "raise ValueError('as it is')")
+    # None is killed for another's failure: each waits for all.
+    source = f"""
+import os, sys, time
+def entry(arguments):
+    open(f"here-{{os.environ['RANK']}}", "w")
+    while len([name for name in os.listdir() if name.startswith("here")]) < {len(bodies)}:
+        time.sleep(0.01)
+    return [{", ".join(f"f{rank}" for rank in range(len(bodies)))}][int(os.environ["RANK"])]()
+""" + "".join(f"def f{rank}(): {body}\n" for rank, body in enumerate(bodies))
+    reason, codes = gang(tmp_path, source, processes=len(bodies))
+    assert (reason, codes) == ("rank 1 exited with code 3", "0 3 0 4 1 1")
+    said = [log_path(tmp_path, rank).read_text() for rank in range(len(bodies))]
+    assert said[:5] == ["", "", "", "", "no job\n"]
+    assert said[5].endswith("ValueError: as it is\n")
+
+
+def test_a_forked_rank_gets_the_arguments_and_the_environment_of_its_rank(tmp_path):
+    source = """
+import os
+def entry(arguments):
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "X", "MESHTUNE_SECRET")
+    print(arguments, *(os.environ.get(name) for name in names), os.getcwd(), os.getsid(0) == os.getpid())
+    return 0
+"""
+    assert gang(tmp_path, source, processes=2) == ["succeeded", "0 0"]
+    for rank in (0, 1):
+        assert log_path(tmp_path, rank).read_text() == f"['a', 'b'] {rank} 2 {rank} 1 None {tmp_path} True\n"
+
+
+def test_a_command_that_does_not_exist_says_so_in_the_log(tmp_path):
+    assert gang(tmp_path, "", command="/no/such/program") == ["rank 0 exited with code 1", "1"]
+    assert "FileNotFoundError: [Errno 2] No such file or directory" in log_path(tmp_path, 0).read_text()
+
+
+WAITING = """
+import os, time
+def entry(arguments):
+    open(f"here-{os.environ['RANK']}", "w")
+    time.sleep(300)
+"""
+
+
+def test_the_time_limit_ends_a_gang(tmp_path):
+    assert gang(tmp_path, f"limit_s = 0.5{WAITING}", processes=2) == ["ran longer than its time limit of 0.5 s", ""]
+
+
+def test_a_supervisor_that_is_told_to_end_leaves_no_rank(tmp_path):
+    process = host(tmp_path, WAITING, processes=2)
+    wait_for(lambda: len(list(tmp_path.glob("here-*"))) == 2)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("deaths", "blamed"),
+    [
+        ([], None),
+        ([(0, 0), (1, 0)], None),
+        ([(2, 0), (1, 3), (0, 5)], (1, 3)),
+        ([(1, 3), (0, -9), (2, -11)], (0, -9)),
+    ],
+)
+def test_the_rank_to_blame_failed_first_or_was_killed(deaths, blamed):
+    assert first_death(deaths) == blamed
+
+
+def test_an_end_is_told_in_words():
+    assert exit_text(3, 1) == "rank 3 exited with code 1"
+    assert exit_text(0, -9) == "rank 0 was killed by SIGKILL"
+    assert exit_text(0, -63) == "rank 0 was killed by signal 63"
+
+
+def test_a_mark_finds_all_of_one_job_and_nothing_else(tmp_path):
+    jobs = f"{tmp_path}/jobs/"  # of this run alone, whoever else runs this test on this machine
+
+    def start(mark: str, command: str) -> subprocess.Popen:
+        return subprocess.Popen(["sh", "-c", command], env={**os.environ, JOB_MARK: mark}, start_new_session=True)
+
+    # A process that forks on and on, each child in a session of its own, and neighbours with names alike.
+    chain = "f() { setsid sleep 300 & sleep 0.001; }; while :; do f; done"
+    wanted = [start(f"{jobs}a", "sleep 300"), start(f"{jobs}a", chain)]
+    others = [start(mark, "exec sleep 300") for mark in (f"{jobs}a1", jobs, f"x{jobs}a")]
+    try:
+        time.sleep(0.1)
+        kill_marked(f"{jobs}a")
+        assert [process.wait(60) for process in wanted] == [-9, -9]
+        assert [process.poll() for process in others] == [None] * 3
+        for folder in Path("/proc").iterdir():
+            try:
+                marks = (folder / "environ").read_bytes().split(b"\0") if folder.name.isdecimal() else []
+            except OSError:
+                continue
+            assert f"{JOB_MARK}={jobs}a".encode() not in marks
+    finally:
+        for process in (*wanted, *others):
+            process.kill()
+            process.wait()

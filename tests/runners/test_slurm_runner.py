@@ -1,0 +1,253 @@
+"""What the runner makes of answers that no laboratory gives at will: accounting, silence, refusals of the moment.
+
+Programs that say what Slurm 22.05 said stand before the real ones; each notes how it was called.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, SubmitFailed
+from meshtune.runners.batch.script import CLAIM_FILE
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.slurm.runner import SlurmRunner
+from meshtune.runners.slurm.script import SlurmOptions
+
+PARTITION = "PartitionName=main Default=YES MaxNodes=UNLIMITED MaxTime=UNLIMITED Nodes=n[0-3] State=UP"
+DISABLED = "echo Slurm accounting storage is disabled >&2; exit 1"
+FORGOTTEN = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
+SILENT = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
+
+
+class Answers:
+    """Slurm's commands as the test wants them, and a runner that asks them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "bin").mkdir()
+        self.set("scontrol", f"echo '{PARTITION}'")
+        self.set("sbatch", "echo 17")
+        self.set("squeue", "true")
+        self.set("sacct", DISABLED)
+        self.set("scancel", "true")
+        self.set("sinfo", "true")
+        self.runner = self.open()
+
+    def open(self, **options) -> SlurmRunner:
+        chosen = SlurmOptions(call_limit_s=5.0, **options)
+        return SlurmRunner(self.folder / "root", chosen, nodes=9, devices_per_node=2, clock=lambda: 1000.0)
+
+    def set(self, program: str, script: str) -> None:
+        path = self.folder / "bin" / program
+        path.write_text(f'#!/bin/sh\necho {program} "$@" >> {self.folder}/calls\n{script}\n')
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def calls(self, program: str) -> list[str]:
+        lines = (self.folder / "calls").read_text().splitlines()
+        return [line for line in lines if line.split()[0] == program]
+
+    def spec(self, name: str = "job", **changes) -> JobSpec:
+        fields = {
+            "name": name,
+            "command": ("true",),
+            "directory": self.folder / "work" / name,
+            "nodes": 2,
+            "time_limit_s": 60.0,
+        }
+        return JobSpec(**fields | changes)
+
+    def submit(self, **changes) -> str:
+        return self.runner.submit(self.spec(**changes))
+
+    def status(self, id: str):
+        return self.runner.poll([id])[id]
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch) -> Answers:
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    return Answers(tmp_path)
+
+
+def test_all_jobs_are_looked_at_in_one_call_and_ended_ones_not_again(slurm):
+    ids = []
+    for number in range(3):
+        slurm.set("sbatch", f"echo {17 + number}\\;lab")
+        ids.append(slurm.submit(name=f"job{number}"))
+    assert ids == ["17", "18", "19"]
+    slurm.set(
+        "squeue", "printf '17|RUNNING|n[0-1]|1000|N/A|None\\n18|PENDING||N/A|N/A|Priority\\n19|CANCELLED||9|9|x\\n'"
+    )
+    states = [status.state for status in slurm.runner.poll([*ids, "20"]).values()]
+    assert states == [JobState.RUNNING, JobState.QUEUED, JobState.CANCELLED, JobState.LOST]
+    (look,) = slurm.calls("squeue")
+    assert "--jobs=17,18,19 " in look
+    assert slurm.status("19").state is JobState.CANCELLED
+    assert slurm.open().poll(["19"])["19"].state is JobState.CANCELLED
+    assert len(slurm.calls("squeue")) == 1
+
+
+def test_a_job_that_the_controller_forgot_is_as_the_accounting_says(slurm):
+    id = slurm.submit()
+    slurm.set("squeue", FORGOTTEN)
+    slurm.set("sacct", "echo '17|NODE_FAIL|n[2-3]|1000|1010|NodeDown'")
+    slurm.set("sinfo", "printf 'n2|idle\\nn3|down*\\nn3|down*\\n'")
+    status = slurm.status(id)
+    assert (status.state, status.cause, status.failed_nodes) == (JobState.LOST, Cause.NODE_FAULT, ("n3",))
+    assert (status.started_at, status.finished_at) == (1000.0, 1010.0)
+    assert "--nodes=n2,n3" in slurm.calls("sinfo")[0]
+    assert "--jobs=17 " in slurm.calls("sacct")[0]
+
+
+@pytest.mark.parametrize("sacct", [DISABLED, "echo '17|RUNNING|n2|1000|Unknown|None'", "true"])
+def test_a_job_that_nobody_knows_is_lost(sacct, slurm):
+    """Accounting may say RUNNING for ever of a job whose end it missed."""
+    id = slurm.submit()
+    slurm.set("squeue", FORGOTTEN)
+    slurm.set("sacct", sacct)
+    status = slurm.status(id)
+    assert status.state is JobState.LOST
+    assert "does not know this job any more" in status.reason
+    slurm.set("sbatch", "echo 18")
+    other = slurm.submit(name="other")
+    assert slurm.status(other).state is JobState.LOST
+    assert len(slurm.calls("sacct")) == (1 if sacct == DISABLED else 2)
+
+
+@pytest.mark.parametrize(
+    ("program", "answer"),
+    [
+        ("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"),
+        ("squeue", "exit 127"),
+        ("sacct", "echo 'sacct: error: slurm_persist_conn_open_without_init: Connection refused' >&2; exit 1"),
+        ("sinfo", "echo 'slurm_load_partitions: Zero Bytes were transmitted or received' >&2; exit 1"),
+    ],
+)
+def test_silence_says_nothing_about_a_job(program, answer, slurm):
+    id = slurm.submit()
+    slurm.set("squeue", "echo '17|NODE_FAIL|n2|1000|1010|NodeDown'" if program == "sinfo" else FORGOTTEN)
+    slurm.set(program, answer)
+    with pytest.raises(RunnerUnavailable, match=f"^{program}: "):
+        slurm.status(id)
+    slurm.set("squeue", "echo '17|RUNNING|n2|1000|N/A|None'")
+    assert slurm.status(id).state is JobState.RUNNING
+
+
+def test_a_refusal_of_the_moment_may_be_tried_again_and_one_for_good_not(slurm):
+    slurm.set("sbatch", "echo 'sbatch: error: Batch job submission failed: MaxJobCount limit reached' >&2; exit 1")
+    with pytest.raises(SubmitFailed, match=r"^job was refused: .*MaxJobCount limit reached$"):
+        slurm.submit()
+    slurm.set("sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid qos specification' >&2; exit 1")
+    with pytest.raises(InvalidJob, match=r"^job was refused: .*Invalid qos specification$"):
+        slurm.submit()
+    assert slurm.runner.find("job") is None
+    slurm.set("sbatch", "echo 'Your project has 12 hours left'; echo '17;lab'; echo bye")
+    assert slurm.submit() == "17"
+    assert slurm.calls("squeue") == []
+
+
+@pytest.mark.parametrize("answer", [SILENT, "echo 'Submitted, I hope'"])
+def test_a_submission_without_an_answer_is_looked_for_before_it_is_sent_again(answer, slurm):
+    slurm.set("sbatch", answer)
+    slurm.set("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    for _ in range(2):
+        with pytest.raises(RunnerUnavailable):
+            slurm.submit()
+    slurm.set("squeue", "true")
+    with pytest.raises(RunnerUnavailable, match=r"^job may not have been sent: .*(Socket timed out|I hope)"):
+        slurm.submit()
+    assert len(slurm.calls("sbatch")) == 2
+    work = slurm.spec().directory
+    slurm.set("squeue", f"printf '3|/another/folder\\n21|{work}\\n20|{work}\\n'")
+    assert slurm.open().find("job") == "20"
+    assert slurm.submit() == "20"
+    assert len(slurm.calls("sbatch")) == 2
+    assert "--name=job " in slurm.calls("squeue")[-1]
+
+
+@pytest.mark.parametrize("known_by", ["the job itself", "the accounting"])
+def test_a_job_without_an_answer_that_the_controller_has_forgotten_is_found_all_the_same(known_by, slurm):
+    slurm.set("sbatch", SILENT)
+    with pytest.raises(RunnerUnavailable):
+        slurm.submit()
+    if known_by == "the accounting":
+        slurm.runner = slurm.open()
+        slurm.set("sacct", f"echo '29|{slurm.spec().directory}'")
+        assert slurm.submit() == "29"
+        assert "--starttime=1970-01-01T" in slurm.calls("sacct")[-1]
+    else:
+        (slurm.spec().directory / CLAIM_FILE).write_text("23\n")
+        slurm.set("squeue", "exit 1")
+        assert slurm.runner.find("job") == "23"
+
+
+def test_of_two_copies_the_one_that_ran_is_watched_and_both_are_cancelled(slurm):
+    id = slurm.submit()
+    (slurm.spec().directory / CLAIM_FILE).write_text("16\n")
+    slurm.set("squeue", "printf '16|RUNNING|n0|1000|N/A|None\\n17|FAILED|n0|1000|1001|NonZeroExitCode\\n'")
+    assert slurm.status(id).state is JobState.RUNNING
+    slurm.runner.cancel(id)
+    assert slurm.calls("scancel") == ["scancel 17 16"]
+
+
+def test_a_cancellation_that_was_not_heard_is_told(slurm):
+    id = slurm.submit()
+    slurm.set("scancel", "echo 'scancel: error: Kill job error on job id 17: Access/permission denied' >&2; exit 1")
+    with pytest.raises(RunnerUnavailable, match=r"^17 cannot be cancelled: .*permission denied$"):
+        slurm.runner.cancel(id)
+    slurm.set("scancel", "echo 'scancel: error: Kill job error on job id 17: Invalid job id specified' >&2; exit 1")
+    slurm.runner.cancel(id)
+
+
+def test_what_no_partition_can_hold_is_never_sent(slurm):
+    """sbatch would take it, and let it wait for ever."""
+    small = "PartitionName=small Default=NO MaxNodes=UNLIMITED MaxTime=00:10:00 Nodes=n0 State=UP"
+    slurm.set("scontrol", f"printf '{PARTITION}\\n{small}\\n'")
+    with pytest.raises(InvalidJob, match=r"^job needs 5 nodes, but partition main has 4$"):
+        slurm.submit(nodes=5)
+    slurm.runner = slurm.open(partition="small")
+    with pytest.raises(InvalidJob, match=r"^job needs 2 nodes, but partition small has 1$"):
+        slurm.submit(nodes=2)
+    with pytest.raises(InvalidJob, match=r"^job needs 12 min, but partition small allows 10$"):
+        slurm.submit(nodes=1, time_limit_s=600.0)
+    assert slurm.calls("sbatch") == []
+    assert not slurm.spec().directory.exists()
+    slurm.runner = slurm.open(partition="main,small")
+    assert slurm.submit(nodes=4, time_limit_s=600.0) == "17"
+
+
+@pytest.mark.parametrize(
+    ("avoid", "asked"),
+    [(("n1",), "#SBATCH --exclude=n3,n1\n"), (("n1", "n2"), "#SBATCH --exclude=n3\n"), ((), "#SBATCH --exclude=n3\n")],
+)
+def test_nodes_to_avoid_are_asked_for_where_enough_are_left(avoid, asked, slurm):
+    slurm.runner = slurm.open(exclude=("n3",))
+    slurm.submit(avoid=avoid)
+    assert asked in (slurm.spec().directory / "slurm.sh").read_text()
+
+
+def test_a_node_to_avoid_that_slurm_does_not_know_is_left_out(slurm):
+    refusal = "sbatch: error: Batch job submission failed: Invalid node name specified"
+    script = slurm.spec().directory / "slurm.sh"
+    slurm.set("sbatch", f"if grep -q exclude {script}; then echo '{refusal}' >&2; exit 1; fi; echo 17")
+    assert slurm.submit(avoid=("elsewhere",)) == "17"
+    assert len(slurm.calls("sbatch")) == 2
+
+
+def test_commands_see_none_of_our_secrets_nor_of_the_users_habits(slurm, monkeypatch):
+    for name in ("MESHTUNE_TOKEN", "AWS_SECRET_ACCESS_KEY", "SQUEUE_PARTITION", "SBATCH_EXPORT", "SLURM_JOB_ID"):
+        monkeypatch.setenv(name, "hush")
+    monkeypatch.setenv("SLURM_CONF", "/etc/where.conf")
+    for program in ("sbatch", "squeue"):
+        slurm.set(program, f"env > {slurm.folder}/{program}.env; echo 17")
+    slurm.status(slurm.submit())
+    for program in ("sbatch", "squeue"):
+        seen = (slurm.folder / f"{program}.env").read_text()
+        assert "hush" not in seen
+        assert "SLURM_CONF=/etc/where.conf\n" in seen
+    assert "SLURM_TIME_FORMAT" not in (slurm.folder / "sbatch.env").read_text()
+    assert "--export=ALL" in slurm.calls("sbatch")[0]

@@ -1,0 +1,173 @@
+"""Every word of Slurm's has its meaning here, and what its commands print is read as it was printed.
+
+The lines are those of Slurm 22.05.8 (squeue, sinfo, scontrol) and of sacct's manual page.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from meshtune.runners.base import JobState, JobStatus
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.processes.command import Answer
+from meshtune.runners.slurm.vocabulary import (
+    REFUSALS,
+    SILENCES,
+    STATES,
+    Partition,
+    expand_hosts,
+    meaning_of,
+    parse_bad_nodes,
+    parse_jobs,
+    parse_partitions,
+    room_for,
+)
+
+# By state: the words of job_state_string (src/common/slurm_protocol_defs.c, 22.05), and those that
+# slurm.schedmd.com/job_state_codes.html has besides.
+QUEUED = (
+    *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"),
+    *("EXPEDITING", "POWER_UP_NODE"),
+)
+RUNNING = ("RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED", "UPDATE_DB")
+NODE_FAULT = ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL")
+MEANINGS = {
+    **dict.fromkeys(QUEUED, (JobState.QUEUED, None)),
+    **dict.fromkeys(RUNNING, (JobState.RUNNING, None)),
+    **dict.fromkeys(NODE_FAULT, (JobState.LOST, Cause.NODE_FAULT)),
+    "COMPLETED": (JobState.SUCCEEDED, None),
+    "FAILED": (JobState.FAILED, None),
+    "OUT_OF_MEMORY": (JobState.FAILED, Cause.OOM),
+    "TIMEOUT": (JobState.TIMED_OUT, None),
+    "DEADLINE": (JobState.CANCELLED, None),
+    "CANCELLED": (JobState.CANCELLED, None),
+    "PREEMPTED": (JobState.LOST, Cause.PREEMPTION),
+    "REVOKED": (JobState.LOST, None),
+}
+
+
+def test_the_table_holds_every_word():
+    assert sorted(STATES) == sorted(MEANINGS)
+
+
+@pytest.mark.parametrize("word", MEANINGS)
+def test_every_state_has_its_meaning(word):
+    meaning = meaning_of(word)
+    assert (meaning.state, meaning.cause) == MEANINGS[word]
+    assert bool(meaning.reason) or meaning.state not in (JobState.FAILED, JobState.TIMED_OUT, JobState.LOST)
+
+
+def test_an_unknown_word_is_no_end():
+    meaning = meaning_of("HIBERNATING")
+    assert (meaning.state, meaning.reason) == (JobState.RUNNING, "in Slurm's state HIBERNATING")
+
+
+@pytest.mark.parametrize("reason", ["JobLaunchFailure", "NodeDown", "SystemFailure", "FrontEndDown"])
+def test_a_failure_of_a_node_is_not_one_of_the_job(reason):
+    assert meaning_of("FAILED", reason).state is JobState.LOST
+    assert meaning_of("FAILED", "NonZeroExitCode").state is JobState.FAILED
+    assert meaning_of("COMPLETED", reason).state is JobState.SUCCEEDED
+
+
+def test_jobs_are_read_as_squeue_shows_them():
+    text = (
+        "7|COMPLETING|n3|1795306457|NONE|None\n"
+        "8|PENDING||N/A|N/A|Nodes required for job are DOWN, DRAINED or reserved\n"
+        "9|PENDING||1795306999|1795310000|a|reason with bars\n"
+        "4|FAILED|n[0-1],m7|1795306451|1795306452|NonZeroExitCode\n"
+        "slurm_load_jobs error: Zero Bytes were transmitted or received\n"
+        "12_3|RUNNING|n1|1|2|None\n"
+        "\n"
+    )
+    seen = parse_jobs(text)
+    assert list(seen) == ["7", "8", "9", "4"]
+    assert seen["7"] == JobStatus(state=JobState.RUNNING, nodes=("n3",), started_at=1795306457.0)
+    assert seen["8"] == JobStatus(
+        state=JobState.QUEUED,
+        reason="waits in Slurm's queue: Nodes required for job are DOWN, DRAINED or reserved",
+    )
+    assert seen["9"].reason == "waits in Slurm's queue: a|reason with bars"
+    assert (seen["4"].nodes, seen["4"].finished_at) == (("n0", "n1", "m7"), 1795306452.0)
+
+
+def test_jobs_are_read_as_sacct_shows_them():
+    text = (
+        "31|CANCELLED by 1000|None assigned|Unknown|1795306452|None\n32|NODE_FAIL|n1|1795306451|1795306452|NodeDown\n"
+    )
+    seen = parse_jobs(text)
+    assert (seen["31"].state, seen["31"].nodes, seen["31"].started_at) == (JobState.CANCELLED, (), None)
+    assert (seen["32"].state, seen["32"].reason) == (JobState.LOST, "a node failed")
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("", ()),
+        ("(null)", ()),
+        ("None assigned", ()),
+        ("n0", ("n0",)),
+        ("n0,login", ("n0", "login")),
+        ("n[0-2,7]", ("n0", "n1", "n2", "n7")),
+        ("nid[000998-001001]", ("nid000998", "nid000999", "nid001000", "nid001001")),
+        ("a[1-2]b[08-09]-ib,c", ("a1b08-ib", "a1b09-ib", "a2b08-ib", "a2b09-ib", "c")),
+        ("x[3],y-1.example.org", ("x3", "y-1.example.org")),
+    ],
+)
+def test_lists_of_hosts_are_read(text, hosts):
+    assert expand_hosts(text) == hosts
+
+
+def test_nodes_that_are_down_or_silent_are_bad_and_each_is_named_once():
+    text = (
+        "n0|idle\nn1|mixed*\nn1|mixed*\nn2|down\nn3|down*\nn4|draining\nn5|drained\nn6|allocated\nn7|failing\nn8|error\n"
+        "n9|completing\nna|completing*\nnb|unknown\nnc|reserved\nnd|powering_down\nne|rebooted^\nnf|maint\nng|planned\n"
+    )
+    assert parse_bad_nodes(text) == ("n1", "n2", "n3", "n4", "n5", "n7", "n8", "na", "nb", "nd", "ne")
+
+
+PARTITIONS = """\
+PartitionName=main AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL AllocNodes=ALL Default=YES QoS=N/A DefaultTime=NONE \
+MaxNodes=UNLIMITED MaxTime=UNLIMITED MinNodes=0 LLN=NO Nodes=n[0-3] State=UP TotalCPUs=16 TotalNodes=4
+PartitionName=short AllowGroups=ALL Default=NO MaxNodes=2 MaxTime=1-00:30:00 Nodes=n[0-3] State=UP TotalNodes=4
+PartitionName=empty Default=NO MaxNodes=1 MaxTime=UNLIMITED Nodes=(null) State=UP TotalNodes=0
+"""
+
+
+def test_partitions_are_read_and_say_what_they_can_never_run():
+    main, short, empty = parse_partitions(PARTITIONS)
+    nodes = ("n0", "n1", "n2", "n3")
+    assert main == Partition(name="main", nodes=nodes, max_nodes=None, max_minutes=None)
+    assert (short.max_nodes, short.max_minutes, empty.nodes) == (2, 1470, ())
+    assert main.refusal(4, 10**6) is None
+    assert main.refusal(5, 1) == "5 nodes, but partition main has 4"
+    assert short.refusal(2, 1470) is None
+    assert short.refusal(3, 1) == "3 nodes, but partition short allows 2 in one job"
+    assert short.refusal(1, 1471) == "1471 min, but partition short allows 1470"
+    assert room_for([main, short], 2, ("n0", "n1"))
+    assert not room_for([main, short], 3, ("n0", "n1", "n0", "elsewhere"))
+
+
+# As sbatch said it, or as slurm_strerror has it (src/common/slurm_errno.c).
+@pytest.mark.parametrize(
+    ("complaint", "refused", "silent"),
+    [
+        ("sbatch: error: invalid partition specified: nope sbatch: error: Batch job submission failed: Invalid "
+         "partition name specified", True, False),
+        ("sbatch: error: Batch job submission failed: Requested node configuration is not available", True, False),
+        ("sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
+         True, False),
+        ("sbatch: error: Batch job submission failed: User's group not permitted to use this partition", True, False),
+        ("sbatch: unrecognized option '--wibble' Try \"sbatch --help\" for more information", True, False),
+        ("sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's "
+         "size and/or time limits)", False, False),
+        ("sbatch: error: Batch job submission failed: MaxJobCount limit reached", False, False),
+        ("sbatch: error: Batch job submission failed: I/O error writing script/environment to file", False, False),
+        ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
+         False, True),
+        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", False, True),
+        ("slurm_load_jobs error: Zero Bytes were transmitted or received", False, True),
+    ],
+)  # fmt: skip
+def test_refusals_are_told_from_what_may_work_later_and_from_silence(complaint, refused, silent):
+    answer = Answer(1, "", complaint)
+    assert (answer.says(REFUSALS), answer.says(SILENCES)) == (refused, silent)

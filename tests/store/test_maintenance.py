@@ -1,0 +1,230 @@
+"""Copies are whole while others write, upgrades keep away from who is at work, and a check finds what is wrong."""
+
+import os
+import random
+import resource
+import sqlite3
+import threading
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from meshtune.runners.outcome import Verdict
+from meshtune.runners.processes.command import call
+from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.store import Store, StoreError, StoreUnavailable, maintenance
+
+
+@pytest.fixture
+def filled(shared_url, make):
+    """A database with a campaign of three trials: one measured, one failed, one lost and running again."""
+    with Store.open(shared_url) as store:
+        make.running(store, trials=3)
+        for number, verdict in enumerate((Verdict.OK, Verdict.OOM, Verdict.LOST)):
+            store.mark_submitted("c1", number, f"job{number}", now=102.0)
+            store.finish("c1", number, make.outcome(verdict), started_at=103.0, finished_at=104.0, now=105.0)
+        store.plan_attempt("c1", 2, now=106.0)
+        store.mark_submitted("c1", 2, "job3", now=107.0)
+    return shared_url
+
+
+@pytest.fixture
+def file(tmp_path, make) -> Path:
+    """The SQLite file of such a database."""
+    with Store.open(f"sqlite:///{tmp_path}/one.db") as store:
+        make.running(store, trials=2)
+        for number, verdict in enumerate((Verdict.OK, Verdict.OOM)):
+            store.mark_submitted("c1", number, f"job{number}", now=102.0)
+            store.finish("c1", number, make.outcome(verdict), started_at=103.0, finished_at=104.0, now=105.0)
+    return tmp_path / "one.db"
+
+
+def troubles(file: Path) -> list[str]:
+    return list(maintenance.check(f"sqlite:///{file}").troubles)
+
+
+def test_nothing_is_wrong_with_what_the_store_wrote(filled):
+    report = maintenance.check(filled)
+    assert report.troubles == []
+    assert report.rows == {"campaigns": 1, "trials": 3, "attempts": 4, "measurements": 1, "events": 12}
+    assert [(flight.campaign_id, flight.job_name) for flight in report.in_flight] == [("c1", "c1-t0002-a2")]
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("UPDATE attempts SET verdict = NULL WHERE job_name = 'c1-t0000-a1'", "done without a verdict: c1-t0000-a1"),
+        ("UPDATE attempts SET state = 'running' WHERE job_name = 'c1-t0001-a1'", "but are not done: c1-t0001-a1"),
+        ("UPDATE attempts SET finished_at = NULL", "done without an end: c1-t0000-a1, c1-t0001-a1"),
+        ("DELETE FROM measurements", "ok without a measurement: c1-t0000-a1"),
+        ("UPDATE attempts SET verdict = 'oom' WHERE verdict = 'ok'", "a measurement that are not ok: c1-t0000-a1"),
+        ("DELETE FROM steps WHERE NOT warmup", "measurements without steps: c1-t0000-a1"),
+        ("UPDATE trials SET number = 7 WHERE number = 1", "not numbered 0, 1, 2 ...: c1"),
+        ("UPDATE attempts SET number = 2 WHERE job_name = 'c1-t0001-a1'", "not numbered 1, 2, 3 ...: c1"),
+        ("DELETE FROM attempts WHERE job_name = 'c1-t0001-a1'", "without an attempt: c1"),
+        (
+            "INSERT INTO attempts (trial_id, number, job_name, state, reason, log_tail, planned_at)"
+            " SELECT trial_id, 2, 'again', 'planned', '', '', 1.0 FROM attempts WHERE verdict = 'oom'",
+            "their verdict allows it not: c1-t0001-a1",
+        ),
+        ("DELETE FROM events WHERE kind = 'campaign.created'", "nothing tells of: c1"),
+        ("UPDATE sqlite_sequence SET seq = 1 WHERE name = 'events'", "would get the id 2"),
+        ("DELETE FROM campaigns", "refers to a row of campaigns that is not there"),
+    ],
+)
+def test_a_check_tells_what_contradicts_itself(file, statement, told):
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute(statement)
+        connection.commit()
+    assert any(told in trouble for trouble in troubles(file)), troubles(file)
+
+
+def test_a_campaign_that_is_over_has_no_running_job(file, make):
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("UPDATE campaigns SET state = 'completed'")
+        connection.execute("UPDATE attempts SET state = 'running', verdict = NULL WHERE verdict = 'oom'")
+        connection.commit()
+    assert any("over while jobs of theirs run: c1" in trouble for trouble in troubles(file))
+
+
+def test_a_damaged_file_is_told(file):
+    with file.open("r+b") as raw:
+        raw.seek(3 * 4096)
+        raw.write(random.Random(0).randbytes(2 * 4096))
+    try:
+        found = troubles(file)
+    except StoreError as error:
+        found = [str(error)]
+    assert any("damaged" in trouble for trouble in found)
+
+
+def test_an_older_schema_is_told_and_not_touched(file):
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("UPDATE meshtune_version SET version_num = '0003'")
+        connection.commit()
+    with pytest.raises(StoreUnavailable, match="has the schema 0003, and this meshtune knows"):
+        maintenance.check(f"sqlite:///{file}")
+
+
+def test_a_copy_made_while_others_write_is_whole(file, tmp_path, make):
+    over = threading.Event()
+
+    def write() -> None:
+        with Store.open(f"sqlite:///{file}") as store:
+            number = 2
+            while not over.is_set():
+                store.plan_trials("c1", make.choices(1, first=number + 10), Origin.SEARCH, now=1.0)
+                number += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for turn in range(5):
+            target = tmp_path / f"copy{turn}.db"
+            with maintenance.new_file(target, force=False) as partial:
+                maintenance.copy_sqlite(file, partial)
+            assert troubles(target) == []
+    finally:
+        over.set()
+        writer.join()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_copy_is_one_file_that_only_its_owner_reads(file, tmp_path):
+    target = tmp_path / "copy.db"
+    with maintenance.new_file(target, force=False) as partial:
+        maintenance.copy_sqlite(file, partial)
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in tmp_path.glob("*copy*")) == ["copy.db"]
+    with Store.open(f"sqlite:///{target}") as copy, Store.open(f"sqlite:///{file}") as original:
+        assert copy.trials("c1") == original.trials("c1")
+
+
+def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path):
+    target = tmp_path / "there"
+    target.write_text("precious")
+    with pytest.raises(StoreError, match="exists already"), maintenance.new_file(target, force=False):
+        pass
+    assert target.read_text() == "precious"
+    with maintenance.new_file(target, force=True) as partial:
+        partial.write_text("new")
+    assert target.read_text() == "new"
+
+
+@contextmanager
+def small_files(most_bytes: int):
+    """No file of this process may grow above this, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_is_told_and_leaves_nothing_behind(file, tmp_path):
+    folder = tmp_path / "full"
+    folder.mkdir()
+    with (
+        pytest.raises(StoreUnavailable, match="cannot be copied"),
+        maintenance.new_file(folder / "copy.db", force=False) as partial,
+        small_files(16384),
+    ):
+        maintenance.copy_sqlite(file, partial)
+    assert list(folder.iterdir()) == []
+
+
+def test_an_upgrade_says_from_where_to_where(shared_url):
+    first = maintenance.upgrade(shared_url)
+    assert first.before == ""
+    assert first.after >= "0001"
+    assert maintenance.upgrade(shared_url) == maintenance.Upgraded(before=first.after, after=first.after)
+
+
+def test_an_upgrade_keeps_away_from_who_works_on_the_database(shared_url):
+    with Store.open(shared_url) as store:
+        store.leases.renew("host:1:abc", 60.0, serves=True)
+        with pytest.raises(StoreUnavailable, match="is in use by host:1:abc"):
+            maintenance.upgrade(shared_url)
+
+
+def test_an_upgrade_keeps_away_from_a_service_of_an_older_version(file):
+    with (
+        Store.open(f"sqlite:///{file}") as store,
+        store.serving(),
+        pytest.raises(StoreUnavailable, match=f"process {os.getpid()}"),
+    ):
+        maintenance.upgrade(f"sqlite:///{file}")
+
+
+@pytest.mark.postgres
+def test_a_dump_brings_a_postgresql_database_back(server, postgres_url, make, tmp_path):
+    with Store.open(postgres_url) as store:
+        make.running(store, trials=2)
+        trials = store.trials("c1")
+    dump = maintenance.dump_of(postgres_url, tmp_path / "dump")
+    for command in (dump.command, dump.check):
+        answer = call(command, time_limit_s=60, environment={**os.environ, **dump.environment})
+        assert answer.code == 0, answer.complaint
+    url = server.create("brought_back")
+    try:
+        back = ["pg_restore", "--no-owner", f"--dbname={url}", str(tmp_path / "dump")]
+        answer = call(back, time_limit_s=60)
+        assert answer.code == 0, answer.complaint
+        assert maintenance.check(url).troubles == []
+        with Store.open(url) as store:
+            assert store.trials("c1") == trials
+            store.plan_trials("c1", make.choices(1, first=9), Origin.SEARCH, now=1.0)
+    finally:
+        server.drop("brought_back")
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://me:s3cret%40@db:5433/mesh", "postgresql://me@db/mesh?password=s3cret%40"]
+)
+def test_the_password_of_a_dump_is_in_its_environment_alone(url, tmp_path):
+    dump = maintenance.dump_of(url, tmp_path / "dump")
+    assert dump.environment == {"PGPASSWORD": "s3cret@"}
+    assert "s3cret" not in " ".join((*dump.command, *dump.check))
+    assert any("me@db" in word for word in dump.command)

@@ -1,0 +1,180 @@
+"""Campaigns in the database: created, moved from state to state, listed, removed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, Table, delete, insert, or_, select, tuple_, update
+
+from meshtune.tuner.access.quotas import require_room
+from meshtune.tuner.access.tokens import UNLIMITED
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Lesson
+from meshtune.tuner.store.database import Database
+from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, StoreError
+from meshtune.tuner.store.events import add_event
+from meshtune.tuner.store.leases import NOBODY, insert_lease
+from meshtune.tuner.store.rows import campaign_of, campaign_row, lessons_document
+from meshtune.tuner.store.tables import campaigns, metadata
+from meshtune.tuner.store.usage import owner_usage, token_quotas
+
+
+class Campaigns:
+    """The part of `Store` that keeps campaigns."""
+
+    _database: Database
+
+    def create_campaign(self, campaign: Campaign, *, holder: str = NOBODY) -> None:
+        """Keep a new campaign; holder: the process that has it from the start. Raises AlreadyExists for an id that is
+        taken, QuotaExceeded where its owner's token leaves no room for it."""
+        with self._database.writing() as connection:
+            if connection.scalar(select(campaigns.c.id).where(campaigns.c.id == campaign.id)) is not None:
+                raise AlreadyExists(f"campaign {campaign.id} exists already")
+            # Within the transaction that creates the campaign, so that no two take the last place.
+            quotas = token_quotas(connection, campaign.owner)
+            if quotas != UNLIMITED:
+                used = owner_usage(connection, campaign.owner, campaign.created_at)
+                require_room(campaign.owner, quotas, used, campaign.spec.budget)
+            connection.execute(insert(campaigns), campaign_row(campaign))
+            data = {"name": campaign.spec.name, "state": str(campaign.state)}
+            add_event(connection, campaign.id, campaign.created_at, "campaign.created", data)
+            if holder != NOBODY:
+                insert_lease(connection, campaign.id, holder)
+
+    def campaign(self, id: str) -> Campaign:
+        """Raises NotFound."""
+        with self._database.reading() as connection:
+            return read_campaign(connection, id)
+
+    def campaigns(
+        self, *, limit: int, before: str | None = None, states: Collection[CampaignState] | None = None
+    ) -> list[Campaign]:
+        """A page, newest first. before: the last campaign of the page before; NotFound when there is none such."""
+        with self._database.reading() as connection:
+            page = _NEWEST_FIRST.limit(limit)
+            if before is not None:
+                last = _campaign_row(connection, before)
+                page = page.where(tuple_(campaigns.c.created_at, campaigns.c.id) < tuple_(last.created_at, last.id))
+            if states is not None:
+                page = page.where(campaigns.c.state.in_([str(state) for state in states]))
+            return [campaign_of(row) for row in connection.execute(page)]
+
+    def campaigns_on(self, device: str, workload: str, *, limit: int) -> list[Campaign]:
+        """As `readable_campaigns`, of those on this device with this kind of workload."""
+        return self._readable(limit, campaigns.c.device == device, campaigns.c.workload == workload)
+
+    def readable_campaigns(self, *, limit: int) -> list[Campaign]:
+        """The newest campaigns, newest first; among them, one whose spec this meshtune does not read is left out."""
+        return self._readable(limit)
+
+    def move_campaign(self, id: str, to: CampaignState, *, reason: str, now: float) -> Campaign:
+        """The campaign in its new state. Raises NotFound, or IllegalMove by `CampaignState.may_become`."""
+        with self._database.writing() as connection:
+            state = campaign_state(connection, id)
+            if not state.may_become(to):
+                raise IllegalMove(f"campaign {id}", state, to)
+            values = {"state": str(to), "reason": reason, "updated_at": now}
+            if to is CampaignState.RUNNING:
+                values["running_since"] = now
+            _update(connection, id, values)
+            add_event(connection, id, now, f"campaign.{to}", {"state": str(to), "reason": reason})
+            return read_campaign(connection, id)
+
+    def add_elapsed(self, id: str, seconds: float, now: float) -> None:
+        """Add to the time that the campaign was worked on; not worth an event. Raises NotFound."""
+        with self._database.writing() as connection:
+            if not _update(connection, id, {"elapsed_s": campaigns.c.elapsed_s + seconds, "updated_at": now}):
+                raise NotFound(f"there is no campaign {id}")
+
+    def end_search(self, id: str, reason: str, *, chance_left: float | None = None, now: float) -> Campaign:
+        """The campaign with its search ended for this reason; where it has ended already, the first reason stays.
+
+        chance_left: as in `plan_trials`. Raises NotFound, and IllegalMove when the campaign is not RUNNING.
+        """
+        with self._database.writing() as connection:
+            campaign = read_campaign(connection, id)
+            if campaign.search_ended:
+                return campaign
+            require_running(connection, id, f"the search of campaign {id}", "under way", "ended")
+            values = {"search_ended": reason, "updated_at": now}
+            _update(connection, id, values if chance_left is None else {**values, "chance_left": chance_left})
+            campaign = read_campaign(connection, id)
+            add_event(connection, id, now, "search.ended", {"reason": reason, "chance_left": campaign.chance_left})
+            return campaign
+
+    def keep_lessons(self, id: str, lessons: Sequence[Lesson], *, now: float) -> None:
+        """Keep what the campaign's search learns from; the same as before is nothing new. Raises NotFound."""
+        with self._database.writing() as connection:
+            if read_campaign(connection, id).lessons == tuple(lessons):
+                return
+            document = lessons_document(lessons)
+            _update(connection, id, {"lessons": document, "updated_at": now})
+            add_event(connection, id, now, "campaign.learns", {"lessons": document})
+
+    def remove_campaign(self, id: str) -> None:
+        """Forget a campaign with all its trials and events. Raises NotFound, and IllegalMove when it is not over."""
+        with self._database.writing() as connection:
+            state = campaign_state(connection, id)
+            if not state.final:
+                raise IllegalMove(f"campaign {id}", state, "deleted", "only what is over is deleted; cancel it first")
+            # Tables that refer to others come first.
+            for table in reversed(metadata.sorted_tables):
+                rows = _rows_of(table, id)
+                if rows is not None:
+                    connection.execute(delete(table).where(rows))
+
+    def _readable(self, limit: int, *where: ColumnElement[bool]) -> list[Campaign]:
+        found: list[Campaign] = []
+        with self._database.reading() as connection:
+            for row in connection.execute(_NEWEST_FIRST.where(*where).limit(limit)):
+                with suppress(StoreError):
+                    found.append(campaign_of(row))
+        return found
+
+
+_NEWEST_FIRST = select(campaigns).order_by(campaigns.c.created_at.desc(), campaigns.c.id.desc())
+
+
+def read_campaign(connection: Connection, id: str) -> Campaign:
+    """Raises NotFound."""
+    return campaign_of(_campaign_row(connection, id))
+
+
+def campaign_state(connection: Connection, id: str) -> CampaignState:
+    """Raises NotFound."""
+    state = connection.scalar(select(campaigns.c.state).where(campaigns.c.id == id))
+    if state is None:
+        raise NotFound(f"there is no campaign {id}")
+    return CampaignState(state)
+
+
+def require_running(connection: Connection, campaign_id: str, subject: str, state: str, wanted: str) -> None:
+    """Raises IllegalMove where the campaign is not RUNNING. subject: what cannot go from `state` to `wanted` then."""
+    campaign = campaign_state(connection, campaign_id)
+    if campaign is not CampaignState.RUNNING:
+        raise IllegalMove(subject, state, wanted, f"the campaign is {campaign}, not running")
+
+
+def _campaign_row(connection: Connection, id: str) -> Row[Any]:
+    row = connection.execute(select(campaigns).where(campaigns.c.id == id)).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no campaign {id}")
+    return row
+
+
+def _update(connection: Connection, id: str, values: Mapping[str, Any]) -> bool:
+    return connection.execute(update(campaigns).where(campaigns.c.id == id).values(values)).rowcount == 1
+
+
+def _rows_of(table: Table, id: str) -> ColumnElement[bool] | None:
+    """The rows of a table that hang on the campaign by foreign keys, over any number of tables; None for a table of
+    other things."""
+    if table is campaigns:
+        return campaigns.c.id == id
+    ways = []
+    for key in table.foreign_keys:
+        above = _rows_of(key.column.table, id)
+        if above is not None:
+            ways.append(key.parent.in_(select(key.column).where(above)))
+    return or_(*ways) if ways else None
