@@ -105,21 +105,19 @@ def test_a_name_means_what_it_means_in_the_newest_campaign(campaigns):
     assert best_measured(ASKED, campaigns(((0.5, 1.0), {}), ((0.1, 1.0), larger))).sources[0].campaign == "c0"
 
 
-def test_nodes_of_another_kind_under_the_same_name_are_not_these(campaigns):
-    other = {"cluster": {"preset": "local-cpu", "device": {"memory_bytes": 2**35}}}
-    assert best_measured(ASKED, campaigns(((0.5, 1.0), {}), ((0.1, 1.0), other))).sources[0].campaign == "c0"
-
-
-def test_a_cluster_of_the_same_nodes_under_another_name_is_another_one(campaigns):
-    twin = {"cluster": {"preset": "local-cpu", "name": "twin"}}
-    known = campaigns(((0.5, 1.0), {}), ((0.1, 1.0), twin))
-    assert best_measured(ASKED, known).sources[0].campaign == "c0"
-    assert best_measured(replace(ASKED, cluster="twin"), known).sources[0].campaign == "c1"
-
-
-def test_links_that_were_probed_again_make_no_other_cluster(campaigns):
-    probed = {"cluster": {"preset": "local-cpu", "node_link": {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e9}}}
-    assert best_measured(ASKED, campaigns(((0.5, 1.0), {}), ((0.1, 1.0), probed))).sources[0].campaign == "c1"
+@pytest.mark.parametrize(
+    ("changes", "source"),
+    [
+        ({"device": {"memory_bytes": 2**35}}, "c0"),  # other nodes of the same name
+        ({"name": "twin"}, "c0"),
+        ({"node_link": {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e9}}, "c1"),  # the same, probed again
+    ],
+)
+def test_a_cluster_is_known_by_its_name_and_its_devices_but_not_by_its_links(campaigns, changes, source):
+    known = campaigns(((0.5, 1.0), {}), ((0.1, 1.0), {"cluster": {"preset": "local-cpu", **changes}}))
+    assert best_measured(ASKED, known).sources[0].campaign == source
+    if "name" in changes:
+        assert best_measured(replace(ASKED, cluster="twin"), known).sources[0].campaign == "c1"
 
 
 def test_of_several_campaigns_the_fastest_for_sure_is_taken(campaigns):

@@ -16,7 +16,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.search_spaces.space_context import Violation
 from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.prediction.predict import Basis, Outlook, Prediction, foresee, training_of
+from meshtune.tuner.prediction.predict import Basis, Prediction, Predictions, foresee, training_of
 
 PART_WORDS: dict[TimePart, str] = {
     TimePart.COMPUTE: "computation",
@@ -78,7 +78,7 @@ def explain(spec: CampaignSpec, space: Space, plan: Plan, basis: Basis, trial: i
     )
 
 
-def _foresee_one(spec: CampaignSpec, plan: Plan, basis: Basis) -> tuple[Outlook | None, str]:
+def _foresee_one(spec: CampaignSpec, plan: Plan, basis: Basis) -> tuple[Predictions | None, str]:
     """The outlook of one plan; or None and the reason, where its shapes make no sense."""
     if plan.world_size != spec.cluster.devices:
         return None, f"it is for {plan.world_size} devices, and the cluster has {spec.cluster.devices}"

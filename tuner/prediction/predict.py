@@ -109,12 +109,12 @@ class Prediction:
 
     @property
     def score(self) -> float:
-        """Tokens per second times the probability to fit, as in `Outlook`; 0 without a speed."""
+        """Tokens per second times the probability to fit, as in `Predictions`; 0 without a speed."""
         return 0.0 if self.speed is None else self.speed.tokens_per_s.value * self.p_fits
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class Predictions:
     """The predictions for many plans, row by row.
 
     time: None where facts about the cluster are missing. fits: the probability that each plan fits. score: the number
@@ -167,15 +167,15 @@ def training_of(spec: CampaignSpec) -> Training:
     return Training(spec.model, spec.cluster, workload_of(spec).framework)
 
 
-def foresee(training: Training, columns: Columns, calibration: Calibration) -> Outlook:
+def foresee(training: Training, columns: Columns, calibration: Calibration) -> Predictions:
     """The predictions for the plans of some columns; times only where all that they need is known."""
     memory = estimate_memory(training, columns, calibration)
     time = None if missing(training) else estimate_time(training, columns, calibration)
     fits = memory.fits(usable_bytes(training.cluster))
     if time is None:
-        return Outlook(training, columns, memory, time, fits, 1.0 / memory.peak_bytes)
+        return Predictions(training, columns, memory, time, fits, 1.0 / memory.peak_bytes)
     tokens_per_s = Estimates(training, columns, memory, time).tokens_per_s
-    return Outlook(training, columns, memory, time, fits, tokens_per_s * fits)
+    return Predictions(training, columns, memory, time, fits, tokens_per_s * fits)
 
 
 def learn(name: str, spec: CampaignSpec, trials: Sequence[Trial]) -> Basis:

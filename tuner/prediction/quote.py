@@ -18,7 +18,7 @@ from meshtune.search_spaces.physics.unknown_speeds import missing
 from meshtune.search_spaces.space import Counts, Space
 from meshtune.tuner.campaign.space import workload_of
 from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.prediction.predict import Basis, Outlook, Prediction, foresee, training_of
+from meshtune.tuner.prediction.predict import Basis, Prediction, Predictions, foresee, training_of
 
 TOP = 10
 # Seconds that a job takes beside its steps (processes, imports, groups, weights) where no campaign was measured.
@@ -132,7 +132,7 @@ def count_fits(fits: FloatColumn) -> FitCounts:
     )
 
 
-def predict_cost(spec: CampaignSpec, space: Space, outlook: Outlook, basis: Basis) -> CampaignCost:
+def predict_cost(spec: CampaignSpec, space: Space, outlook: Predictions, basis: Basis) -> CampaignCost:
     """The cost of the spec's trials; from a mere start to the time limit each where steps or times are unknown."""
     there = len(space) + (spec.baseline is not None and spec.baseline not in space)
     chosen = min(spec.budget.trials or there, there)
@@ -162,7 +162,7 @@ def predict_cost(spec: CampaignSpec, space: Space, outlook: Outlook, basis: Basi
 
 
 def _with_steps(
-    spec: CampaignSpec, outlook: Outlook, step_s: FloatColumn, counts: StepCounts, trials: int, startup_s: float
+    spec: CampaignSpec, outlook: Predictions, step_s: FloatColumn, counts: StepCounts, trials: int, startup_s: float
 ) -> tuple[tuple[int, int], Range]:
     """The fewest and the most steps of a trial, and its mean seconds."""
     limit_s = spec.trial.time_limit_s

@@ -176,12 +176,6 @@ class Target:
     model: ModelSpec
     cluster: ClusterSpec
 
-    def is_of(self, campaign: Campaign) -> bool:
-        """True when the campaign trained this model on such nodes, and as many of them."""
-        cluster = campaign.spec.cluster
-        there = (cluster.name, cluster.nodes) == (self.cluster.name, self.cluster.nodes)
-        return there and alike(cluster, self.cluster) and campaign.spec.model == self.model
-
 
 @dataclass(frozen=True, slots=True)
 class Advice:
@@ -219,7 +213,11 @@ def best_measured(question: Question, records: CampaignRecords) -> BestKnown | N
     fitting = (
         campaign
         for campaign in records.campaigns
-        if target.is_of(campaign) and question.workload in (None, campaign.spec.workload.kind)
+        if campaign.spec.model == target.model
+        and campaign.spec.cluster.name == target.cluster.name
+        and campaign.spec.cluster.nodes == target.cluster.nodes
+        and alike(campaign.spec.cluster, target.cluster)
+        and question.workload in (None, campaign.spec.workload.kind)
     )
     found = [
         advice
@@ -232,6 +230,12 @@ def best_measured(question: Question, records: CampaignRecords) -> BestKnown | N
         return None
     rivals = [advice for advice in found if _same_ground(advice, found[0])]
     best = max(rivals, key=lambda advice: (advice.choice.confirmed, advice.choice.tokens_per_s.low))
+    reasons = [best.reason]
+    if len(rivals) > 1:
+        reasons.append(f"the surest of {len(rivals)} campaigns")
+    if older := len(found) - len(rivals):
+        campaigns = "an older campaign" if older == 1 else f"{older} older campaigns"
+        reasons.append(f"{campaigns} with another batch, training code or software than the newest left out")
     return best_known(
         question,
         Provenance.MEASURED,
@@ -239,7 +243,7 @@ def best_measured(question: Question, records: CampaignRecords) -> BestKnown | N
         workload=best.campaign.spec.workload.kind,
         tokens_per_s=best.choice.tokens_per_s,
         p_fits=None,
-        reason="; ".join([best.reason, *_passed_over(len(rivals) - 1, len(found) - len(rivals))]),
+        reason="; ".join(reasons),
         sources=(best.source(),),
     )
 
@@ -306,13 +310,3 @@ def _same_ground(advice: Advice, newest: Advice) -> bool:
     batches = [one.choice.trial.plan.global_batch_size for one in (advice, newest)]
     same_batch = own.global_batch_size == other.global_batch_size or batches[0] == batches[1]
     return same_code and same_batch and release_doubt(advice.software, newest.software) < OTHER_RELEASE
-
-
-def _passed_over(worse: int, elsewhere: int) -> list[str]:
-    notes = []
-    if worse:
-        notes.append(f"the surest of {worse + 1} campaigns")
-    if elsewhere:
-        campaigns = "an older campaign" if elsewhere == 1 else f"{elsewhere} older campaigns"
-        notes.append(f"{campaigns} with another batch, training code or software than the newest left out")
-    return notes

@@ -33,7 +33,7 @@ class Finding(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speeds:
+class SpeedChange:
     """Tokens per second and device. now: null where the fresh run has no speed."""
 
     recorded: float
@@ -49,7 +49,7 @@ class Remeasured:
     plan_key: str
     verdict: Verdict
     reason: str
-    tokens_per_s_per_device: Speeds
+    tokens_per_s_per_device: SpeedChange
     change: Estimate | None
     software_changes: Mapping[str, tuple[str, str]]
 
@@ -129,7 +129,7 @@ def _remeasured(entry: Ranked, outcome: Outcome, variance: RunVariance | None) -
         plan_key=entry.trial.plan.key,
         verdict=outcome.verdict,
         reason=outcome.reason,
-        tokens_per_s_per_device=Speeds(
+        tokens_per_s_per_device=SpeedChange(
             recorded=before.tokens_per_s_per_device, now=None if now is None else now.tokens_per_s_per_device
         ),
         change=None if now is None else _gain(now, before, variance),
