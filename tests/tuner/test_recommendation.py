@@ -12,7 +12,7 @@ from meshtune.runners.measuring.step_breakdown import Profile
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.interval import Estimate
-from meshtune.tuner.campaign.spec import Objective
+from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.results.export import (
     NothingToExport,

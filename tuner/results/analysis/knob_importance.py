@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import log
 from typing import TYPE_CHECKING, Any
 
+from meshtune.runners.extras import MissingExtra, require_extra
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.search.library.encoding import CATEGORIES
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 METHOD = "fANOVA"
 # One forest for one set of trials, so that a page that is loaded again shows the same.
 SEED = 0
-# With 8, drawn evenly, fANOVA named the knob that matters most in 6 of 10 cases (docs/analysis.md).
+# With 8, drawn evenly, fANOVA named the knob that matters most in 6 of 10 cases (docs/explanation/analysis.md).
 MIN_PLANS = 8
 
 
@@ -59,7 +60,10 @@ def sensitivity(space: Space, measured: Mapping[Plan, float]) -> Sensitivity:
     if len(set(measured.values())) == 1:
         return Sensitivity(plans=plans, nothing="all measured plans are equally fast")
     points = [{name: getattr(plan, name) for name in knobs} for plan in measured]
-    shares = importances(points, [log(speed) for speed in measured.values()])
+    try:
+        shares = importances(points, [log(speed) for speed in measured.values()])
+    except MissingExtra as missing:
+        return Sensitivity(plans=plans, nothing=str(missing))
     return Sensitivity(plans=plans, importances=tuple(Importance(name, share) for name, share in shares.items()))
 
 
@@ -67,7 +71,9 @@ def importances(points: Sequence[Mapping[str, Any]], values: Sequence[float]) ->
     """The share of each knob, the largest first, without what knobs do together; they add up to 1.
 
     points: the knobs of each plan, each with at least two values. values: one per point and not all equal.
+    Raises MissingExtra.
     """
+    require_extra("optuna", "the importance of knobs")
     from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 
     found = get_param_importances(study_of(points, values), evaluator=FanovaImportanceEvaluator(seed=SEED))
