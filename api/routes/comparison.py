@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query
 from meshtune.api.dependencies import ID_PATTERN, ONE_SPACE, ServiceHandle
 from meshtune.api.openapi import problems
 from meshtune.api.requests.access import reads
+from meshtune.api.schemas.trials import view_of
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.spec import Objective
@@ -65,7 +66,9 @@ def compare_campaigns(
 
 def _compared_view(one: Compared) -> ComparedView:
     spec = one.campaign.spec
-    return ComparedView(
+    return view_of(
+        ComparedView,
+        one,
         id=one.campaign.id,
         name=spec.name,
         state=one.campaign.state,
@@ -73,7 +76,4 @@ def _compared_view(one: Compared) -> ComparedView:
         devices=spec.cluster.devices,
         model=spec.model.name,
         cluster=spec.cluster.name,
-        best=one.best,
-        efficiency=one.efficiency,
-        projected=one.projected,
     )
