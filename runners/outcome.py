@@ -17,17 +17,17 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
 from math import inf, isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.json_files import read_json_value
 from meshtune.runners.measuring.median_interval import Interval, median_interval
 from meshtune.runners.measuring.step_breakdown import Profile
 from meshtune.search_spaces.checks import Checks, InvalidValue
+from meshtune.search_spaces.compat import StrEnum
 
 RESULT_FILE = "result.json"
 RESULT_VERSION = 1
@@ -282,7 +282,7 @@ def parse_result(text: str) -> Outcome:
     if version != RESULT_VERSION:
         raise ResultMalformed(f"version: {version!r}, but this meshtune reads version {RESULT_VERSION}")
     try:
-        outcome = read_value(Outcome, document)
+        outcome = read_json_value(Outcome, document)
     except InvalidValue as error:
         raise ResultMalformed(str(error)) from None
     for name, measured in (("measurement", outcome.measurement), ("partial", outcome.partial)):
