@@ -124,11 +124,11 @@ class Measurement:
         known = bool(self.step_times_s) or self.stored_summary is not None
         checks.require(known, "step_times_s", "must name at least one step")
         for name in ("step_times_s", "warmup_times_s"):
-            wrong = [seconds for seconds in getattr(self, name) if not 0 < seconds < inf]
-            checks.require(not wrong, name, f"must be positive seconds, not {_some(wrong)}")
+            if wrong := [seconds for seconds in getattr(self, name) if not 0 < seconds < inf]:
+                checks.require(False, name, f"must be positive seconds, not {_some(wrong)}")
         for name in ("peak_memory_bytes", "peak_held_bytes"):
-            wrong = [peak for peak in getattr(self, name) if peak < 0]
-            checks.require(not wrong, name, f"must be at least 0, not {_some(wrong)}")
+            if wrong := [peak for peak in getattr(self, name) if peak < 0]:
+                checks.require(False, name, f"must be at least 0, not {_some(wrong)}")
         for name in ("model_flops_per_token", "peak_flops_per_device"):
             flops = getattr(self, name)
             checks.require(flops is None or 0 < flops < inf, name, f"must be positive and finite, not {flops}")

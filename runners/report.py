@@ -9,7 +9,7 @@
             break
     reporter.done(peak_memory_bytes=[torch.cuda.max_memory_allocated()])
 
-Every rank may call it; rank 0 writes `result.json` (docs/result.md). Outside of a meshtune job nothing is written.
+Every rank may call it; rank 0 writes `result.json` (docs/reference/result.md), outside of a meshtune job nobody does.
 Where the service gave its address, the result is sent there too: then no shared disk has to carry it.
 """
 

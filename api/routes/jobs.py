@@ -12,15 +12,13 @@ from meshtune.api.dependencies import CampaignId, ServiceHandle, TrialNumber
 from meshtune.api.errors import InvalidQuery, Unanswerable
 from meshtune.api.openapi import problems
 from meshtune.api.requests.access import reads
-from meshtune.runners.registry import SCRIPTS
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.space import workload_of
-from meshtune.tuner.results.export import FORMATS, SCRIPT_FILES, choose, export_files, job_of, job_script
+from meshtune.tuner.results.export import FORMATS, Export, choose, export_files, export_of
 from meshtune.tuner.results.ranking import Ranked
-from meshtune.tuner.results.start_command import start_line
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.specs.read import InvalidSpec, parse_options
+from meshtune.tuner.specs.document import InvalidSpec, parse_options
 
 router = APIRouter(prefix="/v1", responses=problems(404, 409, 422, 503), tags=["jobs"], dependencies=[reads])
 Format = Annotated[str, Path(pattern=f"^({'|'.join(FORMATS)})$", examples=["slurm"])]
@@ -65,20 +63,19 @@ def get_job(campaign_id: CampaignId, number: TrialNumber, service: ServiceHandle
     """The job of a trial's last attempt, as its runner got or will get it, but for the limit that racing set."""
     campaign, trial = service.store.campaign(campaign_id), service.store.trial(campaign_id, number)
     spec = campaign.spec
-    kind = spec.runner.kind
+    script = FORMATS.get(spec.runner.kind)
     try:
         job = service.job(campaign, trial.plan, trial.last.job_name, workload_of(spec))
         job = replace(job, avoid=trial.last.avoid)
-        # What the runner of this kind writes beside the job's own files, its script among them.
-        sent = job_script(spec, kind, job, {}) if kind in SCRIPTS else {}
+        files = script.render(Export(spec=spec, plan=trial.plan, job=job)) if script else job.files
     except InvalidValue as error:  # a file that the spec names is gone
         raise Unanswerable(str(error)) from None
     return JobView(
         name=job.name,
         command=job.command,
         directory=str(job.directory),
-        script=sent.get(SCRIPT_FILES.get(kind, "")),
-        files={**job.files, **sent},
+        script=files[script.script] if script else None,
+        files=files,
     )
 
 
@@ -117,17 +114,16 @@ def _export(service: Service, campaign_id: str, selector: str, format: str, opti
 
 
 def _exported(service: Service, campaign: Campaign, entry: Ranked, format: str, options: dict[str, Any]) -> ExportView:
-    spec, trial = campaign.spec, entry.trial
-    directory = service.home.export(trial.last.job_name).resolve()
-    files = export_files(campaign, entry, directory, format, options)
-    job = job_of(spec, trial.plan, trial.last.job_name, directory)
-    of_workload = spec.workload.options if spec.workload.kind == format else {}
+    directory = service.home.export(entry.trial.last.job_name).resolve()
+    export = export_of(campaign, entry, directory, options)
+    files = export_files(export, format)
+    command = FORMATS[format].command
     return ExportView(
         format=format,
-        trial=trial.number,
+        trial=entry.trial.number,
         directory=str(directory),
         files=files,
-        command=start_line(format, spec.cluster, files, job, {**of_workload, **options}),
+        command=command(export, files) if command else None,
     )
 
 

@@ -319,7 +319,7 @@ def test_the_brief_is_read_by_whoever_copied_the_helper(tmp_path):
 
 
 def test_the_page_tells_every_option_placeholder_and_pattern():
-    page = (Path(__file__).parents[2] / "docs" / "workloads.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "workloads.md").read_text(encoding="utf-8")
     options = [field.name for field in fields(CommandOptions)]
     assert [name for name in (*options, *NAMES) if f"`{name}`" not in page] == []
     assert [name for name in PLACEHOLDERS if f"{{{name}}}" not in page] == []

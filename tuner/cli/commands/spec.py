@@ -1,0 +1,185 @@
+"""The commands that read, write and judge a spec: `spaces`, `import`, `estimate` and `project`. They start nothing and
+store nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from meshtune.runners.dialects.base import CannotRead
+from meshtune.search_spaces.checks import did_you_mean
+from meshtune.search_spaces.presets import cluster_presets
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.cli.common import (
+    DEFAULT_HOME,
+    DatabaseOption,
+    HomeOption,
+    JsonOption,
+    Refused,
+    SpecFile,
+    console,
+    errors,
+    find_campaign,
+    open_service,
+    plan_fields,
+    print_json,
+    print_page,
+    read_spec_file,
+)
+from meshtune.tuner.cli.render import display
+from meshtune.tuner.cli.render.quote import explanation_page, quote_page
+from meshtune.tuner.cli.render.scaling import projection_page
+from meshtune.tuner.prediction.exact_memory import estimate_exactly
+from meshtune.tuner.prediction.explain_plan import explain
+from meshtune.tuner.prediction.predict import Basis, check_same, learn
+from meshtune.tuner.prediction.quote import make_quote
+from meshtune.tuner.prediction.scaling import make_projection, node_counts
+from meshtune.tuner.specs.import_script import import_notes, missing, parse_script, render_spec, spec_document
+
+CalibrateOption = Annotated[
+    str, typer.Option("--calibrate", help="Learn from what this campaign measured: an id, or `last`.")
+]
+# What names a spec, where a campaign may stand as well.
+SPEC_SUFFIXES = (".yaml", ".yml", ".json")
+# The dialects of files by their suffix; any other file is a launch script.
+_FORMATS = {".toml": "torchtitan", ".json": "deepspeed"}
+_SCRIPT = "megatron"
+
+
+def spaces(
+    spec: SpecFile,
+    why: Annotated[str, typer.Option(help="Explain one plan, such as tp=4,pp=2,zero_stage=1.")] = "",
+    plans: Annotated[bool, typer.Option("--list", help="List every legal plan.")] = False,
+) -> None:
+    """Show the space of a spec: how many plans are legal, what rejects the others, why a plan is not legal."""
+    _, _, space = read_spec_file(spec, None)
+    if why:
+        plan = space.complete(**plan_fields(why))
+        broken = space.explain(plan)
+        console.print(f"{plan.key}: {'illegal' if broken else 'legal'}", soft_wrap=True)
+        for violation in broken:
+            console.print(f"  {violation.constraint}: {violation.message}; {violation.reason}", soft_wrap=True)
+        return
+    console.print(display.space_text(space), soft_wrap=True)
+    console.print(display.space_table(space))
+    if plans:
+        for plan in space:
+            console.print(plan.key, soft_wrap=True)
+
+
+def import_(
+    script: Annotated[Path, typer.Argument(help="Launch script or configuration.", show_default=False)],
+    format_: Annotated[
+        str, typer.Option("--format", help="`megatron`, `deepspeed` or `torchtitan`; default: by the file's name.")
+    ] = "",
+    cluster: Annotated[str, typer.Option(help="A cluster preset; nodes as the script says.")] = "",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the spec there; default: print.")] = None,
+) -> None:
+    """Make a campaign spec of a launch script: its setting is the baseline, its other arguments stay as they are."""
+    if cluster and cluster not in cluster_presets():
+        raise Refused(f"--cluster: no cluster preset is called {cluster!r}; {did_you_mean(cluster, cluster_presets())}")
+    kind = format_ or _FORMATS.get(script.suffix, _SCRIPT)
+    try:
+        imported = parse_script(kind, script.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise Refused(f"{script}: is not a text file in UTF-8") from None
+    except CannotRead as error:
+        raise Refused(f"{script}: cannot be read as {kind}: {error}") from None
+    document = spec_document(imported, name=script.stem, cluster=cluster, here=Path.cwd())
+    text = render_spec(document, script.name, import_notes(imported, cluster))
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        output.write_text(text, encoding="utf-8")
+        console.print(f"wrote {output}", soft_wrap=True)
+    if gaps := missing(document):
+        errors.print(f"fill in before use: {', '.join(gaps)}", style="yellow", soft_wrap=True)
+
+
+def estimate(
+    spec: SpecFile,
+    exact: Annotated[bool, typer.Option("--exact", help="Run the trainer on tensors without memory.")] = False,
+    plan: Annotated[str, typer.Option(help="Why not this plan, such as tp=8,pp=4,zero_stage=1.")] = "",
+    rank: Annotated[
+        list[int] | None, typer.Option(min=0, help="With --exact: a rank; default: one per kind of stage.")
+    ] = None,
+    calibrate: CalibrateOption = "",
+    as_json: JsonOption = False,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+) -> None:
+    """Predict what a campaign will meet: plans that fit, the best of them, its cost; or why not one plan.
+
+    With --exact: the peak memory per pipeline stage of one plan (default: the baseline), in seconds to minutes.
+    """
+    _, campaign_spec, space = read_spec_file(spec, None)
+    chosen = space.complete(**plan_fields(plan)) if plan else None
+    if exact and calibrate:
+        raise Refused("--calibrate goes with predictions, and --exact predicts nothing")
+    if rank and not exact:
+        raise Refused("--rank goes with --exact")
+    if exact:
+        found = estimate_exactly(campaign_spec, chosen, rank or [])
+        if as_json:
+            print_json(found.document())
+        else:
+            print_page([found.table(), Text(found.verdict())])
+        return
+    basis = _learn_from(calibrate, campaign_spec, home, db) if calibrate else Basis()
+    if chosen is not None:
+        explanation = explain(campaign_spec, space, chosen, basis)
+        document, page = explanation.document(), explanation_page(explanation)
+    else:
+        quote = make_quote(campaign_spec, space, basis)
+        document, page = quote.document(), quote_page(quote)
+    if as_json:
+        print_json(document)
+    else:
+        print_page(page)
+
+
+def project(
+    source: Annotated[str, typer.Argument(metavar="CAMPAIGN|SPEC", help="A campaign to learn from, or a spec file.")],
+    nodes: Annotated[str, typer.Option(help="Node counts, such as 1,2,4; default: the spec's, doubled 5 times.")] = "",
+    wall: Annotated[float, typer.Option(min=0.01, max=1, help="The least efficiency that still pays.")] = 0.8,
+    tokens: Annotated[float | None, typer.Option(help="Days and device-hours to train on so many.")] = None,
+    as_json: JsonOption = False,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+) -> None:
+    """Predict the best plan, time, MFU and efficiency at other node counts, and where scaling ends."""
+    if tokens is not None and not 0 < tokens < float("inf"):
+        raise Refused(f"--tokens: must be positive, not {tokens:g}")
+    trials: Sequence[Trial] = ()
+    if source.endswith(SPEC_SUFFIXES):
+        _, spec, _ = read_spec_file(Path(source), None)
+        basis = Basis()
+    else:
+        campaign, trials = _recorded(source, home, db)
+        spec = campaign.spec
+        basis = learn(campaign.label, spec, trials)
+    counts = node_counts(nodes, spec.cluster.nodes)
+    found = make_projection(spec, basis, counts, least_efficiency=wall, tokens=tokens, trials=trials)
+    if as_json:
+        print_json(found.document())
+    else:
+        print_page(projection_page(found))
+
+
+def _learn_from(campaign_id: str, spec: CampaignSpec, home: Path, db: str) -> Basis:
+    campaign, trials = _recorded(campaign_id, home, db)
+    check_same(campaign.spec, spec)
+    return learn(campaign.label, campaign.spec, trials)
+
+
+def _recorded(campaign_id: str, home: Path, db: str) -> tuple[Campaign, list[Trial]]:
+    with open_service(home, db) as service:
+        campaign = find_campaign(service, campaign_id)
+        return campaign, service.store.trials(campaign.id)
