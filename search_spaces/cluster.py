@@ -15,7 +15,7 @@ from meshtune.search_spaces.compat import StrEnum
 
 
 class DeviceKind(StrEnum):
-    """What PyTorch calls the device; ROCm devices are `cuda` there as well. Intel's `xpu` runs nowhere here yet."""
+    """PyTorch's name of the device; ROCm devices are `cuda` there as well. Intel's `xpu` runs nowhere here yet."""
 
     CPU = "cpu"
     CUDA = "cuda"

@@ -14,7 +14,7 @@ from meshtune.search_spaces.compat import StrEnum
 
 
 class Recompute(StrEnum):
-    """Which activations the backward pass computes again instead of keeping (Korthikanti et al. 2022)."""
+    """Activations that the backward pass computes again instead of keeping them (Korthikanti et al. 2022)."""
 
     NONE = "none"
     SELECTIVE = "selective"
@@ -45,7 +45,7 @@ class Schedule(StrEnum):
 
 
 class ContextParallel(StrEnum):
-    """How attention sees the whole sequence when each rank holds a slice of it.
+    """The way in which attention sees the whole sequence when each rank holds a slice of it.
 
     all_gather: of keys and values (Dubey et al. 2024); ulysses: all-to-all, heads for sequence (Jacobs et al. 2023);
     ring: keys and values pass from rank to rank (Liu et al. 2023).
@@ -57,7 +57,7 @@ class ContextParallel(StrEnum):
 
 
 def _axis(key: str, label: str, description: str, *, always_in_key: bool = False, **limits: int) -> dict[str, Any]:
-    """What `Axis` says of a field beside its name, type and default."""
+    """The metadata of a field, as `Axis` has them."""
     return {"key": key, "label": label, "description": description, "always_in_key": always_in_key, **limits}
 
 

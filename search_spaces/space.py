@@ -81,7 +81,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many combinations the bounds span, how many are legal, and how many each rule rejects (they overlap)."""
+    """Numbers of combinations: within the bounds, legal, and rejected by each rule (these overlap)."""
 
     combinations: int
     legal: int
@@ -246,7 +246,7 @@ def _plan(row: dict[str, int]) -> Plan:
 
 
 def _rules(context: SpaceContext) -> tuple[Constraint, ...]:
-    """What every plan must keep, and what this training code demands besides."""
+    """The rules for every plan, and those of this training code."""
     return CONSTRAINTS + context.capabilities.rules
 
 

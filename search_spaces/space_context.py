@@ -1,4 +1,4 @@
-"""What a Plan is judged against, and what a rule about Plans is: the vocabulary of `search_spaces.constraints`."""
+"""The context in which a Plan is legal or not, and the types of rules about Plans."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What the training code of a workload can run. The default is plain data, tensor and pipeline parallelism.
+    """The abilities of a workload's training code; by default plain data, tensor and pipeline parallelism.
 
     contexts: the kinds of context parallelism, none when empty. choice_of_sequence_parallel: it can be turned off.
     rules: what it demands of a plan beyond all these; they stand beside `search_spaces.constraints`.
@@ -35,7 +35,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceContext:
-    """What a Plan is judged against. global_batch_size None: any."""
+    """The context of a space: a Plan is legal for it or not. global_batch_size None: any."""
 
     model: ModelSpec
     cluster: ClusterSpec

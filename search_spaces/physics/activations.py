@@ -1,4 +1,4 @@
-"""What one layer's forward pass keeps for its backward pass, in bytes, plan by plan.
+"""Activations: bytes that one layer's forward pass keeps for its backward pass, plan by plan.
 
 Counted tensor by tensor as in Korthikanti et al. 2022, section 4.1. A value lies in one of three places: inside of the
 blocks (heads and feed-forward, cut by tp), between them (cut by tp under sequence parallelism, else whole on every
@@ -23,8 +23,9 @@ INDEX_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class LayerBytes:
-    """Of one layer and micro-batch. kept: until its backward pass, averaged over the layers of a recompute interval.
-    again: what a recomputed layer computes again. gradients: what the backward pass of a layer holds beside it.
+    """Bytes of one layer and micro-batch.
+
+    kept: until its backward pass, averaged over the layers of a recompute interval. again: what a recomputed layer computes again. gradients: what the backward pass of a layer holds beside it.
     products: results of its matrix products. between: one hidden state between the layers, as it lies on a rank.
     """
 

@@ -1,4 +1,4 @@
-"""What was learnt about a cluster: the constants of the physics, how sure they are, and the noise around them."""
+"""Calibration of a cluster: the constants of the physics, their uncertainty, and the noise around the formulas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PRIOR_MEMORY_LOG_SD = 0.12
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What became of plans, row by row: seconds per step and bytes at the fullest rank, NaN where nothing was measured.
+    """Outcomes of plans, row by row: seconds per step and bytes at the fullest rank, NaN where nothing was measured.
 
     oom: the plan did not fit, so its peak lies above the device's memory (a censored observation). Raises InvalidValue.
     """
@@ -51,7 +51,7 @@ class Calibration:
     ooms: int = 0
 
     def log_sd(self, name: str) -> float:
-        """How far the logarithm of one constant may be off."""
+        """The standard deviation of the logarithm of one constant."""
         return float(np.sqrt(self.covariance[CONSTANTS.index(name), CONSTANTS.index(name)]))
 
 

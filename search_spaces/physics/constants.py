@@ -1,7 +1,7 @@
-"""The constants of the physics: what a data sheet does not say. Each has a default, and how far it may be from it.
+"""The constants of the physics: numbers that no data sheet has, each with a default and a prior uncertainty.
 
 All are positive, and calibration moves their logarithms: a prior is a log-normal with the default as its median. How
-the defaults were found is told in docs/explanation/physics.md; they hold for no cluster in particular.
+the defaults were found is in docs/explanation/physics.md; they hold for no cluster in particular.
 """
 
 from __future__ import annotations
@@ -25,37 +25,39 @@ def _memory(default: float, log_sd: float) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """Time. matmul_efficiency: of the sustained FLOP/s, reached in training. attention_efficiency: of the peak, by
-    fused attention. narrow_rows: a product whose sides are a and b takes 1 + narrow_rows (1/a + 1/b) times as long.
-    memory_efficiency: of the memory's bandwidth, by everything that is no matrix product. launch_factor: on the
-    framework's own time to launch a layer. node_efficiency, network_efficiency: of the links' bandwidth.
-    collective_overhead_s: of each collective, beside its latency. congestion: the network's bandwidth is divided by
-    1 + congestion log2(nodes of the group). network_latency_factor: on the latency between nodes. send_overhead_s: of
-    each transfer between stages. exposed_reduction: share of an overlapped collective that still lengthens the step.
-    step_overhead_s: once per step.
+    """Each declared with its default and the standard deviation of its logarithm."""
 
-    Memory. memory_factor: on everything. memory_offset_bytes: workspaces and small tensors that no formula counts.
-    activation_factor: on activations and logits, for what the allocator rounds up and cannot use again. late_buffers:
-    how many gathered hidden states wait for a stream at once, where the framework has such
-    (`search_spaces.physics.memory`).
-    """
-
+    # Share of the sustained FLOP/s that training reaches, and of the peak that fused attention reaches.
     matmul_efficiency: float = _time(0.92, 0.1)
     attention_efficiency: float = _time(0.35, 0.2)
+    # A product with sides a and b takes 1 + narrow_rows (1/a + 1/b) times as long.
     narrow_rows: float = _time(50.0, 0.5)
+    # Share of the memory's bandwidth that everything but matrix products reaches.
     memory_efficiency: float = _time(0.8, 0.2)
+    # Factor on the framework's time to launch a layer.
     launch_factor: float = _time(1.0, 0.25)
+    # Share of the links' bandwidth.
     node_efficiency: float = _time(0.7, 0.25)
     network_efficiency: float = _time(0.6, 0.35)
+    # Seconds of each collective beside its latency.
     collective_overhead_s: float = _time(5e-05, 0.5)
+    # The network's bandwidth is divided by 1 + congestion log2(nodes of the group).
     congestion: float = _time(0.15, 0.5)
+    # Factor on the latency between nodes.
     network_latency_factor: float = _time(2.0, 0.5)
+    # Seconds of each transfer between stages beside its latency.
     send_overhead_s: float = _time(0.0005, 0.9)
+    # Share of an overlapped collective that still lengthens the step.
     exposed_reduction: float = _time(0.4, 0.35)
+    # Seconds once per step.
     step_overhead_s: float = _time(0.012, 0.7)
+    # Factor on all memory.
     memory_factor: float = _memory(1.0, 0.05)
+    # Workspaces and small tensors that no formula counts.
     memory_offset_bytes: float = _memory(3e8, 0.4)
+    # Factor on activations and logits: what the allocator rounds up and cannot use again.
     activation_factor: float = _memory(1.1, 0.06)
+    # Gathered hidden states that wait for a stream at once, where the framework has such.
     late_buffers: float = _memory(35.0, 0.3)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What plans should cost: expected memory and step time by part, and how sure they are, for whole columns at once."""
+"""Expected memory and step time of plans, by part and with uncertainty, for whole columns at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plans should cost: values by part, as columns, for the most loaded rank, with how sure they are.
+"""Estimates of plans: values by part, as columns, for the most loaded rank, with their uncertainty.
 
 `search_spaces.physics.estimate.estimate` makes them; the formulas live in `memory` and `timing`.
 """
@@ -25,7 +25,7 @@ USABLE_SHARE = {DeviceKind.CUDA: 0.9, DeviceKind.CPU: 1.0}
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What is estimated, the plan aside: one model, trained by one code on one cluster."""
+    """The subject of an estimate beside the plan: one model, trained by one code on one cluster."""
 
     model: ModelSpec
     cluster: ClusterSpec
@@ -33,7 +33,7 @@ class Training:
 
 
 class MemoryPart(StrEnum):
-    """What a rank's memory holds at its fullest moment.
+    """Parts of a rank's memory at its fullest moment.
 
     ACTIVATIONS: kept for the backward passes of all micro-batches in flight, with the working set of the layer at hand.
     LOGITS: of the last stage's loss. GATHERED: ZeRO-3's whole weights of the units at hand, and reductions' buffers.
@@ -50,7 +50,7 @@ class MemoryPart(StrEnum):
 
 
 class TimePart(StrEnum):
-    """Where a step's time goes; what runs beside computation without lengthening it is in none.
+    """Parts of a step's time; work beside computation that does not lengthen the step is in none.
 
     COMPUTE: forward and backward passes. RECOMPUTE: activations computed again. TP, CP, EP: collectives in the layers.
     SEND_RECEIVE: between stages. BUBBLE: stages idle while the pipeline fills and drains. DP: gradients' reduction and
@@ -119,7 +119,7 @@ class Estimates:
 
     @property
     def tokens_per_s(self) -> FloatColumn:
-        """Of the whole cluster."""
+        """Tokens per second of the whole cluster."""
         c = self.columns
         sequences = c["micro_batch_size"] * c["grad_accum_steps"] * c["dp"]
         return sequences * self.training.model.seq_len / self.time.step_s
@@ -132,7 +132,7 @@ class Estimates:
 
 
 def usable_bytes(cluster: ClusterSpec) -> float:
-    """What the peak of a rank must stay below."""
+    """The memory that a rank can use, a bound of its peak."""
     return cluster.device.memory_bytes * USABLE_SHARE[cluster.device.kind]
 
 

@@ -59,7 +59,7 @@ class _Data:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """What a fit brings down: how far a formula is off its data, and its constants `names` off their prior.
+    """The loss of a fit: the distance of a formula from its data, and of its constants `names` from their prior.
 
     center, precision: the prior's, of the constants' logarithms. log_sd: the prior's scatter around the formula, which
     `weighs` as much as so many measurements.
@@ -203,7 +203,7 @@ def _losses(data: _Data, expected: FloatColumn, sd: float) -> FloatColumn:
 
 
 def _derivatives(data: _Data, expected: FloatColumn, sd: float) -> tuple[FloatColumn, FloatColumn]:
-    """Of each row's loss by the expected logarithm: the first, and a positive stand-in for the second."""
+    """Derivatives of each row's loss by the expected logarithm: the first, and a positive stand-in for the second."""
     off = (data.values - expected) / sd
     weight = (FREEDOM + 1) / (FREEDOM + off**2)
     hazard = _hazard(off)

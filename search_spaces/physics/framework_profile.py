@@ -1,7 +1,6 @@
-"""FrameworkProfile: what two training codes do differently under the same Plan: number formats, kernels, overlap.
+"""FrameworkProfile: the differences of training codes under the same Plan: number formats, kernels, overlap.
 
-Numbers that are counted per weight or per value; how fast anything runs is the business of
-`search_spaces.physics.constants`.
+Bytes are per weight or per value; speeds are in `search_spaces.physics.constants`.
 """
 
 from __future__ import annotations
@@ -14,73 +13,72 @@ from meshtune.search_spaces.checks import CLOSED, Checks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What a training code holds beyond what the formulas of `search_spaces.physics.activations` need, tensor by
-    tensor.
-
-    norm_bytes: per value of an RMSNorm, beside its input and output. key_value_copies, attention_copies: further copies
-    of keys and values, and of attention's answer. gathered_inputs: with sequence parallelism the gathered input of a
-    block is kept; else its shard, gathered again (Korthikanti et al. 2022, 4.2.2). dropout: masks of it.
-    selective_products: selective recomputation keeps all matrix products' results; else all but attention's scores.
-    split_logit_bytes: per logit, more than logit_bytes, where tp splits them. torch_pipeline: torch's runtime, which
-    has receive buffers for all micro-batches at once and holds the last stage's results. late_buffers: collectives of
-    tensor parallelism run on a stream of their own, whose buffers the allocator gets back late. master_is_shard: ZeRO 3
-    shards the float32 weights and has no other copy.
-    """
+    """Tensors that a training code keeps beyond the formulas of `search_spaces.physics.activations`."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
+    # Bytes per value of an RMSNorm, beside its input and output.
     norm_bytes: float = 0.0
+    # Further copies of keys and values, and of attention's answer.
     key_value_copies: int = 0
     attention_copies: int = 0
+    # With sequence parallelism: the gathered input of a block; else its shard (Korthikanti et al. 2022, 4.2.2).
     gathered_inputs: bool = False
+    # Masks of dropout.
     dropout: bool = False
+    # Selective recomputation keeps the results of all matrix products; else everything but attention's scores.
     selective_products: bool = False
+    # Bytes per logit above logit_bytes, where tp splits the logits.
     split_logit_bytes: float = 0.0
+    # torch's pipeline runtime: receive buffers for all micro-batches at once, and the last stage's results.
     torch_pipeline: bool = False
+    # Tensor-parallel collectives run on their own stream, whose buffers return to the allocator late.
     late_buffers: bool = False
+    # ZeRO 3 shards the float32 weights and has no other copy.
     master_is_shard: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkProfile:
-    """One training code and its settings.
-
-    dtype: of the matrix products, by which a device's peak is looked up. Bytes per weight: weight_bytes of the copy
-    that computes, gradient_bytes of what gradients add up in, optimizer_bytes of AdamW's state with the float32 master
-    copy where there is one. activation_bytes: per value kept for the backward pass. transfer_bytes: per value sent by
-    tensor, context, expert and pipeline parallelism. reduce_bytes: per gradient reduced over data parallel ranks.
-    gather_bytes: per weight gathered by ZeRO. logit_bytes: per logit held at the loss's peak, all copies together.
-    fused_attention: the matrix of scores is never kept (Dao et al. 2022). overlapped_gradients: the reduction of
-    gradients runs beside the backward pass. reduces_every_micro_batch: ZeRO 2 and 3 without a pipeline reduce the
-    gradients of every micro-batch. overlaps_tensor: the backward pass's tensor-parallel all-reduces run beside
-    products. overlapped_gathers: weights that ZeRO 1 and 2 gather arrive beside the forward pass. fused_accumulation:
-    products add their gradients up themselves. layer_launch_s: time of the host to launch a layer's forward pass.
-    hidden_passes: how often a layer's forward pass reads or writes values of the hidden width outside of products; few
-    where kernels are fused. pipeline_hop_s: what each hop of a collective waits while transfers of a pipeline between
-    nodes are under way. balances_head: pipeline stages share the layers out with the head's work counted.
-    """
+    """One training code with its settings."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
     name: str
+    # Number format of the matrix products; selects the device's peak.
     dtype: str
+    # Bytes per weight: of the computing copy; of accumulated gradients; of AdamW's state with a float32 master copy.
     weight_bytes: float
     gradient_bytes: float
     optimizer_bytes: float
+    # Bytes per value kept for the backward pass.
     activation_bytes: float
+    # Bytes per value sent by tensor, context, expert and pipeline parallelism.
     transfer_bytes: float
+    # Bytes per gradient reduced over data-parallel ranks, and per weight gathered by ZeRO.
     reduce_bytes: float
     gather_bytes: float
+    # Bytes per logit at the loss's peak, all copies together.
     logit_bytes: float
+    # The matrix of attention scores is never kept (Dao et al. 2022).
     fused_attention: bool = True
+    # The reduction of gradients runs beside the backward pass.
     overlapped_gradients: bool = True
+    # ZeRO 2 and 3 without a pipeline reduce the gradients of every micro-batch.
     reduces_every_micro_batch: bool = True
+    # Host time to launch a layer's forward pass.
     layer_launch_s: float = 1e-3
+    # Delay of each hop of a collective while a pipeline's transfers between nodes are under way.
     pipeline_hop_s: float = 0.0
+    # Reads or writes of the hidden width in a layer's forward pass outside of products; few with fused kernels.
     hidden_passes: float = 14
+    # The backward pass's tensor-parallel all-reduces run beside products.
     overlaps_tensor: bool = False
+    # Weights that ZeRO 1 and 2 gather arrive beside the forward pass.
     overlapped_gathers: bool = False
+    # Products add their gradients up themselves.
     fused_accumulation: bool = False
+    # Pipeline stages share the layers out with the head's work counted.
     balances_head: bool = False
     kept: Kept = Kept()
 

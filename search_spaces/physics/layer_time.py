@@ -1,4 +1,4 @@
-"""What one micro-batch costs in one layer, and in the head, of one rank: seconds by kind of work, for columns of plans.
+"""Seconds of one micro-batch in one layer, and in the head, of one rank, by kind of work, for columns of plans.
 
 A roofline with an efficiency that depends on the shapes a rank sees: matrix products at a share of the sustained rate
 that falls as their sides get narrow, everything else at a share of the memory's bandwidth, and collectives over the
@@ -56,7 +56,7 @@ class LayerTime:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """What a rank works with. columns: the plans' columns, as floats."""
+    """One rank's share of the work. columns: the plans' columns, as floats."""
 
     training: Training
     columns: Mapping[str, FloatColumn]
@@ -69,7 +69,7 @@ class Rank:
 
     @property
     def tokens(self) -> FloatColumn:
-        """Of one micro-batch, as one rank holds them."""
+        """Tokens of one micro-batch on one rank."""
         return self.columns["micro_batch_size"] * self.training.model.seq_len / self.columns["cp"]
 
     @property
@@ -86,8 +86,8 @@ class Rank:
 
     @property
     def bytes_per_s(self) -> float:
-        """Of the device's memory, as elementwise work reaches them."""
-        assert self.device.memory_bandwidth_bytes_per_s is not None  # `knowledge.missing` was asked
+        """Memory bandwidth that elementwise work reaches."""
+        assert self.device.memory_bandwidth_bytes_per_s is not None  # `unknown_speeds.missing` was asked
         return self.device.memory_bandwidth_bytes_per_s * self.constants.memory_efficiency
 
     @property
@@ -97,14 +97,14 @@ class Rank:
 
     @property
     def dense_weights(self) -> FloatColumn:
-        """Of one layer's attention and, where there are no experts, feed-forward block."""
+        """Weights of one layer's attention and, without experts, feed-forward block."""
         model = self.training.model
         block = 0 if model.experts else model.feed_forward_parameters
         return (model.attention_parameters + block) / self.columns["tp"] + model.hidden * model.experts
 
     @property
     def expert_weights(self) -> FloatColumn:
-        """Of one layer's experts on one rank."""
+        """Weights of one layer's experts on one rank."""
         model, c = self.training.model, self.columns
         return model.experts * model.feed_forward_parameters / (c["ep"] * c["tp"])
 
@@ -198,7 +198,7 @@ class Rank:
         return np.where(c["ep"] > 1, (4 + 2 * full) * one, 0.0)
 
     def _stalled_s(self, full: FloatColumn) -> FloatColumn:
-        """What a layer's collectives wait, hop by hop, while transfers of a pipeline between nodes are under way."""
+        """Delay of a layer's collectives, hop by hop, while transfers of a pipeline between nodes are under way."""
         c = self.columns
         devices = c["tp"] * c["cp"] * c["dp"] * c["pp"]
         stalls = (c["tp"] > 1) & (c["pp"] > 1) & (devices > self.training.cluster.devices_per_node)
@@ -206,7 +206,7 @@ class Rank:
         return np.where(stalls, hops * self.training.framework.pipeline_hop_s, 0.0)
 
     def exposed_s(self, transfer: FloatColumn, window: FloatColumn) -> FloatColumn:
-        """What a transfer beside `window` seconds of work adds: a share that always shows, and what is longer."""
+        """Seconds that a transfer beside `window` seconds of work adds: a share, and the excess over the window."""
         shown = np.minimum(self.constants.exposed_reduction, 1.0)
         result: FloatColumn = shown * transfer + np.maximum(0.0, (1 - shown) * transfer - window)
         return result

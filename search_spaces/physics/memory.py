@@ -1,4 +1,4 @@
-"""What plans take of a device's memory, by part, at the fullest moment of the fullest rank.
+"""Device memory of plans, by part, at the fullest moment of the fullest rank.
 
 Model states by ZeRO stage as in Rajbhandari et al. 2020; activations as in `search_spaces.physics.activations`, times
 the micro-batches that a pipeline schedule has in flight. The fullest rank is looked for among the first, the second and
@@ -35,7 +35,7 @@ def memory_parts(training: Training, columns: Columns, constants: Constants) -> 
 
 
 def stage_parts(training: Training, columns: Columns, constants: Constants, stage: IntColumn) -> Parts:
-    """The same of one pipeline rank per plan."""
+    """Bytes by part of one pipeline rank per plan."""
     model, framework = training.model, training.framework
     held = _held(model, framework, columns, stage)
     states = _states(framework, columns, held)
@@ -80,7 +80,7 @@ def _moment(activations: FloatColumn, logits: FloatColumn, gathered: FloatColumn
 
 
 def in_flight(columns: Columns, stage: IntColumn) -> IntColumn:
-    """How many micro-batches' activations a pipeline rank holds at most, counted per model chunk.
+    """The largest number of micro-batches whose activations a pipeline rank holds, counted per model chunk.
 
     Narayanan et al. 2021 for the first three, the last two as torch lays them out: there a micro-batch is held until
     its weights' gradients are made, so every rank holds what the first one does (Qi et al. 2023).
@@ -115,14 +115,14 @@ def _logit_bytes(framework: FrameworkProfile, columns: Columns) -> FloatColumn:
 
 
 def _splits(columns: Columns) -> BoolColumn:
-    """Whether gradients of inputs and of weights are computed in passes of their own."""
+    """True where gradients of inputs and of weights are computed in separate passes."""
     splitting = [index for index, schedule in enumerate(SCHEDULES) if schedule.splits_backward]
     return np.isin(columns["schedule"], splitting) & (columns["pp"] > 1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What one rank holds: whole layers, and weights (tp, pp and ep applied). is_last: it computes the loss.
+    """The contents of one rank: whole layers, and weights (tp, pp and ep applied). is_last: it computes the loss.
     ends: of the embedding, the last norm and the head. unit: of one layer. *_weights: after ZeRO's division."""
 
     layers: FloatColumn

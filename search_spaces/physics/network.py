@@ -1,4 +1,4 @@
-"""What collectives cost: the alpha-beta model over the tiers of a cluster, for groups of ranks as columns.
+"""Seconds of collectives: the alpha-beta model over the tiers of a cluster, for groups of ranks as columns.
 
 Ranks are laid out with tp fastest, then cp, dp and pp (as Megatron-LM and the built-in trainer do), so a group of n
 ranks `stride` apart has some members in a node and the rest elsewhere. Collectives over several nodes are
@@ -71,7 +71,7 @@ class Network:
         return result
 
     def _members(self, n: Number, stride: Number) -> tuple[FloatColumn, FloatColumn]:
-        """How many of a group's ranks share a node, and over how many nodes it spreads."""
+        """The ranks of a group that share a node, and the nodes that the group spreads over."""
         inner = np.clip(self.cluster.devices_per_node // np.asarray(stride), 1, n).astype(np.float64)
         return inner, n / inner
 

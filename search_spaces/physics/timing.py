@@ -1,4 +1,4 @@
-"""How long an optimizer step takes under a plan, by part, for whole columns of plans at once.
+"""Seconds of an optimizer step under a plan, by part, for whole columns of plans at once.
 
 A micro-batch crosses a pipeline stage in the time of its layers (`layer_time`); stages make a pipeline; gradients are
 reduced and the optimizer runs once per step. The step is the slowest stage's. Not modelled: stragglers, data loading.
@@ -34,7 +34,7 @@ class _Stages:
 def time_parts(training: Training, columns: Columns, constants: Constants) -> dict[TimePart, FloatColumn]:
     """Seconds per optimizer step by part, on the path that decides the step: its slowest pipeline stage.
 
-    Raises InvalidValue where the cluster's description leaves out what a time depends on (`knowledge.missing`).
+    Raises InvalidValue where the cluster's description leaves out what a time depends on (`unknown_speeds.missing`).
     """
     if problems := missing(training):
         raise InvalidValue(problems)
@@ -136,7 +136,7 @@ def _replicas_s(rank: Rank, layer: LayerTime, stages: _Stages) -> FloatColumn:
 def _transfers(
     rank: Rank, weights: FloatColumn, n: FloatColumn, stride: FloatColumn, layers: FloatColumn
 ) -> _Transfers:
-    """Of one group of `n` ranks, none where that is one."""
+    """The transfers of one group of `n` ranks, none where that is one."""
     framework, network = rank.training.framework, rank.network
     return _Transfers(
         np.where(n > 1, network.all_reduce_s(weights * framework.reduce_bytes, n, stride), 0.0),
@@ -147,10 +147,12 @@ def _transfers(
 
 
 def _shown_s(rank: Rank, transfers: _Transfers, window: FloatColumn) -> FloatColumn:
-    """What they add to a step (Rajbhandari et al. 2020, section 7): ZeRO 0 reduces gradients; 1 and 2 scatter them and
-    gather weights; 3 gathers weights, layer by layer, forward and backward, and scatters gradients. What runs beside
-    the backward pass of the last micro-batch (of every one: ZeRO 3 and 2, without a pipeline) shows in part. window:
-    seconds of work of one micro-batch."""
+    """Seconds that the transfers add to a step (Rajbhandari et al. 2020, section 7).
+
+    ZeRO 0 reduces gradients; 1 and 2 scatter them and gather weights; 3 gathers weights, layer by layer, forward and
+    backward, and scatters gradients. A transfer beside the backward pass of the last micro-batch (of every one: ZeRO 3
+    and 2, without a pipeline) shows in part. window: seconds of work of one micro-batch.
+    """
     c, framework = rank.columns, rank.training.framework
 
     def shown(transfer: FloatColumn, beside: FloatColumn) -> FloatColumn:

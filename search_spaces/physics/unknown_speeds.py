@@ -1,4 +1,4 @@
-"""What must be known of a cluster before a step's time can be predicted: the one place that says so.
+"""The speeds of a cluster that a prediction of step times needs, and usual values in place of unknown ones.
 
 Memory needs none of it: what a device holds is in every description.
 """

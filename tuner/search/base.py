@@ -60,7 +60,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastCampaign:
-    """What an earlier campaign tried, of another size or model perhaps, on the same kind of device.
+    """The trials of an earlier campaign, perhaps of another size or model, on the same kind of device.
 
     weight: how much one of its observations counts, 1 for as much as one of the campaign's own, 0 for nothing.
     """
@@ -77,7 +77,7 @@ class PastCampaign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What a search is to solve.
+    """The task of a search.
 
     tolerance: a plan is worth finding if it is better than the best by more than this share. pareto: memory left over
     counts beside the score, and the best is a set (the Pareto front of score and peak memory). past: what earlier

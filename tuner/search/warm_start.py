@@ -57,7 +57,7 @@ def learn_from(
     others: Sequence[Campaign],
     trials_of: Callable[[str], Sequence[Trial]],
 ) -> list[Earlier]:
-    """What the campaign's search learns from others (newest first): the most alike, then the nearest in scale first.
+    """The other campaigns (newest first) that the search learns from: the most alike, then the nearest in scale first.
 
     own: its own trials, for the software that it runs on; while none is measured, it is taken to be the newest
     campaign's. trials_of: the first MAX_TRIALS_EACH trials of a campaign; called until MAX_TRIALS teach something.
@@ -103,19 +103,19 @@ def related(campaign: Campaign, others: Sequence[Campaign]) -> list[Campaign]:
 
 
 def weight_of(*doubts: float) -> float:
-    """How much an observation counts that is off by so much, beside what one run is off from the next."""
+    """The weight of an observation with these further standard deviations beside the noise from run to run."""
     return NOISE**2 / (NOISE**2 + sum(doubt**2 for doubt in doubts))
 
 
 def doubts(spec: CampaignSpec, other: CampaignSpec) -> tuple[float, float]:
-    """What follows from the two specs: of the cluster, and of the model."""
+    """Doubts from the two specs: of the cluster, and of the model."""
     same_cluster = _fabric(spec.cluster, other.cluster.nodes) == _fabric(other.cluster, other.cluster.nodes)
     same_family = _family(spec.model) == _family(other.model)
     return (0.0 if same_cluster else OTHER_CLUSTER, 0.0 if same_family else OTHER_FAMILY)
 
 
 def release_doubt(software: Mapping[str, str], theirs: Mapping[str, str]) -> float:
-    """What follows from the versions: of a library that both name, major and minor version count."""
+    """The doubt from the versions: of a library that both name, major and minor version count."""
     shared = (software.keys() & theirs.keys()) - IDLE_SOFTWARE
     if not shared:
         return UNKNOWN_RELEASE
@@ -123,13 +123,13 @@ def release_doubt(software: Mapping[str, str], theirs: Mapping[str, str]) -> flo
 
 
 def software_of(trials: Sequence[Trial]) -> Mapping[str, str]:
-    """What the last measured one of the trials ran on; empty where none tells."""
+    """The software of the last measured trial; empty where it is unknown."""
     told = [trial.measurement.software for trial in trials if trial.measurement is not None]
     return next((software for software in reversed(told) if software), {})
 
 
 def lessons_text(lessons: Sequence[Lesson]) -> str:
-    """How much is learnt from, in words; empty where it is nothing."""
+    """The number of campaigns and trials learnt from, in words; empty for none."""
     if not lessons:
         return ""
     trials = sum(lesson.trials for lesson in lessons)
@@ -150,24 +150,24 @@ def release_of(version: str) -> str:
 
 
 def _ground(spec: CampaignSpec, training: Training) -> tuple[str, ...]:
-    """What must be the same. The workload's name is among it because simulated jobs play real training codes."""
+    """The properties that must be equal; the workload's name, because simulated jobs play real training codes."""
     device, framework = training.cluster.device, training.framework
     return (spec.workload.kind, framework.name, framework.dtype, device.name, device.kind)
 
 
 def _fabric(cluster: ClusterSpec, nodes: int) -> tuple[object, ...]:
-    """What of a cluster its jobs on so many nodes could tell from another one."""
+    """The properties of a cluster that jobs on so many nodes depend on."""
     inside = (cluster.device, cluster.devices_per_node, cluster.devices_per_module, cluster.module_link)
     network = (cluster.network_link, cluster.nodes_per_rack, cluster.rack_link) if nodes > 1 else ()
     return (*inside, cluster.node_link, *network)
 
 
 def _family(model: ModelSpec) -> tuple[object, ...]:
-    """What a layer is made of, whatever its size."""
+    """The composition of a layer, whatever its size."""
     return (model.norm, model.activation, model.position, model.experts > 0)
 
 
 def distance(training: Training, other: Training) -> float:
-    """How far apart in scale: doublings of devices, of weights and of sequence length, added up."""
+    """The distance in scale: doublings of devices, of weights and of sequence length, added up."""
     scales = [(each.cluster.devices, each.model.parameters, each.model.seq_len) for each in (training, other)]
     return sum(abs(log2(own / theirs)) for own, theirs in zip(*scales, strict=True))

@@ -109,7 +109,7 @@ class DeepHyperSearch:
 
 
 def _observations(history: History, under_way: Sequence[Features], seed: int) -> list[tuple[Features, float | str]]:
-    """What CBO is told. Plans under way get the lie that `cl_max` tells within a batch: as good as the best so far."""
+    """The observations for CBO. Plans under way get the value that `cl_max` assumes within a batch: the best so far."""
     worths = _traded_off(history, seed) if history.pareto else history.scores
     left = iter(worths)
     told: list[tuple[Features, float | str]] = [

@@ -1,4 +1,4 @@
-"""What a surrogate search makes of a campaign's history: what to learn, what is under way, what is left to propose.
+"""A campaign's history for a surrogate search: observations, plans under way, and plans left to propose.
 
 A plan that was cancelled or lost teaches nothing and is still not proposed again. A plan outside of the space (a
 user's present setting) teaches where it has features (`Encoding.encode`), and is passed over where it has none.
@@ -18,7 +18,7 @@ from meshtune.tuner.search.library.encoding import Encoding, Features, IntArray
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Sample:
     """One observation. score None: the plan failed, in the way that `verdict` names. peak_bytes: of all the device's
     memory where the peak is unknown."""
 
@@ -35,7 +35,7 @@ class History:
 
     pareto: bool
     encoding: Encoding
-    told: Sequence[Told]
+    told: Sequence[Sample]
     pending: Sequence[Features]
     taken: IntArray
     unseen: IntArray
@@ -54,7 +54,7 @@ def read_history(task: Task, seen: Sequence[Observation]) -> History:
     """The history of one campaign. Scores that are no finite number (a broken score) are passed over."""
     space, device_bytes = task.space, task.training.cluster.device.memory_bytes
     encoding = Encoding.of(space)
-    told: list[Told] = []
+    told: list[Sample] = []
     pending: list[Features] = []
     free = np.ones(len(space), dtype=np.bool_)
     for one in seen:
@@ -67,5 +67,5 @@ def read_history(task: Task, seen: Sequence[Observation]) -> History:
         if one.verdict is None:
             pending.append(features)
         elif one.verdict.informative and (one.score is None or isfinite(one.score)):
-            told.append(Told(features, one.verdict, one.score, one.peak_bytes or device_bytes))
+            told.append(Sample(features, one.verdict, one.score, one.peak_bytes or device_bytes))
     return History(task.pareto, encoding, told, pending, np.flatnonzero(~free), np.flatnonzero(free))

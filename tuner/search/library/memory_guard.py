@@ -33,7 +33,7 @@ def in_turn(task: Task, seen: Sequence[Observation], unseen: IntArray, guard: fl
 
 
 def _learnt(training: Training, seen: Sequence[Observation]) -> Calibration:
-    """What the trials teach about memory; nothing where a fact is missing that the estimates of times need."""
+    """The calibration of memory by the trials; the prior where a speed is missing that estimates of times need."""
     teaching = [one for one in seen if one.verdict is Verdict.OOM or one.peak_bytes is not None]
     if not teaching or missing(training):
         return UNCALIBRATED

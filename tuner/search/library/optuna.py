@@ -25,7 +25,7 @@ from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.proposal import Proposal
 from meshtune.tuner.search.base import Observation, Search, SearchMisconfigured, Task
 from meshtune.tuner.search.library.encoding import CATEGORIES, Encoding, Features, FloatArray, IntArray
-from meshtune.tuner.search.library.history import History, Told
+from meshtune.tuner.search.library.history import History, Sample
 from meshtune.tuner.search.library.surrogate import SurrogateOptions, propose
 from meshtune.tuner.search.registry import parse_options, require_library
 
@@ -93,7 +93,7 @@ def best_by_gp(history: History, under_way: Sequence[Features], candidates: IntA
     _optuna()
     with quiet_optuna():
         while len(chosen) < n and len(free):
-            # Told as RUNNING, each would cost a second: Optuna then integrates over what may become of it. A poor
+            # Sample as RUNNING, each would cost a second: Optuna then integrates over what may become of it. A poor
             # success keeps the next choice away just as well.
             lies = [_worst(history, features) for features in (*under_way, *map(encoding.features, chosen))]
             study = _study(history, _listed_gp(seed, _grid_points(encoding, free)), lies)
@@ -159,11 +159,11 @@ def _draw(study: optuna.Study, encoding: Encoding, free: frozenset[int]) -> tupl
     return None, drawn[0]
 
 
-def _study(history: History, sampler: BaseSampler, lies: Sequence[Told] = ()) -> optuna.Study:
+def _study(history: History, sampler: BaseSampler, lies: Sequence[Sample] = ()) -> optuna.Study:
     """A study that knows the history: the score is to be large and, in a Pareto task, the peak memory small.
 
     Failures are infeasible and have the worst success's values: a Gaussian process believes these, TPE does not look at
-    them. Told as FAIL they would teach nothing, and TPE runs into more of them (52 % of trials instead of 39 %).
+    them. Sample as FAIL they would teach nothing, and TPE runs into more of them (52 % of trials instead of 39 %).
     """
     from optuna import create_study
     from optuna.trial import create_trial
@@ -185,10 +185,10 @@ def _study(history: History, sampler: BaseSampler, lies: Sequence[Told] = ()) ->
     return study
 
 
-def _worst(history: History, features: Features) -> Told:
+def _worst(history: History, features: Features) -> Sample:
     """A plan as if it were as bad as the worst success, in score and in peak."""
     most_bytes = max(one.peak_bytes for one in history.told if one.score is not None)
-    return Told(features, Verdict.OK, min(history.scores), most_bytes)
+    return Sample(features, Verdict.OK, min(history.scores), most_bytes)
 
 
 def _running(encoding: Encoding, features: Features) -> FrozenTrial:

@@ -1,4 +1,4 @@
-"""What the searches with a borrowed model share: spread the first plans, then let the model choose among the unseen.
+"""The common part of the searches with a borrowed model: spread the first plans, then let the model choose the next.
 
 The model is asked only when there is a success to learn from. Plans under way, those just chosen in the same ask
 included, are handed to it, so that parallel workers get different plans.
@@ -86,7 +86,7 @@ def _choose(
 
 
 def first_plans(asked: int | None, encoding: Encoding) -> int:
-    """How many plans are spread over the space before a model chooses: `asked`, else 2 d + 1 for d dimensions
+    """The number of plans spread over the space before a model chooses: `asked`, else 2 d + 1 for d dimensions
     (DeepHyper's default) and at least 4; never more than a third of the space."""
     wanted = max(4, 2 * len(encoding.choices) + 1) if asked is None else asked
     return max(1, min(wanted, len(encoding.ranks) // 3))

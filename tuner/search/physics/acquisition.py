@@ -1,4 +1,4 @@
-"""What a trial of each plan is worth: expected improvement, the chance that it runs, and what it costs.
+"""The worth of a trial of each plan: expected improvement, the probability that it runs, and its cost.
 
 Speeds are logarithms of seconds per token, so an improvement is a share of the speed. The expected improvement of a
 mixture is the mixture of the expected improvements, exact for each plan. Their tails are Student's t with 3 degrees of

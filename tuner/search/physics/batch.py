@@ -68,7 +68,7 @@ class Weighing:
         return int(np.random.default_rng(self.seed).choice(alike))
 
     def expectation(self, at: int) -> Expectation:
-        """What is expected of the candidate at this position."""
+        """The expectation of the candidate at this position."""
         components = [Component(one.weight, one.mean[at : at + 1], one.sd[at : at + 1]) for one in self.components]
         _, spread = moments_of(components)
         sd, likeliest = float(spread[0]), max(components, key=lambda one: one.weight)
@@ -137,12 +137,12 @@ class Batch:
                 batch = batch.believing(np.array([at]))
 
     def waiting(self) -> Batch:
-        """As if the plans under way had been measured just as expected."""
+        """The batch after the plans under way were measured just as expected."""
         count = len(self.under_way_peaks)
         return self.believing(len(self.weighing.rows) + np.arange(count)) if count else self
 
     def believing(self, at: npt.NDArray[np.int64]) -> Batch:
-        """As if the plans at these positions of the views had been measured just as expected."""
+        """The batch after the plans at these positions of the views were measured just as expected."""
         weighing, views = self.weighing, self.views.believing(at)
         times = moments_of(self.views.components())[0][at]
         best = float(np.min(times if weighing.best is None else np.append(times, weighing.best)))

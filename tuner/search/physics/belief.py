@@ -1,4 +1,4 @@
-"""What the trials make of the physics, in one value: how fast plans are and which of them run."""
+"""The belief after the trials: the speeds of plans, and the probability that they run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from meshtune.tuner.search.physics.speed import HYPOTHESES, Expects, Speeds, lea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhysicsOptions:
-    """What the search believes in; all of it, unless an experiment is to show what each part is good for.
+    """Parts of the belief; all of them, unless an experiment shows the contribution of each.
 
     prior: the physics' times. fits: the probability that a plan runs. residual: what was measured.
     """
@@ -44,7 +44,7 @@ class Belief:
     feasibility: Feasibility | None
 
     def memory(self, rows: Rows) -> Memory:
-        """What is believed of the memory of these plans."""
+        """The belief about the memory of these plans."""
         feasibility = self.feasibility or learn_feasibility(_nothing(rows))
         peaks = feasibility.peaks(rows)
         runs = np.ones(len(rows)) if self.feasibility is None else self.feasibility.runs(rows, peaks)

@@ -63,7 +63,7 @@ HYPOTHESES = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tried:
-    """What became of plans, row by row. log_peak: of the measured bytes, NaN where unknown. verdicts: informative ones.
+    """Outcomes of plans, row by row. log_peak: of the measured bytes, NaN where unknown. verdicts: informative ones.
     weights: how much each counts."""
 
     rows: Rows
@@ -74,7 +74,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Feasibility:
-    """What is believed of memory and of other failures. suspects: plans that failed, with the probability of each that
+    """The belief about memory and other failures. suspects: plans that failed, with the probability of each that
     memory was not the cause."""
 
     kept: Sequence[tuple[float, _Hypothesis, Process | None]]
@@ -109,7 +109,7 @@ class Feasibility:
 
 
 def learn_feasibility(tried: Tried) -> Feasibility:
-    """What these trials teach about plans that were not tried."""
+    """The feasibility of other plans after these trials."""
     if not len(tried.rows):
         return Feasibility([(one.weight, one, None) for one in HYPOTHESES], None, np.zeros(0))
     found = [_learn(hypothesis, tried) for hypothesis in HYPOTHESES]

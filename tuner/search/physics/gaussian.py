@@ -63,7 +63,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """What a field says of some points, and of all of them together, kept up while more of these points are observed: a
+    """A field's prediction for some points and all of them together, updated while more of them are observed: a
     product of a matrix and a vector for each, in the place of a new process.
 
     mean: of the residual. variance: noise left out. explained: points x observations, in blocks; what is known of two
@@ -111,7 +111,7 @@ class Process:
         return view.mean, view.sd
 
     def view(self, points: Points) -> View:
-        """What it says of these points, to be kept up."""
+        """The prediction for these points, for updates."""
         across = self.field.between(points, self.points)
         explained = across @ self.inverse.T
         variance = self.field.variance(points) - np.sum(explained**2, axis=1)

@@ -28,20 +28,24 @@ MIN_PAST = 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trials:
-    """measured, log_times, weights: plans with a step time, as log(seconds per token), own ones and earlier ones; how
-    much each counts. tried: what became of plans, for memory. own_times, own_peaks: of the measured plans of this
-    campaign, all of them (NaN where a peak is unknown). best: the fastest of them, one row. pending: plans under way.
-    unseen: positions in the space of what was never chosen. ran_out: plans that ran out of memory here."""
+    """The history of a task's campaign and of earlier ones."""
 
+    # Plans with a step time, own and earlier ones: log(seconds per token), and the weight of each.
     measured: Rows
     log_times: FloatColumn
     weights: FloatColumn
+    # Outcomes for memory.
     tried: Tried
+    # Of all measured plans of this campaign; NaN where a peak is unknown.
     own_times: FloatColumn
     own_peaks: FloatColumn
+    # The fastest of them, one row.
     best: Rows
+    # Plans under way.
     pending: Rows
+    # Positions in the space of plans that were never chosen.
     unseen: npt.NDArray[np.int64]
+    # Plans that ran out of memory in this campaign.
     ran_out: Sequence[Plan]
     cost: Cost
 

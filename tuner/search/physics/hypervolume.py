@@ -46,7 +46,7 @@ def dominated_area(front: Points, reference: FloatColumn) -> float:
 
 
 def added_area(front: Points, reference: FloatColumn, points: Points) -> FloatColumn:
-    """By how much each of the points (any shape x 2) extends the dominated area; 0 for a point beyond the reference.
+    """The dominated area that each of the points (any shape x 2) adds; 0 for a point beyond the reference.
 
     front: as `front_of` gives it. Between two neighbours of the front, a point adds what lies below the left one's
     second objective.
@@ -74,7 +74,7 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Front:
-    """What was measured: the front, and the reference that closes the area."""
+    """The measured front, and the reference that closes its area."""
 
     points: Points
     reference: FloatColumn
@@ -85,7 +85,7 @@ class Front:
 
 
 def measured_front(times: FloatColumn, peaks: FloatColumn, log_capacity: float) -> Front | None:
-    """None while no plan was measured with its peak."""
+    """The front of the measured plans; None while no peak is known."""
     known = np.isfinite(peaks)
     if not np.any(known):
         return None

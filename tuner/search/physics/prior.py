@@ -1,4 +1,4 @@
-"""What the physics says of plans before any is tried: the numbers that a posterior starts from, row by row.
+"""The physics' prior of plans: the numbers that a posterior starts from, row by row.
 
 Times are logarithms of seconds per token, since the batch may be free, so that smaller is better for every objective.
 Rows of other trainings (another model, another size of the cluster) stand in the same units beside them: that is how
@@ -40,25 +40,25 @@ STALLED = replace(DEFAULTS, send_overhead_s=0.25)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Plans as the posterior sees them. features: plans x features, in units of length. step_slopes, peak_slopes: plans
-    x constants, derivatives of the logarithms below by the constants', times the standard deviation of each; no columns
-    where they were left out. campaign:
-    0 for the task's own, then one number for each earlier campaign.
+    """Plans as the posterior sees them, row by row."""
 
-    log_step: log of the expected seconds per token. log_stalled: the same, where transfers between stages stall.
-    log_peak: log of the expected bytes at the fullest rank. log_ideal: as log_step, if all plans reached the same share
-    of the peak. log_tokens: of a step. log_capacity: of the memory that a rank can use.
-    """
-
+    # Plans x features, in units of length.
     features: Matrix
+    # Plans x constants: derivatives of log_step and log_peak by the constants' logarithms, times the standard deviation
+    # of each constant; no columns where they were left out.
     step_slopes: Matrix
     peak_slopes: Matrix
+    # Logarithm of the expected seconds per token; the same where transfers between stages stall.
     log_step: FloatColumn
     log_stalled: FloatColumn
+    # Logarithm of the expected bytes at the fullest rank.
     log_peak: FloatColumn
+    # As log_step, if all plans reached the same share of the peak FLOP/s.
     log_ideal: FloatColumn
+    # Logarithm of the tokens of a step, and of the bytes that a rank can use.
     log_tokens: FloatColumn
     log_capacity: FloatColumn
+    # 0 for the task's own campaign, then one number for each earlier campaign.
     campaign: FloatColumn
 
     def __len__(self) -> int:
@@ -75,7 +75,7 @@ def stack(parts: Sequence[Rows]) -> Rows:
 
 
 def rows_of(training: Training, columns: Columns, campaign: int = 0, *, sloped: bool = True) -> Rows:
-    """What the physics says of these plans; with a usual speed where one of the cluster is unknown. sloped False: none
+    """The prior of these plans; with a usual speed where one of the cluster is unknown. sloped False: none
     has slopes, which saves most of the work and of the memory."""
     count = len(columns["tp"])
     training = with_usual_speeds(training)

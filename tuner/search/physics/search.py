@@ -73,7 +73,7 @@ one_thread = _OneThread()
 
 @dataclass(slots=True)
 class _Known:
-    """What was worked out for the task of the last ask, to be used again by the next one."""
+    """The catalogue of the last ask's task, for the next ask."""
 
     catalogue: Catalogue | None = None
 

@@ -1,4 +1,4 @@
-"""How fast plans are believed to be, after what was measured: a mixture of hypotheses about the physics' error.
+"""Believed speeds of plans after the measurements: a mixture of hypotheses about the physics' error.
 
 Each hypothesis is a Gaussian process over log(measured / expected). Two trust the physics, one closely and one loosely;
 one expects a network that stalls; two trust nothing, and take every plan for equally fast at first. Their weights
@@ -35,7 +35,7 @@ MIN_WEIGHT = 1e-3
 
 
 class Expects(StrEnum):
-    """What a hypothesis expects of plans: the physics' times; those where transfers between stages stall; all alike."""
+    """Expected times of a hypothesis: the physics' times; those where transfers between stages stall; all alike."""
 
     PHYSICS = "physics"
     STALLS = "stalls"
@@ -83,7 +83,7 @@ class Views:
     kept: Sequence[tuple[float, FloatColumn, View]]
 
     def components(self, count: int | None = None) -> list[Component]:
-        """What each hypothesis says of the first `count` plans, or of all."""
+        """Each hypothesis' speeds of the first `count` plans, or of all."""
         return [Component(weight, (base + view.mean)[:count], view.sd[:count]) for weight, base, view in self.kept]
 
     def believing(self, at: npt.NDArray[np.int64]) -> Views:
@@ -99,7 +99,7 @@ class Speeds:
     kept: Sequence[tuple[float, Hypothesis, Process | None]]
 
     def at(self, rows: Rows) -> list[Component]:
-        """What each hypothesis says of these plans."""
+        """Each hypothesis' speeds of these plans."""
         found = []
         for weight, hypothesis, process in self.kept:
             view = _view(hypothesis, process, rows)
@@ -107,7 +107,7 @@ class Speeds:
         return found
 
     def views(self, rows: Rows) -> Views:
-        """The same, to be kept up while plans are believed. It holds a matrix of plans x observations for each."""
+        """The same, for updates by believed plans. It holds a matrix of plans x observations for each."""
         return Views([(weight, expected(one, rows), _view(one, process, rows)) for weight, one, process in self.kept])
 
     def draw(self, rows: Rows, count: int, random: np.random.Generator) -> Matrix:
