@@ -24,17 +24,17 @@ WRONG_TEXTS = {
 
 
 @pytest.mark.parametrize(("text", "kind", "status", "said"), WRONG_TEXTS.values(), ids=WRONG_TEXTS)
-def test_a_text_that_is_no_document_is_told_where(client, problem, text, kind, status, said):
-    response = client.post("/v1/spaces", content=text, headers={"Content-Type": kind})
+def test_a_text_that_is_no_document_is_told_where(shared_client, problem, text, kind, status, said):
+    response = shared_client.post("/v1/spaces", content=text, headers={"Content-Type": kind})
     type_ = "/problems/malformed-body" if status == 422 else "about:blank"
     assert said in problem(response, status, type_)["detail"]
 
 
-def test_yaml_may_be_shorter_than_json(client, spec):
+def test_yaml_may_be_shorter_than_json(shared_client, spec):
     long = {"Content-Type": "application/json"}
     text = json.dumps(spec) + " " * 200_000
-    assert client.post("/v1/spaces", content=text, headers=long).status_code == 200
-    assert client.post("/v1/spaces", content=text, headers=YAML).status_code == 413
+    assert shared_client.post("/v1/spaces", content=text, headers=long).status_code == 200
+    assert shared_client.post("/v1/spaces", content=text, headers=YAML).status_code == 413
 
 
 def test_a_dry_run_answers_with_the_quote_and_starts_nothing(client, spec):
@@ -45,10 +45,10 @@ def test_a_dry_run_answers_with_the_quote_and_starts_nothing(client, spec):
     assert client.get("/v1/campaigns").json()["campaigns"] == []
 
 
-def test_a_dry_run_is_refused_where_the_campaign_would_be(client, spec, problem):
+def test_a_dry_run_is_refused_where_the_campaign_would_be(shared_client, spec, problem):
     wrong = spec | {"runner": {"kind": "slurm", "partition": "a b"}}
-    told = problem(client.post("/v1/campaigns?dry_run=true", json=wrong), 422, "/problems/invalid-spec")
-    assert told == problem(client.post("/v1/campaigns", json=wrong), 422, "/problems/invalid-spec")
+    told = problem(shared_client.post("/v1/campaigns?dry_run=true", json=wrong), 422, "/problems/invalid-spec")
+    assert told == problem(shared_client.post("/v1/campaigns", json=wrong), 422, "/problems/invalid-spec")
     assert [entry["pointer"] for entry in told["errors"]] == ["/runner/partition"]
 
 

@@ -8,32 +8,32 @@ from meshtune.search_spaces.presets import cluster_presets, model_presets
 from meshtune.tuner.service.loop import Driver
 
 
-def test_presets_are_listed_and_told_whole(client):
-    shown = client.get("/v1/presets").json()
+def test_presets_are_listed_and_told_whole(shared_client):
+    shown = shared_client.get("/v1/presets").json()
     assert {entry["name"] for entry in shown["models"]} == set(model_presets())
     assert {entry["name"] for entry in shown["clusters"]} == set(cluster_presets())
     assert all(entry["source"] for entry in shown["models"] + shown["clusters"])
     for entry in shown["models"]:
-        whole = client.get(f"/v1/presets/models/{entry['name']}").json()
+        whole = shared_client.get(f"/v1/presets/models/{entry['name']}").json()
         assert (whole["parameters"], whole["description"]["layers"]) == (entry["parameters"], entry["layers"])
         assert entry["experts"] == (whole["description"]["experts"] or None)
 
 
-def test_a_description_stands_for_its_preset_in_a_spec(client, spec):
-    model = client.get("/v1/presets/models/gpt-micro").json()["description"]
-    cluster = client.get("/v1/presets/clusters/local-cpu").json()["description"]
-    whole = client.post("/v1/spaces", json=spec | {"model": model, "cluster": cluster}).json()
-    assert whole == client.post("/v1/spaces", json=spec).json()
+def test_a_description_stands_for_its_preset_in_a_spec(shared_client, spec):
+    model = shared_client.get("/v1/presets/models/gpt-micro").json()["description"]
+    cluster = shared_client.get("/v1/presets/clusters/local-cpu").json()["description"]
+    whole = shared_client.post("/v1/spaces", json=spec | {"model": model, "cluster": cluster}).json()
+    assert whole == shared_client.post("/v1/spaces", json=spec).json()
 
 
 @pytest.mark.parametrize("kind", ["models", "clusters"])
-def test_an_unknown_preset_is_not_found_and_near_ones_are_told(client, problem, kind):
+def test_an_unknown_preset_is_not_found_and_near_ones_are_told(shared_client, problem, kind):
     name = {"models": "gpt-micr", "clusters": "local-cp"}[kind]
-    assert f"{name}" in problem(client.get(f"/v1/presets/{kind}/{name}"), 404, "/problems/not-found")["detail"]
+    assert f"{name}" in problem(shared_client.get(f"/v1/presets/{kind}/{name}"), 404, "/problems/not-found")["detail"]
 
 
-def test_the_registry_has_the_words_of_specs_and_answers(client):
-    shown = client.get("/v1/registry").json()
+def test_the_registry_has_the_words_of_specs_and_answers(shared_client):
+    shown = shared_client.get("/v1/registry").json()
     assert {"torch", "command"} <= set(shown["workloads"])
     assert {"local", "slurm"} <= set(shown["runners"])
     assert "physics" in shown["searches"]
@@ -78,6 +78,6 @@ def test_a_runner_that_does_not_answer_is_in_trouble(app, health, create, runner
     assert (shown["health"], shown["trouble"], shown["poll_errors"]) == ("trouble", "squeue timed out", 1)
 
 
-def test_examples_are_the_files_of_the_package(client):
-    names = [entry["name"] for entry in client.get("/v1/examples").json()["examples"]]
+def test_examples_are_the_files_of_the_package(shared_client):
+    names = [entry["name"] for entry in shared_client.get("/v1/examples").json()["examples"]]
     assert names == ["demo", "simulated-1t", "slurm-torch"]

@@ -127,7 +127,7 @@ def test_a_service_whose_driver_died_is_not_ready(app, service, monkeypatch, pro
     def broken() -> None:
         raise SystemError("a defect")
 
-    monkeypatch.setattr(service.store.leases, "standing", broken)
+    monkeypatch.setattr(service.store.leases, "drivers", broken)
     with local(app) as client:
         wait_for(lambda: not app.state.thread.is_alive())
         response = client.get("/readyz")

@@ -28,8 +28,8 @@ def local(app: FastAPI) -> TestClient:
 
 
 @pytest.mark.parametrize("below", OF_ONE_CAMPAIGN)
-def test_an_unknown_campaign_is_not_found(client, problem, below):
-    document = problem(client.get(f"/v1/campaigns/nothing-123456{below}"), 404, "/problems/not-found")
+def test_an_unknown_campaign_is_not_found(shared_client, problem, below):
+    document = problem(shared_client.get(f"/v1/campaigns/nothing-123456{below}"), 404, "/problems/not-found")
     assert "nothing-123456" in document["detail"]
 
 
@@ -40,8 +40,8 @@ def test_what_is_not_there_cannot_be_moved_or_shown(client, create, problem):
 
 
 @pytest.mark.parametrize("path", ["/v1", "/v2/campaigns", "/v1/campaigns/a/b/c", "/v1/campaigns/a%2Fb"])
-def test_an_unknown_route_is_a_problem_without_a_type(client, problem, path):
-    response = client.get(path)
+def test_an_unknown_route_is_a_problem_without_a_type(shared_client, problem, path):
+    response = shared_client.get(path)
     assert response.headers["content-type"] == "application/problem+json"
     assert (response.status_code, response.json()["type"]) == (404, ABOUT)
 
@@ -50,8 +50,8 @@ def test_an_unknown_route_is_a_problem_without_a_type(client, problem, path):
     ("method", "path", "allowed"),
     [("PATCH", "/v1/campaigns/demo-1", "GET"), ("PUT", "/v1/spaces", "POST"), ("POST", "/v1/campaigns/a:b", "GET")],
 )
-def test_a_method_that_is_not_allowed_says_which_is(client, problem, method, path, allowed):
-    response = client.request(method, path)
+def test_a_method_that_is_not_allowed_says_which_is(shared_client, problem, method, path, allowed):
+    response = shared_client.request(method, path)
     problem(response, 405, ABOUT)
     assert response.headers["allow"] == allowed
 
@@ -93,13 +93,13 @@ BAD_PARAMETERS = {
 
 
 @pytest.mark.parametrize("url", BAD_PARAMETERS)
-def test_a_bad_parameter_is_pointed_at(client, problem, url):
-    document = problem(client.get(url), 422, "/problems/malformed-request")
+def test_a_bad_parameter_is_pointed_at(shared_client, problem, url):
+    document = problem(shared_client.get(url), 422, "/problems/malformed-request")
     assert [mistake["pointer"] for mistake in document["errors"]] == [BAD_PARAMETERS[url]]
 
 
-def test_all_bad_parameters_come_at_once(client, problem):
-    document = problem(client.get("/v1/campaigns?page_size=0&state=x"), 422, "/problems/malformed-request")
+def test_all_bad_parameters_come_at_once(shared_client, problem):
+    document = problem(shared_client.get("/v1/campaigns?page_size=0&state=x"), 422, "/problems/malformed-request")
     assert len(document["errors"]) == 2
     assert document["detail"].startswith("2 mistakes")
 
@@ -118,15 +118,17 @@ NO_JSON = {
 
 
 @pytest.mark.parametrize(("content", "said"), NO_JSON.values(), ids=NO_JSON)
-def test_a_body_that_is_no_json_is_malformed(client, problem, content, said):
-    document = problem(client.post("/v1/campaigns", content=content, headers=JSON), 422, "/problems/malformed-body")
+def test_a_body_that_is_no_json_is_malformed(shared_client, problem, content, said):
+    document = problem(
+        shared_client.post("/v1/campaigns", content=content, headers=JSON), 422, "/problems/malformed-body"
+    )
     assert [mistake["pointer"] for mistake in document["errors"]] == [""]
     assert said in document["detail"]
 
 
 @pytest.mark.parametrize("body", [[], None, 1, "demo", True, [{}]], ids=str)
-def test_a_body_that_is_no_object_is_no_spec(client, problem, body):
-    response = client.post("/v1/spaces", content=json.dumps(body), headers=JSON)
+def test_a_body_that_is_no_object_is_no_spec(shared_client, problem, body):
+    response = shared_client.post("/v1/spaces", content=json.dumps(body), headers=JSON)
     document = problem(response, 422, "/problems/invalid-spec")
     assert [mistake["pointer"] for mistake in document["errors"]] == [""]
 
@@ -143,13 +145,15 @@ NO_VALUES = {
 
 
 @pytest.mark.parametrize(("value", "pointer"), NO_VALUES.values(), ids=NO_VALUES)
-def test_a_value_that_cannot_be_kept_is_a_mistake_of_the_spec(client, spec, problem, value, pointer):
+def test_a_value_that_cannot_be_kept_is_a_mistake_of_the_spec(shared_client, spec, problem, value, pointer):
     content = json.dumps(spec)[:-1].encode() + b', "seed": ' + value + b"}"
-    document = problem(client.post("/v1/campaigns", content=content, headers=JSON), 422, "/problems/invalid-spec")
+    document = problem(
+        shared_client.post("/v1/campaigns", content=content, headers=JSON), 422, "/problems/invalid-spec"
+    )
     assert document["errors"][0]["pointer"].startswith(pointer)
 
 
-def test_all_mistakes_of_a_spec_come_at_once_with_pointers(client, spec, problem):
+def test_all_mistakes_of_a_spec_come_at_once_with_pointers(shared_client, spec, problem):
     wrong = spec | {
         "surprise": 1,
         "a/b~c": 1,
@@ -162,7 +166,7 @@ def test_all_mistakes_of_a_spec_come_at_once_with_pointers(client, spec, problem
         "space": {"tp": [0]},
         "seed": "x",
     }
-    document = problem(client.post("/v1/campaigns", json=wrong), 422, "/problems/invalid-spec")
+    document = problem(shared_client.post("/v1/campaigns", json=wrong), 422, "/problems/invalid-spec")
     pointers = {mistake["pointer"] for mistake in document["errors"]}
     assert pointers >= {
         "/surprise",
@@ -177,17 +181,17 @@ def test_all_mistakes_of_a_spec_come_at_once_with_pointers(client, spec, problem
         "/seed",
     }
     assert all(mistake["detail"] for mistake in document["errors"])
-    assert client.get("/v1/campaigns").json()["campaigns"] == []
+    assert shared_client.get("/v1/campaigns").json()["campaigns"] == []
 
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "text/yaml"])
-def test_only_json_and_yaml_are_read(client, spec, problem, kind):
+def test_only_json_and_yaml_are_read(shared_client, spec, problem, kind):
     headers = {} if kind is None else {"content-type": kind}
-    problem(client.post("/v1/campaigns", content=json.dumps(spec), headers=headers), 415, ABOUT)
+    problem(shared_client.post("/v1/campaigns", content=json.dumps(spec), headers=headers), 415, ABOUT)
 
 
-def test_a_huge_body_is_not_read(client, problem):
-    problem(client.post("/v1/campaigns", content=b" " * 1_000_001, headers=JSON), 413, ABOUT)
+def test_a_huge_body_is_not_read(shared_client, problem):
+    problem(shared_client.post("/v1/campaigns", content=b" " * 1_000_001, headers=JSON), 413, ABOUT)
 
 
 @pytest.fixture

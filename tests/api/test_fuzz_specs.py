@@ -141,9 +141,9 @@ def test_a_spec_with_something_odd_in_it_is_a_campaign_or_a_problem(client, runn
 @given(
     st.binary(max_size=200) | st.text(st.sampled_from("{}[]-:&*!#|>%@'\"<, \n\ta1?~.="), max_size=60).map(str.encode)
 )
-def test_any_bytes_are_a_problem_and_no_defect(client, content):
+def test_any_bytes_are_a_problem_and_no_defect(shared_client, content):
     for kind in ("application/json", "application/yaml"):
-        response = client.post("/v1/spaces", content=content, headers={"Content-Type": kind})
+        response = shared_client.post("/v1/spaces", content=content, headers={"Content-Type": kind})
         assert response.status_code == 422, (kind, content)
 
 
@@ -165,9 +165,9 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
-def test_a_short_text_that_means_a_lot_is_refused_quickly(client, text):
+def test_a_short_text_that_means_a_lot_is_refused_quickly(shared_client, text):
     began = time.process_time()
-    response = client.post("/v1/spaces", content=text, headers={"Content-Type": "application/yaml"})
+    response = shared_client.post("/v1/spaces", content=text, headers={"Content-Type": "application/yaml"})
     assert response.status_code == 422, response.text
     assert time.process_time() - began < LIMIT_S
     assert len(response.content) < 100_000

@@ -100,10 +100,10 @@ def test_an_unknown_format_or_trial_is_refused(client, done, problem):
 
 
 @pytest.mark.parametrize("example", list_examples().examples, ids=lambda example: example.name)
-def test_every_example_of_the_create_form_is_a_spec_with_a_title(client, example):
+def test_every_example_of_the_create_form_is_a_spec_with_a_title(shared_client, example):
     assert 20 < len(example.title) <= 130
     assert example.yaml.startswith(f"# {example.title}\n")
-    response = client.post("/v1/spaces", content=example.yaml, headers={"Content-Type": "application/yaml"})
+    response = shared_client.post("/v1/spaces", content=example.yaml, headers={"Content-Type": "application/yaml"})
     assert response.status_code == 200, response.text
     assert response.json()["legal"] > 1
     assert yaml.safe_load(example.yaml)["name"]

@@ -120,10 +120,10 @@ def test_a_request_is_one_line_with_its_route_its_token_and_its_id(output, clien
 
 
 @pytest.mark.parametrize("given", ["", "a b", "x" * 65, "a\tb", "ä"])
-def test_a_request_id_that_is_none_is_replaced(client, given):
-    made = client.get("/healthz", headers={"X-Request-Id": given.encode("latin-1")}).headers["x-request-id"]
+def test_a_request_id_that_is_none_is_replaced(shared_client, given):
+    made = shared_client.get("/healthz", headers={"X-Request-Id": given.encode("latin-1")}).headers["x-request-id"]
     assert len(made) == 32
-    assert made != client.get("/healthz").headers["x-request-id"]
+    assert made != shared_client.get("/healthz").headers["x-request-id"]
 
 
 def test_a_defect_keeps_its_request_id_and_the_headers_of_a_safe_page(app, service, monkeypatch, token):
@@ -135,9 +135,9 @@ def test_a_defect_keeps_its_request_id_and_the_headers_of_a_safe_page(app, servi
     assert response.json()["status"] == 500
 
 
-def test_every_answer_is_of_a_safe_page(client):
+def test_every_answer_is_of_a_safe_page(shared_client):
     for path in ("/", "/v1/campaigns", "/v1/no-such"):
-        headers = client.get(path).headers
+        headers = shared_client.get(path).headers
         assert "default-src 'self'" in headers["content-security-policy"]
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff"

@@ -27,9 +27,9 @@ OPERATION_IDS = """
 """
 
 
-@pytest.fixture
-def document(app) -> dict[str, Any]:
-    return app.openapi()
+@pytest.fixture(scope="module")
+def document(shared_client) -> dict[str, Any]:
+    return shared_client.app.openapi()
 
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -43,8 +43,8 @@ def resolver(document: dict[str, Any], schema: dict[str, Any]) -> jsonschema.Dra
     return jsonschema.Draft202012Validator({**schema, "components": document["components"]})
 
 
-def test_the_served_document_is_the_built_one(client, document):
-    served = client.get("/openapi.json").json()
+def test_the_served_document_is_the_built_one(shared_client, document):
+    served = shared_client.get("/openapi.json").json()
     assert served == document
     assert served["openapi"].startswith("3.1")
 
@@ -127,9 +127,13 @@ def test_the_examples_of_parameters_keep_their_schemas(document):
     assert found
 
 
-def test_a_problem_document_keeps_its_schema(client, document):
+def test_a_problem_document_keeps_its_schema(shared_client, document):
     schema = resolver(document, document["components"]["schemas"]["Problem"])
-    for response in (client.get("/v1/campaigns/x"), client.get("/v1/campaigns?page_size=0"), client.get("/nowhere")):
+    for response in (
+        shared_client.get("/v1/campaigns/x"),
+        shared_client.get("/v1/campaigns?page_size=0"),
+        shared_client.get("/nowhere"),
+    ):
         schema.validate(response.json())
 
 
@@ -147,10 +151,10 @@ def test_the_example_of_the_body_keeps_the_schema_and_is_accepted(client, docume
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_every_example_of_the_repository_keeps_the_schema_and_is_accepted(client, path):
+def test_every_example_of_the_repository_keeps_the_schema_and_is_accepted(shared_client, path):
     example = yaml.safe_load(path.read_text())
     jsonschema.validate(example, SPEC_SCHEMA, jsonschema.Draft202012Validator)
-    response = client.post("/v1/spaces", json=example)
+    response = shared_client.post("/v1/spaces", json=example)
     assert response.status_code == 200, response.text
 
 
@@ -176,7 +180,7 @@ SAME_VERDICT = {
 
 
 @pytest.mark.parametrize(("changes", "good"), SAME_VERDICT.values(), ids=SAME_VERDICT)
-def test_the_schema_and_the_route_agree(client, changes, good):
+def test_the_schema_and_the_route_agree(shared_client, changes, good):
     spec = SPEC_EXAMPLE["demo"]["value"] | changes
     assert jsonschema.Draft202012Validator(SPEC_SCHEMA).is_valid(spec) is good
-    assert client.post("/v1/spaces", json=spec).status_code == (200 if good else 422)
+    assert shared_client.post("/v1/spaces", json=spec).status_code == (200 if good else 422)

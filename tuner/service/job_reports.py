@@ -56,7 +56,7 @@ class Reports:
             raise ReportRefused(f"the token of the job {job_name} has expired")
 
     def keep(self, campaign_id: str, job_name: str, text: str) -> bool:
-        """Write the job's result file, by rename; False where there is one, which stays. Raises ResultMalformed,
+        """Write the job's result file, whole at once; False where there is one, which stays. Raises ResultMalformed,
         OSError."""
         parse_result(text)
         folder = self._home.job(campaign_id, job_name)
