@@ -14,10 +14,8 @@ from meshtune.api.openapi import problems
 from meshtune.api.requests.access import reads
 from meshtune.runners.registry import SCRIPTS
 from meshtune.search_spaces.checks import InvalidValue, Problem
-from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.space import workload_of
 from meshtune.tuner.results.export import FORMATS, SCRIPT_FILES, choose, export_files, job_of, job_script
-from meshtune.tuner.results.ranking import Ranked
 from meshtune.tuner.results.start_command import start_line
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.read import InvalidSpec, parse_options
@@ -110,25 +108,16 @@ def _export(service: Service, campaign_id: str, selector: str, format: str, opti
     campaign = service.store.campaign(campaign_id)
     options = _options(option or [])
     entry = choose(campaign, service.store.trials(campaign_id), selector)
-    try:
-        return _exported(service, campaign, entry, format, options)
-    except InvalidValue as error:
-        raise InvalidQuery([problem.under("option") for problem in error.problems]) from None
-
-
-def _exported(service: Service, campaign: Campaign, entry: Ranked, format: str, options: dict[str, Any]) -> ExportView:
     spec, trial = campaign.spec, entry.trial
     directory = service.home.export(trial.last.job_name).resolve()
-    files = export_files(campaign, entry, directory, format, options)
-    job = job_of(spec, trial.plan, trial.last.job_name, directory)
     of_workload = spec.workload.options if spec.workload.kind == format else {}
-    return ExportView(
-        format=format,
-        trial=trial.number,
-        directory=str(directory),
-        files=files,
-        command=start_line(format, spec.cluster, files, job, {**of_workload, **options}),
-    )
+    try:
+        files = export_files(campaign, entry, directory, format, options)
+        job = job_of(spec, trial.plan, trial.last.job_name, directory)
+        command = start_line(format, spec.cluster, files, job, {**of_workload, **options})
+    except InvalidValue as error:
+        raise InvalidQuery([problem.under("option") for problem in error.problems]) from None
+    return ExportView(format=format, trial=trial.number, directory=str(directory), files=files, command=command)
 
 
 def _options(words: list[str]) -> dict[str, Any]:
