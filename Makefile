@@ -12,7 +12,7 @@ IN_WEB := npm --prefix $(WEB) --no-audit --no-fund
 export PIP_RETRIES ?= 10
 export npm_config_fetch_retries ?= 5
 
-.PHONY: demo test test-fast test-long check check-web api-types format install dashboard clean
+.PHONY: demo test test-fast test-long check check-web api-types format install dashboard docs clean
 
 demo: install
 	$(BIN)/meshtune run examples/demo.yaml
@@ -42,14 +42,18 @@ check: $(INSTALLED)
 	else echo "no Node 20 or newer here: the dashboard's sources are not checked"; fi
 
 check-web: $(NODE_MODULES) $(INSTALLED)
-	$(BIN)/python api/web/schemas.py > build/openapi.json
-	$(IN_WEB) run check-api-types || { echo "the page's types differ from the OpenAPI document: make api-types"; exit 1; }
+	$(BIN)/python api/web/schemas.py build/openapi.json build/axes.json
+	cmp build/axes.json $(WEB)/src/api/axes.json && $(IN_WEB) run check-api-types || { echo "the page's types differ from the OpenAPI document: make api-types"; exit 1; }
 	$(IN_WEB) run check
+
+# The documentation as a site in build/site; a broken link or anchor is an error.
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
 
 # The page's types of the service's documents, from its OpenAPI document.
 api-types: $(NODE_MODULES) $(INSTALLED)
 	mkdir -p build
-	$(BIN)/python api/web/schemas.py > build/openapi.json
+	$(BIN)/python api/web/schemas.py build/openapi.json $(WEB)/src/api/axes.json
 	$(IN_WEB) run api-types
 
 format: $(INSTALLED)

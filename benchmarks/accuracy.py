@@ -1,4 +1,4 @@
-"""How well the physics predicts measured runs: step time, its order, memory, and what fits; docs/accuracy.md reads it.
+"""The error of the physics on measured runs: step time, its order, memory, and what fits; docs/explanation/accuracy.md.
 
 `python benchmarks/accuracy.py TABLE.csv [...] [--calibrate K] [--cluster PRESET] [--cell hardware] [--draws 20]
 [--seed 0] [--json OUT]`. A cell is one (model, gpus, seq_len, global_batch); with `--cell hardware` all rows of one

@@ -2,9 +2,8 @@
 
 `python benchmarks/service.py` fills a SQLite file and a PostgreSQL database with 200 campaigns of 1,000 trials each and
 prints how long the requests take that pages poll, 50 of them in flight: the list of campaigns, the best settings and
-the pages of trials of any campaign. First: each answer is asked for once after the first start on that database, so all
-of them are made. Again: at random, as pages that poll do, once nothing is made ahead any more. Start: once each, right
-after the second start. CPU is the service's, for each request. Other figures are asked for by name:
+the pages of trials of any campaign. First: each answer is asked for once after the start, so all of them are computed.
+Again: at random, as pages that poll do. CPU is the service's, for each request. Other figures are asked for by name:
 
 --sizes 1k,10k,100k,1M   what one request costs against the number of trials, and what database and service hold;
                          one database grows from size to size
@@ -25,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -40,7 +39,6 @@ from meshtune.tuner.store import Store
 
 CLIENT = Path(__file__).parent / "service_load.py"
 PAGE = 100
-SETTLE_LIMIT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +49,15 @@ class Latency:
     seconds: float
     cpu_s: float
 
-    def quantile(self, share: float) -> float:
-        ordered = sorted(self.took_ms)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
     def cells(self) -> list[str]:
-        figures = [f"{self.quantile(share):.1f}" for share in (0.5, 0.95, 0.99)]
+        figures = [f"{quantile(self.took_ms, share):.1f}" for share in (0.5, 0.95, 0.99, 1.0)]
         number = len(self.took_ms)
-        per_s, cpu_ms = number / self.seconds, 1e3 * self.cpu_s / number
-        return [str(number), *figures, f"{max(self.took_ms):.1f}", f"{per_s:.0f}", f"{cpu_ms:.2f}"]
+        return [str(number), *figures, f"{number / self.seconds:.0f}", f"{1e3 * self.cpu_s / number:.2f}"]
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def ask(server: Server, paths: Sequence[str], in_flight: int) -> Latency:
@@ -102,28 +100,10 @@ def latencies(server: Server, filled: Filled, in_flight: int, requests: int) -> 
     rng = random.Random(1)
     for name, paths in kinds.items():
         yield ["first", name, *ask(server, paths, in_flight).cells()]
-    settle(server)
     for name, paths in kinds.items():
         yield ["again", name, *ask(server, rng.choices(paths, k=requests), in_flight).cells()]
     mixed = [rng.choice(rng.choice(list(kinds.values()))) for _ in range(requests)]
     yield ["again", "all three", *ask(server, mixed, in_flight).cells()]
-
-
-def started(server: Server, filled: Filled, in_flight: int) -> Iterator[list[str]]:
-    """The rows of the first list and of every campaign's best settings, right after a start."""
-    yield ["start", "list", *ask(server, list_paths(), 1).cells()]
-    yield ["start", "best", *ask(server, best_paths(filled), in_flight).cells()]
-
-
-def settle(server: Server) -> None:
-    """Wait until the service has made ahead what it makes after its first start on a database."""
-    end = time.monotonic() + SETTLE_LIMIT_S
-    while time.monotonic() < end:
-        before = server.cpu_s
-        time.sleep(1.0)
-        if server.cpu_s - before < 0.1:
-            return
-    raise RuntimeError(f"the service has not settled within {SETTLE_LIMIT_S:g} s")
 
 
 @contextmanager
@@ -152,7 +132,7 @@ def size_row(url: str, home: Path, size: int, trials_each: int) -> list[str]:
         cells = []
         for paths in (list_paths(), best_paths(filled), page_paths(filled)):
             first, again = ask(server, paths[-1:], 1), ask(server, paths[-1:] * 50, 1)
-            cells += [f"{first.quantile(0.5):.1f}", f"{again.quantile(0.5):.1f}"]
+            cells += [f"{quantile(first.took_ms, 0.5):.1f}", f"{quantile(again.took_ms, 0.5):.1f}"]
         memory = server.memory_bytes / 2**20
     return [f"{size:,}", *cells, f"{stored:.0f}", f"{memory:.0f}", f"{took_s:.0f}"]
 
@@ -204,8 +184,6 @@ def print_latencies(kinds: Sequence[str], campaigns: int, trials_each: int, in_f
             filled = filled_store(url, campaigns, trials_each)
             with serving(url, Path(folder)) as server:
                 rows += [tell([kind, *row]) for row in latencies(server, filled, in_flight, requests)]
-            with serving(url, Path(folder)) as server:
-                rows += [tell([kind, *row]) for row in started(server, filled, in_flight)]
     figures = ["requests", "p50 ms", "p95 ms", "p99 ms", "max ms", "per s", "CPU ms"]
     print_table(["database", "time", "request", *figures], rows)
 
@@ -216,30 +194,30 @@ def print_sizes(kinds: Sequence[str], sizes: Sequence[int], trials_each: int) ->
     print_table(["database", "trials", *asked, "database MiB", "service MiB", "filled in s"], rows)
 
 
-def print_ticks(kinds: Sequence[str], trials: int, seconds: float, search: str) -> None:
+def print_live(kinds: Sequence[str], head: Sequence[str], row: Callable[[Server], list[str]]) -> None:
+    """A table with one row for each kind of database: of a service that drives campaigns, on an empty one."""
     rows = []
     for kind in kinds:
         with empty_service(kind) as server:
-            rows.append(tell([kind, *tick_row(server, trials, seconds, search)]))
-    print_table(["database", "in flight", "ticks", "mean s", "p50 <= s", "p99 <= s", "longest <= s", "CPU cores"], rows)
+            rows.append(tell([kind, *row(server)]))
+    print_table(["database", *head], rows)
+
+
+def print_ticks(kinds: Sequence[str], trials: int, seconds: float, search: str) -> None:
+    head = ["in flight", "ticks", "mean s", "p50 <= s", "p99 <= s", "longest <= s", "CPU cores"]
+    print_live(kinds, head, lambda server: tick_row(server, trials, seconds, search))
 
 
 def print_idle(kinds: Sequence[str], campaigns: int, seconds: float) -> None:
-    rows = []
-    for kind in kinds:
-        with empty_service(kind) as server:
-            rows.append(tell([kind, *idle_row(server, campaigns, seconds)]))
-    print_table(["database", "active campaigns", "CPU cores"], rows)
+    print_live(kinds, ["active campaigns", "CPU cores"], lambda server: idle_row(server, campaigns, seconds))
 
 
 def print_streams(kinds: Sequence[str], streams: int, moves: int) -> None:
-    rows = []
-    for kind in kinds:
-        with empty_service(kind) as server:
-            ordered = sorted(late_ms(server, streams, moves))
-        figures = [f"{ordered[min(len(ordered) - 1, int(share * len(ordered)))]:.0f}" for share in (0.5, 0.99, 1.0)]
-        rows.append(tell([kind, str(streams), str(moves), *figures]))
-    print_table(["database", "streams", "events", "p50 ms", "p99 ms", "max ms"], rows)
+    def row(server: Server) -> list[str]:
+        late = late_ms(server, streams, moves)
+        return [str(streams), str(moves), *(f"{quantile(late, share):.0f}" for share in (0.5, 0.99, 1.0))]
+
+    print_live(kinds, ["streams", "events", "p50 ms", "p99 ms", "max ms"], row)
 
 
 def print_soak(kinds: Sequence[str], seconds: float, every_s: float) -> None:
@@ -260,18 +238,6 @@ def print_quick(kinds: Sequence[str]) -> None:
     print_idle(kinds, 4, seconds=1.0)
     print_streams(kinds, 5, moves=2)
     print_soak(kinds, 4.0, every_s=1.0)
-
-
-def print_live(kinds: Sequence[str], arguments: argparse.Namespace) -> None:
-    """What is asked for of services that drive campaigns: one for each figure, since all share a simulated cluster."""
-    if arguments.trials_in_flight:
-        print_ticks(kinds, arguments.trials_in_flight, 60.0, arguments.search)
-    if arguments.idle:
-        print_idle(kinds, arguments.idle, 30.0)
-    if arguments.streams:
-        print_streams(kinds, arguments.streams, moves=20)
-    if arguments.soak:
-        print_soak(kinds, seconds_of(arguments.soak), 60.0)
 
 
 def main() -> None:
@@ -296,8 +262,15 @@ def main() -> None:
         print_quick(kinds)
     elif arguments.sizes:
         print_sizes(kinds, [size_of(text) for text in arguments.sizes.split(",")], arguments.trials)
-    elif arguments.trials_in_flight or arguments.idle or arguments.streams or arguments.soak:
-        print_live(kinds, arguments)
+    # One service for each figure, since all campaigns of one share its simulated cluster.
+    elif arguments.trials_in_flight:
+        print_ticks(kinds, arguments.trials_in_flight, 60.0, arguments.search)
+    elif arguments.idle:
+        print_idle(kinds, arguments.idle, 30.0)
+    elif arguments.streams:
+        print_streams(kinds, arguments.streams, moves=20)
+    elif arguments.soak:
+        print_soak(kinds, seconds_of(arguments.soak), 60.0)
     else:
         print_latencies(kinds, arguments.campaigns, arguments.trials, arguments.in_flight, arguments.requests)
 

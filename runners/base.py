@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 from meshtune.runners.failure_cause import Cause
+from meshtune.search_spaces.compat import StrEnum
 
 
 class RunnerError(Exception):

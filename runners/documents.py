@@ -6,7 +6,6 @@ values' own checks found. Documents reach runners too (options, job files), so i
 
 from __future__ import annotations
 
-import json
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -33,22 +32,6 @@ def read_value(kind: type[Value], document: object) -> Value:
 def plain(value: Any) -> Any:
     """A value as plain JSON types; `read_value` gives it back."""
     return _adapter(type(value)).dump_python(value, mode="json")
-
-
-def render_versioned(value: Any, version: int) -> str:
-    """The text of a file that holds one value; `read_versioned` gives it back."""
-    return json.dumps({"version": version, **plain(value)}, indent=1) + "\n"
-
-
-def read_versioned(kind: type[Value], text: str, version: int) -> Value:
-    """The value in such a file's text. Raises ValueError, whose message names the field."""
-    try:
-        document = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"not JSON: {error}") from error
-    if not isinstance(document, dict) or document.pop("version", None) != version:
-        raise ValueError(f"must be an object with version {version}")
-    return read_value(kind, document)
 
 
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)

@@ -6,7 +6,7 @@ names none has its verdict's.
 
 from __future__ import annotations
 
-from enum import StrEnum
+from meshtune.search_spaces.compat import StrEnum
 
 
 class Cause(StrEnum):

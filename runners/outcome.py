@@ -17,17 +17,17 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
 from math import inf, isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.json_files import read_json_value
 from meshtune.runners.measuring.median_interval import Interval, median_interval
 from meshtune.runners.measuring.step_breakdown import Profile
 from meshtune.search_spaces.checks import Checks, InvalidValue
+from meshtune.search_spaces.compat import StrEnum
 
 RESULT_FILE = "result.json"
 RESULT_VERSION = 1
@@ -124,11 +124,11 @@ class Measurement:
         known = bool(self.step_times_s) or self.stored_summary is not None
         checks.require(known, "step_times_s", "must name at least one step")
         for name in ("step_times_s", "warmup_times_s"):
-            wrong = [seconds for seconds in getattr(self, name) if not 0 < seconds < inf]
-            checks.require(not wrong, name, f"must be positive seconds, not {_some(wrong)}")
+            if wrong := [seconds for seconds in getattr(self, name) if not 0 < seconds < inf]:
+                checks.require(False, name, f"must be positive seconds, not {_some(wrong)}")
         for name in ("peak_memory_bytes", "peak_held_bytes"):
-            wrong = [peak for peak in getattr(self, name) if peak < 0]
-            checks.require(not wrong, name, f"must be at least 0, not {_some(wrong)}")
+            if wrong := [peak for peak in getattr(self, name) if peak < 0]:
+                checks.require(False, name, f"must be at least 0, not {_some(wrong)}")
         for name in ("model_flops_per_token", "peak_flops_per_device"):
             flops = getattr(self, name)
             checks.require(flops is None or 0 < flops < inf, name, f"must be positive and finite, not {flops}")
@@ -282,7 +282,7 @@ def parse_result(text: str) -> Outcome:
     if version != RESULT_VERSION:
         raise ResultMalformed(f"version: {version!r}, but this meshtune reads version {RESULT_VERSION}")
     try:
-        outcome = read_value(Outcome, document)
+        outcome = read_json_value(Outcome, document)
     except InvalidValue as error:
         raise ResultMalformed(str(error)) from None
     for name, measured in (("measurement", outcome.measurement), ("partial", outcome.partial)):

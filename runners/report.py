@@ -9,7 +9,7 @@
             break
     reporter.done(peak_memory_bytes=[torch.cuda.max_memory_allocated()])
 
-Every rank may call it; rank 0 writes `result.json` (docs/result.md). Outside of a meshtune job nothing is written.
+Every rank may call it; rank 0 writes `result.json` (docs/reference/result.md), outside of a meshtune job nobody does.
 Where the service gave its address, the result is sent there too: then no shared disk has to carry it.
 """
 
@@ -78,15 +78,15 @@ def report(step_times_s: Sequence[float], **more: Any) -> None:
     more: first_losses, peak_memory_bytes and peak_held_bytes (a list of a number per rank), software (versions by
     name). Raises ValueError where no step is left after the warm-up. Does nothing but in rank 0 of a meshtune job.
     """
-    brief = _brief()
-    if brief is None or _rank() != 0:
+    context = _context()
+    if context is None or _rank() != 0:
         return
-    warmup = brief["warmup_steps"]
+    warmup = context["warmup_steps"]
     if len(step_times_s) <= warmup:
         raise ValueError(f"{len(step_times_s)} steps were taken, and the first {warmup} are warm-up")
     known = ("tokens_per_step", "devices", "model_flops_per_token", "peak_flops_per_device")
     measurement = {
-        **{key: brief[key] for key in known if brief[key] is not None},
+        **{key: context[key] for key in known if context[key] is not None},
         "step_times_s": list(step_times_s[warmup:]),
         "warmup_times_s": list(step_times_s[:warmup]),
         **more,
@@ -99,7 +99,7 @@ def report_failure(cause: str, reason: str, phase: str | None = None) -> None:
 
     The first rank that says so is heard. For an exception that ends the program no call is needed: its text is read.
     """
-    if _brief() is None:
+    if _context() is None:
         return
     place = {} if phase is None else {"phase": phase}
     document = {"verdict": VERDICTS[cause], "cause": cause, "reason": reason, "failed_rank": _rank(), **place}
@@ -107,7 +107,7 @@ def report_failure(cause: str, reason: str, phase: str | None = None) -> None:
         _write(document, os.link)
 
 
-def _brief() -> Any:
+def _context() -> Any:
     """What a step of this job is; None outside of one."""
     try:
         return json.loads((_directory() / "brief.json").read_text(encoding="utf-8"))

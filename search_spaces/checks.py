@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from enum import StrEnum
 from typing import TypeVar
+
+from meshtune.search_spaces.compat import StrEnum
 
 # What every value that is read from a document carries as `__pydantic_config__`: a misspelt key is an error.
 CLOSED = {"extra": "forbid"}

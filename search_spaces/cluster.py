@@ -7,11 +7,11 @@ numbers are line rates; what collectives reach of them is not said here.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from math import inf
 from typing import Any, ClassVar
 
 from meshtune.search_spaces.checks import CLOSED, MAX_WHOLE, Checks
+from meshtune.search_spaces.compat import StrEnum
 
 
 class DeviceKind(StrEnum):

@@ -6,10 +6,10 @@ Dense and mixture-of-experts models; multi-head and grouped-query attention. Sha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, ClassVar
 
 from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.compat import StrEnum
 
 
 class Norm(StrEnum):

@@ -7,10 +7,10 @@ business of `search_spaces.space`, which can say why not.
 from __future__ import annotations
 
 from dataclasses import Field, asdict, dataclass, field, fields
-from enum import StrEnum
 from typing import Any, ClassVar
 
 from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.compat import StrEnum
 
 
 class Recompute(StrEnum):
@@ -61,12 +61,18 @@ def _axis(key: str, label: str, description: str, *, always_in_key: bool = False
     return {"key": key, "label": label, "description": description, "always_in_key": always_in_key, **limits}
 
 
+def _describe(schema: dict[str, Any]) -> None:
+    """Puts the axes' descriptions into the JSON schema of a Plan."""
+    for axis in AXES:
+        schema["properties"][axis.name].setdefault("description", axis.description)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One parallelism setting. This is the one declaration of every axis: `AXES` below lists them, and the space, its
-    columns, the search's features, the store and the API read them there."""
+    """One parallelism setting."""
 
-    __pydantic_config__: ClassVar[Any] = CLOSED
+    # Each field declares an axis: `AXES` lists them for the space, the search, the store, the API and the page.
+    __pydantic_config__: ClassVar[Any] = CLOSED | {"json_schema_extra": _describe}
 
     tp: int = field(default=1, metadata=_axis("tp{}", "tp", "tensor parallel degree", always_in_key=True))
     pp: int = field(default=1, metadata=_axis("pp{}", "pp", "pipeline parallel degree", always_in_key=True))

@@ -42,7 +42,7 @@ Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
     },
 )
 async def report_result(request: Request, job_name: JobName, bearer: Bearer, service: ServiceHandle) -> Response:
-    """Hand in the result file of a job in flight (docs/result.md). Where its folder has one, that one stays."""
+    """Hand in the result file of a job in flight. Where its folder has one, that one stays."""
     service.reports.check(job_name, "" if bearer is None else bearer.credentials, time.time())
     content = await content_of(request, MAX_BYTES)
     try:

@@ -1,4 +1,8 @@
-"""Prints the schemas of the service's OpenAPI document as JSON: the input of `make api-types`."""
+"""Writes what the page takes from the service: `python api/web/schemas.py SCHEMAS AXES`, both JSON.
+
+SCHEMAS: those of the OpenAPI document, the input of openapi-typescript. AXES: the axes of a plan, in order, each with
+its label and, unless it is a number, its values.
+"""
 
 import json
 import sys
@@ -6,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from meshtune.api.app import create_app
+from meshtune.search_spaces.plan import AXES
 from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
@@ -27,4 +32,9 @@ schemas = {
     if not name.startswith("$")
 }
 kept = {"openapi": document["openapi"], "info": document["info"], "paths": {}, "components": {"schemas": schemas}}
-sys.stdout.write(json.dumps(kept, indent=1, sort_keys=True))
+Path(sys.argv[1]).write_text(json.dumps(kept, indent=1, sort_keys=True))
+axes = [
+    {"name": axis.name, "label": axis.label, "values": axis.members or ([False, True] if axis.kind is bool else [])}
+    for axis in AXES
+]
+Path(sys.argv[2]).write_text(json.dumps(axes, indent=2) + "\n")

@@ -2,7 +2,8 @@
 MESHTUNE_... variables. Whatever goes wrong, the job goes as it came, with a line in the server's log.
 
 It runs in the PBS server, which takes no other request meanwhile: hence the short time limit. A job's comment cannot
-name the model as under Slurm, for users may not set it in PBS. Not tried on a real PBS Pro. See docs/site.md.
+name the model as under Slurm, for users may not set it in PBS. Not tried on a real PBS Pro. Installation:
+docs/how-to/site-hooks.md.
 
     qmgr -c "create hook meshtune event=queuejob"
     qmgr -c "set hook meshtune alarm=5"

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
-
-import numpy as np
+from math import fsum, inf
 
 
 class NoFit(ValueError):
@@ -51,16 +49,24 @@ def _fit(hops: float, loads_bytes: Sequence[float], times_s: Sequence[float]) ->
     wrong = [time for time in times_s if not 0 < time < inf]
     if wrong:
         raise NoFit(f"times must be positive and finite, not {wrong[0]}")
-    times = np.asarray(times_s, dtype=np.float64)
-    latency, load = hops / times, np.asarray(loads_bytes, dtype=np.float64) / times
-    ones = np.ones_like(times)
-    # The columns differ by ten decades, which lstsq would take for a lack of rank.
-    scale = float(np.abs(latency).max()), float(np.abs(load).max())
-    solution, *_ = np.linalg.lstsq(np.stack([latency / scale[0], load / scale[1]], axis=1), ones, rcond=None)
-    alpha, per_byte = float(solution[0]) / scale[0], float(solution[1]) / scale[1]
+    latency = [hops / time for time in times_s]
+    load = [size / time for size, time in zip(loads_bytes, times_s, strict=True)]
+    # The normal equations. The columns differ by ten decades, so each is scaled to a largest value of 1.
+    scale = max(latency), max(load)
+    first, second = [each / scale[0] for each in latency], [each / scale[1] for each in load]
+    aa, ab, bb = _dot(first, first), _dot(first, second), _dot(second, second)
+    determinant = aa * bb - ab * ab
+    if determinant <= 0:
+        raise NoFit("the times do not tell latency and bandwidth apart")
+    alpha = (bb * sum(first) - ab * sum(second)) / determinant / scale[0]
+    per_byte = (aa * sum(second) - ab * sum(first)) / determinant / scale[1]
     if alpha < 0:
-        alpha, per_byte = 0.0, float(load @ ones / (load @ load))
+        alpha, per_byte = 0.0, sum(load) / _dot(load, load)
     if per_byte <= 0:
         raise NoFit("larger messages did not take longer")
-    residuals = np.abs(alpha * latency + per_byte * load - 1)
-    return LinkFit(alpha, 1 / per_byte, float(residuals.max()))
+    residuals = [abs(alpha * hop + per_byte * byte - 1) for hop, byte in zip(latency, load, strict=True)]
+    return LinkFit(alpha, 1 / per_byte, max(residuals))
+
+
+def _dot(left: Sequence[float], right: Sequence[float]) -> float:
+    return fsum(a * b for a, b in zip(left, right, strict=True))

@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import quantiles
 
 from meshtune.runners.cluster_probe.link_fit import LinkFit, fit_all_reduce, fit_point_to_point
-from meshtune.runners.documents import plain, read_value
+from meshtune.runners.json_files import read_json_value
 from meshtune.runners.processes.launcher_env import Launch
 from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.compat import StrEnum
 
 REQUEST_FILE = "request.json"
 PROBE_FILE = "probe.json"
@@ -128,14 +128,14 @@ def write_probed(directory: Path, probed: Probed) -> Path:
     """Write the file by rename; return its path. Raises OSError."""
     final = directory / PROBE_FILE
     draft = directory / f".{final.name}.{os.getpid()}"
-    draft.write_text(json.dumps(plain(probed), indent=1) + "\n", encoding="utf-8")
+    draft.write_text(json.dumps(asdict(probed), indent=1) + "\n", encoding="utf-8")
     draft.replace(final)
     return final
 
 
 def read_probed(directory: Path) -> Probed:
     """Raises OSError when there is none, ValueError when it is none of ours."""
-    return read_value(Probed, json.loads((directory / PROBE_FILE).read_text(encoding="utf-8")))
+    return read_json_value(Probed, json.loads((directory / PROBE_FILE).read_text(encoding="utf-8")))
 
 
 def spread(samples: Sequence[float]) -> float:

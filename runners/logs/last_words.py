@@ -8,9 +8,8 @@ from pathlib import Path
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.logs.failure_texts import PRECEDENCE, cause_of_line, is_echo, phase_of
-from meshtune.runners.logs.lines import split_lines, untagged
+from meshtune.runners.logs.lines import read_tail, split_lines, untagged
 from meshtune.runners.logs.patterns import Patterns
-from meshtune.runners.workloads.base import read_tail
 
 MOST_BYTES = 1 << 20
 

@@ -47,3 +47,18 @@ def _chunks(path: Path) -> Iterator[bytes]:
                 yield chunk
     except OSError:
         return
+
+
+LOG_TAIL_BYTES = 4000
+
+
+def read_tail(path: Path, most_bytes: int = LOG_TAIL_BYTES) -> str:
+    """The end of a log file, from the start of a line where one starts in it; empty when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - most_bytes))
+            text = file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+    return text if size <= most_bytes else text.partition("\n")[2] or text

@@ -15,7 +15,7 @@ from meshtune.search_spaces.checks import Checks, did_you_mean
 
 # How long a step took: name -> units per second.
 STEP_TIMES: Mapping[str, float] = {"step_time_s": 1, "step_time_ms": 1e3, "step_time_us": 1e6}
-# How fast the job went in that step, by which its time follows from what a step is (see Brief).
+# How fast the job went in that step, by which its time follows from what a step is (see LogContext).
 RATES = ("steps_per_s", "samples_per_s", "tokens_per_s", "tokens_per_s_per_device")
 # The most memory that a rank has used so far: name -> bytes per unit.
 MEMORY: Mapping[str, float] = {

@@ -16,12 +16,12 @@ from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.logs.failure_texts import CANNOT_RUN, PRECEDENCE, is_echo
 from meshtune.runners.logs.last_words import LastWords, read_last_words_of
-from meshtune.runners.logs.lines import lines_of, split_lines, untagged
+from meshtune.runners.logs.lines import lines_of, read_tail, split_lines, untagged
 from meshtune.runners.logs.patterns import LOSS, MEMORY, STEP, STEP_TIMES, Patterns, positive
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
-from meshtune.runners.workloads.base import failed, outcome_from_result, outcome_without_result, read_tail
-from meshtune.runners.workloads.brief import BRIEF_FILE, Brief
+from meshtune.runners.workloads.base import failed, outcome_from_result, outcome_without_result
+from meshtune.runners.workloads.log_context import CONTEXT_FILE, LogContext
 
 MOST_LOSSES = 4
 # Whom a runner blames for the end of a job, by `runners.processes.gang.exit_text`.
@@ -95,13 +95,15 @@ def _in_order(values: Mapping[int, float]) -> tuple[float, ...]:
     return tuple(values[step] for step in sorted(values))
 
 
-def outcome_without_brief(status: JobStatus, error: Exception) -> Outcome:
-    """What is left to say of a job whose brief cannot be read: without it, its log has no meaning."""
+def outcome_without_context(status: JobStatus, error: Exception) -> Outcome:
+    """What is left to say of a job whose context cannot be read: without it, its log has no meaning."""
     left = outcome_without_result(status, "")
-    return replace(left, reason=f"{BRIEF_FILE} cannot be read: {error}; {left.reason}")
+    return replace(left, reason=f"{CONTEXT_FILE} cannot be read: {error}; {left.reason}")
 
 
-def outcome_from_log(directory: Path, status: JobStatus, brief: Brief, patterns: Patterns, *, steps: int) -> Outcome:
+def outcome_from_log(
+    directory: Path, status: JobStatus, context: LogContext, patterns: Patterns, *, steps: int
+) -> Outcome:
     """What became of a job of a program that reports by its log, from the logs of its ranks in `directory`.
 
     steps: how many the program was asked to take, warm-up included. A result file beats the log. A job that failed
@@ -115,10 +117,10 @@ def outcome_from_log(directory: Path, status: JobStatus, brief: Brief, patterns:
         return outcome
     if status.state in (JobState.CANCELLED, JobState.LOST):
         return outcome_without_result(status, tail)
-    times = step_times_s(readings.get(told_by, LogReading()), patterns, brief)
+    times = step_times_s(readings.get(told_by, LogReading()), patterns, context)
     ended_well = status.state is JobState.SUCCEEDED
-    if len(times) >= steps or (ended_well and len(times) > brief.warmup_steps):
-        measurement = brief.measurement(
+    if len(times) >= steps or (ended_well and len(times) > context.warmup_steps):
+        measurement = context.measurement(
             times,
             first_losses=_finite(readings[told_by].losses),
             peak_memory_bytes=_memory(readings),
@@ -126,7 +128,7 @@ def outcome_from_log(directory: Path, status: JobStatus, brief: Brief, patterns:
         short = "" if len(times) >= steps else f"the log tells {len(times)} of {steps} steps"
         return Outcome(verdict=Verdict.OK, measurement=measurement, reason=short)
     if ended_well:
-        return failed(Cause.USER_BUG, _too_few(len(times), brief, patterns), log_tail=tail)
+        return failed(Cause.USER_BUG, _too_few(len(times), context, patterns), log_tail=tail)
     return outcome_of_failure(status, logs, patterns, tail)
 
 
@@ -186,22 +188,22 @@ def _memory(readings: Mapping[int, LogReading]) -> tuple[int, ...]:
     return tuple(peaks[rank] for rank in sorted(peaks))
 
 
-def _too_few(steps: int, brief: Brief, patterns: Patterns) -> str:
+def _too_few(steps: int, context: LogContext, patterns: Patterns) -> str:
     if steps == 0:
         return f"the job ended without an error, but no line of its logs matches {patterns.timing}: {patterns.source}"
-    return f"the job ended without an error, but took {steps} steps, and {brief.warmup_steps} of them are warm-up"
+    return f"the job ended without an error, but took {steps} steps, and {context.warmup_steps} of them are warm-up"
 
 
-def step_times_s(reading: LogReading, patterns: Patterns, brief: Brief) -> list[float]:
+def step_times_s(reading: LogReading, patterns: Patterns, context: LogContext) -> list[float]:
     """The time of every step in the log, by what a step of this job is."""
     unit = patterns.timing
     if unit in STEP_TIMES:
         return [timing / STEP_TIMES[unit] for timing in reading.timings]
     per_step = {
         "steps_per_s": 1.0,
-        "samples_per_s": brief.plan.global_batch_size,
-        "tokens_per_s": brief.tokens_per_step,
-        "tokens_per_s_per_device": brief.tokens_per_step / brief.devices,
+        "samples_per_s": context.plan.global_batch_size,
+        "tokens_per_s": context.tokens_per_step,
+        "tokens_per_s_per_device": context.tokens_per_step / context.devices,
     }[unit]
     return [per_step / timing for timing in reading.timings]
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from math import ceil
 from statistics import median
+
+from meshtune.search_spaces.compat import StrEnum
 
 # A rank is named from here on: what people would act on, and beyond what placement on a socket explains.
 LEAST_RATIO = 1.2
@@ -19,7 +20,7 @@ FEWEST_TIMES = 3
 
 
 class Part(StrEnum):
-    """What a rank was at. Of overlapping work only what the rank waited for is seen (on CUDA: see trainer.stopwatch).
+    """What a rank was at. Of overlapping work only what the rank waited for is seen (on CUDA: see trainer.timing).
 
     COMPUTE: forward and backward passes, and whatever is in no other part. TP, DP, CP, EP: collectives over that axis,
     waiting for peers included: a slow peer is not the network's fault, so `Profile.waiting_s` says how much of it was

@@ -14,7 +14,7 @@ from meshtune.runners.measuring.warmup import WINDOW
 
 # Of the built-in trainer and of the simulated workload; named here, for what reads this knows no workload.
 JOB_FILES = ("job.json", "simulated.json")
-# Steps in which memory is counted, before the warm-up: `runners.trainer.measure.COUNTED_STEPS`.
+# Steps in which memory is counted, before the warm-up: `runners.trainer.timing.measure.COUNTED_STEPS`.
 COUNTED_STEPS = 2
 
 

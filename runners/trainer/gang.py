@@ -12,13 +12,13 @@ from math import inf
 from pathlib import Path
 
 from meshtune.runners.base import JobSpec
+from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.measuring.step_breakdown import Part, Profile
 from meshtune.runners.outcome import RESULT_FILE, Measurement, ResultError, Verdict, read_result
 from meshtune.runners.processes import gang as supervisor
 from meshtune.runners.processes.gang import exit_text, log_path
 from meshtune.runners.trainer.failure import first_cause, read_failures
 from meshtune.runners.trainer.job import Job
-from meshtune.runners.workloads.base import read_tail
 
 LAST_WORDS_BYTES = 16_000  # the C library's word and faulthandler's stacks after it
 

@@ -7,13 +7,13 @@ that the service can render it anywhere.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from math import inf
 from typing import Any, ClassVar
 
-from meshtune.runners.documents import read_versioned, render_versioned
+from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.compat import StrEnum
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 

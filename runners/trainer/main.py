@@ -21,17 +21,16 @@ from typing import NoReturn
 import torch
 import torch.distributed as dist
 
-from meshtune.runners.trainer.failure import Phase, Progress, describe, write_failure
+from meshtune.runners.trainer.compat import all_gather_single, register_gloo
+from meshtune.runners.trainer.failure import Phase, Progress, describe, start_watchdog, write_failure
 from meshtune.runners.trainer.gang import run_gang
-from meshtune.runners.trainer.gloo import register_gloo
 from meshtune.runners.trainer.job import Job, JobMalformed, parse_job
-from meshtune.runners.trainer.measure import measure, slowest
-from meshtune.runners.trainer.memory import PeakMemory, capped
-from meshtune.runners.trainer.mesh import build_mesh
+from meshtune.runners.trainer.parallel.mesh import build_mesh
 from meshtune.runners.trainer.report import report
 from meshtune.runners.trainer.support import require_supported
+from meshtune.runners.trainer.timing.measure import measure, slowest
+from meshtune.runners.trainer.timing.memory import PeakMemory, capped
 from meshtune.runners.trainer.train import Trainer
-from meshtune.runners.trainer.watchdog import start_watchdog
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import DeviceKind
 
@@ -132,7 +131,7 @@ def gather(values: Sequence[int], device: torch.device) -> list[list[int]]:
     """Every rank's numbers, in order of rank. Collective."""
     own = torch.tensor(values, dtype=torch.int64, device=device)
     every = torch.empty(dist.get_world_size() * len(values), dtype=torch.int64, device=device)
-    dist.all_gather_single(every, own)
+    all_gather_single(every, own)
     numbers: list[list[int]] = every.view(-1, len(values)).tolist()
     return numbers
 

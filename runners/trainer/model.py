@@ -13,8 +13,7 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 
-from meshtune.runners.trainer.attention import Attention, Places, place_tensor
-from meshtune.runners.trainer.experts import FeedForward, Mixture, Recompute
+from meshtune.runners.trainer.blocks import Attention, FeedForward, Mixture, Places, Recompute, place_tensor
 from meshtune.runners.trainer.job import Router
 from meshtune.search_spaces.model import ModelSpec, Norm, Position
 

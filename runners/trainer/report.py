@@ -12,8 +12,8 @@ import torch
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.report import send
 from meshtune.runners.trainer.job import Job
-from meshtune.runners.trainer.measure import Timings
 from meshtune.runners.trainer.software import software
+from meshtune.runners.trainer.timing.measure import Timings
 
 
 def report(

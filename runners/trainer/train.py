@@ -16,15 +16,14 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 
-from meshtune.runners.trainer.attention import place_tensor
-from meshtune.runners.trainer.context import places_of, spread_attention
+from meshtune.runners.trainer.blocks import place_tensor
 from meshtune.runners.trainer.failure import Phase, Progress
 from meshtune.runners.trainer.job import Job
-from meshtune.runners.trainer.mesh import Mesh, build_tie_group
 from meshtune.runners.trainer.model import Transformer, stream
-from meshtune.runners.trainer.optimizer import Both, FlatAdamW, Optimizer, ShardedAdamW
-from meshtune.runners.trainer.parallel import Sharding, choose_sharding, local, materialize, shard_replicas
-from meshtune.runners.trainer.pipeline import (
+from meshtune.runners.trainer.parallel.context import places_of, spread_attention
+from meshtune.runners.trainer.parallel.mesh import Mesh, build_tie_group
+from meshtune.runners.trainer.parallel.optimizer import Both, FlatAdamW, Optimizer, ShardedAdamW
+from meshtune.runners.trainer.parallel.pipeline import (
     AccumulatingLoop,
     LossFunction,
     Passes,
@@ -33,8 +32,9 @@ from meshtune.runners.trainer.pipeline import (
     note_passes,
     stages_of,
 )
-from meshtune.runners.trainer.recompute import recompute_layers
-from meshtune.runners.trainer.tensor import shard_tensors
+from meshtune.runners.trainer.parallel.recompute import recompute_layers
+from meshtune.runners.trainer.parallel.sharding import Sharding, choose_sharding, local, materialize, shard_replicas
+from meshtune.runners.trainer.parallel.tensor import shard_tensors
 from meshtune.search_spaces.plan import Schedule
 
 

@@ -15,7 +15,6 @@ from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space_context import Capabilities
 
-LOG_TAIL_BYTES = 4000
 # What a search may learn from each cause. A hang is late: it would have reached its time limit.
 VERDICTS: Mapping[Cause, Verdict] = {
     Cause.OOM: Verdict.OOM,
@@ -91,15 +90,3 @@ def outcome_from_result(directory: Path, log_tail: str) -> Outcome | None:
         return None
     except ResultMalformed as error:
         return failed(Cause.CRASH, f"the result file is malformed: {error}", log_tail=log_tail)
-
-
-def read_tail(path: Path, most_bytes: int = LOG_TAIL_BYTES) -> str:
-    """The end of a log file, from the start of a line where one starts in it; empty when it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - most_bytes))
-            text = file.read().decode("utf-8", errors="replace")
-    except OSError:
-        return ""
-    return text if size <= most_bytes else text.partition("\n")[2] or text

@@ -17,15 +17,16 @@ from typing import Any, ClassVar
 from meshtune.runners.base import JobSpec, JobState, JobStatus, Start
 from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.logs.patterns import Patterns
 from meshtune.runners.logs.reader import outcome_from_log, outcome_of_failure, rank_logs
 from meshtune.runners.outcome import RESULT_FILE, Outcome
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.report import DIRECTORY, STEPS
-from meshtune.runners.workloads.base import failed, outcome_from_result, outcome_without_result, read_tail
-from meshtune.runners.workloads.brief import BRIEF_FILE, brief_of, read_brief, render_brief
+from meshtune.runners.workloads.base import failed, outcome_from_result, outcome_without_result
 from meshtune.runners.workloads.command_space import FRAMEWORKS, capabilities_of, fixed_plan
 from meshtune.runners.workloads.config_file import ConfigFile
+from meshtune.runners.workloads.log_context import CONTEXT_FILE, context_of, read_context, render_context
 from meshtune.runners.workloads.template import Template, parse_template, word
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
@@ -80,7 +81,7 @@ class CommandOptions:
             for name in names:
                 plain = _FILE_NAME.fullmatch(name) is not None
                 checks.require(plain, f"{path}.{name}", "must be the plain name of a file in the job's folder")
-                free = name not in (BRIEF_FILE, RESULT_FILE) and (path == "files" or name not in self.files)
+                free = name not in (CONTEXT_FILE, RESULT_FILE) and (path == "files" or name not in self.files)
                 checks.require(free, f"{path}.{name}", "is the name of another file there")
         checks.done()
 
@@ -151,7 +152,7 @@ class CommandWorkload:
             "directory": directory,
             "python": sys.executable,
         }
-        brief = brief_of(model, plan, cluster, dtype=self.dtype, warmup_steps=options.warmup_steps)
+        context = context_of(model, plan, cluster, dtype=self.dtype, warmup_steps=options.warmup_steps)
         return JobSpec(
             name=name,
             command=self._command(values),
@@ -159,7 +160,7 @@ class CommandWorkload:
             nodes=cluster.nodes,
             devices_per_node=cluster.devices_per_node,
             time_limit_s=time_limit_s,
-            files={BRIEF_FILE: render_brief(brief), **self._files(values)},
+            files={CONTEXT_FILE: render_context(context), **self._files(values)},
             env={
                 **{key: template.fill(values) for key, template in self._templates.env.items()},
                 DIRECTORY: str(directory),
@@ -174,10 +175,10 @@ class CommandWorkload:
             return outcome
         if self._patterns is not None:
             try:
-                brief = read_brief(directory)
+                context = read_context(directory)
             except (OSError, ValueError):
                 return outcome_without_result(status, tail)
-            return outcome_from_log(directory, status, brief, self._patterns, steps=self._options.steps)
+            return outcome_from_log(directory, status, context, self._patterns, steps=self._options.steps)
         if status.state in (JobState.CANCELLED, JobState.LOST):
             return outcome_without_result(status, tail)
         if status.state is JobState.SUCCEEDED:

@@ -22,11 +22,11 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.logs.lines import lines_of
 from meshtune.runners.logs.patterns import Patterns
-from meshtune.runners.logs.reader import outcome_from_log, outcome_without_brief
+from meshtune.runners.logs.reader import outcome_from_log, outcome_without_context
 from meshtune.runners.outcome import RESULT_FILE, Measurement, Outcome
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.workloads.base import failed
-from meshtune.runners.workloads.brief import BRIEF_FILE, Brief, brief_of, read_brief, render_brief
+from meshtune.runners.workloads.log_context import CONTEXT_FILE, LogContext, context_of, read_context, render_context
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.model import ModelSpec
@@ -119,7 +119,7 @@ class DeepSpeedWorkload:
             # Where the tuner runs is what a relative directory of the spec counts from.
             command = ("sh", "-c", 'cd "$0" && exec "$@"', str(Path(options.directory).absolute()), *command)
         config = config_of(model, plan, cluster, options)
-        brief = brief_of(model, plan, cluster, dtype=self.dtype, warmup_steps=options.warmup_steps - self._untimed)
+        context = context_of(model, plan, cluster, dtype=self.dtype, warmup_steps=options.warmup_steps - self._untimed)
         on_cpu = {"DS_ACCELERATOR": "cpu"} if cluster.device.kind is DeviceKind.CPU else {}
         return JobSpec(
             name=name,
@@ -130,25 +130,25 @@ class DeepSpeedWorkload:
             time_limit_s=time_limit_s,
             files={
                 CONFIG_FILE: json.dumps(overlaid(config, _measured(config)), indent=2) + "\n",
-                BRIEF_FILE: render_brief(brief),
+                CONTEXT_FILE: render_context(context),
             },
             env={**on_cpu, **options.env},
         )
 
     def read(self, directory: Path, status: JobStatus) -> Outcome:
         try:
-            brief = read_brief(directory)
+            context = read_context(directory)
         except (OSError, ValueError) as error:
-            return outcome_without_brief(status, error)
+            return outcome_without_context(status, error)
         patterns = PIPELINE_PATTERNS if self._options.pipeline_module else STEP_PATTERNS
-        outcome = outcome_from_log(directory, status, brief, patterns, steps=self._options.steps - self._untimed)
+        outcome = outcome_from_log(directory, status, context, patterns, steps=self._options.steps - self._untimed)
         if outcome.measurement is None or (directory / RESULT_FILE).exists():
             return outcome
         batch = _counted_batch(directory)
-        if batch is None and brief.plan.tp > 1:
+        if batch is None and context.plan.tp > 1:
             told = "the log does not say how many samples DeepSpeed counts in a step (train_batch_size, at level info)"
             return failed(Cause.USER_BUG, told, log_tail=outcome.log_tail)
-        return replace(outcome, measurement=_corrected(outcome.measurement, brief, batch))
+        return replace(outcome, measurement=_corrected(outcome.measurement, context, batch))
 
     @property
     def _untimed(self) -> int:
@@ -177,13 +177,13 @@ def _counted_batch(directory: Path) -> int | None:
     return next((int(match[1]) for match in found if match is not None), None)
 
 
-def _corrected(measurement: Measurement, brief: Brief, batch: int | None) -> Measurement:
+def _corrected(measurement: Measurement, context: LogContext, batch: int | None) -> Measurement:
     """The measurement, by the samples that DeepSpeed counted: of AutoTP's ranks it counts each one's. On a CPU its
     memory is the whole process's, interpreter and libraries included, and so not kept."""
-    ratio = 1.0 if batch is None else batch / brief.plan.global_batch_size
+    ratio = 1.0 if batch is None else batch / context.plan.global_batch_size
     return replace(
         measurement,
         step_times_s=tuple(time * ratio for time in measurement.step_times_s),
         warmup_times_s=tuple(time * ratio for time in measurement.warmup_times_s),
-        peak_memory_bytes=() if brief.device is DeviceKind.CPU else measurement.peak_memory_bytes,
+        peak_memory_bytes=() if context.device is DeviceKind.CPU else measurement.peak_memory_bytes,
     )

@@ -19,9 +19,9 @@ from meshtune.runners.dialects.megatron.options import Dtype, MegatronOptions
 from meshtune.runners.dialects.megatron.rules import capabilities_of
 from meshtune.runners.documents import read_value
 from meshtune.runners.logs.patterns import Patterns
-from meshtune.runners.logs.reader import outcome_from_log, outcome_without_brief
+from meshtune.runners.logs.reader import outcome_from_log, outcome_without_context
 from meshtune.runners.outcome import Outcome
-from meshtune.runners.workloads.brief import BRIEF_FILE, brief_of, read_brief, render_brief
+from meshtune.runners.workloads.log_context import CONTEXT_FILE, context_of, read_context, render_context
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
@@ -107,7 +107,7 @@ class MegatronWorkload:
         """Megatron cannot give up by itself, so incumbent_step_time_s changes nothing. Raises CannotExpress."""
         options = self._options
         arguments = _short(arguments_of(model, plan, options), options, seed)
-        brief = brief_of(model, plan, cluster, dtype=self.dtype, warmup_steps=options.warmup_steps)
+        context = context_of(model, plan, cluster, dtype=self.dtype, warmup_steps=options.warmup_steps)
         return JobSpec(
             name=name,
             command=("bash", LAUNCH_FILE),
@@ -117,16 +117,16 @@ class MegatronWorkload:
             time_limit_s=time_limit_s,
             files={
                 **render_files(model, plan, cluster, options, arguments),
-                BRIEF_FILE: render_brief(brief),
+                CONTEXT_FILE: render_context(context),
             },
         )
 
     def read(self, directory: Path, status: JobStatus) -> Outcome:
         try:
-            brief = read_brief(directory)
+            context = read_context(directory)
         except (OSError, ValueError) as error:
-            return outcome_without_brief(status, error)
-        return outcome_from_log(directory, status, brief, PATTERNS, steps=self._options.steps)
+            return outcome_without_context(status, error)
+        return outcome_from_log(directory, status, context, PATTERNS, steps=self._options.steps)
 
 
 def _short(arguments: Arguments, options: MegatronOptions, seed: int) -> Arguments:

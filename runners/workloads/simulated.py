@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from meshtune.runners.base import JobSpec, JobStatus
-from meshtune.runners.documents import read_value, read_versioned, render_versioned
+from meshtune.runners.documents import read_value
+from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.outcome import Outcome
 from meshtune.runners.trainer.job import Measuring
 from meshtune.runners.workloads.base import outcome_from_result, outcome_without_result

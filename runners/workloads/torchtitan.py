@@ -25,9 +25,9 @@ from meshtune.runners.dialects.torchtitan.dialect import (
 from meshtune.runners.dialects.torchtitan.options import Dtype, Release, TorchtitanOptions
 from meshtune.runners.documents import read_value
 from meshtune.runners.logs.patterns import Patterns
-from meshtune.runners.logs.reader import outcome_from_log, outcome_without_brief
+from meshtune.runners.logs.reader import outcome_from_log, outcome_without_context
 from meshtune.runners.outcome import RESULT_FILE, Outcome
-from meshtune.runners.workloads.brief import BRIEF_FILE, brief_of, read_brief, render_brief
+from meshtune.runners.workloads.log_context import CONTEXT_FILE, context_of, read_context, render_context
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
@@ -104,7 +104,7 @@ class TorchtitanWorkload:
         command = (options.python, "-m", "torchtitan.train", *words)
         if options.directory:
             command = ("sh", "-c", 'cd "$0" && exec "$@"', str(Path(options.directory).absolute()), *command)
-        brief = brief_of(model, plan, cluster, dtype=self.dtype, warmup_steps=options.warmup_steps)
+        context = context_of(model, plan, cluster, dtype=self.dtype, warmup_steps=options.warmup_steps)
         return JobSpec(
             name=name,
             command=command,
@@ -112,16 +112,16 @@ class TorchtitanWorkload:
             nodes=cluster.nodes,
             devices_per_node=cluster.devices_per_node,
             time_limit_s=time_limit_s,
-            files={**files, BRIEF_FILE: render_brief(brief)},
+            files={**files, CONTEXT_FILE: render_context(context)},
             env=dict(options.env),
         )
 
     def read(self, directory: Path, status: JobStatus) -> Outcome:
         try:
-            brief = read_brief(directory)
+            context = read_context(directory)
         except (OSError, ValueError) as error:
-            return outcome_without_brief(status, error)
-        outcome = outcome_from_log(directory, status, brief, PATTERNS, steps=self._options.steps)
+            return outcome_without_context(status, error)
+        outcome = outcome_from_log(directory, status, context, PATTERNS, steps=self._options.steps)
         measured = outcome.measurement
         if measured is None or (directory / RESULT_FILE).exists():
             return outcome

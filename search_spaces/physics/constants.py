@@ -1,7 +1,7 @@
 """The constants of the physics: what a data sheet does not say. Each has a default, and how far it may be from it.
 
 All are positive, and calibration moves their logarithms: a prior is a log-normal with the default as its median. How
-the defaults were found is told in docs/physics.md; they hold for no cluster in particular.
+the defaults were found is told in docs/explanation/physics.md; they hold for no cluster in particular.
 """
 
 from __future__ import annotations

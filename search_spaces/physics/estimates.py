@@ -18,7 +18,8 @@ from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 
 # What a rank can fill of its device: on CUDA the driver's context, the communication library's buffers and what the
-# allocator cannot use lie outside of the peak that PyTorch reports (docs/physics-memory.md); a CPU rank has its cap.
+# allocator cannot use lie outside of the peak that PyTorch reports; a CPU rank has its cap.
+# See docs/explanation/physics-memory.md.
 USABLE_SHARE = {DeviceKind.CUDA: 0.9, DeviceKind.CPU: 1.0}
 
 
@@ -138,7 +139,7 @@ def usable_bytes(cluster: ClusterSpec) -> float:
 def heavy_cdf(value: FloatColumn) -> FloatColumn:
     """The distribution function of Student's t with 3 degrees of freedom, in closed form.
 
-    Peaks of real runs scatter with tails that are heavier than normal (docs/physics-memory.md).
+    Peaks of real runs scatter with tails that are heavier than normal (docs/explanation/physics-memory.md).
     """
     scaled = np.asarray(value) / sqrt(3)
     result: FloatColumn = 0.5 + (scaled / (1 + scaled**2) + np.arctan(scaled)) / pi

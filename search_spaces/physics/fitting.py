@@ -21,8 +21,8 @@ from meshtune.search_spaces.physics.constants import CONSTANTS, MEMORY_CONSTANTS
 from meshtune.search_spaces.physics.estimate import Logs, log_peak, log_step, slopes
 from meshtune.search_spaces.physics.estimates import Estimates, Training, usable_bytes
 
-# Degrees of freedom: 2 let one run in ten lie far off, as public measurements do (docs/physics.md). `_above` is the
-# closed form for 2.
+# Degrees of freedom: 2 let one run in ten lie far off, as public measurements do (docs/explanation/physics.md).
+# `_above` is the closed form for 2.
 FREEDOM = 2.0
 # The scatter around the formulas is itself learnt; its prior weighs as much as so many measurements.
 PRIOR_ROWS = 6.0

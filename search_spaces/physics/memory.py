@@ -165,8 +165,8 @@ def _layers(model: ModelSpec, framework: FrameworkProfile, columns: Columns, sta
 
 
 def _states(framework: FrameworkProfile, columns: Columns, held: _Held) -> Parts:
-    """Weights, gradients and optimizer state. Gradients stay whole in a pipeline (docs/memory.md): they are reduced
-    after the last micro-batch."""
+    """Weights, gradients and optimizer state. Gradients stay whole in a pipeline (docs/explanation/memory.md): they are
+    reduced after the last micro-batch."""
     zero = columns["zero_stage"]
     whole, shards = held.weights, held.optimizer_weights
     master_only = framework.kept.master_is_shard

@@ -16,7 +16,7 @@ from meshtune.runners.outcome import Verdict
 from meshtune.tuner.access.tokens import Scope
 from meshtune.tuner.store import StoreUnavailable
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "service.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "service.md"
 
 
 def read(client: TestClient) -> dict[tuple[str, ...], float]:

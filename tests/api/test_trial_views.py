@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 
 import pytest
+from pydantic import TypeAdapter
 
+from meshtune.api.schemas.trial_brief import TrialBriefPage, trial_briefs
 from meshtune.api.schemas.trials import MeasurementView, PartialView, trial_view
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
@@ -75,11 +78,6 @@ def test_a_loss_that_is_no_number_is_null(trial):
     assert view.partial.first_losses == (2.0, None, None)
 
 
-def test_a_failed_trial_has_neither(trial):
-    view = trial_view(trial(Outcome(verdict=Verdict.OOM)))
-    assert (view.measurement, view.partial) == (None, None)
-
-
 def test_the_best_say_their_speed_their_time_their_straggler_and_their_training(client, create, drive):
     id = create(budget={"trials": 12})
     drive(id)
@@ -101,15 +99,6 @@ def test_without_a_baseline_nothing_is_said_of_the_training(client, create, driv
     assert {entry["trains_as_baseline"] for entry in best} == {None}
 
 
-def test_the_schema_types_the_profile_and_the_training(app):
-    schemas = app.openapi()["components"]["schemas"]
-    assert schemas["ProfileView"]["properties"]["straggler"]["anyOf"][0] == {"$ref": "#/components/schemas/Straggler"}
-    assert schemas["TrialView"]["properties"]["partial"]["anyOf"][0] == {"$ref": "#/components/schemas/PartialView"}
-    assert schemas["RankedView"]["properties"]["time_by_part"]["items"] == {"$ref": "#/components/schemas/PartTime"}
-    kinds = schemas["RankedView"]["properties"]["trains_as_baseline"]["anyOf"]
-    assert kinds == [{"const": True, "type": "boolean"}, {"type": "string"}, {"type": "null"}]
-
-
 def test_an_attempt_shows_why_it_failed_and_where(trial):
     lost = Outcome(verdict=Verdict.LOST, cause=Cause.PREEMPTION, reason="gone")
     shown = trial(lost, Outcome(verdict=Verdict.OOM), Outcome(verdict=Verdict.CANCELLED))
@@ -118,3 +107,13 @@ def test_an_attempt_shows_why_it_failed_and_where(trial):
     assert [attempt.failure for attempt in attempts] == [Cause.PREEMPTION, Cause.OOM, None]
     assert (attempts[0].avoid, attempts[0].nodes, attempts[0].failed_nodes) == (("n9",), ("n1", "n2"), ("n2",))
     assert (attempts[1].avoid, attempts[1].nodes, attempts[1].failed_nodes) == ((), (), ())
+
+
+def test_a_number_of_a_listed_trial_that_json_cannot_say_is_null(service, create, trial):
+    spec = service.store.campaign(create()).spec
+    tiny = Measurement(step_times_s=(5e-324,), tokens_per_step=2**40, devices=1)
+    listed = trial_briefs(spec, [trial(Outcome(verdict=Verdict.OK, measurement=tiny))])
+    (shown,) = json.loads(TypeAdapter(TrialBriefPage).dump_json(TrialBriefPage(trials=listed, next_page_token=None)))[
+        "trials"
+    ]
+    assert (shown["tokens_per_s_per_device"], shown["headroom_bytes"]) == (None, None)

@@ -19,10 +19,6 @@ from meshtune.search_spaces.physics.estimate import estimate
 from meshtune.search_spaces.physics.fitting import calibrate
 
 MakeTable = Callable[..., Path]
-KEYS = [
-    *("table", "model", "devices", "seq_len", "global_batch", "rows", "calibrate"),
-    *("time_mape", "time_median_ape", "spearman", "memory_median_ape", "fit_auc"),
-]
 # Large enough that the devices, not the launching of kernels, decide the time.
 SHAPES = {"hidden": 8192, "heads": 64, "kv_heads": 64, "ffn": 32768}
 # Ways to spread 16 sequences over 8 devices.
@@ -122,48 +118,6 @@ def test_five_rows_recover_a_cluster_of_other_constants(make_table: MakeTable) -
     assert after["time_mape"] < before["time_mape"] / 3
 
 
-def test_draws_follow_the_seed(make_table: MakeTable) -> None:
-    known = measured_by_physics(make_table, scale=0.7)
-    kept, _ = reported(read_table(make_table(*known, name="seeds")))
-    cell = Cell(kept)
-
-    assert cell.calibrated(3, 2, seed=1) == cell.calibrated(3, 2, seed=1)
-    assert cell.calibrated(3, 2, seed=1) != cell.calibrated(3, 2, seed=2)
-
-
-def test_the_file_holds_cells_and_their_median_for_each_number_learnt_from(make_table: MakeTable) -> None:
-    known = measured_by_physics(make_table)
-    other = [row | {"model": "gpt-other", "step_time_s": row["step_time_s"] * 2} for row in known]  # type: ignore[operator]
-
-    found = run(make_table(*known, *other), "--calibrate", "2", "--draws", "1")
-
-    assert list(found) == ["cells", "summary"]
-    assert [list(cell) for cell in found["cells"]] == [KEYS] * 4
-    assert [cell["calibrate"] for cell in found["cells"]] == [0, 2, 0, 2]
-    assert list(found["summary"]) == [*KEYS, "uncalibrated"]
-    assert found["summary"]["calibrate"] == 2
-    plain = found["summary"]["uncalibrated"]
-    assert list(plain) == KEYS
-    assert (plain["table"], plain["model"], plain["rows"]) == ("table", None, len(PLANS))
-    assert plain["time_mape"] == pytest.approx((0 + 0.5) / 2, abs=1e-9)
-
-
-def test_without_calibration_the_summary_is_of_the_cells_as_they_are(make_table: MakeTable) -> None:
-    summary = run(make_table(*measured_by_physics(make_table)))["summary"]
-    assert list(summary) == KEYS
-    assert summary["calibrate"] == 0
-
-
-def test_a_cell_with_few_timed_rows_is_left_out_and_said(
-    make_table: MakeTable, capsys: pytest.CaptureFixture[str]
-) -> None:
-    known = measured_by_physics(make_table)[:9]
-    found = run(make_table(*known, {"step_time_s": None}))
-    assert found["cells"] == []
-    assert found["summary"]["time_mape"] is None
-    assert "left out, too few timed rows: 1 cells" in capsys.readouterr().out
-
-
 def test_rows_left_out_are_counted_with_the_first_of_them(
     make_table: MakeTable, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,45 +126,12 @@ def test_rows_left_out_are_counted_with_the_first_of_them(
     assert f"left out, not stated: 2 rows, first table.csv, line {len(PLANS) + 2}: layers of gpt-small" in printed
 
 
-def test_cells_by_hardware_gather_every_batch_and_rank_tokens_per_second(make_table: MakeTable) -> None:
-    known = measured_by_physics(make_table)
-    # Twice the batch in nearly twice the time: the order of the speeds, not of the times, is what must be right.
-    double = [row | {"global_batch": 32, "grad_accum": 2 * row["grad_accum"]} for row in known]  # type: ignore[operator]
-
-    (cell,) = run(make_table(*known, *double), "--cell", "hardware")["cells"]
-
-    assert (cell["model"], cell["devices"], cell["global_batch"]) == ("A100-80GB (8/node)", None, None)
-    assert cell["rows"] == 2 * len(PLANS)
-    kept, _ = reported(read_table(make_table(*known, *double, name="ranks")))
-    costs = estimate(kept[0].training, columns_of([one.plan for one in kept]))
-    measured = np.array([one.plan.global_batch_size / (one.row.step_time_s or 1) for one in kept])
-    of_speeds, of_times = (
-        np.corrcoef(_order(first), _order(second))[0, 1]
-        for first, second in (
-            (costs.tokens_per_s, measured),
-            (costs.time.step_s, np.array([one.row.step_time_s for one in kept])),
-        )
-    )
-    assert cell["spearman"] == pytest.approx(of_speeds, abs=0.005)
-    assert abs(of_speeds - of_times) > 0.02
-
-
-def _order(values: np.ndarray) -> np.ndarray:
-    return np.argsort(np.argsort(values))
-
-
 @pytest.mark.parametrize("arguments", [(), ("--cluster", "dgx")])
 def test_an_unknown_cluster_ends_with_the_presets_and_status_2(
     make_table: MakeTable, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
     assert main([str(make_table({"hardware": "Abacus 9000"})), *arguments]) == 2
     assert "dgx-h100" in capsys.readouterr().err
-
-
-def test_a_named_cluster_stands_for_unknown_hardware(make_table: MakeTable) -> None:
-    known = [row | {"hardware": "Abacus 9000"} for row in measured_by_physics(make_table)]
-    (cell,) = run(make_table(*known), "--cluster", "dgx-a100")["cells"]
-    assert cell["time_mape"] == pytest.approx(0, abs=1e-9)
 
 
 def test_a_file_that_is_not_there_ends_with_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

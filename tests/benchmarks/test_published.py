@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from published import flops_per_token, main, predict
-from published_rows import CORE, SC21, Published, Reading, rows
+from published_rows import Published, Reading, rows
 
 from meshtune.search_spaces.plan import Plan, Schedule
 
@@ -30,15 +30,6 @@ def test_the_settings_of_one_row_train_the_same_batch(row: Published) -> None:
     assert len({plan.global_batch_size for plan in row.plans}) == 1
 
 
-def test_batches_are_those_of_the_published_tables() -> None:
-    batches = {row.name: row.plans[0].global_batch_size for row in ROWS if row.group.startswith("Megatron")}
-    assert batches["175B, README"] == 1536
-    assert [batches[name.removeprefix("megatron-")] for name, *_ in SC21] == [row[6] for row in SC21]
-    assert [batches[row[0]] for row in CORE] == [row[7] for row in CORE]
-    tokens = {row.plans[0].global_batch_size * row.training.model.seq_len for row in ROWS if "Llama" in row.group}
-    assert tokens == {2**24}
-
-
 @pytest.mark.parametrize("row", [row for row in ROWS if "Llama" not in row.group], ids=named)
 def test_stages_and_chunks_have_whole_layers_and_interleaving_whole_rounds(row: Published) -> None:
     for plan in row.plans:
@@ -47,51 +38,10 @@ def test_stages_and_chunks_have_whole_layers_and_interleaving_whole_rounds(row: 
         assert plan.vpp == 1 or plan.grad_accum_steps % plan.pp == 0
 
 
-def test_virtual_stages_have_the_layers_of_the_published_scripts() -> None:
-    for preset, _, pp, _, chunk, *_ in SC21:
-        row = BY_NAME["Megatron 2021", preset.removeprefix("megatron-"), Reading.HARDWARE]
-        layers = row.training.model.layers
-        assert layers // (pp * row.plans[0].vpp) == (chunk or layers // pp)
-
-
 def test_models_have_the_published_number_of_weights() -> None:
     for row in ROWS:
         if row.group == "Megatron-Core r0.8":
             assert row.training.model.parameters / 1e9 == pytest.approx(float(row.name.removesuffix("B")), rel=0.03)
-
-
-def test_hardware_flops_turn_the_readme_s_32_seconds_into_its_138_tflops() -> None:
-    tokens = 1536 * 2048
-    counted = flops_per_token(README.training, Reading.HARDWARE) * tokens / 32 / 1024 / 1e12
-    assert counted == pytest.approx(138, abs=0.5)
-
-
-def test_hardware_flops_are_the_model_s_and_the_layers_forward_pass_once_more() -> None:
-    # 12 h^2 weights a layer at 2 FLOPs, and 4 s h for the scores: GPT-3's 96 layers of 12288 at 2048 tokens.
-    forward = 96 * (2 * 12 * 12288**2 + 4 * 2048 * 12288)
-    extra = flops_per_token(README.training, Reading.HARDWARE) - flops_per_token(README.training, Reading.MODEL)
-    assert extra == pytest.approx(forward)
-
-
-def test_causal_flops_leave_out_half_of_the_scores() -> None:
-    training = BY_NAME["Llama 3 405B", "16384 GPUs, 128k", Reading.CAUSAL].training
-    left_out = flops_per_token(training, Reading.MODEL) - flops_per_token(training, Reading.CAUSAL)
-    assert left_out == pytest.approx(6 * 126 * 16384 * 131072)
-
-
-@pytest.mark.parametrize(("name", "mfu"), [("22B", 0.415), ("175B", 0.514), ("530B", 0.560), ("1T", 0.563)])
-def test_remembered_times_give_the_utilisation_that_was_read(name: str, mfu: float) -> None:
-    row = BY_NAME["Korthikanti 2022", f"{name}, selective", Reading.SECONDS]
-    flops = flops_per_token(row.training, Reading.MODEL) * row.plans[0].global_batch_size * 2048
-    assert flops / row.value / row.devices / 312e12 == pytest.approx(mfu, rel=0.01)
-
-
-def test_published_bubbles_are_the_schedule_s_arithmetic() -> None:
-    bubbles = [row for row in ROWS if row.reading in (Reading.BUBBLE_OF_PIPELINE, Reading.BUBBLE_OF_STEP)]
-    assert len(bubbles) == 6
-    for row in bubbles:
-        (plan,) = row.plans
-        assert row.value == pytest.approx((plan.pp - 1) / (plan.grad_accum_steps + plan.pp - 1), abs=5e-4)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=named)
@@ -104,39 +54,11 @@ def test_a_prediction_accounts_for_the_whole_step(row: Published) -> None:
         assert prediction.value * 1e12 * row.devices * prediction.step_s == pytest.approx(work)
 
 
-def test_of_an_open_setting_the_fastest_that_should_fit_is_taken() -> None:
-    row = BY_NAME["Frontier", "22B", Reading.MODEL]
-    prediction = predict(row)
-    alone = [predict(replace(row, plans=(plan,))) for plan in row.plans]
-    assert any(one.value > prediction.value for one in alone if one.fits < 0.5)
-    assert prediction.value == max(one.value for one in alone if one.fits >= 0.5)
-    assert prediction.other == min(one.value for one in alone if one.fits >= 0.5)
-
-
 def test_where_no_setting_should_fit_the_fastest_of_all_is_taken() -> None:
     huge = replace(README, plans=(Plan(dp=1024, micro_batch_size=64), Plan(dp=1024, micro_batch_size=32)))
     prediction = predict(huge)
     assert prediction.fits < 0.5
     assert prediction.value > prediction.other
-
-
-def test_products_add_up_only_gradients_in_float32() -> None:
-    fused = [row.training.framework for row in ROWS if row.training.framework.fused_accumulation]
-    assert fused
-    assert {code.gradient_bytes for code in fused} == {4}
-
-
-def test_mixed_precision_of_megatron_takes_as_many_bytes_a_weight_as_its_readme_counts() -> None:
-    told = {2: 20, 4: 18}
-    codes = [row.training.framework for row in ROWS if row.group.startswith(("Megatron", "Korthikanti"))]
-    for code in codes:
-        assert code.weight_bytes + code.gradient_bytes + code.optimizer_bytes == told[int(code.gradient_bytes)]
-
-
-def test_a_source_stands_with_every_row_and_memory_is_owned_up_to() -> None:
-    assert all(row.source for row in ROWS)
-    assert all(row.assumed for row in ROWS if len(row.plans) > 1)
-    assert {row.group for row in ROWS if row.unverified} == {"Frontier", "Llama 3 405B", "Korthikanti 2022"}
 
 
 def test_the_file_holds_every_row_and_a_constant_moves_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

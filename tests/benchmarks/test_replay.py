@@ -8,9 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from replay import compare, main, read_all
-from replay_cells import read_cells
-from replay_runs import Rules, parse_contenders
+from replay import main, read_all
 from rich.console import Console
 
 MakeTable = Callable[..., Path]
@@ -68,37 +66,6 @@ def test_a_warm_start_gives_each_cell_the_past_of_smaller_clusters(
     assert "warm start: 22 settings of 2 trainings" in printed
     assert "left out, too few settings that ran: 1 cells" in printed
     assert main([str(table), "--search", "grid", "--seeds", "1", "--warm-start", str(table)]) == 0
-
-
-def test_the_rules_of_the_command_line_are_those_of_the_runs(make_table: MakeTable, settings: Settings) -> None:
-    cells = read_cells(make_table(*settings)).cells
-    given = Namespace(seeds=2, tolerance=0.0, batch=4, max_trials=10)
-
-    comparison = compare(cells, parse_contenders("random"), given)
-
-    assert comparison.rules == Rules(tolerance=0.0, batch=4, max_trials=10)
-    assert (len(comparison.runs), comparison.seeds) == (2, 2)
-    assert all(len(run.ask_seconds) == -(-len(run.shares) // 4) for run in comparison.runs)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["TABLE", "--search", "randam"], "no search 'randam': did you mean 'random'?"),
-        (["TABLE", "--search", "random:speed=3"], "search random: unknown option 'speed'"),
-        (["TABLE", "--search", "random", "--cluster", "dgx"], "no cluster preset 'dgx'"),
-        (["missing.csv", "--search", "random"], "missing.csv"),
-        (["SMALL", "--search", "random"], "no cell to replay: none has 10 settings that ran"),
-    ],
-)
-def test_what_cannot_be_replayed_is_one_message_and_status_2(
-    make_table: MakeTable, settings: Settings, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
-) -> None:
-    named = {"TABLE": make_table(*settings), "SMALL": make_table(*settings[:9], name="small")}
-    assert main([str(named.get(argument, argument)) for argument in arguments]) == 2
-    message = capsys.readouterr().err
-    assert told in message
-    assert message.count("\n") == 1
 
 
 @pytest.mark.parametrize(

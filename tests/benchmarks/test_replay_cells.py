@@ -9,7 +9,6 @@ from reported import GB
 
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.search.base import Observation
-from meshtune.tuner.search.physics.search import PhysicsSearch
 
 MakeTable = Callable[..., Path]
 Settings = list[dict[str, object]]
@@ -55,49 +54,11 @@ def test_rows_of_one_plan_are_one_setting_with_their_median_time(make_table: Mak
     assert (seen.step_time_s, seen.score) == (3.0, BATCH_TOKENS / 3)
 
 
-def test_a_setting_that_ran_once_ran(make_table: MakeTable, settings: Settings) -> None:
-    seen = outcome(make_table, settings, [{"status": "fail"}, {"step_time_s": 2.0}, {"status": "oom"}])
-    assert (seen.verdict, seen.step_time_s) == (Verdict.OK, 2.0)
-
-
 def test_a_setting_that_ran_out_of_memory_once_and_never_ran_is_out_of_memory(
     make_table: MakeTable, settings: Settings
 ) -> None:
     seen = outcome(make_table, settings, [{"status": "fail"}, {"status": "oom"}])
     assert (seen.verdict, seen.score, seen.step_time_s) == (Verdict.OOM, None, None)
-
-
-def test_the_time_follows_from_the_tokens_where_only_these_are_stated(
-    make_table: MakeTable, settings: Settings
-) -> None:
-    seen = outcome(make_table, settings, [{"tokens_per_s": 4096, "mfu": 0.9}])
-    assert (seen.step_time_s, seen.score) == (BATCH_TOKENS / 4096, 4096)
-
-
-def test_a_row_that_ran_without_a_time_is_left_out_and_counted(make_table: MakeTable, settings: Settings) -> None:
-    for at in (4, 6):
-        settings[at] |= {"step_time_s": None, "tokens_per_s": 0, "mfu": 0.5}
-
-    table = read_cells(make_table(*settings))
-
-    assert len(only(table).outcomes) == 18
-    (left,) = table.left
-    assert (left.rows, left.first) == (2, "table.csv, line 6")
-    assert "neither a step time nor tokens/s" in left.kind
-
-
-def test_rows_that_cannot_be_expressed_are_counted(make_table: MakeTable, settings: Settings) -> None:
-    table = read_cells(make_table(*settings, {"layers": None}))
-    assert (table.read, [one.rows for one in table.left]) == (21, [1])
-
-
-def test_rows_of_other_number_formats_are_a_cell_of_their_own(make_table: MakeTable, settings: Settings) -> None:
-    other = [row | {"precision": "bf16", "step_time_s": 0.5} for row in settings]
-    table = read_cells(make_table(*settings, *other))
-    assert [(cell.label, len(cell.outcomes), cell.best) for cell in table.cells] == [
-        ("gpt-small, 8 devices, seq 1024, batch 16", 20, BATCH_TOKENS / 1.0),
-        ("gpt-small, 8 devices, seq 1024, batch 16", 20, BATCH_TOKENS / 0.5),
-    ]
 
 
 def test_a_cell_needs_ten_settings_that_ran(make_table: MakeTable, settings: Settings) -> None:
@@ -123,15 +84,6 @@ def test_a_search_is_told_the_settings_and_the_training_but_no_outcome(
     assert task.space.context.global_batch_size == 16
 
 
-def test_a_setting_whose_tensor_groups_leave_the_node_is_searched_as_well(
-    make_table: MakeTable, settings: Settings
-) -> None:
-    small = {"nodes": 4, "gpus_per_node": 2}
-    cell = only(read_cells(make_table(*(row | small for row in settings))))
-    assert cell.task(0.05).space.context.tp_across_nodes
-    assert set(cell.task(0.05).space) == set(cell.outcomes)
-
-
 def test_the_past_is_every_smaller_training_on_the_same_kind_of_cluster(
     make_table: MakeTable, settings: Settings
 ) -> None:
@@ -148,14 +100,3 @@ def test_the_past_is_every_smaller_training_on_the_same_kind_of_cluster(
     assert [(one.training.cluster.devices, one.training.model.seq_len) for one in known] == [(4, 1024), (4, 2048)]
     assert [[seen.step_time_s for seen in one.seen] for one in known] == [[2.0], [1.5]]
     assert replace(cell, past=known).task(0.05).past == known
-
-
-def test_what_is_unknown_is_guessed_since_a_search_learns_how_wrong_that_is(
-    make_table: MakeTable, settings: Settings
-) -> None:
-    odd = {"model": "falcon-7b", "hardware": "X9 (8/node)", "precision": "", "gpu_mem_gb": 24, "params_b": 70}
-    cell = only(read_cells(make_table(*(one | odd for one in settings))))
-    training = cell.training
-    assert (training.cluster.name, training.cluster.device.memory_bytes) == ("X9 (8/node)", 24 * GB)
-    assert training.framework.dtype == "bfloat16"
-    assert PhysicsSearch(0).ask(cell.task(0.05), (), 3).plans

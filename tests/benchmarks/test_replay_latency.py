@@ -3,7 +3,7 @@ from __future__ import annotations
 from io import StringIO
 
 import pytest
-from replay_latency import Case, latency, make_task, seen_of, show_latency
+from replay_latency import Case, make_task, seen_of, show_latency
 from replay_runs import Contender
 from rich.console import Console
 
@@ -33,13 +33,6 @@ def test_plans_seen_are_distinct_and_what_became_of_them_follows_the_physics_wit
     both = [(one.step_time_s, times[one.plan]) for one in ran if times.get(one.plan)]
     assert both
     assert all(one != another and one == pytest.approx(another, rel=1.0) for one, another in both)
-
-
-def test_each_repetition_is_timed_cold_and_warm(task: Task) -> None:
-    found = latency(RANDOM, task, 30, repeats=3)
-    assert (found.legal, found.seen) == (len(task.space), 30)
-    assert (len(found.cold_s), len(found.warm_s)) == (3, 3)
-    assert min(*found.cold_s, *found.warm_s) > 0
 
 
 @pytest.mark.slow

@@ -2,16 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from replay_cells import Cell, read_cells
 from replay_plot import plot
-from replay_report import Comparison, document, show_cells, show_summary
+from replay_report import Comparison, document
 from replay_runs import Contender, Rules, Run
-from rich.console import Console
 
 MakeTable = Callable[..., Path]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -44,13 +42,6 @@ def comparison(make_table: MakeTable, settings: list[dict[str, object]]) -> Comp
             *(run(10), run(10)),
         ),
     )
-
-
-def printed(show: Callable[[Comparison, Console], None], comparison: Comparison) -> str:
-    console = Console(width=140, file=StringIO())
-    show(comparison, console)
-    assert isinstance(console.file, StringIO)
-    return console.file.getvalue()
 
 
 def test_each_cell_has_its_figures_by_search(comparison: Comparison) -> None:
@@ -96,39 +87,6 @@ def test_the_summary_pools_all_runs_and_counts_what_was_not_reached_as_the_most_
     }
 
 
-def test_a_search_is_held_against_the_best_of_the_borrowed_ones(comparison: Comparison) -> None:
-    third = Contender("deephyper", "deephyper", {})
-    slower = [run(30), run(30)]
-    runs = comparison.runs
-    more = replace(
-        comparison,
-        contenders=(*comparison.contenders, third),
-        runs=(*runs[:4], run(4), run(4), *runs[4:], *slower),
-    )
-
-    own, tpe, deephyper = (line for line in printed(show_summary, more).splitlines() if " s │" in line)
-
-    # Pooled medians 6, 10 and 17; by cell 2, 10, 4 and 29.5, 10, 30.
-    assert [line.split("│")[-3].strip() for line in (own, tpe, deephyper)] == ["1.7", "1.0", "0.6"]
-    assert [line.split("│")[-2].strip() for line in (own, tpe, deephyper)] == ["2.95", "2.50", "3.00"]
-
-
-def test_without_a_borrowed_search_there_is_nothing_to_hold_against(comparison: Comparison) -> None:
-    alone = replace(
-        comparison, contenders=comparison.contenders[:1], runs=(*comparison.runs[:2], *comparison.runs[4:6])
-    )
-    (line,) = (line for line in printed(show_summary, alone).splitlines() if " s │" in line)
-    assert [text.strip() for text in line.split("│")[-3:-1]] == ["-", "-"]
-    assert "times fewer trials at the median" not in printed(show_summary, alone)
-
-
-def test_people_see_median_tail_failures_and_misses_of_each_cell(comparison: Comparison) -> None:
-    text = printed(show_cells, comparison)
-    assert "gpt-small, 16 devices, seq 1024, batch 16" in text
-    assert "2 / 2.8 (1)" in text
-    assert "29.5 / 45.9 (3, 50 %)" in text
-
-
 def test_the_picture_has_a_line_a_band_and_a_name_for_each_search(comparison: Comparison) -> None:
     root = ElementTree.fromstring(plot(comparison))
     kinds = [(path.get("class") or "").split()[0] for path in root.iter(f"{SVG}path")]
@@ -137,29 +95,3 @@ def test_the_picture_has_a_line_a_band_and_a_name_for_each_search(comparison: Co
     assert {"own<1>: 6", "optuna-tpe: 10"} <= set(texts)
     assert "Best setting so far, as a share of the fastest one (4 runs in 2 cells)" in texts
     assert [text for text in texts if text and text.isdigit()] == ["1", "2", "3", "5", "10", "20", "30", "50"]
-
-
-def test_the_line_is_the_median_of_the_best_so_far(comparison: Comparison) -> None:
-    root = ElementTree.fromstring(plot(comparison))
-    line, _ = (path.get("d") or "" for path in root.iter(f"{SVG}path") if (path.get("class") or "").startswith("line"))
-    corners = [tuple(map(float, corner.split(","))) for corner in line.lstrip("M").split()]
-    texts = {text.text or "": text for text in root.iter(f"{SVG}text")}
-    across = {trial: float(texts[trial].get("x") or 0) for trial in ("1", "2", "3", "10", "20", "50")}
-    bottom, top = (float(texts[share].get("y") or 0) - 4 for share in ("0 %", "100 %"))
-
-    # A failed trial is no progress: 1, 0, 0 and 0 after one trial; 1, 1, 0.5 and 0 after three; then 1, 1, 1 and 0.5.
-    assert corners[0] == pytest.approx((across["1"], bottom), abs=0.1)
-    assert corners[1:3] == [
-        pytest.approx((across["3"], bottom), abs=0.1),
-        pytest.approx((across["3"], bottom + 0.75 * (top - bottom)), abs=0.1),
-    ]
-    assert [height for _, height in corners[3:]] == pytest.approx([corners[2][1], top, top], abs=0.1)
-    assert corners[-1][0] == pytest.approx(across["50"], abs=0.1)
-    assert across["2"] - across["1"] == pytest.approx(across["20"] - across["10"], abs=0.2)
-
-
-def test_names_at_the_end_of_the_lines_do_not_overlap(comparison: Comparison) -> None:
-    root = ElementTree.fromstring(plot(comparison))
-    heights = [float(text.get("y") or 0) for text in root.iter(f"{SVG}text") if text.get("class")]
-    assert len(heights) == 2
-    assert abs(heights[0] - heights[1]) >= 16

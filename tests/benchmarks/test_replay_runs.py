@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from replay_cells import Cell, read_cells, read_past
+from replay_cells import Cell, read_cells
 from replay_runs import Contender, Rules, Run, parse_contenders, play, play_all
 
 from meshtune.runners.outcome import Verdict
@@ -61,22 +61,6 @@ def test_a_run_ends_with_the_first_setting_within_the_tolerance_and_failures_cos
     assert len(run.ask_seconds) == 6
 
 
-def test_the_tolerance_is_a_share_of_the_best_speed(cell: Cell) -> None:
-    run = play(cell, InOrder(order=tuple(cell.outcomes)), 0, replace(RULES, tolerance=0.03))
-    assert run.shares[-2:] == pytest.approx((1 / 1.04, 1.0))
-    assert len(play(cell, InOrder(order=tuple(cell.outcomes)), 0, replace(RULES, tolerance=0.5)).shares) == 1
-
-
-def test_a_run_that_does_not_get_there_ends_at_the_most_trials(cell: Cell) -> None:
-    run = play(cell, InOrder(order=tuple(cell.outcomes)), 0, replace(RULES, max_trials=5))
-    assert (run.reached, len(run.shares)) == (False, 5)
-
-
-def test_a_search_that_proposes_nothing_more_has_not_reached_the_goal(cell: Cell) -> None:
-    run = play(cell, InOrder(order=tuple(cell.outcomes)[:3]), 0, RULES)
-    assert (run.reached, len(run.shares)) == (False, 3)
-
-
 def test_a_search_sees_its_task_and_the_outcomes_of_what_it_chose(cell: Cell) -> None:
     search = InOrder(order=tuple(cell.outcomes))
     play(cell, search, 0, RULES)
@@ -92,28 +76,6 @@ def test_a_batch_is_asked_for_at_once_and_its_trials_are_counted_one_by_one(cell
     run = play(cell, search, 0, replace(RULES, batch=4))
     assert [(len(seen), n) for _, seen, n in search.asked] == [(0, 4), (4, 4)]
     assert len(run.shares) == 6
-
-
-def test_a_batch_does_not_go_over_the_most_trials(cell: Cell) -> None:
-    search = InOrder(order=tuple(cell.outcomes))
-    run = play(cell, search, 0, replace(RULES, batch=4, max_trials=5))
-    assert [n for _, _, n in search.asked] == [4, 1]
-    assert len(run.shares) == 5
-
-
-def test_the_past_reaches_the_search(cell: Cell, make_table: MakeTable, settings: Settings) -> None:
-    search = InOrder(order=tuple(cell.outcomes))
-    past = read_past(make_table(*settings, name="past"))
-    play(replace(cell, past=past), search, 0, RULES)
-    assert search.asked[0][0].past == past
-
-
-def test_runs_follow_their_number_and_cells_of_one_size_are_searched_in_orders_of_their_own(cell: Cell) -> None:
-    other = replace(cell, key=replace(cell.key, model="gpt-other"))
-    runs = [timeless(play(cell, RANDOM, number, RULES)) for number in range(8)]
-    assert runs == [timeless(play(cell, RANDOM, number, RULES)) for number in range(8)]
-    assert len(set(runs)) > 4
-    assert runs != [timeless(play(other, RANDOM, number, RULES)) for number in range(8)]
 
 
 def test_processes_change_nothing_but_the_seconds(cell: Cell) -> None:

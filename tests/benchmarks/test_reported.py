@@ -4,13 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from reported import HARDWARE, LeftOut, Reported, preset_of, reported
+from reported import Reported, preset_of, reported
 from tables import TableError, read_table
 
 from meshtune.search_spaces.model import Activation
 from meshtune.search_spaces.physics.framework_profiles import NANOTRON
 from meshtune.search_spaces.plan import Plan, Recompute, Schedule
-from meshtune.search_spaces.presets import cluster_presets
 
 MakeTable = Callable[..., Path]
 LLAMA = {
@@ -43,10 +42,6 @@ def test_a_row_becomes_its_plan(make_table: MakeTable) -> None:
         schedule=Schedule.INTERLEAVED,
         sequence_parallel=False,
     )
-
-
-def test_accumulation_that_is_not_stated_follows_from_the_batch(make_table: MakeTable) -> None:
-    assert only(make_table({"grad_accum": None})).plan.grad_accum_steps == 4
 
 
 def test_nanotron_splits_the_sequence_and_a_row_that_says_otherwise_is_believed(make_table: MakeTable) -> None:
@@ -133,10 +128,6 @@ def test_unknown_hardware_is_refused_with_the_presets(make_table: MakeTable, cha
         reported(read_table(make_table(change)))
 
 
-def test_every_preset_that_hardware_may_name_exists() -> None:
-    assert {preset for *_, preset in HARDWARE} <= set(cluster_presets())
-
-
 def test_a_named_preset_beats_the_hardware_and_an_unknown_one_is_refused(make_table: MakeTable) -> None:
     rows = read_table(make_table({"hardware": "Abacus 9000"}))
 
@@ -146,12 +137,3 @@ def test_a_named_preset_beats_the_hardware_and_an_unknown_one_is_refused(make_ta
     assert (cluster.name, cluster.nodes, cluster.devices_per_node) == ("dgx-h100", 1, 8)
     with pytest.raises(TableError, match=r"no cluster preset 'dgx'; there are: .*dgx-h100"):
         reported(rows, "dgx")
-
-
-def test_a_cluster_without_the_speed_that_a_row_needs_is_refused(make_table: MakeTable) -> None:
-    with pytest.raises(TableError, match="local-cpu has no peak FLOP/s for float16"):
-        reported(read_table(make_table({})), "local-cpu")
-
-
-def test_a_reason_names_its_numbers() -> None:
-    assert str(LeftOut("batches disagree", "dp(3)")) == "batches disagree: dp(3)"

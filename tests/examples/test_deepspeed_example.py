@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from meshtune.runners.outcome import Verdict
-from meshtune.runners.workloads.brief import BRIEF_FILE
+from meshtune.runners.workloads.log_context import CONTEXT_FILE
 from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.campaign.space import workload_of
 from meshtune.tuner.specs.read import parse_yaml, read_spec
@@ -62,7 +62,7 @@ def test_a_trial_of_the_deepspeed_example_is_the_script_and_its_config(tmp_path,
 def test_a_trial_of_the_torchtitan_example_is_one_line_of_flags(tmp_path):
     spec, _ = example("torchtitan")
     job = workload_of(spec).materialize("t", spec.model, spec.baseline, spec.cluster, tmp_path, seed=0, time_limit_s=9)
-    assert set(job.files) == {"torchtitan.args", BRIEF_FILE}
+    assert set(job.files) == {"torchtitan.args", CONTEXT_FILE}
     assert job.command[4:11] == (*("python3", "-m", "torchtitan.train", "--module", "llama3", "--config", "llama3_8b"),)
     assert (job.command[-1], job.processes) == ("activation-checkpoint:selective", 16)
 

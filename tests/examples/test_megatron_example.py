@@ -6,7 +6,7 @@ from pathlib import Path
 
 from meshtune.runners.base import Start
 from meshtune.runners.registry import parse_dialect
-from meshtune.runners.workloads.brief import BRIEF_FILE
+from meshtune.runners.workloads.log_context import CONTEXT_FILE
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import model_presets
@@ -39,7 +39,7 @@ def test_a_trial_of_the_example_is_a_script_that_needs_no_more(tmp_path):
     workload = workload_of(spec)
     job = workload.materialize("t", spec.model, spec.baseline, spec.cluster, tmp_path, seed=0, time_limit_s=900)
     assert (job.nodes, job.devices_per_node, job.processes, job.start) == (4, 8, 32, Start.DEVICE)
-    assert set(job.files) == {"launch.sh", "megatron-args.txt", BRIEF_FILE}
+    assert set(job.files) == {"launch.sh", "megatron-args.txt", CONTEXT_FILE}
     script = job.files["launch.sh"]
     head = ["module load cuda/12.8", "source /opt/venvs/megatron/bin/activate", "cd /opt/Megatron-LM", "ARGS=("]
     assert "\n".join(head) in script

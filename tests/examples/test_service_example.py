@@ -13,7 +13,7 @@ from meshtune.tuner.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "service"
-PAGE = ROOT / "docs" / "service.md"
+PAGE = ROOT / "docs" / "how-to" / "service.md"
 serve = typer.main.get_command(app).commands["serve"]
 KNOWN = {variable_of(field.name) for field in fields(Settings)} | {DATABASE_FILE, "MESHTUNE_TOKEN"}
 KNOWN |= {option.envvar for option in serve.params if option.envvar}

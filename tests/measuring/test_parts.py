@@ -7,8 +7,8 @@ import torch
 
 from meshtune.runners.measuring.step_breakdown import Part
 from meshtune.runners.trainer.failure import Phase
-from meshtune.runners.trainer.parts import last_arrivals, sum_parts
-from meshtune.runners.trainer.stopwatch import Call, Span, Stopwatch
+from meshtune.runners.trainer.timing.breakdown import last_arrivals, sum_parts
+from meshtune.runners.trainer.timing.stopwatch import Call, Span, Stopwatch
 
 REDUCE = ((0, 1), "", 0)
 TENSOR = ((0, 1), "0>1", 0)

@@ -17,8 +17,8 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.logs.patterns import NAMES
 from meshtune.runners.outcome import Outcome, Verdict, write_result
 from meshtune.runners.processes.gang import log_path
-from meshtune.runners.workloads.brief import read_brief
 from meshtune.runners.workloads.command import PLACEHOLDERS, CommandOptions, CommandWorkload
+from meshtune.runners.workloads.log_context import read_context
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
@@ -56,9 +56,9 @@ def test_a_job_is_rendered_as_text_and_nothing_is_written(tmp_path):
     assert tomllib.loads(spec.files["c.toml"]) == {"a": {"b": 1, "tp": 2, "len": 16}}
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "brief.json").write_text(spec.files["brief.json"])
-    brief = read_brief(tmp_path)
-    assert (brief.plan, brief.devices, brief.warmup_steps) == (PLAN, 4, 2)
-    assert (brief.tokens_per_step, brief.peak_flops_per_device) == (16 * 16, 1e12)
+    context = read_context(tmp_path)
+    assert (context.plan, context.devices, context.warmup_steps) == (PLAN, 4, 2)
+    assert (context.tokens_per_step, context.peak_flops_per_device) == (16 * 16, 1e12)
 
 
 def test_numbers_and_truth_values_are_words_too(tmp_path):
@@ -308,18 +308,18 @@ def test_a_failure_is_told_by_the_log_and_what_the_runner_made_is_not(options, t
 
 
 def test_the_brief_is_read_by_whoever_copied_the_helper(tmp_path):
-    brief = json.loads(materialize(tmp_path).files["brief.json"])
+    context = json.loads(materialize(tmp_path).files["brief.json"])
     assert {
         "tokens_per_step",
         "devices",
         "model_flops_per_token",
         "peak_flops_per_device",
         "warmup_steps",
-    } <= brief.keys()
+    } <= context.keys()
 
 
 def test_the_page_tells_every_option_placeholder_and_pattern():
-    page = (Path(__file__).parents[2] / "docs" / "workloads.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "workloads.md").read_text(encoding="utf-8")
     options = [field.name for field in fields(CommandOptions)]
     assert [name for name in (*options, *NAMES) if f"`{name}`" not in page] == []
     assert [name for name in PLACEHOLDERS if f"{{{name}}}" not in page] == []

@@ -14,7 +14,7 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.registry import create_workload
-from meshtune.runners.workloads.brief import BRIEF_FILE, read_brief
+from meshtune.runners.workloads.log_context import CONTEXT_FILE, read_context
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
@@ -99,7 +99,7 @@ def test_a_trial_is_the_users_script_once_per_device_with_its_own_config(tmp_pat
     told = ("--config", config, "--steps", "6", "--seed", "7", "--hidden", "64")
     assert job.command == ("python3", "/opt/train.py", *told)
     assert (job.start, job.processes, dict(job.env)) == (Start.DEVICE, 8, {})
-    assert set(job.files) == {"ds_config.json", BRIEF_FILE}
+    assert set(job.files) == {"ds_config.json", CONTEXT_FILE}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -235,8 +235,8 @@ def test_without_its_brief_a_log_measures_nothing(tmp_path):
 
 
 def test_the_brief_says_which_steps_of_the_log_are_warm_up(tmp_path):
-    (tmp_path / BRIEF_FILE).write_text(materialize(tmp_path).files[BRIEF_FILE])
-    assert (read_brief(tmp_path).warmup_steps, read_brief(tmp_path).device) == (1, DeviceKind.CUDA)
+    (tmp_path / CONTEXT_FILE).write_text(materialize(tmp_path).files[CONTEXT_FILE])
+    assert (read_context(tmp_path).warmup_steps, read_context(tmp_path).device) == (1, DeviceKind.CUDA)
 
 
 @pytest.mark.parametrize(("dtype", "weights"), [("float32", 4), ("bfloat16", 2), ("float16", 2)])

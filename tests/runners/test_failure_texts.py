@@ -174,6 +174,6 @@ def test_a_traceback_tells_the_phase_by_its_outermost_frame(lines, phase):
 
 
 def test_the_page_tells_every_cause_and_what_it_teaches():
-    page = (Path(__file__).parents[2] / "docs" / "failures.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "failures.md").read_text(encoding="utf-8")
     rows = [line.split(" | ")[:2] for line in page.splitlines() if line.startswith("| `")]
     assert {cause.strip("| `"): verdict.strip("` ") for cause, verdict in rows} == VERDICTS

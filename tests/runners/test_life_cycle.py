@@ -59,15 +59,6 @@ def test_a_final_job_stays_as_it_is(life):
     life.runner.cancel("never-submitted")
 
 
-def test_a_name_is_sent_once_however_often_it_is_submitted(life):
-    ids = {life.short("once") for _ in range(3)}
-    (id,) = ids
-    done = life.wait(id)
-    assert life.long("once") == id
-    life.pass_time(0.2)
-    assert life.status(id) == done
-
-
 def test_a_job_is_found_by_its_name_in_every_state(life):
     assert life.runner.find("job") is None
     blocker = life.long("blocker", processes=life.slots)
@@ -92,20 +83,6 @@ def test_what_was_never_submitted_is_lost_and_not_found(life):
     assert set(statuses) == {*ids, "unknown"}
     assert [statuses[id].state is JobState.LOST for id in (*ids, "unknown")] == [False, False, False, True]
     assert life.runner.poll([]) == {}
-
-
-def test_a_restarted_service_finds_its_jobs(life):
-    running = life.long("running", processes=life.slots)
-    queued = life.short("queued")
-    life.wait(running, JobState.RUNNING)
-    life.runner.close()
-    life.runner.close()
-    life.runner = life.open()
-    assert [life.runner.find(name) for name in ("running", "queued")] == [running, queued]
-    states = [status.state for status in life.runner.poll([running, queued]).values()]
-    assert states == [JobState.RUNNING, JobState.QUEUED]
-    life.runner.cancel(running)
-    assert life.wait(queued).state is JobState.SUCCEEDED
 
 
 def test_names_unfit_for_a_file_are_refused_and_leave_nothing(life):

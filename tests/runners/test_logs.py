@@ -13,7 +13,7 @@ from meshtune.runners.logs.patterns import Patterns
 from meshtune.runners.logs.reader import LogReading, outcome_from_log, read_lines, read_log
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.processes.gang import exit_text, log_path
-from meshtune.runners.workloads.brief import Brief
+from meshtune.runners.workloads.log_context import LogContext
 from meshtune.search_spaces.plan import Plan
 
 PATTERNS = Patterns(
@@ -25,7 +25,7 @@ PATTERNS = Patterns(
     }
 )
 UNNUMBERED = Patterns({"step_time_s": r"took ([\d.]+) s", "loss": r"loss ([\d.]+)"})
-BRIEF = Brief(
+CONTEXT = LogContext(
     plan=Plan(dp=2, micro_batch_size=2),
     tokens_per_step=64,
     devices=2,
@@ -131,7 +131,7 @@ def test_a_large_log_and_an_endless_line_are_read_in_little_memory(tmp_path):
 
 
 def read(directory, state=JobState.SUCCEEDED, patterns=PATTERNS, *, asked=5, **status) -> Outcome:
-    return outcome_from_log(directory, JobStatus(state=state, **status), BRIEF, patterns, steps=asked)
+    return outcome_from_log(directory, JobStatus(state=state, **status), CONTEXT, patterns, steps=asked)
 
 
 def test_a_log_with_all_steps_is_a_measurement(tmp_path):

@@ -13,7 +13,7 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.registry import create_workload
-from meshtune.runners.workloads.brief import BRIEF_FILE
+from meshtune.runners.workloads.log_context import CONTEXT_FILE
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
@@ -136,10 +136,10 @@ def test_a_trial_takes_its_steps_tells_each_and_leaves_nothing_behind(tmp_path):
 def test_a_trial_is_one_rank_per_device_that_a_shell_starts(tmp_path):
     job = materialize(tmp_path)
     assert (job.command, job.start, job.devices, job.processes) == (("bash", "launch.sh"), Start.DEVICE, 8, 8)
-    assert set(job.files) == {"launch.sh", "megatron-args.txt", BRIEF_FILE}
+    assert set(job.files) == {"launch.sh", "megatron-args.txt", CONTEXT_FILE}
     assert arguments(job)["--lr"] == ["1.0e-4"]
     deepspeed = materialize(tmp_path, flavour="megatron-deepspeed")
-    assert set(deepspeed.files) == {"launch.sh", "megatron-args.txt", "ds_config.json", BRIEF_FILE}
+    assert set(deepspeed.files) == {"launch.sh", "megatron-args.txt", "ds_config.json", CONTEXT_FILE}
     assert "--log-throughput" not in arguments(deepspeed)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from meshtune.runners.trainer.rates import Place, dtypes, time_matmul, time_memory, time_messages
+from meshtune.runners.trainer.probe.rates import Place, dtypes, time_matmul, time_memory, time_messages
 
 
 @pytest.fixture

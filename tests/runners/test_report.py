@@ -15,7 +15,7 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import ResultMissing, Verdict, read_result
 from meshtune.runners.report import Reporter, report, report_failure
 from meshtune.runners.workloads.base import VERDICTS
-from meshtune.runners.workloads.brief import BRIEF_FILE, Brief, render_brief
+from meshtune.runners.workloads.log_context import CONTEXT_FILE, LogContext, render_context
 from meshtune.search_spaces.plan import Plan
 
 LAUNCHERS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID", "TORCHELASTIC_RUN_ID")
@@ -24,8 +24,8 @@ LAUNCHERS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID", 
 @pytest.fixture
 def job(tmp_path, monkeypatch) -> Path:
     """The folder of a job, in whose rank 0 this process is."""
-    brief = Brief(plan=Plan(dp=2), tokens_per_step=64, devices=2, model_flops_per_token=10.0, warmup_steps=1)
-    (tmp_path / BRIEF_FILE).write_text(render_brief(brief))
+    context = LogContext(plan=Plan(dp=2), tokens_per_step=64, devices=2, model_flops_per_token=10.0, warmup_steps=1)
+    (tmp_path / CONTEXT_FILE).write_text(render_context(context))
     for name in LAUNCHERS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RANK", "0")
@@ -42,7 +42,7 @@ def test_a_report_is_a_measurement(job):
     assert (measured.warmup_times_s, measured.step_times_s) == ((0.5,), (0.25, 0.125))
     assert (measured.tokens_per_step, measured.devices, measured.model_flops_per_token) == (64, 2, 10.0)
     assert (measured.first_losses, measured.peak_memory_bytes, measured.software) == ((3.0,), (1, 2), {"torch": "2"})
-    assert sorted(path.name for path in job.iterdir()) == [BRIEF_FILE, "result.json"]
+    assert sorted(path.name for path in job.iterdir()) == [CONTEXT_FILE, "result.json"]
 
 
 def test_a_reporter_times_steps_until_there_are_enough(job):
@@ -64,7 +64,7 @@ def test_outside_of_a_job_and_in_other_ranks_nothing_is_written(job, monkeypatch
     assert not reporter.step()
     reporter.done()
     report_failure("crash", "nobody hears")
-    assert [path.name for path in job.iterdir()] == [BRIEF_FILE]
+    assert [path.name for path in job.iterdir()] == [CONTEXT_FILE]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_too_few_steps_are_refused_and_nothing_is_written(job):
         report([0.5])
     with pytest.raises(ValueError, match="Out of range"):
         report([0.5, float("inf")])
-    assert [path.name for path in job.iterdir()] == [BRIEF_FILE]
+    assert [path.name for path in job.iterdir()] == [CONTEXT_FILE]
 
 
 def test_the_first_failure_that_is_told_is_heard_from_any_rank(job, monkeypatch):

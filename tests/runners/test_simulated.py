@@ -164,7 +164,7 @@ def test_files_that_cannot_be_read_are_trouble_of_the_runner_not_of_the_job(lab)
 def test_who_looks_seldom_sees_what_one_sees_who_looks_often(seed, tmp_path):
     often, seldom = Laboratory(tmp_path / "often"), Laboratory(tmp_path / "seldom")
     rng, sent = random.Random(seed), []
-    for step in range(40):
+    for step in range(25):
         cancelled = rng.choice([*sent, None, None])
         sent += [f"job{step}"] * (rng.random() < 0.5)
         slots = rng.choice([1, 2, 3])

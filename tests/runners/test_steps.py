@@ -7,8 +7,8 @@ from pathlib import Path
 from meshtune.runners.base import JobSpec
 from meshtune.runners.measuring.step_budget import COUNTED_STEPS, step_counts
 from meshtune.runners.registry import create_workload
-from meshtune.runners.trainer import measure
 from meshtune.runners.trainer.job import Job, Measuring, render_job
+from meshtune.runners.trainer.timing import measure
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan

@@ -13,7 +13,7 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.registry import create_workload
-from meshtune.runners.workloads.brief import BRIEF_FILE
+from meshtune.runners.workloads.log_context import CONTEXT_FILE
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
@@ -115,7 +115,7 @@ def test_a_trial_of_0_3_is_flags_that_take_its_steps_and_leave_nothing_behind(tm
     assert told["--dump_folder"] == str(tmp_path)
     off = ("checkpoint.no_enable", "validator.no_enable", "profiler.no_enable_profiling", "metrics.no_enable_wandb")
     assert {f"--{name}" for name in off} <= set(told)
-    assert (job.start, job.processes, set(job.files)) == (Start.DEVICE, 8, {"torchtitan.args", BRIEF_FILE})
+    assert (job.start, job.processes, set(job.files)) == (Start.DEVICE, 8, {"torchtitan.args", CONTEXT_FILE})
     assert list(tmp_path.iterdir()) == []
 
 

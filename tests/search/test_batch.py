@@ -111,16 +111,3 @@ def test_a_plan_under_way_counts_as_measured_just_as_expected(small: Task) -> No
     assert waiting.weighing.best == pytest.approx(float(mean[0]))
     slowest = np.array([int(np.argmax(batch.weighing.rows.log_step))])
     assert waiting.believing(slowest).weighing.best == waiting.weighing.best
-
-
-def test_with_nothing_under_way_the_first_choice_is_by_the_weighing_as_it_is(small: Task) -> None:
-    batch, _ = belief_of(small, history(small, 12, 0))
-    ((at, weighing),) = batch.choices(1)
-    assert weighing is batch.weighing
-    assert at == weighing.choose(np.ones(len(weighing.rows), dtype=np.bool_))
-
-
-def test_no_more_are_chosen_than_there_are_and_each_once(small: Task) -> None:
-    seen = history(small, 300, 5)
-    batch, _ = belief_of(small, seen)
-    assert sorted(at for at, _ in batch.choices(50)) == list(range(len(small.space) - len(seen)))

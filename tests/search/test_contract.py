@@ -92,12 +92,6 @@ def test_an_exhausted_space_was_visited_once_and_gives_nothing(kind: str, batch:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_asking_for_more_than_is_left_gives_what_is_left(kind: str, space: Space) -> None:
-    seen = history_of(space, len(space) - 3)
-    assert len(search_of(kind).ask(space, seen, 10)) == 3
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("told", [0, 30])
 def test_workers_that_ask_one_after_the_other_get_different_plans(kind: str, told: int, space: Space) -> None:
     search, seen = search_of(kind), history_of(space, told)
@@ -148,23 +142,10 @@ def test_seen_plans_outside_of_the_space_are_tolerated(kind: str, space: Space) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_space_of_one_plan_is_proposed_once(kind: str, make: MakeSpace) -> None:
-    space = make(1, 8, Bounds(tp=(8,), pp=(1,), micro_batch_size=(1,), zero_stage=(0,)))
-    assert len(space) == 1
-    assert search_of(kind).ask(space, [], 3) == [space[0]]
-    assert search_of(kind).ask(space, [outcome(space[0])], 1) == []
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_an_empty_space_gives_nothing(kind: str, make: MakeSpace) -> None:
     space = make(1, 8, Bounds(tp=(3,)))
     assert len(space) == 0
     assert search_of(kind).ask(space, [], 2) == []
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_asking_for_none_gives_none(kind: str, space: Space) -> None:
-    assert search_of(kind).ask(space, history_of(space, 30), 0) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -197,8 +178,3 @@ def test_a_score_that_is_no_number_is_passed_over(kind: str, space: Space) -> No
 
 def test_the_grid_keeps_the_order_of_the_space(space: Space) -> None:
     assert search_of("grid").ask(space, [outcome(space[1])], 3) == [space[0], space[2], space[3]]
-
-
-def test_random_keeps_one_order_whatever_the_history(space: Space) -> None:
-    order = search_of("random").ask(space, [], len(space))
-    assert search_of("random").ask(space, [outcome(plan) for plan in order[:5]], 4) == order[5:9]

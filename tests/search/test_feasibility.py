@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import log, nan
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.columns import FloatColumn
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.tuner.search.base import Task
-from meshtune.tuner.search.physics.feasibility import BASE_FAILURES, HYPOTHESES, Feasibility, Tried, learn_feasibility
+from meshtune.tuner.search.physics.feasibility import BASE_FAILURES, Feasibility, Tried, learn_feasibility
 from meshtune.tuner.search.physics.prior import Rows, rows_of
 
 
@@ -121,16 +121,6 @@ def test_a_crash_lowers_its_twins_less_than_running_out_of_memory(rows: Rows) ->
     assert ran_out[index] < crashed[index] < before[index]
 
 
-def test_a_crash_far_below_the_memory_is_no_matter_of_memory_but_its_neighbours_are_suspect(rows: Rows) -> None:
-    index = int(np.argmin(margin(rows)))
-    told = [(index, Verdict.CRASHED, nan)]
-    believed, before = learn(rows, told), at(rows, [])
-    assert believed.suspects[0] > 0.5
-    assert runs(believed, rows)[index] < before[index] - 0.15
-    assert runs(believed, rows)[doubtful(rows)] == pytest.approx(before[doubtful(rows)], abs=0.1)
-    assert learn(rows, [(closest(rows, 1.0), Verdict.CRASHED, nan)]).suspects[0] < 0.2
-
-
 def test_a_time_out_says_nothing_of_memory(rows: Rows) -> None:
     told = [(index, Verdict.TIMED_OUT, nan) for index in range(0, len(rows), 7)]
     untold = learn(rows, []).peaks(rows)
@@ -151,58 +141,12 @@ def test_a_plan_that_ran_without_telling_its_peak_fitted(verdict: Verdict, rows:
     assert learn(rows, [(index, verdict, nan)]).suspects.tolist() == [0.0]
 
 
-def test_running_out_where_the_physics_was_sure_costs_its_hypothesis_weight(rows: Rows) -> None:
-    surely_fits = np.flatnonzero((margin(rows) < -0.8) & (margin(rows) > -1.6))[::3][:4]
-    assert len(surely_fits) == 4
-    trusted = weights(learn(rows, [(int(index), Verdict.OOM, nan) for index in surely_fits]))
-    assert trusted.get(0, 0.0) < 0.5 * HYPOTHESES[0].weight
-    assert trusted.get(1, 0.0) + trusted.get(2, 0.0) > HYPOTHESES[1].weight + HYPOTHESES[2].weight + 0.2
-
-
-def test_peaks_as_expected_leave_little_weight_to_distrust(rows: Rows) -> None:
-    scatter = 0.03 * np.random.default_rng(0).standard_normal(len(rows))
-    told = [(index, Verdict.OK, float(rows.log_peak[index] + scatter[index])) for index in range(0, len(rows), 12)]
-    found = weights(learn(rows, told))
-    assert found[0] > 0.9
-    assert sum(found.values()) == pytest.approx(1.0)
-
-
-def weights(believed: Feasibility) -> dict[int, float]:
-    """By the position of the hypothesis."""
-    return {HYPOTHESES.index(hypothesis): weight for weight, hypothesis, _ in believed.kept}
-
-
 def test_what_counts_little_teaches_little(rows: Rows) -> None:
     index = closest(rows, 0.0)
     before = at(rows, [])[index]
     full, little = (at(rows, [(index, Verdict.OOM, nan)], weight)[index] for weight in (1.0, 0.05))
     assert full < little < before
     assert before - little < 0.3 * (before - full)
-
-
-def outcomes(rows: Rows, count: int, seed: int) -> list[tuple[int, Verdict, float]]:
-    """Trials of a cluster whose peaks are not the physics', with every verdict that teaches, in odd places."""
-    random = np.random.default_rng(seed)
-    told: list[tuple[int, Verdict, float]] = []
-    for index in random.integers(0, len(rows), count).tolist():
-        peak = float(rows.log_peak[index] + 0.4 * random.standard_normal())
-        odd = random.random()
-        if odd < 0.2:
-            verdict = (Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.OOM, Verdict.PRUNED)[int(20 * odd) % 4]
-            told.append((index, verdict, nan))
-        elif peak > rows.log_capacity[index]:
-            told.append((index, Verdict.OOM, nan))
-        else:
-            told.append((index, Verdict.OK, peak if odd < 0.8 else nan))
-    return told
-
-
-@pytest.mark.parametrize("count", [1, 20, 300])
-def test_chances_are_chances_whatever_was_tried(count: int, rows: Rows) -> None:
-    for weight in (1.0, 0.05):
-        fits = at(rows, outcomes(rows, count, 0), weight)
-        assert np.all(np.isfinite(fits))
-        assert np.all((fits >= 0) & (fits <= 1))
 
 
 @pytest.mark.parametrize("verdict", [Verdict.OOM, Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.PRUNED])
@@ -214,18 +158,3 @@ def test_hundreds_of_one_verdict_still_leave_chances(verdict: Verdict, rows: Row
         assert fits.min() > 0.5
     else:
         assert np.median(fits) < 0.3
-
-
-def test_many_trials_tell_what_fits(rows: Rows) -> None:
-    # The real peaks are a third larger than expected, which leaves 0.29 of a logarithm to learn.
-    random = np.random.default_rng(2)
-    real = rows.log_peak + log(4 / 3)
-    fitting = real <= rows.log_capacity
-    told = [
-        (int(i), Verdict.OK, float(real[i])) if fitting[i] else (int(i), Verdict.OOM, nan)
-        for i in random.permutation(len(rows))[:25]
-    ]
-    before, after = at(rows, []), at(rows, told)
-    wrong_before, wrong_after = (np.count_nonzero((fits > 0.5) != fitting) for fits in (before, after))
-    assert wrong_before > 5
-    assert wrong_after < 0.3 * wrong_before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshtune.tuner.search.physics.gaussian import Field, Points, View, condition, tamed
+from meshtune.tuner.search.physics.gaussian import Field, Points, condition, tamed
 
 FIELD = Field(slopes=1.5, amplitude=0.3, length=1.2, offset=0.4, campaign_offset=0.1)
 
@@ -43,18 +43,6 @@ def test_the_posterior_is_the_textbooks() -> None:
     assert joint == pytest.approx(covariance, abs=1e-6)
 
 
-def test_the_evidence_orders_data_as_their_density_does() -> None:
-    told, noise = some_points(6, 4), np.full(6, 0.02)
-    covariance = plain_covariance(told, told) + np.diag(noise)
-
-    def density(y: np.ndarray) -> float:
-        return float(-0.5 * y @ np.linalg.solve(covariance, y) - 0.5 * np.linalg.slogdet(covariance)[1])
-
-    for seed in range(5):
-        y = np.random.default_rng(seed).normal(size=6)
-        assert condition(FIELD, told, y, noise).log_evidence == pytest.approx(density(y), rel=1e-5)
-
-
 def test_observing_in_two_steps_is_observing_at_once() -> None:
     told, asked = some_points(8, 5), some_points(4, 6)
     y, noise = np.random.default_rng(7).normal(size=8), np.full(8, 0.03)
@@ -75,14 +63,6 @@ def test_a_view_that_believes_is_the_process_that_observed_what_it_expected() ->
         assert one == pytest.approx(other, rel=1e-6)
     assert np.all(view.sd <= process.at(asked)[1])
     assert np.all(view.sd[[5, 2, 7]] < 0.9 * process.at(pending)[1])
-
-
-def test_a_view_of_a_field_without_observations_believes_as_one_that_observed_nothing_but_its_mean() -> None:
-    asked = some_points(5, 10)
-    view = View(FIELD, asked, np.zeros(5), FIELD.variance(asked)).believing(np.array([3, 1]), 0.02)
-    observed = condition(FIELD, asked.take(np.array([3, 1])), np.zeros(2), np.full(2, 0.02))
-    assert view.mean.tolist() == [0.0] * 5
-    assert view.sd == pytest.approx(observed.at(asked)[1], rel=1e-6)
 
 
 def test_a_run_on_a_sick_node_gets_more_noise_and_no_other_does() -> None:

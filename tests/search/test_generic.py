@@ -62,20 +62,6 @@ def test_the_gaussian_process_visits_every_plan_of_a_space_once(
     assert sorted(one.plan.key for one in seen) == sorted(plan.key for plan in space)
 
 
-def test_the_gaussian_process_finds_the_peak_of_a_smooth_hill(small: Space, task: Callable[..., Task]) -> None:
-    # Score falls off around one plan; the acquisition on every plan comes to it within a few trials.
-    def hill(plan: Plan) -> Observation:
-        off = abs(plan.tp.bit_length() - 2) + abs(plan.micro_batch_size.bit_length() - 3) + (plan.zero_stage == 0)
-        return Observation(plan=plan, verdict=Verdict.OK, score=10.0 - off - (plan.recompute is not Recompute.NONE))
-
-    best = max(hill(plan).score or 0.0 for plan in small)
-    for seed in range(2):
-        seen = list[Observation]()
-        while not any(one.score == best for one in seen):
-            seen.append(hill(gp(seed).ask(task(small), seen, 1).plans[0]))
-        assert len(seen) <= 20
-
-
 def test_without_torch_only_the_gaussian_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(SearchMisconfigured, match=r"optuna with sampler gp needs torch.*pip install torch"):

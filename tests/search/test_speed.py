@@ -13,7 +13,6 @@ from meshtune.tuner.search.base import Task
 from meshtune.tuner.search.physics.prior import Rows, rows_of
 from meshtune.tuner.search.physics.speed import (
     HYPOTHESES,
-    MIN_WEIGHT,
     NOISE,
     Expects,
     Speeds,
@@ -52,20 +51,6 @@ def middle(speeds: Speeds, rows: Rows) -> FloatColumn:
     return np.sum([one.weight * one.mean for one in speeds.at(rows)], axis=0)
 
 
-def test_before_any_measurement_the_hypotheses_weigh_what_they_are_given(few: Rows) -> None:
-    nothing = few.take(slice(0, 0))
-    speeds = learn(nothing, np.zeros(0))
-    assert [one.weight for one in speeds.at(few)] == pytest.approx([one.weight for one in HYPOTHESES])
-    for component, hypothesis in zip(speeds.at(few), HYPOTHESES, strict=True):
-        means = {Expects.PHYSICS: few.log_step, Expects.STALLS: few.log_stalled, Expects.ALIKE: few.log_ideal}
-        assert component.mean.tolist() == means[hypothesis.expects].tolist()
-        assert np.all(component.sd > hypothesis.field.amplitude)
-    distrusting = [one for one in HYPOTHESES if one.expects is Expects.ALIKE]
-    without = learn_speeds(nothing, np.zeros(0), np.zeros(0), distrusting)
-    assert sum(one.weight for one in without.at(few)) == pytest.approx(1.0)
-    assert trusting(without) == 0.0
-
-
 @pytest.mark.parametrize("off", [0.0, 0.7, -0.7], ids=["as expected", "twice as slow", "twice as fast"])
 def test_measurements_as_the_physics_has_them_make_it_trusted_whatever_the_cluster_reaches(
     off: float, few: Rows
@@ -96,20 +81,6 @@ def test_where_transfers_between_stages_stall_a_few_pipelines_tell(rows: Rows) -
     assert np.max(moved) < 0.5 * np.min(pipelines.log_stalled - pipelines.log_step)
 
 
-def test_four_measurements_that_contradict_the_physics_halve_its_weight(few: Rows) -> None:
-    four = few.take(np.array([0, 4, 8, 11]))
-    speeds = learn(four, 2 * four.log_step.mean() - four.log_step)
-    assert trusting(speeds) < 0.5 * sum(one.weight for one in HYPOTHESES if one.expects is not Expects.ALIKE)
-
-
-def test_what_weighs_next_to_nothing_is_left_out(few: Rows) -> None:
-    speeds = learn(few, few.log_step + noise(len(few)))
-    weights = [weight for weight, _, _ in speeds.kept]
-    assert len(weights) < len(HYPOTHESES)
-    assert min(weights) >= MIN_WEIGHT
-    assert sum(weights) == pytest.approx(1.0)
-
-
 def test_what_a_few_plans_share_is_expected_of_the_others(few: Rows, rows: Rows) -> None:
     speeds = learn(few, few.log_step + 0.5)
     for component in speeds.at(rows):
@@ -118,28 +89,11 @@ def test_what_a_few_plans_share_is_expected_of_the_others(few: Rows, rows: Rows)
     assert np.all(speeds.at(rows)[0].sd < 0.5 * untold.sd)
 
 
-def test_a_measured_plan_is_known_better_than_its_neighbours_and_these_than_far_ones(rows: Rows) -> None:
-    speeds = learn(rows.take(slice(0, 1)), rows.log_step[:1])
-    distance = np.linalg.norm(rows.features - rows.features[0], axis=1)
-    near = np.argsort(distance)
-    for component in speeds.at(rows):
-        assert component.sd[0] < 1.05 * NOISE
-        assert component.sd[0] < component.sd[near[1]] < component.sd[near[-1]]
-
-
 def test_an_observation_that_counts_little_moves_little(few: Rows) -> None:
     one = few.take(slice(0, 1))
     full, little = (middle(learn(one, one.log_step + 0.3, weight), few) - few.log_step for weight in (1.0, 1e-4))
     assert np.all(little[1:] < full[1:])
     assert little[0] < 0.9 * full[0]
-
-
-def test_an_earlier_campaign_teaches_but_less_than_ones_own(few: Rows) -> None:
-    told = few.take(slice(0, 4))
-    earlier = Rows(*(getattr(told, name) for name in Rows.__slots__[:-1]), campaign=np.ones(4))
-    own, others = (learn(one, one.log_step + 0.4).at(few)[0] for one in (told, earlier))
-    assert np.all(others.mean - few.log_step > 0.3)
-    assert np.all(others.sd > own.sd)
 
 
 def test_a_run_on_a_sick_node_does_not_bend_what_is_believed(few: Rows, rows: Rows) -> None:
@@ -170,18 +124,6 @@ def test_draws_scatter_together_as_the_joint_covariance_says_with_the_tails_of_s
         assert np.quantile(along, 0.99, axis=0) / expected == pytest.approx(np.full(22, FAR_OUT), rel=0.12)
 
 
-def test_draws_are_shared_out_by_weight_and_the_same_for_a_seed(few: Rows) -> None:
-    speeds = learn(few.take(slice(0, 0)), np.zeros(0))
-    drawn = speeds.draw(few, 1000, np.random.default_rng(3))
-    assert drawn.shape == (1000, len(few))
-    assert np.array_equal(drawn, speeds.draw(few, 1000, np.random.default_rng(3)))
-    # In a draw of the hypotheses that take plans for alike, the plans scatter around one time.
-    trusted = round(1000 * sum(one.weight for one in HYPOTHESES if one.expects is Expects.PHYSICS))
-    assert np.median(drawn[:trusted], axis=0) == pytest.approx(few.log_step, abs=0.2)
-    distrusted = round(1000 * sum(one.weight for one in HYPOTHESES if one.expects is Expects.ALIKE))
-    assert np.median(drawn[-distrusted:], axis=0) == pytest.approx(few.log_ideal, abs=0.4)
-
-
 def test_plans_that_are_all_but_equal_can_be_drawn(few: Rows) -> None:
     twins = few.take(np.zeros(50, dtype=np.int64))
     drawn = learn(few, few.log_step).draw(twins, 200, np.random.default_rng(0))
@@ -198,11 +140,3 @@ def test_a_believed_plan_moves_no_mean_and_takes_doubt_away_around_it(told: int,
         assert after.mean == pytest.approx(before.mean, abs=1e-6)
         assert np.all(after.sd <= before.sd + 1e-9)
         assert after.sd[7] < min(1.01 * NOISE, before.sd[7])
-
-
-def test_views_say_what_the_hypotheses_say_of_as_many_plans_as_are_asked_for(few: Rows) -> None:
-    speeds = learn(few.take(slice(0, 5)), few.log_step[:5] + 0.2)
-    for before, after in zip(speeds.at(few), speeds.views(few).components(4), strict=True):
-        assert after.weight == before.weight
-        assert after.mean.tolist() == before.mean[:4].tolist()
-        assert after.sd.tolist() == before.sd[:4].tolist()

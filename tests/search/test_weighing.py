@@ -91,22 +91,6 @@ def test_the_interval_holds_the_truth_for_most_plans_and_the_chances_come_true(
     assert np.mean(np.array(fits)[ran]) > np.mean(np.array(fits)[~np.array(ran)]) + 0.4
 
 
-def test_the_gain_falls_as_the_best_improves(small: Task, rows: Rows, measured: list[Observation]) -> None:
-    ranked = by_speed(measured)
-    at = small.space.index_of(ranked[3].plan)
-    gains = [weighing_of(small, rows, ranked[worst:100:7]).expectation(at).gain for worst in (50, 20, 8, 1)]
-    assert gains == sorted(gains, reverse=True)
-    assert gains[0] > 0.05 > 2 * gains[-1] > 0.0
-    assert weighing_of(small, rows, []).expectation(at).gain == 0.0
-
-
-def test_before_anything_is_measured_nothing_is_said_of_what_is_left(small: Task, measured: list[Observation]) -> None:
-    failed = [one for one in measured if one.verdict is Verdict.OOM][:2]
-    assert len(failed) == 2
-    assert left(small, []) is None
-    assert left(small, [*failed, Observation(plan=small.space[0])]) is None
-
-
 def test_the_chance_left_falls_to_nothing_as_the_good_plans_are_tried(small: Task, measured: list[Observation]) -> None:
     ranked = by_speed(measured)
     chances = [left(small, ranked[-5:] + ranked[:count]) for count in (0, 40, 120)]
@@ -116,13 +100,6 @@ def test_the_chance_left_falls_to_nothing_as_the_good_plans_are_tried(small: Tas
     assert chances[0] > 0.95 > chances[1] > chances[2]
     assert chances[2] < 0.1
     assert left(small, measured) == 0.0
-
-
-def test_a_larger_tolerance_leaves_a_smaller_chance(small: Task, measured: list[Observation]) -> None:
-    seen = by_speed(measured)[:40:3]
-    chances = [left(replace(small, tolerance=tolerance), seen) or 0.0 for tolerance in (0.01, 0.1, 0.4)]
-    assert chances == sorted(chances, reverse=True)
-    assert chances[0] > chances[-1] + 0.2
 
 
 def test_the_chance_left_is_large_while_the_best_by_far_is_untried(
@@ -152,24 +129,6 @@ def test_of_two_plans_alike_in_gain_the_cheaper_one_is_chosen(
     assert chosen(EQUAL) == {0, 1}  # nothing tells them apart but the seed
 
 
-def test_what_trials_held_reaches_the_choice(small: Task, measured: list[Observation]) -> None:
-    told = by_speed(measured)[20:60:4]
-    # A trial's cost is all start-up, or all steps: the same plans are worth more, or less, by how slow they are.
-    flat, steep = (
-        weighing_of(
-            small,
-            rows_of(small.training, small.space.columns),
-            [replace(one, held_s=startup + steps * (one.step_time_s or 0.0)) for one in told],
-        )
-        for startup, steps in ((100.0, 0.0), (0.1, 1000.0))
-    )
-    assert steep.trials.cost.steps == pytest.approx(1000.0)
-    slower = np.argsort(steep.rows.log_step)
-    fast, slow = slower[:20], slower[-20:]
-    lifted = steep.worth() - flat.worth()
-    assert np.mean(lifted[fast]) > np.mean(lifted[slow]) + 0.2
-
-
 def area(seen: list[Observation], reference: tuple[float, float]) -> float:
     """What the measured plans dominate of log(step time) and log(peak bytes)."""
     points = [(np.log(one.step_time_s), np.log(one.peak_bytes)) for one in seen if one.step_time_s and one.peak_bytes]
@@ -194,16 +153,6 @@ def test_a_pareto_task_extends_the_front_faster_than_the_score_alone(small: Task
     assert reached > alone + 0.05, f"of the whole area: {reached:.2f}, for the score alone {alone:.2f}"
     lowest = [min(one.peak_bytes or np.inf for seen in each for one in seen) for each in (fronts, scores)]
     assert lowest[0] < lowest[1]
-
-
-def test_a_pareto_task_says_what_is_left_of_the_front(small: Task, measured: list[Observation]) -> None:
-    pareto, ranked = replace(small, pareto=True), by_speed(measured)
-    assert left(pareto, []) is None
-    assert (left(pareto, ranked[:1]) or 0.0) > 0.9
-    emptiest = sorted(ranked, key=lambda one: one.peak_bytes or 0.0)
-    nearly = [one for one in measured if one not in ranked[-30:]]
-    assert (left(pareto, nearly) or 0.0) < (left(pareto, emptiest[-1:]) or 0.0)
-    assert left(pareto, measured) == 0.0
 
 
 def test_a_batch_of_a_pareto_task_is_of_distinct_plans_that_spread_over_the_front(

@@ -103,12 +103,6 @@ def test_a_ring_needs_two_slices_per_rank():
     assert [violation.constraint for violation in found] == ["ring-sequence"]
 
 
-def test_without_sequence_parallelism_tp_need_not_divide_the_sequence():
-    odd = space(replace(DENSE, seq_len=9))
-    assert [violation.constraint for violation in odd.explain(completed("tp"))] == ["sequence"]
-    assert odd.explain(completed("tp", sequence_parallel=False)) == []
-
-
 def test_experts_are_spread_over_dp_alone():
     mixture = space(MIXTURE)
     assert mixture.explain(mixture.complete(ep=4, zero_stage=2)) == []
@@ -132,18 +126,6 @@ def test_a_plain_trainer_allows_none_of_the_new_axes():
     plan = completed("recompute", sequence_parallel=False, tp=2, dp=4, cp=1)
     rules = [violation.constraint for violation in plain.explain(plan)]
     assert rules == ["trainer-recompute", "trainer-recompute-interval", "trainer-sequence-parallel"]
-
-
-def test_every_legal_plan_has_a_key_of_its_own():
-    plans = list(space(MIXTURE, kind=DeviceKind.CUDA))
-    assert len({plan.key for plan in plans}) == len(plans)
-    assert all(Plan(**plan.as_dict()) == plan for plan in plans[:100])
-
-
-def test_keys_of_plans_without_the_new_axes_have_not_changed():
-    assert Plan().key == "tp1 pp1 dp1 mbs1 ga1 zero0"
-    new = Plan(tp=2, cp=2, recompute="full", sequence_parallel=False, recompute_interval=2, context="ulysses")
-    assert new.key == "tp2 pp1 dp1 cp2 mbs1 ga1 zero0 recompute-full nosp every2 ulysses"
 
 
 def test_plan_fields_of_the_wrong_kind_are_refused():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +18,7 @@ from meshtune.search_spaces.physics.constants import CONSTANTS, DEFAULTS, TIME_C
 from meshtune.search_spaces.physics.estimate import estimate, log_peak, log_step
 from meshtune.search_spaces.physics.estimates import Training, usable_bytes
 from meshtune.search_spaces.physics.fitting import calibrate
-from meshtune.search_spaces.physics.framework_profiles import NANOTRON, TRAINER_BFLOAT16
+from meshtune.search_spaces.physics.framework_profiles import TRAINER_BFLOAT16
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.search_spaces.space_context import Capabilities, SpaceContext
 
@@ -79,10 +77,6 @@ def error(calibration: Calibration, index: np.ndarray, truth: Constants = TRUTH)
     return float(np.median(np.abs(off)))
 
 
-def as_logs(constants: Constants) -> np.ndarray:
-    return np.log([getattr(constants, name) for name in CONSTANTS])
-
-
 # Times
 
 
@@ -102,19 +96,6 @@ def test_more_rows_predict_unseen_plans_better(count, most):
     assert error(UNCALIBRATED, order[200:]) > 0.15
     assert error(learnt, order[200:]) < most
     assert (learnt.times, learnt.memories, learnt.ooms) == (count, 0, 0)
-
-
-def test_constants_that_are_right_stay_where_they_are():
-    learnt = calibrate([timed(some(20), truth=DEFAULTS, noise=0.0)])
-    assert as_logs(learnt.constants) == pytest.approx(as_logs(DEFAULTS), abs=1e-3)
-
-
-def test_what_steps_do_not_depend_on_is_not_touched():
-    learnt = calibrate([timed(some(20))])
-    for name in ("memory_offset_bytes", "activation_factor", "late_buffers"):
-        assert getattr(learnt.constants, name) == getattr(DEFAULTS, name)
-        assert learnt.log_sd(name) == UNCALIBRATED.log_sd(name)
-    assert learnt.memory_log_sd == UNCALIBRATED.memory_log_sd
 
 
 @pytest.mark.parametrize("factor", [20.0, 0.05])
@@ -145,61 +126,6 @@ def test_a_network_that_retries_its_sends_is_found_in_five_rows():
     assert error(learnt, order[5:], truth) < 0.1 < error(UNCALIBRATED, order[5:], truth)
 
 
-def test_learning_in_two_parts_is_nearly_learning_at_once():
-    order = some(40)
-    halves = [timed(order[:20]), timed(order[20:])]
-    at_once = calibrate(halves)
-    in_parts = calibrate(halves[1:], calibrate(halves[:1]))
-    assert in_parts.times == at_once.times == 40
-    off = log_step(TRAINING, PLANS, in_parts.constants) - log_step(TRAINING, PLANS, at_once.constants)
-    assert np.median(np.abs(off)) < 0.01
-    assert in_parts.time_log_sd == pytest.approx(at_once.time_log_sd, rel=0.25)
-
-
-def test_two_models_and_frameworks_of_one_cluster_teach_together():
-    other = Training(replace(MODEL, layers=16, vocab=131072), CLUSTER, NANOTRON)
-    order = some(60)
-    both = calibrate([timed(order[:20]), timed(order[:20], training=other)])
-    assert both.times == 40
-    assert error(both, order[20:]) < 0.035
-
-
-def test_the_order_of_measurements_does_not_matter():
-    one, two = timed(some(10)), timed(some(6, seed=1))
-    forward, backward = calibrate([one, two]), calibrate([two, one])
-    assert as_logs(forward.constants) == pytest.approx(as_logs(backward.constants), abs=1e-6)
-
-
-def posterior(found: Calibration, observed: Sequence[tuple], moved: Constants) -> float:
-    """Minus the logarithm of what a calibration maximises, up to a constant, written down again from its definition:
-    log-normal priors, and Student's t with 2 degrees of freedom around the formulas."""
-    prior = sum((as_logs(moved) - as_logs(DEFAULTS)) ** 2 / np.diag(UNCALIBRATED.covariance)) / 2
-    rows_loss = 0.0
-    for estimates, measured in observed:
-        timed_rows, oom = np.isfinite(measured.step_time_s), measured.oom
-        steps = log_step(estimates.training, estimates.columns, moved)[timed_rows]
-        off = (np.log(measured.step_time_s[timed_rows]) - steps) / found.time_log_sd
-        rows_loss += np.sum(1.5 * np.log1p(off**2 / 2))
-        beyond = np.log(usable_bytes(CLUSTER)) - log_peak(estimates.training, estimates.columns, moved)[oom]
-        off = beyond / found.memory_log_sd
-        rows_loss -= np.sum(np.log(0.5 - off / (2 * np.sqrt(2 + off**2))))
-    return float(prior + rows_loss)
-
-
-def test_no_constants_nearby_explain_the_measurements_better():
-    estimates, measured = timed(some(12))
-    observed = [
-        (estimates, replace(measured, step_time_s=measured.step_time_s * np.where(np.arange(12) == 5, 3.0, 1.0)))
-    ]
-    observed.append(out_of_memory(rows(likely_plans(), slice(0, 4))))
-    found = calibrate(observed)
-    best = posterior(found, observed, found.constants)
-    for name in CONSTANTS:
-        for factor in (0.97, 1.03):
-            moved = replace(found.constants, **{name: getattr(found.constants, name) * factor})
-            assert posterior(found, observed, moved) > best - 1e-3, name
-
-
 # How sure
 
 
@@ -213,21 +139,6 @@ def test_the_covariance_shrinks_with_rows_and_stays_one():
         assert np.linalg.eigvalsh(before - learnt.covariance).min() > -0.02
         assert np.trace(learnt.covariance[np.ix_(places, places)]) < np.trace(before[np.ix_(places, places)])
         before = learnt.covariance
-
-
-def test_predictions_are_surer_near_what_was_measured():
-    # One device per replica tells of products and the network, not of tensor parallelism's links inside a node.
-    alone, split = (PLANS["pp"] * PLANS["tp"] == 1), (PLANS["tp"] == 8) & (PLANS["pp"] == 1)
-    learnt = calibrate([timed(np.flatnonzero(alone))])
-
-    def doubt(plans: np.ndarray, calibration: Calibration) -> float:
-        """What the constants leave open, beside the scatter."""
-        spread = estimate(TRAINING, rows(PLANS, plans), calibration).time.log_sd
-        return float(np.median(np.sqrt(spread**2 - calibration.time_log_sd**2)))
-
-    near, far = (doubt(plans, learnt) / doubt(plans, UNCALIBRATED) for plans in (alone, split))
-    assert near < 0.5
-    assert near < far < 1
 
 
 def test_the_scatter_is_learnt_from_what_scatters():
@@ -281,16 +192,6 @@ def test_running_out_of_memory_alone_lowers_the_odds_of_plans_alike(count):
     assert (after.fits > 0).all()
 
 
-def test_more_of_it_lowers_them_further():
-    likely = rows(likely_plans(), slice(0, 1))
-    odds = [float(estimate(TRAINING, likely).fits[0])]
-    for count in (1, 2, 4, 8, 16, 32, 64):
-        learnt = calibrate([out_of_memory(rows(likely, np.zeros(count, dtype=np.int64)))])
-        odds.append(float(estimate(TRAINING, likely, learnt).fits[0]))
-    assert odds == sorted(odds, reverse=True)
-    assert odds[-1] < 0.75 * odds[0]
-
-
 def test_what_was_never_expected_to_run_out_teaches_and_teaches_doubt():
     # By the formulas these plans take less than half of the device.
     small = estimate(TRAINING, PLANS).memory.peak_bytes < 0.45 * usable_bytes(CLUSTER)
@@ -302,14 +203,6 @@ def test_what_was_never_expected_to_run_out_teaches_and_teaches_doubt():
         spreads.append(learnt.memory_log_sd)
     assert (np.diff(odds) < 0).all()
     assert (np.diff(spreads) > 0).all()
-
-
-def test_what_was_expected_to_run_out_teaches_hardly_anything():
-    hopeless = rows(PLANS, estimate(TRAINING, PLANS).fits < 0.01)
-    learnt = calibrate([out_of_memory(hopeless)])
-    assert learnt.ooms > 5
-    assert as_logs(learnt.constants) == pytest.approx(as_logs(DEFAULTS), abs=0.1)
-    assert learnt.memory_log_sd == UNCALIBRATED.memory_log_sd
 
 
 @settings(max_examples=40, deadline=None)
@@ -331,26 +224,6 @@ def test_whatever_was_measured_odds_stay_odds_and_numbers_finite(data):
     after = estimate(TRAINING, PLANS, learnt)
     assert np.isfinite(after.time.step_s).all()
     assert ((after.fits >= 0) & (after.fits <= 1)).all()
-
-
-def test_the_odds_fall_as_the_expected_peak_grows():
-    memory = estimate(TRAINING, PLANS).memory
-    same = replace(memory, log_sd=np.full_like(memory.log_sd, 0.2))
-    order = np.argsort(same.peak_bytes)
-    assert (np.diff(same.fits(usable_bytes(CLUSTER))[order]) <= 0).all()
-    assert same.fits(1e30) == pytest.approx(np.ones(COUNT), abs=1e-3)
-    assert same.fits(1.0) == pytest.approx(np.zeros(COUNT), abs=1e-3)
-
-
-def test_eight_rows_are_learnt_in_less_than_half_a_second():
-    estimates, measured = timed(some(8))
-    measured = replace(measured, peak_memory_bytes=estimates.memory.peak_bytes)
-    spent = []
-    for _ in range(3):
-        start = time.process_time()
-        calibrate([(estimates, measured)])
-        spent.append(time.process_time() - start)
-    assert min(spent) < 0.5
 
 
 def test_what_cannot_have_been_measured_is_refused_by_row():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,11 +71,6 @@ def test_a_module_link_serves_only_groups_inside_one_module():
     assert faster == {(2, 1): True, (2, 2): False, (2, 4): False, (4, 1): False}
 
 
-def test_a_node_that_is_one_module_needs_no_other_link():
-    whole = replace(FLAT, devices_per_module=8, node_link=None)
-    assert float(network(whole).gather_s(S, 8, 1)) == pytest.approx(7 * 1e-6 + 7 / 8 * S / 400e9)
-
-
 @pytest.mark.parametrize(
     ("n", "stride", "link"),
     [(2, 8, NETWORK), (4, 8, RACK), (2, 16, RACK), (8, 8, RACK)],
@@ -85,11 +79,6 @@ def test_a_node_that_is_one_module_needs_no_other_link():
 def test_a_group_that_leaves_its_rack_runs_at_the_racks_link(n, stride, link):
     expected = (n - 1) * link.latency_s + (n - 1) / n * S / link.bandwidth_bytes_per_s
     assert float(network(RACKS).gather_s(S, n, stride)) == pytest.approx(expected)
-
-
-def test_racks_of_unknown_links_are_as_the_network():
-    unknown = replace(RACKS, rack_link=None)
-    assert network(unknown).gather_s(S, 8, 8) == network(FLAT).gather_s(S, 8, 8)
 
 
 def test_congestion_divides_the_network_by_the_doublings_of_its_nodes():
@@ -135,23 +124,10 @@ def test_a_send_crosses_the_slowest_boundary_of_its_pipeline(stages, stride, exp
     assert float(network().send_s(S, stages, stride)) == pytest.approx(expected)
 
 
-def test_a_send_out_of_a_rack_runs_at_the_racks_link():
-    assert float(network(RACKS).send_s(S, 2, 8)) == pytest.approx(10e-6 + S / 10e9)
-    assert float(network(RACKS).send_s(S, 4, 8)) == pytest.approx(30e-6 + S / 5e9)
-
-
 @pytest.mark.parametrize("stride", [1, 8, 64])
 def test_a_group_of_one_costs_nothing(stride):
     real = Network(RACKS, DEFAULTS)
     assert real.gather_s(S, 1, stride) == real.all_reduce_s(S, 1, stride) == real.all_to_all_s(S, 1, stride) == 0
-
-
-def test_columns_cost_what_their_rows_cost():
-    n, stride, size = np.array([1.0, 2, 8, 16, 4]), np.array([8.0, 1, 1, 1, 16]), np.array([S, 2 * S, S, 0.0, S])
-    real = Network(RACKS, DEFAULTS)
-    for cost in (real.gather_s, real.all_reduce_s, real.all_to_all_s, real.send_s):
-        one_by_one = [float(cost(*row)) for row in zip(size, n, stride, strict=True)]
-        assert cost(size, n, stride) == pytest.approx(one_by_one)
 
 
 groups = st.tuples(

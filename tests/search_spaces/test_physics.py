@@ -17,12 +17,9 @@ from meshtune.search_spaces.physics.constants import (
     CONSTANTS,
     DEFAULTS,
     MEMORY_CONSTANTS,
-    PRIOR_LOG_SD,
     TIME_CONSTANTS,
-    stacked,
 )
 from meshtune.search_spaces.physics.estimate import (
-    TOGETHER,
     estimate,
     estimate_memory,
     estimate_time,
@@ -32,8 +29,6 @@ from meshtune.search_spaces.physics.estimate import (
 )
 from meshtune.search_spaces.physics.estimates import Training
 from meshtune.search_spaces.physics.framework_profiles import NANOTRON
-from meshtune.search_spaces.physics.memory import memory_parts
-from meshtune.search_spaces.physics.timing import time_parts
 from meshtune.search_spaces.plan import Plan
 
 MODEL = ModelSpec(name="llama", layers=16, hidden=2048, heads=32, kv_heads=8, ffn=8192, vocab=32768, seq_len=4096)
@@ -81,26 +76,6 @@ def test_a_step_depends_on_every_constant_of_time_and_a_peak_on_every_one_of_mem
         assert {name for name, slope in zip(CONSTANTS, found, strict=True) if slope > 1e-6} == set(names)
 
 
-def test_scaling_all_speeds_scales_the_step():
-    names = ["matmul_efficiency", "attention_efficiency", "memory_efficiency", "node_efficiency", "network_efficiency"]
-    seconds = ["launch_factor", "collective_overhead_s", "send_overhead_s", "step_overhead_s", "network_latency_factor"]
-    found = slopes(log_step, TRAINING, COLUMNS, DEFAULTS, TIME_CONSTANTS)
-    together = sum((-1 if name in names else 1) * found[:, CONSTANTS.index(name)] for name in names + seconds)
-    # All but the latencies inside a node and the hops of a pipeline.
-    assert together == pytest.approx(np.ones(5), abs=0.02)
-
-
-@pytest.mark.parametrize("parts_of", [time_parts, memory_parts])
-def test_all_variants_at_once_are_as_one_by_one(parts_of):
-    variants = [replace(DEFAULTS, **{name: 1.3 * getattr(DEFAULTS, name)}) for name in CONSTANTS]
-    tiled = {name: np.tile(column, len(variants)) for name, column in COLUMNS.items()}
-    together = parts_of(TRAINING, tiled, stacked(variants, 5))
-    for place, variant in enumerate(variants):
-        alone = parts_of(TRAINING, COLUMNS, variant)
-        for part, column in alone.items():
-            assert np.array_equal(together[part][5 * place : 5 * place + 5], column), (part, CONSTANTS[place])
-
-
 def test_many_plans_get_the_answers_that_each_gets_alone():
     whole = estimate(TRAINING, COLUMNS)
     for row in range(5):
@@ -112,13 +87,6 @@ def test_many_plans_get_the_answers_that_each_gets_alone():
             }
         assert alone.fits[0] == pytest.approx(whole.fits[row], rel=1e-12)
         assert alone.tokens_per_s[0] == pytest.approx(whole.tokens_per_s[row], rel=1e-12)
-
-
-def test_plans_beyond_one_batch_of_variants_get_the_same_answers():
-    count = 2 * TOGETHER // (2 * len(TIME_CONSTANTS)) + 7
-    many = {name: np.resize(column, count) for name, column in COLUMNS.items()}
-    few, found = (slopes(log_step, TRAINING, columns, DEFAULTS, TIME_CONSTANTS) for columns in (COLUMNS, many))
-    assert np.array_equal(found, np.resize(few, found.shape))
 
 
 def test_the_spread_grows_with_the_covariance_and_never_falls_below_the_scatter():
@@ -135,54 +103,8 @@ def test_the_spread_grows_with_the_covariance_and_never_falls_below_the_scatter(
         assert large**2 - scatter**2 == pytest.approx(4 * (usual**2 - scatter**2))
 
 
-def test_the_spread_by_one_constant_is_its_slope_times_its_doubt():
-    place = CONSTANTS.index("matmul_efficiency")
-    covariance = np.zeros_like(UNCALIBRATED.covariance)
-    covariance[place, place] = 0.5**2
-    found = estimate_time(TRAINING, COLUMNS, replace(UNCALIBRATED, covariance=covariance)).log_sd
-    slope = slopes(log_step, TRAINING, COLUMNS, DEFAULTS, TIME_CONSTANTS)[:, place]
-    assert found == pytest.approx(np.hypot(0.5 * slope, UNCALIBRATED.time_log_sd))
-
-
-def test_doubt_that_two_constants_share_out_between_them_counts_less():
-    products, memory = CONSTANTS.index("matmul_efficiency"), CONSTANTS.index("memory_efficiency")
-    covariance = UNCALIBRATED.covariance.copy()
-    covariance[products, memory] = covariance[memory, products] = -0.9 * 0.1 * 0.2
-    alone, together = (
-        estimate_time(TRAINING, COLUMNS, replace(UNCALIBRATED, covariance=one)).log_sd
-        for one in (UNCALIBRATED.covariance, covariance)
-    )
-    slope = slopes(log_step, TRAINING, COLUMNS, DEFAULTS, TIME_CONSTANTS)
-    assert alone**2 - together**2 == pytest.approx(2 * 0.9 * 0.1 * 0.2 * slope[:, products] * slope[:, memory])
-
-
-def test_before_anything_is_measured_the_doubt_is_the_priors():
-    assert UNCALIBRATED.constants == DEFAULTS
-    for name in CONSTANTS:
-        assert UNCALIBRATED.log_sd(name) == pytest.approx(PRIOR_LOG_SD[name])
-
-
-def test_the_logs_are_those_of_the_sums_of_parts():
-    found = estimate(TRAINING, COLUMNS)
-    assert log_step(TRAINING, COLUMNS, DEFAULTS) == pytest.approx(np.log(found.time.step_s))
-    assert log_peak(TRAINING, COLUMNS, DEFAULTS) == pytest.approx(np.log(found.memory.peak_bytes))
-    assert len(found) == 5
-
-
-def test_throughput_is_the_global_batchs_tokens_over_the_step():
-    found = estimate(TRAINING, COLUMNS)
-    batches = np.array([2 * 4 * 32, 8 * 4, 8 * 4, 8 * 4, 4 * 16])
-    assert found.tokens_per_s == pytest.approx(batches * 4096 / found.time.step_s)
-    assert found.model_flops_per_device == pytest.approx(found.tokens_per_s * MODEL.flops_per_token / 32)
-
-
 def test_memory_needs_no_speed_and_time_says_which_it_lacks():
     unknown = replace(TRAINING, cluster=replace(CLUSTER, device=replace(DEVICE, memory_bandwidth_bytes_per_s=None)))
     assert (estimate_memory(unknown, COLUMNS).peak_bytes > 0).all()
     with pytest.raises(InvalidValue, match="memory_bandwidth_bytes_per_s"):
         estimate_time(unknown, COLUMNS)
-
-
-def test_a_faster_product_shortens_the_step_by_its_share_at_most():
-    found = slopes(log_step, TRAINING, COLUMNS, DEFAULTS, TIME_CONSTANTS)[:, CONSTANTS.index("matmul_efficiency")]
-    assert ((found <= 0) & (found >= -1)).all()

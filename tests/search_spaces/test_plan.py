@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
-from meshtune.search_spaces.space import Bounds, Space
 
 VALUES = {
     "zero_stage": st.integers(0, 3),
@@ -88,16 +87,6 @@ def test_changing_one_field_changes_the_key(plan, data):
     value = data.draw(VALUES.get(name, st.integers(1, 64)))
     changed = Plan(**plan.as_dict() | {name: value})
     assert (changed.key == plan.key) == (getattr(plan, name) == value)
-
-
-def test_the_keys_of_a_whole_space_are_unique(make_setting):
-    bounds = Bounds(
-        cp=(1, 2), ep=(1, 2), vpp=(1, 2, 4), recompute=tuple(Recompute), schedule=tuple(Schedule), tp_across_nodes=True
-    )
-    space = Space(bounds, make_setting(nodes=2, batch=None, experts=4, top_k=2))
-    keys = {plan.key for plan in space}
-    assert len(space) > 10_000
-    assert len(keys) == len(space)
 
 
 @given(plans)

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.constraints import CONSTRAINTS
 from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.space import MAX_COMBINATIONS, Bounds, Space, SpaceTooLarge
 from meshtune.search_spaces.space_context import Capabilities
@@ -184,15 +183,6 @@ def test_a_space_is_a_read_only_sequence(make_setting):
             space[index]
 
 
-def test_columns_and_plans_say_the_same(make_setting):
-    space = Space(Bounds(cp=(1, 2), **ALL), make_setting(batch=None))
-    world = space.columns["tp"] * space.columns["pp"] * space.columns["cp"] * space.columns["dp"]
-    assert set(world.tolist()) == {8}
-    assert list(space.columns) == list(PLAN_FIELDS)
-    for name in ("dp", "grad_accum_steps", "zero_stage"):
-        assert space.columns[name].tolist() == [getattr(plan, name) for plan in space]
-
-
 @pytest.mark.parametrize("batch", [48, None])
 def test_every_plan_is_found_at_its_position(batch, make_setting):
     space = Space(Bounds(cp=(2, 1), **ALL), make_setting(nodes=2, batch=batch))
@@ -333,36 +323,6 @@ def test_a_space_may_be_empty(make_setting):
     assert {broken.constraint for broken in space.explain(space.complete())} == {"global-batch"}
 
 
-def test_the_counts_say_how_many_each_rule_rejects(make_setting):
-    setting = make_setting(batch=12)
-    space = Space(Bounds(tp=(1, 2), pp=(1, 3), micro_batch_size=(1,), zero_stage=(0,)), setting)
-    # 8 devices: pp 3 never multiplies up nor divides 8 layers; dp 8 and 12 sequences do not go together
-    assert space.counts.combinations == 4
-    assert space.counts.legal == 1
-    assert space.counts.broken["devices"] == space.counts.broken["pp-layers"] == 2
-    assert set(space.counts.broken) <= {constraint.name for constraint in CONSTRAINTS}
-    assert 0 not in space.counts.broken.values()
-
-
-def test_a_million_combinations_take_seconds(make_setting):
-    bounds = Bounds(
-        cp=(1, 2, 4, 8),
-        micro_batch_size=tuple(range(1, 33)),
-        grad_accum_steps=tuple(range(1, 65)),
-        vpp=(1, 2),
-        schedule=("1f1b", "interleaved"),
-    )
-    start = time.process_time()
-    space = Space(bounds, make_setting(nodes=8, batch=None))
-    assert space.counts.combinations > 10**6
-    assert len(space) > 10**5
-    assert time.process_time() - start < 25
-    start = time.process_time()
-    middle = len(space) // 2
-    assert space.index_of(space[middle]) == middle
-    assert time.process_time() - start < 0.5
-
-
 def test_too_many_combinations_are_refused_with_their_numbers(make_setting):
     bounds = Bounds(micro_batch_size=tuple(range(1, 5001)), grad_accum_steps=tuple(range(1, 5001)))
     with pytest.raises(SpaceTooLarge, match=rf"tp\(4\) \* .*grad_accum_steps\(5000\) = .*{MAX_COMBINATIONS}"):
@@ -395,9 +355,3 @@ def test_a_cluster_beyond_measure_is_enumerated_at_once(make_setting):
 def test_wrong_bounds_are_refused_by_name(bounds, message):
     with pytest.raises(InvalidValue, match=message):
         Bounds(**bounds)
-
-
-@pytest.mark.parametrize("batch", [0, -1, 2**31, 1.5])
-def test_a_batch_that_cannot_be_is_refused(batch, make_setting):
-    with pytest.raises(InvalidValue, match=f"^global_batch_size: .*not {batch}$"):
-        make_setting(batch=batch)

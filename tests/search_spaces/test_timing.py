@@ -71,8 +71,6 @@ PLAIN = FrameworkProfile(
 )
 OVERLAPPED = replace(PLAIN, overlapped_gradients=True)
 LAYER = LLAMA.attention_parameters + LLAMA.feed_forward_parameters
-# One micro-batch through one of four equal stages.
-STAGE_S = 4 * 6 * LAYER * LLAMA.seq_len / RATE
 
 
 def parts_of(
@@ -108,11 +106,6 @@ def test_fused_attention_does_half_of_it_at_its_own_rate_and_two_and_a_half_time
     assert step_of(LLAMA, constants) == pytest.approx(LLAMA.seq_len * (products + attention))
 
 
-def test_without_a_sustained_rate_four_fifths_of_the_peak_are_taken():
-    unmeasured = replace(CLUSTER, device=replace(DEVICE, sustained_flops={}))
-    assert step_of(cluster=unmeasured) == pytest.approx(step_of() * RATE / (0.8 * 2e14))
-
-
 def test_narrow_products_take_longer_by_their_sides():
     constants = replace(PRODUCTS, narrow_rows=100.0)
     wide, narrow = (part_of("compute", HEADLESS, c, tp=8) for c in (PRODUCTS, constants))
@@ -133,12 +126,6 @@ def test_elementwise_work_is_bytes_over_the_memorys_bandwidth():
     gradients = 2 * weights * (2 + 4)
     head = 5 * tokens * LLAMA.vocab * 6
     assert part_of("compute", LLAMA, constants) == pytest.approx((16 * (3 * forward + gradients) + head) / MEMORY)
-
-
-def test_tensor_parallelism_splits_the_products_and_context_parallelism_the_tokens():
-    whole = part_of("compute")
-    assert part_of("compute", tp=8) == pytest.approx(whole / 8)
-    assert part_of("compute", cp=4) == pytest.approx(whole / 4)
 
 
 def test_full_recomputation_adds_a_forward_pass():
@@ -168,28 +155,6 @@ def test_a_layer_is_never_faster_than_its_host_launches_it():
 # The pipeline
 
 
-def test_a_pipeline_of_equal_stages_is_idle_for_p_minus_1_of_m():
-    parts = parts_of(HEADLESS, pp=4, grad_accum_steps=16)
-    assert parts[TimePart.COMPUTE] == pytest.approx(16 * STAGE_S, rel=1e-4)
-    assert parts[TimePart.BUBBLE] == pytest.approx(3 / 16 * parts[TimePart.COMPUTE], rel=1e-4)
-    assert part_of("bubble", grad_accum_steps=16) == 0
-
-
-def test_gpipe_takes_as_long_as_1f1b():
-    plan = {"pp": 4, "grad_accum_steps": 16}
-    assert parts_of(**plan, schedule="gpipe") == parts_of(**plan)
-
-
-def test_interleaving_divides_the_bubble_and_multiplies_the_sends():
-    plain, cut = (
-        parts_of(LLAMA, LINKS, pp=4, grad_accum_steps=16, vpp=vpp, schedule="interleaved" if vpp > 1 else "1f1b")
-        for vpp in (1, 4)
-    )
-    assert cut[TimePart.BUBBLE] == pytest.approx(plain[TimePart.BUBBLE] / 4)
-    assert cut[TimePart.SEND_RECEIVE] == pytest.approx(plain[TimePart.SEND_RECEIVE] * (16 * 4 + 3) / (16 + 3))
-    assert cut[TimePart.COMPUTE] == plain[TimePart.COMPUTE]
-
-
 def test_split_backward_passes_fill_the_bubble():
     plan = {"pp": 4, "vpp": 2, "grad_accum_steps": 16}
     interleaved, zero, vee = (
@@ -204,39 +169,6 @@ def test_split_backward_passes_fill_the_bubble():
         for schedule in ("zbv", "zero_bubble", "interleaved")
     ]
     assert 0 < by_schedule[0] < by_schedule[1] < by_schedule[2]
-
-
-def test_the_head_makes_the_last_stage_the_slowest():
-    head = 6 * LLAMA.vocab * LLAMA.hidden * LLAMA.seq_len / RATE
-    parts = parts_of(LLAMA, pp=4, grad_accum_steps=16)
-    assert parts[TimePart.COMPUTE] == pytest.approx(16 * (STAGE_S + head))
-    assert parts[TimePart.BUBBLE] == pytest.approx(3 * STAGE_S)
-
-
-def test_a_framework_that_balances_the_head_moves_layers_off_the_last_stage():
-    # The head weighs a layer's products four times over: 20 layers' worth, 5 a stage, so the last keeps one.
-    heavy = replace(LLAMA, vocab=4 * LAYER // LLAMA.hidden)
-    parts = parts_of(heavy, PRODUCTS, replace(PLAIN, balances_head=True), pp=4, grad_accum_steps=16)
-    layer = 6 * LAYER * LLAMA.seq_len / RATE
-    assert parts[TimePart.COMPUTE] == pytest.approx(16 * 5 * layer)
-    assert parts[TimePart.BUBBLE] == pytest.approx((16 + 4 - 5) * layer)
-    assert part_of("compute", heavy, pp=4, grad_accum_steps=16) == pytest.approx(16 * 8 * layer)
-
-
-def test_the_last_stage_may_be_the_slowest_with_fewer_layers_than_the_others():
-    # Of 20.4 layers' worth 5.1 a stage: 0.7 layers and the head, rounded to one.
-    heavier = replace(LLAMA, vocab=44 * LAYER // (10 * LLAMA.hidden))
-    parts = parts_of(heavier, PRODUCTS, replace(PLAIN, balances_head=True), pp=4, grad_accum_steps=16)
-    layer = 6 * LAYER * LLAMA.seq_len / RATE
-    assert parts[TimePart.COMPUTE] == pytest.approx(16 * 5.4 * layer, rel=1e-4)
-    assert parts[TimePart.BUBBLE] == pytest.approx(15 * layer, rel=1e-4)
-
-
-def test_layers_that_do_not_divide_lengthen_the_last_stage():
-    parts = parts_of(replace(HEADLESS, layers=9), pp=4, grad_accum_steps=8)
-    layer = 6 * LAYER * LLAMA.seq_len / RATE
-    assert parts[TimePart.COMPUTE] == pytest.approx(8 * 3 * layer, rel=1e-4)
-    assert parts[TimePart.BUBBLE] == pytest.approx(6 * layer, rel=1e-4)
 
 
 def test_stages_send_activations_and_gradients_cut_over_tensor_ranks():
@@ -263,14 +195,6 @@ def test_tensor_parallelism_reduces_four_times_a_layer_and_sequence_parallelism_
     assert split == pytest.approx(3 * 16 * (4 * 2 + 2) * gather)
     assert again == pytest.approx(3 * 16 * 6 * 2 * gather)
     assert part_of("tp", LLAMA, LINKS, dp=8) == 0
-
-
-@pytest.mark.parametrize(("exposed", "reductions"), [(0.25, 2.5), (1.0, 4), (3.0, 4)])
-def test_of_overlapped_backward_reductions_a_share_shows_and_never_more_than_all(exposed, reductions):
-    constants = replace(LINKS, exposed_reduction=exposed)
-    shown = part_of("tp", LLAMA, constants, replace(PLAIN, overlaps_tensor=True), tp=8, sequence_parallel=False)
-    gather = float(NETWORK.gather_s(LLAMA.seq_len * LLAMA.hidden * 2, 8, 1))
-    assert shown == pytest.approx(16 * reductions * 2 * gather)
 
 
 def test_context_parallelism_by_kind():
@@ -363,15 +287,6 @@ def test_experts_are_reduced_over_their_own_replicas():
     assert part_of("dp", MIXTURE, LINKS, dp=64, ep=8) == pytest.approx(wide)
 
 
-def test_experts_and_other_weights_hide_behind_the_same_work_once():
-    backward = part_of("compute", MIXTURE) * 2 / 3
-    quick = part_of("dp", MIXTURE, LINKS, dp=8, ep=4)
-    constants = replace(LINKS, exposed_reduction=0.25, node_efficiency=quick / (2 * backward))
-    both, dense = (part_of("dp", MIXTURE, constants, dp=8, ep=ep) for ep in (4, 8))
-    assert max(dense, both - dense) < backward / 0.75  # each alone would show no more than its share
-    assert part_of("dp", MIXTURE, constants, OVERLAPPED, dp=8, ep=4) == pytest.approx(both - backward)
-
-
 # The optimizer
 
 
@@ -382,12 +297,6 @@ def test_the_optimizer_reads_and_writes_what_zero_leaves_a_rank():
     for stage in (1, 2, 3):
         assert part_of("optimizer", LLAMA, constants, dp=4, cp=2, zero_stage=stage) == pytest.approx(0.01 + whole / 8)
     assert part_of("optimizer", LLAMA, constants, tp=8) == pytest.approx(0.01 + whole / 8)
-
-
-def test_zero_shares_experts_states_over_their_own_replicas():
-    constants = replace(PRODUCTS, memory_efficiency=1.0)
-    spread, whole = (part_of("optimizer", MIXTURE, constants, dp=8, ep=ep, zero_stage=1) for ep in (8, 1))
-    assert spread == pytest.approx(whole)
 
 
 # All of it

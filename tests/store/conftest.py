@@ -1,4 +1,4 @@
-"""Every store test runs on SQLite in memory, on a SQLite file and on a PostgreSQL server that this file starts."""
+"""Store tests run on SQLite and on a PostgreSQL server that this file starts."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -47,9 +47,9 @@ def _url(kind: str, request: pytest.FixtureRequest) -> str:
     return request.getfixturevalue("postgres_url")
 
 
-@pytest.fixture(params=["memory", *ON_DISK])
+@pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.postgres)])
 def url(request: pytest.FixtureRequest) -> str:
-    """An empty database of each kind."""
+    """An empty database of each kind; SQLite's file is the subject of `shared_url`."""
     return _url(request.param, request)
 
 

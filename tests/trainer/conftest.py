@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from jobs import children, wait_steps
 
+from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.outcome import Measurement, read_result
 from meshtune.runners.trainer.gang import LAST_WORDS_BYTES
 from meshtune.runners.trainer.job import Job, Measuring, render_job
-from meshtune.runners.workloads.base import read_tail
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 

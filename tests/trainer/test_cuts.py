@@ -10,11 +10,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from meshtune.runners.trainer.model import Transformer
-from meshtune.runners.trainer.parallel import materialize
-from meshtune.runners.trainer.recompute import recompute_layers
+from meshtune.runners.trainer.parallel.recompute import recompute_layers
+from meshtune.runners.trainer.parallel.sharding import materialize
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Recompute
 
+SLOW, LONG = pytest.mark.slow, pytest.mark.long
 MIXTURE: dict[str, object] = {"experts": 4, "top_k": 2}
 
 # Rank 0 writes down the first activation that enters a layer, its experts, and what its optimizer holds.
@@ -23,7 +24,7 @@ import json
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from meshtune.runners.trainer.model import Layer
-from meshtune.runners.trainer.optimizer import Both, FlatAdamW, ShardedAdamW
+from meshtune.runners.trainer.parallel.optimizer import Both, FlatAdamW, ShardedAdamW
 from meshtune.runners.trainer.train import Trainer
 
 seen = {}
@@ -31,7 +32,8 @@ blocks, step = Layer._blocks, Trainer.step
 
 def noted_blocks(layer, x):
     seen.setdefault("activation", list(x.shape))
-    seen.setdefault("experts", list(getattr(layer.feed_forward, "experts", {})))
+    experts = getattr(layer.feed_forward, "experts", None)
+    seen.setdefault("experts", [] if experts is None else [name for name, _ in experts.named_children()])
     return blocks(layer, x)
 
 def shares(optimizer):
@@ -52,20 +54,27 @@ Layer._blocks, Trainer.step = noted_blocks, noted_step
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "model", "seen"),
     [
-        ({}, {}, {"activation": [1, 16, 32], "shares": [1]}),
-        ({"tp": 2, "micro_batch_size": 8}, {}, {"activation": [8, 8, 32]}),
-        ({"tp": 2, "micro_batch_size": 8, "sequence_parallel": False}, {}, {"activation": [8, 16, 32]}),
-        ({"cp": 2}, {}, {"activation": [1, 8, 32], "shares": [1]}),
-        ({"cp": 2, "tp": 2, "micro_batch_size": 8}, {}, {"activation": [8, 4, 32]}),
-        ({"cp": 2, "dp": 2, "zero_stage": 1}, {}, {"shares": [4]}),
-        ({"cp": 2, "dp": 2, "zero_stage": 2}, {}, {"shares": [4]}),
-        ({"dp": 4, "ep": 2, "zero_stage": 1}, MIXTURE, {"experts": ["0", "1"], "shares": [4, 2]}),
-        ({"dp": 2, "cp": 2, "ep": 2, "zero_stage": 1}, MIXTURE, {"experts": ["0", "1"], "shares": [4, 2]}),
-        ({"dp": 4, "ep": 2, "zero_stage": 3}, MIXTURE, {"experts": ["0", "1"], "shares": [4, 2]}),
+        pytest.param({}, {}, {"activation": [1, 16, 32], "shares": [1]}, marks=LONG),
+        pytest.param({"tp": 2, "micro_batch_size": 8}, {}, {"activation": [8, 8, 32]}, marks=SLOW),
+        pytest.param(
+            {"tp": 2, "micro_batch_size": 8, "sequence_parallel": False}, {}, {"activation": [8, 16, 32]}, marks=LONG
+        ),
+        pytest.param({"cp": 2}, {}, {"activation": [1, 8, 32], "shares": [1]}, marks=LONG),
+        pytest.param({"cp": 2, "tp": 2, "micro_batch_size": 8}, {}, {"activation": [8, 4, 32]}, marks=LONG),
+        pytest.param({"cp": 2, "dp": 2, "zero_stage": 1}, {}, {"shares": [4]}, marks=SLOW),
+        pytest.param({"cp": 2, "dp": 2, "zero_stage": 2}, {}, {"shares": [4]}, marks=LONG),
+        pytest.param(
+            {"dp": 4, "ep": 2, "zero_stage": 1}, MIXTURE, {"experts": ["0", "1"], "shares": [4, 2]}, marks=LONG
+        ),
+        pytest.param(
+            {"dp": 2, "cp": 2, "ep": 2, "zero_stage": 1}, MIXTURE, {"experts": ["0", "1"], "shares": [4, 2]}, marks=SLOW
+        ),
+        pytest.param(
+            {"dp": 4, "ep": 2, "zero_stage": 3}, MIXTURE, {"experts": ["0", "1"], "shares": [4, 2]}, marks=SLOW
+        ),
     ],
     ids=str,
 )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from meshtune.runners.trainer.attention import place_tensor
-from meshtune.runners.trainer.context import places_of
-from meshtune.runners.trainer.experts import Mixture
+from meshtune.runners.trainer.blocks import Mixture, place_tensor
 from meshtune.runners.trainer.job import Router
 from meshtune.runners.trainer.model import Transformer
-from meshtune.runners.trainer.pipeline import stages_of
+from meshtune.runners.trainer.parallel.context import places_of
+from meshtune.runners.trainer.parallel.pipeline import stages_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Schedule
 
@@ -62,7 +61,7 @@ def test_a_mixture_is_the_weighted_sum_of_its_experts():
     x = torch.randn(1, 8, SPEC.hidden)
     probabilities = torch.softmax(mixture.router(x[0]), -1)
     weights, choices = probabilities.topk(2, -1)
-    answers = torch.stack([expert(x[0]) for expert in mixture.experts.values()])
+    answers = torch.stack([expert(x[0]) for expert in mixture.experts.children()])
     expected = sum(weights[:, k, None] * answers[choices[:, k], torch.arange(8)] for k in range(2))
     torch.testing.assert_close(mixture(x)[0], expected)
 

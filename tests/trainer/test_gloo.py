@@ -1,4 +1,4 @@
-"""Every group of a CPU job has one worker: two corrupt the heap in torch 2.13, see runners/trainer/gloo.py."""
+"""Every group of a CPU job has one worker: two corrupt the heap in torch 2.13, see runners/trainer/compat.py."""
 
 from __future__ import annotations
 

@@ -26,10 +26,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import meshtune.runners.trainer.main as main
 from meshtune.runners.trainer.failure import Progress
 from meshtune.runners.trainer.gang import run_gang
-from meshtune.runners.trainer.interception import Interception
-from meshtune.runners.trainer.mesh import build_mesh
-from meshtune.runners.trainer.parts import part_by_axis
-from meshtune.runners.trainer.stopwatch import Stopwatch
+from meshtune.runners.trainer.timing.interception import Interception
+from meshtune.runners.trainer.parallel.mesh import build_mesh
+from meshtune.runners.trainer.timing.breakdown import part_by_axis
+from meshtune.runners.trainer.timing.stopwatch import Stopwatch
 from meshtune.runners.trainer.train import Trainer
 
 class Counting(TorchDispatchMode):

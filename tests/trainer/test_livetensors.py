@@ -12,8 +12,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from meshtune.runners.trainer.job import render_job
-from meshtune.runners.trainer.livetensors import LiveTensors
-from meshtune.runners.trainer.measure import COUNTED_STEPS
+from meshtune.runners.trainer.timing.measure import COUNTED_STEPS
+from meshtune.runners.trainer.timing.memory import LiveTensors
 
 KIB = 1024
 ROOT = Path(__file__).parents[2]

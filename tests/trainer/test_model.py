@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from meshtune.runners.trainer.attention import rotate
+from meshtune.runners.trainer.blocks import rotate
 from meshtune.runners.trainer.model import Transformer
-from meshtune.runners.trainer.parallel import materialize
-from meshtune.runners.trainer.pipeline import cut_layers
+from meshtune.runners.trainer.parallel.pipeline import cut_layers
+from meshtune.runners.trainer.parallel.sharding import materialize
 from meshtune.runners.trainer.train import synthetic_batch
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.slow
+SLOW, LONG = pytest.mark.slow, pytest.mark.long
 
 REPLICATE = """
 import meshtune.runners.trainer.train as train
-from meshtune.runners.trainer.parallel import Sharding
+from meshtune.runners.trainer.parallel.sharding import Sharding
 train.choose_sharding = lambda job: Sharding.REPLICATE
 """
 TIED: dict[str, object] = {"tied_head": True}
@@ -19,15 +19,19 @@ DEEP: dict[str, object] = {"layers": 4}
 MIXTURE: dict[str, object] = {"experts": 4, "top_k": 2}
 
 CASES = [
-    pytest.param(TIED, {"dp": 2}, id="dp2"),
-    pytest.param(TIED, {"pp": 2, "dp": 2}, id="pp2 dp2"),
-    pytest.param(TIED | DEEP, {"pp": 2, "dp": 2, "vpp": 2, "schedule": "zbv"}, id="zbv"),
-    pytest.param(TIED, {"tp": 2, "dp": 2, "micro_batch_size": 2}, id="tp2 dp2"),
-    pytest.param({}, {"tp": 2, "dp": 2, "micro_batch_size": 2, "sequence_parallel": False}, id="tp2 dp2 nosp"),
-    pytest.param({}, {"cp": 2, "dp": 2, "recompute": "selective"}, id="cp2 dp2 selective"),
-    pytest.param(MIXTURE, {"dp": 2, "ep": 2, "recompute": "selective"}, id="moe dp2 ep2 selective"),
-    pytest.param(MIXTURE, {"dp": 2, "ep": 2, "cp": 2}, id="moe dp2 ep2 cp2"),
-    pytest.param(MIXTURE | DEEP, {"dp": 2, "ep": 2, "pp": 2, "vpp": 2, "schedule": "zbv"}, id="moe dp2 ep2 zbv"),
+    pytest.param(TIED, {"dp": 2}, id="dp2", marks=SLOW),
+    pytest.param(TIED, {"pp": 2, "dp": 2}, id="pp2 dp2", marks=LONG),
+    pytest.param(TIED | DEEP, {"pp": 2, "dp": 2, "vpp": 2, "schedule": "zbv"}, id="zbv", marks=LONG),
+    pytest.param(TIED, {"tp": 2, "dp": 2, "micro_batch_size": 2}, id="tp2 dp2", marks=SLOW),
+    pytest.param(
+        {}, {"tp": 2, "dp": 2, "micro_batch_size": 2, "sequence_parallel": False}, id="tp2 dp2 nosp", marks=LONG
+    ),
+    pytest.param({}, {"cp": 2, "dp": 2, "recompute": "selective"}, id="cp2 dp2 selective", marks=LONG),
+    pytest.param(MIXTURE, {"dp": 2, "ep": 2, "recompute": "selective"}, id="moe dp2 ep2 selective", marks=SLOW),
+    pytest.param(MIXTURE, {"dp": 2, "ep": 2, "cp": 2}, id="moe dp2 ep2 cp2", marks=LONG),
+    pytest.param(
+        MIXTURE | DEEP, {"dp": 2, "ep": 2, "pp": 2, "vpp": 2, "schedule": "zbv"}, id="moe dp2 ep2 zbv", marks=LONG
+    ),
 ]
 
 

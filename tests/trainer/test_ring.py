@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.slow
+SLOW, LONG = pytest.mark.slow, pytest.mark.long
 
 UNCHECKED = "import meshtune.runners.trainer.main as trainer_main; trainer_main.require_supported = lambda job: None\n"
 STAND_IN = (
     UNCHECKED
     + """
 import torch
-import meshtune.runners.trainer.ring as ring
+import meshtune.runners.trainer.parallel.context as ring
 
 aten = torch.ops.aten
 kernels = torch.library.Library("aten", "IMPL")
@@ -39,17 +39,17 @@ ring.attend_causally = lambda q, k, v: aten._scaled_dot_product_flash_attention(
 """
 )
 ALONE = """
-from meshtune.runners.trainer.attention import attend_causally
+from meshtune.runners.trainer.blocks import attend_causally
 ring.RingAttention.__call__ = lambda self, query, key, value: attend_causally(query, key, value)
 """
 
 PLANS = [
-    {"cp": 2},
-    {"cp": 4, "zero_stage": 1},
-    {"cp": 2, "tp": 2, "micro_batch_size": 8},
-    {"cp": 2, "dp": 2, "zero_stage": 3, "recompute": "full"},
-    {"cp": 2, "pp": 2, "recompute": "selective"},
-    {"cp": 2, "pp": 2, "vpp": 2, "schedule": "zbv"},
+    pytest.param({"cp": 2}, marks=SLOW),
+    pytest.param({"cp": 4, "zero_stage": 1}, marks=LONG),
+    pytest.param({"cp": 2, "tp": 2, "micro_batch_size": 8}, marks=LONG),
+    pytest.param({"cp": 2, "dp": 2, "zero_stage": 3, "recompute": "full"}, marks=LONG),
+    pytest.param({"cp": 2, "pp": 2, "recompute": "selective"}, marks=LONG),
+    pytest.param({"cp": 2, "pp": 2, "vpp": 2, "schedule": "zbv"}, marks=LONG),
 ]
 
 
@@ -61,12 +61,14 @@ def test_a_ring_does_not_change_the_losses(plan, run_job, make_job):
     assert losses == pytest.approx(reference, abs=1e-4)
 
 
+@SLOW
 def test_without_the_ring_the_losses_differ(run_job, make_job):
     reference = run_job(make_job(plan={"micro_batch_size": 8})).losses
     alone = run_job(make_job(plan={"cp": 2, "context": "ring"}), STAND_IN + ALONE).losses
     assert max(abs(one - other) for one, other in zip(alone, reference, strict=True)) > 1e-4
 
 
+@SLOW
 def test_torch_has_no_ring_over_its_cpu_kernel(run_job, make_job):
     finished = run_job(make_job(plan={"cp": 2, "context": "ring"}), UNCHECKED)
     assert finished.status == 1

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.slow
+SCHEDULES = [pytest.param("zbv", marks=pytest.mark.slow), pytest.param("zero_bubble", marks=pytest.mark.long)]
 
 UNCHECKED = "import meshtune.runners.trainer.main as trainer_main; trainer_main.require_supported = lambda job: None"
 
 
-@pytest.mark.parametrize("schedule", ["zbv", "zero_bubble"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_split_backward_passes_train_wrongly_under_zero3(schedule, run_job, make_job):
     model = {"layers": 4}
     plan = {"pp": 2, "dp": 2, "vpp": 2, "schedule": schedule}
@@ -23,7 +23,7 @@ def test_split_backward_passes_train_wrongly_under_zero3(schedule, run_job, make
     assert max(abs(one - other) for one, other in zip(wrong, right, strict=True)) > 1e-3
 
 
-@pytest.mark.parametrize("schedule", ["zbv", "zero_bubble"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_split_backward_passes_refuse_selective_recomputation(schedule, run_job, make_job):
     plan = {"pp": 2, "vpp": 2, "schedule": schedule, "recompute": "selective"}
     finished = run_job(make_job(plan=plan, model={"layers": 4}), UNCHECKED)

@@ -8,9 +8,8 @@ import pytest
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.outcome import Verdict
-from meshtune.runners.trainer.failure import read_failures
+from meshtune.runners.trainer.failure import read_failures, stillness
 from meshtune.runners.trainer.job import Measuring
-from meshtune.runners.trainer.watchdog import stillness
 from meshtune.runners.workloads.torch import TorchWorkload
 
 # In the third step rank 1 stops, and only then the watchdogs begin to watch: up to there a busy machine may take longer

@@ -195,7 +195,7 @@ def test_a_campaign_survives_many_kills_and_starts_each_job_once(site, budget, t
     assert done_before >= 1  # the kills fell into a campaign at work, not only into its first moments
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_trial_whose_server_is_killed_is_tried_again_and_measured(site):
     site = site(12, 10)  # more trials than it comes to
     site.hold(1)

@@ -86,7 +86,7 @@ class Site:
 
     def drivers(self, pid: int) -> list[str]:
         """The campaigns that this process drives."""
-        return [id for id, driver in self.store.leases.drivers().drivers.items() if f":{pid}:" in driver]
+        return [id for id, driver in self.store.leases.drivers().by_campaign.items() if f":{pid}:" in driver]
 
     def campaign(self, id: str) -> Campaign:
         return self.store.campaign(id)

@@ -15,7 +15,7 @@ from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.service.loop import Driver, drive_all, drive_one
-from meshtune.tuner.service.quotas import InvalidLimits
+from meshtune.tuner.service.quotas import InvalidLimits, parse_limits
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 
@@ -202,7 +202,7 @@ def test_an_attempt_that_was_let_through_keeps_its_place_while_sending_fails(lab
     one, other = lab.create(name="one"), lab.create(name="other")
     lab.run(one, until=lambda: bool(lab.trials(one)))
     lab.run(other, until=lambda: bool(lab.trials(other)))
-    limits = lab.service._quota.limits()
+    limits = parse_limits((lab.home.root / "limits.yaml").read_text())
     assert lab.store.claim(one, 0, limits, now=lab.now) is True
     assert lab.store.claim(other, 0, limits, now=lab.now) is False
     assert lab.store.claim(one, 0, limits, now=lab.now + CLAIM_S - 1) is True

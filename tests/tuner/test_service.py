@@ -168,6 +168,20 @@ def test_a_search_with_nothing_to_say_is_not_asked_at_every_tick(lab, make):
     assert lab.campaign(id).reason == "the search fake proposes no further plan"
 
 
+def test_a_tick_that_must_not_ask_does_all_else_and_the_next_one_asks(lab):
+    id = lab.create(parallel=2, budget={"trials": 4})
+    while [trial.state for trial in lab.trials(id)] != [TrialState.RUNNING] * 2:
+        lab.tick(id, 0.1)
+    asked = list(lab.search.asked)
+    while lab.verdicts(id).count("ok") < 2:
+        lab.service.tick(id, lambda: False)
+        lab.now += 0.5
+    assert not lab.service.tick(id, lambda: False)
+    assert lab.search.asked == asked
+    assert lab.service.tick(id)
+    assert lab.search.asked == [*asked, 2]
+
+
 @pytest.mark.parametrize(
     ("say", "reason"),
     [

@@ -51,11 +51,12 @@ class CampaignState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
-    """What a campaign's search learns from an earlier one. trials: how many of its trials. weight: how much each of
-    them counts, 1 for as much as one of the campaign's own (see `tuner.search.warm_start`)."""
+    """An earlier campaign from which a campaign's search learns."""
 
     campaign_id: str
+    # How many of its trials.
     trials: int
+    # How much each of them counts, 1 for as much as one of the campaign's own (see `tuner.search.warm_start`).
     weight: float
 
     def __str__(self) -> str:
@@ -65,26 +66,28 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
-    """One row of truth. combinations and legal: the size of its space. running_since: when it was created or last
-    resumed. elapsed_s: the time it was worked on, which a wall-time budget counts. reason: why the state is what it is,
-    fit for a user. search_ended: why no more plans are chosen, empty while the search goes on and where something else
-    ended the campaign before. chance_left: the last word of the search, see `Proposal`; None where it never said one.
-    lessons: the earlier campaigns that its search learns from. owner: the name of the token that created it, empty for
-    the command line. Times are epoch seconds."""
+    """One row of truth. Times are epoch seconds."""
 
     id: str
     spec: CampaignSpec
     state: CampaignState
     created_at: float
     updated_at: float
+    # The size of its space: all settings within the bounds, and the legal ones of them.
     combinations: int
     legal: int
+    # When it was created or last resumed.
     running_since: float = 0.0
+    # The time that it was worked on, which a wall-time budget counts.
     elapsed_s: float = 0.0
+    # Of the state, fit for a user.
     reason: str = ""
+    # Why no more plans are chosen; empty while the search goes on, and where something else ended the campaign before.
     search_ended: str = ""
+    # The last one that the search gave, see `Proposal`; None where it never gave one.
     chance_left: float | None = None
     lessons: tuple[Lesson, ...] = ()
+    # The name of the token that created it, empty for the command line.
     owner: str = ""
 
     @property
@@ -100,13 +103,15 @@ class Campaign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened in a campaign. id grows over all campaigns, in the order of commits. kind: dotted, such
-    as "campaign.created" or "trial.done"; data: plain JSON values."""
+    """One change of a campaign or of its trials."""
 
+    # Grows over all campaigns, in the order of commits.
     id: int
     campaign_id: str
     at: float
+    # Dotted, such as "campaign.created" or "trial.done".
     kind: str
+    # Plain JSON values.
     data: dict[str, object]
 
 

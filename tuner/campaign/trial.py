@@ -43,23 +43,26 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One job for one trial. number counts from 1; job_name is the idempotency key towards the runner, unique over
-    all campaigns; job_id is the runner's own id from SUBMITTED on. outcome exists exactly when the state is DONE.
-    Times are seconds since the epoch; started_at stays None for a job that never ran. avoid: the nodes that the runner
-    was asked to keep it away from. nodes: where it ran, failed_nodes: those of them to blame for its end, where the
-    runner knows."""
+    """One job for one trial. Times are epoch seconds."""
 
+    # From 1 on.
     number: int
+    # The idempotency key towards the runner, unique over all campaigns.
     job_name: str
     state: TrialState
     planned_at: float
+    # The runner's own id, from SUBMITTED on.
     job_id: str | None = None
     submitted_at: float | None = None
+    # None for a job that never ran.
     started_at: float | None = None
     finished_at: float | None = None
+    # The nodes that the runner was asked to keep it away from.
     avoid: tuple[str, ...] = ()
+    # The nodes that it ran on, and those of them to blame for its end, where the runner knows.
     nodes: tuple[str, ...] = ()
     failed_nodes: tuple[str, ...] = ()
+    # There exactly when the state is DONE.
     outcome: Outcome | None = None
 
     @property
@@ -72,14 +75,16 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """number counts from 0 within the campaign, in the order of planning. attempts: at least one, oldest first.
-    expectation: the search's, at the time it chose the plan; None where nobody expected anything."""
+    """One plan in one campaign."""
 
     campaign_id: str
+    # From 0 on within the campaign, in the order of planning.
     number: int
     plan: Plan
     origin: Origin
+    # At least one, oldest first.
     attempts: tuple[Attempt, ...]
+    # The search's, at the time it chose the plan; None where nobody expected anything.
     expectation: Expectation | None = None
 
     @property

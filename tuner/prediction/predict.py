@@ -62,7 +62,8 @@ class Basis:
         if self.learnt:
             times = f"{known.times} step times, {known.memories} memory peaks and {known.ooms} out-of-memory verdicts"
             return f"calibrated by {times} of {self.campaign}"
-        prior = "uncalibrated: the constants are the defaults of docs/physics.md; nothing of this cluster was measured"
+        defaults = "the constants are the defaults of docs/explanation/physics.md"
+        prior = f"uncalibrated: {defaults}; nothing of this cluster was measured"
         return prior if self.campaign is None else f"{self.campaign} has no measurement to learn from, so {prior}"
 
     def document(self) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """The service: creates campaigns and drives them, one tick at a time. The face that the API and the CLI use.
 
-The store is the only memory: kill this process anywhere, start it again, and the campaigns go on. A tick looks at the
-jobs, lets `decide` say what follows, and acts; each act is safe to repeat (see `tuner.service.submission`).
+The store is the only memory: kill this process anywhere, start it again, and the campaigns go on.
 """
 
 from __future__ import annotations
@@ -9,51 +8,25 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from meshtune.runners.base import JobSpec, NoTimeLeft
+from meshtune.runners.base import JobSpec
 from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.access.tokens import Used
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, new_id
-from meshtune.tuner.campaign.decide import (
-    Ask,
-    Cancel,
-    Close,
-    Confirm,
-    EndSearch,
-    Finish,
-    Intent,
-    MarkRunning,
-    Observation,
-    Pause,
-    PlanBaseline,
-    Retry,
-    Starting,
-    Submit,
-    decide,
-)
 from meshtune.tuner.campaign.home import Home
-from meshtune.tuner.campaign.placement import FAULTS_S, excluded_nodes, incumbent_step_time_s, nodes_to_avoid
-from meshtune.tuner.campaign.proposal import Choice
-from meshtune.tuner.campaign.stopping import search_end
-from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
-from meshtune.tuner.search.ask import propose
-from meshtune.tuner.search.base import SearchError
+from meshtune.tuner.campaign.placement import excluded_nodes
 from meshtune.tuner.service.job_reports import Reports
 from meshtune.tuner.service.leases import LEASE_S, CampaignBusy, Holder
 from meshtune.tuner.service.metrics import ServiceMetrics
 from meshtune.tuner.service.quotas import CampaignQuotas, InvalidLimits
-from meshtune.tuner.service.session import Session
 from meshtune.tuner.service.sessions import Sessions
-from meshtune.tuner.service.submission import call_back, send
+from meshtune.tuner.service.tick import Ticker, job_of, node_faults
 from meshtune.tuner.specs.read import read_spec
-from meshtune.tuner.store import IllegalMove, LeaseLost, Store
-
-# A tick acts for no longer: hundreds of jobs to send keep neither an order to cancel nor other campaigns waiting.
-LONG_TICK_S = 0.5
+from meshtune.tuner.store import LeaseLost, Store
 
 
 def always() -> bool:
@@ -84,8 +57,9 @@ class Service:
         self.metrics = ServiceMetrics(self.sessions.holder.changes, clock)
         self._quotas = CampaignQuotas(store, home.limits)
         self.reports = Reports(home, public_url)
-
-    # Requests of people
+        self._ticker = Ticker(
+            store=store, home=home, quotas=self._quotas, reports=self.reports, metrics=self.metrics, clock=clock
+        )
 
     def create(self, document: object, owner: str = "", *, drives: bool = False) -> Campaign:
         """A new campaign from a spec document, RUNNING from now on. Raises InvalidSpec; then nothing was written.
@@ -142,8 +116,6 @@ class Service:
         for thrown in bin.iterdir():
             shutil.rmtree(thrown, ignore_errors=True)  # another deletion may be at it
 
-    # The loop
-
     def tick(self, campaign_id: str, may_ask: Callable[[], bool] = always) -> bool:
         """One step of one campaign; True when something was done, so that the next step is worth trying at once.
 
@@ -156,35 +128,14 @@ class Service:
             if session is None:
                 return False
             with self.store.leases.guarding(session.hold.lease):
-                return self._step(session, may_ask)
+                session.look()
+                acted = session.campaign.state.active and self._ticker.tick(session, may_ask)
+                if session.over or not session.campaign.state.active:
+                    self.release(campaign_id)
+                return acted
         except LeaseLost as lost:
             self.sessions.drop(campaign_id)
             raise CampaignBusy(str(lost)) from None
-
-    def _step(self, session: Session, may_ask: Callable[[], bool]) -> bool:
-        """As `tick`, for a campaign in our hands. Raises LeaseLost where it is no more."""
-        campaign, trials = session.look()
-        if not campaign.state.active:
-            self.release(campaign.id)
-            return False
-        campaign = session.count_time(self._clock())
-        acted = False
-        try:
-            begun = time.monotonic()
-            for intent in self._decide(campaign, trials, session):
-                if not isinstance(intent, Ask) or may_ask():
-                    acted |= self._act(intent, campaign, trials, session)
-                if acted and time.monotonic() - begun > LONG_TICK_S:
-                    break  # what is left is decided again, on what is new by then
-        except NoTimeLeft as error:
-            acted = True
-            with suppress(IllegalMove):
-                self._rest(campaign, str(error))
-        except IllegalMove:
-            # Somebody paused or cancelled the campaign since it was read: decide again on what it is now.
-            if self.store.campaign(campaign.id).state is campaign.state:
-                raise
-        return acted
 
     def waits(self, campaign_id: str) -> str:
         """Which quota keeps the campaign from sending another job, empty where none does. Raises NotFound."""
@@ -209,7 +160,8 @@ class Service:
 
     def excluded_nodes(self, campaign: Campaign) -> list[str]:
         """The nodes that every new job of the campaign keeps away from, where the runner can."""
-        return sorted(excluded_nodes(self.store.trials(campaign.id), self._faults(campaign)))
+        faults = node_faults(self.store, campaign, self._clock())
+        return sorted(excluded_nodes(self.store.trials(campaign.id), faults))
 
     def release(self, campaign_id: str) -> None:
         """Let another process drive the campaign. Its running jobs go on and are found again."""
@@ -219,156 +171,6 @@ class Service:
         """Release every campaign."""
         self.sessions.close()
 
-    def job(
-        self,
-        campaign: Campaign,
-        plan: Plan,
-        name: str,
-        workload: Workload,
-        *,
-        incumbent_step_time_s: float | None = None,
-    ) -> JobSpec:
-        """The job that measures `plan` for this campaign, or, with an incumbent, gives it up as slower than that."""
-        return workload.materialize(
-            name,
-            campaign.spec.model,
-            plan,
-            campaign.spec.cluster,
-            self.home.job(campaign.id, name).resolve(),
-            seed=campaign.spec.seed,
-            time_limit_s=campaign.spec.trial.time_limit_s,
-            incumbent_step_time_s=incumbent_step_time_s,
-        )
-
-    def _decide(self, campaign: Campaign, trials: Sequence[Trial], session: Session) -> list[Intent]:
-        """What follows, within the quotas of all campaigns."""
-        seen, now = self._observe(campaign, trials, session), self._clock()
-        if campaign.state is not CampaignState.RUNNING:
-            return decide(campaign, trials, seen, now)
-        exhausted = self._quotas.exhausted(campaign, now)
-        share = None if exhausted else self._quotas.share(campaign, now)
-        trials_left = None if exhausted else self._quotas.trials_left(campaign.owner, now)
-        intents = decide(campaign, trials, seen, now, share, trials_left)
-        if exhausted and any(isinstance(each, Starting) for each in intents):
-            return [Pause(exhausted)]
-        return intents
-
-    def _observe(self, campaign: Campaign, trials: Sequence[Trial], session: Session) -> Mapping[int, Observation]:
-        by_job = {
-            trial.last.job_id: trial
-            for trial in trials
-            if not trial.state.final and trial.last.job_id is not None and trial.state is not TrialState.PLANNED
-        }
-        if not by_job:
-            return {}
-        found: dict[int, Observation] = {}
-        with self.metrics.polling(campaign.spec.runner.kind):
-            statuses = session.runner.poll(list(by_job))
-        for job_id, status in statuses.items():
-            trial = by_job[job_id]
-            directory = self.home.job(campaign.id, trial.last.job_name)
-            outcome = session.workload.read(directory, status) if status.state.final else None
-            found[trial.number] = Observation(status, outcome)
-        return found
-
-    def _act(self, intent: Intent, campaign: Campaign, trials: Sequence[Trial], session: Session) -> bool:
-        """Do what was decided; False when there was nothing to do after all."""
-        now = self._clock()
-        match intent:
-            case Finish(number, outcome):
-                self.store.finish(
-                    campaign.id,
-                    number,
-                    outcome,
-                    started_at=intent.started_at,
-                    finished_at=intent.finished_at,
-                    nodes=intent.nodes,
-                    failed_nodes=intent.failed_nodes,
-                    now=now,
-                )
-            case MarkRunning(number, started_at, nodes):
-                self.store.mark_running(campaign.id, number, started_at=started_at, nodes=nodes, now=now)
-            case Retry(number):
-                self.store.plan_attempt(campaign.id, number, now=now)
-            case Submit(number):
-                return self._submit(campaign, trials, trials[number], session)
-            case Cancel(number, reason):
-                return call_back(session, trials[number], reason, self._clock)
-            case PlanBaseline():
-                assert campaign.spec.baseline is not None
-                self.store.plan_trials(campaign.id, [Choice(campaign.spec.baseline)], Origin.BASELINE, now=now)
-            case Ask(n):
-                return self._ask(campaign, trials, n, session)
-            case EndSearch(reason):
-                self.store.end_search(campaign.id, reason, now=now)
-            case Confirm(plans):
-                again = [Choice(plan) for plan in plans]
-                self.store.plan_trials(campaign.id, again, Origin.CONFIRMATION, now=now)
-            case Pause(reason):
-                self._rest(campaign, reason)
-            case Close(state, reason):
-                self._end(campaign, state, reason)
-        return True
-
-    def _rest(self, campaign: Campaign, reason: str) -> None:
-        """Pause the campaign, and give back what was held for it: another runner may have what this one has not."""
-        why = f"{reason}; resume it to go on"
-        self.store.move_campaign(campaign.id, CampaignState.PAUSED, reason=why, now=self._clock())
-        self.release(campaign.id)
-
-    def _end(self, campaign: Campaign, state: CampaignState, reason: str) -> None:
-        """Move the campaign to its final state and give back what was held for it: nobody ticks it again."""
-        self.store.move_campaign(campaign.id, state, reason=reason, now=self._clock())
-        self.release(campaign.id)
-
-    def _submit(self, campaign: Campaign, trials: Sequence[Trial], trial: Trial, session: Session) -> bool:
-        """Send the planned attempt, away from nodes that failed; False where the quota has no place for it yet."""
-        if not self._quotas.claim(campaign, trial.number, self._clock()):
-            return False
-        incumbent_s = incumbent_step_time_s(campaign, trials, trial)
-        job = self.job(campaign, trial.plan, trial.last.job_name, session.workload, incumbent_step_time_s=incumbent_s)
-        job = replace(job, avoid=nodes_to_avoid(trials, trial, self._faults(campaign)))
-        job = self.reports.equip(job, self._clock())
-        send(session, trial, job, self._clock)
-        return True
-
-    def _faults(self, campaign: Campaign) -> Mapping[str, int]:
-        return self.store.node_faults(campaign.spec.cluster.device.name, self._clock() - FAULTS_S)
-
-    def _ask(self, campaign: Campaign, trials: Sequence[Trial], n: int, session: Session) -> bool:
-        """Plan what the search chooses, unless that is its last word: then it is not asked any more.
-
-        A search that has nothing to propose is asked again when a trial has ended: till then it would say the same.
-        """
-        if session.stuck_at == _finished(trials):
-            return False
-        session.learn_from_others(self._clock())
-        try:
-            with self.metrics.ask_s.time():
-                proposal = propose(session.search, session.task, campaign.spec, trials, n)
-        except SearchError as error:
-            return self._search_failed(campaign, trials, str(error), session)
-        chosen = {trial.plan for trial in trials}
-        untried = len(session.task.space) - sum(plan in session.task.space for plan in chosen)
-        reason = search_end(campaign, trials, proposal, untried)
-        now, chance = self._clock(), proposal.chance_left
-        if reason:
-            self.store.end_search(campaign.id, reason, chance_left=chance, now=now)
-            return True
-        self.store.plan_trials(campaign.id, proposal.choices, Origin.SEARCH, chance_left=chance, now=now)
-        if not proposal.choices:
-            session.stuck_at = _finished(trials)
-        return bool(proposal.choices)
-
-    def _search_failed(self, campaign: Campaign, trials: Sequence[Trial], message: str, session: Session) -> bool:
-        """The same history fails again: wait for running trials, which change it; without any, the campaign failed."""
-        if any(not trial.state.final for trial in trials):
-            session.stuck_at = _finished(trials)
-            return False
-        reason = f"the search {campaign.spec.search.kind} failed: {message}"
-        self._end(campaign, CampaignState.FAILED, reason)
-        return True
-
-
-def _finished(trials: Sequence[Trial]) -> int:
-    return sum(trial.state.final for trial in trials)
+    def job(self, campaign: Campaign, plan: Plan, name: str, workload: Workload) -> JobSpec:
+        """The job that measures `plan` for this campaign."""
+        return job_of(self.home, campaign, plan, name, workload)

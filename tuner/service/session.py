@@ -50,27 +50,29 @@ class Session:
     cancelled: set[str] = field(default_factory=set)
     # How many trials had ended when the search had nothing to propose.
     stuck_at: int | None = None
+    # It was paused or ended by a tick, so the session is to be given back.
+    over: bool = False
     # The newest event that `campaign` and `trials` know, None before the first look.
     _event: int | None = None
     _worked_at: float | None = None
     # The campaign's own software when it learned from others, None before that.
     _software: Mapping[str, str] | None = None
 
-    def look(self) -> tuple[Campaign, list[Trial]]:
-        """The campaign and its trials now; the list is the caller's own."""
+    def look(self) -> None:
+        """Bring the campaign and its trials up to date."""
         id = self.campaign.id
         events = [] if self._event is None else self.store.events(id, after=self._event, limit=MAX_EVENTS)
         if self._event is None or len(events) == MAX_EVENTS:
             # First: a change that comes meanwhile is read twice, not missed.
-            self._event = self.store.newest_event(id)
+            newest = self.store.newest_event(id)
             self.campaign = self.store.campaign(id)
             self.trials = self.store.trials(id)
+            self._event = newest
         elif events:
             self._read_changes([event.data.get("number") for event in events if event.kind.startswith("trial.")])
             if any(not event.kind.startswith("trial.") for event in events):
                 self.campaign = self.store.campaign(id)
             self._event = events[-1].id
-        return self.campaign, list(self.trials)
 
     def count_time(self, now: float) -> Campaign:
         """The campaign with the time worked on it until now, which is saved now and then."""

@@ -27,7 +27,7 @@ _WIDTH = 110
 
 
 def spec_document(imported: Imported, *, name: str, cluster: str, here: Path) -> dict[str, Any]:
-    """The spec that an import amounts to, keys in the order of docs/spec.md; None stands where something is missing.
+    """The spec that an import amounts to, keys in the order of docs/reference/spec.md; None where something is missing.
 
     cluster: a preset's name, "" for none. here: the folder that a relative folder of the script counts from.
     """

@@ -6,6 +6,7 @@ The schema of a database is made by `migrations`; a test holds the two together.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import (
@@ -25,6 +26,8 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 from sqlalchemy.types import TypeDecorator
+
+from meshtune.search_spaces.plan import AXES
 
 
 class PlainText(TypeDecorator[str]):
@@ -93,6 +96,9 @@ campaigns = Table(
     Index(None, "state", "updated_at"),
 )
 
+# Of an axis of the plan, by what its values are; words are text.
+_PLAN_TYPES: Mapping[type, Any] = {int: Integer, bool: Boolean}
+
 trials = Table(
     "trials",
     metadata,
@@ -101,20 +107,7 @@ trials = Table(
     _required("number", Integer),
     _required("origin", PlainText),
     _required("plan_key", PlainText),
-    _required("tp", Integer),
-    _required("pp", Integer),
-    _required("dp", Integer),
-    _required("cp", Integer),
-    _required("ep", Integer),
-    _required("vpp", Integer),
-    _required("micro_batch_size", Integer),
-    _required("grad_accum_steps", Integer),
-    _required("zero_stage", Integer),
-    _required("recompute", PlainText),
-    _required("schedule", PlainText),
-    _required("sequence_parallel", Boolean),
-    _required("recompute_interval", Integer),
-    _required("context", PlainText),
+    *(_required(axis.name, _PLAN_TYPES.get(axis.kind, PlainText)) for axis in AXES),
     Column("expectation", JSON),
     # The index of this constraint is the one for "the trials of a campaign", too.
     UniqueConstraint("campaign_id", "number"),

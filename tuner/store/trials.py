@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, func, insert, select, update
 
 from meshtune.runners.outcome import Outcome
 from meshtune.tuner.access.quotas import CLAIM_S, Limits, refusal
@@ -214,26 +214,35 @@ def read_trials(
     """Trials of a campaign in the order of their numbers: in three queries, however many there are. listed: without
     what LISTED_COLUMNS leaves out."""
     wanted = select(trials).where(trials.c.campaign_id == campaign_id, *where)
-    rows = connection.execute(wanted.order_by(trials.c.number).limit(limit)).all()
+    rows = _rows(connection, wanted.order_by(trials.c.number).limit(limit))
     if not rows:
         return []
-    same = and_(trials.c.campaign_id == campaign_id, trials.c.number.between(rows[0].number, rows[-1].number), *where)
+    ends = (rows[0]["number"], rows[-1]["number"])
+    same = and_(trials.c.campaign_id == campaign_id, trials.c.number.between(*ends), *where)
     times = {} if listed else _step_times(connection, same)
     columns = LISTED_COLUMNS if listed else (*attempts.c, *_OF_MEASUREMENTS)
     by_trial: defaultdict[int, list[Attempt]] = defaultdict(list)
-    for row in connection.execute(
+    attempted = (
         select(*columns)
         .join_from(attempts, trials, trials.c.id == attempts.c.trial_id)
         .outerjoin(measurements, measurements.c.attempt_id == attempts.c.id)
         .where(same)
         .order_by(attempts.c.trial_id, attempts.c.number)
-    ):
+    )
+    for row in _rows(connection, attempted):
         if listed:
             measurement = listed_measurement_of(row)
         else:
-            measurement = measurement_of(row, times[row.id]) if row.id in times else None
-        by_trial[row.trial_id].append(attempt_of(row, measurement))
-    return [trial_of(row, by_trial[row.id]) for row in rows]
+            measurement = measurement_of(row, times[row["id"]]) if row["id"] in times else None
+        by_trial[row["trial_id"]].append(attempt_of(row, measurement))
+    return [trial_of(row, by_trial[row["id"]]) for row in rows]
+
+
+def _rows(connection: Connection, query: Select[Any]) -> list[dict[str, Any]]:
+    """By the names of the columns."""
+    result = connection.execute(query)
+    names = tuple(result.keys())
+    return [dict(zip(names, row, strict=True)) for row in result]
 
 
 def trials_numbered(

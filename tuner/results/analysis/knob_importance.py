@@ -14,7 +14,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.results.analysis.importance import METHOD, importances
 
-# With 8, drawn evenly, fANOVA named the knob that matters most in 6 of 10 cases (docs/analysis.md).
+# With 8, drawn evenly, fANOVA named the knob that matters most in 6 of 10 cases (docs/explanation/analysis.md).
 FEWEST_PLANS = 8
 
 

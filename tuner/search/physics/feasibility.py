@@ -227,8 +227,7 @@ def surely_out_of_memory(columns: Columns, ran_out: Sequence[Plan]) -> npt.NDArr
 
     Only rules that hold for every training code: with all else equal (accumulation follows from a fixed batch), a
     larger micro-batch keeps more activations; a lower stage of ZeRO, where there is data parallelism, keeps more
-    states; fewer recomputed activations are more kept ones. A crash proves nothing, so only
-    out-of-memory verdicts count.
+    states; fewer recomputed activations are more kept ones. A crash proves nothing: only out-of-memory verdicts count.
     """
     doomed = np.zeros(len(columns["tp"]), dtype=np.bool_)
     if not ran_out:

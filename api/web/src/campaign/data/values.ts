@@ -1,26 +1,12 @@
 /** What a trial says under one name: a dimension of its plan, or something that was measured. Charts, filters and columns
  * all ask here, so that they cannot disagree. */
+import axes from "../../api/axes.json";
 import type { TrialBrief } from "../../api/types";
 
 export type Value = number | string | boolean;
 
-/** The dimensions of a plan in the order of reading, with the short names of a plan's key. */
-export const DIMENSIONS: Readonly<Record<string, string>> = {
-  tp: "tp",
-  pp: "pp",
-  dp: "dp",
-  cp: "cp",
-  ep: "ep",
-  vpp: "vpp",
-  micro_batch_size: "mbs",
-  grad_accum_steps: "ga",
-  zero_stage: "zero",
-  recompute: "recompute",
-  schedule: "schedule",
-  sequence_parallel: "sp",
-  recompute_interval: "every",
-  context: "context",
-};
+/** The axes of a plan in the order of reading, with their short labels. */
+export const DIMENSIONS: Readonly<Record<string, string>> = Object.fromEntries(axes.map(({ name, label }) => [name, label]));
 
 const MEASURES: Readonly<Record<string, (trial: TrialBrief) => Value | null>> = {
   number: (trial) => trial.number,
@@ -57,21 +43,12 @@ export function levelsOf(trials: readonly TrialBrief[], name: string): Value[] {
 }
 
 // Words from the least to the most of their kind, as the plan's enums list them.
-const WORDS: readonly Value[] = [
-  false,
-  true,
-  "none",
-  "selective",
-  "full",
-  "gpipe",
-  "1f1b",
-  "interleaved",
-  "zero_bubble",
-  "zbv",
-  "all_gather",
-  "ulysses",
-  "ring",
-];
+const WORDS: readonly Value[] = axes.flatMap(({ values }): readonly Value[] => values);
+
+/** True for an axis whose values are words or truth values. */
+export function isWord(name: string): boolean {
+  return axes.some((axis) => axis.name === name && axis.values.length > 0);
+}
 
 function rankOf(level: Value): number {
   const rank = WORDS.indexOf(level);

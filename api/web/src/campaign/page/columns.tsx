@@ -7,7 +7,7 @@ import { Chip } from "../../ui/basics";
 import { CAUSE_WORDS, trialWord } from "../../words";
 import { gainOver, type Goal } from "../data/goal";
 import { surprise } from "../data/rows";
-import { DIMENSIONS, valueOf } from "../data/values";
+import { DIMENSIONS, isWord, valueOf } from "../data/values";
 
 /** by: what the column sorts by (see `rows.ts`). hidden: not shown until it is asked for. */
 export interface Column {
@@ -53,10 +53,6 @@ export function columnsOf(context: Context): Column[] {
 
 function column(name: string, head: string, cell: Column["cell"], more: Partial<Column> = {}): Column {
   return { name, head, cell, numeric: true, hidden: false, descendingFirst: false, ...more };
-}
-
-function isWord(name: string): boolean {
-  return ["recompute", "schedule", "sequence_parallel", "context"].includes(name);
 }
 
 function Outcome({ trial }: { trial: TrialBrief }) {

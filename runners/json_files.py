@@ -1,0 +1,126 @@
+"""Dataclasses as JSON files of our own (job, result, probe ...), read and written with the standard library alone.
+
+Jobs read and write these files in their site's own environment, which need not have Pydantic. What users write (specs,
+options) is read by `runners.documents`, with the same words for what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
+
+Value = TypeVar("Value")
+
+# The JSON values that a plain type takes, and its name in messages. A whole float is an integer, as in JSON itself.
+_PLAIN: Mapping[type, tuple[tuple[type, ...], str]] = {
+    bool: ((bool,), "boolean"),
+    int: ((int,), "integer"),
+    float: ((int, float), "number"),
+    str: ((str,), "string"),
+}
+
+
+def read_json_value(kind: type[Value], document: object) -> Value:
+    """The value of a dataclass that parsed JSON describes. Raises InvalidValue with the problems found.
+
+    An unknown key is a problem where the dataclass is closed (see `checks.CLOSED`), and is ignored elsewhere.
+    """
+    value: Value = _read(kind, document, "")
+    return value
+
+
+def render_versioned(value: Any, version: int) -> str:
+    """The text of a file that holds one dataclass; `read_versioned` gives it back."""
+    return json.dumps({"version": version, **asdict(value)}, indent=1) + "\n"
+
+
+def read_versioned(kind: type[Value], text: str, version: int) -> Value:
+    """The value in such a file's text. Raises ValueError, whose message names the field."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from error
+    if not isinstance(document, dict) or document.pop("version", None) != version:
+        raise ValueError(f"must be an object with version {version}")
+    return read_json_value(kind, document)
+
+
+def _read(kind: Any, value: Any, path: str) -> Any:
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if origin in (Union, types.UnionType):  # of a type and None
+        return None if value is None else _read(next(arm for arm in inner if arm is not type(None)), value, path)
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise _wrong(path, "must be array", value)
+        return tuple(_read(inner[0], item, f"{path}.{index}") for index, item in enumerate(value))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {str(key): _read(inner[1], item, f"{path}.{key}") for key, item in _object(value, path).items()}
+    if is_dataclass(kind):
+        return _read_dataclass(kind, _object(value, path), path)
+    if issubclass(kind, Enum):
+        known = [member.value for member in kind]
+        if value not in known:
+            *others, last = map(repr, known)
+            raise _wrong(path, f"must be {', '.join(others)} or {last}", value)
+        return kind(value)
+    accepted, name = _PLAIN[kind]
+    whole = kind is int and isinstance(value, float) and value.is_integer()
+    if not whole and (not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool)):
+        raise _wrong(path, f"must be {name}", value)
+    try:
+        return kind(value)
+    except OverflowError:
+        raise _wrong(path, "must be a finite number", value) from None
+
+
+def _read_dataclass(kind: Any, document: Mapping[str, Any], path: str) -> Any:
+    values, problems = {}, list[Problem]()
+    known = {field.name: field for field in fields(kind)}
+    for name, field in known.items():
+        at = f"{path}.{name}" if path else name
+        try:
+            if name in document:
+                values[name] = _read(_type_hints(kind)[name], document[name], at)
+            elif field.default is MISSING and field.default_factory is MISSING:
+                problems.append(Problem(at, "is missing"))
+        except InvalidValue as error:
+            problems += error.problems
+    if getattr(kind, "__pydantic_config__", {}).get("extra") == "forbid":
+        problems += _unknown(document, known, path)
+    if problems:
+        raise InvalidValue(problems)
+    try:
+        return kind(**values)
+    except InvalidValue as error:
+        raise InvalidValue([problem.under(path) for problem in error.problems]) from None
+    except ValueError as error:
+        raise InvalidValue([Problem(path, str(error))]) from None
+
+
+def _unknown(document: Mapping[str, Any], known: Mapping[str, Any], path: str) -> Iterator[Problem]:
+    for key in document:
+        if key not in known:
+            yield Problem(f"{path}.{key}" if path else key, f"is not a known key; {did_you_mean(key, list(known))}")
+
+
+_type_hints = cache(get_type_hints)
+
+
+def _object(value: Any, path: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise _wrong(path, "must be a mapping of keys", value)
+    return value
+
+
+def _wrong(path: str, message: str, value: object) -> InvalidValue:
+    text = repr(value)
+    return InvalidValue([Problem(path, f"{message}, not {text if len(text) <= 60 else text[:57] + '...'}")])

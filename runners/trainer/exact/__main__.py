@@ -1,0 +1,5 @@
+import sys
+
+from meshtune.runners.trainer.exact import main
+
+sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,100 @@
+"""Every rank finds its place in one mesh (pp, edp, ep, cp, tp), tp innermost; dp is edp and ep together.
+
+Ranks of one node are consecutive, so tensor parallelism, which talks most, stays inside a node, and pipeline stages,
+which talk least, lie farthest apart (Narayanan et al. 2021, section 3). Dense parameters have a replica on every rank
+of dp x cp. The experts are spread over ep, so one expert's parameters have a replica on every rank of edp x cp alone
+(Singh et al. 2023, DeepSpeed-TED; the dense and the sparse view of one mesh).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from meshtune.search_spaces.plan import Plan
+
+AXES = ("pp", "edp", "ep", "cp", "tp")
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """The axes as this rank sees them. replicas, expert_replicas: who holds the same dense or expert parameters."""
+
+    pp: DeviceMesh
+    dp: DeviceMesh
+    ep: DeviceMesh
+    cp: DeviceMesh
+    tp: DeviceMesh
+    replicas: DeviceMesh
+    expert_replicas: DeviceMesh
+
+    @property
+    def pipeline_rank(self) -> int:
+        return self.pp.get_local_rank()
+
+    @property
+    def replica(self) -> int:
+        """Which part of the global batch is this rank's; the ranks of one cp group share it."""
+        return self.dp.get_local_rank()
+
+
+def build_mesh(plan: Plan, device_type: str) -> Mesh:
+    """Collective: every rank of the job calls it, with the same plan."""
+    shape = (plan.pp, plan.dp // plan.ep, plan.ep, plan.cp, plan.tp)
+    whole = init_device_mesh(device_type, shape, mesh_dim_names=AXES)
+    return Mesh(
+        pp=whole["pp"],
+        dp=_join(whole, "edp", "ep"),
+        ep=whole["ep"],
+        cp=whole["cp"],
+        tp=whole["tp"],
+        replicas=_join(whole, "edp", "ep", "cp"),
+        expert_replicas=_join(whole, "edp", "cp"),
+    )
+
+
+def _join(whole: DeviceMesh, *axes: str) -> DeviceMesh:
+    """One axis out of several; those of size 1 add nothing, not even a process group."""
+    wide = [axis for axis in axes if whole[axis].size() > 1]
+    if len(wide) < 2:
+        return whole[wide[0] if wide else axes[0]]
+    joined: DeviceMesh = whole[tuple(wide)]._flatten("_".join(wide))
+    return joined
+
+
+def build_tie_group(plan: Plan, mesh: Mesh) -> dist.ProcessGroup | None:
+    """The group of the first and the last pipeline ranks that hold the same part of a tied weight.
+
+    Collective. None on the ranks between, which hold no copy.
+    """
+    if plan.pp == 2:
+        return mesh.pp.get_group()
+    per_stage = plan.world_size // plan.pp
+    pairs = [[rank, (plan.pp - 1) * per_stage + rank] for rank in range(per_stage)]
+    own = None
+    for pair in pairs:
+        group = dist.new_group(pair)
+        if dist.get_rank() in pair:
+            own = group
+    return own
+
+
+def exchange(
+    rows: Tensor, group: dist.ProcessGroup, *, receive: list[int] | None = None, send: list[int] | None = None
+) -> Tensor:
+    """Send the next `send` rows to each rank in turn, and return the `receive` rows from each; None: equally many.
+
+    Differentiable: gradients take the way back.
+    """
+    out: Tensor = functional.wait_tensor(functional.all_to_all_single_autograd(rows, receive, send, group))  # type: ignore[no-untyped-call]
+    return out
+
+
+def exchange_numbers(numbers: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The same for equally many integers to each rank, which have no gradient."""
+    out: Tensor = functional.wait_tensor(functional.all_to_all_single(numbers, None, None, group))  # type: ignore[no-untyped-call]
+    return out

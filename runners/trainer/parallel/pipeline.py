@@ -1,0 +1,148 @@
+"""Cuts the model into chunks and runs micro-batches through them, forward and backward, in one of two ways.
+
+One pipeline rank: a plain loop. More: one of torch's schedules, with one chunk per rank or several. Both add up the
+loss on the device and reduce gradients over the replicas as late as the ZeRO stage allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
+)
+
+from meshtune.runners.trainer.compat import skip_first_exchange, without_outputs
+from meshtune.runners.trainer.failure import Phase, Progress
+from meshtune.runners.trainer.model import Transformer
+from meshtune.runners.trainer.parallel.mesh import Mesh
+from meshtune.search_spaces.plan import Plan, Schedule
+
+LossFunction = Callable[[Tensor, Tensor], Tensor]
+
+
+class Passes(Protocol):
+    """All forward and backward passes of one optimizer step on one replica."""
+
+    def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Leave the gradients on the parameters; return the sum of the losses, 0 where this rank sees none."""
+
+
+def cut_layers(layers: int, stages: int, stage: int) -> range:
+    """The layers of one stage: stages differ by at most one layer."""
+    return range(stage * layers // stages, (stage + 1) * layers // stages)
+
+
+def stages_of(plan: Plan, rank: int) -> tuple[int, ...]:
+    """The stages that a pipeline rank holds: every pp-th, or in a V one on the way down and one on the way up."""
+    if plan.schedule is Schedule.ZBV and plan.pp > 1:
+        return rank, 2 * plan.pp - 1 - rank
+    return tuple(rank + turn * plan.pp for turn in range(plan.vpp))
+
+
+_SCHEDULES: dict[Schedule, Callable[..., Any]] = {
+    Schedule.GPIPE: ScheduleGPipe,
+    Schedule.ONE_F_ONE_B: Schedule1F1B,
+    Schedule.INTERLEAVED: ScheduleInterleaved1F1B,
+    Schedule.ZERO_BUBBLE: ScheduleInterleavedZeroBubble,
+    Schedule.ZBV: ScheduleZBVZeroBubble,
+}
+
+
+class AccumulatingLoop:
+    """One stage: micro-batch after micro-batch."""
+
+    def __init__(self, model: Transformer, plan: Plan, loss_function: LossFunction) -> None:
+        self._model, self._plan, self._loss_function = model, plan, loss_function
+
+    def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        total = torch.zeros((), device=tokens.device)
+        size = self._plan.micro_batch_size
+        pairs = list(zip(torch.split(tokens, size), torch.split(targets, size), strict=True))
+        for index, (some_tokens, some_targets) in enumerate(pairs):
+            self._prepare_replicas(is_last=index == len(pairs) - 1)
+            loss = self._loss_function(self._model(some_tokens), some_targets)
+            loss.backward()  # type: ignore[no-untyped-call]  # torch.Tensor.backward
+            total += loss.detach()
+        return total
+
+    def _prepare_replicas(self, *, is_last: bool) -> None:
+        if isinstance(self._model, FSDPModule):
+            stage = self._plan.zero_stage
+            # From stage 2 on gradients are kept sharded, so every micro-batch's are reduced (Rajbhandari et al. 2020).
+            self._model.set_requires_gradient_sync(is_last or stage >= 2)
+            self._model.set_is_last_backward(is_last)
+            # Stage 2 keeps its weights whole for all of the step.
+            self._model.set_reshard_after_backward(is_last or stage == 3)
+
+
+class Pipeline:
+    """More stages: torch's schedule.
+
+    Over FSDP2 it reduces gradients and reshards weights after the last micro-batch's backward pass only, so ZeRO 2 and
+    3 hold whole gradients of a stage until then: more memory than their names promise.
+    """
+
+    def __init__(
+        self, models: Sequence[Transformer], plan: Plan, mesh: Mesh, loss_function: LossFunction, device: torch.device
+    ) -> None:
+        held = stages_of(plan, mesh.pipeline_rank)
+        count, group = plan.pp * plan.vpp, mesh.pp.get_group()
+        stages = [
+            skip_first_exchange(PipelineStage(model, stage, count, device, group=group))
+            for model, stage in zip(models, held, strict=True)
+        ]
+        self._schedule = _SCHEDULES[plan.schedule](
+            stages if plan.schedule.interleaves else stages[0],
+            plan.grad_accum_steps,
+            loss_fn=loss_function,
+            scale_grads=False,
+        )
+        self._is_first, self._is_last = 0 in held, count - 1 in held
+
+    def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        losses: list[Tensor] = []
+        arguments = (tokens,) if self._is_first else ()
+        targets_here = targets if self._is_last else None
+        self._schedule.step(
+            *arguments,
+            target=targets_here,
+            losses=losses if self._is_last else None,
+            **without_outputs(self._schedule),
+        )
+        return (
+            torch.stack([loss.detach() for loss in losses]).sum() if losses else torch.zeros((), device=tokens.device)
+        )
+
+
+def note_passes(models: Sequence[Transformer], loss_function: LossFunction, progress: Progress) -> LossFunction:
+    """Keep `progress` at what the rank computes, from within a schedule too; return the loss function that does.
+
+    Whatever lies between a forward pass (or its loss) and the next one counts as backward, waiting included.
+    """
+
+    def enter(*_: object) -> None:
+        progress.phase = Phase.FORWARD
+
+    def leave(*_: object) -> None:
+        progress.phase = Phase.BACKWARD
+
+    def noted_loss(logits: Tensor, targets: Tensor) -> Tensor:
+        progress.phase = Phase.FORWARD
+        loss = loss_function(logits, targets)
+        progress.phase = Phase.BACKWARD
+        return loss
+
+    for model in models:
+        model.register_forward_pre_hook(enter, prepend=True)
+        model.register_forward_hook(leave)
+    return noted_loss

@@ -1,0 +1,267 @@
+"""One rank of a probe, from its request to the file; or the process that starts all ranks of this machine.
+
+    python -m meshtune.runners.trainer.probe DIRECTORY            one rank: of a launcher (the request says which), or
+    of ours python -m meshtune.runners.trainer.probe DIRECTORY --start    starts the ranks, and says on stderr which one
+    failed and why
+
+DIRECTORY holds the request (`request.json`); rank 0 writes `probe.json` there. Exit status: 0 measured, 1 failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from math import inf
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from meshtune.runners.base import JobSpec
+from meshtune.runners.cluster_probe.results import (
+    REQUEST_FILE,
+    Exchange,
+    Pattern,
+    Probed,
+    ProbeRequest,
+    Tier,
+    write_probed,
+)
+from meshtune.runners.json_files import read_json_value
+from meshtune.runners.processes.gang import exit_text, run_gang
+from meshtune.runners.trainer.compat import register_gloo
+from meshtune.runners.trainer.failure import Phase, describe, first_cause, read_failures, write_failure
+from meshtune.runners.trainer.probe.rates import Place, dtypes, time_matmul, time_memory, time_messages
+from meshtune.runners.trainer.software import software
+from meshtune.search_spaces.cluster import DeviceKind
+
+# How long a rank waits for its peers; under a launcher they may start minutes apart.
+PEER_TIMEOUT = timedelta(minutes=3)
+# Links cannot be seen by a rank alone, and more processes than this say nothing new about a CPU.
+FEWEST_CPU_RANKS, MOST_CPU_RANKS = 2, 8
+# Shares of the time: matrix products, memory; messages get the rest.
+MATMUL_SHARE, MEMORY_SHARE = 0.4, 0.1
+
+
+class ProbeRefused(Exception):
+    """This machine, or this start, is not what the request says; the same request fails again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which ranks share a node, by node and there by rank; as many on every node."""
+
+    nodes: tuple[tuple[int, ...], ...]
+
+    @property
+    def devices_per_node(self) -> int:
+        return len(self.nodes[0])
+
+    def groups(self, tier: Tier) -> list[tuple[int, ...]]:
+        """The groups that talk at once: the nodes, or the k-th ranks of all nodes for each k."""
+        return list(self.nodes) if tier is Tier.NODE else list(zip(*self.nodes, strict=True))
+
+
+def lay_out(nodes: Sequence[str], devices_per_node: int | None) -> Layout:
+    """The layout of ranks that name their nodes, in order of rank. Raises ProbeRefused where the nodes differ, or have
+    other than the devices asked for."""
+    members: dict[str, list[int]] = {}
+    for rank, node in enumerate(nodes):
+        members.setdefault(node, []).append(rank)
+    counts = sorted({len(ranks) for ranks in members.values()})
+    if len(counts) > 1:
+        raise ProbeRefused(f"the nodes must have as many ranks each, not {counts[0]} and {counts[-1]}")
+    if devices_per_node not in (None, counts[0]):
+        raise ProbeRefused(
+            f"--devices-per-node {devices_per_node}, but the launcher started {counts[0]} ranks per node"
+        )
+    return Layout(tuple(map(tuple, members.values())))
+
+
+def count_ranks(wanted: int | None, cuda_devices: int, cores: int) -> int:
+    """How many ranks one machine gets: the CUDA devices, else the cores. Raises ProbeRefused."""
+    if cuda_devices and wanted is not None and wanted > cuda_devices:
+        raise ProbeRefused(f"--devices-per-node {wanted}, but torch sees {cuda_devices} CUDA devices")
+    return wanted or cuda_devices or max(FEWEST_CPU_RANKS, min(cores, MOST_CPU_RANKS))
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m meshtune.runners.trainer.probe", description="Measure this cluster."
+    )
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--start", action="store_true", help="start the ranks of this machine")
+    arguments = parser.parse_args(argv)
+    directory: Path = arguments.directory
+    request = read_json_value(ProbeRequest, json.loads((directory / REQUEST_FILE).read_text(encoding="utf-8")))
+    return start_ranks(request, directory) if arguments.start else run_rank(request, directory)
+
+
+def start_ranks(request: ProbeRequest, directory: Path) -> int:
+    """All ranks, as processes of this machine; when one dies the others are killed."""
+    visible = torch.cuda.device_count()
+    try:
+        ranks = count_ranks(request.devices_per_node, visible, len(os.sched_getaffinity(0)))
+    except ProbeRefused as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    logs = directory / "ranks"
+    logs.mkdir()
+    spec = JobSpec(
+        name="probe",
+        command=(sys.executable, "-m", "meshtune.runners.trainer.probe", str(directory)),
+        directory=logs,
+        devices_per_node=ranks,
+        time_limit_s=inf,
+        env=dict(os.environ),
+    )
+    # A fork shares the import of torch. On CUDA the rank is a program of its own: counting devices may have begun CUDA.
+    death = run_gang(spec, None if visible else lambda _: run_rank(request, directory)).death
+    if death is None:
+        return 0
+    cause = first_cause(read_failures(directory))
+    told = exit_text(*death) if cause is None or cause.echo else f"rank {cause.rank}: {cause.reason}"
+    sys.stderr.write(f"{told}\n")
+    return 1
+
+
+def run_rank(request: ProbeRequest, directory: Path) -> int:
+    """Everything one rank does. Failing, it says why and ends the process at once, as peers may be gone."""
+    launch = request.launch
+    rank = launch.rank if launch else int(os.environ["RANK"])
+    try:
+        device = choose_device(launch.local_rank if launch else int(os.environ["LOCAL_RANK"]))
+        meet(request, rank, directory, device)
+        nodes = _every_node(launch.node if launch else "here")
+        probed = measure(request.seconds, lay_out(nodes, request.devices_per_node), Place(device))
+        if rank == 0:
+            write_probed(directory, probed)
+        dist.barrier()
+    except BaseException as error:
+        refused = isinstance(error, ProbeRefused)
+        failure = describe(error, rank=rank, phase=Phase.INIT, at=time.time())
+        write_failure(directory, failure)
+        traceback.print_exc()
+        sys.stderr.write(f"{error if refused else f'rank {rank}: {failure.reason}'}\n")
+        sys.stderr.flush()
+        os._exit(1)
+    dist.destroy_process_group()
+    return 0
+
+
+def choose_device(local_rank: int) -> torch.device:
+    """This rank's device, made the current one. A scheduler may show each rank its own device alone."""
+    visible = torch.cuda.device_count()
+    if visible == 0:
+        torch.set_num_threads(1)  # as the trainer's ranks
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank % visible)
+    torch.cuda.set_device(device)
+    return device
+
+
+def meet(request: ProbeRequest, rank: int, directory: Path, device: torch.device) -> None:
+    """Meet the other ranks where the launcher says, else over a file."""
+    backend = "nccl" if device.type == "cuda" else register_gloo()
+    launch = request.launch
+    if launch is None or launch.address in ("127.0.0.1", "localhost"):
+        # All ranks are on this machine; gloo would ask the host's name, which may not resolve.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if launch is not None:
+        os.environ |= {"MASTER_ADDR": launch.address, "MASTER_PORT": str(launch.port)}
+        dist.init_process_group(backend, "env://", rank=rank, world_size=launch.world_size, timeout=PEER_TIMEOUT)
+        return
+    world_size = int(os.environ["WORLD_SIZE"])
+    store = dist.FileStore(str(directory / "rendezvous"), world_size)  # type: ignore[attr-defined]  # no __all__
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=PEER_TIMEOUT)
+
+
+def measure(seconds: float, layout: Layout, place: Place) -> Probed:
+    """Collective."""
+    start, began = time.perf_counter(), datetime.now(timezone.utc)
+    kinds = dtypes(place.device)
+    matmul = [rate for kind in kinds for rate in time_matmul(place, kind, seconds * MATMUL_SHARE / len(kinds))]
+    memory = time_memory(place, seconds * MEMORY_SHARE)
+    tiers = [tier for tier in Tier if len(layout.groups(tier)[0]) > 1]
+    left_s = seconds * (1 - MATMUL_SHARE - MEMORY_SHARE) / (2 * max(len(tiers), 1))
+    exchanges = [
+        Exchange(pattern=pattern, tier=tier, ranks=ranks, messages=tuple(messages))
+        for tier in tiers
+        for pattern, ranks, messages in (
+            (Pattern.ALL_REDUCE, len(layout.groups(tier)[0]), time_messages(place, _all_reduce(layout, tier), left_s)),
+            (Pattern.POINT_TO_POINT, 2, time_messages(place, _ping_pong(layout, tier), left_s, trips=2)),
+        )
+    ]
+    return Probed(
+        host=socket.gethostname(),
+        measured_at=began.isoformat(timespec="seconds"),
+        software=software(place.device),
+        seconds=time.perf_counter() - start,
+        nodes=len(layout.nodes),
+        devices_per_node=layout.devices_per_node,
+        kind=DeviceKind(place.device.type),
+        device=device_name(place.device),
+        memory_bytes=memory_bytes(place.device, layout.devices_per_node),
+        matmul=tuple(matmul),
+        memory=tuple(memory),
+        exchanges=tuple(exchanges),
+    )
+
+
+def _all_reduce(layout: Layout, tier: Tier) -> Callable[[Tensor], None]:
+    own: ProcessGroup | None = None
+    for ranks in layout.groups(tier):  # every rank makes every group, in one order
+        group = dist.new_group(list(ranks))
+        own = group if dist.get_rank() in ranks else own
+    return lambda buffer: dist.all_reduce(buffer, group=own) and None
+
+
+def _ping_pong(layout: Layout, tier: Tier) -> Callable[[Tensor], None] | None:
+    """There and back between the members of each pair of a group, all pairs at once; None for an odd one out."""
+    pairs = [pair for ranks in layout.groups(tier) for pair in zip(ranks[::2], ranks[1::2], strict=False)]
+    own = next((pair for pair in pairs if dist.get_rank() in pair), None)
+    if own is None:
+        return None
+    first, second = own
+
+    def there_and_back(buffer: Tensor) -> None:
+        if dist.get_rank() == first:
+            dist.send(buffer, second)
+            dist.recv(buffer, second)
+        else:
+            dist.recv(buffer, first)
+            dist.send(buffer, first)
+
+    return there_and_back
+
+
+def _every_node(own: str) -> list[str]:
+    names: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(names, own)
+    return names
+
+
+def device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{named[0] if named else platform.machine()}, 1 core"
+
+
+def memory_bytes(device: torch.device, ranks: int) -> int:
+    """Of one device; on CPU the machine's memory in equal shares, whatever limit a container has."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // ranks

@@ -1,0 +1,167 @@
+"""Times optimizer steps until the median is known well enough. A step takes as long as its slowest rank.
+
+First two steps in which memory is counted: the optimizer's state is made in the first, so the second has the peak.
+They are slower for it and no part of the timing. Then warm-up and timed steps, told apart by
+`runners.measuring.warmup`; last, a few steps taken apart (`trainer.timing.breakdown`). Making the data is not timed,
+nor is agreeing about times and losses.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import torch
+import torch.distributed as dist
+
+from meshtune.runners.measuring.early_stopping import is_surely_slower
+from meshtune.runners.measuring.median_interval import is_tight
+from meshtune.runners.measuring.step_breakdown import Profile
+from meshtune.runners.measuring.warmup import WINDOW, is_settled, warmup_length
+from meshtune.runners.trainer.failure import Progress
+from meshtune.runners.trainer.job import Job, Measuring
+from meshtune.runners.trainer.parallel.mesh import Mesh
+from meshtune.runners.trainer.timing.breakdown import profile_steps
+from meshtune.runners.trainer.timing.memory import LiveTensors
+from meshtune.runners.trainer.train import Trainer
+
+COUNTED_STEPS = 2
+
+
+class LossNotFinite(RuntimeError):
+    """The loss became infinite or not a number; the same job fails again."""
+
+
+class Next(IntEnum):
+    """What rank 0 wants to do after a step."""
+
+    STEP = 0
+    ENOUGH = 1
+    GIVE_UP = 2
+
+
+@dataclass(slots=True)
+class Timings:
+    """What the steps took, warm-up apart, and the first losses. Equal on all ranks. settled: warm-up came to its end
+    by itself. pruned: given up as slower than the incumbent. first_s, last_s: when the first step began and the last
+    one ended, since the epoch."""
+
+    warmup_times_s: list[float] = field(default_factory=list)
+    step_times_s: list[float] = field(default_factory=list)
+    first_losses: list[float] = field(default_factory=list)
+    settled: bool = True
+    pruned: bool = False
+    profile: Profile | None = None
+    first_s: float = 0.0
+    last_s: float = 0.0
+
+
+class Steps:
+    """Takes the steps of one run, in order, and keeps the first losses."""
+
+    def __init__(self, job: Job, trainer: Trainer, device: torch.device, progress: Progress) -> None:
+        self._wanted = job.measuring.loss_steps
+        self._trainer, self._device, self._progress = trainer, device, progress
+        self.taken = 0
+        self.losses: list[float] = []
+        self.started_at = time.time()
+
+    def take(self) -> float:
+        """One step; how long the slowest rank took. Collective. Raises LossNotFinite."""
+        tokens, targets = self._trainer.batch(self.taken)
+        elapsed_s, loss = _timed(lambda: self._trainer.step(tokens, targets), self._device)
+        longest_s = slowest(elapsed_s, self._device)
+        if self.taken < self._wanted:
+            self.losses.append(_finite(self._trainer.global_loss(loss), self.taken))
+        self.taken += 1
+        self._progress.beat()
+        return longest_s
+
+
+def measure(
+    job: Job, trainer: Trainer, mesh: Mesh, device: torch.device, live: LiveTensors | None, progress: Progress
+) -> Timings:
+    """Collective. live: what counts the memory of the first steps, None where the device's allocator does."""
+    steps = Steps(job, trainer, device, progress)
+    with live or nullcontext():
+        for _ in range(COUNTED_STEPS):
+            steps.take()
+    timings = time_steps(job, steps, device)
+    timings.first_losses = steps.losses
+    count = job.measuring.profile_steps
+    if count and not timings.pruned:
+        wanted = range(steps.taken, steps.taken + count)
+        timings.profile = profile_steps(wanted, trainer, mesh, device, progress)
+    timings.first_s, timings.last_s = steps.started_at, time.time()
+    return timings
+
+
+def time_steps(job: Job, steps: Steps, device: torch.device) -> Timings:
+    """Collective. Raises LossNotFinite."""
+    measuring = job.measuring
+    window = min(WINDOW, measuring.max_steps)
+    times: list[float] = []
+    while True:
+        timings = split(times, measuring, window)
+        decision = _agreed(_decide(timings, measuring, job.incumbent_step_time_s), device)
+        if decision is not Next.STEP:
+            timings.settled = is_settled(timings.step_times_s[:window], measuring.precision)
+            timings.pruned = decision is Next.GIVE_UP
+            return timings
+        times.append(steps.take())
+
+
+def split(times: Sequence[float], measuring: Measuring, window: int) -> Timings:
+    """Warm-up and timed steps; all count as warm-up while it is not known."""
+    length = warmup_length(times, most=measuring.max_warmup_steps, window=window, tolerance=measuring.precision)
+    length = len(times) if length is None else length
+    return Timings(list(times[:length]), list(times[length:]))
+
+
+def _decide(timings: Timings, measuring: Measuring, incumbent_s: float | None) -> Next:
+    samples = timings.step_times_s
+    if incumbent_s is not None and is_surely_slower(samples, incumbent_s):
+        return Next.GIVE_UP
+    if len(samples) < measuring.min_steps:
+        return Next.STEP
+    if len(samples) >= measuring.max_steps or sum(samples) >= measuring.max_seconds:
+        return Next.ENOUGH
+    return Next.ENOUGH if is_tight(samples, measuring.precision) else Next.STEP
+
+
+def _agreed(decision: Next, device: torch.device) -> Next:
+    """What rank 0 thinks, so that no two ranks can differ about taking one more step."""
+    vote = torch.tensor(int(decision), device=device)
+    dist.broadcast(vote, src=0)
+    return Next(int(vote.item()))
+
+
+def _timed(step: Callable[[], torch.Tensor], device: torch.device) -> tuple[float, torch.Tensor]:
+    synchronize(device)
+    dist.barrier()
+    start = time.perf_counter()
+    loss = step()
+    synchronize(device)
+    return time.perf_counter() - start, loss
+
+
+def slowest(elapsed_s: float, device: torch.device) -> float:
+    """The largest of all ranks' numbers. Collective."""
+    longest = torch.tensor(elapsed_s, dtype=torch.float64, device=device)
+    dist.all_reduce(longest, dist.ReduceOp.MAX)
+    return float(longest.item())
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _finite(loss: float, step: int) -> float:
+    if not math.isfinite(loss):
+        raise LossNotFinite(f"the loss of step {step} is {loss}")
+    return loss

@@ -1,0 +1,65 @@
+"""Jobs run in their site's own environment: any Python from 3.10 on, without Pydantic, YAML or numpy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# Of the trainer what needs no torch; its other modules are compiled only.
+TORCHLESS = (
+    *("report", "outcome", "json_files", "cluster_probe.results"),
+    *("trainer.job", "trainer.failure", "trainer.gang", "trainer.support"),
+)
+IMPORTS = f"""
+import sys
+from importlib import import_module
+for name in {TORCHLESS}:
+    import_module("meshtune.runners." + name)
+loaded = {{"pydantic", "yaml", "numpy", "torch"}} & set(sys.modules)
+assert not loaded, loaded
+from meshtune.runners.trainer.job import parse_job
+print(parse_job(sys.stdin.read()).plan.key)
+"""
+
+
+def interpreter(version: str) -> str:
+    """A Python of that version; skips the test where there is none."""
+    for candidate in (f"python{version}", *map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))):
+        found = shutil.which(candidate)
+        asked = [found, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+        if found and subprocess.run(asked, capture_output=True, text=True, timeout=60).stdout.strip() == version:
+            return found
+    pytest.skip(f"there is no Python {version} on this machine")
+
+
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13"])
+def test_the_trainer_compiles_and_its_torchless_part_runs(version, tmp_path, make_job):
+    from meshtune.runners.trainer.job import render_job
+
+    python = interpreter(version)
+    for folder in ("runners", "search_spaces"):
+        (tmp_path / "meshtune").mkdir(exist_ok=True)
+        (tmp_path / "meshtune" / folder).symlink_to(ROOT / folder)
+    sources = [str(path) for path in (ROOT / "runners" / "trainer").rglob("*.py")]
+    compiled = f"for path in {sources}: compile(open(path, encoding='utf-8').read(), path, 'exec')"
+    done = subprocess.run(
+        [python, "-S", "-c", f"{compiled}\n{IMPORTS}"],
+        input=render_job(make_job(plan={"dp": 2})),
+        env={"PATH": os.defpath, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "tp1 pp1 dp2 mbs1 ga4 zero0\n"
+
+
+def test_the_trainer_itself_loads_no_pydantic():
+    code = "import sys, meshtune.runners.trainer.main as main; assert not {'pydantic', 'yaml'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=200).returncode == 0

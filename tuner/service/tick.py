@@ -1,0 +1,236 @@
+"""One tick of one campaign: look at its jobs, let `decide` say what follows, and act. Each act is safe to repeat."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from meshtune.runners.base import JobSpec, NoTimeLeft
+from meshtune.runners.workloads.base import Workload
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.decide import (
+    Ask,
+    Cancel,
+    Close,
+    Confirm,
+    EndSearch,
+    Finish,
+    Intent,
+    MarkRunning,
+    Observation,
+    Pause,
+    PlanBaseline,
+    Retry,
+    Starting,
+    Submit,
+    decide,
+)
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.placement import FAULTS_S, incumbent_step_time_s, nodes_to_avoid
+from meshtune.tuner.campaign.proposal import Choice
+from meshtune.tuner.campaign.stopping import search_end
+from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
+from meshtune.tuner.search.ask import propose
+from meshtune.tuner.search.base import SearchError
+from meshtune.tuner.service.job_reports import Reports
+from meshtune.tuner.service.metrics import ServiceMetrics
+from meshtune.tuner.service.quotas import CampaignQuotas
+from meshtune.tuner.service.session import Session
+from meshtune.tuner.service.submission import call_back, send
+from meshtune.tuner.store import IllegalMove, Store
+
+# A tick acts for no longer: hundreds of jobs to send keep neither an order to cancel nor other campaigns waiting.
+LONG_TICK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticker:
+    """The parts of a service that a tick needs. clock: seconds since the epoch."""
+
+    store: Store
+    home: Home
+    quotas: CampaignQuotas
+    reports: Reports
+    metrics: ServiceMetrics
+    clock: Callable[[], float]
+
+    def tick(self, session: Session, may_ask: Callable[[], bool]) -> bool:
+        """As `Service.tick`; a campaign that is paused or over by then is to be released."""
+        acted = False
+        try:
+            begun = time.monotonic()
+            for intent in self._decide(session):
+                if not isinstance(intent, Ask) or may_ask():
+                    acted |= self._act(intent, session)
+                if acted and time.monotonic() - begun > LONG_TICK_S:
+                    break  # what is left is decided again, on what is new by then
+        except NoTimeLeft as error:
+            acted = True
+            with suppress(IllegalMove):
+                self._pause(session, str(error))
+        except IllegalMove:
+            # Somebody paused or cancelled the campaign since it was read: decide again on what it is now.
+            if self.store.campaign(session.campaign.id).state is session.campaign.state:
+                raise
+        return acted
+
+    def _decide(self, session: Session) -> list[Intent]:
+        """What follows, within the quotas of all campaigns."""
+        campaign, trials = session.count_time(self.clock()), session.trials
+        seen, now = self._observe(session), self.clock()
+        if campaign.state is not CampaignState.RUNNING:
+            return decide(campaign, trials, seen, now)
+        exhausted = self.quotas.exhausted(campaign, now)
+        share = None if exhausted else self.quotas.share(campaign, now)
+        trials_left = None if exhausted else self.quotas.trials_left(campaign.owner, now)
+        intents = decide(campaign, trials, seen, now, share, trials_left)
+        if exhausted and any(isinstance(each, Starting) for each in intents):
+            return [Pause(exhausted)]
+        return intents
+
+    def _observe(self, session: Session) -> Mapping[int, Observation]:
+        campaign = session.campaign
+        by_job = {
+            trial.last.job_id: trial
+            for trial in session.trials
+            if not trial.state.final and trial.last.job_id is not None and trial.state is not TrialState.PLANNED
+        }
+        if not by_job:
+            return {}
+        found: dict[int, Observation] = {}
+        with self.metrics.polling(campaign.spec.runner.kind):
+            statuses = session.runner.poll(list(by_job))
+        for job_id, status in statuses.items():
+            trial = by_job[job_id]
+            directory = self.home.job(campaign.id, trial.last.job_name)
+            outcome = session.workload.read(directory, status) if status.state.final else None
+            found[trial.number] = Observation(status, outcome)
+        return found
+
+    def _act(self, intent: Intent, session: Session) -> bool:
+        """Do what was decided; False when there was nothing to do after all."""
+        id, now = session.campaign.id, self.clock()
+        match intent:
+            case Finish(number, outcome):
+                self.store.finish(
+                    id,
+                    number,
+                    outcome,
+                    started_at=intent.started_at,
+                    finished_at=intent.finished_at,
+                    nodes=intent.nodes,
+                    failed_nodes=intent.failed_nodes,
+                    now=now,
+                )
+            case MarkRunning(number, started_at, nodes):
+                self.store.mark_running(id, number, started_at=started_at, nodes=nodes, now=now)
+            case Retry(number):
+                self.store.plan_attempt(id, number, now=now)
+            case Submit(number):
+                return self._submit(session, session.trials[number])
+            case Cancel(number, reason):
+                return call_back(session, session.trials[number], reason, self.clock)
+            case PlanBaseline():
+                assert session.campaign.spec.baseline is not None
+                self.store.plan_trials(id, [Choice(session.campaign.spec.baseline)], Origin.BASELINE, now=now)
+            case Ask(n):
+                return self._ask(session, n)
+            case EndSearch(reason):
+                self.store.end_search(id, reason, now=now)
+            case Confirm(plans):
+                self.store.plan_trials(id, [Choice(plan) for plan in plans], Origin.CONFIRMATION, now=now)
+            case Pause(reason):
+                self._pause(session, reason)
+            case Close(state, reason):
+                self._rest(session, state, reason)
+        return True
+
+    def _pause(self, session: Session, reason: str) -> None:
+        """Another runner may have what this one has not, so the session ends."""
+        self._rest(session, CampaignState.PAUSED, f"{reason}; resume it to go on")
+
+    def _rest(self, session: Session, state: CampaignState, reason: str) -> None:
+        self.store.move_campaign(session.campaign.id, state, reason=reason, now=self.clock())
+        session.over = True
+
+    def _submit(self, session: Session, trial: Trial) -> bool:
+        """Send the planned attempt, away from nodes that failed; False where the quota has no place for it yet."""
+        campaign, trials = session.campaign, session.trials
+        if not self.quotas.claim(campaign, trial.number, self.clock()):
+            return False
+        job = job_of(
+            self.home,
+            campaign,
+            trial.plan,
+            trial.last.job_name,
+            session.workload,
+            incumbent_step_time_s=incumbent_step_time_s(campaign, trials, trial),
+        )
+        job = replace(job, avoid=nodes_to_avoid(trials, trial, node_faults(self.store, campaign, self.clock())))
+        send(session, trial, self.reports.equip(job, self.clock()), self.clock)
+        return True
+
+    def _ask(self, session: Session, n: int) -> bool:
+        """Plan what the search chooses, unless that is its last word: then it is not asked any more.
+
+        A search that has nothing to propose is asked again when a trial has ended: till then it would say the same.
+        So is one that fails while trials run; without any, the campaign failed.
+        """
+        campaign, trials = session.campaign, session.trials
+        ended = sum(trial.state.final for trial in trials)
+        if session.stuck_at == ended:
+            return False
+        session.learn_from_others(self.clock())
+        try:
+            with self.metrics.ask_s.time():
+                proposal = propose(session.search, session.task, campaign.spec, trials, n)
+        except SearchError as error:
+            if ended < len(trials):
+                session.stuck_at = ended
+                return False
+            self._rest(session, CampaignState.FAILED, f"the search {campaign.spec.search.kind} failed: {error}")
+            return True
+        reason = search_end(campaign, trials, proposal, _untried(session, trials))
+        now, chance = self.clock(), proposal.chance_left
+        if reason:
+            self.store.end_search(campaign.id, reason, chance_left=chance, now=now)
+            return True
+        self.store.plan_trials(campaign.id, proposal.choices, Origin.SEARCH, chance_left=chance, now=now)
+        if not proposal.choices:
+            session.stuck_at = ended
+        return bool(proposal.choices)
+
+
+def job_of(
+    home: Home,
+    campaign: Campaign,
+    plan: Plan,
+    name: str,
+    workload: Workload,
+    *,
+    incumbent_step_time_s: float | None = None,
+) -> JobSpec:
+    """The job that measures `plan` for this campaign, or, with an incumbent, gives it up as slower than that."""
+    return workload.materialize(
+        name,
+        campaign.spec.model,
+        plan,
+        campaign.spec.cluster,
+        home.job(campaign.id, name).resolve(),
+        seed=campaign.spec.seed,
+        time_limit_s=campaign.spec.trial.time_limit_s,
+        incumbent_step_time_s=incumbent_step_time_s,
+    )
+
+
+def node_faults(store: Store, campaign: Campaign, now: float) -> Mapping[str, int]:
+    """How often each node failed lately under jobs of any campaign on the same device."""
+    return store.node_faults(campaign.spec.cluster.device.name, now - FAULTS_S)
+
+
+def _untried(session: Session, trials: Sequence[Trial]) -> int:
+    space = session.task.space
+    return len(space) - sum(plan in space for plan in {trial.plan for trial in trials})
