@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 
 from meshtune.api.dependencies import ID_PATTERN, ONE_SPACE, ServiceHandle
 from meshtune.api.openapi import problems
-from meshtune.api.requests.access import reads
+from meshtune.api.requests.authorization import reads
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.spec import Objective

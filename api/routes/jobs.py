@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path, Query
 from meshtune.api.dependencies import CampaignId, ServiceHandle, TrialNumber
 from meshtune.api.errors import InvalidQuery, Unanswerable
 from meshtune.api.openapi import problems
-from meshtune.api.requests.access import reads
+from meshtune.api.requests.authorization import reads
 from meshtune.runners.registry import SCRIPTS
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.tuner.campaign.space import workload_of
