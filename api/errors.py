@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 
 from meshtune.runners.base import RunnerError
 from meshtune.runners.dialects.base import CannotExpress
+from meshtune.runners.extras import MissingExtra
 from meshtune.runners.outcome import ResultMalformed
 from meshtune.runners.registry import UnknownBackend
 from meshtune.search_spaces.checks import Problem as Fault
@@ -29,8 +30,8 @@ from meshtune.tuner.results.export import NothingToExport
 from meshtune.tuner.results.known_best import NothingKnown
 from meshtune.tuner.service.job_logs import NoSuchLog
 from meshtune.tuner.service.job_reports import ReportRefused
+from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.specs.permissions import CommandNotAllowed
-from meshtune.tuner.specs.read import InvalidSpec
 from meshtune.tuner.store import AlreadyExists, IllegalMove, NotFound, StoreError, StoreUnavailable
 
 PROBLEM_JSON = "application/problem+json"
@@ -150,6 +151,7 @@ PROBLEMS: Mapping[type[Exception], tuple[HTTPStatus, str, str]] = {
     NothingToExport: (HTTPStatus.CONFLICT, "nothing-to-export", "There is no measured setting to export"),
     CannotExpress: (HTTPStatus.CONFLICT, "cannot-express", "The program has no words for this plan"),
     UnknownBackend: (HTTPStatus.CONFLICT, "unknown-backend", "The campaign names what is not installed"),
+    MissingExtra: (HTTPStatus.CONFLICT, "unknown-backend", "The campaign names what is not installed"),
     Unanswerable: (HTTPStatus.CONFLICT, "unanswerable", "Not enough is known to answer this"),
     NothingKnown: (HTTPStatus.NOT_FOUND, "nothing-known", "Nothing that was measured answers this"),
     NotFound: (HTTPStatus.NOT_FOUND, "not-found", "There is no such object"),

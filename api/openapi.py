@@ -19,7 +19,8 @@ from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import cluster_presets, model_presets
 from meshtune.search_spaces.space import Bounds
-from meshtune.tuner.campaign.spec import Budget, Objective, StopRule, TrialLimits
+from meshtune.tuner.campaign.objective import Objective
+from meshtune.tuner.campaign.spec import Budget, StopRule, TrialLimits
 from meshtune.tuner.search.registry import SEARCHES
 from meshtune.tuner.specs.read import FREE
 

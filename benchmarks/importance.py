@@ -27,7 +27,8 @@ from meshtune.search_spaces.physics.calibration import UNCALIBRATED
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.prediction.predict import foresee, training_of
 from meshtune.tuner.results.analysis.importance import study_of
-from meshtune.tuner.specs.read import parse_yaml, read_spec
+from meshtune.tuner.specs.document import parse_yaml
+from meshtune.tuner.specs.read import read_spec
 
 Floats = npt.NDArray[np.float64]
 LIKELY = 0.5

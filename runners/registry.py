@@ -8,13 +8,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from meshtune.runners.base import JobSpec, Runner
-from meshtune.runners.dialects.base import CannotRead, Files, Imported
+from meshtune.runners.base import Runner
+from meshtune.runners.extras import require_extra
 from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.checks import Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
-from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +24,8 @@ class Scheduler:
     runner: str = ""
     # "module:function(JobSpec, options)" that renders a job's script; empty: there is none.
     script: str = ""
-    # Of an export: the script's file, and the command that sends it.
+    # Of an export: what it is, for people; the script's file; and the command that sends it.
+    words: str = ""
     script_file: str = ""
     send: str = ""
 
@@ -37,25 +36,34 @@ SCHEDULERS: Mapping[str, Scheduler] = {
     "slurm": Scheduler(
         runner="meshtune.runners.slurm.runner:create",
         script="meshtune.runners.slurm.script:render_script",
+        words="a job script for sbatch that measures the setting again",
         script_file="job.sbatch",
         send="sbatch",
     ),
     "pbs": Scheduler(
         runner="meshtune.runners.pbs.runner:create",
         script="meshtune.runners.pbs.script:render_script",
+        words="a job script for qsub that measures the setting again",
         script_file="job.pbs",
         send="qsub",
     ),
     "simulated": Scheduler(runner="meshtune.runners.simulated.runner:create"),
     "jobset": Scheduler(
-        script="meshtune.runners.kubernetes:render_jobset", script_file="jobset.yaml", send="kubectl create -f"
+        script="meshtune.runners.kubernetes:render_jobset",
+        words="a Kubernetes JobSet that measures the setting again",
+        script_file="jobset.yaml",
+        send="kubectl create -f",
     ),
     "trainjob": Scheduler(
-        script="meshtune.runners.kubernetes:render_trainjob", script_file="trainjob.yaml", send="kubectl create -f"
+        script="meshtune.runners.kubernetes:render_trainjob",
+        words="a TrainJob of Kubeflow Trainer that measures the setting again",
+        script_file="trainjob.yaml",
+        send="kubectl create -f",
     ),
 }
 RUNNERS: Mapping[str, str] = {name: place.runner for name, place in SCHEDULERS.items() if place.runner}
-SCRIPTS: Mapping[str, str] = {name: place.script for name, place in SCHEDULERS.items() if place.script}
+# The extras of the package: what a runner needs where it is created, and a workload where its jobs run.
+EXTRAS: Mapping[str, str] = {"ray": "ray", "torch": "torch"}
 # name -> "module:class(options)"
 WORKLOADS: Mapping[str, str] = {
     "torch": "meshtune.runners.workloads.torch:TorchWorkload",
@@ -64,13 +72,6 @@ WORKLOADS: Mapping[str, str] = {
     "deepspeed": "meshtune.runners.workloads.deepspeed:DeepSpeedWorkload",
     "torchtitan": "meshtune.runners.workloads.torchtitan:TorchtitanWorkload",
     "simulated": "meshtune.runners.workloads.simulated:SimulatedWorkload",
-}
-# Other programs' own words for a plan: name -> its module, see `runners.dialects.base`.
-DIALECTS: Mapping[str, str] = {
-    "megatron": "meshtune.runners.dialects.megatron.dialect",
-    "deepspeed": "meshtune.runners.dialects.deepspeed.config",
-    "torchtitan": "meshtune.runners.dialects.torchtitan.dialect",
-    "accelerate": "meshtune.runners.dialects.accelerate",
 }
 
 
@@ -83,7 +84,10 @@ class UnknownBackend(ValueError):
 
 
 def create_runner(kind: str, root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Runner:
-    """A runner that keeps what it must keep under `root`. Starts nothing. Raises UnknownBackend, InvalidValue."""
+    """A runner that keeps what it must keep under `root`. Starts nothing. Raises UnknownBackend, MissingExtra,
+    InvalidValue."""
+    if kind in EXTRAS:
+        require_extra(EXTRAS[kind], f"the runner {kind}")
     runner: Runner = _load("runner", RUNNERS, kind)(root, cluster, options)
     return runner
 
@@ -94,33 +98,6 @@ def create_workload(kind: str, options: Mapping[str, Any]) -> Workload:
     return workload
 
 
-def render_script(kind: str, spec: JobSpec, options: Mapping[str, Any]) -> str:
-    """What a scheduler would be given to run the job. Raises UnknownBackend, InvalidValue."""
-    text: str = _load("job script", SCRIPTS, kind)(spec, options)
-    return text
-
-
-def render_dialect(
-    kind: str, model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any] | None = None
-) -> Files:
-    """A plan in another program's words. extra: that workload's options. Raises UnknownBackend, CannotExpress."""
-    files: Files = _dialect(kind).render(model, plan, cluster, extra or {})
-    return files
-
-
-def parse_dialect(kind: str, text: str) -> Imported:
-    """What a launch script or configuration of another program says. Raises UnknownBackend, CannotRead."""
-    module = _dialect(kind)
-    if not hasattr(module, "parse"):
-        raise CannotRead(f"scripts of {kind} cannot be read, only written")
-    imported: Imported = module.parse(text)
-    return imported
-
-
-def _dialect(kind: str) -> Any:
-    return import_module(_require_known("dialect", DIALECTS, kind))
-
-
 def check_pair(runner: str, workload: str) -> list[Problem]:
     """Why the runner of one kind cannot run the workload of another; nothing where it can."""
     if (runner == SIMULATED) == (workload == SIMULATED):
@@ -129,12 +106,19 @@ def check_pair(runner: str, workload: str) -> list[Problem]:
     return [Problem("runner.kind", message)]
 
 
-def _require_known(seam: str, known: Mapping[str, str], kind: str) -> str:
-    if kind not in known:
-        raise UnknownBackend(f"no {seam} is called {kind!r}; {did_you_mean(kind, known)}")
-    return known[kind]
+def require_library(runner: str, workload: str) -> None:
+    """Check that jobs find their workload's library where the runner starts them here. Raises MissingExtra."""
+    if runner == "local" and workload in EXTRAS:
+        require_extra(EXTRAS[workload], f"the workload {workload}")
+
+
+def load(dotted: str) -> Any:
+    """What "module:name" names, imported on first use."""
+    module, _, name = dotted.partition(":")
+    return getattr(import_module(module), name)
 
 
 def _load(seam: str, known: Mapping[str, str], kind: str) -> Any:
-    module, _, name = _require_known(seam, known, kind).partition(":")
-    return getattr(import_module(module), name)
+    if kind not in known:
+        raise UnknownBackend(f"no {seam} is called {kind!r}; {did_you_mean(kind, known)}")
+    return load(known[kind])

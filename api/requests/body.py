@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from meshtune.api.errors import Malformed
-from meshtune.tuner.specs.read import InvalidSpec, parse_yaml
+from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
 
 # A spec with every section written out has about 2 kB.
 MAX_BYTES = 1_000_000

@@ -23,7 +23,7 @@ from meshtune.api.schemas.quote import QuoteView, quote_view
 from meshtune.runners.documents import plain
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import make_quote
-from meshtune.tuner.specs.merge import changed_document
+from meshtune.tuner.specs.document import changed_document
 from meshtune.tuner.specs.read import read_spec
 
 router = APIRouter(prefix="/v1", responses=problems(422, 503), tags=["campaigns"])

@@ -25,11 +25,10 @@ from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import PLAN_FIELDS
 from meshtune.search_spaces.presets import cluster_presets, model_presets
-from meshtune.tuner.campaign import glossary
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.objective import unit_of
-from meshtune.tuner.campaign.spec import Objective
+from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.trial import TrialState
+from meshtune.tuner.results.export import FORMATS
 from meshtune.tuner.search.registry import SEARCHES
 from meshtune.tuner.service.metrics import RunnerHealth
 from meshtune.tuner.store import NotFound
@@ -245,13 +244,13 @@ def get_registry() -> RegistryView:
         objectives=[
             ObjectiveEntry(
                 name=one,
-                unit=unit_of(one, priced=False),
+                unit=one.unit,
                 smaller_is_better=one.smaller_is_better,
-                words=glossary.OBJECTIVES[one],
+                words=one.words,
             )
             for one in Objective
         ],
-        export_formats=[FormatEntry(name=name, words=words) for name, words in glossary.FORMATS.items()],
+        export_formats=[FormatEntry(name=name, words=format.words) for name, format in FORMATS.items()],
         dimensions=list(PLAN_FIELDS),
         verdicts=list(Verdict),
         causes=list(Cause),

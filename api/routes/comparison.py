@@ -12,7 +12,7 @@ from meshtune.api.openapi import problems
 from meshtune.api.requests.authorization import reads
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.interval import Estimate
-from meshtune.tuner.campaign.spec import Objective
+from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.results.comparison import Best, Compared, Projected, compare
 
 router = APIRouter(prefix="/v1", responses=problems(404, 422, 503), tags=["recommendations"], dependencies=[reads])

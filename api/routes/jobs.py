@@ -12,13 +12,11 @@ from meshtune.api.dependencies import CampaignId, ServiceHandle, TrialNumber
 from meshtune.api.errors import InvalidQuery, Unanswerable
 from meshtune.api.openapi import problems
 from meshtune.api.requests.authorization import reads
-from meshtune.runners.registry import SCRIPTS
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.tuner.campaign.space import workload_of
-from meshtune.tuner.results.export import FORMATS, SCRIPT_FILES, choose, export_files, job_of, job_script
-from meshtune.tuner.results.start_command import start_line
+from meshtune.tuner.results.export import FORMATS, Export, choose, export_files, export_of
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.specs.read import InvalidSpec, parse_options
+from meshtune.tuner.specs.document import InvalidSpec, parse_options
 
 router = APIRouter(prefix="/v1", responses=problems(404, 409, 422, 503), tags=["jobs"], dependencies=[reads])
 Format = Annotated[str, Path(pattern=f"^({'|'.join(FORMATS)})$", examples=["slurm"])]
@@ -63,20 +61,19 @@ def get_job(campaign_id: CampaignId, number: TrialNumber, service: ServiceHandle
     """The job of a trial's last attempt, as its runner got or will get it, but for the limit that racing set."""
     campaign, trial = service.store.campaign(campaign_id), service.store.trial(campaign_id, number)
     spec = campaign.spec
-    kind = spec.runner.kind
+    script = FORMATS.get(spec.runner.kind)
     try:
         job = service.job(campaign, trial.plan, trial.last.job_name, workload_of(spec))
         job = replace(job, avoid=trial.last.avoid)
-        # What the runner of this kind writes beside the job's own files, its script among them.
-        sent = job_script(spec, kind, job, {}) if kind in SCRIPTS else {}
+        files = script.render(Export(spec=spec, plan=trial.plan, job=job)) if script else job.files
     except InvalidValue as error:  # a file that the spec names is gone
         raise Unanswerable(str(error)) from None
     return JobView(
         name=job.name,
         command=job.command,
         directory=str(job.directory),
-        script=sent.get(SCRIPT_FILES.get(kind, "")),
-        files={**job.files, **sent},
+        script=files[script.script] if script else None,
+        files=files,
     )
 
 
@@ -108,16 +105,15 @@ def _export(service: Service, campaign_id: str, selector: str, format: str, opti
     campaign = service.store.campaign(campaign_id)
     options = _options(option or [])
     entry = choose(campaign, service.store.trials(campaign_id), selector)
-    spec, trial = campaign.spec, entry.trial
-    directory = service.home.export(trial.last.job_name).resolve()
-    of_workload = spec.workload.options if spec.workload.kind == format else {}
+    directory = service.home.export(entry.trial.last.job_name).resolve()
     try:
-        files = export_files(campaign, entry, directory, format, options)
-        job = job_of(spec, trial.plan, trial.last.job_name, directory)
-        command = start_line(format, spec.cluster, files, job, {**of_workload, **options})
+        export = export_of(campaign, entry, directory, options)
+        files = export_files(export, format)
+        command = FORMATS[format].command
+        line = command(export, files) if command else None
     except InvalidValue as error:
         raise InvalidQuery([problem.under("option") for problem in error.problems]) from None
-    return ExportView(format=format, trial=trial.number, directory=str(directory), files=files, command=command)
+    return ExportView(format=format, trial=entry.trial.number, directory=str(directory), files=files, command=line)
 
 
 def _options(words: list[str]) -> dict[str, Any]:

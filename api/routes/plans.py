@@ -23,7 +23,8 @@ from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.prediction.explain_plan import explain
 from meshtune.tuner.prediction.predict import Basis, learn
 from meshtune.tuner.prediction.scaling import make_projection, node_counts
-from meshtune.tuner.specs.read import InvalidSpec, read_spec
+from meshtune.tuner.specs.document import InvalidSpec
+from meshtune.tuner.specs.read import read_spec
 
 router = APIRouter(prefix="/v1", responses=problems(422, 503), tags=["spaces"], dependencies=[reads])
 # Each is enumerated.

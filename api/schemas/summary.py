@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from meshtune.runners.failure_cause import Cause
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.interval import Estimate
-from meshtune.tuner.campaign.objective import yardstick_of
-from meshtune.tuner.campaign.spec import Budget, CampaignSpec, Objective
+from meshtune.tuner.campaign.objective import Objective, yardstick_of
+from meshtune.tuner.campaign.spec import Budget, CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 from meshtune.tuner.results.ranking import Ranked, rank
 from meshtune.tuner.results.recommendation import recommend_among

@@ -15,6 +15,7 @@ from pathlib import Path
 from meshtune.runners.base import JobSpec, JobState, RunnerError
 from meshtune.runners.cluster_probe.results import REQUEST_FILE, Probed, ProbeRequest, read_probed
 from meshtune.runners.documents import plain
+from meshtune.runners.extras import require_extra
 from meshtune.runners.processes.gang import log_path, run_gang
 
 # Starting the ranks of a busy machine, or those of other nodes; and how much longer measuring may take than planned.
@@ -29,10 +30,11 @@ class ProbeFailed(RunnerError):
 
 
 def probe(request: ProbeRequest, *, start_limit_s: float = START_LIMIT_S) -> Probed | None:
-    """Measure. None: this process is a rank other than 0, which has nothing to tell. Raises ProbeFailed.
+    """Measure. None: this process is a rank other than 0, which has nothing to tell. Raises ProbeFailed, MissingExtra.
 
     The ranks see all of this process's environment: the network's settings are part of what is measured.
     """
+    require_extra("torch", "the probe")
     limit_s = start_limit_s + OVERRUN * request.seconds
     with tempfile.TemporaryDirectory(prefix="meshtune-probe-") as name:
         directory = Path(name)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from meshtune.runners.base import JobSpec
 from meshtune.runners.documents import read_value
+from meshtune.runners.extras import require_extra
 from meshtune.search_spaces.checks import InvalidValue, Problem
 
 TRAINER = (sys.executable, "-m", "meshtune.runners.trainer")
@@ -37,10 +38,11 @@ class RankPeak:
 def exact_peaks(spec: JobSpec, ranks: Sequence[int] = (), *, time_limit_s: float = TIME_LIMIT_S) -> list[RankPeak]:
     """The peaks of `ranks`, by default of one rank per kind of pipeline stage. Takes seconds; may be repeated.
 
-    Raises InvalidValue for jobs that cannot be estimated, with the reason.
+    Raises InvalidValue for jobs that cannot be estimated, with the reason; MissingExtra.
     """
     if spec.command[:3] != TRAINER or spec.command[3] not in spec.files:
         raise _refusal("exact memory is known for jobs of the workload torch alone")
+    require_extra("torch", "the exact estimate")
     options = [f"--rank={rank}" for rank in ranks]
     try:
         done = subprocess.run(

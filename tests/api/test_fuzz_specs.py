@@ -12,7 +12,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from meshtune.tuner.specs.read import InvalidSpec, read_spec
+from meshtune.tuner.specs.document import InvalidSpec
+from meshtune.tuner.specs.read import read_spec
 
 # On a busy machine; each takes milliseconds on an idle one.
 LIMIT_S = 10.0

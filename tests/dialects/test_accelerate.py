@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from meshtune.runners.dialects.accelerate import render
-from meshtune.runners.dialects.base import CannotExpress, CannotRead
-from meshtune.runners.registry import parse_dialect, render_dialect
+from meshtune.runners.dialects.base import CannotExpress
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
@@ -24,9 +23,7 @@ def written(plan: Plan, **extra) -> dict:
 
 
 def test_replicas_that_shard_nothing_are_ddp_and_batches_are_the_scripts():
-    text = render_dialect("accelerate", MODEL, Plan(dp=16, micro_batch_size=2, grad_accum_steps=3), CLUSTER)[
-        "accelerate.yaml"
-    ]
+    text = render(MODEL, Plan(dp=16, micro_batch_size=2, grad_accum_steps=3), CLUSTER)["accelerate.yaml"]
     assert yaml.safe_load(text) == {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "MULTI_GPU",
@@ -89,8 +86,3 @@ def test_stage_1_is_deepspeeds_whose_file_says_the_batches():
 def test_what_accelerate_has_no_words_for_is_refused_by_name(plan, rule):
     with pytest.raises(CannotExpress, match=rf"^Accelerate cannot run this plan: .*\({rule}: "):
         render(MODEL, Plan(**plan), CLUSTER)
-
-
-def test_its_files_are_written_only():
-    with pytest.raises(CannotRead, match=r"^scripts of accelerate cannot be read, only written$"):
-        parse_dialect("accelerate", "a: 1\n")

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from meshtune.runners.dialects.base import CannotExpress, CannotRead
 from meshtune.runners.dialects.deepspeed.config import capabilities, parse, render
 from meshtune.runners.dialects.deepspeed.options import DeepSpeedOptions
-from meshtune.runners.registry import parse_dialect, render_dialect
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
@@ -162,7 +161,7 @@ def test_a_config_for_the_hugging_face_trainer_leaves_auto_to_it():
             "optimizer": {"type": "AdamW"},
         }
     )
-    imported = parse_dialect("deepspeed", text)
+    imported = parse(text)
     assert dict(imported.plan) == {"zero_stage": 3}
     assert imported.global_batch_size is None
     assert imported.workload == {
@@ -228,7 +227,7 @@ def test_off_is_read_as_nothing():
 )
 def test_wrong_options_are_told(options, told):
     with pytest.raises(InvalidValue, match=f"^{told}"):
-        render_dialect("deepspeed", MODEL, Plan(dp=16), CLUSTER, options)
+        render(MODEL, Plan(dp=16), CLUSTER, options)
 
 
 def test_under_autotp_a_batch_that_is_said_says_nothing_for_it_may_count_every_tensor_rank():

@@ -16,7 +16,6 @@ from meshtune.runners.dialects.base import CannotExpress
 from meshtune.runners.dialects.megatron.dialect import parse, render
 from meshtune.runners.dialects.megatron.options import FROM_MODEL, FROM_PLAN, Flavour, MegatronOptions
 from meshtune.runners.dialects.megatron.rules import capabilities_of
-from meshtune.runners.registry import parse_dialect, render_dialect
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
@@ -261,8 +260,8 @@ def test_what_was_written_reads_back_as_the_same_plan_and_model(model, flavour, 
     plans = space(model, flavour)
     plan = plans[data.draw(st.integers(0, len(plans) - 1))]
     options = {"flavour": str(flavour), "directory": "/a b", "arguments": ["--lr 1e-4", "--split '9, 1'"], "setup": []}
-    files = render_dialect("megatron", model, plan, CLUSTER, options)
-    imported = parse_dialect("megatron", files["launch.sh"])
+    files = render(model, plan, CLUSTER, options)
+    imported = parse(files["launch.sh"])
     assert Plan(**imported.plan) == plan
     assert (imported.nodes, imported.devices_per_node, imported.global_batch_size) == (2, 8, 48)
     shapes = {"vocab": model.vocab, **imported.model}  # Megatron-DeepSpeed is not told of it

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from meshtune.runners.dialects.base import CannotExpress, CannotRead
 from meshtune.runners.dialects.torchtitan.dialect import SCHEDULES, capabilities, parse, render
 from meshtune.runners.dialects.torchtitan.options import Release, TorchtitanOptions
-from meshtune.runners.registry import parse_dialect
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
@@ -239,7 +238,7 @@ selective_ac_option = "op"
 
 
 def test_a_configuration_that_leaves_the_devices_open_leaves_dp_open():
-    imported = parse_dialect("torchtitan", LLAMA)
+    imported = parse(LLAMA)
     assert dict(imported.plan) == {
         "tp": 1,
         "pp": 1,

@@ -2,56 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from command_lab import run_campaign
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
-from meshtune.tuner.campaign.home import Home
-from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.specs.read import parse_yaml, read_spec
-from meshtune.tuner.store import Store
+from meshtune.tuner.specs.document import parse_yaml
+from meshtune.tuner.specs.read import read_spec
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "bring-your-own" / "campaign.yaml"
-
-
-def campaign(path: Path, document: dict[str, Any]) -> tuple[subprocess.CompletedProcess[str], list[Trial]]:
-    """Run a campaign by the command line, in the repository's root; what it said, and its trials."""
-    (path / "campaign.yaml").write_text(yaml.safe_dump(document))
-    home = Home(path / "home")
-    finished = subprocess.run(
-        [sys.executable, "-m", "meshtune.tuner.cli", "run", str(path / "campaign.yaml"), "--home", str(home.root)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    await_end_of_server(home.root)
-    with Store.open(home.database_url) as store:
-        (found,) = store.campaigns(limit=9)
-        return finished, store.trials(found.id)
-
-
-def await_end_of_server(root: Path, limit_s: float = 60.0) -> None:
-    wanted, deadline = str(root).encode(), time.monotonic() + limit_s
-    while any(wanted in _command(folder) for folder in Path("/proc").glob("[0-9]*")):
-        assert time.monotonic() < deadline, "the local server goes on"
-        time.sleep(0.05)
-
-
-def _command(folder: Path) -> bytes:
-    try:
-        return (folder / "cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def test_the_example_is_a_spec_with_a_space_and_a_legal_baseline():
@@ -72,10 +36,10 @@ def example(**changes: Any) -> dict[str, Any]:
 def test_a_script_that_reports_is_tuned(tmp_path):
     document = example(budget={"trials": 3})
     document["workload"] |= {"steps": 5, "warmup_steps": 2}
-    finished, trials = campaign(tmp_path, document)
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert "Use tp1 pp1 dp2 " in finished.stdout
-    assert [trial.verdict for trial in trials] == [Verdict.OK] * 3, finished.stdout
+    finished, _, trials = run_campaign(tmp_path, document, ROOT)
+    assert finished.code == 0, finished.out + finished.err
+    assert "Use tp1 pp1 dp2 " in finished.out
+    assert [trial.verdict for trial in trials] == [Verdict.OK] * 3, finished.out
     assert len({trial.plan for trial in trials}) == 3
     losses = []
     for trial in trials:
@@ -121,9 +85,9 @@ def test_a_script_that_says_all_in_its_log_is_tuned(tmp_path):
             },
         },
     )
-    finished, trials = campaign(tmp_path, document)
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert [trial.verdict for trial in trials] == [Verdict.OK] * 4, finished.stdout
+    finished, _, trials = run_campaign(tmp_path, document, ROOT)
+    assert finished.code == 0, finished.out + finished.err
+    assert [trial.verdict for trial in trials] == [Verdict.OK] * 4, finished.out
     measured = {trial.plan.micro_batch_size: trial.outcome.measurement for trial in trials}
     assert measured[8].step_time_s < measured[1].step_time_s
     assert measured[1].step_times_s[0] >= 0.01 * 8
@@ -138,8 +102,8 @@ def test_a_script_that_no_plan_can_help_is_tried_once(tmp_path):
         workload={"kind": "command", "command": "torchrunn train.py {micro_batch_size} {grad_accum_steps}"}
     )
     document["space"] = {"micro_batch_size": [1, 2, 4, 8]}
-    finished, trials = campaign(tmp_path, document)
-    assert finished.returncode == 1, finished.stdout + finished.stderr
+    finished, _, trials = run_campaign(tmp_path, document, ROOT)
+    assert finished.code == 1, finished.out + finished.err
     (tried,) = [trial for trial in trials if trial.outcome is not None and trial.verdict is not Verdict.CANCELLED]
     assert (tried.verdict, tried.outcome.failure) == (Verdict.CRASHED, Cause.USER_BUG)
-    assert "torchrunn" in finished.stdout
+    assert "torchrunn" in finished.out

@@ -5,21 +5,19 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from command_lab import run_campaign
 
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.workloads.log_context import CONTEXT_FILE
-from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.campaign.space import workload_of
-from meshtune.tuner.specs.read import parse_yaml, read_spec
-from meshtune.tuner.store import Store
+from meshtune.tuner.specs.document import parse_yaml
+from meshtune.tuner.specs.read import read_spec
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -36,16 +34,17 @@ def test_an_example_is_a_spec_with_a_space_and_its_baseline_in_it(name):
     assert spec.baseline in space
 
 
-def test_the_deepspeed_example_explains_what_deepspeed_cannot():
-    _, space = example("deepspeed")
-    broken = space.explain(space.complete(tp=2, micro_batch_size=1, zero_stage=0), ignore_bounds=True)
-    assert {violation.constraint for violation in broken} == {"deepspeed-sequence-parallel"}
-
-
-def test_the_torchtitan_example_explains_what_torchtitan_cannot():
-    _, space = example("torchtitan")
-    broken = space.explain(space.complete(tp=8, micro_batch_size=1, zero_stage=1), ignore_bounds=True)
-    assert [violation.constraint for violation in broken] == ["zero"]
+@pytest.mark.parametrize(
+    ("name", "plan", "rule"),
+    [
+        ("deepspeed", {"tp": 2, "zero_stage": 0}, "deepspeed-sequence-parallel"),
+        ("torchtitan", {"tp": 8, "zero_stage": 1}, "zero"),
+    ],
+)
+def test_an_example_explains_what_its_program_cannot(name, plan, rule):
+    _, space = example(name)
+    broken = space.explain(space.complete(micro_batch_size=1, **plan), ignore_bounds=True)
+    assert {violation.constraint for violation in broken} == {rule}
 
 
 def test_a_trial_of_the_deepspeed_example_is_the_script_and_its_config(tmp_path, monkeypatch):
@@ -65,32 +64,6 @@ def test_a_trial_of_the_torchtitan_example_is_one_line_of_flags(tmp_path):
     assert set(job.files) == {"torchtitan.args", CONTEXT_FILE}
     assert job.command[4:11] == (*("python3", "-m", "torchtitan.train", "--module", "llama3", "--config", "llama3_8b"),)
     assert (job.command[-1], job.processes) == ("activation-checkpoint:selective", 16)
-
-
-def run(path: Path, document: dict[str, Any]) -> tuple[subprocess.CompletedProcess[str], Home]:
-    """Run a campaign by the command line, in the repository's root, until nothing of it runs any more."""
-    (path / "campaign.yaml").write_text(yaml.safe_dump(document))
-    home = Home(path / "home")
-    finished = subprocess.run(
-        [sys.executable, "-m", "meshtune.tuner.cli", "run", str(path / "campaign.yaml"), "--home", str(home.root)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    wanted, deadline = str(home.root).encode(), time.monotonic() + 60
-    while any(wanted in _command(folder) for folder in Path("/proc").glob("[0-9]*")):
-        assert time.monotonic() < deadline, "the local server goes on"
-        time.sleep(0.05)
-    return finished, home
-
-
-def _command(folder: Path) -> bytes:
-    try:
-        return (folder / "cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 # How AutoTP cuts the example's layers, which are torch's own and none that it knows.
@@ -120,14 +93,11 @@ def test_deepspeed_itself_is_tuned_on_processes_of_this_machine(tmp_path):
     document["workload"] |= {"python": sys.executable, "steps": 8, "warmup_steps": 3}
     document["workload"]["config"]["tensor_parallel"] = {"partition_config": CUTS}
     started = time.monotonic()
-    finished, home = run(tmp_path, document)
+    finished, _, trials = run_campaign(tmp_path, document, ROOT)
     took_s = time.monotonic() - started
-    with Store.open(home.database_url) as store:
-        (campaign,) = store.campaigns(limit=9)
-        trials = store.trials(campaign.id)
-    told = finished.stdout + finished.stderr + "".join(str(trial.outcome) for trial in trials)
+    told = finished.out + finished.err + "".join(str(trial.outcome) for trial in trials)
     assert [trial.verdict for trial in trials] == [Verdict.OK] * 2, told
-    assert "Use tp" in finished.stdout
+    assert "Use tp" in finished.out
     for trial in trials:
         measured = trial.outcome.measurement
         # Of 8 steps DeepSpeed times all but the first two, and the third is warm-up.

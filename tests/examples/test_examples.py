@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
-import yaml
+from command_lab import run_campaign
 
 from meshtune.runners.outcome import Verdict
-from meshtune.tuner.campaign.home import Home
-from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.specs.read import parse_yaml, read_spec
-from meshtune.tuner.store import Store
+from meshtune.tuner.specs.document import parse_yaml
+from meshtune.tuner.specs.read import read_spec
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
@@ -66,57 +61,16 @@ TIGHT = {
 }
 
 
-def await_end_of_server(root: Path, limit_s: float = 60.0) -> None:
-    """The local server ends by itself once it is idle; nothing of the campaign runs after it."""
-    wanted, deadline = str(root).encode(), time.monotonic() + limit_s
-    while any(wanted in _command(folder) for folder in Path("/proc").glob("[0-9]*")):
-        assert time.monotonic() < deadline, "the local server goes on"
-        time.sleep(0.05)
-
-
-def _command(folder: Path) -> bytes:
-    try:
-        return (folder / "cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
 @pytest.mark.slow
 def test_what_breaks_the_memory_limit_ends_oom_with_its_phase_and_rank_and_what_keeps_it_is_recommended(tmp_path):
-    (tmp_path / "tight.yaml").write_text(yaml.safe_dump(TIGHT))
-    home = Home(tmp_path / "home")
-    finished = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "meshtune.tuner.cli.main",
-            "run",
-            str(tmp_path / "tight.yaml"),
-            "--home",
-            str(home.root),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    await_end_of_server(home.root)
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    with Store.open(home.database_url) as store:
-        (campaign,) = store.campaigns(limit=9)
-        fits, breaks = store.trials(campaign.id)
-    assert (fits.plan.micro_batch_size, fits.verdict) == (1, Verdict.OK), finished.stdout
-    assert (breaks.plan.micro_batch_size, breaks.verdict) == (8, Verdict.OOM), finished.stdout
-    assert_says_where_it_failed(breaks)
-    assert "1 oom" in finished.stdout
-    assert f"Use {fits.plan.key}" in finished.stdout
-
-
-def assert_says_where_it_failed(trial: Trial) -> None:
-    outcome = trial.outcome
-    assert outcome is not None
+    finished, _, (fits, breaks) = run_campaign(tmp_path, TIGHT, ROOT)
+    assert finished.code == 0, finished.out + finished.err
+    assert (fits.plan.micro_batch_size, fits.verdict) == (1, Verdict.OK), finished.out
+    assert (breaks.plan.micro_batch_size, breaks.verdict) == (8, Verdict.OOM), finished.out
+    outcome = breaks.outcome
     assert outcome.measurement is None
     assert outcome.phase in ("forward", "backward")
     assert outcome.failed_rank in (0, 1)
     assert "you tried to allocate" in outcome.reason.splitlines()[0][:100]
+    assert "1 oom" in finished.out
+    assert f"Use {fits.plan.key}" in finished.out

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from meshtune.runners.base import Start
-from meshtune.runners.registry import parse_dialect
+from meshtune.runners.dialects.megatron.dialect import parse
 from meshtune.runners.workloads.log_context import CONTEXT_FILE
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import model_presets
 from meshtune.tuner.campaign.space import workload_of
-from meshtune.tuner.specs.read import parse_yaml, read_spec
+from meshtune.tuner.specs.document import parse_yaml
+from meshtune.tuner.specs.read import read_spec
 
 FOLDER = Path(__file__).parents[2] / "examples" / "megatron"
 
@@ -49,7 +50,7 @@ def test_a_trial_of_the_example_is_a_script_that_needs_no_more(tmp_path):
 
 def test_the_launch_script_imports_as_the_example():
     spec, space = example()
-    imported = parse_dialect("megatron", (FOLDER / "launch.sh").read_text(encoding="utf-8"))
+    imported = parse((FOLDER / "launch.sh").read_text(encoding="utf-8"))
     assert imported.notes == ()
     assert Plan(**imported.plan) == spec.baseline
     assert space.explain(Plan(**imported.plan)) == []

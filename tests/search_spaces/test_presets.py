@@ -12,7 +12,8 @@ from meshtune.runners.documents import read_value
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.presets import cluster_presets, device_presets, model_presets
-from meshtune.tuner.specs.read import InvalidSpec, parse_yaml, read_spec
+from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
+from meshtune.tuner.specs.read import read_spec
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "presets.md"
 

@@ -10,8 +10,9 @@ from meshtune.runners.outcome import FAILED, Measurement, Outcome, Verdict
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Cursor, Order, TrialKey, TrialsWanted
+from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.proposal import Choice
-from meshtune.tuner.campaign.spec import Backend, Objective
+from meshtune.tuner.campaign.spec import Backend
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.recommendation import recommend

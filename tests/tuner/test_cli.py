@@ -103,15 +103,6 @@ def check_refused(result: Result, *words: str) -> None:
 @pytest.mark.parametrize(
     ("over", "words"),
     [
-        ({"model": "gpt-mikro"}, ["model.preset: no model preset is called 'gpt-mikro'; did you mean 'gpt-micro'?"]),
-        (
-            {"cluster": {"preset": "local-cpu", "devices_per_node": 3}},
-            ["grad_accum_steps(2) * dp(3) = 6, but the global batch is 8"],
-        ),
-        ({"global_batch_size": 7, "baseline": {"dp": 2}}, ["dp(2) = 6, but the global batch is 7"]),
-        ({"model": {**SPEC["model"], "heads": 3}}, ["model.heads: heads(3) does not divide hidden(32)"]),
-        ({"space": {"tp": [2], "pp": [2]}}, ["no legal plan among", "devices rejects", "4, but the cluster has 2"]),
-        ({"budget": {"trials": -3}}, ["budget.trials: must be positive, not -3"]),
         ({"serach": "random"}, ["serach: is not a known key; did you mean 'search'?"]),
         ({"seed": -1, "name": "", "parallel": 0}, ["3 mistakes", "seed: ", "name: ", "parallel: "]),
     ],
@@ -165,27 +156,18 @@ def test_asking_where_nothing_is_creates_nothing(meshtune, tmp_path, command):
 
 
 @pytest.mark.slow
-def test_an_unknown_campaign_is_answered_with_the_known_ones(finished, tmp_path):
+def test_what_a_finished_campaign_does_not_have_or_take_is_refused(finished, tmp_path):
     id = campaign_of(finished).id
     for command in ("show", "resume", "rerun"):
         check_refused(run_meshtune(finished, command, "nobody"), f"there is no campaign nobody; known: {id}")
     check_refused(run_meshtune(finished, "show", id[:-1]), f"did you mean '{id}'?")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["resume", "pause", "cancel"])
-def test_a_finished_campaign_takes_no_orders(finished, command):
-    check_refused(run_meshtune(finished, command, "last"), campaign_of(finished).id, "is completed")
+    for command in ("resume", "pause", "cancel"):
+        check_refused(run_meshtune(finished, command, "last"), id, "is completed")
     assert campaign_of(finished).state == "completed"
-
-
-@pytest.mark.slow
-def test_a_trial_that_does_not_exist_is_answered_with_those_that_do(finished, tmp_path):
-    check_refused(
-        run_meshtune(finished, "export", "last", "-o", tmp_path / "out", "--trial", "9"),
-        "no measured trial '9'; measured:",
-    )
+    export = ("export", "last", "-o", tmp_path / "out", "--trial", "9")
+    check_refused(run_meshtune(finished, *export), "no measured trial '9'; measured:")
     check_refused(run_meshtune(finished, "rerun", "last", "9"), "no measured trial '9'")
+    check_refused(run_meshtune(finished, "show", "last", "--trial", "9"), "has no trial 9")
     assert os.listdir(tmp_path) == []
 
 
@@ -193,9 +175,7 @@ def test_a_trial_that_does_not_exist_is_answered_with_those_that_do(finished, tm
     ("why", "words"),
     [
         ("warp=9", "warp: is not a known key"),
-        ("tp=x", "tp: must be"),
-        ("tp=--5", "tp: "),
-        ("tp=\u00b2", "tp: "),
+        ("tp=\u00b2", "tp: must be"),
         ("tp=0", "tp: must be at least 1, not 0"),
         ("recompute=some", "recompute: must be"),
     ],
@@ -261,29 +241,10 @@ def test_show_tells_everything_of_one_trial(finished):
     assert f"trial 0 of {campaign_of(finished).id}: tp1 pp1 dp2" in out
     for word in ("chosen by: baseline", "verdict: ok", "95 % interval", "first losses: ", "tensors", "held", "compute"):
         assert word in out
-    check_refused(run_meshtune(finished, "show", "last", "--trial", "9"), "has no trial 9")
 
 
 def test_a_trial_without_its_campaign_is_refused(meshtune):
     check_refused(meshtune("show", "--trial", "3"), "--trial 3 needs a campaign: `meshtune show last --trial 3`")
-
-
-@pytest.mark.slow
-def test_best_says_where_the_time_goes_in_lines_of_120_columns(finished):
-    out = run_meshtune(finished, "best", "last").out
-    assert "time of the b" in out
-    assert "compute " in out
-    table = out[: out.index("time of the b")]
-    assert all(len(line) <= 120 for line in table.splitlines())
-
-
-def settings_of(shown: str) -> str:
-    """The settings of the table of the best, one after the other and without spaces: how wide the numbers beside a
-    setting are decides on how many lines it stands."""
-    lines = shown[: shown.index("time of the b")].splitlines()
-    header = next(number for number, line in enumerate(lines) if " setting " in line)
-    begins = lines[header].index("setting")
-    return "".join(line[begins:].partition("  ")[0].replace(" ", "") for line in lines[header + 2 :])
 
 
 @pytest.mark.slow
@@ -293,9 +254,10 @@ def test_best_for_people_and_for_programs_say_the_same(finished):
     assert [entry["rank"] for entry in document["best"]] == [1, 2]
     assert set(document["recommendation"]) == {"reason", "better_than_baseline", "setting"}
     shown = run_meshtune(finished, "best", "last").out
-    ranked = "".join(entry["plan_key"] for entry in document["best"])
-    assert settings_of(shown).startswith(ranked.replace(" ", ""))
+    for entry in document["best"]:
+        assert entry["plan_key"].split()[-1] in shown
     assert document["recommendation"]["reason"] in shown
+    assert "compute " in shown[shown.index("time of the b") :]
 
 
 @pytest.mark.slow
@@ -348,17 +310,10 @@ def test_pausing_resuming_and_cancelling_by_command(meshtune, spec, tmp_path):
 
 @pytest.mark.slow
 def test_an_exact_estimate_names_the_peak_of_every_kind_of_stage(meshtune, spec):
-    result = meshtune(
-        "estimate", spec(workload={"kind": "torch"}), "--exact", "--plan", "pp=2,micro_batch_size=2", "--json"
-    )
+    exact = ("estimate", spec(workload={"kind": "torch"}), "--exact", "--plan", "pp=2,micro_batch_size=2")
+    check_refused(meshtune(*exact, "--rank", "2"), "below 2 ranks, not 2")
+    result = meshtune(*exact, "--json")
     assert result.code == 0, result.err
     document = json.loads(result.out)
     assert [(peak["stage"], peak["rank"]) for peak in document["peaks"]] == [(0, 0), (1, 1)]
     assert all(0 < peak["lasting_bytes"] < peak["peak_bytes"] < document["memory_bytes"] for peak in document["peaks"])
-
-
-@pytest.mark.slow
-def test_an_exact_estimate_of_a_rank_that_does_not_exist_is_refused(meshtune, spec):
-    result = meshtune("estimate", spec(workload={"kind": "torch"}), "--exact", "--plan", "dp=2", "--rank", "2")
-    assert (result.code, result.out) == (2, "")
-    assert "below 2 ranks, not 2" in result.err

@@ -35,7 +35,8 @@ from meshtune.tuner.campaign.decide import (
     decide,
     device_seconds,
 )
-from meshtune.tuner.campaign.spec import Backend, Budget, CampaignSpec, Objective, TrialLimits
+from meshtune.tuner.campaign.objective import Objective
+from meshtune.tuner.campaign.spec import Backend, Budget, CampaignSpec, TrialLimits
 from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState, job_name
 
 ENOUGH = "it was enough"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
+from command_lab import shown
 
 from meshtune.runners.measuring.step_breakdown import Profile
 from meshtune.runners.outcome import Outcome, Verdict
@@ -18,12 +17,6 @@ from meshtune.tuner.cli.render import display
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.recommendation import recommend
 from meshtune.tuner.specs.read import read_spec
-
-
-def shown(thing, width=160):
-    out = io.StringIO()
-    Console(file=out, width=width, markup=False, emoji=False, highlight=False).print(thing)
-    return out.getvalue()
 
 
 @pytest.fixture

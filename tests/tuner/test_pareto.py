@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.interval import Estimate
-from meshtune.tuner.campaign.spec import Objective
+from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.results.pareto import alternatives, front_of
 from meshtune.tuner.results.ranking import Ranked, rank

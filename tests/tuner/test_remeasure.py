@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from meshtune.runners.base import RunnerUnavailable, SubmitFailed
 from meshtune.runners.outcome import Verdict
-from meshtune.tuner.results.export import choose, write_export
 from meshtune.tuner.service.remeasure import remeasure
 
 
@@ -79,12 +76,3 @@ def test_a_job_that_cannot_be_sent_is_told(lab, done):
     lab.machine.troubles.append(SubmitFailed("disk full"))
     with pytest.raises(SubmitFailed, match="disk full"):
         list(remeasure(lab.service, done, lab.trials(done.id)))
-
-
-def test_an_export_writes_the_setting_and_the_files_of_its_job(lab, done, tmp_path):
-    entry = choose(done, lab.trials(done.id), "best")
-    paths = write_export(done, entry, tmp_path / "a" / "b")
-    assert [path.name for path in paths] == ["setting.json", "plan.json"]
-    setting, plan = (json.loads(path.read_text()) for path in paths)
-    assert setting["plan"] == plan == entry.trial.plan.as_dict()
-    assert setting["campaign"] == done.id

@@ -12,7 +12,7 @@ from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.campaign.trial import Origin, TrialState
 from meshtune.tuner.service.leases import CampaignBusy
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.specs.read import InvalidSpec
+from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.store import IllegalMove, NotFound, Store
 
 BASELINE = {"tp": 1, "micro_batch_size": 1}

@@ -18,11 +18,12 @@ from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.cli.render.terminal import print_best
+from meshtune.tuner.cli.commands.campaign import print_best
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.service.loop import Driver, drive_one
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.specs.read import InvalidSpec, parse_yaml, read_spec
+from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
+from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store import Store
 
 ROOT = Path(__file__).parents[2]
@@ -109,7 +110,7 @@ def test_simulated_and_real_do_not_go_together(runner, workload, home):
 @pytest.mark.parametrize("name", ["frontier-1t", "mula-220b"])
 def test_an_example_recommends_a_setting(name, service, monkeypatch):
     printed = io.StringIO()
-    monkeypatch.setattr("meshtune.tuner.cli.render.terminal.console", Console(file=printed, width=200))
+    monkeypatch.setattr("meshtune.tuner.cli.commands.campaign.console", Console(file=printed, width=200))
     text = (ROOT / "examples" / f"{name}.yaml").read_text(encoding="utf-8")
     ended, trials = campaign(service, **{"confirm": 3, **parse_yaml(text)})
     assert (ended.state, len(trials)) == (CampaignState.COMPLETED, 25 + 3)

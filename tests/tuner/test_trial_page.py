@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
+from command_lab import shown
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.measuring.step_breakdown import Profile
@@ -15,16 +14,6 @@ from meshtune.tuner.campaign.proposal import Expectation
 from meshtune.tuner.campaign.trial import Origin, TrialState
 from meshtune.tuner.campaign.units import gibibytes
 from meshtune.tuner.cli.render.trial import ranks_table, trial_page
-
-
-def shown(thing, width=160):
-    out = io.StringIO()
-    Console(file=out, width=width, markup=False, emoji=False, highlight=False).print(thing)
-    return out.getvalue()
-
-
-def words(line):
-    return line.split()
 
 
 @pytest.fixture
@@ -62,7 +51,7 @@ def test_a_measured_trial_shows_its_medians_with_intervals_its_losses_and_its_at
     assert "speed: 2,048 tokens/s, 1,024 per device, 1.024 TFLOP/s per device, MFU 10.2 %" in text
     assert "time of this trial: compute 70 %, tp 30 %" in text
     assert "this trial: rank 0 takes 1.33 times as long as its peers for the same work" in text
-    attempts = [words(line) for line in text.splitlines() if "c-t0004-a" in line]
+    attempts = [line.split() for line in text.splitlines() if "c-t0004-a" in line]
     assert [line[:4] for line in attempts] == [
         ["1", "c-t0004-a1", "(id-4-1)", "lost"],
         ["2", "c-t0004-a2", "(id-4-2)", "ok"],
@@ -95,20 +84,41 @@ def test_what_was_expected_stands_beside_what_was_measured(make, measurement, ou
     }
     for (name, value), measured in zip(expected.items(), found, strict=True):
         (line,) = [line for line in lines if line.strip().startswith(name)]
-        assert words(line) == words(f"{name} {value} {measured}")
-
-
-def test_a_confirmation_says_that_it_is_one(make, measurement):
-    text = shown(trial_page(make.trial(4, measurement, origin=Origin.CONFIRMATION)))
-    assert "chosen by: confirmation (a plan that was measured before, once more)" in text
-    assert "Expected" not in text
+        assert line.split() == f"{name} {value} {measured}".split()
 
 
 def test_the_ranks_show_tensors_and_held_memory_and_their_parts(measurement):
     lines = shown(ranks_table(measurement)).splitlines()
     heading = next(line for line in lines if "rank" in line)
-    assert words(heading) == words("rank tensors held stage compute tp waiting for peers own work")
-    assert words(lines[-2]) == words("1 512 MiB 1.00 GiB 0 300.0 ms 200.0 ms 150.0 ms 300.0 ms")
+    assert heading.split() == [
+        "rank",
+        "tensors",
+        "held",
+        "stage",
+        "compute",
+        "tp",
+        "waiting",
+        "for",
+        "peers",
+        "own",
+        "work",
+    ]
+    assert lines[-2].split() == [
+        "1",
+        "512",
+        "MiB",
+        "1.00",
+        "GiB",
+        "0",
+        "300.0",
+        "ms",
+        "200.0",
+        "ms",
+        "150.0",
+        "ms",
+        "300.0",
+        "ms",
+    ]
 
 
 @pytest.mark.parametrize(("value", "text"), [(2**31, "2.00 GiB"), (2**20, "1 MiB"), (2**20 - 2**10, "1023 KiB")])
@@ -116,13 +126,16 @@ def test_memory_is_said_in_its_own_magnitude(value, text):
     assert gibibytes(value) == text
 
 
-def test_a_job_that_counts_no_memory_and_no_time_by_part_shows_no_ranks(make):
-    assert "Ranks" not in shown(trial_page(make.trial(0, make.measurement(1.0))))
+def test_a_confirmation_says_so_and_what_was_not_counted_has_no_table(make):
+    text = shown(trial_page(make.trial(4, make.measurement(1.0), origin=Origin.CONFIRMATION)))
+    assert "chosen by: confirmation (a plan that was measured before, once more)" in text
+    assert "Expected" not in text
+    assert "Ranks" not in text
 
 
 def test_memory_of_some_ranks_only_leaves_gaps(make):
     text = shown(ranks_table(make.measurement(1.0, peak_memory_bytes=(2**30, 2**30), peak_held_bytes=(2**30,))))
-    assert words(text.splitlines()[-2]) == ["1", "1.00", "GiB", "-"]
+    assert text.splitlines()[-2].split() == ["1", "1.00", "GiB", "-"]
 
 
 def test_a_failed_trial_shows_rank_phase_the_whole_reason_and_the_end_of_the_log(make):
@@ -166,7 +179,7 @@ def test_attempts_show_their_nodes_their_cause_and_what_they_kept_away_from(make
     lost = replace(first.outcome, cause=Cause.PREEMPTION)
     first = replace(first, nodes=("n1", "n2"), failed_nodes=("n2",), outcome=lost)
     text = shown(trial_page(replace(trial, attempts=(first, replace(last, avoid=("n2", "n7"))))))
-    attempts = [words(line) for line in text.splitlines() if "c-t0000-a" in line]
+    attempts = [line.split() for line in text.splitlines() if "c-t0000-a" in line]
     assert attempts[0][3:8] == ["n1,", "n2", "!", "lost", "(preemption)"]
     assert attempts[1][3:6] == ["-", "crashed", "(hang)"]
     assert "verdict: crashed (hang)" in text

@@ -13,7 +13,7 @@ from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import Lesson
 from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.campaign.proposal import Proposal
-from meshtune.tuner.cli.render.terminal import follow, print_campaign
+from meshtune.tuner.cli.commands.campaign import follow, print_campaign
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.search.base import Observation, PastCampaign, Task
 from meshtune.tuner.search.baseline import GridSearch
@@ -159,7 +159,7 @@ def service(tmp_path):
 @pytest.fixture
 def printed(monkeypatch) -> io.StringIO:
     text = io.StringIO()
-    monkeypatch.setattr("meshtune.tuner.cli.render.terminal.console", Console(file=text, width=200))
+    monkeypatch.setattr("meshtune.tuner.cli.commands.campaign.console", Console(file=text, width=200))
     return text
 
 

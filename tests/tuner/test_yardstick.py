@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.tuner.campaign.objective import Yardstick, yardstick_of
-from meshtune.tuner.campaign.spec import Objective
+from meshtune.tuner.campaign.objective import Objective, Yardstick, yardstick_of
 
 
 @pytest.fixture

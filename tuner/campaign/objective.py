@@ -1,54 +1,105 @@
-"""A yardstick turns measurements into the objective's numbers: it holds what the objective needs beside them."""
+"""The objectives: their units, words and formulas. A yardstick holds what a formula needs beside the measurement."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from meshtune.runners.outcome import Measurement
+from meshtune.runners.registry import create_workload
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.tuner.campaign.interval import Estimate
-from meshtune.tuner.campaign.space import workload_of
-from meshtune.tuner.campaign.spec import CampaignSpec, Objective
 
-# What a cost is told for: enough tokens for the figures of real jobs to be neither tiny nor huge.
+if TYPE_CHECKING:
+    from meshtune.tuner.campaign.spec import CampaignSpec
+
+# The number of tokens that a cost is given for: the figures of real jobs are then neither tiny nor huge.
 COST_TOKENS = 1e9
+
+
+class Objective(StrEnum):
+    """What makes one plan better than another; `tuner.campaign.objective` works it out. With one global batch on equal
+    devices they all order plans alike: what differs is what they tell."""
+
+    # name, unit, smaller is better, words for people, value if a step of the measured job took so many seconds
+    TOKENS_PER_S_PER_DEVICE = (
+        "tokens_per_s_per_device",
+        "tokens/s/device",
+        False,
+        "tokens that one device trains in a second",
+        lambda yardstick, measurement, step_time_s: _tokens_per_s_per_device(measurement, step_time_s),
+    )
+    STEP_TIME = (
+        "step_time",
+        "s",
+        True,
+        "the time of one optimizer step",
+        lambda yardstick, measurement, step_time_s: step_time_s,
+    )
+    TFLOPS_PER_DEVICE = (
+        "tflops_per_device",
+        "TFLOP/s",
+        False,
+        "the model's own floating-point operations per second and device",
+        lambda yardstick, measurement, step_time_s: yardstick.tflops_per_device(measurement, step_time_s),
+    )
+    MFU = (
+        "mfu",
+        "%",
+        False,
+        "model FLOPs utilization: the share of the device's peak",
+        lambda yardstick, measurement, step_time_s: yardstick.mfu_percent(measurement, step_time_s),
+    )
+    COST = (
+        "cost",
+        "device-hours/1e9 tokens",
+        True,
+        "what 10^9 tokens cost: device-hours, or money where the cluster has a price",
+        lambda yardstick, measurement, step_time_s: yardstick.cost(measurement, step_time_s),
+    )
+
+    unit: str
+    smaller_is_better: bool
+    words: str
+    formula: Callable[[Yardstick, Measurement, float], float]
+
+    def __new__(
+        cls,
+        name: str,
+        unit: str,
+        smaller_is_better: bool,
+        words: str,
+        formula: Callable[[Yardstick, Measurement, float], float],
+    ) -> Objective:
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.unit, member.words, member.formula = unit, words, formula
+        member.smaller_is_better = smaller_is_better
+        return member
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Yardstick:
-    """An objective, with what a measurement does not say.
-
-    peak_flops: FLOP/s of one device in the number format that the workload computes in, None where unknown.
-    device_hour_price: of one device, in the user's currency; None: a cost is told in device-hours.
-    """
+    """An objective, with what a measurement does not say."""
 
     objective: Objective
     model: ModelSpec
+    # FLOP/s of one device in the number format that the workload computes in; None: unknown.
     peak_flops: float | None = None
+    # Of one device, in the user's currency; None: a cost is given in device-hours.
     device_hour_price: float | None = None
 
     @property
     def unit(self) -> str:
-        return unit_of(self.objective, priced=self.device_hour_price is not None)
+        priced = self.objective is Objective.COST and self.device_hour_price is not None
+        return "cost/1e9 tokens" if priced else self.objective.unit
 
     def of(self, measurement: Measurement, step_time_s: float) -> float:
         """The objective in its unit if a step of the measured job took `step_time_s`. Raises ValueError for MFU without
         a peak."""
-        match self.objective:
-            case Objective.STEP_TIME:
-                return step_time_s
-            case Objective.TFLOPS_PER_DEVICE:
-                return self.tflops_per_device(measurement, step_time_s)
-            case Objective.MFU:
-                mfu = self.mfu(measurement, step_time_s)
-                if mfu is None:
-                    raise ValueError("the objective mfu needs the device's peak FLOP/s")
-                return 100.0 * mfu
-            case Objective.COST:
-                device_hours = COST_TOKENS / _tokens_per_s_per_device(measurement, step_time_s) / 3600.0
-                return device_hours * (1.0 if self.device_hour_price is None else self.device_hour_price)
-            case Objective.TOKENS_PER_S_PER_DEVICE:
-                return _tokens_per_s_per_device(measurement, step_time_s)
+        return self.objective.formula(self, measurement, step_time_s)
 
     def reached(self, measurement: Measurement) -> Estimate:
         """The objective at the median step time, with its ends at those of the median's interval."""
@@ -72,28 +123,25 @@ class Yardstick:
             return None
         return 1e12 * self.tflops_per_device(measurement, step_time_s) / self.peak_flops
 
+    def mfu_percent(self, measurement: Measurement, step_time_s: float) -> float:
+        mfu = self.mfu(measurement, step_time_s)
+        if mfu is None:
+            raise ValueError("the objective mfu needs the device's peak FLOP/s")
+        return 100.0 * mfu
 
-def unit_of(objective: Objective, *, priced: bool) -> str:
-    """What an objective is told in. priced: the cluster's description has a price."""
-    match objective:
-        case Objective.STEP_TIME:
-            return "s"
-        case Objective.TFLOPS_PER_DEVICE:
-            return "TFLOP/s"
-        case Objective.MFU:
-            return "%"
-        case Objective.COST:
-            return f"{'cost' if priced else 'device-hours'}/1e9 tokens"
-        case Objective.TOKENS_PER_S_PER_DEVICE:
-            return "tokens/s/device"
+    def cost(self, measurement: Measurement, step_time_s: float) -> float:
+        """Of COST_TOKENS, in device-hours or money."""
+        device_hours = COST_TOKENS / _tokens_per_s_per_device(measurement, step_time_s) / 3600.0
+        return device_hours * (1.0 if self.device_hour_price is None else self.device_hour_price)
 
 
 def yardstick_of(spec: CampaignSpec) -> Yardstick:
-    """What a campaign's plans are measured by."""
+    """The yardstick of a campaign's plans."""
+    dtype = create_workload(spec.workload.kind, spec.workload.options).dtype
     return Yardstick(
         objective=spec.objective,
         model=spec.model,
-        peak_flops=spec.cluster.device.peak_flops.get(workload_of(spec).dtype),
+        peak_flops=spec.cluster.device.peak_flops.get(dtype),
         device_hour_price=spec.cluster.device_hour_price,
     )
 

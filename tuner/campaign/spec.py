@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, ClassVar
 
 from meshtune.search_spaces.checks import CLOSED, Checks
@@ -16,21 +15,7 @@ from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Bounds
-
-
-class Objective(StrEnum):
-    """What makes one plan better than another; `tuner.campaign.objective` works it out. With one global batch on equal
-    devices they all order plans alike: what differs is what they tell."""
-
-    TOKENS_PER_S_PER_DEVICE = "tokens_per_s_per_device"
-    STEP_TIME = "step_time"
-    TFLOPS_PER_DEVICE = "tflops_per_device"
-    MFU = "mfu"
-    COST = "cost"
-
-    @property
-    def smaller_is_better(self) -> bool:
-        return self in (Objective.STEP_TIME, Objective.COST)
+from meshtune.tuner.campaign.objective import Objective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

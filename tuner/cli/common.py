@@ -1,29 +1,66 @@
-"""What the command line's arguments name: a service over a home, the spec in a file, a campaign, a plan.
+"""What the commands share: arguments and options, the service, spec, campaign or plan that they name, and printing.
 
-Refused    what was asked for makes no sense as things are; nothing was done
+Refused    the command makes no sense as things are; nothing was done
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, RenderableType
+from rich.text import Text
 
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
+from meshtune.tuner.access.credentials import database_url
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.specs.read import InvalidSpec, parse_options, parse_yaml, read_spec
+from meshtune.tuner.specs.document import InvalidSpec, parse_options, parse_yaml
+from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store import NotFound, Store
+
+SpecFile = Annotated[Path, typer.Argument(help="Campaign spec, YAML.", show_default=False)]
+CampaignId = Annotated[str, typer.Argument(help="Campaign id, or `last` for the newest.", show_default=False)]
+HomeOption = Annotated[
+    Path, typer.Option("--home", envvar="MESHTUNE_HOME", help="Folder with the database and the jobs' files.")
+]
+DatabaseOption = Annotated[
+    str,
+    typer.Option(
+        "--db",
+        envvar="MESHTUNE_DB",
+        callback=database_url,
+        help="Database URL, or in a file that MESHTUNE_DB_FILE names; default: SQLite in the home folder.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+DEFAULT_HOME = Path(".meshtune")
+# A file or a pipe has no width to cut tables at.
+PIPE_WIDTH = 240
+
+
+def _console(*, stderr: bool) -> Console:
+    width = None if (sys.stderr if stderr else sys.stdout).isatty() else PIPE_WIDTH
+    # No markup: a log or a reason may hold brackets.
+    return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
+
+
+console = _console(stderr=False)
+errors = _console(stderr=True)
 
 
 class Refused(Exception):
-    """What was asked for makes no sense as things are; nothing was done."""
+    """The command makes no sense as things are; nothing was done."""
 
 
 @contextmanager
@@ -89,3 +126,13 @@ def plan_fields(text: str) -> dict[str, Any]:
     given = dict(part.partition("=")[::2] for part in text.replace(",", " ").split())
     plan = read_value(Plan, given)
     return {name: getattr(plan, name) for name in given}
+
+
+def print_json(document: object) -> None:
+    sys.stdout.write(json.dumps(document, indent=1) + "\n")
+
+
+def print_page(page: Iterable[RenderableType | str]) -> None:
+    """Print lines and tables; only tables are cut to the width."""
+    for part in page:
+        console.print(part, soft_wrap=isinstance(part, str | Text))

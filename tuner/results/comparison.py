@@ -14,8 +14,9 @@ from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.physics.unknown_speeds import missing
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.interval import Estimate
+from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.space import space_of
-from meshtune.tuner.campaign.spec import CampaignSpec, Objective
+from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.prediction.predict import Basis, Speed, check_same, foresee, learn, training_of
 from meshtune.tuner.results.ranking import rank

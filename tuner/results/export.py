@@ -1,26 +1,21 @@
 """Exports a measured setting: as JSON for programs, as the files that run it again by hand, in the words of other
-people's training codes, and as the job script of a scheduler.
+people's training codes, and as the job script of a scheduler. FORMATS has them all; `runners.registry` describes the
+schedulers.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from meshtune.runners.base import JobSpec
 from meshtune.runners.batch.notes import GANG_FILE, render_gang
-from meshtune.runners.registry import (
-    DIALECTS,
-    RUNNERS,
-    SCHEDULERS,
-    SCRIPTS,
-    UnknownBackend,
-    render_dialect,
-    render_script,
-)
+from meshtune.runners.dialects.base import Files
+from meshtune.runners.registry import SCHEDULERS, SIMULATED, Scheduler, UnknownBackend, load
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
@@ -35,10 +30,8 @@ from meshtune.tuner.results.pareto import front_of
 from meshtune.tuner.results.ranking import Confirmation, Ranked, rank
 from meshtune.tuner.results.recommendation import Recommendation, recommend
 
-# What a setting can be written as; by default json and job together.
-FORMATS = ("json", "job", *DIALECTS, *SCRIPTS)
-# The scheduler's file, beside those that its job reads.
-SCRIPT_FILES: Mapping[str, str] = {name: SCHEDULERS[name].script_file for name in SCRIPTS}
+# The program of a user whose campaign does not name it.
+PROGRAM = "train.py"
 
 
 class NothingToExport(LookupError):
@@ -116,6 +109,146 @@ def recommendation_document(campaign: Campaign, recommendation: Recommendation) 
     }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """A setting to be written."""
+
+    spec: CampaignSpec
+    plan: Plan
+    # Measures the plan in the folder that the files are written to.
+    job: JobSpec
+    # Of the scheduler or the program that the format is for.
+    options: Mapping[str, Any] = field(default_factory=dict)
+    # The measurement, as plain JSON values.
+    setting: Mapping[str, Any] = field(default_factory=dict)
+
+    def workload_options(self, name: str) -> dict[str, Any]:
+        """The options, on top of those of the spec's workload where that has the format's name."""
+        return {**(self.spec.workload.options if self.spec.workload.kind == name else {}), **self.options}
+
+    def runner_options(self, name: str) -> dict[str, Any]:
+        """The options, on top of those of the spec's runner where that has the format's name."""
+        own = self.spec.runner.options if self.spec.runner.kind == name else {}
+        # As the runner of that kind does: a script alone does not know what a device is.
+        devices = {"gres": "gpu"} if name == "slurm" and self.spec.cluster.device.kind is DeviceKind.CUDA else {}
+        return {**devices, **own, **self.options}
+
+    def program(self, name: str) -> str:
+        return shlex.quote(str(self.workload_options(name).get("script") or PROGRAM))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One form of a setting."""
+
+    name: str
+    # For people.
+    words: str
+    # The texts by file name. Raises InvalidValue for options, CannotExpress for a plan without words.
+    render: Callable[[Export], Files]
+    # The line that starts the setting in the folder of its files; None: the format starts nothing. On several nodes a
+    # launcher's line is typed on each of them, with its NODE_RANK and the first one's MASTER_ADDR.
+    command: Callable[[Export, Files], str] | None = None
+    # The file that a scheduler is given; "" where the format is for none.
+    script: str = ""
+
+
+def _dialect(name: str, words: str, renderer: str, command: Callable[[Export, Files], str]) -> Format:
+    """The words of another program. renderer: "module:function(model, plan, cluster, options) -> files by name"."""
+
+    def render(export: Export) -> Files:
+        spec, options = export.spec, export.workload_options(name)
+        files: Files = load(renderer)(spec.model, export.plan, spec.cluster, options)
+        return files
+
+    return Format(name=name, words=words, render=render, command=command)
+
+
+def _scheduler(name: str, scheduler: Scheduler) -> Format:
+    """A scheduler's script beside the job's files."""
+    command, script = f"{scheduler.send} {scheduler.script_file}", scheduler.script_file
+
+    def render(export: Export) -> Files:
+        gang = {GANG_FILE: render_gang(export.job)} if scheduler.runner else {}
+        return {**export.job.files, **gang, script: load(scheduler.script)(export.job, export.runner_options(name))}
+
+    return Format(name=name, words=scheduler.words, render=render, command=lambda *_: command, script=script)
+
+
+def _setting_json(export: Export) -> Files:
+    return {"setting.json": json.dumps(export.setting, indent=1) + "\n"}
+
+
+def _job_line(export: Export, files: Files) -> str:
+    """The built-in trainer starts its own ranks on one machine, and takes srun's; others read torchrun's variables."""
+    job = export.job
+    trainer = "meshtune.runners.trainer" in job.command
+    words = ("python", *job.command[1:]) if trainer else job.command
+    environment = ["env", *(f"{name}={value}" for name, value in job.env.items())] if job.env else []
+    command = shlex.join([*environment, *words])
+    if job.processes == 1 or (trainer and job.nodes == 1):
+        return command
+    if trainer:
+        return f"srun --nodes={job.nodes} --ntasks-per-node={job.processes_per_node} {command}"
+    return f"{_torchrun(job.nodes, job.processes_per_node)} --no-python {command}"
+
+
+def _deepspeed_line(export: Export, files: Files) -> str:
+    cluster = export.spec.cluster
+    size = f"--num_nodes {cluster.nodes} --num_gpus {cluster.devices_per_node}"
+    return f"deepspeed {size} {export.program('deepspeed')} --deepspeed_config ds_config.json"
+
+
+def _torchtitan_line(export: Export, files: Files) -> str:
+    cluster = export.spec.cluster
+    flags = "--job.config_file torchtitan.toml" if "torchtitan.toml" in files else files["torchtitan.args"]
+    return f"{_torchrun(cluster.nodes, cluster.devices_per_node)} -m torchtitan.train {' '.join(flags.split())}"
+
+
+def _accelerate_line(export: Export, files: Files) -> str:
+    peers = "--machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR --main_process_port 29500 "
+    several = peers if export.spec.cluster.nodes > 1 else ""
+    return f"accelerate launch --config_file accelerate.yaml {several}{export.program('accelerate')}"
+
+
+def _torchrun(nodes: int, processes_per_node: int) -> str:
+    peers = " --node_rank $NODE_RANK --master_addr $MASTER_ADDR" if nodes > 1 else ""
+    return f"torchrun --nnodes {nodes} --nproc_per_node {processes_per_node}{peers}"
+
+
+_FORMATS = (
+    Format(name="json", words="the setting with its measurement, for programs", render=_setting_json),
+    Format(
+        name="job",
+        words="the files of the job that measured it, to run it again by hand",
+        render=lambda export: export.job.files,
+        command=_job_line,
+    ),
+    _dialect(
+        "megatron",
+        "arguments and launch script of Megatron-LM or Megatron-DeepSpeed",
+        "meshtune.runners.dialects.megatron.dialect:render",
+        lambda *_: "bash launch.sh",
+    ),
+    _dialect("deepspeed", "a ds_config.json", "meshtune.runners.dialects.deepspeed.config:render", _deepspeed_line),
+    _dialect(
+        "torchtitan",
+        "torchtitan's flags, or its TOML file",
+        "meshtune.runners.dialects.torchtitan.dialect:render",
+        _torchtitan_line,
+    ),
+    _dialect(
+        "accelerate",
+        "the YAML file of accelerate launch",
+        "meshtune.runners.dialects.accelerate:render",
+        _accelerate_line,
+    ),
+    *(_scheduler(name, scheduler) for name, scheduler in SCHEDULERS.items() if scheduler.script),
+)
+# By name. A runner that takes a script has the name of its format.
+FORMATS: Mapping[str, Format] = {format.name: format for format in _FORMATS}
+
+
 def job_of(spec: CampaignSpec, plan: Plan, name: str, directory: Path) -> JobSpec:
     """The job that measures a plan in this folder, as pure text."""
     return workload_of(spec).materialize(
@@ -123,56 +256,42 @@ def job_of(spec: CampaignSpec, plan: Plan, name: str, directory: Path) -> JobSpe
     )
 
 
-def job_script(spec: CampaignSpec, kind: str, job: JobSpec, options: Mapping[str, Any]) -> Mapping[str, str]:
-    """What a scheduler would be given to run a job, by file name: its script, and what that reads beside the job's own
-    files. options: on top of those of the spec's runner where that is of the same kind. Raises InvalidValue.
-    """
-    own = spec.runner.options if spec.runner.kind == kind else {}
-    # As the runner of that kind does: a script alone does not know what a device is.
-    devices = {"gres": "gpu"} if kind == "slurm" and spec.cluster.device.kind is DeviceKind.CUDA else {}
-    gang = {GANG_FILE: render_gang(job)} if kind in RUNNERS else {}
-    return {**gang, SCRIPT_FILES[kind]: render_script(kind, job, {**devices, **own, **options})}
+def export_of(campaign: Campaign, entry: Ranked, directory: Path, options: Mapping[str, Any] | None = None) -> Export:
+    """A measured setting, of a job that would run in `directory`. options: of what the format is for."""
+    spec, trial = campaign.spec, entry.trial
+    return Export(
+        spec=spec,
+        plan=trial.plan,
+        job=job_of(spec, trial.plan, trial.last.job_name, directory.resolve()),
+        options=options or {},
+        setting={"campaign": campaign.id, **ranked_document(campaign, entry)},
+    )
 
 
-def export_files(
-    campaign: Campaign, entry: Ranked, directory: Path, format: str = "", options: Mapping[str, Any] | None = None
-) -> Mapping[str, str]:
-    """The texts of a setting by file name, of a job that would run in `directory`. format: one of FORMATS. options: of
-    the scheduler or the training code that the format is for.
+def export_files(export: Export, name: str = "") -> Files:
+    """The texts of a setting by file name. name: of a format; by default json and job together.
 
     Raises UnknownBackend for a format that is none, NothingToExport for a simulated job's script, CannotExpress for a
     plan that a training code has no words for.
     """
-    spec, trial, options = campaign.spec, entry.trial, options or {}
-    if format in DIALECTS:
-        extra = {**(spec.workload.options if spec.workload.kind == format else {}), **options}
-        return render_dialect(format, spec.model, trial.plan, spec.cluster, extra)
-    document = {"campaign": campaign.id, **ranked_document(campaign, entry)}
-    setting = {"setting.json": json.dumps(document, indent=1) + "\n"}
-    job = job_of(spec, trial.plan, trial.last.job_name, directory)
-    if format in SCRIPTS:
-        if campaign.simulated:
-            raise NothingToExport(f"campaign {campaign.label} has no job that a scheduler could run")
-        return {**job.files, **job_script(spec, format, job, options)}
-    match format:
-        case "":
-            return {**setting, **job.files}
-        case "json":
-            return setting
-        case "job":
-            return job.files
-    raise UnknownBackend(f"no export format is called {format!r}; {did_you_mean(format, FORMATS)}")
+    if not name:
+        return {**FORMATS["json"].render(export), **FORMATS["job"].render(export)}
+    if name not in FORMATS:
+        raise UnknownBackend(f"no export format is called {name!r}; {did_you_mean(name, FORMATS)}")
+    if FORMATS[name].script and export.spec.runner.kind == SIMULATED:
+        raise NothingToExport(
+            f"campaign {export.setting['campaign']} (simulated) has no job that a scheduler could run"
+        )
+    return FORMATS[name].render(export)
 
 
-def write_export(
-    campaign: Campaign, entry: Ranked, directory: Path, format: str = "", options: Mapping[str, Any] | None = None
-) -> list[Path]:
+def write_export(export: Export, directory: Path, name: str = "") -> list[Path]:
     """Write the files of `export_files` into `directory`; return their paths. Raises OSError, and what that raises."""
-    texts = export_files(campaign, entry, directory.resolve(), format, options)
+    texts = export_files(export, name)
     directory.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (directory / name).write_text(text, encoding="utf-8")
-    return [directory / name for name in texts]
+    for file, text in texts.items():
+        (directory / file).write_text(text, encoding="utf-8")
+    return [directory / file for file in texts]
 
 
 def _confirmation(known: Confirmation) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from importlib import import_module
-from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from meshtune.runners.extras import MissingExtra, require_extra
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.tuner.search.base import Search, SearchMisconfigured, UnknownSearch
 
@@ -61,10 +61,12 @@ def parse_options(search: str, kind: type[T], given: Mapping[str, Any]) -> T:
     return kind(**given)
 
 
-def require_library(search: str, library: str) -> None:
-    """Check that `library` is installed, without importing it (DeepHyper takes 3 s). Raises SearchMisconfigured."""
-    if find_spec(library) is None:
-        raise SearchMisconfigured(f"search {search} needs {library}, which is not installed: pip install {library}")
+def require_library(search: str, extra: str) -> None:
+    """Check that the library of an extra is installed. Raises SearchMisconfigured."""
+    try:
+        require_extra(extra, f"the search {search}")
+    except MissingExtra as missing:
+        raise SearchMisconfigured(str(missing)) from None
 
 
 def _listed(known: list[str], hint: str) -> str:

@@ -12,7 +12,7 @@ from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.tuner.access.quotas import Limits, exhausted, quota_spent, shares, waits_for
 from meshtune.tuner.access.tokens import DEVICE_HOURS_WITHIN_S, UNLIMITED, Quotas
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.specs.read import parse_yaml
+from meshtune.tuner.specs.document import parse_yaml
 from meshtune.tuner.store import Store
 
 # The device time of a month of jobs is added up again after so long.

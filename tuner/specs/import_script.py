@@ -16,14 +16,30 @@ from typing import Any
 import yaml
 
 from meshtune.runners.dialects.base import Imported
+from meshtune.runners.registry import UnknownBackend, load
+from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.plan import PLAN_FIELDS
 from meshtune.search_spaces.presets import cluster_presets
 from meshtune.search_spaces.space import Bounds
 
+# Launch scripts and configurations that can be read: name -> "module:function(text) -> Imported".
+READERS: Mapping[str, str] = {
+    "megatron": "meshtune.runners.dialects.megatron.dialect:parse",
+    "deepspeed": "meshtune.runners.dialects.deepspeed.config:parse",
+    "torchtitan": "meshtune.runners.dialects.torchtitan.dialect:parse",
+}
 # Follow from the cluster and the global batch; see tuner.specs.read.
 _DERIVED = ("dp", "grad_accum_steps")
 _REQUIRED_SHAPES = ("layers", "hidden", "heads", "ffn", "vocab", "seq_len")
 _WIDTH = 110
+
+
+def parse_script(kind: str, text: str) -> Imported:
+    """What a launch script or configuration of another program says. Raises UnknownBackend, CannotRead."""
+    if kind not in READERS:
+        raise UnknownBackend(f"no dialect is called {kind!r}; {did_you_mean(kind, READERS)}")
+    imported: Imported = load(READERS[kind])(text)
+    return imported
 
 
 def spec_document(imported: Imported, *, name: str, cluster: str, here: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from meshtune.search_spaces.checks import Problem
 from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.specs.read import InvalidSpec
+from meshtune.tuner.specs.document import InvalidSpec
 
 # Sections without backends: names, numbers and choices, which no program takes for a path or a command.
 PLAIN = frozenset(

@@ -7,14 +7,22 @@ checked for those that were read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-import yaml
-
 from meshtune.runners.documents import read_value
-from meshtune.runners.registry import RUNNERS, WORKLOADS, UnknownBackend, check_pair, create_runner, create_workload
+from meshtune.runners.extras import MissingExtra
+from meshtune.runners.registry import (
+    RUNNERS,
+    WORKLOADS,
+    UnknownBackend,
+    check_pair,
+    create_runner,
+    create_workload,
+    require_library,
+)
 from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
@@ -23,53 +31,16 @@ from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.search_spaces.presets import cluster_presets, model_presets
 from meshtune.search_spaces.space import Bounds, Space, SpaceTooLarge
 from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.space import build_space
-from meshtune.tuner.campaign.spec import Backend, Budget, CampaignSpec, Objective, StopRule, TrialLimits, check_plain
+from meshtune.tuner.campaign.spec import Backend, Budget, CampaignSpec, StopRule, TrialLimits, check_plain
 from meshtune.tuner.search.base import SearchError
 from meshtune.tuner.search.registry import SEARCHES, create_search
-from meshtune.tuner.specs.json_limits import MOST_VALUES, Unbounded, find_foreign
+from meshtune.tuner.specs.document import InvalidSpec, find_unstorable
 
 FREE = "free"
 DEFAULT_SEARCH = "physics"
 DEFAULT_TRIALS = 20
-# One `<<` of a YAML text takes so many mappings at the most.
-MOST_MERGED = 10
-
-
-class InvalidSpec(ValueError):
-    """A campaign spec with mistakes; nothing was done. `problems` has all of them, each with its path."""
-
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("\n".join(map(str, problems)))
-
-
-def parse_options(words: Sequence[str]) -> dict[str, Any]:
-    """Options from `name=value`, each value as a spec's YAML would have it. Raises InvalidSpec."""
-    found: dict[str, Any] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not name or not equals:
-            raise InvalidSpec([Problem(f"--option {word}", "must be name=value")])
-        try:
-            found[name] = parse_yaml(value)
-        except InvalidSpec as error:
-            raise InvalidSpec([Problem(f"--option {word}", str(error))]) from None
-    return found
-
-
-def parse_yaml(text: str) -> object:
-    """The document in a YAML text. Raises InvalidSpec with line and column; a key given twice is a mistake."""
-    try:
-        return yaml.load(text, Loader=_OneKeyOnce)  # a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise InvalidSpec([Problem(where, error.problem or "is not YAML")]) from None
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
-        # The others are what SafeLoader's constructors let through: 2024-99-99, `!!bool x`, 3000 open brackets.
-        told = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InvalidSpec([Problem("", f"is not YAML: {told}")]) from None
 
 
 def read_spec(document: object, home: Home | None) -> tuple[CampaignSpec, Space]:
@@ -81,10 +52,7 @@ def read_spec(document: object, home: Home | None) -> tuple[CampaignSpec, Space]
     if not isinstance(document, Mapping):
         given = "nothing" if document is None else f"a {type(document).__name__}"
         raise InvalidSpec([Problem("", f"a spec is a mapping of keys, not {given}")])
-    try:
-        foreign = find_foreign(document)
-    except Unbounded as error:
-        raise InvalidSpec([error.problem]) from None
+    foreign = find_unstorable(document)
     refused = {problem.path.partition(".")[0] for problem in foreign}
     if "" in refused:
         raise InvalidSpec(foreign)
@@ -108,6 +76,16 @@ class _Reading:
     values: dict[str, Any] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
+    @contextmanager
+    def noting(self, section: str) -> Iterator[None]:
+        """Note the problems of a section, and go on."""
+        try:
+            yield
+        except InvalidValue as error:
+            self.problems += [problem.under(section) for problem in error.problems]
+        except (SearchError, UnknownBackend, MissingExtra) as error:
+            self.problems.append(Problem(section, str(error)))
+
     def keys(self) -> None:
         known = [entry.name for entry in fields(CampaignSpec)]
         for key in self.document:
@@ -118,10 +96,8 @@ class _Reading:
         """Read one section into `values`, or note its problems."""
         if name in self.refused:
             return
-        try:
+        with self.noting(name):
             self.values[name] = read_value(kind, raw)
-        except InvalidValue as error:
-            self.problems += [problem.under(name) for problem in error.problems]
 
     def plain_values(self) -> None:
         """Names, numbers and choices that stand at the top of the document."""
@@ -255,27 +231,22 @@ def _check_objective(
 
 def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
     """Let each backend check its options; return the workload when it is usable."""
-    values, problems = reading.values, reading.problems
+    values = reading.values
+    runner, chosen, search = (values.get(section) for section in ("runner", "workload", "search"))
     workload: Workload | None = None
-    try:
-        if "workload" in values:
-            workload = create_workload(values["workload"].kind, values["workload"].options)
-    except InvalidValue as error:
-        problems += [problem.under("workload") for problem in error.problems]
-    if "workload" in values and "runner" in values:
-        problems += check_pair(values["runner"].kind, values["workload"].kind)
-    try:
-        if home is not None and "runner" in values and "cluster" in values:
-            runner = values["runner"]
+    with reading.noting("workload"):
+        if chosen is not None:
+            workload = create_workload(chosen.kind, chosen.options)
+        if home is not None and chosen is not None and runner is not None:
+            require_library(runner.kind, chosen.kind)
+    if chosen is not None and runner is not None:
+        reading.problems += check_pair(runner.kind, chosen.kind)
+    with reading.noting("runner"):
+        if home is not None and runner is not None and "cluster" in values:
             create_runner(runner.kind, home.runner(runner.kind), values["cluster"], runner.options).close()
-    except (InvalidValue, UnknownBackend) as error:
-        found = error.problems if isinstance(error, InvalidValue) else (Problem("", str(error)),)
-        problems += [problem.under("runner") for problem in found]
-    try:
-        if "search" in values:
-            create_search(values["search"].kind, seed=values.get("seed", 0), options=values["search"].options)
-    except SearchError as error:
-        problems.append(Problem("search", str(error)))
+    with reading.noting("search"):
+        if search is not None:
+            create_search(search.kind, seed=values.get("seed", 0), options=search.options)
     return workload
 
 
@@ -308,35 +279,3 @@ def _merged(base: Mapping[str, Any], over: Mapping[Any, Any]) -> dict[str, Any]:
         nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
         merged[key] = _merged(merged[key], value) if nested else value
     return merged
-
-
-class _OneKeyOnce(yaml.SafeLoader):
-    """YAML as the standard library of specs would have it: a key stands once in its mapping, and merges (`<<`), which
-    copy what they name, make a document no larger than one may be."""
-
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self._merged = 0
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        sources = [value for key, value in node.value if key.tag == "tag:yaml.org,2002:merge"]
-        if any(len(source.value) > MOST_MERGED for source in sources if isinstance(source, yaml.SequenceNode)):
-            raise yaml.constructor.ConstructorError(
-                None, None, f"merges more than {MOST_MERGED} mappings", node.start_mark
-            )
-        super().flatten_mapping(node)
-        self._merged += len(node.value) if sources else 0
-        if self._merged > MOST_VALUES:
-            told = f"merges make more than {MOST_VALUES} values"
-            raise yaml.constructor.ConstructorError(None, None, told, node.start_mark)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key_node, _ in node.value:
-            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", key_node.start_mark
-                )
-            seen |= {key} if isinstance(key, str) else set()
-        return super().construct_mapping(node, deep)

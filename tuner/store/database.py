@@ -25,6 +25,7 @@ from sqlalchemy import URL, Connection, Double, Engine, cast, create_engine, eve
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import StaticPool
 
+from meshtune.runners.extras import MissingExtra, require_extra
 from meshtune.tuner.store.errors import StoreError, StoreUnavailable, translating
 
 # How long a writer waits for another process before the database counts as locked.
@@ -204,6 +205,10 @@ def parse_url(url: str) -> URL:
             "the database URL holds more than one @; write %40 for one that is part of the password", transient=False
         )
     if parsed.drivername in ("postgresql", "postgresql+psycopg"):
+        try:
+            require_extra("postgres", "a PostgreSQL database")
+        except MissingExtra as missing:
+            raise StoreUnavailable(str(missing), transient=False) from None
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
         raise StoreUnavailable(f"no support for {parsed.drivername} databases; {_FORMS}", transient=False)

@@ -18,9 +18,8 @@ import typer
 from meshtune.runners.cluster_probe.client import probe as measure
 from meshtune.runners.cluster_probe.results import ProbeRequest
 from meshtune.runners.processes.launcher_env import read_launch
-from meshtune.tuner.cli.common import Refused
+from meshtune.tuner.cli.common import Refused, console, errors
 from meshtune.tuner.cli.render.probe import as_document, cluster_section, render_yaml, tables
-from meshtune.tuner.cli.render.terminal import console, errors
 
 cluster_app = typer.Typer(no_args_is_help=True, help="Describe the cluster that jobs run on.")
 

@@ -10,9 +10,7 @@ import typer
 
 from meshtune.runners.processes.command import call
 from meshtune.tuner.campaign.home import Home
-from meshtune.tuner.cli.common import Refused
-from meshtune.tuner.cli.options import DEFAULT_HOME, DatabaseOption, HomeOption
-from meshtune.tuner.cli.render.terminal import console
+from meshtune.tuner.cli.common import DEFAULT_HOME, DatabaseOption, HomeOption, Refused, console
 from meshtune.tuner.store import StoreUnavailable, maintenance
 
 # For a database of some hundred gigabytes.

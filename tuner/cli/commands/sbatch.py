@@ -1,30 +1,46 @@
-"""The command `sbatch`: submits a batch script with the best known plan for it, or, when there is none, as it is."""
+"""The command `sbatch`: submits a batch script with the best known plan for it, or, when there is none, as it is.
+
+The script's `#MESHTUNE` lines say what it trains; `@MESHTUNE_NAME:-default@` in it is filled in. The plan is asked of a
+running service, within a deadline, and nothing that the service says is trusted unchecked. No proxies and no redirects:
+a token goes to the service that was named, and nowhere else.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Annotated
+from urllib.parse import urlencode, urlsplit
 
 import typer
 
 from meshtune.runners.slurm.sbatch import directives, exporting, node_count, submit
-from meshtune.tuner.access.credentials import SECRET_VARIABLES
-from meshtune.tuner.cli.common import Refused
-from meshtune.tuner.cli.launch_script import fill, has_placeholders, read_directive
-from meshtune.tuner.cli.remote import DEFAULT_URL, NoAnswer, ask
-from meshtune.tuner.cli.render.terminal import errors
+from meshtune.search_spaces.checks import did_you_mean
+from meshtune.tuner.access.credentials import SECRET_VARIABLES, TOKEN_VARIABLES
+from meshtune.tuner.cli.common import Refused, errors
+from meshtune.tuner.results.known_best import ENVIRONMENT_NAMES
 
 # A launch does not wait longer for advice.
 LIMIT_S = 2.0
+# What a script may say of itself; the route takes the same names.
+KEYS = ("model", "cluster", "global_batch_size", "workload", "software")
+PLACEHOLDER = re.compile(r"@(MESHTUNE_[A-Z_]+)(?::-([^@\n]*))?@")
+DEFAULT_URL = "http://127.0.0.1:8000"
+MAX_BYTES = 2**16
+# What may reach a command line or a script.
+_LINE = re.compile(r"(MESHTUNE_[A-Z_]+)=([A-Za-z0-9_.:/-]+)")
 
-sbatch_app = typer.Typer()
 
-
-@sbatch_app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def sbatch(
     script: Annotated[Path, typer.Argument(help="Batch script.", show_default=False)],
     arguments: Annotated[
@@ -75,8 +91,8 @@ def _values(url: str, asked: Mapping[str, str], nodes: int | None) -> dict[str, 
         return {}
     try:
         values = ask(url, {**asked, "nodes": str(nodes)}, limit_s=LIMIT_S)
-    except NoAnswer as told:
-        _warn(f"no recommendation, the script goes with its own defaults: {told}")
+    except NoAnswer as error:
+        _warn(f"no recommendation, the script goes with its own defaults: {error}")
         return {}
     errors.print(f"meshtune: {' '.join(f'{name}={value}' for name, value in values.items())}", soft_wrap=True)
     if values.get("MESHTUNE_MEASURED") != "1":
@@ -103,3 +119,115 @@ def _show(script: Path, options: Sequence[str], own: Sequence[str], filled: str)
 
 def _warn(message: str) -> None:
     errors.print(f"meshtune: warning: {message}", style="yellow", soft_wrap=True)
+
+
+def read_directive(words: Sequence[str]) -> dict[str, str]:
+    """The `key=value` words of `#MESHTUNE` lines. Raises Refused."""
+    found: dict[str, str] = {}
+    for word in words:
+        key, _, value = word.partition("=")
+        if key not in KEYS or not value:
+            raise Refused(f"#MESHTUNE {word}: must be key=value; {did_you_mean(key, KEYS)}")
+        found[key] = value
+    return found
+
+
+def has_placeholders(script: str) -> bool:
+    return PLACEHOLDER.search(script) is not None
+
+
+def fill(script: str, values: Mapping[str, str]) -> str:
+    """The script with values, or the defaults of those that have none, for its placeholders. Raises Refused for a name
+    that meshtune never gives, and for one that has neither."""
+    missing: list[str] = []
+
+    def replaced(found: re.Match[str]) -> str:
+        name, default = found[1], found[2]
+        if name not in ENVIRONMENT_NAMES:
+            raise Refused(f"{found[0]}: there is no {name}; {did_you_mean(name, ENVIRONMENT_NAMES)}")
+        if name not in values and default is None:
+            missing.append(name)
+        return values.get(name, default or "")
+
+    filled = PLACEHOLDER.sub(replaced, script)
+    if missing:
+        names = ", ".join(dict.fromkeys(missing))
+        raise Refused(
+            f"there is no value for {names}, and no default, such as @{missing[0]}:-1@; nothing was submitted"
+        )
+    return filled
+
+
+class NoAnswer(Exception):
+    """The service gave no usable answer in time; the message says why. A launch goes on without."""
+
+
+def ask(url: str, question: Mapping[str, str], *, limit_s: float) -> dict[str, str]:
+    """The answer's variables by name. Raises NoAnswer within limit_s, whatever the service or the network does."""
+    token = _token()
+    too_late = NoAnswer(f"{url} did not answer within {limit_s:g} s")
+    answers: SimpleQueue[dict[str, str] | NoAnswer] = SimpleQueue()
+
+    def fetch() -> None:
+        try:
+            answers.put(_fetch(url, question, token, limit_s))
+        except NoAnswer as error:
+            answers.put(error)
+        except TimeoutError:
+            answers.put(too_late)
+        except (OSError, HTTPException, ValueError) as error:
+            answers.put(NoAnswer(f"{url}: {error or type(error).__name__}"))
+
+    # A socket's time limit is for each read, and name look-ups have none: the thread is left behind.
+    Thread(target=fetch, daemon=True).start()
+    try:
+        answer = answers.get(timeout=limit_s)
+    except Empty:
+        raise too_late from None
+    if isinstance(answer, NoAnswer):
+        raise answer
+    return answer
+
+
+def _fetch(url: str, question: Mapping[str, str], token: str, limit_s: float) -> dict[str, str]:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise NoAnswer(f"{url} is no http or https URL")
+    secure = parts.scheme == "https"
+    kind = HTTPSConnection if secure else HTTPConnection
+    path = f"{parts.path.rstrip('/')}/v1/recommendations?{urlencode({**question, 'format': 'env'})}"
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    with closing(kind(parts.hostname, parts.port, timeout=limit_s)) as connection:
+        connection.request("GET", path, headers=headers)
+        with connection.getresponse() as response:
+            body = response.read(MAX_BYTES)
+            whole = response.headers["Content-Length"] in (None, str(len(body)))
+    text = body.decode("utf-8", errors="replace")
+    if response.status != 200:
+        raise NoAnswer(f"{url}: {response.status}: {_detail(text) or response.reason}")
+    return _variables(url, text if whole else "")
+
+
+def _variables(url: str, text: str) -> dict[str, str]:
+    """Half a plan would be worse than none, so that an answer that was cut off counts as none."""
+    found = [_LINE.fullmatch(line) for line in text.splitlines()]
+    if not found or None in found or not text.endswith("\n"):
+        raise NoAnswer(f"{url}: the answer is not lines of MESHTUNE_NAME=value")
+    return {match[1]: match[2] for match in found if match}
+
+
+def _detail(text: str) -> str:
+    with suppress(ValueError, KeyError, TypeError):
+        return " ".join(str(json.loads(text)["detail"]).split())
+    return ""
+
+
+def _token() -> str:
+    """From MESHTUNE_TOKEN, else from the file that MESHTUNE_TOKEN_FILE names; empty for none. Raises NoAnswer."""
+    token, file = (os.environ.get(name, "") for name in TOKEN_VARIABLES)
+    if token or not file:
+        return token
+    try:
+        return Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise NoAnswer(f"MESHTUNE_TOKEN_FILE: {file}: {error}") from None

@@ -10,18 +10,14 @@ from typing import Annotated
 
 import typer
 
-from meshtune.tuner.cli.common import Refused, open_service
-from meshtune.tuner.cli.options import DEFAULT_HOME, DatabaseOption, HomeOption
-from meshtune.tuner.cli.render.terminal import errors
+from meshtune.tuner.cli.common import DEFAULT_HOME, DatabaseOption, HomeOption, Refused, errors, open_service
 from meshtune.tuner.service import logging
 from meshtune.tuner.service.logging import LogFormat, LogLevel
 
 # By name: this package knows nothing of the web.
 SERVER = "meshtune.api.server"
-serve_app = typer.Typer()
 
 
-@serve_app.command()
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: a free one.")] = 8000,

@@ -14,9 +14,7 @@ from meshtune.search_spaces.checks import InvalidValue
 from meshtune.tuner.access.audit import AuditRecord
 from meshtune.tuner.access.credentials import write_private
 from meshtune.tuner.access.tokens import DEFAULT_EXPIRES, Quotas, Scope, Token, digest, expiry, new_secret
-from meshtune.tuner.cli.common import Refused, open_service
-from meshtune.tuner.cli.options import DEFAULT_HOME, DatabaseOption, HomeOption
-from meshtune.tuner.cli.render.terminal import console, errors
+from meshtune.tuner.cli.common import DEFAULT_HOME, DatabaseOption, HomeOption, Refused, console, errors, open_service
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import AlreadyExists, NotFound
 
@@ -59,14 +57,14 @@ def create(
             service.store.access.create(token)
         except AlreadyExists as taken:
             raise Refused(str(taken)) from None
-        told = f"{', '.join(sorted(token.scopes))}; expires {expires}"
-        service.store.access.record(AuditRecord(at=now, token="", action="token create", object=name, detail=told))
+        detail = f"{', '.join(sorted(token.scopes))}; expires {expires}"
+        service.store.access.record(AuditRecord(at=now, token="", action="token create", object=name, detail=detail))
     if output is None:
         sys.stdout.write(secret + "\n")
-        errors.print(f"the token {name} ({told}) is shown this once", soft_wrap=True)
+        errors.print(f"the token {name} ({detail}) is shown this once", soft_wrap=True)
     else:
         write_private(output, secret + "\n")
-        errors.print(f"wrote the token {name} ({told}) to {output}", soft_wrap=True)
+        errors.print(f"wrote the token {name} ({detail}) to {output}", soft_wrap=True)
 
 
 @token_app.command(name="list")
@@ -75,9 +73,7 @@ def list_tokens(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> Non
     now = time.time()
     with open_service(home, db) as service:
         tokens = service.store.access.tokens()
-        table = Table(
-            "name", "scopes", "state", "expires", "last used", "campaigns", "trials / 24 h", "device-hours / 30 d"
-        )
+        table = Table(*COLUMNS)
         for token in tokens:
             table.add_row(*_row(service, token, now))
     if tokens:

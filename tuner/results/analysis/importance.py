@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from meshtune.runners.extras import require_extra
 from meshtune.tuner.search.library.encoding import CATEGORIES
 from meshtune.tuner.search.library.optuna import quiet_optuna
 
@@ -27,8 +28,9 @@ def importances(points: Sequence[Mapping[str, Any]], values: Sequence[float]) ->
     """The share of each knob, the largest first; they add up to 1. What knobs do together is in none of them.
 
     points: what each plan has for every knob, which takes at least two values. values: what was reached, one per point
-    and not all equal.
+    and not all equal. Raises MissingExtra.
     """
+    require_extra("optuna", "the importance of knobs")
     from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 
     found = get_param_importances(study_of(points, values), evaluator=FanovaImportanceEvaluator(seed=SEED))

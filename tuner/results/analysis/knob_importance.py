@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from math import log
 from typing import Any
 
+from meshtune.runners.extras import MissingExtra
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.results.analysis.importance import METHOD, importances
@@ -52,5 +53,8 @@ def sensitivity(space: Space, measured: Mapping[Plan, float]) -> Sensitivity:
     if len(set(measured.values())) == 1:
         return Sensitivity(plans=plans, nothing="all measured plans are equally fast")
     points = [{name: getattr(plan, name) for name in knobs} for plan in measured]
-    shares = importances(points, [log(speed) for speed in measured.values()])
+    try:
+        shares = importances(points, [log(speed) for speed in measured.values()])
+    except MissingExtra as missing:
+        return Sensitivity(plans=plans, nothing=str(missing))
     return Sensitivity(plans=plans, importances=tuple(Importance(name, share) for name, share in shares.items()))

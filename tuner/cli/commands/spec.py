@@ -1,41 +1,108 @@
-"""The commands that predict: `estimate`, what a campaign will meet and cost; `project`, what more nodes bring.
-
-Nothing is started and nothing is stored.
-"""
+"""The commands that read, write and judge a spec: `spaces`, `import`, `estimate` and `project`. They start nothing and
+store nothing."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
+from meshtune.runners.dialects.base import CannotRead
+from meshtune.search_spaces.checks import did_you_mean
+from meshtune.search_spaces.presets import cluster_presets
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.cli.common import Refused, find_campaign, open_service, plan_fields, read_spec_file
-from meshtune.tuner.cli.options import DEFAULT_HOME, DatabaseOption, HomeOption, JsonOption, SpecFile, print_json
+from meshtune.tuner.cli.common import (
+    DEFAULT_HOME,
+    DatabaseOption,
+    HomeOption,
+    JsonOption,
+    Refused,
+    SpecFile,
+    console,
+    errors,
+    find_campaign,
+    open_service,
+    plan_fields,
+    print_json,
+    print_page,
+    read_spec_file,
+)
+from meshtune.tuner.cli.render import display
 from meshtune.tuner.cli.render.quote import explanation_page, quote_page
 from meshtune.tuner.cli.render.scaling import projection_page
-from meshtune.tuner.cli.render.terminal import console
 from meshtune.tuner.prediction.exact_memory import estimate_exactly
 from meshtune.tuner.prediction.explain_plan import explain
 from meshtune.tuner.prediction.predict import Basis, check_same, learn
 from meshtune.tuner.prediction.quote import make_quote
 from meshtune.tuner.prediction.scaling import make_projection, node_counts
+from meshtune.tuner.specs.import_script import import_notes, missing, parse_script, render_spec, spec_document
 
-estimate_app = typer.Typer()
 CalibrateOption = Annotated[
     str, typer.Option("--calibrate", help="Learn from what this campaign measured: an id, or `last`.")
 ]
 # What names a spec, where a campaign may stand as well.
 SPEC_SUFFIXES = (".yaml", ".yml", ".json")
+# The dialects of files by their suffix; any other file is a launch script.
+_FORMATS = {".toml": "torchtitan", ".json": "deepspeed"}
+_SCRIPT = "megatron"
 
 
-@estimate_app.command()
+def spaces(
+    spec: SpecFile,
+    why: Annotated[str, typer.Option(help="Explain one plan, such as tp=4,pp=2,zero_stage=1.")] = "",
+    plans: Annotated[bool, typer.Option("--list", help="List every legal plan.")] = False,
+) -> None:
+    """Show the space of a spec: how many plans are legal, what rejects the others, why a plan is not legal."""
+    _, _, space = read_spec_file(spec, None)
+    if why:
+        plan = space.complete(**plan_fields(why))
+        broken = space.explain(plan)
+        console.print(f"{plan.key}: {'illegal' if broken else 'legal'}", soft_wrap=True)
+        for violation in broken:
+            console.print(f"  {violation.constraint}: {violation.message}; {violation.reason}", soft_wrap=True)
+        return
+    console.print(display.space_text(space), soft_wrap=True)
+    console.print(display.space_table(space))
+    if plans:
+        for plan in space:
+            console.print(plan.key, soft_wrap=True)
+
+
+def import_(
+    script: Annotated[Path, typer.Argument(help="Launch script or configuration.", show_default=False)],
+    format_: Annotated[
+        str, typer.Option("--format", help="`megatron`, `deepspeed` or `torchtitan`; default: by the file's name.")
+    ] = "",
+    cluster: Annotated[str, typer.Option(help="A cluster preset; nodes as the script says.")] = "",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the spec there; default: print.")] = None,
+) -> None:
+    """Make a campaign spec of a launch script: its setting is the baseline, its other arguments stay as they are."""
+    if cluster and cluster not in cluster_presets():
+        raise Refused(f"--cluster: no cluster preset is called {cluster!r}; {did_you_mean(cluster, cluster_presets())}")
+    kind = format_ or _FORMATS.get(script.suffix, _SCRIPT)
+    try:
+        imported = parse_script(kind, script.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise Refused(f"{script}: is not a text file in UTF-8") from None
+    except CannotRead as error:
+        raise Refused(f"{script}: cannot be read as {kind}: {error}") from None
+    document = spec_document(imported, name=script.stem, cluster=cluster, here=Path.cwd())
+    text = render_spec(document, script.name, import_notes(imported, cluster))
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        output.write_text(text, encoding="utf-8")
+        console.print(f"wrote {output}", soft_wrap=True)
+    if gaps := missing(document):
+        errors.print(f"fill in before use: {', '.join(gaps)}", style="yellow", soft_wrap=True)
+
+
 def estimate(
     spec: SpecFile,
     exact: Annotated[bool, typer.Option("--exact", help="Run the trainer on tensors without memory.")] = False,
@@ -63,7 +130,7 @@ def estimate(
         if as_json:
             print_json(found.document())
         else:
-            _print([found.table(), Text(found.verdict())])
+            print_page([found.table(), Text(found.verdict())])
         return
     basis = _learn_from(calibrate, campaign_spec, home, db) if calibrate else Basis()
     if chosen is not None:
@@ -75,10 +142,9 @@ def estimate(
     if as_json:
         print_json(document)
     else:
-        _print(page)
+        print_page(page)
 
 
-@estimate_app.command()
 def project(
     source: Annotated[str, typer.Argument(metavar="CAMPAIGN|SPEC", help="A campaign to learn from, or a spec file.")],
     nodes: Annotated[str, typer.Option(help="Node counts, such as 1,2,4; default: the spec's, doubled 5 times.")] = "",
@@ -104,7 +170,7 @@ def project(
     if as_json:
         print_json(found.document())
     else:
-        _print(projection_page(found))
+        print_page(projection_page(found))
 
 
 def _learn_from(campaign_id: str, spec: CampaignSpec, home: Path, db: str) -> Basis:
@@ -117,9 +183,3 @@ def _recorded(campaign_id: str, home: Path, db: str) -> tuple[Campaign, list[Tri
     with open_service(home, db) as service:
         campaign = find_campaign(service, campaign_id)
         return campaign, service.store.trials(campaign.id)
-
-
-def _print(page: Sequence[Table | Text]) -> None:
-    """Only tables are cut to the width."""
-    for part in page:
-        console.print(part, soft_wrap=isinstance(part, Text))

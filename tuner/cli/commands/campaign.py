@@ -1,0 +1,272 @@
+"""The commands that drive a campaign and show it: `run`, `resume`, `pause`, `cancel`, `show` and `best`."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from meshtune.search_spaces.space import Space
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.stopping import phase_text
+from meshtune.tuner.campaign.trial import Origin, job_name
+from meshtune.tuner.campaign.units import seconds
+from meshtune.tuner.cli.common import (
+    DEFAULT_HOME,
+    CampaignId,
+    DatabaseOption,
+    HomeOption,
+    JsonOption,
+    Refused,
+    SpecFile,
+    console,
+    errors,
+    find_campaign,
+    open_service,
+    print_json,
+    print_page,
+    read_spec_file,
+)
+from meshtune.tuner.cli.render import display
+from meshtune.tuner.cli.render.quote import quote_page
+from meshtune.tuner.cli.render.trial import trial_page
+from meshtune.tuner.prediction.predict import Basis
+from meshtune.tuner.prediction.quote import make_quote
+from meshtune.tuner.results.export import FORMATS, Export, best_document, job_of
+from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.results.recommendation import recommend
+from meshtune.tuner.search.warm_start import lessons_text
+from meshtune.tuner.service.leases import CampaignBusy
+from meshtune.tuner.service.loop import Driver, drive_one
+from meshtune.tuner.service.service import Service
+
+# Stands where a campaign has its id, whose end is drawn when it is created.
+CAMPAIGN = "dry-run"
+
+
+def run(
+    spec: SpecFile,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show quote and first job; start nothing.")] = False,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+) -> None:
+    """Create a campaign from a spec and work on it until it is done. Ctrl-C leaves it to `meshtune resume`."""
+    # Before anything is created, so that a mistake leaves nothing behind.
+    document, campaign_spec, space = read_spec_file(spec, home)
+    if dry_run:
+        print_page(dry_run_lines(campaign_spec, space, home))
+        return
+    with open_service(home, db, create=True) as service:
+        _work_on(service, service.create(document, drives=True))
+
+
+def resume(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
+    """Go on with a campaign that was interrupted or paused."""
+    with open_service(home, db) as service:
+        known = find_campaign(service, campaign)
+        if known.state.final:
+            why = known.reason.partition("\n")[0]  # without the end of a log
+            raise Refused(f"{known.id} is {known.state} ({why}): there is nothing to resume")
+        try:
+            _work_on(service, service.resume(known.id) if known.state.resting else known)
+        except CampaignBusy as busy:
+            if not known.state.resting:
+                raise
+            console.print(f"{known.id} goes on: {busy}")
+
+
+def pause(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
+    """Start no more trials; running ones are measured to their end."""
+    with open_service(home, db) as service:
+        known = service.pause(find_campaign(service, campaign).id)
+        console.print(f"{known.id} is paused; `meshtune resume {known.id}` goes on")
+
+
+def cancel(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
+    """End a campaign and its running jobs; what was measured stays."""
+    with open_service(home, db) as service:
+        known = find_campaign(service, campaign)
+        if known.state is not CampaignState.CANCELLING:  # else an earlier cancel was interrupted: finish it
+            service.cancel(known.id)
+        try:
+            drive_one(Driver(service), service, known.id, lambda: None)
+        except CampaignBusy as busy:
+            console.print(f"{known.id} is being cancelled: {busy}")
+        else:
+            console.print(f"{known.id} is {service.store.campaign(known.id).state}")
+
+
+def show(
+    campaign: Annotated[str, typer.Argument(help="Campaign id or `last`; none: all campaigns.")] = "",
+    trial: Annotated[int | None, typer.Option(min=0, help="Everything of this one trial.")] = None,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+) -> None:
+    """Show all campaigns, or one with every trial, or one trial with all that is known of it."""
+    if trial is not None and not campaign:
+        raise Refused(f"--trial {trial} needs a campaign: `meshtune show last --trial {trial}`")
+    with open_service(home, db) as service:
+        if not campaign:
+            known = service.store.campaigns(limit=50)
+            counts = service.store.verdict_counts([entry.id for entry in known])
+            console.print(display.campaigns_table([(entry, counts.get(entry.id, {})) for entry in known]))
+            return
+        chosen = find_campaign(service, campaign)
+        if trial is None:
+            print_campaign(chosen, service)
+        else:
+            print_page(trial_page(service.store.trial(chosen.id, trial)).renderables)
+
+
+def best(
+    campaign: CampaignId,
+    top: Annotated[int, typer.Option(min=1, help="How many settings.")] = 10,
+    as_json: JsonOption = False,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+) -> None:
+    """Print the best settings measured, with intervals, memory and the gain over the baseline."""
+    with open_service(home, db) as service:
+        chosen = find_campaign(service, campaign)
+        trials = service.store.trials(chosen.id)
+        if as_json:
+            print_json(best_document(chosen, trials, top))
+        else:
+            print_best(chosen, service, top)
+
+
+def _work_on(service: Service, campaign: Campaign) -> None:
+    """Drive a campaign with live progress, and print its result."""
+    try:
+        follow(service, campaign)
+    except KeyboardInterrupt:
+        console.print(
+            f"\nInterrupted. Running trials go on by themselves and are collected by `meshtune resume {campaign.id}`; "
+            f"`meshtune cancel {campaign.id}` ends them.",
+            soft_wrap=True,
+        )
+        raise typer.Exit(130) from None
+    ended = service.store.campaign(campaign.id)
+    console.print(f"{ended.id} is {ended.state}: {ended.reason}", soft_wrap=True)
+    if not print_best(ended, service, 10) and ended.state.final:
+        raise typer.Exit(1)
+
+
+def dry_run_lines(spec: CampaignSpec, space: Space, home: Path) -> Iterator[str]:
+    """The quote, and the first trial's files and job script, as paragraphs.
+
+    The first trial is the baseline's; without one it is taken to be the plan that the physics ranks first, which
+    another search may not choose.
+    """
+    quote = make_quote(spec, space, Basis())
+    yield from (part.plain for part in quote_page(quote) if isinstance(part, Text))
+    plan = spec.baseline or quote.best[0].plan
+    name = job_name(CAMPAIGN, 0, 1)
+    job = job_of(spec, plan, name, Home(home.absolute()).job(CAMPAIGN, name))
+    chosen = "the baseline" if spec.baseline else "predicted best"
+    yield f"\nfirst trial: {plan.key} ({chosen}), in {job.directory}"
+    script = FORMATS.get(spec.runner.kind)
+    files = script.render(Export(spec=spec, plan=plan, job=job)) if script else job.files
+    for file, text in files.items():
+        yield f"\n--- {file}\n{text.rstrip()}"
+    if script is None:
+        yield f"\nthe runner {spec.runner.kind} starts {job.processes} processes: {shlex.join(job.command)}"
+
+
+def follow(service: Service, campaign: Campaign) -> None:
+    """Drive a campaign until it rests: with live progress on a terminal, else with a line for each trial."""
+    driver = Driver(service)
+    if console.is_terminal:
+        _follow_live(driver, service, campaign.id)
+    else:
+        _follow_logged(driver, service, campaign)
+
+
+def print_best(campaign: Campaign, service: Service, top: int) -> bool:
+    """Print the table, what there is to say about it, and the recommendation; False when nothing was measured."""
+    if campaign.simulated:
+        console.print("simulated: nothing below was measured on any device", style="yellow")
+    trials = service.store.trials(campaign.id)
+    ranking = rank(campaign, trials)
+    if ranking:
+        console.print(display.best_table(campaign, ranking, top))
+        for note in display.best_notes(campaign, ranking, top):
+            console.print(note, soft_wrap=True)
+        if campaign.spec.pareto:
+            console.print(display.front_table(campaign, ranking))
+    failures = display.failure_counts(trials)
+    if failures:
+        console.print("failures: " + ", ".join(f"{count} {kind}" for kind, count in failures.items()))
+    console.print(display.recommendation_text(recommend(campaign, trials)), soft_wrap=True)
+    return bool(ranking)
+
+
+def print_campaign(campaign: Campaign, service: Service) -> None:
+    """Print one campaign, what it does now, and every trial."""
+    trials = service.store.trials(campaign.id)
+    console.print(display.header(campaign))
+    why = f" ({campaign.reason})" if campaign.reason not in ("", str(campaign.state)) else ""
+    console.print(f"{campaign.state}{why}, worked on for {seconds(campaign.elapsed_s)}")
+    if phase := phase_text(campaign, trials):
+        console.print(phase, soft_wrap=True)
+    if waits := service.waits(campaign.id):
+        console.print(f"waits: {waits}", soft_wrap=True)
+    if nodes := service.excluded_nodes(campaign):
+        console.print(f"shunned nodes: {', '.join(nodes)}", soft_wrap=True)
+    if campaign.lessons:
+        console.print(f"{lessons_text(campaign.lessons)}: {', '.join(map(str, campaign.lessons))}", soft_wrap=True)
+    console.print(display.trials_table(trials))
+
+
+def _follow_live(driver: Driver, service: Service, campaign_id: str) -> None:
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+
+        def watch() -> None:
+            campaign = service.current(campaign_id)
+            trials = service.store.trials(campaign_id)
+            trouble = driver.troubles.get(campaign_id, "")
+            shown = display.progress(campaign, trials, rank(campaign, trials), time.time(), trouble)
+            words = (phase_text(campaign, trials), lessons_text(campaign.lessons))
+            live.update(Group(shown, *(Text(line) for line in words if line)))
+
+        drive_one(driver, service, campaign_id, watch)
+
+
+def _follow_logged(driver: Driver, service: Service, campaign: Campaign) -> None:
+    begun, ended = False, False
+    told: set[int] = {trial.number for trial in service.store.trials(campaign.id) if trial.state.final}
+    learns_told, trouble_told = "", ""
+
+    def watch() -> None:
+        nonlocal begun, ended, learns_told, trouble_told
+        now, trials = service.store.campaign(campaign.id), service.store.trials(campaign.id)
+        if not begun:
+            console.print(display.header(campaign), soft_wrap=True)
+        begun = True
+        learns = lessons_text(now.lessons)
+        if learns != learns_told:
+            console.print(learns, soft_wrap=True)
+        learns_told = learns
+        for trial in trials:
+            if trial.state.final and trial.number not in told:
+                told.add(trial.number)
+                again = "again, " if trial.origin is Origin.CONFIRMATION else ""
+                console.print(f"{again}{display.trial_line(trial)}", soft_wrap=True)
+        if now.search_ended and not ended:
+            console.print(phase_text(now, trials), soft_wrap=True)
+        ended = bool(now.search_ended)
+        trouble = driver.troubles.get(campaign.id, "")
+        if trouble and trouble != trouble_told:
+            errors.print(f"waiting: {trouble}", style="yellow")
+        trouble_told = trouble
+
+    drive_one(driver, service, campaign.id, watch)

@@ -1,0 +1,181 @@
+"""The commands over what was measured: `export`, `analyze`, `recommend`, and `rerun` and `revalidate`, which measure
+plans once more by fresh jobs. They store nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meshtune.tuner.campaign.space import space_of
+from meshtune.tuner.campaign.units import number
+from meshtune.tuner.cli.common import (
+    DEFAULT_HOME,
+    CampaignId,
+    DatabaseOption,
+    HomeOption,
+    JsonOption,
+    Refused,
+    console,
+    errors,
+    find_campaign,
+    named_options,
+    open_service,
+    print_json,
+    print_page,
+)
+from meshtune.tuner.cli.render.analysis import analysis_page
+from meshtune.tuner.cli.render.recommendation import recommendation_page
+from meshtune.tuner.results.analysis.analysis import analyse
+from meshtune.tuner.results.export import FORMATS, NothingToExport, choose, export_of, write_export
+from meshtune.tuner.results.known_best import (
+    MOST_CAMPAIGNS,
+    NothingKnown,
+    Question,
+    Records,
+    best_measured,
+    environment_text,
+    software_versions,
+)
+from meshtune.tuner.results.known_best_projection import best_projected
+from meshtune.tuner.results.revalidation import Again, judge, to_measure
+from meshtune.tuner.service.remeasure import remeasure
+
+
+def export(
+    campaign: CampaignId,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the files.")],
+    trial: Annotated[str, typer.Option(help="`recommended`, `best`, `worst` or a trial's number.")] = "recommended",
+    format: Annotated[str, typer.Option(help=f"{', '.join(FORMATS)}; default: json and job.")] = "",
+    option: Annotated[
+        list[str] | None, typer.Option(help="name=value for the format's scheduler or program, such as queue=gpu.")
+    ] = None,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+) -> None:
+    """Write a setting as setting.json and as the job file that measures it again, or in another program's words."""
+    with open_service(home, db) as service:
+        chosen = find_campaign(service, campaign)
+        entry = choose(chosen, service.store.trials(chosen.id), trial)
+        setting = export_of(chosen, entry, output, named_options(option or []))
+        for path in write_export(setting, output, format):
+            console.print(f"wrote {path}", soft_wrap=True)
+
+
+def analyze(
+    campaign: CampaignId, as_json: JsonOption = False, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = ""
+) -> None:
+    """Say what the trials teach: the knobs that matter, failures, what was expected, why the best plans win."""
+    with open_service(home, db) as service:
+        chosen = find_campaign(service, campaign)
+        trials = service.store.trials(chosen.id)
+    found = analyse(chosen, space_of(chosen.spec), trials)
+    if as_json:
+        print_json(found.document())
+        return
+    print_page(analysis_page(found))
+
+
+def recommend(
+    model: Annotated[str, typer.Option(help="The model's name, as campaigns or presets have it.")],
+    cluster: Annotated[str, typer.Option(help="The cluster's name, as campaigns or presets have it.")],
+    nodes: Annotated[int, typer.Option(min=1, help="How many nodes the job gets.")],
+    global_batch_size: Annotated[int | None, typer.Option(min=1, help="Default: as it was measured.")] = None,
+    workload: Annotated[str, typer.Option(help="The training code; default: the newest campaign's.")] = "",
+    software: Annotated[str, typer.Option(help="What the job runs on, such as torch=2.13,cuda=13.0.")] = "",
+    simulated: Annotated[bool, typer.Option("--simulated", help="Of simulated campaigns alone.")] = False,
+    as_json: JsonOption = False,
+    as_env: Annotated[bool, typer.Option("--env", help="Print MESHTUNE_... lines for a shell.")] = False,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+) -> None:
+    """Print the best known plan for a model on some nodes of a cluster: measured, or projected and said to be."""
+    question = Question(
+        model=model,
+        cluster=cluster,
+        nodes=nodes,
+        global_batch_size=global_batch_size,
+        workload=workload or None,
+        software=software_versions(software),
+        simulated=simulated,
+    )
+    with open_service(home, db) as service:
+        records = Records(service.store.readable_campaigns(limit=MOST_CAMPAIGNS), service.store.trials)
+        try:
+            found = best_measured(question, records) or best_projected(question, records)
+        except NothingKnown as nothing:
+            raise Refused(str(nothing)) from None
+    if as_json:
+        print_json(found.document())
+    elif as_env:
+        sys.stdout.write(environment_text(found))
+    else:
+        print_page(recommendation_page(found))
+
+
+def rerun(
+    campaign: CampaignId,
+    trials: Annotated[
+        list[str] | None, typer.Argument(help="`best`, `worst`, `recommended` or numbers; default: best worst.")
+    ] = None,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+) -> None:
+    """Measure settings once more, by fresh jobs, and say whether their order holds. Stores nothing."""
+    with open_service(home, db) as service:
+        chosen = find_campaign(service, campaign)
+        recorded = service.store.trials(chosen.id)
+        named = {entry.rank: entry for name in trials or ["best", "worst"] if (entry := choose(chosen, recorded, name))}
+        entries = list(named.values())
+        again: list[tuple[float, float]] = []
+        for trial, outcome in remeasure(service, chosen, [entry.trial for entry in entries]):
+            before = trial.measurement
+            if before is None or outcome.measurement is None:
+                errors.print(f"trial {trial.number}: {outcome.verdict}: {outcome.reason}", style="red")
+                raise typer.Exit(1)
+            again.append((before.tokens_per_s_per_device, outcome.measurement.tokens_per_s_per_device))
+            console.print(
+                f"trial {trial.number}: {trial.plan.key}: recorded {number(again[-1][0])}, "
+                f"now {number(again[-1][1])} tokens/s/device"
+            )
+        holds = [now for _, now in sorted(again, reverse=True)] == sorted((now for _, now in again), reverse=True)
+        console.print("the order holds" if holds else "the order does not hold", style="green" if holds else "red")
+        raise typer.Exit(0 if holds else 1)
+
+
+def revalidate(
+    campaign: CampaignId,
+    as_json: JsonOption = False,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+) -> None:
+    """Measure the optimum and the best other plan once more, and say whether the optimum still stands. Stores nothing.
+
+    Exit code 0: it stands; 1: it is slower, fails, or another plan is better now.
+    """
+    with open_service(home, db) as service:
+        chosen = find_campaign(service, campaign)
+        trials = service.store.trials(chosen.id)
+        entries = to_measure(chosen, trials)
+        if not entries:
+            raise NothingToExport(f"campaign {chosen.id} has no plan to measure again")
+        outcomes = [outcome for _, outcome in remeasure(service, chosen, [entry.trial for entry in entries])]
+    found = judge(chosen, trials, entries, outcomes)
+    if as_json:
+        print_json(found.document())
+    else:
+        for name, one in (("optimum", found.optimum), ("runner-up", found.rival)):
+            if one is not None:
+                console.print(f"{name}, trial {one.trial}: {_line(one)}", soft_wrap=True)
+        changes = found.optimum.software.items()
+        versions = ", ".join(f"{name} {before} -> {now}" for name, (before, now) in changes)
+        console.print(f"software: {versions or 'as recorded'}", soft_wrap=True)
+        console.print(str(found), style="green" if found.stands else "red", soft_wrap=True)
+    raise typer.Exit(0 if found.stands else 1)
+
+
+def _line(one: Again) -> str:
+    now = f"{one.outcome.verdict}: {one.outcome.reason}" if one.now is None else number(one.now)
+    return f"{one.plan_key}: recorded {number(one.before)}, now {now} tokens/s/device"

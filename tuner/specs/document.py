@@ -1,0 +1,154 @@
+"""Documents that a spec is read from: YAML text parsed, merge patches applied, and values refused that cannot be stored
+and read again, everywhere, exactly.
+
+YAML makes dates, sets, NaN and cycles of its own; JSON bodies may hold numbers and characters that databases refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+import yaml
+
+from meshtune.search_spaces.checks import Problem
+
+# RFC 8259, section 6: up to here every reader of JSON keeps a whole number exactly.
+MAX_INTEGER = 2**53
+# Far beyond any spec; YAML's aliases can make a short text endless.
+MAX_DEPTH = 20
+MAX_VALUES = 10_000
+# Mappings that one `<<` of a YAML text takes.
+MAX_MERGED = 10
+
+
+class InvalidSpec(ValueError):
+    """A campaign spec with mistakes; nothing was done. `problems` has all of them, each with its path."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, problems)))
+
+
+def parse_options(words: Sequence[str]) -> dict[str, Any]:
+    """Options from `name=value`, each value as a spec's YAML would have it. Raises InvalidSpec."""
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise InvalidSpec([Problem(f"--option {word}", "must be name=value")])
+        try:
+            found[name] = parse_yaml(value)
+        except InvalidSpec as error:
+            raise InvalidSpec([Problem(f"--option {word}", str(error))]) from None
+    return found
+
+
+def parse_yaml(text: str) -> object:
+    """The document in a YAML text. Raises InvalidSpec with line and column; a key given twice is a mistake."""
+    try:
+        return yaml.load(text, Loader=_OneKeyOnce)  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise InvalidSpec([Problem(where, error.problem or "is not YAML")]) from None
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        # The others are what SafeLoader's constructors let through: 2024-99-99, `!!bool x`, 3000 open brackets.
+        message = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InvalidSpec([Problem("", f"is not YAML: {message}")]) from None
+
+
+def changed_document(document: object, changes: object) -> object:
+    """`document` with the changes of an RFC 7396 merge patch. Raises InvalidSpec for too deep or too many ones."""
+    find_unstorable(changes)
+    return _patched(document, changes)
+
+
+def _patched(document: object, changes: object) -> object:
+    if not isinstance(changes, Mapping):
+        return changes
+    merged = dict(document) if isinstance(document, Mapping) else {}
+    for key, value in changes.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = _patched(merged.get(key), value)
+    return merged
+
+
+def find_unstorable(document: object) -> list[Problem]:
+    """Every value that JSON or a database cannot keep exactly, with its path. Raises InvalidSpec for a document that is
+    too deep or too large."""
+    found: list[Problem] = []
+    for count, (path, value, depth) in enumerate(_walk("", document, 0), start=1):
+        wrong = _unstorable(value)
+        if wrong:
+            found.append(Problem(path, wrong))
+        if depth > MAX_DEPTH:
+            raise InvalidSpec([Problem(path, f"is nested deeper than {MAX_DEPTH} levels")])
+        if count > MAX_VALUES:
+            raise InvalidSpec([Problem(path, f"is one too many: a spec holds at most {MAX_VALUES} values")])
+    return found
+
+
+def _walk(path: str, value: object, depth: int) -> Iterator[tuple[str, object, int]]:
+    yield path, value, depth
+    inside: list[tuple[object, object]] = []
+    if isinstance(value, Mapping):
+        inside = list(value.items())
+    elif isinstance(value, list):
+        inside = list(enumerate(value))
+    for key, inner in inside:
+        yield from _walk(f"{path}.{key}" if path else str(key), inner, depth + 1)
+
+
+def _unstorable(value: object) -> str:
+    """Why one value cannot be kept, without looking into it; empty where it can."""
+    if isinstance(value, Mapping):
+        odd = [key for key in value if not isinstance(key, str) or _unstorable(key)]
+        return f"a key must be plain text, not {odd[0]!r}" if odd else ""
+    if isinstance(value, str):
+        odd_letter = any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in value)
+        return f"holds characters that cannot be stored: {value[:60]!r}" if odd_letter else ""
+    if isinstance(value, int):
+        exact = abs(value) <= MAX_INTEGER
+        return "" if exact else f"must be at most 2^53, not a number of {value.bit_length()} bits"
+    if isinstance(value, float):
+        return "" if isfinite(value) else f"must be a finite number, not {value}"
+    if value is None or isinstance(value, list):
+        return ""
+    return f"must be text, a number, true or false, a list or a mapping, not the {type(value).__name__} {value}"
+
+
+class _OneKeyOnce(yaml.SafeLoader):
+    """YAML in which a key stands once in its mapping, and merges (`<<`), which copy what they name, make a document no
+    larger than one may be."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._merged = 0
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        sources = [value for key, value in node.value if key.tag == "tag:yaml.org,2002:merge"]
+        if any(len(source.value) > MAX_MERGED for source in sources if isinstance(source, yaml.SequenceNode)):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"merges more than {MAX_MERGED} mappings", node.start_mark
+            )
+        super().flatten_mapping(node)
+        self._merged += len(node.value) if sources else 0
+        if self._merged > MAX_VALUES:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"merges make more than {MAX_VALUES} values", node.start_mark
+            )
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                )
+            seen |= {key} if isinstance(key, str) else set()
+        return super().construct_mapping(node, deep)
