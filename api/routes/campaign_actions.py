@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from meshtune.api.dependencies import ONE_SPACE, CampaignId, ServiceHandle, SpecDocument
 from meshtune.api.openapi import CHANGES_BODY, SPEC_BODY, problems
-from meshtune.api.requests.access import (
+from meshtune.api.requests.authorization import (
     CallerHandle,
     HarmlessSpec,
     administers,

@@ -12,7 +12,7 @@ from meshtune.api.analysis_process import AnalysesHandle
 from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, CampaignCache, respond
 from meshtune.api.dependencies import ONE_SPACE, CampaignId, DriverHandle, ServiceHandle
 from meshtune.api.openapi import SPEC_BODY, problems
-from meshtune.api.requests.access import HarmlessSpec, reads
+from meshtune.api.requests.authorization import HarmlessSpec, reads
 from meshtune.api.schemas.campaigns import CampaignView, EventView, SpaceView, campaign_view, event_view, space_view
 from meshtune.api.schemas.summary import SummaryView, summary_view, trial_counts
 from meshtune.tuner.campaign.campaign import Campaign

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from meshtune.api.dependencies import ID_PATTERN, ONE_SPACE, ServiceHandle
 from meshtune.api.openapi import problems
-from meshtune.api.requests.access import reads
+from meshtune.api.requests.authorization import reads
 from meshtune.tuner.results.comparison import Comparison, compare
 
 router = APIRouter(prefix="/v1", responses=problems(404, 422, 503), tags=["recommendations"], dependencies=[reads])

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from meshtune.api.dependencies import ONE_SPACE, CampaignId, ServiceHandle, SpecDocument
 from meshtune.api.errors import InvalidQuery, Unanswerable
 from meshtune.api.openapi import WHY_BODY, plan_parameters, problems
-from meshtune.api.requests.access import CallerHandle, reads, require_harmless
+from meshtune.api.requests.authorization import CallerHandle, reads, require_harmless
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan

@@ -10,7 +10,7 @@ from fastapi.responses import PlainTextResponse, Response
 
 from meshtune.api.dependencies import MAX_NUMBER, ONE_SPACE, ServiceHandle
 from meshtune.api.openapi import problems
-from meshtune.api.requests.access import reads
+from meshtune.api.requests.authorization import reads
 from meshtune.tuner.results.known_best import (
     MAX_CAMPAIGNS,
     BestKnown,

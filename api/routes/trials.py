@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, respond
 from meshtune.api.dependencies import MAX_PER_PAGE, CampaignId, ServiceHandle, TrialNumber
 from meshtune.api.openapi import problems
-from meshtune.api.requests.access import reads
+from meshtune.api.requests.authorization import reads
 from meshtune.api.requests.page_queries import TrialQuery
 from meshtune.api.schemas.campaigns import BestView, ParetoView, best_view, pareto_view
 from meshtune.api.schemas.trial_brief import TrialBriefPage, TrialsAnswer, trial_briefs
