@@ -23,16 +23,17 @@ INDEX_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class LayerBytes:
-    """Bytes of one layer and micro-batch.
+    """Bytes of one layer and micro-batch."""
 
-    kept: until its backward pass, averaged over the layers of a recompute interval. again: what a recomputed layer computes again. gradients: what the backward pass of a layer holds beside it.
-    products: results of its matrix products. between: one hidden state between the layers, as it lies on a rank.
-    """
-
+    # Until its backward pass, averaged over the layers of a recompute interval.
     kept: FloatColumn
+    # Computed again by a recomputed layer.
     again: FloatColumn
+    # Held by the backward pass of a layer beside the activations.
     gradients: FloatColumn
+    # Results of the layer's matrix products.
     products: FloatColumn
+    # One hidden state between the layers, as it lies on a rank.
     between: FloatColumn
 
 
