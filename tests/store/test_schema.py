@@ -12,7 +12,7 @@ NEXT_VERSION = """
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision, branch_labels, depends_on = "0002", "0001", None, None
+revision, down_revision, branch_labels, depends_on = "0101", "0100", None, None
 
 
 def upgrade():
