@@ -22,12 +22,11 @@ from starlette.concurrency import run_in_threadpool
 from meshtune.api.campaign_cache import Answer, CampaignCache, answer_of
 from meshtune.api.dependencies import ONE_SPACE
 from meshtune.api.errors import WorkerEnded
-from meshtune.api.schemas.analysis import AnalysisView, analysis_view
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.space import space_of
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.results.analysis.analysis import analyse
-from meshtune.tuner.results.analysis.knob_importance import FEWEST_PLANS
+from meshtune.tuner.results.analysis.analysis import Analysis, analyse
+from meshtune.tuner.results.analysis.knob_importance import MIN_PLANS
 from meshtune.tuner.store import Store
 
 P = ParamSpec("P")
@@ -36,7 +35,7 @@ T = TypeVar("T")
 NICENESS = 5
 # The events that change what trials teach: a job that is sent or begins to run teaches nothing yet.
 TEACHING = ("campaign.created", "trial.planned", "trial.done")
-_VIEW: TypeAdapter[AnalysisView] = TypeAdapter(AnalysisView)
+_ANALYSIS: TypeAdapter[Analysis] = TypeAdapter(Analysis)
 
 
 class AnalysisProcess:
@@ -103,7 +102,7 @@ class Analyses:
     def _compute(self, campaign_id: str) -> Answer:
         campaign, trials = self._store.campaign(campaign_id), self._store.trials(campaign_id)
         # No forest grows from so few: computed sooner than sent.
-        if len(trials) < FEWEST_PLANS:
+        if len(trials) < MIN_PLANS:
             return answer_of(analysis_json(campaign, trials))
         return answer_of(self.process.run(analysis_json, campaign, trials))
 
@@ -111,7 +110,7 @@ class Analyses:
 def analysis_json(campaign: Campaign, trials: Sequence[Trial]) -> bytes:
     with ONE_SPACE:
         space = space_of(campaign.spec)
-    return _VIEW.dump_json(analysis_view(analyse(campaign, space, trials)))
+    return _ANALYSIS.dump_json(analyse(campaign, space, trials))
 
 
 async def analyses_of(request: Request) -> Analyses:

@@ -21,7 +21,7 @@ from meshtune.api.campaign_cache import CampaignCache
 from meshtune.api.middleware.gate import Gate
 from meshtune.api.middleware.idempotency import Idempotency
 from meshtune.api.middleware.request_log import RequestLog
-from meshtune.api.requests.access import reads
+from meshtune.api.requests.authorization import reads
 from meshtune.api.routes import (
     access,
     campaign_actions,

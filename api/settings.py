@@ -54,10 +54,11 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
         text = environment.get(variable, "").strip()
         if not text:
             continue
+        read, words = _READERS[str(field.type)]
         try:
-            found[field.name] = _READERS[str(field.type)](text)
+            found[field.name] = read(text)
         except ValueError:
-            problems.append(Problem(variable, f"must be {_WORDS[str(field.type)]}, not {text!r}"))
+            problems.append(Problem(variable, f"must be {words}, not {text!r}"))
     if problems:
         raise InvalidValue(problems)
     return Settings(**found)
@@ -74,5 +75,10 @@ def _flag(text: str) -> bool:
     return text.lower() in _YES
 
 
-_READERS: Mapping[str, Callable[[str], Any]] = {"bool": _flag, "str": str, "int": int, "float": float}
-_WORDS = {"bool": "1 or 0", "str": "text", "int": "an integer", "float": "a number"}
+# How each type is read, and its words for people.
+_READERS: Mapping[str, tuple[Callable[[str], Any], str]] = {
+    "bool": (_flag, "1 or 0"),
+    "str": (str, "text"),
+    "int": (int, "an integer"),
+    "float": (float, "a number"),
+}

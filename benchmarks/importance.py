@@ -26,7 +26,7 @@ from rich.table import Table
 from meshtune.search_spaces.physics.calibration import UNCALIBRATED
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.prediction.predict import foresee, training_of
-from meshtune.tuner.results.analysis.importance import study_of
+from meshtune.tuner.results.analysis.knob_importance import study_of
 from meshtune.tuner.specs.document import parse_yaml
 from meshtune.tuner.specs.read import read_spec
 

@@ -14,7 +14,7 @@ from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 
-from meshtune.tuner.results.run_variance import T_QUANTILES
+from meshtune.tuner.results.ranking import T_QUANTILES
 
 PLANS = 20
 NOISE = 0.02

@@ -37,7 +37,7 @@ _PAUSES_S = (0.0, 1.0, 3.0)
 _ANSWER_S = 5.0
 # No proxies, and a PUT follows no redirect: the token goes to the service that was named, and nowhere else.
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-MOST_LOSSES = 4
+MAX_LOSSES = 4
 # What each cause of a failure is called in the result file.
 VERDICTS = {
     "oom": "oom",
@@ -69,7 +69,7 @@ class Reporter:
 
     def done(self, **more: Any) -> None:
         """Report what was timed. more: as for `report`."""
-        report(self.step_times_s, first_losses=self.losses[:MOST_LOSSES], **more)
+        report(self.step_times_s, first_losses=self.losses[:MAX_LOSSES], **more)
 
 
 def report(step_times_s: Sequence[float], **more: Any) -> None:

@@ -85,7 +85,7 @@ class Counts:
 
     combinations: int
     legal: int
-    broken: Mapping[str, int]
+    rejected: Mapping[str, int]
 
 
 class Space(Sequence[Plan]):

@@ -10,7 +10,7 @@ from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
 from meshtune.api.middleware.rates import TokenBuckets
-from meshtune.api.requests.access import Caller
+from meshtune.api.requests.authorization import Caller
 from meshtune.tuner.access.audit import AuditRecord
 from meshtune.tuner.service.logging import mask
 from meshtune.tuner.store import StoreError

@@ -25,7 +25,7 @@ from meshtune.api import errors
 from meshtune.api.errors import Refused, TooManyRequests, Unauthenticated
 from meshtune.api.middleware.audit import Audit
 from meshtune.api.middleware.rates import TokenBuckets
-from meshtune.api.requests.access import LOOPBACK, Caller
+from meshtune.api.requests.authorization import LOOPBACK, Caller
 from meshtune.api.settings import Settings
 from meshtune.tuner.access.tokens import PREFIX, Token, digest
 from meshtune.tuner.store import StoreError

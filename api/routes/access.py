@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 
 from meshtune.api.dependencies import ServiceHandle
 from meshtune.api.openapi import problems
-from meshtune.api.requests.access import CallerHandle, administers, reads
+from meshtune.api.requests.authorization import CallerHandle, administers, reads
 from meshtune.api.schemas.trials import rfc3339
 from meshtune.tuner.access.tokens import Quotas, Scope, Used
 

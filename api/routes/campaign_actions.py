@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from meshtune.api.dependencies import ONE_SPACE, CampaignId, ServiceHandle, SpecDocument
 from meshtune.api.openapi import CHANGES_BODY, SPEC_BODY, problems
-from meshtune.api.requests.access import (
+from meshtune.api.requests.authorization import (
     CallerHandle,
     HarmlessSpec,
     administers,
@@ -19,10 +19,9 @@ from meshtune.api.requests.access import (
 )
 from meshtune.api.routes.common import ShowCampaign
 from meshtune.api.schemas.campaigns import CampaignView, spec_document
-from meshtune.api.schemas.quote import QuoteView, quote_view
 from meshtune.runners.documents import plain
 from meshtune.tuner.prediction.predict import Basis
-from meshtune.tuner.prediction.quote import make_quote
+from meshtune.tuner.prediction.quote import Quote, make_quote
 from meshtune.tuner.specs.document import changed_document
 from meshtune.tuner.specs.read import read_spec
 
@@ -39,7 +38,7 @@ CREATED: dict[int | str, dict[str, Any]] = {
     dependencies=[launches_unless_dry],
     openapi_extra=SPEC_BODY,
     responses={
-        200: {"model": QuoteView, "description": "The quote of a dry run"},
+        200: {"model": Quote, "description": "The quote of a dry run"},
         **CREATED,
         **problems(409, 413, 415),
     },
@@ -58,7 +57,7 @@ def create_campaign(
     """
     if dry_run:
         with ONE_SPACE:
-            quote = quote_view(make_quote(*read_spec(document, service.home), Basis()))
+            quote = make_quote(*read_spec(document, service.home), Basis())
         return JSONResponse(plain(quote))
     with ONE_SPACE:
         campaign = service.create(document, caller.name)

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, CampaignCache, answer_of, respond
 from meshtune.api.dependencies import CampaignId, DriverHandle, ServiceHandle
 from meshtune.api.openapi import problems
-from meshtune.api.requests.access import reads
+from meshtune.api.requests.authorization import reads
 from meshtune.api.requests.page_queries import CampaignQuery
 from meshtune.api.routes.common import show_campaign
 from meshtune.api.schemas.campaigns import CampaignPage, CampaignView

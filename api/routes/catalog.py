@@ -14,7 +14,7 @@ from fastapi import APIRouter, Path
 
 from meshtune.api.dependencies import DriverHandle, ServiceHandle
 from meshtune.api.openapi import problems
-from meshtune.api.requests.access import reads
+from meshtune.api.requests.authorization import reads
 from meshtune.api.schemas.trials import rfc3339
 from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause

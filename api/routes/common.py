@@ -12,15 +12,14 @@ from meshtune.api.analysis_process import AnalysesHandle
 from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, CampaignCache, respond
 from meshtune.api.dependencies import ONE_SPACE, CampaignId, DriverHandle, ServiceHandle
 from meshtune.api.openapi import SPEC_BODY, problems
-from meshtune.api.requests.access import HarmlessSpec, reads
-from meshtune.api.schemas.analysis import AnalysisView
+from meshtune.api.requests.authorization import HarmlessSpec, reads
 from meshtune.api.schemas.campaigns import CampaignView, EventView, SpaceView, campaign_view, event_view, space_view
-from meshtune.api.schemas.quote import QuoteView, quote_view
 from meshtune.api.schemas.summary import SummaryView, summary_view, trial_counts
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.space import space_of
 from meshtune.tuner.prediction.predict import Basis
-from meshtune.tuner.prediction.quote import make_quote
+from meshtune.tuner.prediction.quote import Quote, make_quote
+from meshtune.tuner.results.analysis.analysis import Analysis
 from meshtune.tuner.service.loop import Driver
 from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store import Store
@@ -30,7 +29,7 @@ router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(422, 5
 
 @router.get(
     "/campaigns/{campaign_id}/analysis",
-    response_model=AnalysisView,
+    response_model=Analysis,
     responses=problems(404) | NOT_MODIFIED,
     tags=["trials"],
 )
@@ -55,10 +54,10 @@ def count_space(document: HarmlessSpec, service: ServiceHandle) -> SpaceView:
 
 
 @router.post("/estimates", openapi_extra=SPEC_BODY, responses=problems(413, 415), tags=["spaces"])
-def estimate_campaign(document: HarmlessSpec, service: ServiceHandle) -> QuoteView:
+def estimate_campaign(document: HarmlessSpec, service: ServiceHandle) -> Quote:
     """What a campaign of this spec will meet and cost, predicted without any measurement; nothing is started."""
     with ONE_SPACE:
-        return quote_view(make_quote(*read_spec(document, None), Basis()))
+        return make_quote(*read_spec(document, None), Basis())
 
 
 @router.get("/campaigns/{campaign_id}/events", responses=problems(404), tags=["campaigns"])

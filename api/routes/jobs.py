@@ -11,12 +11,10 @@ from fastapi import APIRouter, Path, Query
 from meshtune.api.dependencies import CampaignId, ServiceHandle, TrialNumber
 from meshtune.api.errors import InvalidQuery, Unanswerable
 from meshtune.api.openapi import problems
-from meshtune.api.requests.access import reads
+from meshtune.api.requests.authorization import reads
 from meshtune.search_spaces.checks import InvalidValue, Problem
-from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.space import workload_of
 from meshtune.tuner.results.export import FORMATS, Export, choose, export_files, export_of
-from meshtune.tuner.results.ranking import Ranked
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import InvalidSpec, parse_options
 
@@ -107,24 +105,15 @@ def _export(service: Service, campaign_id: str, selector: str, format: str, opti
     campaign = service.store.campaign(campaign_id)
     options = _options(option or [])
     entry = choose(campaign, service.store.trials(campaign_id), selector)
+    directory = service.home.export(entry.trial.last.job_name).resolve()
     try:
-        return _exported(service, campaign, entry, format, options)
+        export = export_of(campaign, entry, directory, options)
+        files = export_files(export, format)
+        command = FORMATS[format].command
+        line = command(export, files) if command else None
     except InvalidValue as error:
         raise InvalidQuery([problem.under("option") for problem in error.problems]) from None
-
-
-def _exported(service: Service, campaign: Campaign, entry: Ranked, format: str, options: dict[str, Any]) -> ExportView:
-    directory = service.home.export(entry.trial.last.job_name).resolve()
-    export = export_of(campaign, entry, directory, options)
-    files = export_files(export, format)
-    command = FORMATS[format].command
-    return ExportView(
-        format=format,
-        trial=entry.trial.number,
-        directory=str(directory),
-        files=files,
-        command=command(export, files) if command else None,
-    )
+    return ExportView(format=format, trial=entry.trial.number, directory=str(directory), files=files, command=line)
 
 
 def _options(words: list[str]) -> dict[str, Any]:

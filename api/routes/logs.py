@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from meshtune.api.dependencies import CampaignId, ServiceHandle, TrialNumber
 from meshtune.api.errors import RangeNotSatisfiable
 from meshtune.api.openapi import problems
-from meshtune.api.requests.access import reads
+from meshtune.api.requests.authorization import reads
 from meshtune.api.schemas.trials import rfc3339
 from meshtune.tuner.service.job_logs import OpenLog, list_logs, open_log
 from meshtune.tuner.service.service import Service

@@ -10,8 +10,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from meshtune.api.dependencies import ONE_SPACE, CampaignId, ServiceHandle, SpecDocument
 from meshtune.api.errors import InvalidQuery, Unanswerable
 from meshtune.api.openapi import WHY_BODY, plan_parameters, problems
-from meshtune.api.requests.access import CallerHandle, reads, require_harmless
-from meshtune.api.schemas.plans import ProjectionView, WhyView, projection_view, why_view
+from meshtune.api.requests.authorization import CallerHandle, reads, require_harmless
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
@@ -20,15 +19,15 @@ from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.space import space_of
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.prediction.explain_plan import explain
+from meshtune.tuner.prediction.explain_plan import Explanation, explain
 from meshtune.tuner.prediction.predict import Basis, learn
-from meshtune.tuner.prediction.scaling import make_projection, node_counts
+from meshtune.tuner.prediction.scaling import Projection, make_projection, node_counts
 from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.specs.read import read_spec
 
 router = APIRouter(prefix="/v1", responses=problems(422, 503), tags=["spaces"], dependencies=[reads])
 # Each is enumerated.
-MOST_NODE_COUNTS = 16
+MAX_NODE_COUNTS = 16
 
 
 def plan_fields(request: Request) -> dict[str, Any]:
@@ -54,7 +53,7 @@ PlanFields = Annotated[dict[str, Any], Depends(plan_fields)]
     openapi_extra={"parameters": plan_parameters()},
     responses=problems(404),
 )
-def explain_plan(campaign_id: CampaignId, service: ServiceHandle, given: PlanFields) -> WhyView:
+def explain_plan(campaign_id: CampaignId, service: ServiceHandle, given: PlanFields) -> Explanation:
     """Why a plan was not chosen: the rules it breaks, the memory it needs, and where it would lose its time. Of what
     is left out of the plan, dp and grad_accum_steps follow; the rest is as by default."""
     campaign = service.store.campaign(campaign_id)
@@ -62,12 +61,12 @@ def explain_plan(campaign_id: CampaignId, service: ServiceHandle, given: PlanFie
     with ONE_SPACE:
         space = space_of(campaign.spec)
         plan = space.complete(**given)
-        found = explain(campaign.spec, space, plan, _basis(campaign, trials))
-    return why_view(found, next((trial.number for trial in trials if trial.plan == plan), None))
+        trial = next((trial.number for trial in trials if trial.plan == plan), None)
+        return explain(campaign.spec, space, plan, _basis(campaign, trials), trial)
 
 
 @router.post("/spaces/why", openapi_extra=WHY_BODY, responses=problems(413, 415))
-def explain_plan_of_spec(document: SpecDocument, caller: CallerHandle) -> WhyView:
+def explain_plan_of_spec(document: SpecDocument, caller: CallerHandle) -> Explanation:
     """Why a plan is not legal for a spec, or not its best, without starting anything. The body has both."""
     if not isinstance(document, Mapping) or set(document) != {"spec", "plan"}:
         raise InvalidSpec([Problem("", "must be an object with the keys spec and plan")])
@@ -78,7 +77,7 @@ def explain_plan_of_spec(document: SpecDocument, caller: CallerHandle) -> WhyVie
             plan = space.complete(**_fields(document["plan"]))
         except InvalidValue as error:
             raise InvalidSpec([problem.under("plan") for problem in error.problems]) from None
-        return why_view(explain(spec, space, plan, Basis()), None)
+        return explain(spec, space, plan, Basis())
 
 
 @router.get("/campaigns/{campaign_id}/projection", responses=problems(404, 409))
@@ -87,9 +86,9 @@ def project_campaign(
     service: ServiceHandle,
     nodes: Annotated[
         list[Annotated[int, Query(ge=1, le=1_000_000)]] | None,
-        Query(description="Node counts; default: the spec's, doubled 5 times.", max_length=MOST_NODE_COUNTS),
+        Query(description="Node counts; default: the spec's, doubled 5 times.", max_length=MAX_NODE_COUNTS),
     ] = None,
-) -> ProjectionView:
+) -> Projection:
     """The best plan, its speed and its efficiency at other node counts, from what the campaign measured, and where
     scaling ends."""
     campaign = service.store.campaign(campaign_id)
@@ -98,7 +97,7 @@ def project_campaign(
     try:
         with ONE_SPACE:
             basis = learn(campaign.label, campaign.spec, trials)
-            return projection_view(make_projection(campaign.spec, basis, counts, trials=trials))
+            return make_projection(campaign.spec, basis, counts, trials=trials)
     except InvalidValue as error:  # facts of the cluster are missing, or it cannot have so many nodes
         raise Unanswerable(str(error)) from None
 

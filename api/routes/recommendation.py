@@ -10,12 +10,12 @@ from fastapi.responses import PlainTextResponse, Response
 
 from meshtune.api.dependencies import MAX_NUMBER, ONE_SPACE, ServiceHandle
 from meshtune.api.openapi import problems
-from meshtune.api.requests.access import reads
-from meshtune.api.schemas.recommendation import BestKnownView, best_known_view
+from meshtune.api.requests.authorization import reads
 from meshtune.tuner.results.known_best import (
-    MOST_CAMPAIGNS,
+    MAX_CAMPAIGNS,
+    BestKnown,
+    CampaignRecords,
     Question,
-    Records,
     best_measured,
     environment_text,
     software_versions,
@@ -42,7 +42,7 @@ TEXT: dict[int | str, dict[str, Any]] = {
 
 @router.get(
     "/recommendations",
-    response_model=BestKnownView,
+    response_model=BestKnown,
     responses={**TEXT, **problems(404)},
     tags=["recommendations"],
 )
@@ -66,7 +66,7 @@ def get_recommendation(
         bool, Query(description="Of simulated campaigns alone, which else count for nothing.")
     ] = False,
     format: Format = Format.JSON,
-) -> BestKnownView | Response:
+) -> BestKnown | Response:
     """The best known plan: measured for just this, or projected by the physics from what was measured nearby, and then
     marked as not measured. 404 where nothing near was measured, or a name is unknown."""
     question = Question(
@@ -78,9 +78,9 @@ def get_recommendation(
         software=software_versions(software),
         simulated=simulated,
     )
-    records = Records(service.store.readable_campaigns(limit=MOST_CAMPAIGNS), service.store.trials)
+    records = CampaignRecords(service.store.readable_campaigns(limit=MAX_CAMPAIGNS), service.store.trials)
     found = best_measured(question, records)
     if found is None:
         with ONE_SPACE:
             found = best_projected(question, records)
-    return PlainTextResponse(environment_text(found)) if format is Format.ENV else best_known_view(found)
+    return PlainTextResponse(environment_text(found)) if format is Format.ENV else found

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from meshtune.api.dependencies import ID_PATTERN, ServiceHandle
 from meshtune.api.errors import RETRY_AFTER
 from meshtune.api.openapi import problems
-from meshtune.api.requests.access import Caller, CallerHandle, reads
+from meshtune.api.requests.authorization import Caller, CallerHandle, reads
 from meshtune.api.stream_hub import MAX_PER_TOKEN, MAX_READ, MAX_STREAMS, StreamHub, Subscriber, frame_of
 from meshtune.tuner.campaign.campaign import Event
 from meshtune.tuner.store import Store, StoreError

@@ -10,14 +10,13 @@ from pydantic import TypeAdapter
 from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, respond
 from meshtune.api.dependencies import MAX_PER_PAGE, CampaignId, ServiceHandle, TrialNumber
 from meshtune.api.openapi import problems
-from meshtune.api.requests.access import reads
+from meshtune.api.requests.authorization import reads
 from meshtune.api.requests.page_queries import TrialQuery
 from meshtune.api.schemas.campaigns import BestView, ParetoView, best_view, pareto_view
 from meshtune.api.schemas.trial_brief import TrialBriefPage, TrialsAnswer, trial_briefs
 from meshtune.api.schemas.trials import TrialPage, TrialView, trial_view
-from meshtune.tuner.results.pareto import front_of
 from meshtune.tuner.results.ranking import rank
-from meshtune.tuner.results.recommendation import recommend_among
+from meshtune.tuner.results.recommendation import front_of, recommend_among
 from meshtune.tuner.store import Store
 
 router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(404, 422, 503), tags=["trials"])

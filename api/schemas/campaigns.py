@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from meshtune.api.schemas.summary import ObjectiveView, SummaryView, objective_view
-from meshtune.api.schemas.trials import rfc3339
+from meshtune.api.schemas.trials import rfc3339, view_of
 from meshtune.runners.documents import plain
 from meshtune.runners.measuring.step_breakdown import Straggler
 from meshtune.runners.outcome import Verdict
@@ -22,9 +22,8 @@ from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.step_parts import PartTime, time_by_part
 from meshtune.tuner.campaign.trial import Origin, Trial
-from meshtune.tuner.results.pareto import front_of
 from meshtune.tuner.results.ranking import Confirmation, Ranked
-from meshtune.tuner.results.recommendation import Recommendation
+from meshtune.tuner.results.recommendation import Recommendation, front_of
 from meshtune.tuner.specs.read import FREE
 
 
@@ -165,29 +164,21 @@ class HealthView:
 
 
 def campaign_view(campaign: Campaign, trials: Mapping[str, int], summary: SummaryView, trouble: str) -> CampaignView:
-    cluster = campaign.spec.cluster
-    return CampaignView(
-        id=campaign.id,
-        name=campaign.spec.name,
-        state=campaign.state,
-        reason=campaign.reason,
+    spec = campaign.spec
+    return view_of(
+        CampaignView,
+        campaign,
+        name=spec.name,
         created_at=rfc3339(campaign.created_at),
         updated_at=rfc3339(campaign.updated_at),
-        elapsed_s=campaign.elapsed_s,
-        combinations=campaign.combinations,
-        legal=campaign.legal,
         trials=trials,
         trouble=trouble,
-        search_ended=campaign.search_ended,
-        chance_left=campaign.chance_left,
-        lessons=campaign.lessons,
-        owner=campaign.owner,
-        nodes=cluster.nodes,
-        devices=cluster.devices,
-        model=campaign.spec.model.name,
-        cluster=cluster.name,
+        nodes=spec.cluster.nodes,
+        devices=spec.cluster.devices,
+        model=spec.model.name,
+        cluster=spec.cluster.name,
         summary=summary,
-        spec=spec_document(campaign.spec),
+        spec=spec_document(spec),
     )
 
 
@@ -208,7 +199,7 @@ def space_view(space: Space) -> SpaceView:
     return SpaceView(
         combinations=space.counts.combinations,
         legal=space.counts.legal,
-        rejected=dict(space.counts.broken),
+        rejected=dict(space.counts.rejected),
         dimensions={name: list(values) for name, values in space.dimensions.items()},
     )
 
@@ -236,34 +227,28 @@ def pareto_view(campaign: Campaign, front: Sequence[Ranked], whole: Mapping[int,
 
 
 def event_view(event: Event) -> EventView:
-    return EventView(
-        id=event.id, campaign_id=event.campaign_id, at=rfc3339(event.at), kind=event.kind, data=dict(event.data)
-    )
+    return view_of(EventView, event, at=rfc3339(event.at))
 
 
 def _ranked_view(spec: CampaignSpec, entry: Ranked, whole: Mapping[int, Trial]) -> RankedView:
     measured = whole[entry.measured_by.number].measurement
     assert measured is not None  # or it would not be ranked
     profile = measured.profile
-    return RankedView(
-        rank=entry.rank,
+    return view_of(
+        RankedView,
+        entry,
         trial=entry.trial.number,
         origin=entry.trial.origin,
         plan=entry.trial.plan,
         plan_key=entry.trial.plan.key,
         objective=objective_view(spec, entry.objective),
-        tokens_per_s=entry.tokens_per_s,
         step_time_s=measured.step_time_s,
         timed_steps=len(measured.step_times_s),
         peak_memory_bytes=entry.memory_bytes,
-        headroom_bytes=entry.headroom_bytes,
-        tflops_per_device=entry.tflops_per_device,
-        mfu=entry.mfu,
         time_by_part=list(time_by_part(profile)),
         straggler=None if profile is None else profile.straggler,
         first_losses=measured.first_losses,
         gain_over_baseline=entry.gain,
-        trains_as_baseline=entry.trains_as_baseline,
         measured_again=None if entry.confirmation is None else _measured_again_view(entry.confirmation),
     )
 

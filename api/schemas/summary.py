@@ -78,7 +78,7 @@ def objective_view(spec: CampaignSpec, reached: Estimate) -> ObjectiveView:
 
 def trial_counts(trials: Sequence[Trial]) -> dict[str, int]:
     """By verdict, or by state while they have none."""
-    return dict(Counter(str(trial.verdict or trial.state) for trial in trials))
+    return dict(sorted(Counter(str(trial.verdict or trial.state) for trial in trials).items()))
 
 
 def summary_view(campaign: Campaign, trials: Sequence[Trial]) -> SummaryView:

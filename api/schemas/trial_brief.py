@@ -8,7 +8,7 @@ from datetime import datetime
 
 from typing_extensions import TypeAliasType
 
-from meshtune.api.schemas.trials import TrialPage, optional_time, rfc3339
+from meshtune.api.schemas.trials import TrialPage, optional_time, rfc3339, view_of
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Plan
@@ -70,14 +70,11 @@ def _brief(spec: CampaignSpec, yardstick: Yardstick, trial: Trial) -> TrialBrief
     last, outcome, measured = trial.last, trial.outcome, trial.measurement
     interval = None if measured is None else measured.step_time_interval_s
     fullest = None if measured is None else measured.fullest_rank_bytes
-    return TrialBrief(
-        number=trial.number,
-        origin=trial.origin,
-        state=trial.state,
-        verdict=trial.verdict,
+    return view_of(
+        TrialBrief,
+        trial,
         failure=None if outcome is None else outcome.failure,
         reason="" if outcome is None else outcome.reason,
-        plan=trial.plan,
         plan_key=trial.plan.key,
         step_time_s=None if measured is None else measured.step_time_s,
         step_time_low_s=None if interval is None else interval.low,
@@ -86,7 +83,6 @@ def _brief(spec: CampaignSpec, yardstick: Yardstick, trial: Trial) -> TrialBrief
         tokens_per_s_per_device=None if measured is None else measured.tokens_per_s_per_device,
         peak_memory_bytes=None if measured is None else measured.max_memory_bytes,
         headroom_bytes=None if fullest is None else spec.cluster.device.memory_bytes - fullest,
-        expectation=trial.expectation,
         device_seconds=sum(attempt.running_s for attempt in trial.attempts) * spec.cluster.devices,
         attempts=len(trial.attempts),
         nodes=last.nodes,

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from math import isfinite
+from typing import Any, TypeVar, cast
 
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.measuring.step_breakdown import Profile, Straggler
+from meshtune.runners.measuring.step_breakdown import Straggler
 from meshtune.runners.outcome import Measurement, Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.proposal import Expectation
 from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
+
+View = TypeVar("View")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,70 +121,45 @@ class TrialPage:
 
 def trial_view(trial: Trial) -> TrialView:
     attempts = [_attempt_view(attempt) for attempt in trial.attempts]
-    return TrialView(
-        number=trial.number,
-        origin=trial.origin,
-        state=trial.state,
-        verdict=trial.verdict,
-        plan=trial.plan,
+    measured = trial.measurement
+    return view_of(
+        TrialView,
+        trial,
         plan_key=trial.plan.key,
-        expectation=trial.expectation,
-        measurement=None if trial.measurement is None else _measurement_view(trial.measurement),
+        measurement=None if measured is None else _measurement_view(measured),
         partial=attempts[-1].partial,
         attempts=attempts,
     )
 
 
+def view_of(kind: type[View], source: object, **others: Any) -> View:
+    """The view whose fields are the attributes of `source` with the same names, but for `others`."""
+    names = (each.name for each in fields(cast(Any, kind)) if each.name not in others)
+    return kind(**{name: getattr(source, name) for name in names}, **others)
+
+
 def _measurement_view(measured: Measurement) -> MeasurementView:
-    interval = measured.step_time_interval_s
-    return MeasurementView(
-        step_times_s=measured.step_times_s,
-        warmup_times_s=measured.warmup_times_s,
-        step_time_s=measured.step_time_s,
+    interval, profile = measured.step_time_interval_s, measured.profile
+    return view_of(
+        MeasurementView,
+        measured,
         step_time_low_s=interval.low,
         step_time_high_s=interval.high,
-        tokens_per_s=measured.tokens_per_s,
-        tokens_per_s_per_device=measured.tokens_per_s_per_device,
-        flops_per_s_per_device=measured.flops_per_s_per_device,
-        mfu=measured.mfu,
-        peak_memory_bytes=measured.peak_memory_bytes,
-        peak_held_bytes=measured.peak_held_bytes,
-        first_losses=measured.first_losses,
-        profile=None if measured.profile is None else _profile_view(measured.profile),
-    )
-
-
-def _profile_view(profile: Profile) -> ProfileView:
-    return ProfileView(
-        step_time_s=profile.step_time_s,
-        parts_s=profile.parts_s,
-        waiting_s=profile.waiting_s,
-        own_time_s=profile.own_time_s,
-        stages=profile.stages,
-        straggler=profile.straggler,
+        profile=None if profile is None else view_of(ProfileView, profile),
     )
 
 
 def _partial_view(partial: Measurement) -> PartialView:
-    return PartialView(
-        steps=len(partial.step_times_s),
-        step_times_s=partial.step_times_s,
-        warmup_times_s=partial.warmup_times_s,
-        step_time_s=partial.step_time_s,
-        peak_memory_bytes=partial.peak_memory_bytes,
-        peak_held_bytes=partial.peak_held_bytes,
-        first_losses=tuple(loss if isfinite(loss) else None for loss in partial.first_losses),
-    )
+    losses = tuple(loss if isfinite(loss) else None for loss in partial.first_losses)
+    return view_of(PartialView, partial, steps=len(partial.step_times_s), first_losses=losses)
 
 
 def _attempt_view(attempt: Attempt) -> AttemptView:
     outcome = attempt.outcome
     partial = None if outcome is None else outcome.partial
-    return AttemptView(
-        number=attempt.number,
-        job_name=attempt.job_name,
-        job_id=attempt.job_id,
-        state=attempt.state,
+    return view_of(
+        AttemptView,
+        attempt,
         verdict=None if outcome is None else outcome.verdict,
         failure=None if outcome is None else outcome.failure,
         reason="" if outcome is None else outcome.reason,
@@ -189,9 +167,6 @@ def _attempt_view(attempt: Attempt) -> AttemptView:
         phase=None if outcome is None else outcome.phase,
         log_tail="" if outcome is None else outcome.log_tail,
         partial=None if partial is None else _partial_view(partial),
-        avoid=attempt.avoid,
-        nodes=attempt.nodes,
-        failed_nodes=attempt.failed_nodes,
         planned_at=rfc3339(attempt.planned_at),
         submitted_at=optional_time(attempt.submitted_at),
         started_at=optional_time(attempt.started_at),

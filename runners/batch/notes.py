@@ -6,13 +6,13 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.processes.gang import GangEnd, first_death, gang_end
 from meshtune.runners.processes.job_json import decode_job, encode_job, write_whole
+from meshtune.search_spaces.compat import StrEnum
 
 # The job as its processes read it: command, environment, time limit.
 GANG_FILE = "gang.json"

@@ -12,10 +12,9 @@ from typing import Any
 
 import yaml
 
-from meshtune.runners.dialects.base import CannotExpress, Files
+from meshtune.runners.dialects.base import CannotExpress, Files, unsupported
 from meshtune.runners.dialects.deepspeed import config
 from meshtune.runners.dialects.deepspeed.options import CONFIG_FILE
-from meshtune.runners.dialects.refusal import unsupported
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import RECOMPUTES

@@ -11,7 +11,7 @@ from meshtune.runners.logs.failure_texts import PRECEDENCE, cause_of_line, is_ec
 from meshtune.runners.logs.lines import read_tail, split_lines, untagged
 from meshtune.runners.logs.patterns import Patterns
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,4 +64,4 @@ def _overtaken(cause: Cause | None, previous: Cause | None, patterns: Patterns |
 
 def read_last_words_of(path: Path, patterns: Patterns | None = None) -> LastWords | None:
     """The last words in the end of a log file."""
-    return read_last_words(read_tail(path, MOST_BYTES), patterns)
+    return read_last_words(read_tail(path, MAX_BYTES), patterns)

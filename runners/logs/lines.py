@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 CHUNK_BYTES = 1 << 20
-LONGEST_LINE = 1 << 16  # characters; of what is longer (a progress bar without any line end) the end is kept
+MAX_LINE = 1 << 16  # characters; of what is longer (a progress bar without any line end) the end is kept
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 # Who wrote a line: torch and torchrun ("[rank1]: ", "[default1]:"), mpirun --tag-output ("[1,1]<stdout>:").
 _TAG = re.compile(r"(?:\[(?:rank|default|trainer|\d+,)(\d+)\](?:<\w+>)?: ?)+")
@@ -25,7 +25,7 @@ def split_lines(chunks: Iterable[bytes], *, whole: bool = True) -> Iterator[str]
     rest = ""
     for chunk in chunks:
         *lines, rest = (rest + chunk.decode("utf-8", errors="replace")).replace("\r", "\n").split("\n")
-        rest = rest[-LONGEST_LINE:]
+        rest = rest[-MAX_LINE:]
         yield from map(_plain, lines)
     if rest and not whole:
         yield _plain(rest)

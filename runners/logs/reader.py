@@ -23,7 +23,7 @@ from meshtune.runners.processes.gang import log_path
 from meshtune.runners.workloads.base import failed, outcome_from_result, outcome_without_result
 from meshtune.runners.workloads.log_context import CONTEXT_FILE, LogContext
 
-MOST_LOSSES = 4
+MAX_LOSSES = 4
 # Whom a runner blames for the end of a job, by `runners.processes.gang.exit_text`.
 _BLAMED = re.compile(r"^rank (\d+) ")
 
@@ -211,4 +211,4 @@ def step_times_s(reading: LogReading, patterns: Patterns, context: LogContext) -
 def _finite(losses: Sequence[float]) -> tuple[float, ...]:
     """The first losses, up to one that is no number."""
     wrong = next((index for index, loss in enumerate(losses) if not isfinite(loss)), len(losses))
-    return tuple(losses[: min(wrong, MOST_LOSSES)])
+    return tuple(losses[: min(wrong, MAX_LOSSES)])

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import comb
 
-from meshtune.runners.measuring.median_interval import FEWEST_SAMPLES, median_interval
+from meshtune.runners.measuring.median_interval import MIN_SAMPLES, median_interval
 
 # Half of the 5 % that may go wrong; the other half is for warm-up steps that slipped through.
 ERROR = 0.025
@@ -32,7 +32,7 @@ def is_surely_slower(samples: Sequence[float], incumbent_s: float) -> bool:
 
     Also asks that the 95 % interval of the median lies wholly above, so that people see why.
     """
-    if len(samples) < FEWEST_SAMPLES:
+    if len(samples) < MIN_SAMPLES:
         return False
     slower = sum(sample > incumbent_s for sample in samples)
     if evidence_of_slower(slower, len(samples)) < 1 / ERROR:

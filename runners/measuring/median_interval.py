@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 CONFIDENCE = 0.95
-FEWEST_SAMPLES = 6  # 1 - 2 / 2**6 = 0.969; with 5 samples even the full range covers the median with 0.9375 only
+MIN_SAMPLES = 6  # 1 - 2 / 2**6 = 0.969; with 5 samples even the full range covers the median with 0.9375 only
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def median_interval(samples: Sequence[float]) -> Interval:
 
 def is_tight(samples: Sequence[float], precision: float) -> bool:
     """True when the 95 % interval of the median lies within +- `precision` (relative) of the median."""
-    if len(samples) < FEWEST_SAMPLES:
+    if len(samples) < MIN_SAMPLES:
         return False
     interval, middle = median_interval(samples), median(samples)
     return max(interval.high - middle, middle - interval.low) <= precision * middle

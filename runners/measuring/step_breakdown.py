@@ -14,9 +14,9 @@ from statistics import median
 from meshtune.search_spaces.compat import StrEnum
 
 # A rank is named from here on: what people would act on, and beyond what placement on a socket explains.
-LEAST_RATIO = 1.2
+MIN_RATIO = 1.2
 # Fewer steps say nothing about noise: 3 against 3 are in order by chance in 1 of 20.
-FEWEST_TIMES = 3
+MIN_TIMES = 3
 
 
 class Part(StrEnum):
@@ -91,11 +91,11 @@ def find_straggler(own_times_s: Sequence[Sequence[float]], stages: Sequence[int]
     found = None
     for rank, own in enumerate(own_times_s):
         others = [other for other in range(len(stages)) if other != rank and stages[other] == stages[rank]]
-        if not others or len(own) < FEWEST_TIMES:
+        if not others or len(own) < MIN_TIMES:
             continue
         ratio = median(own) / median(median(own_times_s[other]) for other in others)
         theirs = sorted(value for other in others for value in own_times_s[other])
         clear = min(own) > theirs[ceil(0.75 * len(theirs)) - 1]
-        if clear and ratio >= LEAST_RATIO and (found is None or ratio > found.ratio):
+        if clear and ratio >= MIN_RATIO and (found is None or ratio > found.ratio):
             found = Straggler(rank, ratio)
     return found

@@ -174,13 +174,13 @@ def first_cause(failures: Sequence[RankFailure]) -> RankFailure | None:
 
 
 LOOKS = 20  # per stall_s; ranks that stall together thus give up within stall_s / 20 of each other
-LONGEST_PERIOD_S = 0.2  # below the time that a runner leaves to the peers of a dead rank
-LATEST_LOOK = 5  # periods: a look that comes later was kept from coming, and so were the steps
+MAX_PERIOD_S = 0.2  # below the time that a runner leaves to the peers of a dead rank
+MAX_LATE_PERIODS = 5  # periods: a look that comes later was kept from coming, and so were the steps
 
 
 def start_watchdog(progress: Progress, stall_s: float, rank: int, directory: Path) -> None:
     """End this process with a failure file once `progress` has had no beat for `stall_s`."""
-    period_s = min(stall_s / LOOKS, LONGEST_PERIOD_S)
+    period_s = min(stall_s / LOOKS, MAX_PERIOD_S)
 
     def watch() -> None:
         still_s, looked_at = 0.0, time.monotonic()
@@ -196,7 +196,7 @@ def start_watchdog(progress: Progress, stall_s: float, rank: int, directory: Pat
 def stillness(before_s: float, since_look_s: float, since_beat_s: float, period_s: float) -> float:
     """For how many seconds nothing moved while the process could run. before_s: what the look before found;
     since_look_s, since_beat_s: by the clock, since that look and the last beat; period_s: planned between looks."""
-    return min(since_beat_s, before_s + min(since_look_s, LATEST_LOOK * period_s))
+    return min(since_beat_s, before_s + min(since_look_s, MAX_LATE_PERIODS * period_s))
 
 
 def _give_up(progress: Progress, stall_s: float, rank: int, directory: Path) -> None:

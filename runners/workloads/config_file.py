@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 
 import yaml
 
-from meshtune.runners.dialects.overlay import overlaid, read_base
-from meshtune.runners.dialects.toml import render_toml
+from meshtune.runners.dialects.overlay import overlaid, read_base, render_toml
 from meshtune.runners.workloads.template import Template, word
 from meshtune.search_spaces.checks import CLOSED, InvalidValue, Problem
 

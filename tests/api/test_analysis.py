@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import jsonschema
 import pytest
 
+from meshtune.runners.documents import plain
 from meshtune.tuner.campaign.space import space_of
 from meshtune.tuner.results.analysis.analysis import analyse
 
@@ -30,9 +29,9 @@ def analysed(client, app, service):
         assert response.status_code == 200, response.text
         campaign = service.store.campaign(id)
         found = analyse(campaign, space_of(campaign.spec), service.store.trials(id))
-        assert response.json() == json.loads(json.dumps(found.document()))
+        assert response.json() == plain(found)
         document = app.openapi()
-        schema = document["components"]["schemas"]["AnalysisView"]
+        schema = document["components"]["schemas"]["Analysis"]
         jsonschema.Draft202012Validator({**schema, "components": document["components"]}).validate(response.json())
         return response.json()
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import jsonschema
 import pytest
 
+from meshtune.runners.documents import plain
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import make_quote
 from meshtune.tuner.specs.read import read_spec
@@ -25,10 +24,10 @@ def test_an_estimate_is_the_quote_of_the_command_line_and_starts_nothing(client,
     response = client.post("/v1/estimates", json=spec)
     assert response.status_code == 200, response.text
     quote = make_quote(*read_spec(spec, None), Basis())
-    assert response.json() == json.loads(json.dumps(quote.document()))
+    assert response.json() == plain(quote)
     assert bool(response.json()["missing"]) == (device is BARE)
     document = app.openapi()
-    schema = document["components"]["schemas"]["QuoteView"]
+    schema = document["components"]["schemas"]["Quote"]
     jsonschema.Draft202012Validator({**schema, "components": document["components"]}).validate(response.json())
     assert client.get("/v1/campaigns").json()["campaigns"] == []
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import jsonschema
 import pytest
 
-from meshtune.tuner.results.known_best import MOST_CAMPAIGNS, Question, Records, best_measured
+from meshtune.runners.documents import plain
+from meshtune.tuner.results.known_best import MAX_CAMPAIGNS, CampaignRecords, Question, best_measured
 from meshtune.tuner.results.known_best_projection import best_projected
 
 ASKED = {"model": "gpt-micro", "cluster": "local-cpu", "nodes": 1}
@@ -26,15 +26,15 @@ def finished(create, drive):
 
 def check_schema(app, response):
     document = app.openapi()
-    schema = document["components"]["schemas"]["BestKnownView"]
+    schema = document["components"]["schemas"]["BestKnown"]
     jsonschema.Draft202012Validator({**schema, "components": document["components"]}).validate(response.json())
 
 
 def test_a_measured_answer_is_that_of_the_command_line(client, app, service, finished):
     response = client.get("/v1/recommendations", params=ASKED)
     assert response.status_code == 200, response.text
-    records = Records(service.store.readable_campaigns(limit=MOST_CAMPAIGNS), service.store.trials)
-    assert response.json() == json.loads(json.dumps(best_measured(Question(**ASKED), records).document()))
+    records = CampaignRecords(service.store.readable_campaigns(limit=MAX_CAMPAIGNS), service.store.trials)
+    assert response.json() == plain(best_measured(Question(**ASKED), records))
     assert (response.json()["measured"], response.json()["standing"]) == (True, "measured")
     best = client.get(f"/v1/campaigns/{finished}/best").json()["recommendation"]["setting"]
     assert response.json()["plan"] == best["plan"]
@@ -43,9 +43,9 @@ def test_a_measured_answer_is_that_of_the_command_line(client, app, service, fin
 
 def test_a_projected_answer_is_marked_with_its_interval_and_sources(client, app, service, finished):
     response = client.get("/v1/recommendations", params=ASKED | {"nodes": 2})
-    records = Records(service.store.readable_campaigns(limit=MOST_CAMPAIGNS), service.store.trials)
+    records = CampaignRecords(service.store.readable_campaigns(limit=MAX_CAMPAIGNS), service.store.trials)
     question = Question(**ASKED | {"nodes": 2})
-    assert response.json() == json.loads(json.dumps(best_projected(question, records).document()))
+    assert response.json() == plain(best_projected(question, records))
     assert (response.json()["measured"], response.json()["standing"]) == (False, "projected")
     assert response.json()["sources"][0]["differs"] == ["1 nodes, asked for 2"]
     assert response.json()["p_fits"] is not None

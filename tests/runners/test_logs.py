@@ -8,7 +8,7 @@ import pytest
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.logs.lines import CHUNK_BYTES, LONGEST_LINE, lines_of, split_lines, untagged
+from meshtune.runners.logs.lines import CHUNK_BYTES, MAX_LINE, lines_of, split_lines, untagged
 from meshtune.runners.logs.patterns import Patterns
 from meshtune.runners.logs.reader import LogReading, outcome_from_log, read_lines, read_log
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
@@ -126,7 +126,7 @@ def test_a_large_log_and_an_endless_line_are_read_in_little_memory(tmp_path):
         tracemalloc.stop()
     assert len(reading.timings) == 13
     assert peak < 12 * CHUNK_BYTES
-    assert LONGEST_LINE < CHUNK_BYTES
+    assert MAX_LINE < CHUNK_BYTES
     assert list(lines_of(tmp_path / "gone")) == []
 
 

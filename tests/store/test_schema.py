@@ -12,7 +12,7 @@ NEXT_VERSION = """
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision, branch_labels, depends_on = "0002", "0001", None, None
+revision, down_revision, branch_labels, depends_on = "0101", "0100", None, None
 
 
 def upgrade():
@@ -39,12 +39,12 @@ def test_an_older_database_is_brought_to_the_newest_schema_with_its_rows(
     migrations = tmp_path / "migrations"
     shutil.copytree(schema._MIGRATIONS, migrations)
     monkeypatch.setattr(schema, "_MIGRATIONS", migrations)
-    (migrations / "versions" / "v0002_next.py").write_text(NEXT_VERSION)
+    (migrations / "versions" / "v0101_next.py").write_text(NEXT_VERSION)
     with Store.open(shared_url) as store:
         assert (store.campaign("c1"), store.trials("c1"), store.events(None)) == before
         with store._database.reading() as connection:
             assert connection.scalar(text("SELECT note FROM trials WHERE number = 1")) == "none"
-            assert schema.version_of(connection) == "0002"
+            assert schema.version_of(connection) == "0101"
 
 
 def test_a_change_of_the_schema_that_orphans_rows_is_undone(file_url: str, make):

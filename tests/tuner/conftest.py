@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -441,3 +442,31 @@ def make() -> Make:
 def home(tmp_path: Path) -> Home:
     """A home that does not exist, and that reading specs must not create."""
     return Home(tmp_path / "nowhere" / "home")
+
+
+@pytest.fixture
+def runs(make: Make) -> Callable[..., list[Trial]]:
+    """Trials by their steps' seconds, the first the baseline; a pair gives the spread too, None a crash. again: second
+    runs, by the number of the first: seconds, a verdict, or a state."""
+
+    def build(
+        *steps: Any, baseline: bool = True, again: Mapping[int, Any] = MappingProxyType({}), **more: Any
+    ) -> list[Trial]:
+        def ended(given: Any) -> Measurement:
+            step_s, spread = given if isinstance(given, tuple) else (given, 0.001)
+            return make.measurement(step_s, spread=spread, **more)
+
+        built = []
+        for number, given in enumerate(steps):
+            origin = Origin.BASELINE if baseline and number == 0 else Origin.SEARCH
+            built.append(make.trial(number, Verdict.CRASHED if given is None else ended(given), origin=origin))
+        for first, given in again.items():
+            known: dict[str, Any] = {"origin": Origin.CONFIRMATION, "plan": built[first].plan}
+            if isinstance(given, TrialState):
+                built.append(make.trial(len(built), state=given, **known))
+            else:
+                outcome = given if isinstance(given, Verdict) else ended(given)
+                built.append(make.trial(len(built), outcome, **known))
+        return built
+
+    return build

@@ -6,35 +6,23 @@ import json
 from dataclasses import replace
 
 import pytest
+import toy
 from rich.console import Console
 
+from meshtune.runners.documents import plain
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.proposal import Expectation
 from meshtune.tuner.campaign.trial import Origin
-from meshtune.tuner.cli.render.analysis import analysis_page
+from meshtune.tuner.cli.render.analysis import analysis_parts
 from meshtune.tuner.results.analysis.analysis import analyse
 from meshtune.tuner.results.analysis.knob_effects import Evidence
-from meshtune.tuner.results.analysis.knob_importance import FEWEST_PLANS
+from meshtune.tuner.results.analysis.knob_importance import MIN_PLANS
 from meshtune.tuner.specs.read import read_spec
 
-LINK = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e11}
-DEVICE = {
-    "name": "toy",
-    "kind": "cuda",
-    "memory_bytes": 2**36,
-    "peak_flops": {"float16": 1e14, "float32": 1e12},
-    "memory_bandwidth_bytes_per_s": 1e12,
-}
-CLUSTER = {"nodes": 2, "devices_per_node": 4, "device": DEVICE, "node_link": LINK, "network_link": LINK}
-SPEC = {
-    "name": "toy",
+SPEC = toy.SPEC | {
     "model": "gpt-micro",
-    "cluster": CLUSTER,
-    "global_batch_size": 64,
     "space": {"tp": [1, 2, 4], "pp": [1], "micro_batch_size": [1, 2], "zero_stage": [0, 1]},
-    "workload": {"kind": "simulated", "framework": "megatron-deepspeed"},
-    "runner": "simulated",
     "baseline": {"tp": 1, "pp": 1},
     "budget": {"trials": 20},
 }
@@ -69,13 +57,13 @@ def by_tp(make):
 def printed(found):
     console = Console(width=150)
     with console.capture() as captured:
-        for part in analysis_page(found):
+        for part in analysis_parts(found):
             console.print(part, soft_wrap=True)
     return captured.get()
 
 
 def effects(found, evidence):
-    return [str(effect) for effect in found.effects if effect.evidence is evidence]
+    return [effect.words for effect in found.effects if effect.evidence is evidence]
 
 
 def test_where_one_knob_decides_it_has_all_the_variance_and_the_whole_effect(analysed, by_tp):
@@ -94,9 +82,7 @@ def test_where_one_knob_decides_it_has_all_the_variance_and_the_whole_effect(ana
 
 def test_a_change_that_was_measured_is_not_predicted_and_one_that_was_not_is(analysed, by_tp, make):
     found = analysed(lambda plan: by_tp(plan) if plan.tp != 4 else Verdict.OOM)
-    told = {
-        (effect.change.knob, frozenset((effect.change.before, effect.change.after))): effect for effect in found.effects
-    }
+    told = {(effect.knob, frozenset((effect.before, effect.after))): effect for effect in found.effects}
     assert len(told) == len(found.effects)
     assert told["tp", frozenset((1, 2))].evidence is Evidence.MEASURED
     assert told["tp", frozenset((2, 4))].evidence is Evidence.PREDICTED
@@ -107,27 +93,18 @@ def test_a_change_that_was_measured_is_not_predicted_and_one_that_was_not_is(ana
 def test_what_failed_is_told_of_a_prediction(analysed, by_tp):
     slowest = lambda plan: by_tp(plan) if plan.tp == 4 else Verdict.OOM  # noqa: E731
     found = analysed(slowest, baseline={"tp": 4, "pp": 1})
-    tried = [effect for effect in found.effects if effect.change.after in (1, 2) and effect.change.knob == "tp"]
+    tried = [effect for effect in found.effects if effect.after in (1, 2) and effect.knob == "tp"]
     assert tried
     assert all(effect.ended is Verdict.OOM for effect in tried)
 
 
-def test_too_few_plans_say_nothing_of_importance(analysed, by_tp):
-    assert analysed(by_tp, count=FEWEST_PLANS).sensitivity.importances
-    found = analysed(by_tp, count=FEWEST_PLANS - 1)
+def test_too_few_plans_or_equal_ones_say_nothing_of_importance(analysed, by_tp, make):
+    assert analysed(by_tp, count=MIN_PLANS).sensitivity.importances
+    found = analysed(by_tp, count=MIN_PLANS - 1)
     assert found.sensitivity.importances == ()
-    assert f"{FEWEST_PLANS - 1} measured plans are fewer than {FEWEST_PLANS}" in printed(found)
-
-
-def test_equal_speeds_make_no_knob_important(analysed, make):
-    found = analysed(lambda plan: make.measurement(1.0))
-    assert found.sensitivity.nothing == "all measured plans are equally fast"
-
-
-def test_plans_of_one_setting_have_nothing_to_compare(analysed, by_tp):
-    found = analysed(by_tp, count=1)
-    assert effects(found, Evidence.MEASURED) == []
-    assert len(found.winners) == 1
+    equal = analysed(lambda plan: make.measurement(1.0))
+    assert equal.sensitivity.nothing == "all measured plans are equally fast"
+    assert f"{MIN_PLANS - 1} measured plans are fewer than {MIN_PLANS}" in printed(found)
 
 
 def test_a_plan_that_was_measured_twice_counts_once(analysed, by_tp, make):
@@ -149,12 +126,12 @@ def test_what_trains_otherwise_is_left_out(analysed, make):
     found = analysed(measured)
     assert found.sensitivity.plans == 8
     assert {winner.plan.tp for winner in found.winners} <= {1, 2}
-    assert not any(4 in (effect.change.before, effect.change.after) for effect in found.effects if effect.pairs)
+    assert not any(4 in (effect.before, effect.after) for effect in found.effects if effect.pairs)
 
 
 def test_without_the_clusters_speeds_nothing_is_predicted_and_what_is_missing_is_named(analysed, by_tp):
-    device = {name: value for name, value in DEVICE.items() if name != "peak_flops"}
-    spec = {"cluster": {**CLUSTER, "device": device}, "workload": "torch", "runner": "local"}
+    device = {name: value for name, value in toy.DEVICE.items() if name != "peak_flops"}
+    spec = {"cluster": {**toy.CLUSTER, "device": device}, "workload": "torch", "runner": "local"}
     found = analysed(lambda plan: by_tp(plan) if plan.tp != 4 else Verdict.OOM, **spec)
     assert found.basis is None
     assert effects(found, Evidence.PREDICTED) == []
@@ -175,10 +152,6 @@ def test_a_campaign_that_measured_nothing_is_analysed_all_the_same(analysed, end
     assert ("12 of 12 trials (100 %)" in words) == (ended is Verdict.OOM)
 
 
-def test_a_campaign_without_trials_is_analysed_too(analysed, by_tp):
-    assert analysed(by_tp, count=0).document()["failures"]["all"] is None
-
-
 def test_the_page_tells_what_the_document_has(analysed, by_tp):
     known = Expectation(
         step_time_s=1.5, step_time_low_s=1.0, step_time_high_s=2.5, p_fits=0.8, gain=0.1, peak_bytes=1e9
@@ -187,7 +160,7 @@ def test_the_page_tells_what_the_document_has(analysed, by_tp):
         lambda plan: by_tp(plan) if plan.tp != 4 else Verdict.OOM,
         change=lambda trials: [replace(trial, expectation=known) for trial in trials],
     )
-    document = json.loads(json.dumps(found.document(), allow_nan=False))
+    document = json.loads(json.dumps(plain(found), allow_nan=False))
     words = printed(found)
     assert words.startswith("simulated: nothing below was measured on any device\n")
     for part in (*document["effects"], *document["winners"]):
@@ -203,5 +176,5 @@ def test_only_so_many_effects_are_told_and_the_others_are_counted(analysed, by_t
     found = analysed(by_tp, space=wide)
     words = printed(found)
     assert len(found.effects) > 20
-    assert sum(effect.document()["words"] in words for effect in found.effects) == 20
+    assert sum(effect.words in words for effect in found.effects) == 20
     assert f"and {len(found.effects) - 20} smaller ones (--json has them)" in words

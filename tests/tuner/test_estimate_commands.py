@@ -11,35 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import toy
 import yaml
 from command_lab import run_meshtune
-
-LINK = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e11}
-DEVICE = {
-    "name": "toy",
-    "kind": "cuda",
-    "memory_bytes": 2**36,
-    "peak_flops": {"float16": 1e14, "float32": 1e12},
-    "memory_bandwidth_bytes_per_s": 1e12,
-}
-SPEC = {
-    "name": "toy",
-    "model": {"preset": "gpt-micro", "layers": 16, "hidden": 2048, "ffn": 8192},
-    "cluster": {"nodes": 2, "devices_per_node": 4, "device": DEVICE, "node_link": LINK, "network_link": LINK},
-    "global_batch_size": 64,
-    "space": {"micro_batch_size": [1, 2, 4], "zero_stage": [0, 1]},
-    "workload": {"kind": "simulated", "framework": "megatron-deepspeed"},
-    "runner": {"kind": "simulated", "seed": 1},
-    "search": "random",
-    "budget": {"trials": 6},
-    "trial": {"time_limit_s": 21600},
-}
 
 
 @pytest.fixture
 def meshtune(tmp_path: Path) -> Callable[..., str]:
     """The command in a folder with spec.yaml; what it prints, when all is well."""
-    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(toy.SPEC))
 
     def answer(*arguments: str | Path) -> str:
         result = run_meshtune(tmp_path, *arguments)
@@ -52,7 +32,7 @@ def meshtune(tmp_path: Path) -> Callable[..., str]:
 @pytest.fixture
 def refused(tmp_path: Path) -> Callable[..., str]:
     """The one message of a command that is refused."""
-    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(toy.SPEC))
 
     def answer(*arguments: str | Path) -> str:
         result = run_meshtune(tmp_path, *arguments)
@@ -62,16 +42,6 @@ def refused(tmp_path: Path) -> Callable[..., str]:
         return result.err
 
     return answer
-
-
-@pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a simulated campaign that is done; tests only look at it."""
-    folder = tmp_path_factory.mktemp("simulated")
-    (folder / "spec.yaml").write_text(yaml.safe_dump(SPEC))
-    result = run_meshtune(folder, "run", "spec.yaml")
-    assert result.code == 0, result
-    return folder
 
 
 def test_a_quote_stores_nothing_and_says_the_same_in_words_and_in_json(meshtune, tmp_path):
@@ -116,40 +86,8 @@ def test_mistakes_in_a_projection_are_one_message(refused, tmp_path):
     assert "--tokens: must be positive, not -5" in refused("project", "spec.yaml", "--tokens=-5")
     assert "nowhere.yaml: No such file" in refused("project", "nowhere.yaml")
     assert "there is no database yet" in refused("project", "last")
-    cluster = {name: value for name, value in SPEC["cluster"].items() if name != "network_link"}
-    (tmp_path / "spec.yaml").write_text(yaml.safe_dump({**SPEC, "cluster": {**cluster, "nodes": 1}}))
+    cluster = {name: value for name, value in toy.SPEC["cluster"].items() if name != "network_link"}
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump({**toy.SPEC, "cluster": {**cluster, "nodes": 1}}))
     told = refused("project", "spec.yaml", "--nodes", "1,2")
     assert "cluster.network_link: is not known, but the cluster has 2 nodes" in told
     assert "meshtune cluster probe" in told
-
-
-def test_a_campaign_calibrates_the_projection_and_the_quote(simulated):
-    plain = json.loads(run_meshtune(simulated, "estimate", "spec.yaml", "--json").out)
-    learnt = json.loads(run_meshtune(simulated, "estimate", "spec.yaml", "--calibrate", "last", "--json").out)
-    assert learnt["basis"]["learnt_from"]["times"] > 0
-    assert learnt["basis"]["campaign"].endswith("(simulated)")
-
-    def width(document):
-        step = document["best"][0]["speed"]["step_s"]
-        return step["high"] / step["low"]
-
-    assert width(learnt) < width(plain)
-    projected = run_meshtune(simulated, "project", "last", "--nodes", "2,4")
-    assert (projected.code, projected.err) == (0, "")
-    assert "measured best: trial " in projected.out
-    assert "calibrated by " in projected.out
-
-
-def test_an_unknown_campaign_is_answered_with_the_known_ones(simulated):
-    for command in (["project", "nobody"], ["estimate", "spec.yaml", "--calibrate", "nobody"]):
-        result = run_meshtune(simulated, *command)
-        assert (result.code, result.out) == (2, "")
-        assert "there is no campaign nobody; known: toy-" in result.err
-
-
-def test_a_campaign_of_another_device_teaches_the_spec_nothing(simulated, tmp_path):
-    other = {**SPEC, "cluster": {**SPEC["cluster"], "device": {**DEVICE, "name": "other"}}}
-    (tmp_path / "other.yaml").write_text(yaml.safe_dump(other))
-    result = run_meshtune(simulated, "estimate", tmp_path / "other.yaml", "--calibrate", "last")
-    assert (result.code, result.out) == (2, "")
-    assert "cluster.device: was measured for toy, but the spec has other" in result.err

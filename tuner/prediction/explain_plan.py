@@ -1,12 +1,12 @@
-"""Why a plan is not the one: the rules it breaks, the memory it needs, and where it would lose its time.
+"""Why a plan is not the best one: the rules it breaks, the memory it needs, and the parts of the step that take longer.
 
-"Why not X" for any plan that can be written down, legal or not. Predicted, never measured.
+For any plan that can be written down, legal or not. Predicted, never measured.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,10 +16,9 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.search_spaces.space_context import Violation
 from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.campaign.units import seconds
-from meshtune.tuner.prediction.predict import Basis, Outlook, Prediction, foresee, training_of
+from meshtune.tuner.prediction.predict import Basis, Prediction, Predictions, foresee, training_of
 
-WORDS: dict[TimePart, str] = {
+PART_WORDS: dict[TimePart, str] = {
     TimePart.COMPUTE: "computation",
     TimePart.RECOMPUTE: "recomputation",
     TimePart.TP: "tensor-parallel communication",
@@ -30,79 +29,57 @@ WORDS: dict[TimePart, str] = {
     TimePart.DP: "data-parallel communication",
     TimePart.OPTIMIZER: "optimizer",
 }
-# Parts that differ by less than this share of the best plan's step go unmentioned.
-LEAST_SHARE = 0.005
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """How many seconds per step of the best plan's batch one part takes more (or less) than with the best plan."""
-
-    part: TimePart
-    more_s: float
-
-    def __str__(self) -> str:
-        return f"{seconds(abs(self.more_s))} {'more' if self.more_s > 0 else 'less'} {WORDS[self.part]}"
+# Differences below this share of the compared step are left out.
+MIN_SHARE = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """One plan against the plan predicted best. violations: the rules that it breaks; empty for a legal plan.
-
-    prediction None: the formulas say nothing about it, for the reason in `unpredicted`. rank: its place among the `of`
-    legal plans, or the place that it would have; it counts the plans with a better `Outlook.score`. differences: the
-    largest first; empty where times are unknown.
-    """
+    """One plan against the plan predicted best. violations: the rules that it breaks. trial: the campaign's trial of
+    this plan. prediction: null where the formulas do not hold, for the reason in `unpredicted`. rank: its place by
+    prediction among `of` legal plans, or the place that it would have. differences_s: seconds per step that a part
+    takes more than with `best`, scaled to its batch, the largest difference first; empty where times are unknown."""
 
     plan: Plan
+    plan_key: str
+    legal: bool
     violations: tuple[Violation, ...]
+    trial: int | None
     prediction: Prediction | None
     unpredicted: str
     rank: int | None
     of: int
     best: Prediction
-    differences: tuple[Difference, ...]
+    differences_s: Mapping[TimePart, float]
     basis: Basis
 
-    def document(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            "plan": self.plan.as_dict(),
-            "plan_key": self.plan.key,
-            "legal": not self.violations,
-            "broken": [asdict(violation) for violation in self.violations],
-            "prediction": None if self.prediction is None else self.prediction.document(),
-            "unpredicted": self.unpredicted,
-            "rank": self.rank,
-            "of": self.of,
-            "best": self.best.document(),
-            "differences_s": {str(found.part): found.more_s for found in self.differences},
-            "basis": self.basis.document(),
-        }
 
-
-def explain(spec: CampaignSpec, space: Space, plan: Plan, basis: Basis) -> Explanation:
-    """Why `plan` is not the best one, or that it is."""
-    training = training_of(spec)
-    outlook = foresee(training, space.columns, basis.calibration)
+def explain(spec: CampaignSpec, space: Space, plan: Plan, basis: Basis, trial: int | None = None) -> Explanation:
+    """The explanation of `plan`, the best one included. trial: its number in the campaign."""
+    outlook = foresee(training_of(spec), space.columns, basis.calibration)
     first = int(outlook.best(1)[0])
     best = outlook.of(first, space[first])
     own, unpredicted = _foresee_one(spec, plan, basis)
+    prediction = None if own is None else own.of(0, plan)
+    violations = tuple(space.explain(plan))
     return Explanation(
         plan=plan,
-        violations=tuple(space.explain(plan)),
-        prediction=None if own is None else own.of(0, plan),
+        plan_key=plan.key,
+        legal=not violations,
+        violations=violations,
+        trial=trial,
+        prediction=prediction,
         unpredicted=unpredicted,
         rank=None if own is None else 1 + int(np.sum(outlook.score > own.score[0] * (1 + 1e-9))),
         of=len(space),
         best=best,
-        differences=() if own is None else _differences(own.of(0, plan), best),
+        differences_s={} if prediction is None else _differences_s(prediction, best),
         basis=basis,
     )
 
 
-def _foresee_one(spec: CampaignSpec, plan: Plan, basis: Basis) -> tuple[Outlook | None, str]:
-    """The outlook of one plan; or None and the reason, where shapes do not go up and formulas mean nothing."""
+def _foresee_one(spec: CampaignSpec, plan: Plan, basis: Basis) -> tuple[Predictions | None, str]:
+    """The outlook of one plan; or None and the reason, where its shapes make no sense."""
     if plan.world_size != spec.cluster.devices:
         return None, f"it is for {plan.world_size} devices, and the cluster has {spec.cluster.devices}"
     with np.errstate(all="ignore"):
@@ -114,14 +91,11 @@ def _foresee_one(spec: CampaignSpec, plan: Plan, basis: Basis) -> tuple[Outlook 
     return own, ""
 
 
-def _differences(own: Prediction, best: Prediction) -> tuple[Difference, ...]:
+def _differences_s(own: Prediction, best: Prediction) -> dict[TimePart, float]:
     if own.speed is None or best.speed is None:
-        return ()
+        return {}
     # With a freed batch the steps of two plans are of different sizes.
     scale = best.plan.global_batch_size / own.plan.global_batch_size
-    found = [
-        Difference(part=part, more_s=own.speed.parts_s[part] * scale - best.speed.parts_s[part])
-        for part in own.speed.parts_s
-    ]
-    least_s = LEAST_SHARE * best.speed.step_s.value
-    return tuple(sorted((one for one in found if abs(one.more_s) >= least_s), key=lambda one: -abs(one.more_s)))
+    more_s = {part: time_s * scale - best.speed.parts_s[part] for part, time_s in own.speed.parts_s.items()}
+    ordered = sorted(more_s.items(), key=lambda item: -abs(item[1]))
+    return {part: more for part, more in ordered if abs(more) >= MIN_SHARE * best.speed.step_s.value}

@@ -1,4 +1,4 @@
-"""What plans are predicted to cost, before or after a cluster was measured: what quotes and projections are made of.
+"""Predictions of memory and speed for plans, before or after a cluster was measured; quotes and projections use them.
 
 Intervals cover 95 % of the spread around the prediction: of a step's time log-normal, of a peak with the heavy tails
 that P(fits) has. They hold the doubt about the constants and what the formulas get wrong from plan to plan; what other
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
-from typing import Any
+from typing import Annotated
 
 import numpy as np
+from pydantic import ConfigDict, Field, InstanceOf, computed_field
 
 from meshtune.runners.measuring.step_budget import COUNTED_STEPS
 from meshtune.runners.outcome import Verdict
@@ -44,38 +45,43 @@ HEAVY_WIDTH = 3.182
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """What predictions rest on. campaign: whose trials were learnt from, None for the constants' defaults alone.
-    startup_s: the seconds that its jobs took beside their steps, None where unknown."""
+    """Where the calibration of predictions comes from. calibrated: it contains a measurement or an out-of-memory
+    verdict. campaign: its trials were learnt from; null for the defaults of the constants. learnt_from: the numbers of
+    step times, memory peaks and out-of-memory verdicts."""
 
-    calibration: Calibration = UNCALIBRATED
+    __pydantic_config__ = ConfigDict(json_schema_serialization_defaults_required=True)
+
+    calibration: Annotated[InstanceOf[Calibration], Field(exclude=True)] = UNCALIBRATED
     campaign: str | None = None
-    startup_s: float | None = None
+    # Seconds that the campaign's jobs took beside their steps.
+    startup_s: Annotated[float | None, Field(exclude=True)] = None
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
-    def learnt(self) -> bool:
-        """True when at least one measurement or out-of-memory verdict is in it."""
-        calibration = self.calibration
-        return calibration.times + calibration.memories + calibration.ooms > 0
+    def calibrated(self) -> bool:
+        return any(self.learnt_from.values())
 
-    def __str__(self) -> str:
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def learnt_from(self) -> dict[str, int]:
+        return {name: getattr(self.calibration, name) for name in ("times", "memories", "ooms")}
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def words(self) -> str:
         known = self.calibration
-        if self.learnt:
+        if self.calibrated:
             times = f"{known.times} step times, {known.memories} memory peaks and {known.ooms} out-of-memory verdicts"
             return f"calibrated by {times} of {self.campaign}"
         defaults = "the constants are the defaults of docs/explanation/physics.md"
         prior = f"uncalibrated: {defaults}; nothing of this cluster was measured"
         return prior if self.campaign is None else f"{self.campaign} has no measurement to learn from, so {prior}"
 
-    def document(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        known = self.calibration
-        counts = {"times": known.times, "memories": known.memories, "ooms": known.ooms}
-        return {"calibrated": self.learnt, "campaign": self.campaign, "learnt_from": counts, "words": str(self)}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """How fast a plan is predicted to be. tokens_per_s: of the whole cluster. mfu: a share of the device's peak."""
+    """The predicted speed of a plan, with 95 % intervals. tokens_per_s: of the whole cluster. mfu: a share of the
+    device's peak."""
 
     step_s: Estimate
     tokens_per_s: Estimate
@@ -88,47 +94,33 @@ class Speed:
         """Each part's share of the step."""
         return {part: seconds / self.step_s.value for part, seconds in self.parts_s.items()}
 
-    def document(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            "step_s": _ends(self.step_s),
-            "tokens_per_s": _ends(self.tokens_per_s),
-            "tflops_per_device": self.tflops_per_device,
-            "mfu": self.mfu,
-            "parts_s": {str(part): seconds for part, seconds in self.parts_s.items()},
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """One plan. fits: the probability that its peak is at most the device's memory. speed None: something is not known
-    of the cluster."""
+    """One plan as predicted. p_fits: the probability that its peak is at most the device's memory. speed: null where
+    facts about the cluster are missing."""
 
     plan: Plan
-    fits: float
+    plan_key: str
+    p_fits: float
     peak_bytes: Estimate
-    device_bytes: int
-    memory_parts: Mapping[MemoryPart, float]
+    device_bytes: Annotated[int, Field(exclude=True)]
+    memory_parts_bytes: Mapping[MemoryPart, float]
     speed: Speed | None
 
-    def document(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            "plan": self.plan.as_dict(),
-            "plan_key": self.plan.key,
-            "p_fits": self.fits,
-            "peak_bytes": _ends(self.peak_bytes),
-            "memory_parts_bytes": {str(part): size for part, size in self.memory_parts.items()},
-            "speed": None if self.speed is None else self.speed.document(),
-        }
+    @property
+    def score(self) -> float:
+        """Tokens per second times the probability to fit, as in `Predictions`; 0 without a speed."""
+        return 0.0 if self.speed is None else self.speed.tokens_per_s.value * self.p_fits
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
-    """The predictions for many plans, row by row. time None: something is not known of the cluster.
+class Predictions:
+    """The predictions for many plans, row by row.
 
-    fits: the probability that each plan fits. score: what plans are ranked by: tokens per second times that
-    probability, which is what a try is worth; where no time is known the plan that needs the least memory comes first.
+    time: None where facts about the cluster are missing. fits: the probability that each plan fits. score: the number
+    that plans are ranked by: tokens per second times `fits`, which is the worth of a try; without times, one over the
+    memory.
     """
 
     training: Training
@@ -150,20 +142,21 @@ class Outlook:
         peak, sd = float(self.memory.peak_bytes[row]), float(self.memory.log_sd[row])
         return Prediction(
             plan=plan,
-            fits=float(self.fits[row]),
-            peak_bytes=_around(peak, HEAVY_WIDTH * sd),
+            plan_key=plan.key,
+            p_fits=float(self.fits[row]),
+            peak_bytes=Estimate.around(peak, exp(HEAVY_WIDTH * sd)),
             device_bytes=self.training.cluster.device.memory_bytes,
-            memory_parts={part: float(sizes[row]) for part, sizes in self.memory.parts.items()},
+            memory_parts_bytes={part: float(sizes[row]) for part, sizes in self.memory.parts.items()},
             speed=None if self.time is None else self._speed(self.time, row),
         )
 
     def _speed(self, time: TimeEstimate, row: int) -> Speed:
-        training, sd = self.training, float(time.log_sd[row])
+        training, factor = self.training, exp(WIDTH * float(time.log_sd[row]))
         estimates = Estimates(training, self.columns, self.memory, time)
         flops = float(estimates.model_flops_per_device[row])
         return Speed(
-            step_s=_around(float(time.step_s[row]), WIDTH * sd),
-            tokens_per_s=_around(float(estimates.tokens_per_s[row]), WIDTH * sd),
+            step_s=Estimate.around(float(time.step_s[row]), factor),
+            tokens_per_s=Estimate.around(float(estimates.tokens_per_s[row]), factor),
             tflops_per_device=flops / 1e12,
             mfu=flops / training.cluster.device.peak_flops[training.framework.dtype],
             parts_s={part: float(seconds[row]) for part, seconds in time.parts.items()},
@@ -171,23 +164,23 @@ class Outlook:
 
 
 def training_of(spec: CampaignSpec) -> Training:
-    """What the spec trains, where, and with which code."""
+    """The model, cluster and training code of a spec."""
     return Training(spec.model, spec.cluster, workload_of(spec).framework)
 
 
-def foresee(training: Training, columns: Columns, calibration: Calibration) -> Outlook:
+def foresee(training: Training, columns: Columns, calibration: Calibration) -> Predictions:
     """The predictions for the plans of some columns; times only where all that they need is known."""
     memory = estimate_memory(training, columns, calibration)
     time = None if missing(training) else estimate_time(training, columns, calibration)
     fits = memory.fits(usable_bytes(training.cluster))
     if time is None:
-        return Outlook(training, columns, memory, time, fits, 1.0 / memory.peak_bytes)
+        return Predictions(training, columns, memory, time, fits, 1.0 / memory.peak_bytes)
     tokens_per_s = Estimates(training, columns, memory, time).tokens_per_s
-    return Outlook(training, columns, memory, time, fits, tokens_per_s * fits)
+    return Predictions(training, columns, memory, time, fits, tokens_per_s * fits)
 
 
 def learn(name: str, spec: CampaignSpec, trials: Sequence[Trial]) -> Basis:
-    """What a campaign's trials teach about its cluster. name: for people.
+    """The basis for predictions that a campaign's trials give. name: of the campaign, for people.
 
     Raises InvalidValue where a fact is missing that times depend on: there is nothing to compare them with.
     """
@@ -204,7 +197,7 @@ def learn(name: str, spec: CampaignSpec, trials: Sequence[Trial]) -> Basis:
 
 
 def check_same(basis: CampaignSpec, spec: CampaignSpec) -> None:
-    """Raises InvalidValue when what was learnt from one campaign does not hold for the other's spec."""
+    """Raises InvalidValue when the basis of one campaign does not hold for another spec (other device or code)."""
     learnt, wanted = training_of(basis), training_of(spec)
     devices = (learnt.cluster.device.name, wanted.cluster.device.name)
     frameworks = (learnt.framework.name, wanted.framework.name)
@@ -218,7 +211,7 @@ def check_same(basis: CampaignSpec, spec: CampaignSpec) -> None:
 
 
 def measured_rows(trials: Sequence[Trial]) -> Measured:
-    """What became of trials that were measured or ran out of memory, for `calibrate`."""
+    """The outcomes of trials that were measured or ran out of memory, for `calibrate`."""
     found = [trial.measurement for trial in trials]
     peaks = [m and m.fullest_rank_bytes for m in found]
     return Measured(
@@ -239,12 +232,3 @@ def _startup_s(trials: Sequence[Trial]) -> float | None:
             steps_s += (COUNTED_STEPS + profiled) * measured.step_time_s
             beside.append(max(0.0, ran_s - steps_s))
     return float(np.median(beside)) if beside else None
-
-
-def _around(value: float, log_width: float) -> Estimate:
-    factor = exp(log_width)
-    return Estimate(value, value / factor, value * factor)
-
-
-def _ends(estimate: Estimate) -> dict[str, float]:
-    return {"value": estimate.value, "low": estimate.low, "high": estimate.high}

@@ -1,27 +1,24 @@
-"""What a campaign will meet and cost, before anything is spent: plans that are legal, that fit, that will be fast.
+"""A quote: the legal plans, their fit, the fastest of them and the cost of a campaign, predicted before it runs.
 
-All of it is predicted, none of it measured; `Quote.basis` says from what. Pure: a spec and its space in, a value out.
-Showing it is `tuner.cli.render.quote`'s work.
+`Quote.basis` says what the predictions rest on. Pure: a spec and its space in, a value out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from meshtune.runners.measuring.step_budget import StepCounts, step_counts
-from meshtune.search_spaces.checks import Problem
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import FloatColumn
 from meshtune.search_spaces.physics.unknown_speeds import missing
 from meshtune.search_spaces.space import Counts, Space
 from meshtune.tuner.campaign.space import workload_of
 from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.prediction.predict import Basis, Outlook, Prediction, foresee, training_of
+from meshtune.tuner.prediction.predict import Basis, Prediction, Predictions, foresee, training_of
 
 TOP = 10
 # Seconds that a job takes beside its steps (processes, imports, groups, weights) where no campaign was measured.
@@ -32,9 +29,9 @@ SURE, LIKELY, UNLIKELY = 0.9, 0.5, 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """How many legal plans fit the device's memory. expected: the sum of the plans' probabilities; the others count the
-    plans whose probability is at least 0.9, 0.5 to 0.9, 0.1 to 0.5, and below 0.1."""
+class FitCounts:
+    """Legal plans by their probability to fit the device's memory. expected: the sum of the probabilities; sure: plans
+    with at least 0.9; likely: 0.5 to 0.9; unlikely: 0.1 to 0.5; hopeless: below 0.1."""
 
     expected: float
     sure: int
@@ -44,41 +41,50 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """The ends of what may be."""
+class Range:
+    """Two ends without a value between them."""
 
     low: float
     high: float
 
-    def times(self, factor: float) -> Span:
-        return Span(low=self.low * factor, high=self.high * factor)
+    def times(self, factor: float) -> Range:
+        return Range(low=self.low * factor, high=self.high * factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """What all trials of a campaign take, if the search does not end it sooner. trials: that the spec allows and the
-    space holds, the best ones' second runs included. steps: of one trial, where its job says how long it measures and
-    times can be predicted. startup_s: of each trial beside its steps.
+class CampaignCost:
+    """The cost of all trials of a campaign, if the search does not end it sooner. trials: allowed by the spec and
+    present in the space, second runs of the best included. steps: the fewest and the most of one trial; null where its
+    job does not limit them or times cannot be predicted. startup_s: of each trial beside its steps. ends_before: budget
+    limits that may end the campaign before its last trial.
 
-    low: every trial takes as few steps as it may; high: as many. Each is for the cheaper, or the dearer, of two
-    campaigns: one whose trials are the plans predicted best, one that draws them evenly from the space. Plans that do
-    not fit cost their start alone. Not in it: waiting in a queue, attempts that the infrastructure loses, trials that
-    are given up early. ends_before: what the spec's budget says to that; empty when the trials are within it.
+    low: every trial takes the fewest steps; high: the most. Each is for the cheaper (or dearer) of two campaigns: one
+    tries the plans predicted best, one draws plans evenly from the space. Plans that do not fit cost their start alone.
+    Not included: waiting in a queue, lost attempts, trials that end early.
     """
 
     trials: int
     steps: tuple[int, int] | None
     startup_s: float
-    trial_s: Span
-    device_hours: Span
-    wall_s: Span
+    trial_s: Range
+    device_hours: Range
+    wall_s: Range
     ends_before: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MissingFact:
+    """A fact about the cluster that times depend on, by its path in the spec."""
+
+    path: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
-    """The answer. best: the plans predicted best, see `Outlook.score`. missing: what must be known of the cluster
-    before times can be predicted; not empty exactly when the plans of `best` have no speed."""
+    """Predictions for a campaign before it runs. space: combinations spanned, legal plans, and how many combinations
+    each rule rejects (they overlap). best: the plans predicted best by tokens per second times the probability to fit.
+    missing: where not empty, no times can be predicted."""
 
     name: str
     model: str
@@ -86,30 +92,12 @@ class Quote:
     devices: int
     device: str
     framework: str
-    counts: Counts
-    fit: Fit
+    space: Counts
+    fit: FitCounts
     best: tuple[Prediction, ...]
-    cost: Cost
-    missing: tuple[Problem, ...]
+    cost: CampaignCost
+    missing: tuple[MissingFact, ...]
     basis: Basis
-
-    def document(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        counts = self.counts
-        names = ("name", "model", "cluster", "devices", "device", "framework")
-        return {
-            **{name: getattr(self, name) for name in names},
-            "space": {
-                "combinations": counts.combinations,
-                "legal": counts.legal,
-                "rejected": dict(counts.broken),
-            },
-            "fit": asdict(self.fit),
-            "best": [prediction.document() for prediction in self.best],
-            "cost": {**asdict(self.cost), "ends_before": list(self.cost.ends_before)},
-            "missing": [asdict(problem) for problem in self.missing],
-            "basis": self.basis.document(),
-        }
 
 
 def make_quote(spec: CampaignSpec, space: Space, basis: Basis) -> Quote:
@@ -124,18 +112,18 @@ def make_quote(spec: CampaignSpec, space: Space, basis: Basis) -> Quote:
         devices=cluster.devices,
         device=cluster.device.name,
         framework=training.framework.name,
-        counts=space.counts,
+        space=space.counts,
         fit=count_fits(outlook.fits),
         best=tuple(outlook.of(int(row), space[int(row)]) for row in outlook.best(TOP)),
         cost=predict_cost(spec, space, outlook, basis),
-        missing=tuple(missing(training)),
+        missing=tuple(MissingFact(path=one.path, message=one.message) for one in missing(training)),
         basis=basis,
     )
 
 
-def count_fits(fits: FloatColumn) -> Fit:
+def count_fits(fits: FloatColumn) -> FitCounts:
     """The classes of these probabilities."""
-    return Fit(
+    return FitCounts(
         expected=float(np.sum(fits)),
         sure=int(np.sum(fits >= SURE)),
         likely=int(np.sum((fits >= LIKELY) & (fits < SURE))),
@@ -144,35 +132,38 @@ def count_fits(fits: FloatColumn) -> Fit:
     )
 
 
-def predict_cost(spec: CampaignSpec, space: Space, outlook: Outlook, basis: Basis) -> Cost:
-    """What the spec's trials take; between a mere start and the time limit each where no more can be said."""
+def predict_cost(spec: CampaignSpec, space: Space, outlook: Predictions, basis: Basis) -> CampaignCost:
+    """The cost of the spec's trials; from a mere start to the time limit each where steps or times are unknown."""
     there = len(space) + (spec.baseline is not None and spec.baseline not in space)
     chosen = min(spec.budget.trials or there, there)
     trials = chosen + min(spec.confirm, chosen)
     startup_s = STARTUP_S[spec.cluster.device.kind] if basis.startup_s is None else basis.startup_s
-    counts = _step_counts(spec, space)
+    # Nothing is written or run there: the text of the job says how long it measures.
+    job = workload_of(spec).materialize(
+        "quote", spec.model, space[0], spec.cluster, Path(), seed=spec.seed, time_limit_s=spec.trial.time_limit_s
+    )
+    counts = step_counts(job)
     if outlook.time is None or counts is None:
-        steps, trial_s = None, Span(low=startup_s, high=max(startup_s, spec.trial.time_limit_s))
+        steps, trial_s = None, Range(low=startup_s, high=max(startup_s, spec.trial.time_limit_s))
     else:
         steps, trial_s = _with_steps(spec, outlook, outlook.time.step_s, counts, trials, startup_s)
     device_hours = trial_s.times(trials * spec.cluster.devices / 3600)
     # The last trials do not fill `parallel` places.
     wall_s = trial_s.times(-(-trials // spec.parallel))
-    ends = tuple(_ends_before(spec, trials, device_hours, wall_s))
-    return Cost(
+    return CampaignCost(
         trials=trials,
         steps=steps,
         startup_s=startup_s,
         trial_s=trial_s,
         device_hours=device_hours,
         wall_s=wall_s,
-        ends_before=ends,
+        ends_before=tuple(_ends_before(spec, trials, device_hours, wall_s)),
     )
 
 
 def _with_steps(
-    spec: CampaignSpec, outlook: Outlook, step_s: FloatColumn, counts: StepCounts, trials: int, startup_s: float
-) -> tuple[tuple[int, int], Span]:
+    spec: CampaignSpec, outlook: Predictions, step_s: FloatColumn, counts: StepCounts, trials: int, startup_s: float
+) -> tuple[tuple[int, int], Range]:
     """The fewest and the most steps of a trial, and its mean seconds."""
     limit_s = spec.trial.time_limit_s
     most = np.array([counts.most(seconds) for seconds in step_s.tolist()])
@@ -182,18 +173,10 @@ def _with_steps(
         # A plan that does not fit fails in its first steps.
         seconds = np.minimum(limit_s, startup_s + outlook.fits * steps * step_s)
         ends.append([float(np.mean(seconds[chosen])), float(np.mean(seconds))])
-    return (counts.least, int(np.max(most))), Span(low=min(ends[0]), high=max(ends[1]))
+    return (counts.least, int(np.max(most))), Range(low=min(ends[0]), high=max(ends[1]))
 
 
-def _step_counts(spec: CampaignSpec, space: Space) -> StepCounts | None:
-    # Nothing is written or run there: how long the job measures stands in its text.
-    job = workload_of(spec).materialize(
-        "quote", spec.model, space[0], spec.cluster, Path(), seed=spec.seed, time_limit_s=spec.trial.time_limit_s
-    )
-    return step_counts(job)
-
-
-def _ends_before(spec: CampaignSpec, trials: int, device_hours: Span, wall_s: Span) -> Sequence[str]:
+def _ends_before(spec: CampaignSpec, trials: int, device_hours: Range, wall_s: Range) -> Sequence[str]:
     """Sentences for the limits that the campaign may meet before its last trial."""
     budget = spec.budget
     limits = (

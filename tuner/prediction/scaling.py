@@ -1,4 +1,4 @@
-"""From a few nodes to many: the best plan, its speed and its efficiency at other node counts, and where the wall is.
+"""Scaling to other node counts: the best plan, its speed and efficiency at each, and where scaling stops to pay.
 
 For every node count the space is enumerated again and the best plan predicted, so a projection is of the best that can
 be done there, not of one plan stretched. Pure: a spec, a basis and node counts in, a value out.
@@ -10,9 +10,8 @@ all of them alike cancels; the measured best stands beside it. Intervals are of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.columns import columns_of
@@ -23,12 +22,12 @@ from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.space import build_space, workload_of
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.prediction.explain_plan import WORDS
+from meshtune.tuner.prediction.explain_plan import PART_WORDS
 from meshtune.tuner.prediction.predict import Basis, Prediction, Speed, foresee, training_of
 
 
 class Scaling(StrEnum):
-    """What becomes of the global batch. WEAK: it grows with the devices. STRONG: it stays as the spec has it. FREE: the
+    """How the global batch follows the devices. WEAK: it grows with them. STRONG: it stays as in the spec. FREE: the
     spec frees it, so it is searched at every node count."""
 
     WEAK = "weak"
@@ -37,7 +36,7 @@ class Scaling(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class TrainingRun:
     """Training on a number of tokens, at the predicted speed and without a pause."""
 
     days: Estimate
@@ -46,37 +45,28 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One node count. best None: there is no plan, for the `reason`. speedup: of tokens per second, against the
-    reference; efficiency: the speed-up over the growth in devices. run: where a number of tokens was named."""
+    """One node count. best: null where there is no plan, for the `reason`. speedup: of tokens per second, against the
+    reference, prediction by prediction. efficiency: the speed-up over the growth in devices. run: where a number of
+    tokens was named."""
 
     scaling: Scaling
     nodes: int
     devices: int
     global_batch_size: int | None
-    best: Prediction | None = None
-    reason: str = ""
-    speedup: float | None = None
-    efficiency: float | None = None
-    run: Run | None = None
+    best: Prediction | None
+    reason: str
+    speedup: float | None
+    efficiency: float | None
+    run: TrainingRun | None
 
-    def document(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            "scaling": str(self.scaling),
-            "nodes": self.nodes,
-            "devices": self.devices,
-            "global_batch_size": self.global_batch_size,
-            "best": None if self.best is None else self.best.document(),
-            "reason": self.reason,
-            "speedup": self.speedup,
-            "efficiency": self.efficiency,
-            "run": None if self.run is None else asdict(self.run),
-        }
+    @property
+    def speed(self) -> Speed | None:
+        return None if self.best is None else self.best.speed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wall:
-    """Where one kind of scaling stops to pay. nodes None: nowhere among the node counts that were asked for."""
+    """The node count at which one kind of scaling falls below the least efficiency; null where none does."""
 
     scaling: Scaling
     nodes: int | None
@@ -85,7 +75,7 @@ class Wall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredBest:
-    """The fastest trial at the reference, and what is predicted for its plan."""
+    """The fastest trial at the reference, and the prediction for its plan."""
 
     trial: int
     plan_key: str
@@ -95,34 +85,19 @@ class MeasuredBest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
-    """The answer. reference: the spec's own node count, which every row is compared with. rows: by scaling, then by
-    node count, the reference always among them."""
+    """The best plan and its efficiency at other node counts. reference_nodes: of the spec; every row is compared with
+    it. rows: by scaling, then by node count, the reference always among them. walls: one for each kind of scaling."""
 
     name: str
     model: str
     device: str
-    reference: int
-    measured: MeasuredBest | None
+    reference_nodes: int
+    measured_best: MeasuredBest | None
     rows: tuple[Row, ...]
     walls: tuple[Wall, ...]
     least_efficiency: float
     tokens: float | None
     basis: Basis
-
-    def document(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            "name": self.name,
-            "model": self.model,
-            "device": self.device,
-            "reference_nodes": self.reference,
-            "measured_best": None if self.measured is None else asdict(self.measured),
-            "rows": [row.document() for row in self.rows],
-            "walls": [{**asdict(wall), "scaling": str(wall.scaling)} for wall in self.walls],
-            "least_efficiency": self.least_efficiency,
-            "tokens": self.tokens,
-            "basis": self.basis.document(),
-        }
 
 
 def make_projection(
@@ -150,19 +125,19 @@ def make_projection(
     # At the reference all kinds of scaling are the same.
     start = _row(spec, basis, trainings[counts.index(reference)], kinds[0])
     for kind in kinds:
-        plain = [
+        found = [
             replace(start, scaling=kind) if t.cluster.nodes == reference else _row(spec, basis, t, kind)
             for t in trainings
         ]
-        compared = [_compared(row, start, tokens) for row in plain]
+        compared = [_compared(row, start, tokens) for row in found]
         rows += compared
         walls.append(_wall(kind, compared, start, least_efficiency))
     return Projection(
         name=spec.name,
         model=spec.model.name,
         device=spec.cluster.device.name,
-        reference=reference,
-        measured=_measured_best(spec, basis, trials),
+        reference_nodes=reference,
+        measured_best=_measured_best(spec, basis, trials),
         rows=tuple(rows),
         walls=tuple(walls),
         least_efficiency=least_efficiency,
@@ -179,22 +154,32 @@ def _at(spec: CampaignSpec, nodes: int) -> Training:
 def _row(spec: CampaignSpec, basis: Basis, training: Training, scaling: Scaling) -> Row:
     """The best plan at one node count, not yet compared with anything."""
     cluster, batch = training.cluster, spec.global_batch_size
-    plain = Row(scaling=scaling, nodes=cluster.nodes, devices=cluster.devices, global_batch_size=batch)
+    empty = Row(
+        scaling=scaling,
+        nodes=cluster.nodes,
+        devices=cluster.devices,
+        global_batch_size=batch,
+        best=None,
+        reason="",
+        speedup=None,
+        efficiency=None,
+        run=None,
+    )
     if batch is not None and scaling is Scaling.WEAK:
         if batch * cluster.nodes % spec.cluster.nodes:
             grown = f"global batch {batch} * {cluster.nodes} / {spec.cluster.nodes} nodes"
-            return replace(plain, global_batch_size=None, reason=f"{grown} is no whole number of sequences")
+            return replace(empty, global_batch_size=None, reason=f"{grown} is no whole number of sequences")
         batch = batch * cluster.nodes // spec.cluster.nodes
-        plain = replace(plain, global_batch_size=batch)
+        empty = replace(empty, global_batch_size=batch)
     try:
         space = build_space(spec.space, spec.model, cluster, batch, workload_of(spec))
     except SpaceTooLarge as error:
-        return replace(plain, reason=str(error))
+        return replace(empty, reason=str(error))
     if len(space) == 0:
-        return replace(plain, reason=_why_none(space, batch))
+        return replace(empty, reason=_why_none(space, batch))
     outlook = foresee(training, space.columns, basis.calibration)
     first = int(outlook.best(1)[0])
-    return replace(plain, best=outlook.of(first, space[first]))
+    return replace(empty, best=outlook.of(first, space[first]))
 
 
 def _why_none(space: Space, batch: int | None) -> str:
@@ -206,7 +191,7 @@ def _why_none(space: Space, batch: int | None) -> str:
     if batch is not None and needed > batch:
         told = f"{devices} devices / (tp({tp}) * cp({cp})) * micro_batch_size({size}) = {needed} sequences at least"
         return f"no legal plan: {told}, but the global batch is {batch}"
-    ranked = sorted(space.counts.broken.items(), key=lambda item: -item[1])[:3]
+    ranked = sorted(space.counts.rejected.items(), key=lambda item: -item[1])[:3]
     shares = "; ".join(f"{name} rejects {count}" for name, count in ranked)
     return f"no legal plan among {space.counts.combinations} combinations: {shares}"
 
@@ -215,15 +200,15 @@ _EXTREMES = (("tp", max), ("cp", max), ("micro_batch_size", min))
 
 
 def _compared(row: Row, start: Row, tokens: float | None) -> Row:
-    own, base = _speed(row), _speed(start)
+    own, base = row.speed, start.speed
     if own is None:
         return row
     run = None
     if tokens is not None:
         # The faster, the sooner: the ends change places.
-        seconds = [tokens / end for end in (own.tokens_per_s.value, own.tokens_per_s.high, own.tokens_per_s.low)]
-        days, hours = ([factor * value for value in seconds] for factor in (1 / 86400, row.devices / 3600))
-        run = Run(days=Estimate(*days), device_hours=Estimate(*hours))
+        speed = own.tokens_per_s
+        time_s = Estimate(tokens / speed.value, tokens / speed.high, tokens / speed.low)
+        run = TrainingRun(days=time_s.times(1 / 86400), device_hours=time_s.times(row.devices / 3600))
     if base is None:
         return replace(row, run=run)
     speedup = own.tokens_per_s.value / base.tokens_per_s.value
@@ -247,31 +232,24 @@ def _wall_sentence(row: Row, start: Row, least: float) -> str:
     if row.efficiency is None or row.efficiency >= least:
         return ""
     reached = f"{count_nodes(row.nodes)} ({100 * row.efficiency:.0f} %)"
-    return f"falls below {100 * least:g} % efficiency at {reached}: {_culprit(row, start)}"
+    return f"falls below {100 * least:g} % efficiency at {reached}: {_largest_loss(row, start)}"
 
 
-def _culprit(row: Row, start: Row) -> str:
+def _largest_loss(row: Row, start: Row) -> str:
     """The part of the step whose device time per token grew most since the reference."""
-    own, base = _speed(row), _speed(start)
-    if own is None or base is None:
-        return "there is nothing to compare it with"
-    scale = _device_s_per_token(row, own) / _device_s_per_token(start, base)
+    own, base = row.speed, start.speed
+    assert own is not None  # the row has an efficiency
+    assert base is not None
+    # The growth in device time per token, which is the inverse of the efficiency.
+    scale = row.devices / own.tokens_per_s.value / (start.devices / base.tokens_per_s.value)
     grown = {part: scale * share - base.shares[part] for part, share in own.shares.items()}
     worst = max(grown, key=lambda part: grown[part])
     now, before = (100 * speed.shares[worst] for speed in (own, base))
-    return f"most is lost to {WORDS[worst]}, {now:.0f} % of the step, {before:.0f} % at {count_nodes(start.nodes)}"
+    return f"most is lost to {PART_WORDS[worst]}, {now:.0f} % of the step, {before:.0f} % at {count_nodes(start.nodes)}"
 
 
 def count_nodes(count: int) -> str:
     return f"{count} node{'' if count == 1 else 's'}"
-
-
-def _device_s_per_token(row: Row, speed: Speed) -> float:
-    return row.devices / speed.tokens_per_s.value
-
-
-def _speed(row: Row) -> Speed | None:
-    return None if row.best is None else row.best.speed
 
 
 def _measured_best(spec: CampaignSpec, basis: Basis, trials: Sequence[Trial]) -> MeasuredBest | None:

@@ -1,8 +1,8 @@
-"""Campaigns of one model side by side, such as at several node counts: what each measured, and how it scales.
+"""Campaigns of one model side by side, such as at several node counts: the best of each, and how it scales.
 
-Efficiencies are per device, against the campaign with the fewest devices that measured something. Beside them stands
-what that campaign's physics says of the others: a prediction, compared with its own prediction, so that what is wrong
-with both alike cancels. Pure: campaigns and trials in, a value out.
+Efficiencies are per device, against the campaign with the fewest devices that measured something. Beside them stand the
+predictions of that campaign's calibrated physics for the others, compared with its prediction for itself, so that
+common errors cancel. Pure: campaigns and trials in, a value out.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.physics.unknown_speeds import missing
-from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.interval import Estimate
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.interval import ONE, Estimate
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.space import space_of
 from meshtune.tuner.campaign.spec import CampaignSpec
@@ -34,31 +34,37 @@ class Best:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projected:
-    """What the smallest campaign's physics predicts of the best plan here; never measured. efficiency: against what it
-    predicts of the best plan there."""
+    """The prediction of the smallest campaign's calibrated physics for the best plan here; never measured. efficiency:
+    against its prediction for the best plan there."""
 
     tokens_per_s: Estimate
     efficiency: Estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """One campaign. best None: nothing was measured. efficiency: speed per device over that of the smallest. projected
-    None: nothing can be said of it, for a reason among the notes."""
+class ComparedCampaign:
+    """One campaign. best: as measured; null where nothing was. efficiency: speed per device over that of the smallest
+    campaign that measured something. projected: null where nothing can be predicted, for a reason among the notes."""
 
-    campaign: Campaign
+    id: str
+    name: str
+    state: CampaignState
+    nodes: int
+    devices: int
+    model: str
+    cluster: str
     best: Best | None
-    efficiency: Estimate | None = None
-    projected: Projected | None = None
+    efficiency: Estimate | None
+    projected: Projected | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """In the order of devices. objective: of the smallest campaign. notes: what keeps the campaigns from being compared
-    as they are, in sentences."""
+    """Campaigns in the order of devices. objective: of the smallest campaign that measured something. notes: sentences
+    on what keeps the campaigns from being compared as they are."""
 
     objective: Objective
-    campaigns: tuple[Compared, ...]
+    campaigns: tuple[ComparedCampaign, ...]
     notes: tuple[str, ...]
 
 
@@ -70,21 +76,31 @@ def compare(entries: Sequence[tuple[Campaign, Sequence[Trial]]]) -> Comparison:
     base, base_trials = entries[smallest]
     start = bests[smallest]
     campaigns = [campaign for campaign, _ in entries]
-    projected, told = _projections(campaigns, base, base_trials)
+    projections, notes = _projections(campaigns, base, base_trials)
+    compared = []
+    for campaign, best, projected in zip(campaigns, bests, projections, strict=True):
+        efficiency = None
+        if best is not None and start is not None:
+            efficiency = ONE if best is start else best.tokens_per_s_per_device.over(start.tokens_per_s_per_device)
+        cluster = campaign.spec.cluster
+        compared.append(
+            ComparedCampaign(
+                id=campaign.id,
+                name=campaign.spec.name,
+                state=campaign.state,
+                nodes=cluster.nodes,
+                devices=cluster.devices,
+                model=campaign.spec.model.name,
+                cluster=cluster.name,
+                best=best,
+                efficiency=efficiency,
+                projected=projected,
+            )
+        )
     return Comparison(
         objective=base.spec.objective,
-        campaigns=tuple(
-            Compared(
-                campaign=campaign,
-                best=best,
-                efficiency=None
-                if best is None or start is None
-                else _ratio(best.tokens_per_s_per_device, start.tokens_per_s_per_device, same=best is start),
-                projected=projection,
-            )
-            for campaign, best, projection in zip(campaigns, bests, projected, strict=True)
-        ),
-        notes=(*_differences(campaigns, base), *told),
+        campaigns=tuple(compared),
+        notes=(*_differences(campaigns, base), *notes),
     )
 
 
@@ -97,7 +113,7 @@ def _best(campaign: Campaign, trials: Sequence[Trial]) -> Best | None:
         trial=first.trial.number,
         plan_key=first.trial.plan.key,
         tokens_per_s=first.tokens_per_s,
-        tokens_per_s_per_device=_scaled(first.tokens_per_s, 1 / first.measurement.devices),
+        tokens_per_s_per_device=first.tokens_per_s.times(1 / first.measurement.devices),
     )
 
 
@@ -121,20 +137,19 @@ def _projections(
             found.append(None)
             notes.append(f"{campaign.label} cannot be projected from {base.label}: {error}")
             continue
-        found.append(None if speed is None else _projection(campaign, speed, base, start))
+        if speed is None:
+            found.append(None)
+            continue
+        # The interval is of this prediction alone, as in `tuner.prediction.scaling`.
+        own = speed.tokens_per_s.times(1 / campaign.spec.cluster.devices)
+        reference = start.tokens_per_s.value / base.spec.cluster.devices
+        efficiency = ONE if campaign is base else own.times(1 / reference)
+        found.append(Projected(tokens_per_s=speed.tokens_per_s, efficiency=efficiency))
     return found, notes
 
 
-def _projection(campaign: Campaign, speed: Speed, base: Campaign, start: Speed) -> Projected:
-    own = _scaled(speed.tokens_per_s, 1 / campaign.spec.cluster.devices)
-    reference = start.tokens_per_s.value / base.spec.cluster.devices
-    # The interval is of this prediction alone, as in `tuner.prediction.scaling`.
-    efficiency = Estimate(1.0, 1.0, 1.0) if campaign is base else _scaled(own, 1 / reference)
-    return Projected(tokens_per_s=speed.tokens_per_s, efficiency=efficiency)
-
-
 def _predicted(campaign: Campaign, basis: Basis) -> Speed | None:
-    """Of the plan predicted best. Raises InvalidValue where facts are missing."""
+    """The speed of the plan predicted best. Raises InvalidValue where facts are missing."""
     training = training_of(campaign.spec)
     if problems := missing(training):
         raise InvalidValue(problems)
@@ -142,16 +157,6 @@ def _predicted(campaign: Campaign, basis: Basis) -> Speed | None:
     outlook = foresee(training, space.columns, basis.calibration)
     first = int(outlook.best(1)[0])
     return outlook.of(first, space[first]).speed
-
-
-def _ratio(own: Estimate, other: Estimate, *, same: bool) -> Estimate:
-    if same:
-        return Estimate(1.0, 1.0, 1.0)
-    return Estimate(own.value / other.value, own.low / other.high, own.high / other.low)
-
-
-def _scaled(estimate: Estimate, factor: float) -> Estimate:
-    return Estimate(estimate.value * factor, estimate.low * factor, estimate.high * factor)
 
 
 # What must be the same for speeds to be compared, in words, and how it is shown.
@@ -166,7 +171,7 @@ _ALIKE: Sequence[tuple[str, Callable[[CampaignSpec], object]]] = (
 
 
 def _differences(campaigns: Sequence[Campaign], base: Campaign) -> list[str]:
-    """What of the others is not as in `base`, and what no device measured."""
+    """Sentences on what is not as in `base`, and on campaigns that no device measured."""
     notes = [f"{one.id} is simulated: no device measured its numbers" for one in campaigns if one.simulated]
     for one in campaigns:
         pairs = [(words, of(one.spec), of(base.spec)) for words, of in _ALIKE]

@@ -26,9 +26,8 @@ from meshtune.tuner.campaign.space import workload_of
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.step_parts import time_by_part
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.results.pareto import front_of
 from meshtune.tuner.results.ranking import Confirmation, Ranked, rank
-from meshtune.tuner.results.recommendation import Recommendation, recommend
+from meshtune.tuner.results.recommendation import Recommendation, front_of, recommend
 
 # The program of a user whose campaign does not name it.
 PROGRAM = "train.py"
@@ -66,7 +65,7 @@ def ranked_document(campaign: Campaign, entry: Ranked) -> dict[str, Any]:
         "plan": entry.trial.plan.as_dict(),
         "plan_key": entry.trial.plan.key,
         "objective": objective_document(campaign.spec, entry.objective),
-        "tokens_per_s": entry.tokens_per_s.document(),
+        "tokens_per_s": asdict(entry.tokens_per_s),
         "step_time_s": entry.measurement.step_time_s,
         "timed_steps": len(entry.measurement.step_times_s),
         "peak_memory_bytes": entry.memory_bytes,
@@ -76,7 +75,7 @@ def ranked_document(campaign: Campaign, entry: Ranked) -> dict[str, Any]:
         "time_by_part": [asdict(part) for part in time_by_part(profile)],
         "straggler": None if straggler is None else asdict(straggler),
         "first_losses": list(entry.measurement.first_losses),
-        "gain_over_baseline": None if entry.gain is None else entry.gain.document(),
+        "gain_over_baseline": None if entry.gain is None else asdict(entry.gain),
         "trains_as_baseline": entry.trains_as_baseline,
         "measured_again": None if entry.confirmation is None else _confirmation(entry.confirmation),
     }
@@ -86,7 +85,7 @@ def objective_document(spec: CampaignSpec, reached: Estimate) -> dict[str, Any]:
     """A value of the campaign's objective, with how to read it."""
     objective = spec.objective
     reading = {"unit": yardstick_of(spec).unit, "smaller_is_better": objective.smaller_is_better}
-    return {"name": str(objective), **reached.document(), **reading}
+    return {"name": str(objective), **asdict(reached), **reading}
 
 
 def best_document(campaign: Campaign, trials: Sequence[Trial], top: int) -> dict[str, Any]:

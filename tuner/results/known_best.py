@@ -1,16 +1,16 @@
-"""The best known plan for a model on a cluster, from everything that campaigns measured; what was measured comes first.
+"""The best known plan for a model on a cluster, from the measurements of all campaigns.
 
-A question names the model, the cluster and the node count. What it leaves open (the global batch, the training code,
-the software) is as in the newest campaign that fits it: that is what people run now. Of the campaigns that agree in all
-of that, each with its own recommendation, the best is taken: a plan that was measured twice before one that was
-measured once, then the highest lower end of the interval, which is both fast and sure. Where no campaign fits,
-`tuner.results.known_best_projection` projects the nearest. Pure over what the store holds.
+A question names the model, the cluster and the node count. Whatever else it leaves open (the global batch, the training
+code, the software) is as in the newest campaign that fits it, which is the present practice. Of the campaigns that
+agree in all of that, each with its own recommendation, the best is taken: a plan that was measured twice before one
+that was measured once, then the highest lower end of the interval, which is both fast and sure. Where no campaign fits,
+`tuner.results.known_best_projection` projects the nearest. Pure over the records of campaigns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
 from typing import Any
@@ -30,18 +30,18 @@ from meshtune.tuner.results.recommendation import recommend
 from meshtune.tuner.search.warm_start import OTHER_RELEASE, release_doubt, release_of
 
 # Of the newest: reading a thousand takes a quarter of a second, and a launch waits for the answer.
-MOST_CAMPAIGNS = 1000
+MAX_CAMPAIGNS = 1000
 # Of those that fit, the trials of so many are read.
-MOST_READ = 20
+MAX_READ = 20
 
 
 class NothingKnown(LookupError):
-    """Nothing that was measured answers the question; the message says what is known instead."""
+    """No measurement answers the question; the message names what is known instead."""
 
 
-class Standing(StrEnum):
-    """What the answer's numbers are. MEASURED: of this plan, there. PROJECTED: predicted from what was measured nearby.
-    SIMULATED: made up, of campaigns on no device."""
+class Provenance(StrEnum):
+    """The origin of an answer's numbers. MEASURED: of this plan, there. PROJECTED: predicted from what was measured
+    nearby. SIMULATED: made up, of campaigns on no device."""
 
     MEASURED = "measured"
     PROJECTED = "projected"
@@ -50,8 +50,8 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a launch wants to know. software: versions by name that the job will run on. What is left out is as in the
-    newest campaign that fits. simulated: of simulated campaigns, which otherwise count for nothing."""
+    """The question of a launch. Whatever is left out is as in the newest campaign that fits. software: versions by name
+    that the job will run on. simulated: ask simulated campaigns, and only them."""
 
     model: str
     cluster: str
@@ -70,13 +70,13 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
-    """What is known. campaigns: newest first. trials_of: all trials of a campaign, by its id."""
+class CampaignRecords:
+    """campaigns: newest first. trials_of: all trials of a campaign, by its id."""
 
     campaigns: Sequence[Campaign]
     trials_of: Callable[[str], Sequence[Trial]]
 
-    def only(self, *, simulated: bool) -> Records:
+    def only(self, *, simulated: bool) -> CampaignRecords:
         """Those of the simulated campaigns, or of the others."""
         return replace(self, campaigns=[one for one in self.campaigns if one.simulated is simulated])
 
@@ -84,7 +84,7 @@ class Records:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """A campaign that an answer rests on, with its own best plan. tokens_per_s: of the whole job. confirmed: measured
-    twice. differs: in what it is not what was asked for; empty where it is."""
+    twice. differs: sentences on differences from the question."""
 
     campaign: str
     trial: int
@@ -95,84 +95,91 @@ class Source:
     tokens_per_s: Estimate
     confirmed: bool
     software: Mapping[str, str]
-    differs: tuple[str, ...] = ()
+    differs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestKnown:
-    """The answer. tokens_per_s: of the whole job. p_fits: the probability that the plan fits the devices; None for one
-    that ran. reason: for people. sources: what it rests on, the one that the plan is from first."""
+    """The best known plan. measured: this plan ran there; otherwise tokens_per_s, of the whole job, is predicted with
+    its 95 % interval, and p_fits the probability that the plan fits the devices (null for a plan that ran).
+    sources: the campaigns that it rests on, the source of the plan first. environment: the same for a job script, in
+    letters, digits and _.:/- only."""
 
-    question: Question
-    standing: Standing
+    model: str
+    cluster: str
+    nodes: int
+    standing: Provenance
+    measured: bool
     plan: Plan
+    plan_key: str
+    devices: int
+    global_batch_size: int
     workload: str
     tokens_per_s: Estimate
     p_fits: float | None
     reason: str
     sources: tuple[Source, ...]
-
-    @property
-    def measured(self) -> bool:
-        """True when this very plan ran there, on devices."""
-        return self.standing is Standing.MEASURED
-
-    def environment(self) -> dict[str, str]:
-        """What a job script sees: MESHTUNE_ and a name in capitals. Values have letters, digits and _.:/- only."""
-        source = self.sources[0]
-        values = {name: _plain(value) for name, value in self.plan.as_dict().items()}
-        values |= {
-            "global_batch_size": str(self.plan.global_batch_size),
-            "measured": _plain(self.measured),
-            "source": f"{source.campaign}/{source.trial}",
-        }
-        return {f"MESHTUNE_{name.upper()}": value for name, value in values.items()}
-
-    def document(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            **{name: getattr(self.question, name) for name in ("model", "cluster", "nodes")},
-            "standing": str(self.standing),
-            "measured": self.measured,
-            "plan": self.plan.as_dict(),
-            "plan_key": self.plan.key,
-            "devices": self.plan.world_size,
-            "global_batch_size": self.plan.global_batch_size,
-            "workload": self.workload,
-            "tokens_per_s": self.tokens_per_s.document(),
-            "p_fits": self.p_fits,
-            "reason": self.reason,
-            "sources": [
-                {**asdict(source), "software": dict(source.software), "differs": list(source.differs)}
-                for source in self.sources
-            ],
-            "environment": self.environment(),
-        }
+    environment: Mapping[str, str]
 
 
-# What a script may hope for, whatever the plan.
+# The variables of a job script, whatever the plan.
 ENVIRONMENT_NAMES = tuple(
     f"MESHTUNE_{name.upper()}" for name in (*PLAN_FIELDS, "global_batch_size", "measured", "source")
 )
 
 
+def best_known(
+    question: Question,
+    standing: Provenance,
+    plan: Plan,
+    *,
+    workload: str,
+    tokens_per_s: Estimate,
+    p_fits: float | None,
+    reason: str,
+    sources: tuple[Source, ...],
+) -> BestKnown:
+    """The answer with its derived fields. A plan of a simulated campaign is never measured."""
+    standing = Provenance.SIMULATED if question.simulated else standing
+    measured = standing is Provenance.MEASURED
+    values = plan.as_dict() | {
+        "global_batch_size": plan.global_batch_size,
+        "measured": measured,
+        "source": f"{sources[0].campaign}/{sources[0].trial}",
+    }
+    return BestKnown(
+        model=question.model,
+        cluster=question.cluster,
+        nodes=question.nodes,
+        standing=standing,
+        measured=measured,
+        plan=plan,
+        plan_key=plan.key,
+        devices=plan.world_size,
+        global_batch_size=plan.global_batch_size,
+        workload=workload,
+        tokens_per_s=tokens_per_s,
+        p_fits=p_fits,
+        reason=reason,
+        sources=sources,
+        environment={
+            f"MESHTUNE_{name.upper()}": str(int(value) if isinstance(value, bool) else value)
+            for name, value in values.items()
+        },
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class Meaning:
-    """What a question's names stand for; the cluster has as many nodes as were asked for."""
+class Target:
+    """The model and the cluster of a question; the cluster has the number of nodes asked for."""
 
     model: ModelSpec
     cluster: ClusterSpec
 
-    def is_of(self, campaign: Campaign) -> bool:
-        """True when the campaign trained this model on such nodes, and as many of them."""
-        cluster = campaign.spec.cluster
-        there = (cluster.name, cluster.nodes) == (self.cluster.name, self.cluster.nodes)
-        return there and alike(cluster, self.cluster) and campaign.spec.model == self.model
-
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What one campaign recommends. software: what its choice was measured on. choice: measured; of `reason`."""
+    """The recommendation of one campaign. choice: measured; recommended for the `reason`."""
 
     campaign: Campaign
     choice: Ranked
@@ -180,6 +187,7 @@ class Advice:
 
     @property
     def software(self) -> Mapping[str, str]:
+        """The versions that the choice was measured on."""
         return self.choice.measurement.software
 
     def source(self, differs: Sequence[str] = ()) -> Source:
@@ -198,18 +206,22 @@ class Advice:
         )
 
 
-def best_measured(question: Question, records: Records) -> BestKnown | None:
+def best_measured(question: Question, records: CampaignRecords) -> BestKnown | None:
     """The best plan that was measured for just this; None where none was. Raises NothingKnown for unknown names."""
     records = records.only(simulated=question.simulated)
-    meaning = meaning_of(question, records.campaigns)
+    target = target_of(question, records.campaigns)
     fitting = (
         campaign
         for campaign in records.campaigns
-        if meaning.is_of(campaign) and question.workload in (None, campaign.spec.workload.kind)
+        if campaign.spec.model == target.model
+        and campaign.spec.cluster.name == target.cluster.name
+        and campaign.spec.cluster.nodes == target.cluster.nodes
+        and alike(campaign.spec.cluster, target.cluster)
+        and question.workload in (None, campaign.spec.workload.kind)
     )
     found = [
         advice
-        for campaign in islice(fitting, MOST_READ)
+        for campaign in islice(fitting, MAX_READ)
         if (advice := advice_of(campaign, records.trials_of(campaign.id))) is not None
         if question.global_batch_size in (None, advice.choice.trial.plan.global_batch_size)
         if not other_software(question.software, advice.software)
@@ -218,25 +230,31 @@ def best_measured(question: Question, records: Records) -> BestKnown | None:
         return None
     rivals = [advice for advice in found if _same_ground(advice, found[0])]
     best = max(rivals, key=lambda advice: (advice.choice.confirmed, advice.choice.tokens_per_s.low))
-    return BestKnown(
-        question=question,
-        standing=Standing.SIMULATED if question.simulated else Standing.MEASURED,
-        plan=best.choice.trial.plan,
+    reasons = [best.reason]
+    if len(rivals) > 1:
+        reasons.append(f"the surest of {len(rivals)} campaigns")
+    if older := len(found) - len(rivals):
+        campaigns = "an older campaign" if older == 1 else f"{older} older campaigns"
+        reasons.append(f"{campaigns} with another batch, training code or software than the newest left out")
+    return best_known(
+        question,
+        Provenance.MEASURED,
+        best.choice.trial.plan,
         workload=best.campaign.spec.workload.kind,
         tokens_per_s=best.choice.tokens_per_s,
         p_fits=None,
-        reason="; ".join([best.reason, *_passed_over(len(rivals) - 1, len(found) - len(rivals))]),
+        reason="; ".join(reasons),
         sources=(best.source(),),
     )
 
 
-def meaning_of(question: Question, campaigns: Sequence[Campaign]) -> Meaning:
-    """What the names stand for: in the newest campaign that uses them, else among the presets. Raises NothingKnown."""
+def target_of(question: Question, campaigns: Sequence[Campaign]) -> Target:
+    """The values of the names: in the newest campaign that uses them, else among the presets. Raises NothingKnown."""
     models = {one.spec.model.name: one.spec.model for one in reversed(campaigns)}
     clusters = {one.spec.cluster.name: one.spec.cluster for one in reversed(campaigns)}
     model = _named("model", question.model, models, model_presets(), ModelSpec)
     cluster = _named("cluster", question.cluster, clusters, cluster_presets(), ClusterSpec)
-    return Meaning(model, replace(cluster, nodes=question.nodes))
+    return Target(model, replace(cluster, nodes=question.nodes))
 
 
 def advice_of(campaign: Campaign, trials: Sequence[Trial]) -> Advice | None:
@@ -274,7 +292,7 @@ def software_versions(text: str) -> dict[str, str]:
 
 def environment_text(found: BestKnown) -> str:
     """One NAME=value a line, for a shell or a job script."""
-    return "".join(f"{name}={value}\n" for name, value in found.environment().items())
+    return "".join(f"{name}={value}\n" for name, value in found.environment.items())
 
 
 def _named(seam: str, name: str, used: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]], kind: type) -> Any:
@@ -292,17 +310,3 @@ def _same_ground(advice: Advice, newest: Advice) -> bool:
     batches = [one.choice.trial.plan.global_batch_size for one in (advice, newest)]
     same_batch = own.global_batch_size == other.global_batch_size or batches[0] == batches[1]
     return same_code and same_batch and release_doubt(advice.software, newest.software) < OTHER_RELEASE
-
-
-def _passed_over(worse: int, elsewhere: int) -> list[str]:
-    told = []
-    if worse:
-        told.append(f"the surest of {worse + 1} campaigns")
-    if elsewhere:
-        campaigns = "an older campaign" if elsewhere == 1 else f"{elsewhere} older campaigns"
-        told.append(f"{campaigns} with another batch, training code or software than the newest left out")
-    return told
-
-
-def _plain(value: object) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)

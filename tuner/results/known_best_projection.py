@@ -1,9 +1,9 @@
-"""What nobody measured, from what was measured nearby: the nearest campaigns' best plans, projected by the physics.
+"""Projects the best plan to where nothing was measured, from the nearest campaigns' best plans, by the physics.
 
-The physics is calibrated by all trials of the neighbours, and its intervals are widened by what the neighbours differ
-in (`tuner.search.warm_start` has those doubts). Two plans compete: the nearest campaign's best with dp scaled, which
-somebody ran, and the one that is predicted best of all legal ones; the second must be better by more than plans scatter
-around the formulas. What comes out is a prediction and says so.
+The physics is calibrated by all trials of these neighbours, and its intervals are widened by their differences from the
+question (`tuner.search.warm_start` has those doubts). Two plans compete: the nearest campaign's best with dp scaled,
+which was run, and the one that is predicted best of all legal ones; the second must be better by more than plans
+scatter around the formulas. The answer is marked as a prediction.
 """
 
 from __future__ import annotations
@@ -31,28 +31,29 @@ from meshtune.tuner.campaign.space import build_space, workload_of
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import percent
-from meshtune.tuner.prediction.predict import WIDTH, Prediction, Speed, foresee, measured_rows, training_of
+from meshtune.tuner.prediction.predict import WIDTH, Prediction, foresee, measured_rows, training_of
 from meshtune.tuner.results.known_best import (
-    MOST_READ,
+    MAX_READ,
     Advice,
     BestKnown,
-    Meaning,
+    CampaignRecords,
     NothingKnown,
+    Provenance,
     Question,
-    Records,
-    Standing,
+    Target,
     advice_of,
     alike,
-    meaning_of,
+    best_known,
     other_software,
+    target_of,
 )
 from meshtune.tuner.search.warm_start import OTHER_RELEASE, distance, doubts
 
 # A projection learns from so many campaigns at the most.
-MOST_SOURCES = 3
+MAX_SOURCES = 3
 # How far the nearest may be: doublings of devices, of weights, of sequence length and of the batch, added up: judged.
 # Twice the nodes with twice the batch are 2.
-MOST_DOUBLINGS = 6.0
+MAX_DOUBLINGS = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,62 +72,65 @@ class _Neighbour:
         return training_of(self.advice.campaign.spec)
 
 
-def best_projected(question: Question, records: Records) -> BestKnown:
+def best_projected(question: Question, records: CampaignRecords) -> BestKnown:
     """The plan to take where none was measured for just this. Raises NothingKnown, saying how far the nearest is."""
     records = records.only(simulated=question.simulated)
-    meaning = meaning_of(question, records.campaigns)
-    sources = _nearest(question, meaning, records)
+    target = target_of(question, records.campaigns)
+    sources = _nearest(question, target, records)
     nearest = sources[0]
-    spec = _moved(nearest.advice.campaign.spec, question, meaning)
+    spec = _moved(nearest.advice.campaign.spec, question, target)
     if problems := missing(training_of(spec)):
-        told = "; ".join(map(str, problems))
-        raise NothingKnown(f"nothing was measured for this, and it cannot be projected: {told}")
+        unknown = "; ".join(map(str, problems))
+        raise NothingKnown(f"nothing was measured for this, and it cannot be projected: {unknown}")
     calibration = _calibrated(sources)
+    campaigns = "1 campaign" if len(sources) == 1 else f"{len(sources)} campaigns"
     plan, prediction, why = _choose(nearest.advice.choice.trial.plan, spec, calibration)
     assert prediction.speed is not None  # nothing is missing
-    return BestKnown(
-        question=question,
-        standing=Standing.SIMULATED if question.simulated else Standing.PROJECTED,
-        plan=plan,
+    speed = prediction.speed.tokens_per_s
+    log_width = hypot(log(speed.high / speed.value), WIDTH * nearest.doubt)
+    return best_known(
+        question,
+        Provenance.PROJECTED,
+        plan,
         workload=spec.workload.kind,
-        tokens_per_s=_widened(prediction.speed, nearest.doubt),
-        p_fits=prediction.fits,
+        tokens_per_s=Estimate.around(speed.value, exp(log_width)),
+        p_fits=prediction.p_fits,
         reason=f"not measured: {why}; {nearest.advice.campaign.label} has {', '.join(nearest.differs)}; the physics is "
-        f"calibrated by {calibration.times} step times of {_count(sources)}",
+        f"calibrated by {calibration.times} step times of {campaigns}",
         sources=tuple(one.advice.source(one.differs) for one in sources),
     )
 
 
-def _nearest(question: Question, meaning: Meaning, records: Records) -> list[_Neighbour]:
+def _nearest(question: Question, target: Target, records: CampaignRecords) -> list[_Neighbour]:
     """The nearest first, and what shares its training code; at least one. Raises NothingKnown."""
-    device = meaning.cluster.device.name
-    around = list(islice(_around(question, meaning, records), MOST_READ))
+    device = target.cluster.device.name
+    around = list(islice(_around(question, target, records), MAX_READ))
     near = sorted(around, key=lambda one: (one.doubt, one.doublings))
     if not near:
         measured = sorted({one.spec.cluster.device.name for one in records.campaigns})
         code = "" if question.workload is None else f" with {question.workload}"
         raise NothingKnown(f"nothing was measured on {device}{code}; measured: {', '.join(measured) or 'nothing'}")
-    within = [one for one in near if one.doublings <= MOST_DOUBLINGS]
+    within = [one for one in near if one.doublings <= MAX_DOUBLINGS]
     if not within:
         least = min(near, key=lambda one: one.doublings)
         raise NothingKnown(
             f"nothing near was measured: the nearest, {least.advice.campaign.id}, has {', '.join(least.differs)}: "
-            f"{least.doublings:.1f} doublings away, more than {MOST_DOUBLINGS:g}"
+            f"{least.doublings:.1f} doublings away, more than {MAX_DOUBLINGS:g}"
         )
     framework = within[0].training.framework
-    return [one for one in within if one.training.framework == framework][:MOST_SOURCES]
+    return [one for one in within if one.training.framework == framework][:MAX_SOURCES]
 
 
-def _around(question: Question, meaning: Meaning, records: Records) -> Iterator[_Neighbour]:
-    """The campaigns on the device that have a best plan, those first whose specs are nearest."""
-    device, workload = meaning.cluster.device, question.workload
+def _around(question: Question, target: Target, records: CampaignRecords) -> Iterator[_Neighbour]:
+    """The campaigns on the device that have a best plan, the nearest specs first."""
+    device, workload = target.cluster.device, question.workload
     specs: list[tuple[float, float, Campaign]] = []
     for campaign in records.campaigns:
         spec = campaign.spec
         own = spec.cluster.device
         if (own.name, own.kind) != (device.name, device.kind) or workload not in (None, spec.workload.kind):
             continue
-        moved = _moved(spec, question, meaning)
+        moved = _moved(spec, question, target)
         with suppress(InvalidValue, UnknownBackend):  # written for a meshtune that knew its workload
             far = distance(training_of(moved), training_of(spec))
             specs.append((hypot(*doubts(moved, spec)), far, campaign))
@@ -134,11 +138,11 @@ def _around(question: Question, meaning: Meaning, records: Records) -> Iterator[
         trials = records.trials_of(campaign.id)
         advice = advice_of(campaign, trials)
         if advice is not None:
-            yield _neighbour(question, meaning, advice, trials, doubt, far)
+            yield _neighbour(question, target, advice, trials, doubt, far)
 
 
 def _neighbour(
-    question: Question, meaning: Meaning, advice: Advice, trials: Sequence[Trial], doubt: float, far: float
+    question: Question, target: Target, advice: Advice, trials: Sequence[Trial], doubt: float, far: float
 ) -> _Neighbour:
     """doubt, far: what follows from the two specs; what the best plan ran on and its batch come on top."""
     spec = advice.campaign.spec
@@ -149,16 +153,16 @@ def _neighbour(
     return _Neighbour(
         advice=advice,
         trials=trials,
-        differs=(*_differences(spec, _moved(spec, question, meaning)), *other_batch, *software),
+        differs=(*_differences(spec, _moved(spec, question, target)), *other_batch, *software),
         doubt=hypot(doubt, OTHER_RELEASE if software else 0.0),
         doublings=far + abs(log2(asked / batch)),
     )
 
 
-def _moved(spec: CampaignSpec, question: Question, meaning: Meaning) -> CampaignSpec:
+def _moved(spec: CampaignSpec, question: Question, target: Target) -> CampaignSpec:
     """The spec of a campaign for what was asked. Its batch stays where none was asked for: training does not change."""
     batch = question.global_batch_size or spec.global_batch_size
-    return replace(spec, model=meaning.model, cluster=meaning.cluster, global_batch_size=batch)
+    return replace(spec, model=target.model, cluster=target.cluster, global_batch_size=batch)
 
 
 def _differences(spec: CampaignSpec, asked: CampaignSpec) -> list[str]:
@@ -175,7 +179,7 @@ def _differences(spec: CampaignSpec, asked: CampaignSpec) -> list[str]:
 
 
 def _calibrated(sources: Sequence[_Neighbour]) -> Calibration:
-    """What all trials of the sources teach that can be compared with the physics."""
+    """The calibration by all trials of the sources that can be compared with the physics."""
     observed = []
     for source in sources:
         taught = [one for one in source.trials if one.measurement is not None or one.verdict is Verdict.OOM]
@@ -198,11 +202,11 @@ def _choose(known: Plan, spec: CampaignSpec, calibration: Calibration) -> tuple[
     own = foresee(training_of(spec), columns_of([stretched]), calibration).of(0, stretched)
     # What is wrong with the constants is wrong for both; what the formulas miss from plan to plan is not.
     margin = exp(WIDTH * sqrt(2) * calibration.time_log_sd)
-    gain = _score(best) / _score(own)
+    gain = best.score / own.score
     if gain > margin:
-        fits = f"tokens/s x P(fits), which is {percent(best.fits)} against {percent(own.fits)}"
-        told = f"predicted {gain:.2f} times as good ({fits}) as the nearest measured best there, {stretched.key}"
-        return best.plan, best, f"{told}; two predictions scatter by {margin:.2f}"
+        fits = f"tokens/s x P(fits), which is {percent(best.p_fits)} against {percent(own.p_fits)}"
+        better = f"predicted {gain:.2f} times as good ({fits}) as the nearest measured best there, {stretched.key}"
+        return best.plan, best, f"{better}; two predictions scatter by {margin:.2f}"
     scaled = "the same plan" if stretched == known else f"{known.key} with dp {stretched.dp}"
     return stretched, own, f"{scaled}, which the nearest campaign measured best; no plan is predicted clearly better"
 
@@ -227,18 +231,3 @@ def _stretched(known: Plan, space: Space) -> Plan | None:
         del kept["grad_accum_steps"]
     plan = space.complete(**kept)
     return None if space.explain(plan, ignore_bounds=True) else plan
-
-
-def _count(sources: Sequence[_Neighbour]) -> str:
-    return "1 campaign" if len(sources) == 1 else f"{len(sources)} campaigns"
-
-
-def _score(one: Prediction) -> float:
-    """Tokens per second times the probability to fit: what plans are ranked by."""
-    return 0.0 if one.speed is None else one.speed.tokens_per_s.value * one.fits
-
-
-def _widened(speed: Speed, doubt: float) -> Estimate:
-    value = speed.tokens_per_s.value
-    factor = exp(hypot(log(speed.tokens_per_s.high / value), WIDTH * doubt))
-    return Estimate(value, value / factor, value * factor)

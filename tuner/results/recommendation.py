@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Trial
-from meshtune.tuner.results.pareto import alternatives, front_of
 from meshtune.tuner.results.ranking import Ranked, rank
 
 # Of the front, in the reason; the others are in its table.
-MOST_ALTERNATIVES = 3
+MAX_ALTERNATIVES = 3
+GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Recommendation:
 
 
 def recommend(campaign: Campaign, trials: Sequence[Trial]) -> Recommendation:
-    """What to use, and whether it is surely better than the baseline. Where memory left over counts too, that is the
-    fastest setting of the front, and the reason says what its others give up and gain."""
+    """The setting to use. Where memory left over counts too, it is the fastest of the front, and the reason names what
+    the others give up and gain."""
     return recommend_among(campaign.spec, rank(campaign, trials))
 
 
@@ -48,7 +48,7 @@ def recommend_among(spec: CampaignSpec, ranking: Sequence[Ranked]) -> Recommenda
         words.append(f"measured again: {100 * choice.confirmation.change:+.1f} % against its first run")
     words += _passed_over(ranking, choice, twice=bool(confirmed))
     if spec.pareto and choice is not None:
-        words += _others(ranking, choice)
+        words += _alternatives(ranking, choice)
     return Recommendation(choice, better, "; ".join(words))
 
 
@@ -79,9 +79,9 @@ def _against(baseline: Ranked, candidates: Sequence[Ranked]) -> tuple[Ranked, bo
     # Not always the first: a noisy measurement may rank above a sure one.
     for entry in faster:
         if entry.gain is not None and entry.gain.low > 0:
-            return entry, True, f"{_span(entry.gain)} faster than the baseline"
+            return entry, True, f"{entry.gain.percent_text('+')} faster than the baseline"
     best = faster[0]
-    span = "" if best.gain is None else f"{_span(best.gain)} "
+    span = "" if best.gain is None else f"{best.gain.percent_text('+')} "
     reason = f"the fastest other setting, {best.trial.plan.key}, is {span}faster: not beyond the noise"
     return baseline, False, f"keep the baseline; {reason}"
 
@@ -115,13 +115,33 @@ def _failure(entry: Ranked) -> str:
     return f"ended {verdict} when it was measured again"
 
 
-def _others(ranking: Sequence[Ranked], choice: Ranked) -> list[str]:
-    """The front's settings with more memory left than the choice."""
-    found = alternatives(front_of(ranking), choice)
-    more = len(found) - MOST_ALTERNATIVES
-    words = [f"or {alternative}" for alternative in found[:MOST_ALTERNATIVES]]
-    return [*words, f"{more} more on the front"] if more > 0 else words
+def front_of(ranking: Sequence[Ranked]) -> list[Ranked]:
+    """The Pareto front of speed and memory left over, the fastest first; of equal plans the one that ranks first.
+
+    Speeds and peaks count as measured: of two plans within each other's noise one may push the other off the front.
+    Plans whose peak is unknown are not on it, nor those that are never recommended.
+    """
+    known = [(entry.headroom_bytes, entry) for entry in ranking if entry.headroom_bytes is not None and entry.usable]
+    # Tokens per second order plans as every objective does.
+    known.sort(key=lambda pair: (-pair[1].tokens_per_s.value, -pair[0], pair[1].rank))
+    front, most = [], -inf
+    for headroom_bytes, entry in known:
+        if headroom_bytes > most:
+            front.append(entry)
+            most = headroom_bytes
+    return front
 
 
-def _span(gain: Estimate) -> str:
-    return f"{100 * gain.value:+.1f} % ({100 * gain.low:+.1f} to {100 * gain.high:+.1f} %)"
+def _alternatives(ranking: Sequence[Ranked], choice: Ranked) -> list[str]:
+    """Sentences for the front's slower settings with more memory left than the choice."""
+    headroom_bytes = choice.headroom_bytes
+    if headroom_bytes is None:
+        return []
+    found = [
+        f"or {entry.trial.plan.key}: {100 * (1 - entry.tokens_per_s.value / choice.tokens_per_s.value):.1f} % slower, "
+        f"{(entry.headroom_bytes - headroom_bytes) / GIB:.3g} GiB more headroom"
+        for entry in front_of(ranking)
+        if entry.headroom_bytes is not None and entry.headroom_bytes > headroom_bytes and entry.rank > choice.rank
+    ]
+    more = len(found) - MAX_ALTERNATIVES
+    return [*found[:MAX_ALTERNATIVES], *([f"{more} more on the front"] if more > 0 else [])]

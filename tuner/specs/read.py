@@ -265,7 +265,7 @@ def _complete_baseline(reading: _Reading, space: Space) -> None:
 def _why_empty(space: Space) -> str:
     """Which rules leave no plan, those that reject most first."""
     counts = space.counts
-    ranked = sorted(counts.broken.items(), key=lambda item: -item[1])[:4]
+    ranked = sorted(counts.rejected.items(), key=lambda item: -item[1])[:4]
     shares = "; ".join(f"{name} rejects {count}" for name, count in ranked)
     first = space.complete(**{name: values[0] for name, values in space.dimensions.items()})
     example = next((f"; the first, {first.key}: {broken.message}" for broken in space.explain(first)), "")

@@ -63,7 +63,7 @@ def revise(message: str) -> None:
         config = _config(connection)
         command.upgrade(config, "head")
         versions = list(ScriptDirectory.from_config(config).walk_revisions())
-        command.revision(config, message, autogenerate=True, rev_id=f"{len(versions) + 1:04d}")
+        command.revision(config, message, autogenerate=True, rev_id=f"{len(versions) + 100:04d}")
     engine.dispose()
 
 

@@ -11,10 +11,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from meshtune.runners.dialects.base import CannotExpress, CannotRead, Files, Imported
+from meshtune.runners.dialects.base import CannotExpress, CannotRead, Files, Imported, unsupported
 from meshtune.runners.dialects.deepspeed.options import CONFIG_FILE, DeepSpeedOptions, Dtype
 from meshtune.runners.dialects.overlay import overlaid, read_base
-from meshtune.runners.dialects.refusal import unsupported
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec

@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshtune.runners.dialects.arguments import Arguments, render_lines, without
-from meshtune.runners.dialects.base import CannotExpress, Files, Imported
+from meshtune.runners.dialects.base import CannotExpress, Files, Imported, unsupported
 from meshtune.runners.dialects.megatron.arguments import DS_CONFIG_FILE, arguments_of, ds_config_of, environment_of
 from meshtune.runners.dialects.megatron.options import MegatronOptions
 from meshtune.runners.dialects.megatron.reader import read_launch
 from meshtune.runners.dialects.megatron.rules import capabilities_of
-from meshtune.runners.dialects.refusal import unsupported
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec

@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshtune.runners.dialects.arguments import render_lines, without
-from meshtune.runners.dialects.base import CannotExpress, Files
-from meshtune.runners.dialects.overlay import overlaid, read_base
-from meshtune.runners.dialects.refusal import unsupported
-from meshtune.runners.dialects.toml import render_toml
+from meshtune.runners.dialects.base import CannotExpress, Files, unsupported
+from meshtune.runners.dialects.overlay import overlaid, read_base, render_toml
 from meshtune.runners.dialects.torchtitan.options import Release, TorchtitanOptions
 from meshtune.runners.dialects.torchtitan.reader import parse as parse
 from meshtune.runners.documents import read_value

@@ -15,7 +15,7 @@ from meshtune.runners.trainer.job import Job
 from meshtune.search_spaces.plan import Plan, Schedule
 
 # Passes of one layer and micro-batch; about 40 ms each and way, so that a direct run takes about 10 s.
-MOST_PASSES = 100
+MAX_PASSES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def extend(job: Job, layers: float, run: Callable[[Job], Sample], *, extrapolate
     # parameters: 25 % too low), and with ZeRO 3 the next layer's weights are gathered while one computes.
     low, high = 2 * plan.recompute_interval, 4 * plan.recompute_interval
     if extrapolate is None:
-        extrapolate = layers * plan.vpp * few > MOST_PASSES and layers > low + high
+        extrapolate = layers * plan.vpp * few > MAX_PASSES and layers > low + high
 
     @cache
     def at(layers: int | None, micro_batches: int) -> Sample:

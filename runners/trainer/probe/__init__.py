@@ -49,7 +49,7 @@ from meshtune.search_spaces.cluster import DeviceKind
 # How long a rank waits for its peers; under a launcher they may start minutes apart.
 PEER_TIMEOUT = timedelta(minutes=3)
 # Links cannot be seen by a rank alone, and more processes than this say nothing new about a CPU.
-FEWEST_CPU_RANKS, MOST_CPU_RANKS = 2, 8
+MIN_CPU_RANKS, MAX_CPU_RANKS = 2, 8
 # Shares of the time: matrix products, memory; messages get the rest.
 MATMUL_SHARE, MEMORY_SHARE = 0.4, 0.1
 
@@ -93,7 +93,7 @@ def count_ranks(wanted: int | None, cuda_devices: int, cores: int) -> int:
     """How many ranks one machine gets: the CUDA devices, else the cores. Raises ProbeRefused."""
     if cuda_devices and wanted is not None and wanted > cuda_devices:
         raise ProbeRefused(f"--devices-per-node {wanted}, but torch sees {cuda_devices} CUDA devices")
-    return wanted or cuda_devices or max(FEWEST_CPU_RANKS, min(cores, MOST_CPU_RANKS))
+    return wanted or cuda_devices or max(MIN_CPU_RANKS, min(cores, MAX_CPU_RANKS))
 
 
 def main(argv: list[str]) -> int:

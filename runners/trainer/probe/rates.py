@@ -19,14 +19,14 @@ from meshtune.runners.cluster_probe.results import TRIAD, Message, Rate, spread
 
 KIB, MIB = 2**10, 2**20
 MESSAGE_BYTES = tuple(KIB * 4**power for power in range(9))  # 1 KiB to 64 MiB
-FEWEST_SIZES = 6  # 1 MiB: without large ones there is no bandwidth to see
+MIN_SIZES = 6  # 1 MiB: without large ones there is no bandwidth to see
 # On CUDA smaller products do not fill the device, on CPU larger ones take seconds; the fastest counts.
 MATMUL_ROWS = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192, 16384)}
 # Larger than any cache's share of one rank.
 ARRAY_BYTES = {"cpu": 64 * MIB, "cuda": 512 * MIB}
 SAMPLE_S = 0.005
-MOST_IN_A_ROW = 200
-FEWEST_SAMPLES = 3
+MAX_IN_A_ROW = 200
+MIN_SAMPLES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def time_matmul(place: Place, dtype: torch.dtype, seconds: float) -> list[Rate]:
         rates.append(_rate(str(dtype).removeprefix("torch."), rows, 2 * rows**3, found))
         remaining_s -= share_s
         larger_s = once_s * (sizes[min(index + 1, len(sizes) - 1)] / rows) ** 3
-        if larger_s * (FEWEST_SAMPLES + 2) > remaining_s:
+        if larger_s * (MIN_SAMPLES + 2) > remaining_s:
             break
     return rates
 
@@ -113,7 +113,7 @@ def time_memory(place: Place, seconds: float) -> list[Rate]:
 def time_messages(
     place: Place, exchange: Callable[[Tensor], None] | None, seconds: float, *, trips: int = 1
 ) -> list[Message]:
-    """The time of one trip of `exchange`, which makes `trips` of them, by size; at least FEWEST_SIZES, more where
+    """The time of one trip of `exchange`, which makes `trips` of them, by size; at least MIN_SIZES, more where
     `seconds` allow them.
 
     Sizes take turns, so that a disturbance that lasts hits all of them alike. exchange None: this rank has no partner,
@@ -133,14 +133,14 @@ def time_messages(
     once_s = 0.0
     for size in MESSAGE_BYTES:
         # A size takes at most four times as long as the one before, which is four times smaller.
-        if len(buffers) >= FEWEST_SIZES and once_s * 4 * (2 + FEWEST_SAMPLES) > (seconds - spent()) / 2:
+        if len(buffers) >= MIN_SIZES and once_s * 4 * (2 + MIN_SAMPLES) > (seconds - spent()) / 2:
             break
         buffers.append(torch.zeros(size // 4, device=place.device))
         sample(buffers[-1], 1)
         once_s = min(sample(buffers[-1], 1) for _ in range(2))
         in_a_row.append(_in_a_row(once_s))
     times: list[list[float]] = [[] for _ in buffers]
-    while len(times[0]) < FEWEST_SAMPLES or spent() < seconds:
+    while len(times[0]) < MIN_SAMPLES or spent() < seconds:
         for taken, buffer, count in zip(times, buffers, in_a_row, strict=True):
             taken.append(sample(buffer, count))
     return [
@@ -161,7 +161,7 @@ def _time_rate(place: Place, operation: Callable[[], object], seconds: float) ->
     place.meet()
     deadline = time.perf_counter() + seconds - 2 * once_s
     times: list[float] = []
-    while len(times) < FEWEST_SAMPLES or time.perf_counter() < deadline:
+    while len(times) < MIN_SAMPLES or time.perf_counter() < deadline:
         times.append(place.time(operation, in_a_row))
     return place.gather((median(times), len(times), spread(times))), once_s
 
@@ -181,7 +181,7 @@ def _rate(what: str, size: int, work: float, ranks: list[list[float]]) -> Rate:
 
 
 def _in_a_row(once_s: float) -> int:
-    return _clamp(SAMPLE_S / max(once_s, 1e-9), 1, MOST_IN_A_ROW)
+    return _clamp(SAMPLE_S / max(once_s, 1e-9), 1, MAX_IN_A_ROW)
 
 
 def _clamp(value: float, least: int, most: int) -> int:

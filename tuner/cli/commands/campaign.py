@@ -37,7 +37,7 @@ from meshtune.tuner.cli.common import (
     read_spec_file,
 )
 from meshtune.tuner.cli.render import display
-from meshtune.tuner.cli.render.quote import quote_page
+from meshtune.tuner.cli.render.quote import quote_parts
 from meshtune.tuner.cli.render.trial import trial_page
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import make_quote
@@ -168,7 +168,7 @@ def dry_run_lines(spec: CampaignSpec, space: Space, home: Path) -> Iterator[str]
     another search may not choose.
     """
     quote = make_quote(spec, space, Basis())
-    yield from (part.plain for part in quote_page(quote) if isinstance(part, Text))
+    yield from (part.plain for part in quote_parts(quote) if isinstance(part, Text))
     plan = spec.baseline or quote.best[0].plan
     name = job_name(CAMPAIGN, 0, 1)
     job = job_of(spec, plan, name, Home(home.absolute()).job(CAMPAIGN, name))

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from meshtune.runners.documents import plain
 from meshtune.tuner.campaign.space import space_of
 from meshtune.tuner.campaign.units import number
 from meshtune.tuner.cli.common import (
@@ -26,21 +27,21 @@ from meshtune.tuner.cli.common import (
     print_json,
     print_page,
 )
-from meshtune.tuner.cli.render.analysis import analysis_page
-from meshtune.tuner.cli.render.recommendation import recommendation_page
+from meshtune.tuner.cli.render.analysis import analysis_parts
+from meshtune.tuner.cli.render.recommendation import recommendation_lines
 from meshtune.tuner.results.analysis.analysis import analyse
 from meshtune.tuner.results.export import FORMATS, NothingToExport, choose, export_of, write_export
 from meshtune.tuner.results.known_best import (
-    MOST_CAMPAIGNS,
+    MAX_CAMPAIGNS,
+    CampaignRecords,
     NothingKnown,
     Question,
-    Records,
     best_measured,
     environment_text,
     software_versions,
 )
 from meshtune.tuner.results.known_best_projection import best_projected
-from meshtune.tuner.results.revalidation import Again, judge, to_measure
+from meshtune.tuner.results.revalidation import Remeasured, judge, to_measure
 from meshtune.tuner.service.remeasure import remeasure
 
 
@@ -73,9 +74,9 @@ def analyze(
         trials = service.store.trials(chosen.id)
     found = analyse(chosen, space_of(chosen.spec), trials)
     if as_json:
-        print_json(found.document())
+        print_json(plain(found))
         return
-    print_page(analysis_page(found))
+    print_page(analysis_parts(found))
 
 
 def recommend(
@@ -102,17 +103,17 @@ def recommend(
         simulated=simulated,
     )
     with open_service(home, db) as service:
-        records = Records(service.store.readable_campaigns(limit=MOST_CAMPAIGNS), service.store.trials)
+        records = CampaignRecords(service.store.readable_campaigns(limit=MAX_CAMPAIGNS), service.store.trials)
         try:
             found = best_measured(question, records) or best_projected(question, records)
         except NothingKnown as nothing:
             raise Refused(str(nothing)) from None
     if as_json:
-        print_json(found.document())
+        print_json(plain(found))
     elif as_env:
         sys.stdout.write(environment_text(found))
     else:
-        print_page(recommendation_page(found))
+        print_page(recommendation_lines(found))
 
 
 def rerun(
@@ -164,18 +165,19 @@ def revalidate(
         outcomes = [outcome for _, outcome in remeasure(service, chosen, [entry.trial for entry in entries])]
     found = judge(chosen, trials, entries, outcomes)
     if as_json:
-        print_json(found.document())
+        print_json(plain(found))
     else:
         for name, one in (("optimum", found.optimum), ("runner-up", found.rival)):
             if one is not None:
                 console.print(f"{name}, trial {one.trial}: {_line(one)}", soft_wrap=True)
-        changes = found.optimum.software.items()
+        changes = found.optimum.software_changes.items()
         versions = ", ".join(f"{name} {before} -> {now}" for name, (before, now) in changes)
         console.print(f"software: {versions or 'as recorded'}", soft_wrap=True)
-        console.print(str(found), style="green" if found.stands else "red", soft_wrap=True)
+        console.print(found.words, style="green" if found.stands else "red", soft_wrap=True)
     raise typer.Exit(0 if found.stands else 1)
 
 
-def _line(one: Again) -> str:
-    now = f"{one.outcome.verdict}: {one.outcome.reason}" if one.now is None else number(one.now)
-    return f"{one.plan_key}: recorded {number(one.before)}, now {now} tokens/s/device"
+def _line(one: Remeasured) -> str:
+    speeds = one.tokens_per_s_per_device
+    now = f"{one.verdict}: {one.reason}" if speeds.now is None else number(speeds.now)
+    return f"{one.plan_key}: recorded {number(speeds.recorded)}, now {now} tokens/s/device"

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from meshtune.runners.dialects.base import CannotRead
+from meshtune.runners.documents import plain
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.presets import cluster_presets
 from meshtune.tuner.campaign.campaign import Campaign
@@ -34,8 +36,8 @@ from meshtune.tuner.cli.common import (
     read_spec_file,
 )
 from meshtune.tuner.cli.render import display
-from meshtune.tuner.cli.render.quote import explanation_page, quote_page
-from meshtune.tuner.cli.render.scaling import projection_page
+from meshtune.tuner.cli.render.quote import exact_memory_parts, explanation_parts, quote_parts
+from meshtune.tuner.cli.render.scaling import projection_parts
 from meshtune.tuner.prediction.exact_memory import estimate_exactly
 from meshtune.tuner.prediction.explain_plan import explain
 from meshtune.tuner.prediction.predict import Basis, check_same, learn
@@ -127,22 +129,18 @@ def estimate(
         raise Refused("--rank goes with --exact")
     if exact:
         found = estimate_exactly(campaign_spec, chosen, rank or [])
-        if as_json:
-            print_json(found.document())
-        else:
-            print_page([found.table(), Text(found.verdict())])
+        _show(plain(found), exact_memory_parts(found), as_json)
         return
     basis = _learn_from(calibrate, campaign_spec, home, db) if calibrate else Basis()
     if chosen is not None:
         explanation = explain(campaign_spec, space, chosen, basis)
-        document, page = explanation.document(), explanation_page(explanation)
+        document = plain(explanation)
+        # No campaign is asked, and the violations have another name than over REST.
+        del document["trial"]
+        _show({"broken": document.pop("violations"), **document}, explanation_parts(explanation), as_json)
     else:
         quote = make_quote(campaign_spec, space, basis)
-        document, page = quote.document(), quote_page(quote)
-    if as_json:
-        print_json(document)
-    else:
-        print_page(page)
+        _show(plain(quote), quote_parts(quote), as_json)
 
 
 def project(
@@ -167,10 +165,7 @@ def project(
         basis = learn(campaign.label, spec, trials)
     counts = node_counts(nodes, spec.cluster.nodes)
     found = make_projection(spec, basis, counts, least_efficiency=wall, tokens=tokens, trials=trials)
-    if as_json:
-        print_json(found.document())
-    else:
-        print_page(projection_page(found))
+    _show(plain(found), projection_parts(found), as_json)
 
 
 def _learn_from(campaign_id: str, spec: CampaignSpec, home: Path, db: str) -> Basis:
@@ -183,3 +178,10 @@ def _recorded(campaign_id: str, home: Path, db: str) -> tuple[Campaign, list[Tri
     with open_service(home, db) as service:
         campaign = find_campaign(service, campaign_id)
         return campaign, service.store.trials(campaign.id)
+
+
+def _show(document: object, parts: Sequence[Table | Text], as_json: bool) -> None:
+    if as_json:
+        print_json(document)
+    else:
+        print_page(parts)

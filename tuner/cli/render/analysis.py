@@ -1,4 +1,4 @@
-"""How an analysis looks on a terminal: Rich tables and lines from values."""
+"""An analysis on a terminal: Rich tables and lines from values."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from meshtune.tuner.cli.render.display import LEAST_SHARE, new_table
 from meshtune.tuner.cli.render.quote import interval_s
 from meshtune.tuner.results.analysis.analysis import Analysis
 from meshtune.tuner.results.analysis.failure_rates import Failures
-from meshtune.tuner.results.analysis.forecast_check import FitCheck, Hindsight
+from meshtune.tuner.results.analysis.forecast_check import FitCheck, ForecastCheck
 from meshtune.tuner.results.analysis.knob_effects import signed
 from meshtune.tuner.results.analysis.knob_importance import Sensitivity
 from meshtune.tuner.results.analysis.why_faster import Winner
 
-# Effects that are told; the document has all of them.
-MOST_EFFECTS = 20
+# The JSON has all of them.
+MAX_EFFECTS = 20
 BAR = 30
-NOBODY = "Expected against what came: the search expected nothing of any trial that has ended"
+NO_FORECASTS = "Expected against what came: the search expected nothing of any trial that has ended"
 
 
-def analysis_page(found: Analysis) -> list[Table | Text]:
+def analysis_parts(found: Analysis) -> list[Table | Text]:
     """Everything of an analysis, from top to bottom."""
-    page: list[Table | Text] = []
+    parts: list[Table | Text] = []
     if found.simulated:
-        page.append(Text("simulated: nothing below was measured on any device", style="yellow"))
-    page.append(
+        parts.append(Text("simulated: nothing below was measured on any device", style="yellow"))
+    parts.append(
         Text(f"{found.campaign}: {found.trials} trials, {found.sensitivity.plans} plans measured", style="bold")
     )
-    page += _winners(found.winners)
-    page += _sensitivity(found.sensitivity)
-    page += _effects(found)
-    page += _failures(found.failures)
-    page += _hindsight(found.hindsight)
-    page.append(Text(found.unpredicted if found.basis is None else f"basis of what is predicted: {found.basis}"))
-    return page
+    parts += _winners(found.winners)
+    parts += _sensitivity(found.sensitivity)
+    parts += _effects(found)
+    parts += _failures(found.failures)
+    parts += _hindsight(found.hindsight)
+    parts.append(Text(found.unpredicted if found.basis is None else f"basis of what is predicted: {found.basis.words}"))
+    return parts
 
 
 def _winners(winners: Sequence[Winner]) -> list[Table | Text]:
@@ -51,8 +51,8 @@ def _winners(winners: Sequence[Winner]) -> list[Table | Text]:
     for winner in winners:
         parts = sorted(winner.parts, key=lambda part: -part.share)
         shares = ", ".join(f"{part.part} {100 * part.share:.0f}" for part in parts if part.share >= LEAST_SHARE)
-        table.add_row(str(winner.rank), str(winner.trial), winner.plan.key, seconds(winner.step_s), shares or "-")
-    return [table, *(Text(f"  {winner.rank}: {winner}") for winner in winners)]
+        table.add_row(str(winner.rank), str(winner.trial), winner.plan_key, seconds(winner.step_s), shares or "-")
+    return [table, *(Text(f"  {winner.rank}: {winner.words}") for winner in winners)]
 
 
 def _sensitivity(found: Sensitivity) -> list[Table | Text]:
@@ -70,7 +70,7 @@ def _sensitivity(found: Sensitivity) -> list[Table | Text]:
 def _effects(found: Analysis) -> list[Table | Text]:
     if not found.effects:
         return [Text("What a change is worth: no two measured plans differ in one knob alone")]
-    lines = [Text(f"  {effect}") for effect in found.effects[:MOST_EFFECTS]]
+    lines = [Text(f"  {effect.words}") for effect in found.effects[:MAX_EFFECTS]]
     left = len(found.effects) - len(lines)
     return [
         Text("What a change is worth, all else equal"),
@@ -87,31 +87,31 @@ def _failures(found: Failures) -> list[Table | Text]:
     for name in ("trials", "failed", "so far"):
         table.add_column(name, justify="right")
     table.add_column("ended", overflow="fold")
-    so_far = {one.last: one.rate for one in found.so_far}
+    so_far = {one.trial: one.rate for one in found.so_far}
     for window in found.windows:
         verdicts = ", ".join(f"{count} {verdict}" for verdict, count in window.verdicts.items())
         table.add_row(f"{window.first} - {window.last}", percent(window.rate), percent(so_far[window.last]), verdicts)
     return [table]
 
 
-def _hindsight(found: Hindsight) -> list[Table | Text]:
-    page: list[Table | Text] = []
+def _hindsight(found: ForecastCheck) -> list[Table | Text]:
+    parts: list[Table | Text] = []
     if found.steps is not None:
         checked = found.steps
         ranks = "" if checked.spearman is None else f", rank correlation {checked.spearman:.2f}"
-        page.append(
+        parts.append(
             Text(
                 f"Expected against measured step times: {percent(checked.within)} of {checked.trials} within their "
                 f"95 % interval, median error {percent(checked.median_error)}{ranks}"
             )
         )
-        page.append(_forecasts(found))
+        parts.append(_forecasts(found))
     if found.fits is not None:
-        page += _fits(found.fits)
-    return page or [Text(NOBODY)]
+        parts += _fits(found.fits)
+    return parts or [Text(NO_FORECASTS)]
 
 
-def _forecasts(found: Hindsight) -> Table:
+def _forecasts(found: ForecastCheck) -> Table:
     table = new_table("")
     for name in ("trial", "expected (95 %)", "measured", "off by"):
         table.add_column(name, justify="right")

@@ -21,9 +21,8 @@ from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.step_parts import time_by_part
 from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.campaign.units import gibibytes, number, seconds
-from meshtune.tuner.results.pareto import front_of
-from meshtune.tuner.results.ranking import Confirmation, Ranked, reproduction
-from meshtune.tuner.results.recommendation import Recommendation
+from meshtune.tuner.results.ranking import Confirmation, Ranked, run_variance
+from meshtune.tuner.results.recommendation import Recommendation, front_of
 
 # Of a terminal that shows two windows side by side; long settings wrap.
 WIDEST = 120
@@ -96,7 +95,7 @@ def best_notes(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> list[
             continue
         name = " and ".join([*(["the best"] if entry.rank == 1 else []), *(["the baseline"] if baseline else [])])
         notes += time_notes(f"{name} (trial {entry.measured_by.number})", entry.measurement)
-    if (known := reproduction(ranking)) is not None:
+    if (known := run_variance(ranking)) is not None:
         notes.append(Text(str(known)))
     unit = yardstick_of(campaign.spec).unit
     for entry in ranking:
@@ -182,7 +181,7 @@ def space_table(space: Space) -> Table:
     table = new_table("")
     table.add_column("rule")
     table.add_column("rejects", justify="right")
-    for name, count in sorted(space.counts.broken.items(), key=lambda item: -item[1]):
+    for name, count in sorted(space.counts.rejected.items(), key=lambda item: -item[1]):
         table.add_row(name, str(count))
     return table
 

@@ -1,4 +1,4 @@
-"""How projections look on a terminal: a table for each kind of scaling, and a sentence for each wall."""
+"""Projections on a terminal: a table for each kind of scaling, and a sentence for each wall."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.units import number, percent
 from meshtune.tuner.cli.render.display import new_table
-from meshtune.tuner.cli.render.quote import interval_percent, interval_s, ranked_by, shares
+from meshtune.tuner.cli.render.quote import interval_s, interval_text, ranked_by, shares
 from meshtune.tuner.prediction.scaling import Projection, Row, Scaling, count_nodes
 
 TITLES = {
@@ -20,25 +19,25 @@ TITLES = {
 }
 
 
-def projection_page(found: Projection) -> list[Table | Text]:
+def projection_parts(found: Projection) -> list[Table | Text]:
     """Everything of a projection, from top to bottom."""
-    page: list[Table | Text] = [
-        Text(f"{found.name}: {found.model} on {found.device}, from {count_nodes(found.reference)}", style="bold")
+    parts: list[Table | Text] = [
+        Text(f"{found.name}: {found.model} on {found.device}, from {count_nodes(found.reference_nodes)}", style="bold")
     ]
-    if found.measured is not None:
-        best = found.measured
+    if found.measured_best is not None:
+        best = found.measured_best
         ratio = best.predicted_tokens_per_s / best.tokens_per_s
-        page.append(
+        parts.append(
             Text(
                 f"measured best: trial {best.trial}, {best.plan_key}, {number(best.tokens_per_s)} tokens/s; "
                 f"predicted for it: {number(best.predicted_tokens_per_s)} ({100 * ratio:.0f} % of that)"
             )
         )
     for wall in found.walls:
-        page.append(_table([row for row in found.rows if row.scaling is wall.scaling], found.tokens))
-        page.append(Text(wall.sentence))
-    page += [Text(f"each row is the best plan there, {ranked_by(known=True)}"), Text(f"basis: {found.basis}")]
-    return page
+        parts.append(_table([row for row in found.rows if row.scaling is wall.scaling], found.tokens))
+        parts.append(Text(wall.sentence))
+    parts += [Text(f"each row is the best plan there, {ranked_by(known=True)}"), Text(f"basis: {found.basis.words}")]
+    return parts
 
 
 def _table(rows: Sequence[Row], tokens: float | None) -> Table:
@@ -63,16 +62,13 @@ def _cells(row: Row, tokens: float | None) -> list[str]:
         return [row.reason]
     speed = best.speed
     # The interval of MFU is that of the throughput.
-    share = speed.mfu / speed.tokens_per_s.value
-    mfu = Estimate(speed.mfu, share * speed.tokens_per_s.low, share * speed.tokens_per_s.high)
-    cells = [best.plan.key, interval_s(speed.step_s), number(speed.tokens_per_s.value)]
-    cells += [interval_percent(mfu), percent(best.fits)]
+    mfu = speed.tokens_per_s.times(speed.mfu / speed.tokens_per_s.value)
+    cells = [best.plan_key, interval_s(speed.step_s), number(speed.tokens_per_s.value)]
+    cells += [interval_text(percent(mfu.value), percent(mfu.low), percent(mfu.high)), percent(best.p_fits)]
     cells += ["-" if row.speedup is None else f"{row.speedup:.2f}"]
     cells += ["-" if row.efficiency is None else percent(row.efficiency)]
-    if tokens is not None:
-        cells += ["-", "-"] if row.run is None else [_range(row.run.days), number(row.run.device_hours.value)]
+    if tokens is not None and row.run is not None:
+        days = row.run.days
+        cells += [f"{number(days.value)} ({number(days.low)} - {number(days.high)})"]
+        cells += [number(row.run.device_hours.value)]
     return [*cells, shares(best)]
-
-
-def _range(value: Estimate) -> str:
-    return f"{number(value.value)} ({number(value.low)} - {number(value.high)})"

@@ -1,15 +1,14 @@
-"""What a campaign's trials teach: which knobs matter and what each is worth, how often trials failed, whether what was
-expected came, and why the best plans win.
+"""The analysis of a campaign: importance and effect of knobs, failure rates, forecasts against outcomes, and why the
+best plans win.
 
-Pure: a campaign, its space and its trials in, a value out. What was measured and what is predicted are kept apart, and
-each says which it is. Plans that do not train as the baseline does are left out: their speed is of another computation.
+Pure: a campaign, its space and its trials in, a value out. Measured and predicted numbers are kept apart, and each says
+which it is. Plans that do not train as the baseline does are left out: their speed is of another computation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from meshtune.search_spaces.physics.unknown_speeds import missing
 from meshtune.search_spaces.space import Space
@@ -17,8 +16,8 @@ from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.prediction.predict import Basis, learn, training_of
 from meshtune.tuner.results.analysis.failure_rates import FAILED, Failures, count_failures
-from meshtune.tuner.results.analysis.forecast_check import Hindsight, look_back
-from meshtune.tuner.results.analysis.knob_effects import Effect, by_size, measured_effects, predicted_effects
+from meshtune.tuner.results.analysis.forecast_check import ForecastCheck, check_forecasts
+from meshtune.tuner.results.analysis.knob_effects import Effect, by_size, measured_effects, predicted_effects, reverse
 from meshtune.tuner.results.analysis.knob_importance import Sensitivity, sensitivity
 from meshtune.tuner.results.analysis.why_faster import Winner, explain_winners
 from meshtune.tuner.results.ranking import rank
@@ -26,8 +25,9 @@ from meshtune.tuner.results.ranking import rank
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """The answer. simulated: no number of it was measured on any device. trials: that have ended. effects: the largest
-    first. basis: what predictions rest on; None, for the reason in `unpredicted`, where there are none."""
+    """What the trials of a campaign teach. simulated: nothing of it was measured on any device. trials: that have
+    ended. effects: the largest first. basis: of the predictions; null, for the reason in `unpredicted`, where there are
+    none."""
 
     campaign: str
     simulated: bool
@@ -35,25 +35,10 @@ class Analysis:
     sensitivity: Sensitivity
     effects: tuple[Effect, ...]
     failures: Failures
-    hindsight: Hindsight
+    hindsight: ForecastCheck
     winners: tuple[Winner, ...]
     basis: Basis | None
     unpredicted: str
-
-    def document(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            "campaign": self.campaign,
-            "simulated": self.simulated,
-            "trials": self.trials,
-            "sensitivity": self.sensitivity.document(),
-            "effects": [effect.document() for effect in self.effects],
-            "failures": self.failures.document(),
-            "hindsight": self.hindsight.document(),
-            "winners": [winner.document() for winner in self.winners],
-            "basis": None if self.basis is None else self.basis.document(),
-            "unpredicted": self.unpredicted,
-        }
 
 
 def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analysis:
@@ -66,10 +51,10 @@ def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analys
     basis = None if unknown else learn(campaign.label, campaign.spec, trials)
     effects = measured_effects(space, measured)
     if basis is not None and usable:
-        known = {effect.change for effect in effects}
-        ended = {trial.plan: trial.verdict for trial in trials if trial.verdict in FAILED}
-        predicted = predicted_effects(space, training, basis.calibration, usable[0].trial.plan, ended)
-        effects += [one for one in predicted if not {one.change, one.change.reversed} & known]
+        known = {effect.moves for effect in effects}
+        failed = {trial.plan: trial.verdict for trial in trials if trial.verdict in FAILED}
+        predicted = predicted_effects(space, training, basis.calibration, usable[0].trial.plan, failed)
+        effects += [one for one in predicted if not {one.moves, reverse(one.moves)} & known]
     return Analysis(
         campaign=campaign.id,
         simulated=campaign.simulated,
@@ -77,7 +62,7 @@ def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analys
         sensitivity=sensitivity(space, measured),
         effects=tuple(by_size(effects)),
         failures=count_failures(trials),
-        hindsight=look_back(trials),
+        hindsight=check_forecasts(trials),
         winners=explain_winners(training, usable, basis),
         basis=basis,
         unpredicted=f"no times can be predicted: {unknown} is not known of the cluster" if unknown else "",

@@ -1,7 +1,7 @@
-"""How many trials failed, and whether the search learnt to avoid it: so far after each trial, and in windows.
+"""Failure rates: the share of trials that failed, after each trial and in windows.
 
-Failed is what ended without a speed and not by intent: out of memory, crashed, timed out, illegal, or lost. A pruned
-trial ran and was slower; one that was cancelled says nothing and is left out.
+A failed trial ended without a speed and not by intent: out of memory, crashed, timed out, illegal, or lost. A pruned
+trial ran and was slower; a cancelled one is left out.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.trial import Trial
@@ -25,46 +24,28 @@ class Window:
 
     first: int
     last: int
+    trials: int
+    failed: int
+    rate: float
     verdicts: Mapping[Verdict, int]
 
-    @property
-    def trials(self) -> int:
-        return sum(self.verdicts.values())
 
-    @property
-    def failed(self) -> int:
-        return sum(count for verdict, count in self.verdicts.items() if verdict in FAILED)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateSoFar:
+    """All trials up to this one."""
 
-    @property
-    def rate(self) -> float:
-        return self.failed / self.trials
-
-    def document(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        verdicts = {str(verdict): count for verdict, count in self.verdicts.items()}
-        numbers = {"first": self.first, "last": self.last, "trials": self.trials, "failed": self.failed}
-        return {**numbers, "rate": self.rate, "verdicts": verdicts}
+    trial: int
+    failed: int
+    rate: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """so_far: after each trial, all until then. windows: one after the other, WINDOW trials each, the last may be
-    shorter. Both empty before any trial has ended."""
+    """Failed trials: of all (null before any trial has ended), after each trial, and in windows of 10."""
 
-    so_far: tuple[Window, ...]
+    all: Window | None
+    so_far: tuple[RateSoFar, ...]
     windows: tuple[Window, ...]
-
-    @property
-    def all(self) -> Window | None:
-        return self.so_far[-1] if self.so_far else None
-
-    def document(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            "all": None if self.all is None else self.all.document(),
-            "so_far": [{"trial": one.last, "failed": one.failed, "rate": one.rate} for one in self.so_far],
-            "windows": [window.document() for window in self.windows],
-        }
 
 
 def count_failures(trials: Sequence[Trial]) -> Failures:
@@ -74,17 +55,26 @@ def count_failures(trials: Sequence[Trial]) -> Failures:
         for trial in sorted(trials, key=lambda trial: trial.number)
         if trial.verdict is not None and trial.verdict is not Verdict.CANCELLED
     ]
+    so_far, failed = [], 0
+    for count, (number, verdict) in enumerate(ended, start=1):
+        failed += verdict in FAILED
+        so_far.append(RateSoFar(trial=number, failed=failed, rate=failed / count))
     return Failures(
-        so_far=tuple(_window(ended[: end + 1]) for end in range(len(ended))),
+        all=_window(ended) if ended else None,
+        so_far=tuple(so_far),
         windows=tuple(_window(ended[start : start + WINDOW]) for start in range(0, len(ended), WINDOW)),
     )
 
 
 def _window(ended: Sequence[tuple[int, Verdict]]) -> Window:
     counts = Counter(verdict for _, verdict in ended)
-    # In the order of Verdict, so that windows read alike.
+    failed = sum(counts[verdict] for verdict in FAILED)
     return Window(
         first=ended[0][0],
         last=ended[-1][0],
+        trials=len(ended),
+        failed=failed,
+        rate=failed / len(ended),
+        # In the order of Verdict, so that windows read alike.
         verdicts={verdict: counts[verdict] for verdict in Verdict if verdict in counts},
     )

@@ -1,16 +1,14 @@
-"""What the search expected, against what came: step times, and whether plans fit.
+"""The check of the search's forecasts against outcomes: step times, and whether plans fit.
 
-Only expectations of the time when a plan was chosen count, before anything of it was known; a search that expects
-nothing leaves nothing to compare.
+Only forecasts from the time when a plan was chosen count; a search without expectations leaves nothing to compare.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean, median
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,25 +23,15 @@ EDGES = (0.0, 0.1, 0.5, 0.9, 1.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """One measured trial. expected_s: seconds per step, with the ends of the 95 % interval."""
+    """One measured trial. expected_s: seconds per step, with the ends of the 95 % interval. ratio: measured over
+    expected. within: the measured time lies in the interval."""
 
     trial: int
     plan_key: str
     expected_s: Estimate
     measured_s: float
-
-    @property
-    def ratio(self) -> float:
-        """Above 1: it was slower than expected."""
-        return self.measured_s / self.expected_s.value
-
-    @property
-    def within(self) -> bool:
-        return self.expected_s.low <= self.measured_s <= self.expected_s.high
-
-    def document(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {**asdict(self), "ratio": self.ratio, "within": self.within}
+    ratio: float
+    within: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +60,7 @@ class FitClass:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitCheck:
     """Over the trials that ran or ran out of memory. brier: the mean of (P(fits) - 1 or 0) squared; 0 is perfect.
-    brier_of_share: of telling for every trial the share that fitted, which nobody knows beforehand."""
+    brier_of_share: of the forecast that every trial fits with the share that did, which is known only afterwards."""
 
     trials: int
     fitted: int
@@ -83,41 +71,39 @@ class FitCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hindsight:
-    """forecasts: in the order of planning. steps, fits: None where there is nothing to compare."""
+class ForecastCheck:
+    """Forecasts against outcomes, in the order of planning. steps, fits: null where there is nothing to compare."""
 
     forecasts: tuple[Forecast, ...]
     steps: StepCheck | None
     fits: FitCheck | None
 
-    def document(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            "forecasts": [forecast.document() for forecast in self.forecasts],
-            "steps": None if self.steps is None else asdict(self.steps),
-            "fits": None if self.fits is None else asdict(self.fits),
-        }
 
-
-def look_back(trials: Sequence[Trial]) -> Hindsight:
-    """Every expectation that can be compared with an outcome."""
-    forecasts = [
-        Forecast(
-            trial=trial.number,
-            plan_key=trial.plan.key,
-            expected_s=Estimate(known.step_time_s, known.step_time_low_s, known.step_time_high_s),
-            measured_s=trial.measurement.step_time_s,
+def check_forecasts(trials: Sequence[Trial]) -> ForecastCheck:
+    """Every forecast that can be compared with an outcome."""
+    forecasts = []
+    for trial in trials:
+        known, measured = trial.expectation, trial.measurement
+        if known is None or measured is None:
+            continue
+        low, high, time_s = known.step_time_low_s, known.step_time_high_s, measured.step_time_s
+        forecasts.append(
+            Forecast(
+                trial=trial.number,
+                plan_key=trial.plan.key,
+                expected_s=Estimate(known.step_time_s, low, high),
+                measured_s=time_s,
+                ratio=time_s / known.step_time_s,
+                within=low <= time_s <= high,
+            )
         )
-        for trial in trials
-        if (known := trial.expectation) is not None and trial.measurement is not None
-    ]
-    told = [
+    fits = [
         (trial.expectation.p_fits, trial.verdict is not Verdict.OOM)
         for trial in trials
-        # What was pruned ran; a crash or a time limit may hide a plan that does not fit.
+        # A pruned trial ran; a crash or a time limit may hide a plan that does not fit.
         if trial.expectation is not None and trial.verdict in (Verdict.OK, Verdict.PRUNED, Verdict.OOM)
     ]
-    return Hindsight(forecasts=tuple(forecasts), steps=_check_steps(forecasts), fits=_check_fits(told))
+    return ForecastCheck(forecasts=tuple(forecasts), steps=_check_steps(forecasts), fits=_check_fits(fits))
 
 
 def _check_steps(forecasts: Sequence[Forecast]) -> StepCheck | None:
@@ -131,25 +117,25 @@ def _check_steps(forecasts: Sequence[Forecast]) -> StepCheck | None:
     )
 
 
-def _check_fits(told: Sequence[tuple[float, bool]]) -> FitCheck | None:
-    if not told:
+def _check_fits(fits: Sequence[tuple[float, bool]]) -> FitCheck | None:
+    if not fits:
         return None
-    share = mean(fitted for _, fitted in told)
+    share = mean(fitted for _, fitted in fits)
     return FitCheck(
-        trials=len(told),
-        fitted=sum(fitted for _, fitted in told),
-        expected=sum(p_fits for p_fits, _ in told),
-        brier=mean((p_fits - fitted) ** 2 for p_fits, fitted in told),
+        trials=len(fits),
+        fitted=sum(fitted for _, fitted in fits),
+        expected=sum(p_fits for p_fits, _ in fits),
+        brier=mean((p_fits - fitted) ** 2 for p_fits, fitted in fits),
         brier_of_share=share * (1 - share),
-        classes=tuple(_fit_classes(told)),
+        classes=tuple(_fit_classes(fits)),
     )
 
 
-def _fit_classes(told: Sequence[tuple[float, bool]]) -> list[FitClass]:
+def _fit_classes(fits: Sequence[tuple[float, bool]]) -> list[FitClass]:
     """The classes that hold a trial, the surest first."""
     found: list[FitClass] = []
     for low, high in reversed(list(pairwise(EDGES))):
-        inside = [(p_fits, fitted) for p_fits, fitted in told if low <= p_fits < high or p_fits == high == EDGES[-1]]
+        inside = [(p_fits, fitted) for p_fits, fitted in fits if low <= p_fits < high or p_fits == high == EDGES[-1]]
         if inside:
             expected, fitted = (sum(column) for column in zip(*inside, strict=True))
             found.append(FitClass(low=low, high=high, trials=len(inside), expected=expected, fitted=int(fitted)))

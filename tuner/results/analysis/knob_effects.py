@@ -1,7 +1,7 @@
-"""What one knob is worth, all else equal: "tp 8 -> 4: +11 %", from pairs of measured plans, or else predicted.
+"""The effect of one knob, all else equal: "tp 8 -> 4: +11 %", from pairs of measured plans, or else predicted.
 
-A pair differs in one knob alone, and in what follows from it. Where no pair was measured, the calibrated physics says
-what a change at the best measured plan would bring. The two are never mixed: every effect says which one it is.
+A pair differs in one knob alone, and in what follows from it. Where no pair was measured, the calibrated physics
+predicts the effect of a change at the best measured plan. The two are never mixed: every effect says which one it is.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.prediction.predict import WIDTH, foresee
 
-# What may have to change with a knob: an interleaving schedule needs several chunks, and the others take one.
+# Knobs that may have to change with another: an interleaving schedule needs several chunks, and the others take one.
 FOLLOWERS: Mapping[str, tuple[str, ...]] = {"schedule": ("vpp",)}
+# A value of a dimension of the space.
+Value = bool | int | str
 
 
 class Evidence(StrEnum):
@@ -40,67 +42,45 @@ class Evidence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A knob from one value to another; followers: what has to change with it, by name."""
+    """One knob from one value to another."""
 
     knob: str
-    before: Any
-    after: Any
-    followers: tuple[tuple[str, Any, Any], ...] = ()
-
-    @property
-    def reversed(self) -> Change:
-        back = tuple((name, after, before) for name, before, after in self.followers)
-        return Change(self.knob, self.after, self.before, back)
+    before: Value
+    after: Value
 
     def __str__(self) -> str:
-        moved = [f"{name} {before} -> {after}" for name, before, after in self.followers]
-        return " with ".join([f"{self.knob} {self.before} -> {self.after}", *moved])
+        return f"{self.knob} {self.before} -> {self.after}"
+
+
+# A change of a knob, and after it those of its followers.
+Moves = tuple[Change, ...]
+
+
+def reverse(moves: Moves) -> Moves:
+    return tuple(Change(one.knob, one.after, one.before) for one in moves)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """A change for the better. gain: a ratio of speeds minus 1 (0.11: 11 % faster).
+    """A change for the better, all else equal. followers: the knobs that have to change with it. gain: a ratio of
+    speeds minus 1 (0.11: 11 % faster); measured: the median of the pairs, from the smallest to the largest; predicted:
+    at the best measured plan, with its 95 % interval. Of a predicted faster plan, p_fits is the probability that it
+    fits, and `ended` its verdict where it was tried and failed."""
 
-    Measured: the median of the pairs, from the smallest to the largest. Predicted: at the best measured plan, with its
-    95 % interval; where it is the other plan that is faster, p_fits is the probability that it fits, and `ended` how it
-    ended where it was tried in vain.
-    """
-
-    change: Change
+    knob: str
+    before: Value
+    after: Value
+    followers: Moves
     gain: Estimate
     evidence: Evidence
-    pairs: int = 0
-    p_fits: float | None = None
-    ended: Verdict | None = None
+    pairs: int
+    p_fits: float | None
+    ended: Verdict | None
+    words: str
 
-    def __str__(self) -> str:
-        return f"{self.change}: {signed(self.gain.value)} ({', '.join([str(self.evidence), *self._grounds()])})"
-
-    def document(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        followers = [{"knob": name, "before": old, "after": new} for name, old, new in self.change.followers]
-        return {
-            "knob": self.change.knob,
-            "before": self.change.before,
-            "after": self.change.after,
-            "followers": followers,
-            "gain": self.gain.document(),
-            "evidence": str(self.evidence),
-            "pairs": self.pairs,
-            "p_fits": self.p_fits,
-            "ended": None if self.ended is None else str(self.ended),
-            "words": str(self),
-        }
-
-    def _grounds(self) -> Iterator[str]:
-        if self.pairs:
-            yield f"{self.pairs} pair{'' if self.pairs == 1 else 's'}"
-        if self.pairs != 1:
-            yield f"{signed(self.gain.low).removesuffix(' %')} to {signed(self.gain.high)}"
-        if self.ended is not None:
-            yield f"the faster plan was tried: {self.ended}"
-        elif self.p_fits is not None:
-            yield f"P(fits) of the faster plan {100 * self.p_fits:.0f} %"
+    @property
+    def moves(self) -> Moves:
+        return (Change(self.knob, self.before, self.after), *self.followers)
 
 
 def signed(share: float) -> str:
@@ -109,22 +89,21 @@ def signed(share: float) -> str:
 
 
 def measured_effects(space: Space, measured: Mapping[Plan, float]) -> list[Effect]:
-    """What pairs of measured plans say, the largest effect first. measured: tokens per second by plan."""
-    found: dict[Change, list[float]] = {}
+    """The effects in pairs of measured plans, the largest first. measured: tokens per second by plan."""
+    found: dict[Moves, list[float]] = {}
     for knob in _searched(space):
         for alike in _alike(space, measured, knob):
-            for first, second in combinations(sorted(alike, key=lambda plan: _order(plan, knob)), 2):
-                change = _change(knob, first, second)
-                if change is not None:
-                    found.setdefault(change, []).append(log(measured[second] / measured[first]))
-    return by_size([_measured_effect(change, ratios) for change, ratios in found.items()])
+            for first, second in combinations(sorted(alike, key=lambda plan: code(knob, getattr(plan, knob))), 2):
+                if moves := _moves(knob, first, second):
+                    found.setdefault(moves, []).append(log(measured[second] / measured[first]))
+    return by_size([_measured_effect(moves, ratios) for moves, ratios in found.items()])
 
 
 def predicted_effects(
     space: Space, training: Training, calibration: Calibration, best: Plan, ended: Mapping[Plan, Verdict]
 ) -> list[Effect]:
-    """What the physics says of every change of one knob at the plan `best`, the largest first. All that times depend on
-    must be known of the cluster. ended: the verdicts of the plans that were tried in vain."""
+    """The predicted effect of every change of one knob at the plan `best`, the largest first. Times must be predictable
+    for the cluster. ended: the verdicts of the plans that failed."""
     changes = [one for knob in _searched(space) for one in _changes_at(space, best, knob)]
     if not changes:
         return []
@@ -140,8 +119,8 @@ def predicted_effects(
     widths = WIDTH * np.sqrt(np.sum(apart @ calibration.covariance * apart, axis=1) + 2 * calibration.time_log_sd**2)
     return by_size(
         [
-            _predicted_effect(change, float(ratio), float(width), float(fits), ended.get(plan))
-            for (change, plan), ratio, width, fits in zip(
+            _predicted_effect(moves, float(ratio), float(width), float(fits), ended.get(plan))
+            for (moves, plan), ratio, width, fits in zip(
                 changes, logs[1:] - logs[0], widths, outlook.fits[1:], strict=True
             )
         ]
@@ -166,25 +145,19 @@ def _alike(space: Space, plans: Mapping[Plan, float], knob: str) -> list[list[Pl
     return list(groups.values())
 
 
-def _order(plan: Plan, knob: str) -> int:
-    return code(knob, getattr(plan, knob))
-
-
-def _change(knob: str, first: Plan, second: Plan) -> Change | None:
-    """From one plan to another; None where they have one value, or a follower changes that need not."""
-    before, after = (_plain(getattr(plan, knob)) for plan in (first, second))
-    if before == after:
-        return None
-    moved = [
-        (name, getattr(first, name), getattr(second, name))
-        for name in FOLLOWERS.get(knob, ())
-        if getattr(first, name) != getattr(second, name)
-    ]
+def _moves(knob: str, first: Plan, second: Plan) -> Moves:
+    """From one plan to another; empty where they have one value, or a follower changes that need not."""
+    names = (knob, *FOLLOWERS.get(knob, ()))
+    moves = [Change(name, _plain(getattr(first, name)), _plain(getattr(second, name))) for name in names]
+    if moves[0].before == moves[0].after:
+        return ()
+    followers = [one for one in moves[1:] if one.before != one.after]
     # A follower must change only between having one chunk and several.
-    return None if any(min(old, new) > 1 for _, old, new in moved) else Change(knob, before, after, tuple(moved))
+    needless = any(min(getattr(first, one.knob), getattr(second, one.knob)) > 1 for one in followers)
+    return () if needless else (moves[0], *followers)
 
 
-def _changes_at(space: Space, best: Plan, knob: str) -> Iterator[tuple[Change, Plan]]:
+def _changes_at(space: Space, best: Plan, knob: str) -> Iterator[tuple[Moves, Plan]]:
     """Every legal plan beside `best` with another value of the knob; followers change only where they must."""
     own = {name: getattr(best, name) for name in space.dimensions}
     for value in space.dimensions[knob]:
@@ -193,25 +166,55 @@ def _changes_at(space: Space, best: Plan, knob: str) -> Iterator[tuple[Change, P
         variants = [{}, *({name: one} for name in FOLLOWERS.get(knob, ()) for one in space.dimensions[name])]
         plans = (space.complete(**{**own, knob: value, **variant}) for variant in variants)
         plan = next((plan for plan in plans if not space.explain(plan, ignore_bounds=True)), None)
-        change = None if plan is None else _change(knob, best, plan)
-        if plan is not None and change is not None:
-            yield change, plan
+        if plan is not None and (moves := _moves(knob, best, plan)):
+            yield moves, plan
 
 
-def _measured_effect(change: Change, ratios: Sequence[float]) -> Effect:
+def _measured_effect(moves: Moves, ratios: Sequence[float]) -> Effect:
     middle = median(ratios)
     if middle < 0:
-        change, middle, ratios = change.reversed, -middle, [-ratio for ratio in ratios]
+        moves, middle, ratios = reverse(moves), -middle, [-ratio for ratio in ratios]
     gain = Estimate(*(expm1(ratio) for ratio in (middle, min(ratios), max(ratios))))
-    return Effect(change=change, gain=gain, evidence=Evidence.MEASURED, pairs=len(ratios))
+    grounds = [f"{len(ratios)} pair{'' if len(ratios) == 1 else 's'}", *([] if len(ratios) == 1 else [_range(gain)])]
+    return _effect(moves, gain, Evidence.MEASURED, grounds, pairs=len(ratios))
 
 
-def _predicted_effect(change: Change, ratio: float, width: float, fits: float, ended: Verdict | None) -> Effect:
+def _predicted_effect(moves: Moves, ratio: float, width: float, p_fits: float, ended: Verdict | None) -> Effect:
     gain = Estimate(*(expm1(one) for one in (abs(ratio), abs(ratio) - width, abs(ratio) + width)))
     if ratio < 0:
-        return Effect(change=change.reversed, gain=gain, evidence=Evidence.PREDICTED)
-    return Effect(change=change, gain=gain, evidence=Evidence.PREDICTED, p_fits=fits, ended=ended)
+        return _effect(reverse(moves), gain, Evidence.PREDICTED, [_range(gain)])
+    tried = f"the faster plan was tried: {ended}" if ended else f"P(fits) of the faster plan {100 * p_fits:.0f} %"
+    return _effect(moves, gain, Evidence.PREDICTED, [_range(gain), tried], p_fits=p_fits, ended=ended)
 
 
-def _plain(value: Any) -> Any:
+def _effect(
+    moves: Moves,
+    gain: Estimate,
+    evidence: Evidence,
+    grounds: Sequence[str],
+    *,
+    pairs: int = 0,
+    p_fits: float | None = None,
+    ended: Verdict | None = None,
+) -> Effect:
+    change, *followers = moves
+    return Effect(
+        knob=change.knob,
+        before=change.before,
+        after=change.after,
+        followers=tuple(followers),
+        gain=gain,
+        evidence=evidence,
+        pairs=pairs,
+        p_fits=p_fits,
+        ended=ended,
+        words=f"{' with '.join(map(str, moves))}: {signed(gain.value)} ({', '.join([evidence, *grounds])})",
+    )
+
+
+def _range(gain: Estimate) -> str:
+    return f"{signed(gain.low).removesuffix(' %')} to {signed(gain.high)}"
+
+
+def _plain(value: Value) -> Value:
     return str(value) if isinstance(value, StrEnum) else value

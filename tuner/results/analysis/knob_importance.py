@@ -1,22 +1,33 @@
-"""Which knobs decide the speed: of the variance among the plans measured so far, the share that each explains alone.
+"""Knob importance: the share of the measured plans' variance in speed that each knob explains alone, by fANOVA.
 
-It speaks of those plans only: a search measures where it hopes, and what does not fit has no speed.
+fANOVA (Hutter et al. 2014), through Optuna, fits a random forest to the measured plans and takes the variance of its
+mean over all other knobs. PED-ANOVA (Watanabe et al. 2023), Optuna's default, asks in which knobs the best tenth of the
+trials differs from all; a tenth of a campaign's few trials is one or two plans. `benchmarks/importance.py` compares
+them. Only measured plans count: a search measures where it hopes, and a plan that does not fit has no speed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import log
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from meshtune.runners.extras import MissingExtra
+from meshtune.runners.extras import MissingExtra, require_extra
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
-from meshtune.tuner.results.analysis.importance import METHOD, importances
+from meshtune.tuner.search.library.encoding import CATEGORIES
+from meshtune.tuner.search.library.optuna import quiet_optuna
 
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+
+METHOD = "fANOVA"
+# One forest for one set of trials, so that a page that is loaded again shows the same.
+SEED = 0
 # With 8, drawn evenly, fANOVA named the knob that matters most in 6 of 10 cases (docs/explanation/analysis.md).
-FEWEST_PLANS = 8
+MIN_PLANS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +48,12 @@ class Sensitivity:
     nothing: str = ""
     method: str = METHOD
 
-    def document(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
-
 
 def sensitivity(space: Space, measured: Mapping[Plan, float]) -> Sensitivity:
-    """How much each searched dimension matters. measured: tokens per second by plan."""
+    """The importance of each searched dimension. measured: tokens per second by plan."""
     plans = len(measured)
-    if plans < FEWEST_PLANS:
-        return Sensitivity(plans=plans, nothing=f"{plans} measured plans are fewer than {FEWEST_PLANS}: only noise")
+    if plans < MIN_PLANS:
+        return Sensitivity(plans=plans, nothing=f"{plans} measured plans are fewer than {MIN_PLANS}: only noise")
     knobs = [name for name in space.dimensions if len({getattr(plan, name) for plan in measured}) > 1]
     if not knobs:
         return Sensitivity(plans=plans, nothing="the measured plans differ in no dimension of the space")
@@ -58,3 +65,43 @@ def sensitivity(space: Space, measured: Mapping[Plan, float]) -> Sensitivity:
     except MissingExtra as missing:
         return Sensitivity(plans=plans, nothing=str(missing))
     return Sensitivity(plans=plans, importances=tuple(Importance(name, share) for name, share in shares.items()))
+
+
+def importances(points: Sequence[Mapping[str, Any]], values: Sequence[float]) -> dict[str, float]:
+    """The share of each knob, the largest first, without what knobs do together; they add up to 1.
+
+    points: the knobs of each plan, each with at least two values. values: one per point and not all equal.
+    Raises MissingExtra.
+    """
+    require_extra("optuna", "the importance of knobs")
+    from optuna.importance import FanovaImportanceEvaluator, get_param_importances
+
+    found = get_param_importances(study_of(points, values), evaluator=FanovaImportanceEvaluator(seed=SEED))
+    return {name: float(share) for name, share in found.items()}
+
+
+def study_of(points: Sequence[Mapping[str, Any]], values: Sequence[float]) -> optuna.Study:
+    """The plans as a study in memory, to be maximised.
+
+    Numbers go in as their rank: the forest's mean then gives every value that was tried the same weight.
+    """
+    import optuna
+    from optuna.distributions import CategoricalDistribution, IntDistribution
+    from optuna.trial import create_trial
+
+    choices = {name: sorted({point[name] for point in points}) for name in points[0]}
+    distributions: dict[str, BaseDistribution] = {
+        name: CategoricalDistribution(list(map(str, known)))
+        if name in CATEGORIES
+        else IntDistribution(0, len(known) - 1)
+        for name, known in choices.items()
+    }
+    with quiet_optuna():
+        study = optuna.create_study(direction="maximize")
+    for point, value in zip(points, values, strict=True):
+        params = {
+            name: str(point[name]) if name in CATEGORIES else known.index(point[name])
+            for name, known in choices.items()
+        }
+        study.add_trial(create_trial(params=params, distributions=distributions, value=value))
+    return study

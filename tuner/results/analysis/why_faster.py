@@ -1,13 +1,12 @@
-"""Why each of the best plans is where it is: which parts of the step shrank, and by how much, against the baseline.
+"""Why the best plans win: the parts of the step that shrank against the baseline, and by how much.
 
-By the measured profiles where both plans have one; else by the calibrated physics' parts, and said to be predicted.
+By the measured profiles where both plans have one; else by the calibrated physics' parts, and marked as predicted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.estimates import Training
@@ -15,106 +14,79 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.step_parts import PartTime, time_by_part
 from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.campaign.units import seconds
-from meshtune.tuner.prediction.explain_plan import LEAST_SHARE, WORDS
+from meshtune.tuner.prediction.explain_plan import MIN_SHARE, PART_WORDS
 from meshtune.tuner.prediction.predict import Basis, foresee
 from meshtune.tuner.results.analysis.knob_effects import Evidence, signed
 from meshtune.tuner.results.ranking import Ranked
 
 TOP = 3
-PART_WORDS: Mapping[str, str] = {str(part): words for part, words in WORDS.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Saving:
-    """How many seconds less one part takes in a step of the winner's batch; negative: more."""
-
-    part: str
-    less_s: float
-
-    def __str__(self) -> str:
-        change = "less" if self.less_s > 0 else "more"
-        return f"{seconds(abs(self.less_s))} {change} {PART_WORDS.get(self.part, self.part)}"
+# With profiles come parts that the physics has no name for.
+_WORDS: Mapping[str, str] = {str(part): words for part, words in PART_WORDS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Winner:
-    """One of the best plans. step_s: seconds per step as measured. parts: where they go; savings: against `rival`, the
-    largest first. Both rest on `evidence`, and are empty without it.
-
-    gain: over the rival, a ratio of speeds minus 1. rival: "the baseline", or for the baseline itself, and without one,
-    "the next best"; None where nothing slower was measured.
-    """
+    """One of the best plans. step_s: seconds per step as measured. parts: of the step; savings_s: seconds per step that
+    each part takes less than with the rival, the largest first. Both rest on `evidence`, and are empty without it.
+    rival: "the baseline", or for the baseline itself, and without one, "the next best"; null where nothing slower was
+    measured. gain: over the rival, a ratio of speeds minus 1."""
 
     rank: int
     trial: int
     plan: Plan
+    plan_key: str
     step_s: float
     parts: tuple[PartTime, ...]
+    rival: str | None
+    rival_trial: int | None
+    gain: float | None
+    savings_s: Mapping[str, float]
     evidence: Evidence | None
-    rival: str | None = None
-    rival_trial: int | None = None
-    gain: float | None = None
-    savings: tuple[Saving, ...] = ()
-
-    def __str__(self) -> str:
-        if self.rival is None or self.gain is None:
-            return "nothing slower was measured to compare it with"
-        compared = f"{signed(self.gain)} against {self.rival} (trial {self.rival_trial})"
-        if self.evidence is None:
-            return f"{compared}; where the time goes is not known"
-        return f"{compared}: {', '.join(map(str, self.savings)) or 'no part differs'} ({self.evidence})"
-
-    def document(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            "rank": self.rank,
-            "trial": self.trial,
-            "plan": self.plan.as_dict(),
-            "plan_key": self.plan.key,
-            "step_s": self.step_s,
-            "parts": [asdict(part) for part in self.parts],
-            "rival": self.rival,
-            "rival_trial": self.rival_trial,
-            "gain": self.gain,
-            "savings_s": {saving.part: saving.less_s for saving in self.savings},
-            "evidence": None if self.evidence is None else str(self.evidence),
-            "words": str(self),
-        }
+    words: str
 
 
 def explain_winners(training: Training, ranking: Sequence[Ranked], basis: Basis | None) -> tuple[Winner, ...]:
-    """The best of the ranked plans. basis: what predictions rest on; None where there can be none."""
+    """The best of the ranked plans. basis: of predictions; None where there can be none."""
     baseline = next((entry for entry in ranking if entry.trial.origin is Origin.BASELINE), None)
     winners = []
     for place, own in enumerate(ranking[:TOP], start=1):
         slower = ranking[place] if place < len(ranking) else None
         rival = slower if baseline is None or own is baseline else baseline
-        name = "the baseline" if rival is baseline else "the next best"
-        winners.append(_winner(training, place, own, rival, name, basis))
+        parts, rival_parts, evidence = _parts(training, own, rival, basis)
+        name, gain, savings_s = None, None, dict[str, float]()
+        words = "nothing slower was measured to compare it with"
+        if rival is not None:
+            name = "the baseline" if rival is baseline else "the next best"
+            gain = own.tokens_per_s.value / rival.tokens_per_s.value - 1
+            savings_s = _savings_s(own.trial.plan, parts, rival.trial.plan, rival_parts)
+            words = f"{signed(gain)} against {name} (trial {rival.trial.number})" + _reason(savings_s, evidence)
+        winners.append(
+            Winner(
+                rank=place,
+                trial=own.trial.number,
+                plan=own.trial.plan,
+                plan_key=own.trial.plan.key,
+                step_s=own.measurement.step_time_s,
+                parts=parts,
+                rival=name,
+                rival_trial=None if rival is None else rival.trial.number,
+                gain=gain,
+                savings_s=savings_s,
+                evidence=evidence,
+                words=words,
+            )
+        )
     return tuple(winners)
 
 
-def _winner(
-    training: Training, place: int, own: Ranked, rival: Ranked | None, name: str, basis: Basis | None
-) -> Winner:
-    parts, others, evidence = _parts(training, own, rival, basis)
-    winner = Winner(
-        rank=place,
-        trial=own.trial.number,
-        plan=own.trial.plan,
-        step_s=own.measurement.step_time_s,
-        parts=parts,
-        evidence=evidence,
-    )
-    if rival is None:
-        return winner
-    return replace(
-        winner,
-        rival=name,
-        rival_trial=rival.trial.number,
-        gain=own.tokens_per_s.value / rival.tokens_per_s.value - 1,
-        savings=_savings(own.trial.plan, parts, rival.trial.plan, others),
-    )
+def _reason(savings_s: Mapping[str, float], evidence: Evidence | None) -> str:
+    if evidence is None:
+        return "; where the time goes is not known"
+    savings = [
+        f"{seconds(abs(less_s))} {'less' if less_s > 0 else 'more'} {_WORDS.get(part, part)}"
+        for part, less_s in savings_s.items()
+    ]
+    return f": {', '.join(savings) or 'no part differs'} ({evidence})"
 
 
 def _parts(
@@ -129,22 +101,20 @@ def _parts(
         return (), (), None
     plans = [entry.trial.plan for entry in entries]
     outlook = foresee(training, columns_of(plans), basis.calibration)
-    foreseen = [outlook.of(row, plan).speed for row, plan in enumerate(plans)]
     predicted = [
-        tuple(PartTime(str(part), one.parts_s[part], share) for part, share in one.shares.items())
-        for one in foreseen
-        if one is not None
+        tuple(PartTime(str(part), speed.parts_s[part], share) for part, share in speed.shares.items())
+        for row, plan in enumerate(plans)
+        if (speed := outlook.of(row, plan).speed) is not None
     ]
     return (predicted[0], predicted[-1], Evidence.PREDICTED) if predicted else ((), (), None)
 
 
-def _savings(plan: Plan, parts: Sequence[PartTime], other: Plan, others: Sequence[PartTime]) -> tuple[Saving, ...]:
-    """What shrank first; parts that differ by less than LEAST_SHARE of the rival's step go unmentioned."""
+def _savings_s(plan: Plan, parts: Sequence[PartTime], other: Plan, others: Sequence[PartTime]) -> dict[str, float]:
+    """The largest first; parts that differ by less than MIN_SHARE of the rival's step are left out."""
     # With a freed batch the steps of two plans are of different sizes.
     scale = plan.global_batch_size / other.global_batch_size
     own_s, other_s = ({part.part: part.time_s for part in some} for some in (parts, others))
-    names = dict.fromkeys([*own_s, *other_s])
-    found = [Saving(name, scale * other_s.get(name, 0.0) - own_s.get(name, 0.0)) for name in names]
-    least_s = LEAST_SHARE * scale * sum(other_s.values())
-    told = [saving for saving in found if abs(saving.less_s) >= least_s and saving.less_s]
-    return tuple(sorted(told, key=lambda saving: -saving.less_s))
+    saved_s = {name: scale * other_s.get(name, 0.0) - own_s.get(name, 0.0) for name in [*own_s, *other_s]}
+    least_s = MIN_SHARE * scale * sum(other_s.values())
+    ordered = sorted(saved_s.items(), key=lambda item: -item[1])
+    return {name: saved for name, saved in ordered if saved and abs(saved) >= least_s}

@@ -9,17 +9,17 @@ export interface components {
     schemas: {
         /** @enum {string} */
         Activation: "gelu" | "swiglu";
-        AnalysisView: {
-            basis: components["schemas"]["BasisView"] | null;
+        Analysis: {
+            basis: components["schemas"]["Basis"] | null;
             campaign: string;
-            effects: components["schemas"]["EffectView"][];
-            failures: components["schemas"]["FailuresView"];
-            hindsight: components["schemas"]["HindsightView"];
+            effects: components["schemas"]["Effect"][];
+            failures: components["schemas"]["Failures"];
+            hindsight: components["schemas"]["ForecastCheck"];
             sensitivity: components["schemas"]["Sensitivity"];
             simulated: boolean;
             trials: number;
             unpredicted: string;
-            winners: components["schemas"]["WinnerView"][];
+            winners: components["schemas"]["Winner"][];
         };
         AttemptView: {
             avoid: string[];
@@ -56,13 +56,13 @@ export interface components {
             entries: components["schemas"]["AuditEntryView"][];
             next_after: number | null;
         };
-        BasisView: {
-            calibrated: boolean;
+        Basis: {
+            readonly calibrated: boolean;
             campaign: string | null;
-            learnt_from: {
+            readonly learnt_from: {
                 [key: string]: number;
             };
-            words: string;
+            readonly words: string;
         };
         Best: {
             plan_key: string;
@@ -70,7 +70,7 @@ export interface components {
             tokens_per_s_per_device: components["schemas"]["Estimate"];
             trial: number;
         };
-        BestKnownView: {
+        BestKnown: {
             cluster: string;
             devices: number;
             environment: {
@@ -84,8 +84,8 @@ export interface components {
             plan: components["schemas"]["Plan"];
             plan_key: string;
             reason: string;
-            sources: components["schemas"]["SourceView"][];
-            standing: components["schemas"]["Standing"];
+            sources: components["schemas"]["Source"][];
+            standing: components["schemas"]["Provenance"];
             tokens_per_s: components["schemas"]["Estimate"];
             workload: string;
         };
@@ -99,6 +99,18 @@ export interface components {
             device_hours?: number | null;
             trials?: number | null;
             wall_time_s?: number | null;
+        };
+        CampaignCost: {
+            device_hours: components["schemas"]["Range"];
+            ends_before: string[];
+            startup_s: number;
+            steps: [
+                number,
+                number
+            ] | null;
+            trial_s: components["schemas"]["Range"];
+            trials: number;
+            wall_s: components["schemas"]["Range"];
         };
         CampaignPage: {
             campaigns: components["schemas"]["CampaignView"][];
@@ -428,7 +440,7 @@ export interface components {
         };
         /** @enum {string} */
         Cause: "oom" | "illegal_setting" | "hang" | "communication" | "node_fault" | "preemption" | "time_limit" | "user_bug" | "crash";
-        ChangeView: {
+        Change: {
             after: boolean | number | string;
             before: boolean | number | string;
             knob: string;
@@ -462,7 +474,7 @@ export interface components {
             name: string;
             source: string;
         };
-        ComparedView: {
+        ComparedCampaign: {
             best: components["schemas"]["Best"] | null;
             cluster: string;
             devices: number;
@@ -474,24 +486,19 @@ export interface components {
             projected: components["schemas"]["Projected"] | null;
             state: components["schemas"]["CampaignState"];
         };
-        ComparisonView: {
-            campaigns: components["schemas"]["ComparedView"][];
+        Comparison: {
+            campaigns: components["schemas"]["ComparedCampaign"][];
             notes: string[];
             objective: components["schemas"]["Objective"];
         };
         /** @enum {string} */
         ContextParallel: "all_gather" | "ulysses" | "ring";
-        Cost: {
-            device_hours: components["schemas"]["Span"];
-            ends_before: string[];
-            startup_s: number;
-            steps: [
-                number,
-                number
-            ] | null;
-            trial_s: components["schemas"]["Span"];
-            trials: number;
-            wall_s: components["schemas"]["Span"];
+        Counts: {
+            combinations: number;
+            legal: number;
+            rejected: {
+                [key: string]: number;
+            };
         };
         /** @enum {string} */
         DeviceKind: "cpu" | "cuda";
@@ -507,12 +514,12 @@ export interface components {
                 [key: string]: number;
             };
         };
-        EffectView: {
+        Effect: {
             after: boolean | number | string;
             before: boolean | number | string;
             ended: components["schemas"]["Verdict"] | null;
             evidence: components["schemas"]["Evidence"];
-            followers: components["schemas"]["ChangeView"][];
+            followers: components["schemas"]["Change"][];
             gain: components["schemas"]["Estimate"];
             knob: string;
             p_fits: number | null;
@@ -552,6 +559,22 @@ export interface components {
             step_time_low_s: number;
             step_time_s: number;
         };
+        Explanation: {
+            basis: components["schemas"]["Basis"];
+            best: components["schemas"]["Prediction"];
+            differences_s: {
+                [key: string]: number;
+            };
+            legal: boolean;
+            of: number;
+            plan: components["schemas"]["Plan"];
+            plan_key: string;
+            prediction: components["schemas"]["Prediction"] | null;
+            rank: number | null;
+            trial: number | null;
+            unpredicted: string;
+            violations: components["schemas"]["Violation"][];
+        };
         ExportView: {
             command: string | null;
             directory: string;
@@ -561,17 +584,10 @@ export interface components {
             format: string;
             trial: number;
         };
-        FailuresView: {
-            all: components["schemas"]["WindowView"] | null;
-            so_far: components["schemas"]["RateView"][];
-            windows: components["schemas"]["WindowView"][];
-        };
-        Fit: {
-            expected: number;
-            hopeless: number;
-            likely: number;
-            sure: number;
-            unlikely: number;
+        Failures: {
+            all: components["schemas"]["Window"] | null;
+            so_far: components["schemas"]["RateSoFar"][];
+            windows: components["schemas"]["Window"][];
         };
         FitCheck: {
             brier: number;
@@ -588,13 +604,25 @@ export interface components {
             low: number;
             trials: number;
         };
-        ForecastView: {
+        FitCounts: {
+            expected: number;
+            hopeless: number;
+            likely: number;
+            sure: number;
+            unlikely: number;
+        };
+        Forecast: {
             expected_s: components["schemas"]["Estimate"];
             measured_s: number;
             plan_key: string;
             ratio: number;
             trial: number;
             within: boolean;
+        };
+        ForecastCheck: {
+            fits: components["schemas"]["FitCheck"] | null;
+            forecasts: components["schemas"]["Forecast"][];
+            steps: components["schemas"]["StepCheck"] | null;
         };
         /** @enum {string} */
         Format: "json" | "env";
@@ -605,11 +633,6 @@ export interface components {
         HealthView: {
             status: string;
             version: string;
-        };
-        HindsightView: {
-            fits: components["schemas"]["FitCheck"] | null;
-            forecasts: components["schemas"]["ForecastView"][];
-            steps: components["schemas"]["StepCheck"] | null;
         };
         Importance: {
             knob: string;
@@ -671,7 +694,7 @@ export interface components {
         };
         /** @enum {string} */
         MemoryPart: "weights" | "gradients" | "optimizer" | "activations" | "logits" | "gathered" | "buffers";
-        MissingView: {
+        MissingFact: {
             message: string;
             path: string;
         };
@@ -784,7 +807,7 @@ export interface components {
         };
         /** @enum {string} */
         Position: "learned" | "rope";
-        PredictionView: {
+        Prediction: {
             memory_parts_bytes: {
                 [key: string]: number;
             };
@@ -792,7 +815,7 @@ export interface components {
             peak_bytes: components["schemas"]["Estimate"];
             plan: components["schemas"]["Plan"];
             plan_key: string;
-            speed: components["schemas"]["SpeedView"] | null;
+            speed: components["schemas"]["Speed"] | null;
         };
         PresetsView: {
             clusters: components["schemas"]["ClusterEntry"][];
@@ -826,43 +849,42 @@ export interface components {
             efficiency: components["schemas"]["Estimate"];
             tokens_per_s: components["schemas"]["Estimate"];
         };
-        ProjectionView: {
-            basis: components["schemas"]["BasisView"];
+        Projection: {
+            basis: components["schemas"]["Basis"];
             device: string;
             least_efficiency: number;
             measured_best: components["schemas"]["MeasuredBest"] | null;
             model: string;
             name: string;
             reference_nodes: number;
-            rows: components["schemas"]["RowView"][];
+            rows: components["schemas"]["Row"][];
             tokens: number | null;
             walls: components["schemas"]["Wall"][];
         };
+        /** @enum {string} */
+        Provenance: "measured" | "projected" | "simulated";
         Quotas: {
             campaigns?: number | null;
             device_hours?: number | null;
             trials?: number | null;
         };
-        QuoteView: {
-            basis: components["schemas"]["BasisView"];
-            best: components["schemas"]["PredictionView"][];
+        Quote: {
+            basis: components["schemas"]["Basis"];
+            best: components["schemas"]["Prediction"][];
             cluster: string;
-            cost: components["schemas"]["Cost"];
+            cost: components["schemas"]["CampaignCost"];
             device: string;
             devices: number;
-            fit: components["schemas"]["Fit"];
+            fit: components["schemas"]["FitCounts"];
             framework: string;
-            missing: components["schemas"]["MissingView"][];
+            missing: components["schemas"]["MissingFact"][];
             model: string;
             name: string;
-            space: components["schemas"]["QuotedSpace"];
+            space: components["schemas"]["Counts"];
         };
-        QuotedSpace: {
-            combinations: number;
-            legal: number;
-            rejected: {
-                [key: string]: number;
-            };
+        Range: {
+            high: number;
+            low: number;
         };
         RankedView: {
             first_losses: number[];
@@ -885,7 +907,7 @@ export interface components {
             trains_as_baseline: true | string | null;
             trial: number;
         };
-        RateView: {
+        RateSoFar: {
             failed: number;
             rate: number;
             trial: number;
@@ -907,20 +929,16 @@ export interface components {
             verdicts: components["schemas"]["Verdict"][];
             workloads: string[];
         };
-        RowView: {
-            best: components["schemas"]["PredictionView"] | null;
+        Row: {
+            best: components["schemas"]["Prediction"] | null;
             devices: number;
             efficiency: number | null;
             global_batch_size: number | null;
             nodes: number;
             reason: string;
-            run: components["schemas"]["Run"] | null;
+            run: components["schemas"]["TrainingRun"] | null;
             scaling: components["schemas"]["Scaling"];
             speedup: number | null;
-        };
-        Run: {
-            days: components["schemas"]["Estimate"];
-            device_hours: components["schemas"]["Estimate"];
         };
         /** @enum {string} */
         RunnerCondition: "ok" | "trouble" | "idle";
@@ -951,7 +969,7 @@ export interface components {
             nothing: string;
             plans: number;
         };
-        SourceView: {
+        Source: {
             campaign: string;
             cluster: string;
             confirmed: boolean;
@@ -975,11 +993,7 @@ export interface components {
                 [key: string]: number;
             };
         };
-        Span: {
-            high: number;
-            low: number;
-        };
-        SpeedView: {
+        Speed: {
             mfu: number;
             parts_s: {
                 [key: string]: number;
@@ -988,8 +1002,6 @@ export interface components {
             tflops_per_device: number;
             tokens_per_s: components["schemas"]["Estimate"];
         };
-        /** @enum {string} */
-        Standing: "measured" | "projected" | "simulated";
         StepCheck: {
             median_error: number;
             spearman: number | null;
@@ -1027,6 +1039,10 @@ export interface components {
         };
         /** @enum {string} */
         TimePart: "compute" | "recompute" | "tp" | "cp" | "ep" | "send_receive" | "bubble" | "dp" | "optimizer";
+        TrainingRun: {
+            days: components["schemas"]["Estimate"];
+            device_hours: components["schemas"]["Estimate"];
+        };
         TrialBrief: {
             attempts: number;
             device_seconds: number;
@@ -1101,23 +1117,7 @@ export interface components {
             scopes: components["schemas"]["Scope"][];
             used: components["schemas"]["Used"];
         };
-        WhyView: {
-            basis: components["schemas"]["BasisView"];
-            best: components["schemas"]["PredictionView"];
-            differences_s: {
-                [key: string]: number;
-            };
-            legal: boolean;
-            of: number;
-            plan: components["schemas"]["Plan"];
-            plan_key: string;
-            prediction: components["schemas"]["PredictionView"] | null;
-            rank: number | null;
-            trial: number | null;
-            unpredicted: string;
-            violations: components["schemas"]["Violation"][];
-        };
-        WindowView: {
+        Window: {
             failed: number;
             first: number;
             last: number;
@@ -1127,7 +1127,7 @@ export interface components {
                 [key: string]: number;
             };
         };
-        WinnerView: {
+        Winner: {
             evidence: components["schemas"]["Evidence"] | null;
             gain: number | null;
             parts: components["schemas"]["PartTime"][];
@@ -1151,47 +1151,49 @@ export interface components {
     pathItems: never;
 }
 export type Activation = components['schemas']['Activation'];
-export type AnalysisView = components['schemas']['AnalysisView'];
+export type Analysis = components['schemas']['Analysis'];
 export type AttemptView = components['schemas']['AttemptView'];
 export type AuditEntryView = components['schemas']['AuditEntryView'];
 export type AuditPage = components['schemas']['AuditPage'];
-export type BasisView = components['schemas']['BasisView'];
+export type Basis = components['schemas']['Basis'];
 export type Best = components['schemas']['Best'];
-export type BestKnownView = components['schemas']['BestKnownView'];
+export type BestKnown = components['schemas']['BestKnown'];
 export type BestView = components['schemas']['BestView'];
 export type Budget = components['schemas']['Budget'];
+export type CampaignCost = components['schemas']['CampaignCost'];
 export type CampaignPage = components['schemas']['CampaignPage'];
 export type CampaignSpec = components['schemas']['CampaignSpec'];
 export type CampaignState = components['schemas']['CampaignState'];
 export type CampaignView = components['schemas']['CampaignView'];
 export type Cause = components['schemas']['Cause'];
-export type ChangeView = components['schemas']['ChangeView'];
+export type Change = components['schemas']['Change'];
 export type ClusterEntry = components['schemas']['ClusterEntry'];
 export type ClusterSpec = components['schemas']['ClusterSpec'];
 export type ClusterView = components['schemas']['ClusterView'];
-export type ComparedView = components['schemas']['ComparedView'];
-export type ComparisonView = components['schemas']['ComparisonView'];
+export type ComparedCampaign = components['schemas']['ComparedCampaign'];
+export type Comparison = components['schemas']['Comparison'];
 export type ContextParallel = components['schemas']['ContextParallel'];
-export type Cost = components['schemas']['Cost'];
+export type Counts = components['schemas']['Counts'];
 export type DeviceKind = components['schemas']['DeviceKind'];
 export type DeviceSpec = components['schemas']['DeviceSpec'];
-export type EffectView = components['schemas']['EffectView'];
+export type Effect = components['schemas']['Effect'];
 export type Estimate = components['schemas']['Estimate'];
 export type EventView = components['schemas']['EventView'];
 export type Evidence = components['schemas']['Evidence'];
 export type ExampleView = components['schemas']['ExampleView'];
 export type ExamplesView = components['schemas']['ExamplesView'];
 export type Expectation = components['schemas']['Expectation'];
+export type Explanation = components['schemas']['Explanation'];
 export type ExportView = components['schemas']['ExportView'];
-export type FailuresView = components['schemas']['FailuresView'];
-export type Fit = components['schemas']['Fit'];
+export type Failures = components['schemas']['Failures'];
 export type FitCheck = components['schemas']['FitCheck'];
 export type FitClass = components['schemas']['FitClass'];
-export type ForecastView = components['schemas']['ForecastView'];
+export type FitCounts = components['schemas']['FitCounts'];
+export type Forecast = components['schemas']['Forecast'];
+export type ForecastCheck = components['schemas']['ForecastCheck'];
 export type Format = components['schemas']['Format'];
 export type FormatEntry = components['schemas']['FormatEntry'];
 export type HealthView = components['schemas']['HealthView'];
-export type HindsightView = components['schemas']['HindsightView'];
 export type Importance = components['schemas']['Importance'];
 export type JobView = components['schemas']['JobView'];
 export type Lesson = components['schemas']['Lesson'];
@@ -1202,7 +1204,7 @@ export type MeasuredAgainView = components['schemas']['MeasuredAgainView'];
 export type MeasuredBest = components['schemas']['MeasuredBest'];
 export type MeasurementView = components['schemas']['MeasurementView'];
 export type MemoryPart = components['schemas']['MemoryPart'];
-export type MissingView = components['schemas']['MissingView'];
+export type MissingFact = components['schemas']['MissingFact'];
 export type ModelEntry = components['schemas']['ModelEntry'];
 export type ModelSpec = components['schemas']['ModelSpec'];
 export type ModelView = components['schemas']['ModelView'];
@@ -1216,22 +1218,22 @@ export type PartTime = components['schemas']['PartTime'];
 export type PartialView = components['schemas']['PartialView'];
 export type Plan = components['schemas']['Plan'];
 export type Position = components['schemas']['Position'];
-export type PredictionView = components['schemas']['PredictionView'];
+export type Prediction = components['schemas']['Prediction'];
 export type PresetsView = components['schemas']['PresetsView'];
 export type Problem = components['schemas']['Problem'];
 export type ProfileView = components['schemas']['ProfileView'];
 export type Projected = components['schemas']['Projected'];
-export type ProjectionView = components['schemas']['ProjectionView'];
+export type Projection = components['schemas']['Projection'];
+export type Provenance = components['schemas']['Provenance'];
 export type Quotas = components['schemas']['Quotas'];
-export type QuoteView = components['schemas']['QuoteView'];
-export type QuotedSpace = components['schemas']['QuotedSpace'];
+export type Quote = components['schemas']['Quote'];
+export type Range = components['schemas']['Range'];
 export type RankedView = components['schemas']['RankedView'];
-export type RateView = components['schemas']['RateView'];
+export type RateSoFar = components['schemas']['RateSoFar'];
 export type RecommendationView = components['schemas']['RecommendationView'];
 export type Recompute = components['schemas']['Recompute'];
 export type RegistryView = components['schemas']['RegistryView'];
-export type RowView = components['schemas']['RowView'];
-export type Run = components['schemas']['Run'];
+export type Row = components['schemas']['Row'];
 export type RunnerCondition = components['schemas']['RunnerCondition'];
 export type RunnerView = components['schemas']['RunnerView'];
 export type RunnersView = components['schemas']['RunnersView'];
@@ -1239,17 +1241,16 @@ export type Scaling = components['schemas']['Scaling'];
 export type Schedule = components['schemas']['Schedule'];
 export type Scope = components['schemas']['Scope'];
 export type Sensitivity = components['schemas']['Sensitivity'];
-export type SourceView = components['schemas']['SourceView'];
+export type Source = components['schemas']['Source'];
 export type SpaceView = components['schemas']['SpaceView'];
-export type Span = components['schemas']['Span'];
-export type SpeedView = components['schemas']['SpeedView'];
-export type Standing = components['schemas']['Standing'];
+export type Speed = components['schemas']['Speed'];
 export type StepCheck = components['schemas']['StepCheck'];
 export type Straggler = components['schemas']['Straggler'];
 export type SummaryBaselineView = components['schemas']['SummaryBaselineView'];
 export type SummaryBestView = components['schemas']['SummaryBestView'];
 export type SummaryView = components['schemas']['SummaryView'];
 export type TimePart = components['schemas']['TimePart'];
+export type TrainingRun = components['schemas']['TrainingRun'];
 export type TrialBrief = components['schemas']['TrialBrief'];
 export type TrialBriefPage = components['schemas']['TrialBriefPage'];
 export type TrialPage = components['schemas']['TrialPage'];
@@ -1261,8 +1262,7 @@ export type Verdict = components['schemas']['Verdict'];
 export type Violation = components['schemas']['Violation'];
 export type Wall = components['schemas']['Wall'];
 export type WhoamiView = components['schemas']['WhoamiView'];
-export type WhyView = components['schemas']['WhyView'];
-export type WindowView = components['schemas']['WindowView'];
-export type WinnerView = components['schemas']['WinnerView'];
+export type Window = components['schemas']['Window'];
+export type Winner = components['schemas']['Winner'];
 export type $defs = Record<string, never>;
 export type operations = Record<string, never>;

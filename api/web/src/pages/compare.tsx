@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { withQuery } from "../api/client";
 import { useResource } from "../api/resource";
-import type { CampaignPage, CampaignView, ComparedView, ComparisonView, Estimate } from "../api/types";
+import type { CampaignPage, CampaignView, ComparedCampaign, Comparison, Estimate } from "../api/types";
 import { setFilters, useFilters } from "../filters";
 import { count, interval, share, short, UNKNOWN } from "../format";
 import { href } from "../router";
@@ -99,7 +99,7 @@ function nodes(number: number): string {
 
 function Compared({ ids }: { ids: string[] }) {
   const path = withQuery("comparison", { campaign: ids });
-  const { data, problem, refresh } = useResource<ComparisonView>(path, POLL_MS);
+  const { data, problem, refresh } = useResource<Comparison>(path, POLL_MS);
   if (!data) return <Card>{problem ? <ErrorState problem={problem} onRetry={refresh} /> : <LoadingState lines={10} height={30} />}</Card>;
   const rows = [...data.campaigns].sort((a, b) => a.nodes - b.nodes || a.devices - b.devices);
   return (
@@ -144,14 +144,14 @@ function Compared({ ids }: { ids: string[] }) {
   );
 }
 
-function points(rows: ComparedView[], pick: (row: ComparedView) => Estimate | null | undefined): Point[] {
+function points(rows: ComparedCampaign[], pick: (row: ComparedCampaign) => Estimate | null | undefined): Point[] {
   return rows.flatMap((row) => {
     const estimate = pick(row);
     return estimate ? [{ nodes: row.nodes, name: row.id, line: row.model, ...estimate }] : [];
   });
 }
 
-function ComparisonTable({ rows }: { rows: ComparedView[] }) {
+function ComparisonTable({ rows }: { rows: ComparedCampaign[] }) {
   return (
     <TableFrame label="Comparison" testid="comparison">
       <thead>
@@ -205,7 +205,7 @@ function ComparisonTable({ rows }: { rows: ComparedView[] }) {
   );
 }
 
-function BestLink({ row, best }: { row: ComparedView; best: NonNullable<ComparedView["best"]> }) {
+function BestLink({ row, best }: { row: ComparedCampaign; best: NonNullable<ComparedCampaign["best"]> }) {
   return (
     <>
       <a href={href({ page: "trial", id: row.id, number: best.trial })}>trial {best.trial}</a>

@@ -1,9 +1,9 @@
 /** What a campaign of this spec would meet and cost. Everything here is predicted, and says so. */
 import { Prose } from "../ui/basics";
-import type { PredictionView, QuoteView } from "../api/types";
+import type { Prediction, Quote } from "../api/types";
 import { amount, bytes, count, duration, interval, probability, share, span, stepTime, tokensPerS } from "../format";
 
-export function Quote({ quote }: { quote: QuoteView }) {
+export function Quote({ quote }: { quote: Quote }) {
   return (
     <div class="quote">
       <Legal quote={quote} />
@@ -18,7 +18,7 @@ export function Quote({ quote }: { quote: QuoteView }) {
   );
 }
 
-function Legal({ quote: { space } }: { quote: QuoteView }) {
+function Legal({ quote: { space } }: { quote: Quote }) {
   const rejected = Object.entries(space.rejected)
     .filter(([, rejects]) => rejects > 0)
     .sort(([, a], [, b]) => b - a);
@@ -57,7 +57,7 @@ const CLASSES = [
   ["hopeless", "hardly (below 10 %)"],
 ] as const;
 
-function Fit({ quote: { fit, space } }: { quote: QuoteView }) {
+function Fit({ quote: { fit, space } }: { quote: Quote }) {
   return (
     <section>
       <h3>Memory</h3>
@@ -80,7 +80,7 @@ function Fit({ quote: { fit, space } }: { quote: QuoteView }) {
   );
 }
 
-function Best({ quote: { best } }: { quote: QuoteView }) {
+function Best({ quote: { best } }: { quote: Quote }) {
   const first = best[0];
   if (!first) return null;
   return (
@@ -103,7 +103,7 @@ function Best({ quote: { best } }: { quote: QuoteView }) {
   );
 }
 
-function Speed({ speed }: { speed: NonNullable<PredictionView["speed"]> }) {
+function Speed({ speed }: { speed: NonNullable<Prediction["speed"]> }) {
   return (
     <>
       <dt>speed</dt>
@@ -120,7 +120,7 @@ function Speed({ speed }: { speed: NonNullable<PredictionView["speed"]> }) {
   );
 }
 
-function Cost({ quote: { cost } }: { quote: QuoteView }) {
+function Cost({ quote: { cost } }: { quote: Quote }) {
   return (
     <section>
       <h3>Cost at the most</h3>
@@ -143,7 +143,7 @@ function Cost({ quote: { cost } }: { quote: QuoteView }) {
   );
 }
 
-function Missing({ quote: { missing } }: { quote: QuoteView }) {
+function Missing({ quote: { missing } }: { quote: Quote }) {
   if (missing.length === 0) return null;
   return (
     <section>

@@ -2,7 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { post } from "../api/client";
 import { Problem, unreachable } from "../api/problem";
-import type { QuoteView } from "../api/types";
+import type { Quote } from "../api/types";
 import { typeOf } from "./spec_text";
 
 const REST_MS = 400;
@@ -10,7 +10,7 @@ const REST_MS = 400;
 /** Of `text`, which may no longer be what is written. quote: the last good one, also while a newer text is asked. */
 export interface Quoted {
   text: string;
-  quote: QuoteView | null;
+  quote: Quote | null;
   problem: Problem | null;
   asking: boolean;
 }
@@ -27,7 +27,7 @@ export function useQuote(text: string): Quoted {
     const ask = async () => {
       try {
         const options = { body: text, type: typeOf(text), signal: aborter.signal };
-        const quote = await post<QuoteView>("campaigns?dry_run=true", options);
+        const quote = await post<Quote>("campaigns?dry_run=true", options);
         setQuoted({ text, quote, problem: null, asking: false });
       } catch (error) {
         if (aborter.signal.aborted) return;

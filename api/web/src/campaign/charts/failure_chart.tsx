@@ -1,7 +1,7 @@
 /** Whether the search learnt to avoid failures: their share in windows of trials, and of all so far. */
 import { useCallback, useMemo } from "preact/hooks";
 import uPlot from "uplot";
-import type { AnalysisView } from "../../api/types";
+import type { Analysis } from "../../api/types";
 import { count, share } from "../../format";
 import { Card } from "../../ui/basics";
 import { LoadingState } from "../../ui/states";
@@ -11,7 +11,7 @@ import { axisOf, Plot, type PlotOptions, wholeAxis } from "./plot";
 
 const HEIGHT = 190;
 
-export function FailureChart({ analysis }: { analysis: AnalysisView | undefined }) {
+export function FailureChart({ analysis }: { analysis: Analysis | undefined }) {
   return (
     <Card title="Failures over time" testid="failures">
       {analysis === undefined ? (
@@ -25,7 +25,7 @@ export function FailureChart({ analysis }: { analysis: AnalysisView | undefined 
   );
 }
 
-function Rates({ failures }: { failures: AnalysisView["failures"] }) {
+function Rates({ failures }: { failures: Analysis["failures"] }) {
   const { windows, so_far } = failures;
   const data = useMemo<uPlot.AlignedData>(() => {
     const rates = new Map(windows.map((window) => [window.first, window.rate]));

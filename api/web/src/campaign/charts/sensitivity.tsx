@@ -1,12 +1,12 @@
 /** Which knobs decide the speed, and what turning each was worth, in words. */
-import type { AnalysisView } from "../../api/types";
+import type { Analysis } from "../../api/types";
 import { share } from "../../format";
 import { Card } from "../../ui/basics";
 import { EmptyState, LoadingState } from "../../ui/states";
 
 const MOST_EFFECTS = 6;
 
-export function SensitivityCard({ analysis }: { analysis: AnalysisView | undefined }) {
+export function SensitivityCard({ analysis }: { analysis: Analysis | undefined }) {
   return (
     <Card title="What matters" testid="sensitivity">
       {analysis === undefined ? <LoadingState lines={6} /> : <Findings analysis={analysis} />}
@@ -14,7 +14,7 @@ export function SensitivityCard({ analysis }: { analysis: AnalysisView | undefin
   );
 }
 
-function Findings({ analysis: { sensitivity, effects } }: { analysis: AnalysisView }) {
+function Findings({ analysis: { sensitivity, effects } }: { analysis: Analysis }) {
   const { importances, nothing } = sensitivity;
   const most = importances[0]?.share ?? 1;
   return (

@@ -3,7 +3,7 @@ import { useLayoutEffect, useState } from "preact/hooks";
 import { get, withQuery } from "../../api/client";
 import { Problem, unreachable } from "../../api/problem";
 import { openStream, type Stream } from "../../api/stream";
-import type { AnalysisView, BestView, CampaignView, EventView, TrialBrief, TrialBriefPage } from "../../api/types";
+import type { Analysis, BestView, CampaignView, EventView, TrialBrief, TrialBriefPage } from "../../api/types";
 import { Store } from "../../store";
 import { afterFrame } from "../charts/frames";
 import { campaignPath, PAGE, trialsPath } from "./paths";
@@ -16,7 +16,7 @@ export interface Snapshot {
   readonly trials: readonly TrialBrief[];
   readonly trialsRead: boolean;
   readonly best?: BestView;
-  readonly analysis?: AnalysisView;
+  readonly analysis?: Analysis;
   readonly problem?: Problem | undefined;
 }
 
@@ -117,7 +117,7 @@ export class Feed {
 
   private async readFindings(): Promise<void> {
     const best = this.read<BestView>(withQuery(`${this.path}/best`, { top: 1 })).then((best) => this.put({ best }));
-    const analysis = this.read<AnalysisView>(`${this.path}/analysis`).then((analysis) => this.put({ analysis }));
+    const analysis = this.read<Analysis>(`${this.path}/analysis`).then((analysis) => this.put({ analysis }));
     await Promise.all([best, analysis]);
   }
 

@@ -14,10 +14,10 @@ from meshtune.tuner.campaign.spec import Backend
 from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.results.known_best import (
     ENVIRONMENT_NAMES,
+    CampaignRecords,
     NothingKnown,
+    Provenance,
     Question,
-    Records,
-    Standing,
     best_measured,
     environment_text,
     software_versions,
@@ -28,7 +28,7 @@ FAST, SLOW = Plan(dp=4, micro_batch_size=2), Plan(tp=2, dp=2, micro_batch_size=4
 
 @pytest.fixture
 def campaigns(lab, make):
-    """Records of finished campaigns, newest first, each from (steps of FAST and SLOW in seconds, changes)."""
+    """CampaignRecords of finished campaigns, newest first, each from (steps of FAST and SLOW in seconds, changes)."""
 
     def build(*given):
         found, trials = [], {}
@@ -48,7 +48,7 @@ def campaigns(lab, make):
             if again is not None:
                 measured = make.measurement(again, software=software)
                 trials[id].append(make.trial(2, measured, plan=FAST, origin=Origin.CONFIRMATION))
-        return Records(found, trials.__getitem__)
+        return CampaignRecords(found, trials.__getitem__)
 
     return build
 
@@ -58,10 +58,10 @@ ASKED = Question(model="gpt-micro", cluster="local-cpu", nodes=1)
 
 def test_what_was_measured_for_just_this_is_answered_as_measured(campaigns):
     found = best_measured(ASKED, campaigns(((0.5, 1.0), {"software": {"torch": "2.13.0"}})))
-    assert (found.standing, found.measured, found.plan, found.p_fits) == (Standing.MEASURED, True, FAST, None)
+    assert (found.standing, found.measured, found.plan, found.p_fits) == (Provenance.MEASURED, True, FAST, None)
     assert found.tokens_per_s.value == pytest.approx(1024 / 0.5)
     assert found.tokens_per_s.low < found.tokens_per_s.value < found.tokens_per_s.high
-    assert found.document()["devices"] == 4
+    assert found.devices == 4
     (source,) = found.sources
     assert (source.campaign, source.trial, source.differs) == ("c0", 0, ())
     assert source.software == {"torch": "2.13.0"}
@@ -95,8 +95,8 @@ def test_a_version_that_is_asked_for_counts_by_its_major_and_minor_number(campai
 def test_a_simulated_campaign_is_answered_when_asked_for_and_never_as_measured(campaigns):
     known = campaigns(((0.5, 1.0), {"simulated": True}))
     found = best_measured(replace(ASKED, simulated=True), known)
-    assert (found.standing, found.measured) == (Standing.SIMULATED, False)
-    assert found.environment()["MESHTUNE_MEASURED"] == "0"
+    assert (found.standing, found.measured) == (Provenance.SIMULATED, False)
+    assert found.environment["MESHTUNE_MEASURED"] == "0"
 
 
 def test_a_name_means_what_it_means_in_the_newest_campaign(campaigns):
@@ -105,21 +105,19 @@ def test_a_name_means_what_it_means_in_the_newest_campaign(campaigns):
     assert best_measured(ASKED, campaigns(((0.5, 1.0), {}), ((0.1, 1.0), larger))).sources[0].campaign == "c0"
 
 
-def test_nodes_of_another_kind_under_the_same_name_are_not_these(campaigns):
-    other = {"cluster": {"preset": "local-cpu", "device": {"memory_bytes": 2**35}}}
-    assert best_measured(ASKED, campaigns(((0.5, 1.0), {}), ((0.1, 1.0), other))).sources[0].campaign == "c0"
-
-
-def test_a_cluster_of_the_same_nodes_under_another_name_is_another_one(campaigns):
-    twin = {"cluster": {"preset": "local-cpu", "name": "twin"}}
-    known = campaigns(((0.5, 1.0), {}), ((0.1, 1.0), twin))
-    assert best_measured(ASKED, known).sources[0].campaign == "c0"
-    assert best_measured(replace(ASKED, cluster="twin"), known).sources[0].campaign == "c1"
-
-
-def test_links_that_were_probed_again_make_no_other_cluster(campaigns):
-    probed = {"cluster": {"preset": "local-cpu", "node_link": {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e9}}}
-    assert best_measured(ASKED, campaigns(((0.5, 1.0), {}), ((0.1, 1.0), probed))).sources[0].campaign == "c1"
+@pytest.mark.parametrize(
+    ("changes", "source"),
+    [
+        ({"device": {"memory_bytes": 2**35}}, "c0"),  # other nodes of the same name
+        ({"name": "twin"}, "c0"),
+        ({"node_link": {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e9}}, "c1"),  # the same, probed again
+    ],
+)
+def test_a_cluster_is_known_by_its_name_and_its_devices_but_not_by_its_links(campaigns, changes, source):
+    known = campaigns(((0.5, 1.0), {}), ((0.1, 1.0), {"cluster": {"preset": "local-cpu", **changes}}))
+    assert best_measured(ASKED, known).sources[0].campaign == source
+    if "name" in changes:
+        assert best_measured(replace(ASKED, cluster="twin"), known).sources[0].campaign == "c1"
 
 
 def test_of_several_campaigns_the_fastest_for_sure_is_taken(campaigns):
@@ -142,7 +140,7 @@ def test_what_the_question_leaves_open_is_as_in_the_newest_campaign(campaigns, o
     if "global_batch_size" in older:
         trials = {"c0": known.trials_of("c0")}
         larger = [replace(one, plan=replace(one.plan, grad_accum_steps=2)) for one in known.trials_of("c1")]
-        known = Records(known.campaigns, {**trials, "c1": larger}.__getitem__)
+        known = CampaignRecords(known.campaigns, {**trials, "c1": larger}.__getitem__)
     found = best_measured(ASKED, known)
     assert found.sources[0].campaign == "c0"
     assert "an older campaign with another batch, training code or software than the newest left out" in found.reason
@@ -150,7 +148,7 @@ def test_what_the_question_leaves_open_is_as_in_the_newest_campaign(campaigns, o
 
 def test_a_campaign_that_measured_nothing_answers_nothing(campaigns):
     known = campaigns(((0.5, 1.0), {}))
-    assert best_measured(ASKED, Records(known.campaigns, lambda id: [])) is None
+    assert best_measured(ASKED, CampaignRecords(known.campaigns, lambda id: [])) is None
 
 
 @pytest.mark.parametrize(
@@ -172,7 +170,7 @@ def test_a_question_is_about_at_least_one_node():
 
 def test_a_script_gets_every_field_of_the_plan_in_safe_characters(campaigns):
     found = best_measured(ASKED, campaigns(((0.5, 1.0), {})))
-    values = found.environment()
+    values = found.environment
     assert tuple(values) == ENVIRONMENT_NAMES
     assert {f"MESHTUNE_{name.upper()}" for name in PLAN_FIELDS} <= values.keys()
     assert values["MESHTUNE_DP"] == "4"

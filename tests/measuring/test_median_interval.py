@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from meshtune.runners.measuring.median_interval import CONFIDENCE, FEWEST_SAMPLES, Interval, is_tight, median_interval
+from meshtune.runners.measuring.median_interval import CONFIDENCE, MIN_SAMPLES, Interval, is_tight, median_interval
 
 TRIALS = 20_000
 # name -> (draw, true median)
@@ -40,7 +40,7 @@ def test_the_interval_covers_the_median_as_often_as_it_says(name, n):
     covered = np.mean((ordered[:, low] <= true) & (true <= ordered[:, high]))
     error = 4 * np.sqrt(said.coverage * (1 - said.coverage) / TRIALS)
     assert covered == pytest.approx(said.coverage, abs=error)
-    if n >= FEWEST_SAMPLES:
+    if n >= MIN_SAMPLES:
         assert covered >= CONFIDENCE - error
         # The next narrower one would not do.
         inner = np.mean((ordered[:, low + 1] <= true) & (true <= ordered[:, high - 1]))

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from meshtune.runners.documents import plain
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.proposal import Expectation
-from meshtune.tuner.results.analysis.forecast_check import look_back
+from meshtune.tuner.results.analysis.forecast_check import check_forecasts
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def trial(make):
 
 
 def test_step_times_are_compared_by_their_ratio(trial):
-    found = look_back([trial(0, 1.0, 1.1), trial(1, 2.0, 1.8), trial(2, 4.0, 12.0)])
+    found = check_forecasts([trial(0, 1.0, 1.1), trial(1, 2.0, 1.8), trial(2, 4.0, 12.0)])
     assert [forecast.ratio for forecast in found.forecasts] == pytest.approx([1.1, 0.9, 3.0])
     assert [forecast.within for forecast in found.forecasts] == [True, True, False]
     assert found.steps.trials == 3
@@ -44,18 +45,18 @@ def test_step_times_are_compared_by_their_ratio(trial):
     ("measured", "expected"), [((4.0, 3.0, 2.0, 1.0), -1.0), ((1.0, 2.0, 4.0, 3.0), 0.8), ((1.0, 1.0, 1.0, 1.0), None)]
 )
 def test_ranks_are_compared_where_there_is_an_order(trial, measured, expected):
-    found = look_back([trial(number, 1.0 + number, step) for number, step in enumerate(measured)]).steps.spearman
+    found = check_forecasts([trial(number, 1.0 + number, step) for number, step in enumerate(measured)]).steps.spearman
     assert found == (None if expected is None else pytest.approx(expected))
 
 
 def test_equal_values_share_their_rank(trial):
-    found = look_back([trial(number, step, 1.0 + number) for number, step in enumerate((1.0, 1.0, 2.0, 3.0))])
+    found = check_forecasts([trial(number, step, 1.0 + number) for number, step in enumerate((1.0, 1.0, 2.0, 3.0))])
     # Ranks 1.5, 1.5, 3, 4 against 1, 2, 3, 4.
     assert found.steps.spearman == pytest.approx(4.5 / (4.5 * 5) ** 0.5)
 
 
 def test_the_probability_to_fit_is_compared_with_what_fitted(trial):
-    found = look_back(
+    found = check_forecasts(
         [
             trial(0, 1.0, 1.0, p_fits=1.0),
             trial(1, 1.0, Verdict.PRUNED, p_fits=0.9),
@@ -79,17 +80,17 @@ def test_the_probability_to_fit_is_compared_with_what_fitted(trial):
     "verdict", [Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.CANCELLED, Verdict.LOST, Verdict.ILLEGAL]
 )
 def test_what_ended_otherwise_says_nothing_of_memory(trial, verdict):
-    found = look_back([trial(0, 1.0, verdict)])
+    found = check_forecasts([trial(0, 1.0, verdict)])
     assert (found.forecasts, found.steps, found.fits) == ((), None, None)
 
 
 def test_a_search_that_expected_nothing_is_compared_with_nothing(make):
-    found = look_back([make.trial(0, make.measurement(1.0)), make.trial(1, Verdict.OOM)])
-    assert found.document() == {"forecasts": [], "steps": None, "fits": None}
+    found = check_forecasts([make.trial(0, make.measurement(1.0)), make.trial(1, Verdict.OOM)])
+    assert plain(found) == {"forecasts": [], "steps": None, "fits": None}
 
 
 def test_the_document_is_plain(trial):
-    document = look_back([trial(7, 2.0, 3.0)]).document()
+    document = plain(check_forecasts([trial(7, 2.0, 3.0)]))
     (forecast,) = document["forecasts"]
     assert forecast["trial"] == 7
     assert forecast["expected_s"] == {"value": 2.0, "low": 1.0, "high": 4.0}

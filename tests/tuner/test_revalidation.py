@@ -74,26 +74,38 @@ def test_a_plan_that_does_not_train_as_the_baseline_is_no_runner_up(lab, make):
     assert [entry.trial.plan for entry in to_measure(campaign, found)] == [BEST, THIRD]
 
 
-def test_an_optimum_as_fast_as_it_was_stands(campaign, trials, ok):
-    found = judged(campaign, trials(), ok(1.0), ok(1.1))
-    assert (found.finding, found.stands) == (Finding.STANDS, True)
-    assert str(found) == "stands: +0.0 % (-0.2 to +0.2 %) against the record"
-
-
-def test_an_optimum_that_became_faster_stands(campaign, trials, ok):
-    assert judged(campaign, trials(), ok(0.5), ok(0.6)).finding is Finding.STANDS
-
-
-def test_a_cluster_that_became_slower_is_told_with_its_interval(campaign, trials, ok):
-    found = judged(campaign, trials(), ok(1.25), ok(1.4))
-    assert (found.finding, found.stands) == (Finding.SLOWER, False)
-    assert found.optimum.change.value == pytest.approx(-0.2)
-    assert str(found) == "slower by 20.0 % (19.8 to 20.2 %) than it was"
-
-
-def test_a_loss_within_the_tolerance_or_the_noise_is_none(campaign, trials, ok):
-    assert judged(campaign, trials(), ok(1.015), ok(1.2)).finding is Finding.STANDS
-    assert judged(campaign, trials(), ok(1.1, spread=0.2), ok(1.2)).finding is Finding.STANDS
+@pytest.mark.parametrize(
+    ("optimum", "rival", "finding", "words"),
+    [
+        ((1.0, 0.001), (1.1, 0.001), Finding.STANDS, "stands: +0.0 % (-0.2 to +0.2 %) against the record"),
+        ((0.5, 0.001), (0.6, 0.001), Finding.STANDS, "stands: +100.0 %"),
+        ((1.25, 0.001), (1.4, 0.001), Finding.SLOWER, "slower by 20.0 % (19.8 to 20.2 %) than it was"),
+        # Within the tolerance, or the noise.
+        ((1.015, 0.001), (1.2, 0.001), Finding.STANDS, "stands: -1.5 %"),
+        ((1.1, 0.2), (1.2, 0.001), Finding.STANDS, "stands: -9.1 %"),
+        (
+            (1.0, 0.001),
+            (0.8, 0.001),
+            Finding.OVERTAKEN,
+            f"the runner-up, {SECOND.key}, is better now by 25.0 % (24.8 to 25.3 %): tune again",
+        ),
+        ((1.0, 0.001), (0.985, 0.001), Finding.STANDS, "stands"),
+        ((1.0, 0.001), (0.9, 0.2), Finding.STANDS, "stands"),
+        ((1.0, 0.001), Verdict.OOM, Finding.STANDS, "stands"),
+        (Verdict.OOM, (1.1, 0.001), Finding.FAILED, "fails now: oom: it broke; tune again"),
+        (Verdict.LOST, (1.1, 0.001), Finding.UNKNOWN, "not measured: lost: it broke; try again"),
+    ],
+)
+def test_fresh_runs_of_both_plans_decide(campaign, trials, ok, optimum, rival, finding, words):
+    """optimum, rival: seconds of a step and their spread, or a verdict."""
+    ends = [
+        Outcome(verdict=given, reason="it broke") if isinstance(given, Verdict) else ok(given[0], spread=given[1])
+        for given in (optimum, rival)
+    ]
+    found = judged(campaign, trials(), *ends)
+    assert (found.finding, found.stands) == (finding, finding is Finding.STANDS)
+    assert found.words.startswith(words)
+    assert (found.optimum.tokens_per_s_per_device.now is None) == isinstance(optimum, Verdict)
 
 
 def test_how_well_the_campaign_reproduced_itself_widens_the_interval(campaign, trials, ok):
@@ -102,42 +114,13 @@ def test_how_well_the_campaign_reproduced_itself_widens_the_interval(campaign, t
     assert judged(campaign, trials(again=1.0), ok(1.25), ok(1.4)).finding is Finding.SLOWER
 
 
-def test_a_runner_up_that_is_surely_better_now_says_to_tune_again(campaign, trials, ok):
-    found = judged(campaign, trials(), ok(1.0), ok(0.8))
-    assert (found.finding, found.stands) == (Finding.OVERTAKEN, False)
-    assert found.lead.value == pytest.approx(0.25)
-    assert str(found).startswith(f"the runner-up, {SECOND.key}, is better now by 25.0 % (24.8 to 25.3 %): tune again")
-
-
-def test_a_runner_up_that_is_better_by_less_than_counts_changes_nothing(campaign, trials, ok):
-    assert judged(campaign, trials(), ok(1.0), ok(0.985)).finding is Finding.STANDS
-    assert judged(campaign, trials(), ok(1.0), ok(0.9, spread=0.2)).finding is Finding.STANDS
-
-
-def test_a_runner_up_that_fails_now_changes_nothing(campaign, trials, ok):
-    assert judged(campaign, trials(), ok(1.0), Outcome(verdict=Verdict.OOM)).finding is Finding.STANDS
-
-
-@pytest.mark.parametrize(
-    ("verdict", "finding", "words"),
-    [
-        (Verdict.OOM, Finding.FAILED, "fails now: oom: it broke; tune again"),
-        (Verdict.LOST, Finding.UNKNOWN, "not measured: lost: it broke; try again"),
-    ],
-)
-def test_an_optimum_that_measures_nothing_does_not_stand(campaign, trials, ok, verdict, finding, words):
-    found = judged(campaign, trials(), Outcome(verdict=verdict, reason="it broke"), ok(1.1))
-    assert (found.finding, found.stands, str(found)) == (finding, False, words)
-    assert found.document()["optimum"]["tokens_per_s_per_device"]["now"] is None
-
-
 def test_versions_that_changed_are_told(campaign, trials, ok):
     before, now = {"torch": "2.12", "driver": "570", "python": "3.11"}, {"torch": "2.13", "driver": "570", "nccl": "3"}
     found = judged(campaign, trials(software=before), ok(1.0, software=now), ok(1.1))
-    assert found.document()["optimum"]["software_changes"] == {
-        "nccl": ["unknown", "3"],
-        "python": ["3.11", "unknown"],
-        "torch": ["2.12", "2.13"],
+    assert found.optimum.software_changes == {
+        "nccl": ("unknown", "3"),
+        "python": ("3.11", "unknown"),
+        "torch": ("2.12", "2.13"),
     }
 
 

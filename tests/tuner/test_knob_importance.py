@@ -8,7 +8,7 @@ import optuna
 import pytest
 
 from meshtune.search_spaces.plan import Recompute
-from meshtune.tuner.results.analysis.importance import importances
+from meshtune.tuner.results.analysis.knob_importance import importances
 
 KNOBS = {
     "tp": (1, 2, 4, 8),

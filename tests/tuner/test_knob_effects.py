@@ -8,16 +8,15 @@ from math import sqrt
 
 import numpy as np
 import pytest
+import toy
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.calibration import UNCALIBRATED
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.prediction.predict import WIDTH, foresee, training_of
 from meshtune.tuner.results.analysis.knob_effects import (
     Change,
-    Effect,
     Evidence,
     measured_effects,
     predicted_effects,
@@ -25,19 +24,7 @@ from meshtune.tuner.results.analysis.knob_effects import (
 )
 from meshtune.tuner.specs.read import read_spec
 
-LINK = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e11}
-DEVICE = {
-    "name": "toy",
-    "kind": "cuda",
-    "memory_bytes": 2**36,
-    "peak_flops": {"float16": 1e14, "float32": 1e12},
-    "memory_bandwidth_bytes_per_s": 1e12,
-}
-SPEC = {
-    "name": "toy",
-    "model": {"preset": "gpt-micro", "layers": 16, "hidden": 2048, "ffn": 8192},
-    "cluster": {"nodes": 2, "devices_per_node": 4, "device": DEVICE, "node_link": LINK, "network_link": LINK},
-    "global_batch_size": 64,
+SPEC = toy.SPEC | {
     "space": {
         "tp": [1, 2, 4],
         "pp": [1, 2],
@@ -46,10 +33,7 @@ SPEC = {
         "recompute": ["none", "full"],
         "vpp": [1, 2, 4],
         "schedule": ["1f1b", "interleaved"],
-    },
-    "workload": {"kind": "simulated", "framework": "megatron-deepspeed"},
-    "runner": "simulated",
-    "budget": {"trials": 6},
+    }
 }
 
 
@@ -64,7 +48,7 @@ def space():
 
 
 def words(effects):
-    return [str(effect) for effect in effects]
+    return [effect.words for effect in effects]
 
 
 # Measured
@@ -90,10 +74,10 @@ def test_of_several_pairs_the_median_counts_and_the_range_is_told(space):
     for (zero, size), gain in gains.items():
         measured[space.complete(zero_stage=zero, micro_batch_size=size, recompute="full")] = 50.0
         measured[space.complete(zero_stage=zero, micro_batch_size=size, recompute="none")] = 50.0 * gain
-    (effect,) = [one for one in measured_effects(space, measured) if one.change.knob == "recompute"]
-    assert (effect.change, effect.pairs) == (Change("recompute", "full", "none"), 3)
+    (effect,) = [one for one in measured_effects(space, measured) if one.knob == "recompute"]
+    assert (effect.moves, effect.pairs) == ((Change("recompute", "full", "none"),), 3)
     assert (effect.gain.value, effect.gain.low, effect.gain.high) == pytest.approx((0.1, -0.1, 0.2))
-    assert str(effect) == "recompute full -> none: +10 % (measured, 3 pairs, -10 to +20 %)"
+    assert effect.words == "recompute full -> none: +10 % (measured, 3 pairs, -10 to +20 %)"
 
 
 def test_one_pair_has_no_range(space):
@@ -143,8 +127,8 @@ def test_schedules_that_both_interleave_are_compared_for_the_same_chunks_alone(s
 def test_a_slower_schedule_is_turned_round_with_its_chunks(space):
     measured = {space.complete(pp=2): 1.1, space.complete(pp=2, schedule="interleaved", vpp=2): 1.0}
     (effect,) = measured_effects(space, measured)
-    assert str(effect.change) == "schedule interleaved -> 1f1b with vpp 2 -> 1"
-    assert effect.document()["followers"] == [{"knob": "vpp", "before": 2, "after": 1}]
+    assert effect.words.startswith("schedule interleaved -> 1f1b with vpp 2 -> 1: ")
+    assert effect.followers == (Change("vpp", 2, 1),)
 
 
 # Predicted
@@ -161,15 +145,15 @@ def test_around_the_best_plan_the_physics_says_what_every_other_value_brings(spe
     assert {effect.evidence for effect in found} == {Evidence.PREDICTED}
     assert [effect.gain.value for effect in found] == sorted((e.gain.value for e in found), reverse=True)
     assert all(effect.gain.value >= 0 and effect.gain.low < effect.gain.value < effect.gain.high for effect in found)
-    (recompute,) = [effect for effect in found if effect.change.knob == "recompute"]
+    (recompute,) = [effect for effect in found if effect.knob == "recompute"]
     beside = replace(best, recompute="none")
-    assert recompute.change == Change("recompute", "full", "none")
+    assert recompute.moves == (Change("recompute", "full", "none"),)
     assert recompute.gain.value == pytest.approx(ratio(spec, beside, best) - 1)
     assert recompute.p_fits == pytest.approx(
-        foresee(training_of(spec), columns_of([beside]), UNCALIBRATED).of(0, beside).fits
+        foresee(training_of(spec), columns_of([beside]), UNCALIBRATED).of(0, beside).p_fits
     )
-    assert "predicted" in str(recompute)
-    assert "P(fits) of the faster plan " in str(recompute)
+    assert "predicted" in recompute.words
+    assert "P(fits) of the faster plan " in recompute.words
 
 
 def test_the_faster_plan_is_told_to_have_failed_where_it_did(spec, space):
@@ -178,11 +162,10 @@ def test_the_faster_plan_is_told_to_have_failed_where_it_did(spec, space):
     (found,) = [
         effect
         for effect in predicted_effects(space, training_of(spec), UNCALIBRATED, best, failed)
-        if effect.change.knob == "recompute"
+        if effect.knob == "recompute"
     ]
     assert found.ended is Verdict.OOM
-    assert str(found).endswith("the faster plan was tried: oom)")
-    assert found.document()["ended"] == "oom"
+    assert found.words.endswith("the faster plan was tried: oom)")
 
 
 def test_nothing_is_said_of_whether_the_best_plan_itself_fits(spec, space):
@@ -190,21 +173,21 @@ def test_nothing_is_said_of_whether_the_best_plan_itself_fits(spec, space):
     found = predicted_effects(
         space, training_of(spec), UNCALIBRATED, best, {replace(best, recompute="full"): Verdict.OOM}
     )
-    (recompute,) = [effect for effect in found if effect.change.knob == "recompute"]
-    assert recompute.change == Change("recompute", "full", "none")
+    (recompute,) = [effect for effect in found if effect.knob == "recompute"]
+    assert recompute.moves == (Change("recompute", "full", "none"),)
     assert (recompute.p_fits, recompute.ended) == (None, None)
 
 
 def test_only_legal_changes_are_predicted_and_a_schedule_brings_its_chunks(spec, space):
     best = space.complete(pp=2)
     changes = {
-        (one.change.knob, *sorted((str(one.change.before), str(one.change.after))))
+        (one.knob, *sorted((str(one.before), str(one.after))))
         for one in predicted_effects(space, training_of(spec), UNCALIBRATED, best, {})
     }
     assert ("schedule", "1f1b", "interleaved") in changes
     assert not any(knob == "vpp" for knob, *_ in changes)
     flat = predicted_effects(space, training_of(spec), UNCALIBRATED, space.complete(pp=1), {})
-    assert not any(effect.change.knob in ("schedule", "vpp") for effect in flat)
+    assert not any(effect.knob in ("schedule", "vpp") for effect in flat)
 
 
 def test_what_is_wrong_with_both_plans_alike_widens_no_interval(spec, space):
@@ -212,7 +195,7 @@ def test_what_is_wrong_with_both_plans_alike_widens_no_interval(spec, space):
 
     def width(calibration):
         found = predicted_effects(space, training_of(spec), calibration, best, {})
-        gain = next(effect.gain for effect in found if effect.change.knob == "zero_stage")
+        gain = next(effect.gain for effect in found if effect.knob == "zero_stage")
         return np.log((1 + gain.high) / (1 + gain.value))
 
     sure = replace(UNCALIBRATED, covariance=0 * UNCALIBRATED.covariance)
@@ -230,11 +213,3 @@ def test_what_is_wrong_with_both_plans_alike_widens_no_interval(spec, space):
 )
 def test_small_gains_have_a_decimal(share, told):
     assert signed(share) == told
-
-
-def test_the_document_has_the_words_and_the_numbers():
-    effect = Effect(change=Change("tp", 8, 4), gain=Estimate(0.11, 0.08, 0.14), evidence=Evidence.MEASURED, pairs=3)
-    document = effect.document()
-    assert document["words"] == "tp 8 -> 4: +11 % (measured, 3 pairs, +8.0 to +14 %)"
-    assert document["gain"] == {"value": 0.11, "low": 0.08, "high": 0.14}
-    assert (document["knob"], document["before"], document["after"], document["pairs"]) == ("tp", 8, 4, 3)

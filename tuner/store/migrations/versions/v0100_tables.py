@@ -1,9 +1,9 @@
-"""The tables of meshtune 0.1."""
+"""The tables of meshtune 0.1.0, the first release. Schemas 0001 to 0011 were those of its development."""
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
+revision = "0100"
 down_revision = None
 branch_labels = None
 depends_on = None

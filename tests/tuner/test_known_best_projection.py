@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import log
 
 import pytest
+import toy
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.columns import columns_of
@@ -15,27 +16,19 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.space import space_of
 from meshtune.tuner.prediction.predict import Basis, foresee, training_of
-from meshtune.tuner.results.known_best import NothingKnown, Question, Records, Standing, best_measured
+from meshtune.tuner.results.known_best import CampaignRecords, NothingKnown, Provenance, Question, best_measured
 from meshtune.tuner.results.known_best_projection import best_projected
 from meshtune.tuner.search.warm_start import OTHER_FAMILY, OTHER_RELEASE
 
-LINK = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e11}
-DEVICE = {
-    "name": "toy",
-    "kind": "cuda",
-    "memory_bytes": 2**36,
-    "peak_flops": {"float32": 1e14},
-    "memory_bandwidth_bytes_per_s": 1e12,
-}
-MODEL = {"preset": "gpt-micro", "layers": 16, "hidden": 2048, "ffn": 8192, "seq_len": 512}
-CLUSTER = {"name": "hpc", "devices_per_node": 4, "device": DEVICE, "node_link": LINK, "network_link": LINK}
+MODEL = toy.SPEC["model"] | {"seq_len": 512}
+CLUSTER = toy.CLUSTER | {"device": toy.DEVICE | {"peak_flops": {"float32": 1e14}}}
 DEFAULTS = (("software", {}), ("slow", 1.0), ("resized", {}))
 SPACE = {"micro_batch_size": [1, 2, 4], "zero_stage": [0, 1]}
 
 
 @pytest.fixture
 def campaigns(lab, make):
-    """Records of finished campaigns, newest first, each from its node count and changes. Their trials take `slow`
+    """Finished campaigns, newest first, each from its node count and changes. Their trials take `slow`
     times what the physics says, for about `count` plans of the space."""
 
     def build(*given, count=12):
@@ -62,7 +55,7 @@ def campaigns(lab, make):
             ]
             trials[f"c{number}"].append(make.trial(99, Verdict.OOM, plan=Plan(dp=spec.cluster.devices)))
             found.append(replace(make.campaign(spec, CampaignState.COMPLETED), id=f"c{number}"))
-        return Records(found, trials.__getitem__)
+        return CampaignRecords(found, trials.__getitem__)
 
     return build
 
@@ -80,8 +73,8 @@ def test_another_node_count_is_projected_and_never_called_measured(campaigns):
     known = campaigns((2, {"software": {"torch": "2.13.0"}}))
     assert best_measured(ASKED, known) is None
     found = best_projected(ASKED, known)
-    assert (found.standing, found.measured, found.plan.world_size) == (Standing.PROJECTED, False, 16)
-    assert found.environment()["MESHTUNE_MEASURED"] == "0"
+    assert (found.standing, found.measured, found.plan.world_size) == (Provenance.PROJECTED, False, 16)
+    assert found.environment["MESHTUNE_MEASURED"] == "0"
     assert found.plan.global_batch_size == 64
     assert 0.9 < found.p_fits <= 1
     (source,) = found.sources
@@ -115,7 +108,7 @@ def test_a_clearly_better_plan_goes_before_the_one_that_somebody_ran(campaigns):
     # Only a pipeline that is mostly bubble was measured there, and the space holds far better plans.
     known = campaigns((2, {}), (1, {}), count=1000)
     bubbles = [one for one in known.trials_of("c0") if (one.plan.pp, one.plan.micro_batch_size) == (8, 4)]
-    known = Records(known.campaigns, {"c0": bubbles, "c1": known.trials_of("c1")}.__getitem__)
+    known = CampaignRecords(known.campaigns, {"c0": bubbles, "c1": known.trials_of("c1")}.__getitem__)
     found = best_projected(ASKED, known)
     assert best_of(known).pp == 8
     assert found.plan.pp < 8
@@ -152,7 +145,7 @@ def test_the_nearest_is_nearest_in_software_and_batch_too(campaigns, asked):
 
 def test_another_family_of_models_widens_the_interval(campaigns):
     known = campaigns((2, {"resized": {"name": "other", "norm": "rmsnorm"}}), (2, {}))
-    known = Records(known.campaigns, {"c0": [], "c1": known.trials_of("c1")}.__getitem__)
+    known = CampaignRecords(known.campaigns, {"c0": [], "c1": known.trials_of("c1")}.__getitem__)
     far, near = (best_projected(replace(ASKED, model=model), known) for model in ("other", "gpt-micro"))
     assert _log_sd(far) > OTHER_FAMILY
     assert _log_sd(far) > _log_sd(near)
@@ -183,7 +176,7 @@ def test_a_training_code_that_was_named_is_the_one(campaigns):
 def test_a_campaign_without_a_measured_plan_is_no_neighbour(campaigns):
     known = campaigns((2, {}), (1, {}))
     trials = {"c0": [], "c1": known.trials_of("c1")}
-    found = best_projected(ASKED, Records(known.campaigns, trials.__getitem__))
+    found = best_projected(ASKED, CampaignRecords(known.campaigns, trials.__getitem__))
     assert [source.campaign for source in found.sources] == ["c1"]
 
 
