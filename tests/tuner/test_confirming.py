@@ -7,7 +7,6 @@ import pytest
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.proposal import Choice, Expectation, Proposal
 from meshtune.tuner.campaign.trial import Origin, TrialState
-from meshtune.tuner.search.ask import history
 
 EXPECTATION = Expectation(
     step_time_s=1.0, step_time_low_s=0.5, step_time_high_s=2.0, p_fits=0.9, gain=0.03, peak_bytes=2.0**30
@@ -57,13 +56,6 @@ def test_the_stop_rule_ends_the_search_before_its_budget_and_says_the_number(lab
     assert lab.search.asked == [1] * 4
 
 
-def test_a_chance_that_is_not_believed_yet_does_not_end_the_search(lab):
-    lab.search.say = enough_after(0)
-    id = lab.create(budget={"trials": 9})
-    lab.run(id)
-    assert len(lab.trials(id)) == 3
-
-
 def test_with_several_in_flight_the_last_word_plans_nothing_and_what_runs_is_awaited(lab, make):
     lab.machine.script = lambda name: make.Behaviour(run_s=5.0 if "-t0003" in name else 1.0)
     lab.search.say = enough_after(4)
@@ -95,15 +87,6 @@ def test_what_was_expected_stays_with_the_trial_and_nothing_is_expected_of_a_con
     assert [trial.expectation for trial in lab.trials(id)] == [None, *[EXPECTATION] * 3, None]
 
 
-def test_the_history_holds_a_confirmed_plan_twice(lab):
-    id = lab.create(budget={"trials": 2}, confirm=2)
-    lab.run(id)
-    seen = history(lab.campaign(id).spec, lab.trials(id))
-    assert [one.plan for one in seen[2:]] == [trial.plan for trial in again(lab, id)]
-    assert len({one.plan for one in seen}) == 2
-    assert all(one.score is not None for one in seen)
-
-
 def test_a_pause_among_the_confirmations_finishes_what_runs_and_goes_on_later(lab):
     id = lab.create(confirm=2)
     lab.run(id, until=lambda: bool(again(lab, id)) and again(lab, id)[0].state is TrialState.RUNNING)
@@ -118,20 +101,3 @@ def test_a_pause_among_the_confirmations_finishes_what_runs_and_goes_on_later(la
     lab.run(id)
     assert [trial.verdict for trial in again(lab, id)] == ["ok", "ok"]
     assert len(lab.search.asked) == 4
-
-
-def test_a_pause_in_the_middle_of_the_last_word_is_obeyed_and_the_word_comes_again(lab):
-    def say(space, seen, n):
-        if len(seen) == 3 and lab.campaign(id).state is CampaignState.RUNNING and not paused:
-            paused.append(True)
-            lab.service.pause(id)
-        return enough_after(3)(space, seen, n)
-
-    paused: list[bool] = []
-    lab.search.say = say
-    id = lab.create(budget={"trials": 9})
-    lab.run(id, until=lambda: lab.campaign(id).state is CampaignState.PAUSED)
-    assert lab.campaign(id).search_ended == ""
-    lab.service.resume(id)
-    lab.run(id)
-    assert (len(lab.trials(id)), lab.campaign(id).chance_left) == (3, 0.008)

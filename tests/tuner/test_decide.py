@@ -1,4 +1,4 @@
-"""decide(), as tables of situations and as a simulation of whole campaigns that go wrong in every way."""
+"""decide(), as tables of situations; test_crashes.py has whole campaigns that go wrong."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
@@ -17,7 +14,7 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Bounds
-from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.decide import (
     OVERTIME_S,
     Ask,
@@ -28,16 +25,14 @@ from meshtune.tuner.campaign.decide import (
     Finish,
     MarkRunning,
     Observation,
-    Pause,
     PlanBaseline,
     Retry,
     Submit,
     decide,
-    device_seconds,
 )
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import Backend, Budget, CampaignSpec, TrialLimits
-from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState, job_name
+from meshtune.tuner.campaign.trial import Origin, TrialState
 
 ENOUGH = "it was enough"
 
@@ -285,245 +280,3 @@ def test_where_a_job_ran_and_what_failed_under_it_is_part_of_its_end(make):
         MarkRunning(0, 5.0, ("n1",)),
         Finish(1, lost, None, 9.0, ("n2", "n3"), ("n2",)),
     ]
-
-
-# The simulation
-
-
-class World(RuleBasedStateMachine):
-    """A store, a runner and a search as decide() sees them, with the store's own rules checked at every move."""
-
-    @initialize(
-        parallel=st.integers(1, 4),
-        attempts=st.integers(1, 3),
-        trials=st.one_of(st.none(), st.integers(1, 6)),
-        wall=st.one_of(st.none(), st.floats(1.0, 500.0)),
-        hours=st.one_of(st.none(), st.floats(0.01, 0.5)),
-        baseline=st.booleans(),
-        plans=st.integers(0, 12),
-        confirm=st.integers(0, 4),
-        enough=st.one_of(st.none(), st.integers(1, 5)),
-    )
-    def begin(self, parallel, attempts, trials, wall, hours, baseline, plans, confirm, enough):
-        if trials is wall is hours is None:
-            trials = 3
-        spec = make_spec(
-            parallel=parallel,
-            trial=TrialLimits(time_limit_s=100.0, attempts=attempts),
-            budget=Budget(trials=trials, wall_time_s=wall, device_hours=hours),
-            baseline=BASELINE if baseline else None,
-            confirm=confirm,
-        )
-        self.enough = enough
-        self.campaign = Campaign(
-            id="c", spec=spec, state=CampaignState.RUNNING, created_at=0, updated_at=0, combinations=99, legal=plans
-        )
-        self.plans_left = plans
-        self.trials: list[Trial] = []
-        self.jobs: dict[str, JobStatus] = {}
-        self.outcomes: dict[str, Outcome] = {}
-        self.cancelled: set[str] = set()
-        self.now = 0.0
-
-    # What happens outside
-
-    @rule(seconds=st.floats(0.0, 200.0))
-    def time_passes(self, seconds):
-        self.now += seconds
-        if self.campaign.state is CampaignState.RUNNING:
-            self.campaign = replace(self.campaign, elapsed_s=self.campaign.elapsed_s + seconds)
-
-    @rule(data=st.data(), known=st.booleans())
-    def a_job_starts(self, data, known):
-        waiting = [name for name, status in self.jobs.items() if status.state is JobState.QUEUED]
-        if waiting:
-            name = data.draw(st.sampled_from(waiting))
-            self.jobs[name] = JobStatus(state=JobState.RUNNING, started_at=self.now if known else None)
-
-    @rule(data=st.data(), verdict=st.sampled_from([v for v in Verdict if v is not Verdict.PRUNED]))
-    def a_job_ends(self, data, verdict):
-        alive = [name for name, status in self.jobs.items() if not status.state.final]
-        if alive:
-            self.end_job(data.draw(st.sampled_from(alive)), verdict)
-
-    def end_job(self, name, verdict):
-        lost = verdict is Verdict.LOST
-        state = JobState.LOST if lost else JobState.SUCCEEDED if verdict is Verdict.OK else JobState.FAILED
-        self.jobs[name] = replace(self.jobs[name], state=state, finished_at=self.now)
-        self.outcomes[name] = OK if verdict is Verdict.OK else Outcome(verdict=verdict, reason="it broke")
-
-    @rule(to=st.sampled_from([CampaignState.PAUSED, CampaignState.RUNNING, CampaignState.CANCELLING]))
-    def somebody_orders(self, to):
-        if self.campaign.state.may_become(to):
-            self.order(to)
-
-    def order(self, to):
-        since = self.now if to is CampaignState.RUNNING else self.campaign.running_since
-        self.campaign = replace(self.campaign, state=to, running_since=since)
-
-    @precondition(lambda self: self.campaign.state.active)
-    @rule(silent=st.booleans(), survives=st.integers(0, 6))
-    def tick(self, silent, survives):
-        """One tick; the process dies after so many intents, and what was lost of them is decided again."""
-        intents = self.decide(silent)
-        for intent in intents[:survives]:
-            self.act(intent)
-        if survives == 0 and intents:
-            assert self.decide(silent) == intents
-
-    def decide(self, silent=False):
-        open_jobs = {t.number: t.last.job_name for t in self.trials if t.state in (SUBMITTED, RUNNING)}
-        seen = {n: Observation(self.jobs[job], self.outcomes.get(job)) for n, job in open_jobs.items()}
-        spent = self.spent()
-        intents = decide(self.campaign, self.trials, {} if silent else seen, self.now)
-        if spent or self.campaign.state is not CampaignState.RUNNING:
-            starts = PlanBaseline | Ask | EndSearch | Confirm | Submit | Retry
-            assert not any(isinstance(intent, starts) for intent in intents)
-        return intents
-
-    def spent(self):
-        budget = self.campaign.spec.budget
-        used = device_seconds(self.campaign, self.trials, self.now) / 3600
-        return (budget.wall_time_s is not None and self.campaign.elapsed_s >= budget.wall_time_s) or (
-            budget.device_hours is not None and used >= budget.device_hours
-        )
-
-    def act(self, intent):
-        match intent:
-            case PlanBaseline():
-                assert not self.trials
-                self.plan(Origin.BASELINE)
-            case Ask(n):
-                assert n >= 1
-                assert not self.campaign.search_ended
-                if len(self.trials) == self.enough:
-                    self.end_search(ENOUGH)
-                    return
-                for _ in range(min(n, self.plans_left)):
-                    self.plans_left -= 1
-                    self.plan(Origin.SEARCH)
-                if self.plans_left == 0 and all(trial.state.final for trial in self.trials):
-                    self.end_search("nothing is left")
-            case EndSearch(reason):
-                self.end_search(reason)
-            case Confirm(plans):
-                assert self.campaign.search_ended
-                assert all(trial.state.final for trial in self.chosen())
-                for plan in plans:
-                    self.plan(Origin.CONFIRMATION, plan)
-            case Submit(number):
-                assert self.trials[number].state is PLANNED
-                self.jobs.setdefault(self.trials[number].last.job_name, JobStatus(state=JobState.QUEUED))
-                self.move(number, SUBMITTED, job_id=self.trials[number].last.job_name)
-            case MarkRunning(number, started_at):
-                self.move(number, RUNNING, started_at=started_at)
-            case Finish(number, outcome, started_at, finished_at):
-                more = {} if started_at is None else {"started_at": started_at}
-                self.move(number, DONE, outcome=outcome, finished_at=finished_at, **more)
-            case Retry(number):
-                trial = self.trials[number]
-                assert trial.verdict.retryable
-                self.trials[number] = replace(
-                    trial, attempts=(*trial.attempts, self.attempt(number, trial.last.number + 1))
-                )
-            case Cancel(number, reason):
-                assert reason
-                name = self.trials[number].last.job_name
-                if name not in self.jobs:
-                    self.move(number, DONE, outcome=Outcome(verdict=Verdict.CANCELLED), finished_at=self.now)
-                else:
-                    self.cancelled.add(name)
-            case Pause(reason):
-                assert "loses every job" in reason
-                self.order(CampaignState.PAUSED)
-            case Close(state, reason):
-                assert reason
-                if state is CampaignState.COMPLETED and not self.spent():
-                    measured = sum(trial.measurement is not None for trial in self.chosen())
-                    again = [trial for trial in self.trials if trial.origin is Origin.CONFIRMATION]
-                    assert len(again) == min(self.campaign.spec.confirm, measured)
-                self.close(state)
-
-    def end_search(self, reason):
-        assert reason
-        self.campaign = replace(self.campaign, search_ended=self.campaign.search_ended or reason)
-
-    def chosen(self):
-        """The trials that are no confirmations."""
-        return [trial for trial in self.trials if trial.origin is not Origin.CONFIRMATION]
-
-    def attempt(self, number, attempt):
-        return Attempt(number=attempt, job_name=job_name("c", number, attempt), state=PLANNED, planned_at=self.now)
-
-    def plan(self, origin, plan=None):
-        number = len(self.trials)
-        attempts = (self.attempt(number, 1),)
-        plan = plan or Plan(dp=number + 1)
-        self.trials.append(Trial(campaign_id="c", number=number, plan=plan, origin=origin, attempts=attempts))
-
-    def move(self, number, state, **more):
-        trial = self.trials[number]
-        assert trial.state.may_become(state), f"{trial.state} cannot become {state}"
-        last = replace(trial.last, state=state, **more)
-        self.trials[number] = replace(trial, attempts=(*trial.attempts[:-1], last))
-
-    def close(self, state):
-        assert self.campaign.state.may_become(state)
-        assert all(trial.state.final for trial in self.trials)
-        self.campaign = replace(self.campaign, state=state)
-
-    # What must hold always
-
-    @invariant()
-    def never_more_than_parallel_at_once(self):
-        assert sum(not trial.state.final for trial in self.trials) <= self.campaign.spec.parallel
-
-    @invariant()
-    def never_more_trials_or_attempts_than_allowed(self):
-        assert len(self.chosen()) <= (self.campaign.spec.budget.trials or 10**9)
-        assert all(len(trial.attempts) <= self.campaign.spec.trial.attempts for trial in self.trials)
-        assert all(attempt.outcome.verdict is Verdict.LOST for trial in self.trials for attempt in trial.attempts[:-1])
-
-    @invariant()
-    def the_baseline_is_the_first_or_nothing(self):
-        wanted = self.campaign.spec.baseline is not None
-        assert [trial.origin is Origin.BASELINE for trial in self.trials[:1]] == [wanted] * len(self.trials[:1])
-        assert not any(trial.origin is Origin.BASELINE for trial in self.trials[1:])
-
-    @invariant()
-    def each_of_the_measured_plans_is_confirmed_at_most_once(self):
-        again = [trial.plan for trial in self.trials if trial.origin is Origin.CONFIRMATION]
-        assert len(again) == len(set(again)) <= self.campaign.spec.confirm
-        assert set(again) <= {trial.plan for trial in self.chosen() if trial.measurement is not None}
-
-    @invariant()
-    def nothing_is_open_when_the_campaign_is_over(self):
-        if self.campaign.state.final:
-            assert all(trial.state.final for trial in self.trials)
-            known = {trial.last.job_name for trial in self.trials}
-            assert all(self.jobs[name].state.final for name in self.jobs if name in known)
-
-    def teardown(self):
-        """When jobs end and nobody orders anything any more, the campaign ends too, in few ticks."""
-        if not hasattr(self, "campaign"):
-            return
-        for _ in range(300):
-            if self.campaign.state.final:
-                break
-            if self.campaign.state is CampaignState.PAUSED:
-                self.order(CampaignState.RUNNING)
-            for intent in self.decide():
-                self.act(intent)
-            self.time_passes(1.0)
-            for name, status in self.jobs.items():
-                if not status.state.final:
-                    self.end_job(name, Verdict.CANCELLED if name in self.cancelled else Verdict.LOST)
-        assert self.campaign.state.final
-        self.nothing_is_open_when_the_campaign_is_over()
-        self.never_more_trials_or_attempts_than_allowed()
-
-
-World.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-test_campaigns_that_go_wrong_in_every_way = World.TestCase

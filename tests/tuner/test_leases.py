@@ -15,7 +15,6 @@ from jobs import wait_for
 
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState
-from meshtune.tuner.service import tick as tick_module
 from meshtune.tuner.service.leases import CampaignBusy, Holder, to_release, to_take
 from meshtune.tuner.service.loop import Driver, drive_all
 from meshtune.tuner.service.service import Service
@@ -121,16 +120,6 @@ def test_a_campaign_is_one_services_until_it_lets_go_or_is_not_heard_of_for_a_le
     assert first.tick(id)
     finish(lab, first, id)
     assert lab.verdicts(id) == ["ok"] * 4
-
-
-def test_a_service_that_died_on_this_machine_is_followed_at_once(lab):
-    id = lab.create()
-    lab.service = open_service(lab, provable=True)
-    lab.tick(id)
-    lab.kill()
-    finish(lab, open_service(lab), id)
-    assert lab.verdicts(id) == ["ok"] * 4
-    assert lab.machine.sent.total() == 4
 
 
 class Died(BaseException):
@@ -317,15 +306,6 @@ def test_who_woke_up_knows_that_it_lost_the_campaign_though_it_lives_again(lab):
         hold.confirm()
 
 
-def test_who_woke_up_before_anybody_took_its_campaign_goes_on(lab):
-    id = lab.create()
-    first = open_service(lab)
-    first.tick(id)
-    lab.now += 10 * LEASE_S
-    finish(lab, first, id)
-    assert lab.verdicts(id) == ["ok"] * 4
-
-
 # Heartbeats, orders, and what a service knows
 
 
@@ -365,40 +345,6 @@ def test_orders_to_any_service_reach_the_one_that_drives(lab):
     other.cancel(id)
     lab.run(id)
     assert lab.campaign(id).state is CampaignState.CANCELLED
-
-
-def test_what_a_service_knows_is_what_the_store_says_after_every_tick(lab, make):
-    lab.machine.script = lambda name: make.Behaviour("lost" if name.endswith("t0001-a1") else "ok", queue_s=0.4)
-    id = lab.create(baseline={"tp": 1}, parallel=3, confirm=1, budget={"trials": 6})
-    lab.service = open_service(lab)
-    looks = 0
-    while not lab.campaign(id).state.final:
-        if not lab.service.tick(id):
-            lab.now += 0.3
-        session = lab.service.sessions.get(id)
-        if session is not None:
-            session.look()
-            campaign, trials = session.campaign, session.trials
-            stored = lab.campaign(id)
-            assert trials == lab.trials(id)
-            assert (campaign.state, campaign.elapsed_s) == (stored.state, stored.elapsed_s)
-            assert (campaign.search_ended, campaign.lessons) == (stored.search_ended, stored.lessons)
-            looks += 1
-    assert looks > 20
-
-
-def test_a_tick_that_takes_too_long_goes_on_with_the_next(lab, monkeypatch):
-    monkeypatch.setattr(tick_module, "LONG_TICK_S", -1.0)
-    id = lab.create(parallel=4)
-    lab.service = open_service(lab)
-    sent = []
-    while not lab.campaign(id).state.final:
-        before = lab.machine.sent.total()
-        if not lab.service.tick(id):
-            lab.now += 0.5
-        sent.append(lab.machine.sent.total() - before)
-    assert max(sent) == 1
-    assert lab.verdicts(id) == ["ok"] * 4
 
 
 # Many campaigns

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import threading
 from functools import partial
 
 import pytest
 
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.tuner.access.quotas import ALIVE_S, CLAIM_S
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.campaign.trial import TrialState
-from meshtune.tuner.service.loop import Driver, drive_all, drive_one
-from meshtune.tuner.service.quotas import InvalidLimits, parse_limits
+from meshtune.tuner.service.loop import Driver, drive_one
+from meshtune.tuner.service.quotas import InvalidLimits
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 
@@ -181,35 +179,6 @@ def test_jobs_larger_than_the_limit_pause_the_campaign(lab):
     assert lab.campaign(id).reason == told
 
 
-def test_a_campaign_that_nobody_works_on_holds_back_nobody_for_long(lab, make):
-    limit(lab.home, "jobs: 2")
-    lab.machine.script = lambda name: make.Behaviour(run_s=1e5 if name.startswith("left") else 5.0)
-    left = lab.create(name="left", trial={"time_limit_s": 300.0})
-    lab.run(left, until=lambda: lab.trials(left) and lab.trials(left)[0].state is TrialState.RUNNING)
-    lab.kill()
-    lab.open()
-    lab.machine.most_at_once = 0
-    id = lab.create(name="on", parallel=2, budget={"trials": 9})
-    lab.run(id, until=lambda: len(lab.trials(id)) == 2)
-    assert lab.machine.most_at_once == 2  # the job that was left, and one beside it
-    lab.now += 300.0 + ALIVE_S
-    lab.run(id, until=lambda: len(lab.trials(id)) == 5)
-    assert lab.machine.most_at_once == 3  # it should long have ended: nobody can tell
-
-
-def test_an_attempt_that_was_let_through_keeps_its_place_while_sending_fails(lab):
-    limit(lab.home, "jobs: 1")
-    one, other = lab.create(name="one"), lab.create(name="other")
-    lab.run(one, until=lambda: bool(lab.trials(one)))
-    lab.run(other, until=lambda: bool(lab.trials(other)))
-    limits = parse_limits((lab.home.root / "limits.yaml").read_text())
-    assert lab.store.claim(one, 0, limits, now=lab.now) is True
-    assert lab.store.claim(other, 0, limits, now=lab.now) is False
-    assert lab.store.claim(one, 0, limits, now=lab.now + CLAIM_S - 1) is True
-    assert lab.store.claim(other, 0, limits, now=lab.now + CLAIM_S) is False
-    assert lab.store.claim(other, 0, limits, now=lab.now + 2 * CLAIM_S) is True
-
-
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_death_at_any_act_under_limits_leaves_every_place_to_be_had(lab, make, after):
     limit(lab.home, "jobs: 1")
@@ -239,27 +208,6 @@ def test_a_death_at_any_act_under_limits_leaves_every_place_to_be_had(lab, make,
 def simulated(name, seconds, seed=7):
     runner = {"kind": "simulated", "seed": seed, "noise": 0.02, "seconds_per_trial": seconds, "slots": 9}
     return {**SIMULATED, "name": name, "runner": runner}
-
-
-def test_two_simulated_campaigns_of_one_service_share_within_a_fifth(tmp_path):
-    home = Home(tmp_path)
-    limit(home, "jobs: 2")
-    with Store.open("sqlite://") as store:
-        service, stop = Service(store, home), threading.Event()
-        ids = [service.create(simulated(name, 0.4)).id for name in ("one", "other")]
-
-        def watch():
-            if not any(store.campaign(id).state.active for id in ids):
-                stop.set()
-
-        drive_all(Driver(service), service, stop, watch)
-        assert [store.campaign(id).state for id in ids] == [CampaignState.COMPLETED] * 2
-        times = [spans(store, id) for id in ids]
-    assert [len(each) for each in times] == [8, 8]
-    assert most_at_once(*times) == 2
-    until = min(max(end for _, end in each) for each in times)
-    shares = [held_s(each, until) for each in times]
-    assert min(shares) > 0.8 * max(shares), shares
 
 
 def drive_elsewhere(url, root, id):

@@ -196,35 +196,3 @@ def test_a_campaign_survives_what_happens_on_a_cluster_and_loses_and_doubles_not
     assert {name: id for id, name, _ in lab.jobs()} == attempts
     assert len({id for id, _, _ in lab.jobs()}) == len(attempts)
     assert site.starts() == dict.fromkeys(attempts, 1)
-
-
-def test_a_campaign_pauses_at_the_end_of_its_allocation_and_goes_on_in_the_next(site, lab):
-    site.write_spec(budget={"trials": 5}, runner={"kind": "slurm", "mode": "allocation", "poll_s": 0.2})
-    python, home = f"{sys.executable} -m meshtune.tuner.cli", f"--home {site.home.root}"
-    environment = lab.environment["SLURM_CONF"]
-
-    def allocate(command: str, minutes: int) -> str:
-        """A batch job that holds two nodes and runs a command of ours on the first of them."""
-        script = f"cd {site.folder}; SLURM_CONF={environment} {python} {command} {home} >> told.txt 2>&1"
-        size = ("--nodes=2", "--ntasks-per-node=1", f"--time={minutes}", "--output=/dev/null")
-        return lab.run("sbatch", "--parsable", *size, f"--wrap={script}").strip()
-
-    # A trial may take 60 s, so that it fits into two minutes, but not into what is left of one.
-    site.hold("0001-a1")
-    first = allocate("run spec.yaml", 2)
-    site.await_ranks(1)
-    lab.run("scontrol", "update", f"JobId={first}", "TimeLimit=1")  # as a site's limit may be lowered
-    site.let_go("0001-a1")
-    lab.wait_job(first)
-    paused = site.campaign()
-    assert paused.state is CampaignState.PAUSED, (site.folder / "told.txt").read_text()
-    assert f"allocation {first} ends in" in paused.reason
-    done = [trial for trial in site.trials() if trial.state.final]
-    assert all(trial.verdict is Verdict.OK for trial in done)
-    assert len(done) == 2
-    second = allocate("resume last", 10)
-    lab.wait_job(second)
-    assert site.campaign().state is CampaignState.COMPLETED, (site.folder / "told.txt").read_text()
-    trials = site.trials()
-    assert [trial.verdict for trial in trials] == [Verdict.OK] * 5
-    assert site.starts() == {trial.last.job_name: 1 for trial in trials}

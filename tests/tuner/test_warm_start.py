@@ -18,7 +18,6 @@ from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.search.base import Observation, PastCampaign, Task
 from meshtune.tuner.search.baseline import GridSearch
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.service.session import open_session
 from meshtune.tuner.store import Store
 
 SIMULATED = {
@@ -109,26 +108,6 @@ def test_what_is_learnt_is_read_once_and_again_when_the_campaign_is_opened_again
     assert len(noted.past[0].seen) == len(lab.trials(first))
     assert [lesson.campaign_id for lesson in lab.campaign(second).lessons] == [first]
     assert len(learnt(lab, second)) == 1
-
-
-def test_the_past_is_read_again_only_for_other_software(lab, noted, make):
-    lab.run(lab.create())
-    campaign = lab.campaign(lab.create(name="second"))
-    hold = lab.service.sessions.holder.hold(campaign.id)
-    session = open_session(lab.store, lab.home, campaign, hold)
-    own = {version: [make.trial(0, make.measurement(1.0, software={"torch": version}))] for version in ("2.12", "2.13")}
-    try:
-        session.trials = own["2.12"]
-        session.learn_from_others(lab.now)
-        lab.run(lab.create(name="third"))
-        session.trials = own["2.12"]
-        session.learn_from_others(lab.now)
-        assert len(session.task.past) == 1
-        session.trials = own["2.13"]
-        session.learn_from_others(lab.now)
-        assert len(session.task.past) == 2
-    finally:
-        session.close()
 
 
 @pytest.mark.parametrize("after", [False, True])
