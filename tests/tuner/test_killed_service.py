@@ -111,18 +111,11 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Callable[[int, int], Site]]:
     """A site for so many trials of so many steps; its server is told to stop at the end."""
-    made: list[Site] = []
-
-    def make(trials: int, steps: int) -> Site:
-        made.append(Site(tmp_path, trials, steps))
-        return made[-1]
-
-    yield make
-    for site in made:
-        root = str(site.home.root).encode()
-        for pid in processes_where(lambda folder: root in (folder / "cmdline").read_bytes()):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+    yield lambda trials, steps: Site(tmp_path, trials, steps)
+    home = str(tmp_path / "home").encode()
+    for pid in processes_where(lambda folder: home in (folder / "cmdline").read_bytes()):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
 
 
 def await_(holds: Callable[[], bool], what: str, limit_s: float = 200.0) -> None:
