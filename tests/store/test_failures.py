@@ -87,26 +87,6 @@ def test_lost_connections_are_made_anew(postgres_url: str, server, make):
         assert store.trial("c1", 0).state is TrialState.SUBMITTED
 
 
-@pytest.mark.postgres
-def test_a_connection_lost_inside_a_transaction_leaves_nothing(postgres_url: str, server, make):
-    name = postgres_url.partition("@/")[2].partition("?")[0]
-    with Store.open(postgres_url) as store:
-        make.running(store)
-        with server.connect(name) as admin:
-            admin.execute(
-                "CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS "
-                "$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NEW; END $$"
-            )
-            admin.execute("CREATE TRIGGER die BEFORE INSERT ON events FOR EACH ROW EXECUTE FUNCTION die()")
-            with pytest.raises(StoreUnavailable) as caught:
-                store.finish("c1", 0, make.ok(), started_at=1.0, finished_at=2.0, now=2.0)
-            assert caught.value.transient
-            admin.execute("DROP TRIGGER die ON events")
-        assert store.trial("c1", 0).state is TrialState.PLANNED
-        store.finish("c1", 0, make.ok(), started_at=1.0, finished_at=2.0, now=2.0)
-        assert store.trial("c1", 0).state is TrialState.DONE
-
-
 def test_a_database_that_another_process_locks_is_worth_another_try(file_url: str, tmp_path: Path, make):
     with Store.open(f"{file_url}?timeout=0.05") as store:
         make.running(store)

@@ -9,7 +9,7 @@ from meshtune.search_spaces.plan import Plan, Recompute, Schedule
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.proposal import Choice
 from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
-from meshtune.tuner.store import AlreadyExists, IllegalMove, NotFound, Store
+from meshtune.tuner.store import AlreadyExists, IllegalMove, Store
 
 EVERY_FIELD = Plan(
     tp=2,
@@ -283,20 +283,6 @@ def test_nothing_else_is_tried_again(verdict: Verdict | None, make):
         with pytest.raises(IllegalMove, match="only what the infrastructure lost is tried again"):
             store.plan_attempt("c1", 0, now=3.0)
         assert everything(store) == before
-
-
-def test_unknown_trials_are_not_found(store: Store, make):
-    make.running(store)
-    for call in (
-        lambda: store.trial("c1", 1),
-        lambda: store.trial("c9", 0),
-        lambda: store.plan_attempt("c1", 1, now=1.0),
-        lambda: store.mark_submitted("c1", 1, "j", now=1.0),
-        lambda: store.mark_running("c1", 1, started_at=1.0, now=1.0),
-        lambda: store.finish("c9", 0, make.ok(), started_at=1.0, finished_at=1.0, now=1.0),
-    ):
-        with pytest.raises(NotFound, match="has no trial"):
-            call()
 
 
 def test_trials_come_in_pages_by_number(store: Store, make):

@@ -85,19 +85,3 @@ def test_what_was_expected_stays_with_the_trial_and_nothing_is_expected_of_a_con
     id = lab.create(baseline={"tp": 1}, confirm=1)
     lab.run(id)
     assert [trial.expectation for trial in lab.trials(id)] == [None, *[EXPECTATION] * 3, None]
-
-
-def test_a_pause_among_the_confirmations_finishes_what_runs_and_goes_on_later(lab):
-    id = lab.create(confirm=2)
-    lab.run(id, until=lambda: bool(again(lab, id)) and again(lab, id)[0].state is TrialState.RUNNING)
-    lab.service.pause(id)
-    lab.run(id, until=lambda: again(lab, id)[0].state.final)
-    for _ in range(5):
-        assert not lab.tick(id, 1.0)
-    assert len(again(lab, id)) == 1
-    lab.service.close()
-    lab.open()  # the store alone knows where it was
-    lab.service.resume(id)
-    lab.run(id)
-    assert [trial.verdict for trial in again(lab, id)] == ["ok", "ok"]
-    assert len(lab.search.asked) == 4

@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 from functools import partial
 
 import pytest
 
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.campaign.trial import TrialState
-from meshtune.tuner.service.loop import Driver, drive_one
+from meshtune.tuner.service.loop import Driver
 from meshtune.tuner.service.quotas import InvalidLimits
-from meshtune.tuner.service.service import Service
-from meshtune.tuner.store import Store
-
-SIMULATED = {
-    "model": "gpt-1t",
-    "cluster": {"preset": "frontier", "nodes": 384},
-    "global_batch_size": 9600,
-    "space": {
-        "tp": [8],
-        "pp": [32, 64, 128],
-        "micro_batch_size": [1, 2],
-        "zero_stage": [1],
-        "recompute": ["full"],
-        "vpp": [1, 2],
-        "schedule": ["1f1b", "interleaved"],
-    },
-    "workload": "simulated",
-    "search": "random",
-    "budget": {"trials": 8},
-    "confirm": 0,
-    "trial": {"time_limit_s": 1e6},
-    "parallel": 4,
-    "warm_start": False,
-}
 
 
 def limit(home, text):
@@ -52,12 +25,6 @@ def spans(store, id):
 
 def held_s(times, until):
     return sum(min(end, until) - start for start, end in times if start < until)
-
-
-def most_at_once(*times):
-    """How many jobs ran at the same moment, at the most."""
-    every = [span for each in times for span in each]
-    return max(sum(start <= moment < end for start, end in every) for moment, _ in every)
 
 
 def run_both(lab, one, other, *, step_s=1.0, ticks=1000):
@@ -171,14 +138,6 @@ def test_spent_device_hours_pause_every_campaign_and_what_runs_is_measured(lab, 
     assert lab.campaign(one).state is CampaignState.RUNNING
 
 
-def test_jobs_larger_than_the_limit_pause_the_campaign(lab):
-    limit(lab.home, "devices: 3")
-    id = lab.create()
-    lab.run(id, until=lambda: lab.campaign(id).state is CampaignState.PAUSED)
-    told = "each of its jobs takes 4 devices, and the service may use 3; resume it to go on"
-    assert lab.campaign(id).reason == told
-
-
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_death_at_any_act_under_limits_leaves_every_place_to_be_had(lab, make, after):
     limit(lab.home, "jobs: 1")
@@ -203,44 +162,3 @@ def test_a_death_at_any_act_under_limits_leaves_every_place_to_be_had(lab, make,
 
 
 # For real
-
-
-def simulated(name, seconds, seed=7):
-    runner = {"kind": "simulated", "seed": seed, "noise": 0.02, "seconds_per_trial": seconds, "slots": 9}
-    return {**SIMULATED, "name": name, "runner": runner}
-
-
-def drive_elsewhere(url, root, id):
-    with Store.open(url) as store:
-        service = Service(store, Home(root))
-        drive_one(Driver(service), service, id, lambda: None)
-        service.close()
-    os._exit(0)
-
-
-@pytest.mark.slow
-def test_processes_on_one_store_keep_the_limit_together(tmp_path):
-    home, url = Home(tmp_path), f"sqlite:///{tmp_path}/store.db"
-    limit(home, "jobs: 2")
-    with Store.open(url) as store:
-        service = Service(store, home)
-        ids = [service.create(simulated(name, 0.2)).id for name in ("a", "b", "c")]
-    context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=drive_elsewhere, args=(url, tmp_path, id)) for id in ids]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-    assert [process.exitcode for process in processes] == [0, 0, 0]
-    with Store.open(url) as store:
-        assert [store.campaign(id).state for id in ids] == [CampaignState.COMPLETED] * 3
-        times = [spans(store, id) for id in ids]
-        told = store.events(None, limit=5000)
-    assert [len(each) for each in times] == [8, 8, 8]
-    assert most_at_once(*times) <= 2
-    # As the store saw it: from when a job was sent until its end was known.
-    in_flight = [
-        sum({"trial.submitted": 1, "trial.done": -1}.get(event.kind, 0) for event in told[: end + 1])
-        for end in range(len(told))
-    ]
-    assert (max(in_flight), in_flight[-1]) == (2, 0)

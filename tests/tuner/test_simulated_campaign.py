@@ -71,16 +71,6 @@ def test_3072_devices_are_tuned_in_seconds(service):
     assert rank(ended, trials)[0].gain.value >= 0
 
 
-def test_lost_jobs_are_tried_again_and_then_measured(service):
-    # Every job draws its own fault: of 12 trials none loses a job once in 6e4 campaigns, and one all 40 once in 6e7.
-    _, trials = campaign(service, runner=simulated(fault_rate=0.6), trial={"time_limit_s": 1e6, "attempts": 40})
-    lost = [attempt for trial in trials for attempt in trial.attempts[:-1]]
-    assert lost
-    assert all(attempt.outcome.verdict is Verdict.LOST for attempt in lost)
-    assert all("node frontier-0" in attempt.outcome.reason for attempt in lost)
-    assert {trial.verdict for trial in trials} == {Verdict.OK, Verdict.OOM}
-
-
 @pytest.mark.parametrize(
     ("runner", "workload"), [("local", {"kind": "simulated"}), ("simulated", {"kind": "torch", "dtype": "float16"})]
 )
