@@ -43,6 +43,7 @@ def measured(step_s):
 
 
 OK = measured(1.0)
+LOST = Outcome(verdict=Verdict.LOST, reason="node n2 is down")
 BASELINE = Plan(tp=4)
 PLANNED, SUBMITTED, RUNNING, DONE = TrialState
 DEVICE = DeviceSpec(name="d", kind=DeviceKind.CPU, memory_bytes=1)
@@ -77,41 +78,62 @@ def look(state, **more):
     return Observation(JobStatus(state=state, **more))
 
 
-# One situation after the other
+SPENT = "the budget of 4 trials is spent"
+NEWS = {
+    0: look(JobState.RUNNING, started_at=5.0, nodes=("n1",)),
+    1: replace(
+        look(JobState.LOST, started_at=4.0, finished_at=9.0, nodes=("n2", "n3"), failed_nodes=("n2",)), outcome=LOST
+    ),
+}
+NO_TIMES = {0: look(JobState.RUNNING), 1: Observation(JobStatus(state=JobState.SUCCEEDED), OK)}
+NO_NEWS = {0: look(JobState.QUEUED), 1: look(JobState.RUNNING, started_at=1.0)}
+# Trials by what they are: a state, an outcome, a verdict, or None for a planned one; the campaign; what is decided.
+SITUATIONS = {
+    "the baseline comes before anything is asked": ([], {"baseline": BASELINE}, [PlanBaseline()]),
+    "without a baseline the search fills the room": ([], {"parallel": 3}, [Ask(3)]),
+    "the room is what unfinished trials leave": ([OK, RUNNING, SUBMITTED], {"parallel": 3}, [Ask(1)]),
+    "no room, nothing asked": ([OK, RUNNING, SUBMITTED], {"parallel": 2}, []),
+    "no more is asked than the budget has left": ([OK, OK, OK], {"parallel": 4}, [Ask(1)]),
+    "planned trials are submitted": ([None, None], {"parallel": 2}, [Submit(0), Submit(1)]),
+    "a spent budget ends the search": ([OK, OK, OK, RUNNING], {}, [EndSearch(SPENT)]),
+    "an ended search does not end again": ([OK, OK, OK, RUNNING], {"search_ended": ENOUGH}, []),
+    "what was lost comes before the best are named": ([OK, Verdict.LOST], {"search_ended": ENOUGH}, [Retry(1)]),
+    "what was lost comes before anything new": ([Verdict.LOST, None], {"parallel": 3}, [Retry(0)]),
+    "news come first and alone": (
+        [SUBMITTED, RUNNING, None],
+        {"seen": NEWS, "parallel": 3},
+        [MarkRunning(0, 5.0, ("n1",)), Finish(1, LOST, 4.0, 9.0, ("n2", "n3"), ("n2",))],
+    ),
+    "times that the runner does not know are those of the look": (
+        [SUBMITTED, SUBMITTED],
+        {"seen": NO_TIMES, "now": 9.0, "parallel": 2},
+        [MarkRunning(0, 9.0), Finish(1, OK, None, 9.0)],
+    ),
+    "a running job is marked once and a queued one not at all": (
+        [SUBMITTED, RUNNING],
+        {"seen": NO_NEWS, "parallel": 2},
+        [],
+    ),
+    "a paused campaign starts nothing": (
+        [None, Verdict.LOST, RUNNING],
+        {"state": CampaignState.PAUSED, "parallel": 4},
+        [],
+    ),
+    "a paused campaign plans nothing": ([], {"state": CampaignState.PAUSED, "baseline": BASELINE}, []),
+}
 
 
-def test_the_baseline_is_planned_before_anything_is_asked(make):
-    assert decided(make, [], baseline=BASELINE) == [PlanBaseline()]
+@pytest.mark.parametrize(("trials", "campaign", "wanted"), SITUATIONS.values(), ids=SITUATIONS)
+def test_what_is_decided(make, trials, campaign, wanted):
+    built = [
+        make.trial(number, state=one) if isinstance(one, TrialState) else make.trial(number, one)
+        for number, one in enumerate(trials)
+    ]
+    assert decided(make, built, **campaign) == wanted
 
 
-def test_without_a_baseline_the_search_fills_the_room(make):
-    assert decided(make, [], parallel=3) == [Ask(3)]
-
-
-def test_the_room_is_what_unfinished_trials_leave(make):
-    trials = [make.trial(0, OK), make.trial(1, state=RUNNING), make.trial(2, state=SUBMITTED)]
-    assert decided(make, trials, parallel=3) == [Ask(1)]
-    assert decided(make, trials, parallel=2) == []
-
-
-def test_no_more_is_asked_for_than_the_budget_has_left(make):
-    assert decided(make, [make.trial(0, OK), make.trial(1, OK), make.trial(2, OK)], parallel=4) == [Ask(1)]
-
-
-def test_planned_trials_are_submitted(make):
-    trials = [make.trial(0), make.trial(1)]
-    assert decided(make, trials, parallel=2) == [Submit(0), Submit(1)]
-
-
-def test_the_search_ends_when_the_budget_is_spent_whatever_still_runs(make):
-    trials = [*(make.trial(number, OK) for number in range(3)), make.trial(3, state=RUNNING)]
-    assert decided(make, trials) == [EndSearch("the budget of 4 trials is spent")]
-    assert decided(make, trials, search_ended=ENOUGH) == []
-
-
-def test_what_was_lost_is_tried_again_before_the_best_are_named(make):
-    trials = [make.trial(0, OK), make.trial(1, Verdict.LOST)]
-    assert decided(make, trials, search_ended=ENOUGH) == [Retry(1)]
+def test_what_was_lost_often_enough_is_not_tried_again(make):
+    assert decided(make, [make.trial(0, Verdict.LOST, attempt=2)]) == [Ask(1)]
 
 
 def ended_search(make):
@@ -172,34 +194,6 @@ def test_a_spent_hard_budget_ends_confirmations_too(make):
     assert decided(make, trials, **over) == [Close(CampaignState.COMPLETED, spent)]
 
 
-def test_news_of_jobs_come_first_and_alone(make):
-    trials = [make.trial(0, state=SUBMITTED), make.trial(1, state=RUNNING, started_at=5.0), make.trial(2)]
-    ended = Observation(JobStatus(state=JobState.SUCCEEDED, started_at=5.0, finished_at=7.0), OK)
-    seen = {0: look(JobState.RUNNING, started_at=6.0), 1: ended}
-    assert decided(make, trials, seen=seen, parallel=3) == [MarkRunning(0, 6.0), Finish(1, OK, 5.0, 7.0)]
-
-
-def test_a_job_whose_runner_knows_no_times_gets_those_of_the_look(make):
-    trials = [make.trial(0, state=SUBMITTED), make.trial(1, state=SUBMITTED)]
-    seen = {0: look(JobState.RUNNING), 1: Observation(JobStatus(state=JobState.SUCCEEDED), OK)}
-    assert decided(make, trials, seen=seen, now=9.0, parallel=2) == [MarkRunning(0, 9.0), Finish(1, OK, None, 9.0)]
-
-
-def test_a_running_job_is_marked_once_and_a_queued_one_not_at_all(make):
-    trials = [make.trial(0, state=RUNNING, started_at=1.0), make.trial(1, state=SUBMITTED)]
-    seen = {0: look(JobState.RUNNING, started_at=1.0), 1: look(JobState.QUEUED)}
-    assert decided(make, trials, seen=seen, parallel=2) == []
-
-
-def test_what_was_lost_is_tried_again_before_anything_new(make):
-    trials = [make.trial(0, Verdict.LOST), make.trial(1)]
-    assert decided(make, trials, parallel=3) == [Retry(0)]
-
-
-def test_what_was_lost_often_enough_is_not_tried_again(make):
-    assert decided(make, [make.trial(0, Verdict.LOST, attempt=2)]) == [Ask(1)]
-
-
 @pytest.mark.parametrize("verdict", [v for v in Verdict if v not in (Verdict.LOST, Verdict.OK)])
 def test_only_what_the_infrastructure_lost_is_tried_again(make, verdict):
     assert decided(make, [make.trial(0, verdict)]) == [Ask(1)]
@@ -212,12 +206,6 @@ def test_a_job_that_outlives_its_limit_is_cancelled_after_some_patience(make):
     late = Cancel(0, "ran longer than its time limit of 100 s")
     assert decided(make, trials, seen=seen, now=100.1 + OVERTIME_S) == [late]
     assert decided(make, trials, seen=seen, now=100.1 + OVERTIME_S, state=CampaignState.PAUSED) == [late]
-
-
-def test_a_paused_campaign_starts_nothing(make):
-    trials = [make.trial(0), make.trial(1, Verdict.LOST), make.trial(2, state=RUNNING, started_at=0.0)]
-    assert decided(make, trials, state=CampaignState.PAUSED, parallel=4) == []
-    assert decided(make, [], state=CampaignState.PAUSED, baseline=BASELINE) == []
 
 
 @pytest.mark.parametrize("budget", [Budget(wall_time_s=50.0), Budget(device_hours=50 * 4 / 3600)])
@@ -267,16 +255,3 @@ def test_no_more_trials_are_planned_than_the_owner_has_left(make):
         assert decide(campaign, trials, {}, 0.0, None, left) == [Submit(1), *asked]
     ended = replace(campaign, search_ended=ENOUGH)
     assert decide(ended, trials[:1], {}, 0.0, None, 0) == []
-
-
-def test_where_a_job_ran_and_what_failed_under_it_is_part_of_its_end(make):
-    trials = [make.trial(0, state=SUBMITTED), make.trial(1, state=RUNNING)]
-    lost = Outcome(verdict=Verdict.LOST, reason="node n2 is down")
-    seen = {
-        0: look(JobState.RUNNING, started_at=5.0, nodes=("n1",)),
-        1: replace(look(JobState.LOST, finished_at=9.0, nodes=("n2", "n3"), failed_nodes=("n2",)), outcome=lost),
-    }
-    assert decided(make, trials, seen=seen) == [
-        MarkRunning(0, 5.0, ("n1",)),
-        Finish(1, lost, None, 9.0, ("n2", "n3"), ("n2",)),
-    ]

@@ -57,7 +57,7 @@ class Site:
     def let_go(self, job: str) -> None:
         (self.holds / job).unlink()
 
-    def write_spec(self, **changes: object) -> None:
+    def write_spec(self, trials: int) -> None:
         values = ["{micro_batch_size}", "{zero_stage}", "{grad_accum_steps}"]
         spec = {
             "name": "faults",
@@ -74,18 +74,17 @@ class Site:
             "confirm": 0,
             "trial": {"time_limit_s": 60},
             "runner": {"kind": "slurm", "poll_s": 0.2},
-            **changes,
+            "budget": {"trials": trials},
         }
         (self.folder / "spec.yaml").write_text(yaml.safe_dump(spec))
 
-    def start(self, *arguments: str, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """A `meshtune` command in a process of its own; what it says is kept in `told.txt`."""
         return subprocess.Popen(
             [sys.executable, "-m", "meshtune.tuner.cli", *arguments, "--home", str(self.home.root)],
             stdout=self.told,
             stderr=subprocess.STDOUT,
             cwd=self.folder,
-            env={**os.environ, **(environment or {})},
             start_new_session=True,
         )
 
@@ -158,7 +157,7 @@ def site(tmp_path: Path, lab: SlurmLab) -> Iterator[Site]:
 
 
 def test_a_campaign_survives_what_happens_on_a_cluster_and_loses_and_doubles_nothing(site, lab):
-    site.write_spec(budget={"trials": 7})
+    site.write_spec(7)
     site.hold("0001-a1", "0002-a1", "0003-a1", "0004-a1", "0005-a1")
     service = site.start("run", "spec.yaml")
     try:

@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from rich.console import Console
 
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import Lesson
-from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.campaign.proposal import Proposal
-from meshtune.tuner.cli.commands.campaign import follow, print_campaign
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.search.base import Observation, PastCampaign, Task
 from meshtune.tuner.search.baseline import GridSearch
-from meshtune.tuner.service.service import Service
-from meshtune.tuner.store import Store
-
-SIMULATED = {
-    "name": "small",
-    "model": "gpt-1.4b",
-    "cluster": {"preset": "dgx-a100", "nodes": 2},
-    "global_batch_size": 64,
-    "space": {"tp": [1, 2, 4, 8], "pp": [1, 2], "micro_batch_size": [1, 2, 4, 8], "recompute": ["none", "full"]},
-    "workload": "simulated",
-    "runner": {"kind": "simulated", "seed": 7},
-    "search": "physics",
-    "budget": {"trials": 10},
-    "stop": {"chance": 0},
-    "confirm": 0,
-    "trial": {"time_limit_s": 1e6},
-}
 
 
 @dataclass
@@ -125,30 +104,3 @@ def test_a_service_that_dies_as_it_keeps_the_lessons_doubles_nothing(lab, noted,
     lab.open()
     lab.run(id)
     assert len(noted.past) == len(lab.campaign(id).lessons) == len(learnt(lab, id)) == 1
-
-
-@pytest.fixture
-def service(tmp_path):
-    with Store.open("sqlite://") as store:
-        service = Service(store, Home(tmp_path / "home"))
-        yield service
-        service.close()
-
-
-@pytest.fixture
-def printed(monkeypatch) -> io.StringIO:
-    text = io.StringIO()
-    monkeypatch.setattr("meshtune.tuner.cli.commands.campaign.console", Console(file=text, width=200))
-    return text
-
-
-def test_run_and_show_tell_from_what_the_default_search_learns(service, printed):
-    small = service.create(SIMULATED)
-    follow(service, small)
-    assert "learns from" not in printed.getvalue()
-    large = service.create({**SIMULATED, "cluster": {"preset": "dgx-a100", "nodes": 4}})
-    follow(service, large)
-    told = [line for line in printed.getvalue().splitlines() if line.startswith("learns from")]
-    assert told == ["learns from 1 earlier campaign, 10 trials"]
-    print_campaign(service.store.campaign(large.id), service)
-    assert f"learns from 1 earlier campaign, 10 trials: {small.id} (10 trials, weight 1)\n" in printed.getvalue()
