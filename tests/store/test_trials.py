@@ -159,34 +159,6 @@ def test_the_start_that_the_finisher_knows_wins(store: Store, make):
     assert store.trial("c1", 0).last.started_at == 10.75
 
 
-@pytest.mark.parametrize("verdict", Verdict)
-def test_every_verdict_comes_back_with_what_people_need(store: Store, make, verdict: Verdict):
-    make.running(store)
-    outcome = make.outcome(verdict)
-    store.finish("c1", 0, outcome, started_at=None, finished_at=2.0, now=2.0)
-    assert store.trial("c1", 0).outcome == outcome
-    told = store.events("c1")[-1].data
-    assert told["verdict"] == str(verdict)
-    assert ("step_time_s" in told) == (verdict is Verdict.OK)
-
-
-def test_exactly_the_steps_come_back(store: Store, make):
-    make.running(store, trials=3)
-    exact = Measurement(
-        step_times_s=(0.1 + 0.2, 1e-9, 5e300, 1 / 3, 0.1 + 0.2),
-        tokens_per_step=2**62,
-        devices=1,
-        warmup_times_s=(2 / 3, 0.1),
-        first_losses=(math.inf, -math.inf, 0.1 + 0.2),
-        peak_memory_bytes=(2**70, 0),
-    )
-    bare = Measurement(step_times_s=(1.0,), tokens_per_step=1, devices=1)
-    for number, measurement in ((2, exact), (0, bare)):
-        outcome = Outcome(verdict=Verdict.OK, measurement=measurement)
-        store.finish("c1", number, outcome, started_at=1.0, finished_at=2.0, now=3.0)
-    assert [trial.measurement for trial in store.trials("c1")] == [bare, None, exact]
-
-
 PROFILE = Profile(
     step_time_s=1 / 3,
     parts_s=({"compute": 0.1 + 0.2, "dp": 0.0}, {"compute": 1 / 7, "dp": 1 / 9}),
@@ -194,30 +166,51 @@ PROFILE = Profile(
     own_times_s=((0.3, 0.1), (0.2, 0.7)),
     stages=(0, 0),
 )
-
-
-def test_the_profile_the_memory_held_and_the_software_come_back(store: Store, make):
-    make.running(store)
-    measurement = replace(
-        make.ok().measurement,
+MEASURED = {
+    "exact floats": Measurement(
+        step_times_s=(0.1 + 0.2, 1e-9, 5e300, 1 / 3, 0.1 + 0.2),
+        tokens_per_step=2**62,
+        devices=1,
+        warmup_times_s=(2 / 3, 0.1),
+        first_losses=(math.inf, -math.inf, 0.1 + 0.2),
+        peak_memory_bytes=(2**70, 0),
+    ),
+    "little": Measurement(step_times_s=(1.0,), tokens_per_step=1, devices=1),
+    "everything": Measurement(
+        step_times_s=(1.0, 2.0),
+        tokens_per_step=1,
+        devices=1,
         profile=PROFILE,
         peak_held_bytes=(2**40, 0),
         peak_flops_per_device=1e15 / 3,
         software={"torch": "2.13.0+cu126", "driver": "535.183.01"},
-    )
-    outcome = Outcome(verdict=Verdict.OK, measurement=measurement)
-    store.finish("c1", 0, outcome, started_at=1.0, finished_at=2.0, now=3.0)
-    assert store.trial("c1", 0).outcome == outcome
+    ),
+}
+OUTCOMES = {
+    **{
+        str(verdict): Outcome(
+            verdict=verdict, reason=f"it ended {verdict}", failed_rank=3, phase="backward", log_tail="a\nb"
+        )
+        for verdict in Verdict
+        if verdict is not Verdict.OK
+    },
+    **{name: Outcome(verdict=Verdict.OK, measurement=measured) for name, measured in MEASURED.items()},
+    **{
+        f"pruned, {name}": Outcome(verdict=Verdict.PRUNED, partial=measured, reason="given up after 8 steps")
+        for name, measured in MEASURED.items()
+    },
+}
 
 
-def test_what_a_pruned_job_did_is_kept_apart_from_measurements(store: Store, make):
-    make.running(store)
-    partial = replace(make.ok().measurement, profile=PROFILE, first_losses=(math.inf, 0.1))
-    outcome = Outcome(verdict=Verdict.PRUNED, partial=partial, reason="given up after 8 steps")
-    store.finish("c1", 0, outcome, started_at=1.0, finished_at=2.0, now=3.0)
-    assert store.trial("c1", 0).outcome == outcome
-    assert store.trial("c1", 0).measurement is None
-    assert "step_time_s" not in store.events("c1")[-1].data
+@pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES)
+def test_every_outcome_comes_back_as_it_was_given(store: Store, make, outcome: Outcome):
+    make.running(store, trials=2)
+    store.finish("c1", 1, outcome, started_at=1.0, finished_at=2.0, now=2.0)
+    assert [trial.outcome for trial in store.trials("c1")] == [None, outcome]
+    assert store.trial("c1", 1).measurement == outcome.measurement
+    told = store.events("c1")[-1].data
+    assert told["verdict"] == str(outcome.verdict)
+    assert ("step_time_s" in told) == (outcome.verdict is Verdict.OK)
 
 
 def test_what_no_database_can_hold_of_a_log_is_replaced(store: Store, make):

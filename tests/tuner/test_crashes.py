@@ -14,7 +14,7 @@ from functools import partial
 
 import pytest
 
-from meshtune.runners.base import RunnerUnavailable
+from meshtune.runners.base import RunnerUnavailable, SubmitFailed
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.proposal import Choice, Proposal
@@ -166,7 +166,7 @@ def test_campaigns_that_go_wrong_in_every_way_end_and_keep_their_limits(lab, mak
             break
         event = rng.random() if turn < 200 else 1.0
         if event < 0.05:
-            lab.machine.troubles.extend([RunnerUnavailable("no answer")] * 2)
+            lab.machine.troubles.extend([rng.choice([RunnerUnavailable("no answer"), SubmitFailed("disk full")])] * 2)
         elif event < 0.1:
             lab.kill()
             lab.open()
@@ -176,7 +176,7 @@ def test_campaigns_that_go_wrong_in_every_way_end_and_keep_their_limits(lab, mak
                 order(lab.service, id)
         try:
             acted = lab.service.tick(id)
-        except RunnerUnavailable:
+        except (RunnerUnavailable, SubmitFailed):
             acted = False
         lab.now += 0.0 if acted else rng.uniform(0.0, 2.0)
     assert lab.campaign(id).state.final

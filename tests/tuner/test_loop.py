@@ -36,15 +36,6 @@ def drive(lab, id, watch=lambda: None):
     return driver
 
 
-def test_a_campaign_is_driven_to_its_end_and_watched(lab):
-    id = lab.create()
-    looks = []
-    drive(lab, id, lambda: looks.append(len(lab.trials(id))))
-    assert lab.verdicts(id) == ["ok"] * 4
-    assert looks == sorted(looks)
-    assert looks[-1] == 4
-
-
 def test_a_silent_runner_is_waited_for_and_the_trouble_is_told(lab):
     id = lab.create()
     lab.machine.troubles.extend([RunnerUnavailable("no answer")] * 5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.runners.base import RunnerUnavailable, SubmitFailed
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.specs.document import InvalidSpec
@@ -50,25 +49,6 @@ def test_a_job_that_outlives_its_time_limit_is_cancelled_once(lab, make):
 
 
 # What the runner does to us
-
-
-@pytest.mark.parametrize("error", [RunnerUnavailable("no answer"), SubmitFailed("disk full")])
-def test_bursts_of_trouble_with_the_runner_lose_nothing_and_double_nothing(lab, error):
-    id = lab.create(baseline=BASELINE, parallel=2)
-    for _ in range(300):
-        if lab.campaign(id).state.final:
-            break
-        lab.machine.troubles.extend([error] * (3 if int(lab.now) % 2 else 0))
-        try:
-            acted = lab.service.tick(id)
-        except type(error):
-            acted = False
-        lab.now += 0 if acted else 0.5
-    lab.machine.troubles.clear()
-    lab.run(id)
-    assert lab.verdicts(id) == ["ok"] * 4
-    assert set(lab.machine.sent.values()) == {1}
-    assert [len(trial.attempts) for trial in lab.trials(id)] == [1] * 4
 
 
 def test_a_runner_that_forgot_a_job_costs_an_attempt_not_the_trial(lab, make):
@@ -120,20 +100,6 @@ def test_a_search_with_nothing_to_say_is_not_asked_at_every_tick(lab, make):
     lab.run(id)
     assert lab.search.asked == [2, 1, 2]
     assert lab.campaign(id).reason == "the search fake proposes no further plan"
-
-
-def test_a_tick_that_must_not_ask_does_all_else_and_the_next_one_asks(lab):
-    id = lab.create(parallel=2, budget={"trials": 4})
-    while [trial.state for trial in lab.trials(id)] != [TrialState.RUNNING] * 2:
-        lab.tick(id, 0.1)
-    asked = list(lab.search.asked)
-    while lab.verdicts(id).count("ok") < 2:
-        lab.service.tick(id, lambda: False)
-        lab.now += 0.5
-    assert not lab.service.tick(id, lambda: False)
-    assert lab.search.asked == asked
-    assert lab.service.tick(id)
-    assert lab.search.asked == [*asked, 2]
 
 
 @pytest.mark.parametrize(
@@ -225,16 +191,10 @@ def test_only_time_that_a_service_works_on_a_running_campaign_counts(lab, make):
 # Pause, resume, cancel
 
 
-def running(lab, make, trials=2):
-    """A campaign with so many trials running."""
-    lab.machine.script = lambda name: make.Behaviour(run_s=10.0)
-    id = lab.create(parallel=trials, budget={"trials": 6})
-    lab.run(id, until=lambda: [t.state for t in lab.trials(id)] == [TrialState.RUNNING] * trials)
-    return id
-
-
 def test_a_pause_lets_running_trials_finish_and_starts_no_more(lab, make):
-    id = running(lab, make)
+    lab.machine.script = lambda name: make.Behaviour(run_s=10.0)
+    id = lab.create(parallel=2, budget={"trials": 6})
+    lab.run(id, until=lambda: [t.state for t in lab.trials(id)] == [TrialState.RUNNING] * 2)
     lab.service.pause(id)
     lab.run(id, until=lambda: all(t.state.final for t in lab.trials(id)))
     for _ in range(5):
