@@ -9,8 +9,6 @@ from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.store import IllegalMove, NotFound
 
-BASELINE = {"tp": 1, "micro_batch_size": 1}
-
 
 def test_a_campaign_runs_its_budget_of_trials_and_completes(lab):
     id = lab.create()

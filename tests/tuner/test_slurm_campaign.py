@@ -6,13 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from slurm_lab import SlurmLab
+from slurm_lab import SlurmLab, wait_for
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
@@ -57,7 +56,7 @@ class Site:
     def let_go(self, job: str) -> None:
         (self.holds / job).unlink()
 
-    def write_spec(self, trials: int) -> None:
+    def write_spec(self) -> None:
         values = ["{micro_batch_size}", "{zero_stage}", "{grad_accum_steps}"]
         spec = {
             "name": "faults",
@@ -74,7 +73,7 @@ class Site:
             "confirm": 0,
             "trial": {"time_limit_s": 60},
             "runner": {"kind": "slurm", "poll_s": 0.2},
-            "budget": {"trials": trials},
+            "budget": {"trials": 7},
         }
         (self.folder / "spec.yaml").write_text(yaml.safe_dump(spec))
 
@@ -88,14 +87,10 @@ class Site:
             start_new_session=True,
         )
 
-    def campaign(self) -> Campaign:
+    def ended(self) -> tuple[Campaign, list[Trial]]:
         with Store.open(self.home.database_url) as store:
             (campaign,) = store.campaigns(limit=9)
-        return campaign
-
-    def trials(self) -> list[Trial]:
-        with Store.open(self.home.database_url) as store:
-            return [trial for campaign in store.campaigns(limit=9) for trial in store.trials(campaign.id)]
+            return campaign, store.trials(campaign.id)
 
     def job(self, number: int, attempt: int = 1) -> Path:
         """The folder of an attempt's job."""
@@ -104,11 +99,12 @@ class Site:
 
     def await_ranks(self, number: int, attempt: int = 1) -> list[int]:
         """The process ids of a job's two ranks, once both run."""
-        paths = [self.job(number, attempt) / f"starts-{rank}" for rank in (0, 1)]
-        await_(lambda: all((self.job(number, attempt) / path.name).exists() for path in paths), f"trial {number} runs")
-        paths = [self.job(number, attempt) / path.name for path in paths]
-        await_(lambda: all(path.read_text().endswith("\n") for path in paths), f"the ranks of trial {number} are known")
-        return [int(path.read_text()) for path in paths]
+
+        def starts() -> list[str]:
+            return [path.read_text() for path in sorted(self.job(number, attempt).glob("starts-*"))]
+
+        wait_for(lambda: "".join(starts()).count("\n") == 2, f"trial {number} does not run")
+        return [int(start) for start in starts()]
 
     def node_of(self, number: int, attempt: int = 1) -> str:
         """The node of the job's first rank."""
@@ -126,13 +122,6 @@ class Site:
         for path in self.home.root.glob("campaigns/*/*/starts-0"):
             found[path.parent.name] = len(path.read_text().split())
         return found
-
-
-def await_(holds: Callable[[], object], what: str, limit_s: float = 90.0) -> None:
-    end = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < end, f"not within {limit_s} s: {what}"
-        time.sleep(0.05)
 
 
 def end(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> None:
@@ -157,7 +146,7 @@ def site(tmp_path: Path, lab: SlurmLab) -> Iterator[Site]:
 
 
 def test_a_campaign_survives_what_happens_on_a_cluster_and_loses_and_doubles_nothing(site, lab):
-    site.write_spec(7)
+    site.write_spec()
     site.hold("0001-a1", "0002-a1", "0003-a1", "0004-a1", "0005-a1")
     service = site.start("run", "spec.yaml")
     try:
@@ -180,8 +169,8 @@ def test_a_campaign_survives_what_happens_on_a_cluster_and_loses_and_doubles_not
     finally:
         if service.poll() is None:
             end(service)
-    trials = site.trials()
-    assert site.campaign().state is CampaignState.COMPLETED, (site.folder / "told.txt").read_text()
+    campaign, trials = site.ended()
+    assert campaign.state is CampaignState.COMPLETED, (site.folder / "told.txt").read_text()
     assert [trial.verdict for trial in trials] == [
         *(Verdict.OK, Verdict.CRASHED, Verdict.OK, Verdict.OK, Verdict.OK, Verdict.CANCELLED, Verdict.OK)
     ]
