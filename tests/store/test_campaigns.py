@@ -26,13 +26,10 @@ def test_a_taken_id_is_refused_and_the_first_campaign_stays(store: Store, make):
 
 def test_unknown_campaigns_are_not_found(store: Store, make):
     for call in (
-        lambda: store.campaign("c9"),
         lambda: store.campaign("\0"),
         lambda: store.campaign("\udcff"),
         lambda: store.campaigns(limit=1, before="c9"),
         lambda: store.move_campaign("c9", CampaignState.PAUSED, reason="", now=1.0),
-        lambda: store.add_elapsed("c9", 1.0, 1.0),
-        lambda: store.end_search("c9", "enough", now=1.0),
         lambda: store.plan_trials("c9", make.choices(1), Origin.SEARCH, now=1.0),
     ):
         with pytest.raises(NotFound, match="no campaign"):

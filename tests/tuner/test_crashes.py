@@ -88,7 +88,7 @@ def check_truth(lab, id):
     known = {attempt.job_name for trial in trials for attempt in trial.attempts}
     assert set(lab.machine.jobs) <= known
     ends = Counter((e.data["number"], e.data["attempt"]) for e in lab.store.events(id) if e.kind == "trial.done")
-    assert set(ends.values()) == {1}
+    assert set(ends.values()) <= {1}
     assert len(ends) == sum(len(trial.attempts) for trial in trials)
     assert all(job.status(lab.now).state.final for job in lab.machine.jobs.values())
 
@@ -157,7 +157,7 @@ def test_campaigns_that_go_wrong_in_every_way_end_and_keep_their_limits(lab, mak
         parallel=parallel,
         confirm=confirm,
         trial={"attempts": attempts, "time_limit_s": 100.0},
-        baseline=rng.choice([None, {"tp": 1}]),
+        **rng.choice([{}, {"baseline": {"tp": 1}}]),
     )
     for turn in range(1000):
         campaign, trials = lab.campaign(id), lab.trials(id)

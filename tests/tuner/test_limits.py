@@ -52,15 +52,6 @@ def test_two_campaigns_share_device_time_however_long_their_jobs_are(lab, make, 
     assert min(shares) > 0.8 * max(shares), shares
 
 
-def test_plans_are_chosen_when_they_can_run_and_not_before(lab, make):
-    limit(lab.home, "jobs: 2")
-    lab.machine.script = lambda name: make.Behaviour(run_s=5.0)
-    id = lab.create(parallel=8, budget={"trials": 6})
-    lab.run(id)
-    assert max(lab.search.asked) == 2
-    assert lab.verdicts(id) == ["ok"] * 6
-
-
 def test_a_campaign_that_waits_says_for_what(lab, make):
     limit(lab.home, "jobs: 1")
     lab.machine.script = lambda name: make.Behaviour(run_s=5.0)
