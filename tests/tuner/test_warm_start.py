@@ -40,18 +40,11 @@ def learnt(lab, id: str) -> list[object]:
     return [event.data for event in lab.store.events(id) if event.kind == "campaign.learns"]
 
 
-def test_the_first_campaign_of_a_home_has_no_past(lab, noted):
-    id = lab.create()
-    lab.run(id)
-    assert noted.past == ()
-    assert lab.campaign(id).lessons == ()
-    assert learnt(lab, id) == []
-
-
 def test_a_later_campaign_sees_what_an_earlier_one_measured_and_keeps_from_which_it_learnt(lab, noted, make):
     lab.machine.script = lambda name: make.Behaviour(kind="oom" if name.endswith("t0001-a1") else "ok")
     first = lab.create(confirm=0)
     lab.run(first)
+    assert (noted.past, lab.campaign(first).lessons, learnt(lab, first)) == ((), (), [])
     second = lab.create(cluster={"preset": "local-cpu", "nodes": 2})
     lab.run(second)
     (past,) = noted.past
