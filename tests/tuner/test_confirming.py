@@ -30,32 +30,6 @@ def enough_after(trials):
     return lambda space, seen, n: fresh(space, seen, n, 0.2 if len(seen) < trials else 0.008)
 
 
-def test_the_best_plans_are_measured_again_by_fresh_jobs_before_the_campaign_closes(lab):
-    id = lab.create(confirm=2)
-    lab.run(id)
-    first, confirmed = lab.trials(id)[:4], again(lab, id)
-    fastest = sorted(first, key=lambda trial: trial.measurement.step_time_s)
-    assert [trial.plan for trial in confirmed] == [trial.plan for trial in fastest[:2]]
-    assert [trial.number for trial in confirmed] == [4, 5]
-    assert lab.verdicts(id) == ["ok"] * 6
-    assert len(lab.machine.sent) == lab.machine.sent.total() == 6
-    ended = lab.campaign(id)
-    assert (ended.state, ended.search_ended) == (CampaignState.COMPLETED, "the budget of 4 trials is spent")
-    assert ended.reason == "the budget of 4 trials is spent; the best 2 were measured again"
-
-
-def test_the_stop_rule_ends_the_search_before_its_budget_and_says_the_number(lab):
-    lab.search.say = enough_after(3)
-    id = lab.create(budget={"trials": 9}, confirm=1)
-    lab.run(id)
-    reason = "the probability that any of the 7 untried plans beats the best by more than 2 % is 0.8 %"
-    assert [trial.origin for trial in lab.trials(id)] == [Origin.SEARCH] * 3 + [CONFIRMATION]
-    assert lab.campaign(id).search_ended == reason
-    assert lab.campaign(id).reason == f"{reason}; the best one was measured again"
-    assert lab.campaign(id).chance_left == 0.008
-    assert lab.search.asked == [1] * 4
-
-
 def test_with_several_in_flight_the_last_word_plans_nothing_and_what_runs_is_awaited(lab, make):
     lab.machine.script = lambda name: make.Behaviour(run_s=5.0 if "-t0003" in name else 1.0)
     lab.search.say = enough_after(4)

@@ -150,6 +150,3 @@ def test_a_death_at_any_act_under_limits_leaves_every_place_to_be_had(lab, make,
         assert lab.verdicts(id) == ["ok"], act
         assert set(lab.machine.sent.values()) == {1}, act
     assert act > 10
-
-
-# For real
