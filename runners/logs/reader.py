@@ -21,7 +21,7 @@ from meshtune.runners.logs.patterns import LOSS, MEMORY, STEP, STEP_TIMES, Patte
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.workloads.base import failed, outcome_from_result, outcome_without_result
-from meshtune.runners.workloads.log_context import CONTEXT_FILE, LogContext
+from meshtune.runners.workloads.log_context import CONTEXT_FILE, LogContext, read_context
 
 MAX_LOSSES = 4
 # Whom a runner blames for the end of a job, by `runners.processes.gang.exit_text`.
@@ -95,19 +95,11 @@ def _in_order(values: Mapping[int, float]) -> tuple[float, ...]:
     return tuple(values[step] for step in sorted(values))
 
 
-def outcome_without_context(status: JobStatus, error: Exception) -> Outcome:
-    """What is left to say of a job whose context cannot be read: without it, its log has no meaning."""
-    left = outcome_without_result(status, "")
-    return replace(left, reason=f"{CONTEXT_FILE} cannot be read: {error}; {left.reason}")
-
-
-def outcome_from_log(
-    directory: Path, status: JobStatus, context: LogContext, patterns: Patterns, *, steps: int
-) -> Outcome:
+def outcome_from_log(directory: Path, status: JobStatus, patterns: Patterns, *, steps: int) -> Outcome:
     """What became of a job of a program that reports by its log, from the logs of its ranks in `directory`.
 
-    steps: how many the program was asked to take, warm-up included. A result file beats the log. A job that failed
-    after its last step measured all that it was to measure.
+    steps: how many the program was asked to take, warm-up included. A result file beats the log, which has no meaning
+    where its context cannot be read. A job that failed after its last step measured all that it was to measure.
     """
     logs = rank_logs(directory)
     readings = {rank: read_lines(lines_of(path), patterns) for rank, path in logs.items()}
@@ -117,6 +109,11 @@ def outcome_from_log(
         return outcome
     if status.state in (JobState.CANCELLED, JobState.LOST):
         return outcome_without_result(status, tail)
+    try:
+        context = read_context(directory)
+    except (OSError, ValueError) as error:
+        left = outcome_without_result(status, tail)
+        return replace(left, reason=f"{CONTEXT_FILE} cannot be read: {error}; {left.reason}")
     times = step_times_s(readings.get(told_by, LogReading()), patterns, context)
     ended_well = status.state is JobState.SUCCEEDED
     if len(times) >= steps or (ended_well and len(times) > context.warmup_steps):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -63,6 +65,81 @@ class Workload(Protocol):
 
     def read(self, directory: Path, status: JobStatus) -> Outcome:
         """What became of a job whose state is final, from what it left in `directory`. May be repeated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """The arguments of `Workload.materialize`."""
+
+    name: str
+    model: ModelSpec
+    plan: Plan
+    cluster: ClusterSpec
+    directory: Path
+    seed: int
+    time_limit_s: float
+    incumbent_step_time_s: float | None
+
+    def job(
+        self, command: tuple[str, ...], files: Mapping[str, str], env: Mapping[str, str] | None = None, **rest: Any
+    ) -> JobSpec:
+        """Its job, on all devices of its cluster. rest: fields of JobSpec."""
+        return JobSpec(
+            name=self.name,
+            command=command,
+            directory=self.directory,
+            nodes=self.cluster.nodes,
+            devices_per_node=self.cluster.devices_per_node,
+            time_limit_s=self.time_limit_s,
+            files=files,
+            env=env or {},
+            **rest,
+        )
+
+
+class WorkloadBase(ABC):
+    """The part of `Workload` that all of ours have in common."""
+
+    @property
+    @abstractmethod
+    def framework(self) -> FrameworkProfile: ...
+
+    @property
+    def dtype(self) -> str:
+        return self.framework.dtype
+
+    @abstractmethod
+    def job(self, request: JobRequest) -> JobSpec: ...
+
+    def materialize(
+        self,
+        name: str,
+        model: ModelSpec,
+        plan: Plan,
+        cluster: ClusterSpec,
+        directory: Path,
+        *,
+        seed: int,
+        time_limit_s: float,
+        incumbent_step_time_s: float | None = None,
+    ) -> JobSpec:
+        return self.job(
+            JobRequest(
+                name=name,
+                model=model,
+                plan=plan,
+                cluster=cluster,
+                directory=directory,
+                seed=seed,
+                time_limit_s=time_limit_s,
+                incumbent_step_time_s=incumbent_step_time_s,
+            )
+        )
+
+
+def in_directory(directory: Path, command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command, started in a directory of its own choice rather than in its job's."""
+    return ("sh", "-c", 'cd "$0" && exec "$@"', str(directory), *command)
 
 
 def failed(cause: Cause, reason: str, **rest: Any) -> Outcome:

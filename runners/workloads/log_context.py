@@ -12,8 +12,8 @@ from typing import Any
 
 from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.outcome import Measurement
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
-from meshtune.search_spaces.model import ModelSpec
+from meshtune.runners.workloads.base import JobRequest
+from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 
 CONTEXT_FILE = "brief.json"
@@ -45,17 +45,18 @@ class LogContext:
         )
 
 
-def context_of(model: ModelSpec, plan: Plan, cluster: ClusterSpec, *, dtype: str, warmup_steps: int) -> LogContext:
-    """The context of one trial's log. dtype: what the program computes in, for the device's peak."""
-    return LogContext(
-        plan=plan,
-        tokens_per_step=plan.global_batch_size * model.seq_len,
-        devices=plan.world_size,
-        model_flops_per_token=model.flops_per_token,
-        peak_flops_per_device=cluster.device.peak_flops.get(dtype),
+def context_file(request: JobRequest, *, dtype: str, warmup_steps: int) -> dict[str, str]:
+    """The file of one trial's context, by its name. dtype: what the program computes in, for the device's peak."""
+    context = LogContext(
+        plan=request.plan,
+        tokens_per_step=request.plan.global_batch_size * request.model.seq_len,
+        devices=request.plan.world_size,
+        model_flops_per_token=request.model.flops_per_token,
+        peak_flops_per_device=request.cluster.device.peak_flops.get(dtype),
         warmup_steps=warmup_steps,
-        device=cluster.device.kind,
+        device=request.cluster.device.kind,
     )
+    return {CONTEXT_FILE: render_context(context)}
 
 
 def render_context(context: LogContext) -> str:

@@ -17,7 +17,7 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.outcome import Outcome
 from meshtune.runners.trainer.job import Measuring
-from meshtune.runners.workloads.base import outcome_from_result, outcome_without_result
+from meshtune.runners.workloads.base import JobRequest, WorkloadBase, outcome_from_result, outcome_without_result
 from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec
@@ -137,7 +137,7 @@ class SimulatedOptions:
     measuring: Measuring = field(default_factory=Measuring)
 
 
-class SimulatedWorkload:
+class SimulatedWorkload(WorkloadBase):
     """Describes jobs for the simulated runner. Raises InvalidValue for wrong options."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -151,40 +151,17 @@ class SimulatedWorkload:
     def framework(self) -> FrameworkProfile:
         return self._options.framework.framework
 
-    @property
-    def dtype(self) -> str:
-        return self.framework.dtype
-
-    def materialize(
-        self,
-        name: str,
-        model: ModelSpec,
-        plan: Plan,
-        cluster: ClusterSpec,
-        directory: Path,
-        *,
-        seed: int,
-        time_limit_s: float,
-        incumbent_step_time_s: float | None = None,
-    ) -> JobSpec:
+    def job(self, request: JobRequest) -> JobSpec:
         """The job's file. `seed`, of weights and data, changes nothing about it; the runner has a seed of its own."""
         job = SimulatedJob(
-            model=model,
-            plan=plan,
-            cluster=cluster,
+            model=request.model,
+            plan=request.plan,
+            cluster=request.cluster,
             code=self._options.framework,
-            incumbent_step_time_s=incumbent_step_time_s,
+            incumbent_step_time_s=request.incumbent_step_time_s,
             measuring=self._options.measuring,
         )
-        return JobSpec(
-            name=name,
-            command=COMMAND,
-            directory=directory,
-            nodes=cluster.nodes,
-            devices_per_node=cluster.devices_per_node,
-            time_limit_s=time_limit_s,
-            files={JOB_FILE: render_job(job)},
-        )
+        return request.job(COMMAND, {JOB_FILE: render_job(job)})
 
     def read(self, directory: Path, status: JobStatus) -> Outcome:
         return outcome_from_result(directory, "") or outcome_without_result(status, "")
