@@ -21,8 +21,3 @@ class Cause(StrEnum):
     TIME_LIMIT = "time_limit"
     USER_BUG = "user_bug"
     CRASH = "crash"
-
-    @property
-    def infrastructure(self) -> bool:
-        """True where the plan is not to blame, so that the same plan may be run again."""
-        return self in (Cause.COMMUNICATION, Cause.NODE_FAULT, Cause.PREEMPTION)

@@ -47,7 +47,9 @@ class ConfigFile:
         for key, value in self.set.items():
             template = templates.get(f"{path}.set.{key}")
             filled = value if template is None else template.value(values)
-            document = overlaid(document, _nested(key.split("."), filled))
+            for part in reversed(key.split(".")):
+                filled = {part: filled}
+            document = overlaid(document, filled)
         try:
             return self._write(document)
         except TypeError as error:
@@ -82,12 +84,6 @@ class ConfigFile:
                 return render_toml(plain)
             case Format.ARGS:
                 return "".join(f"{line}\n" for key, value in plain.items() for line in _argument(key, value))
-
-
-def _nested(keys: list[str], value: Any) -> dict[str, Any]:
-    for key in reversed(keys):
-        value = {key: value}
-    return dict(value)
 
 
 def _parse_arguments(words: list[str]) -> dict[str, Any]:

@@ -48,42 +48,48 @@ class Code(StrEnum):
 
     @property
     def framework(self) -> FrameworkProfile:
-        return {
-            Code.MEGATRON_DEEPSPEED: MEGATRON_DEEPSPEED,
-            Code.NANOTRON: NANOTRON,
-            Code.FSDP: FSDP,
-            Code.TRAINER: TRAINER_FLOAT32,
-        }[self]
+        return _CODES[self][0]
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the code can run, as its documentation says; of the built-in trainer, what it can."""
-        if self is Code.MEGATRON_DEEPSPEED:
-            return Capabilities(
-                schedules=frozenset({Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED}),
-                recompute=frozenset(Recompute),
-                zero_stages=frozenset({0, 1}),
-                zero_stages_with_pp=frozenset({0, 1}),
-                choice_of_sequence_parallel=True,
-                expert_parallel=True,
-                experts=True,
-            )
-        if self is Code.NANOTRON:
-            return Capabilities(
-                schedules=frozenset({Schedule.GPIPE, Schedule.ONE_F_ONE_B}),
-                recompute=frozenset(Recompute),
-                zero_stages=frozenset({0, 1}),
-                zero_stages_with_pp=frozenset({0, 1}),
-                choice_of_sequence_parallel=True,
-            )
-        if self is Code.FSDP:
-            # No stage is left for pipelines; that there is no tensor parallelism either is for the spec's `space`.
-            return Capabilities(
-                recompute=frozenset({Recompute.NONE, Recompute.FULL}),
-                zero_stages=frozenset({0, 2, 3}),
-                zero_stages_with_pp=frozenset(),
-            )
-        return TorchWorkload({}).capabilities
+        return _CODES[self][1]
+
+
+# What each code can run, as its documentation says; of the built-in trainer, what it can.
+_CODES: Mapping[Code, tuple[FrameworkProfile, Capabilities]] = {
+    Code.MEGATRON_DEEPSPEED: (
+        MEGATRON_DEEPSPEED,
+        Capabilities(
+            schedules=frozenset({Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED}),
+            recompute=frozenset(Recompute),
+            zero_stages=frozenset({0, 1}),
+            zero_stages_with_pp=frozenset({0, 1}),
+            choice_of_sequence_parallel=True,
+            expert_parallel=True,
+            experts=True,
+        ),
+    ),
+    Code.NANOTRON: (
+        NANOTRON,
+        Capabilities(
+            schedules=frozenset({Schedule.GPIPE, Schedule.ONE_F_ONE_B}),
+            recompute=frozenset(Recompute),
+            zero_stages=frozenset({0, 1}),
+            zero_stages_with_pp=frozenset({0, 1}),
+            choice_of_sequence_parallel=True,
+        ),
+    ),
+    # No stage is left for pipelines; that there is no tensor parallelism either is for the spec's `space`.
+    Code.FSDP: (
+        FSDP,
+        Capabilities(
+            recompute=frozenset({Recompute.NONE, Recompute.FULL}),
+            zero_stages=frozenset({0, 2, 3}),
+            zero_stages_with_pp=frozenset(),
+        ),
+    ),
+    Code.TRAINER: (TRAINER_FLOAT32, TorchWorkload({}).capabilities),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
