@@ -55,6 +55,9 @@ _CAPABILITIES = Capabilities(
     experts=True,
     rules=(_NO_PIPELINE, _SHARDED_MESH, _NO_SEQUENCE, _CHECKPOINTED),
 )
+_COMMENT = (
+    "# For `accelerate launch --config_file`; each machine is told its machine_rank, main_process_ip and _port there.\n"
+)
 _MIXED: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16", "float32": "no"}
 # accelerate/utils/dataclasses.py, TorchContextParallelConfig.
 _STRATEGIES: Mapping[ContextParallel, str] = {
@@ -79,22 +82,15 @@ def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[st
         "num_machines": cluster.nodes,
         "num_processes": plan.world_size,
     }
-    # Under DeepSpeed the number format is said in its own file, and not twice.
+    own = (
+        f"# The script's own: micro-batches of {plan.micro_batch_size} sequences, and "
+        f"Accelerator(gradient_accumulation_steps={plan.grad_accum_steps}).\n"
+    )
+    # Under DeepSpeed number format and batch sizes are said in its own file, and not twice.
     if files:
         del document["mixed_precision"]
-    return {YAML_FILE: _comments(plan, bool(files)) + yaml.safe_dump(document, sort_keys=False), **files}
-
-
-def _comments(plan: Plan, config: bool) -> str:
-    told = [
-        "For `accelerate launch --config_file`; each machine is told its machine_rank, main_process_ip and _port there."
-    ]
-    if not config:
-        told.append(
-            f"The script's own: micro-batches of {plan.micro_batch_size} sequences, and "
-            f"Accelerator(gradient_accumulation_steps={plan.grad_accum_steps})."
-        )
-    return "".join(f"# {line}\n" for line in told)
+        own = ""
+    return {YAML_FILE: f"{_COMMENT}{own}{yaml.safe_dump(document, sort_keys=False)}", **files}
 
 
 def _distributed(plan: Plan) -> dict[str, Any]:

@@ -7,8 +7,9 @@ last line that was cut off, hundreds of megabytes. Of a step that is told severa
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from math import isfinite
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.logs.failure_texts import CANNOT_RUN, PRECEDENCE, is_echo
 from meshtune.runners.logs.last_words import LastWords, read_last_words_of
-from meshtune.runners.logs.lines import lines_of, read_tail, split_lines, untagged
+from meshtune.runners.logs.lines import lines_of, read_tail, untagged
 from meshtune.runners.logs.patterns import LOSS, MEMORY, STEP, STEP_TIMES, Patterns, positive
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
@@ -38,11 +39,6 @@ class LogReading:
     losses: tuple[float, ...] = ()
     memory_bytes: Mapping[int | None, int] = field(default_factory=dict)
     last_step: int = 0
-
-
-def read_log(text: str, patterns: Patterns) -> LogReading:
-    """What a log's text holds."""
-    return read_lines(split_lines([text.encode()]), patterns)
 
 
 def read_lines(lines: Iterable[str], patterns: Patterns) -> LogReading:
@@ -119,13 +115,16 @@ def outcome_from_log(directory: Path, status: JobStatus, patterns: Patterns, *, 
     if len(times) >= steps or (ended_well and len(times) > context.warmup_steps):
         measurement = context.measurement(
             times,
-            first_losses=_finite(readings[told_by].losses),
+            first_losses=tuple(takewhile(isfinite, readings[told_by].losses[:MAX_LOSSES])),
             peak_memory_bytes=_memory(readings),
         )
         short = "" if len(times) >= steps else f"the log tells {len(times)} of {steps} steps"
         return Outcome(verdict=Verdict.OK, measurement=measurement, reason=short)
     if ended_well:
-        return failed(Cause.USER_BUG, _too_few(len(times), context, patterns), log_tail=tail)
+        told = f"took {len(times)} steps, and {context.warmup_steps} of them are warm-up"
+        if not times:
+            told = f"no line of its logs matches {patterns.timing}: {patterns.source}"
+        return failed(Cause.USER_BUG, f"the job ended without an error, but {told}", log_tail=tail)
     return outcome_of_failure(status, logs, patterns, tail)
 
 
@@ -185,12 +184,6 @@ def _memory(readings: Mapping[int, LogReading]) -> tuple[int, ...]:
     return tuple(peaks[rank] for rank in sorted(peaks))
 
 
-def _too_few(steps: int, context: LogContext, patterns: Patterns) -> str:
-    if steps == 0:
-        return f"the job ended without an error, but no line of its logs matches {patterns.timing}: {patterns.source}"
-    return f"the job ended without an error, but took {steps} steps, and {context.warmup_steps} of them are warm-up"
-
-
 def step_times_s(reading: LogReading, patterns: Patterns, context: LogContext) -> list[float]:
     """The time of every step in the log, by what a step of this job is."""
     unit = patterns.timing
@@ -203,9 +196,3 @@ def step_times_s(reading: LogReading, patterns: Patterns, context: LogContext) -
         "tokens_per_s_per_device": context.tokens_per_step / context.devices,
     }[unit]
     return [per_step / timing for timing in reading.timings]
-
-
-def _finite(losses: Sequence[float]) -> tuple[float, ...]:
-    """The first losses, up to one that is no number."""
-    wrong = next((index for index, loss in enumerate(losses) if not isfinite(loss)), len(losses))
-    return tuple(losses[: min(wrong, MAX_LOSSES)])

@@ -10,7 +10,7 @@ from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.logs.lines import CHUNK_BYTES, MAX_LINE, lines_of, split_lines, untagged
 from meshtune.runners.logs.patterns import Patterns
-from meshtune.runners.logs.reader import LogReading, outcome_from_log, read_lines, read_log
+from meshtune.runners.logs.reader import LogReading, outcome_from_log, read_lines
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.processes.gang import exit_text, log_path
 from meshtune.runners.workloads.log_context import CONTEXT_FILE, LogContext, render_context
@@ -33,6 +33,10 @@ CONTEXT = LogContext(
     peak_flops_per_device=1e12,
     warmup_steps=2,
 )
+
+
+def read_log(text: str, patterns: Patterns) -> LogReading:
+    return read_lines(split_lines([text.encode()]), patterns)
 
 
 def steps(count: int, first: int = 1) -> str:
