@@ -1,8 +1,4 @@
-"""Why a job failed, in the field's words: what a person would look at next. The verdict says what a search may learn.
-
-A runner knows some (a node that died), the training code others (a collective that nobody answered); an outcome that
-names none has its verdict's.
-"""
+"""Why a job failed, in the field's words: what a person would look at next."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Measures the machine, or the allocation that a launcher made, in processes of their own: that needs torch.
 
-Alone it starts one process, which starts the ranks; under a launcher one, which is a rank. None outlives this one, and
-none its time limit.
+Alone it starts one process, which starts the ranks; under a launcher one, which is a rank.
 """
 
 from __future__ import annotations

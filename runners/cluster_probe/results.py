@@ -1,7 +1,6 @@
-"""What a probe measured, as its ranks wrote it: rates of one device, and times of messages by size. Raw numbers only.
+"""What a probe measured, as its ranks wrote it: rates of one device, and times of messages by size.
 
-Every number is a median over repeats, with what it spread; links are fitted from them
-(`runners.cluster_probe.link_fit`), so that a fit can be looked at again. The file is JSON, written by rename.
+Every number is a median over repeats, with its spread; `runners.cluster_probe.link_fit` fits links to them.
 """
 
 from __future__ import annotations

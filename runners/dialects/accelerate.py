@@ -1,8 +1,7 @@
 """Hugging Face Accelerate's words for a plan: the YAML file of `accelerate launch`. Written for Accelerate 1.15.0.
 
-ZeRO 0 is DDP, stages 2 and 3 are FSDP2 (weights that stay gathered, or not), with tensor and context parallelism in its
-parallelism_config; stage 1, which FSDP2 has not, is DeepSpeed's, whose ds_config.json lies beside. What the file has no
-key for stands in its comments: batch sizes are the script's, except under DeepSpeed.
+ZeRO 0 is DDP, stages 2 and 3 are FSDP2 (weights that stay gathered, or not), and stage 1 is DeepSpeed's, whose
+ds_config.json lies beside.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What the last words of a training program mean: the texts of its libraries, each with the cause that it stands for.
 
-Pure and read line by line; no text is looked for in what a program says while all is well. A table cannot know every
-program: what is not in it and looks like an error is a crash, which claims nothing. A user's bug is claimed only for
-what no plan can change, because a campaign stops for it: what its own program may import, open, or be told.
+What is not in the table and looks like an error is a crash, which claims nothing. A user's bug is claimed only for what
+no plan can change, because a campaign stops for it.
 """
 
 from __future__ import annotations

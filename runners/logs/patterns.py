@@ -1,7 +1,7 @@
 """Named patterns: which numbers and which refusals a program's log holds, as regular expressions by name.
 
-The name carries the unit, so `step_time_ms` and `tokens_per_s` are read without a word more. The first group of a
-pattern that took part is the number (1,234.5 is understood); a group called `rank` says whose it is.
+The name carries the unit. The first group that took part is the number (1,234.5 is understood); a group called `rank`
+says whose it is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Reads the logs of other people's trainers: numbers step by step, and what became of the job that wrote them.
 
-Made for what logs are like: ranks that write into one file, progress bars that go back to the line's start, colours, a
-last line that was cut off, hundreds of megabytes. Of a step that is told several times the last word counts.
+Of a step that is told several times the last word counts.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
@@ -29,42 +29,6 @@ VERDICTS: Mapping[Cause, Verdict] = {
     Cause.USER_BUG: Verdict.CRASHED,
     Cause.CRASH: Verdict.CRASHED,
 }
-
-
-class Workload(Protocol):
-    """Training code that can be profiled. Holds no state between calls."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Which plans it can run."""
-
-    @property
-    def dtype(self) -> str:
-        """The number format it computes in, by which a device's peak FLOP/s is looked up."""
-
-    @property
-    def framework(self) -> FrameworkProfile:
-        """What the physics needs to know of it; its dtype is the one above."""
-
-    def materialize(
-        self,
-        name: str,
-        model: ModelSpec,
-        plan: Plan,
-        cluster: ClusterSpec,
-        directory: Path,
-        *,
-        seed: int,
-        time_limit_s: float,
-        incumbent_step_time_s: float | None = None,
-    ) -> JobSpec:
-        """The job that measures `plan`, as pure text: nothing is written or started.
-
-        incumbent_step_time_s: it may end as PRUNED once it is surely slower than this.
-        """
-
-    def read(self, directory: Path, status: JobStatus) -> Outcome:
-        """What became of a job whose state is final, from what it left in `directory`. May be repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,19 +61,27 @@ class JobRequest:
         )
 
 
-class WorkloadBase(ABC):
-    """The part of `Workload` that all of ours have in common."""
+class Workload(ABC):
+    """Training code that can be profiled. Holds no state between calls."""
 
     @property
     @abstractmethod
-    def framework(self) -> FrameworkProfile: ...
+    def capabilities(self) -> Capabilities:
+        """Which plans it can run."""
+
+    @property
+    @abstractmethod
+    def framework(self) -> FrameworkProfile:
+        """What the physics needs to know of it."""
 
     @property
     def dtype(self) -> str:
+        """The number format it computes in, by which a device's peak FLOP/s is looked up."""
         return self.framework.dtype
 
     @abstractmethod
-    def job(self, request: JobRequest) -> JobSpec: ...
+    def job(self, request: JobRequest) -> JobSpec:
+        """The job of `materialize`."""
 
     def materialize(
         self,
@@ -123,6 +95,10 @@ class WorkloadBase(ABC):
         time_limit_s: float,
         incumbent_step_time_s: float | None = None,
     ) -> JobSpec:
+        """The job that measures `plan`, as pure text: nothing is written or started.
+
+        incumbent_step_time_s: it may end as PRUNED once it is surely slower than this.
+        """
         return self.job(
             JobRequest(
                 name=name,
@@ -135,6 +111,10 @@ class WorkloadBase(ABC):
                 incumbent_step_time_s=incumbent_step_time_s,
             )
         )
+
+    @abstractmethod
+    def read(self, directory: Path, status: JobStatus) -> Outcome:
+        """What became of a job whose state is final, from what it left in `directory`. May be repeated."""
 
 
 def in_directory(directory: Path, command: tuple[str, ...]) -> tuple[str, ...]:

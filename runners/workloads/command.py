@@ -1,7 +1,6 @@
 """Any script as a workload: a command line, environment and files with placeholders, which a trial's values fill.
 
-The script reports by `result.json` (`runners.report` writes it), or its log is read by named patterns. What it can run
-follows from its placeholders: a dimension that nothing tells it of cannot vary.
+The script reports by `result.json` (`runners.report` writes it), or its log is read by named patterns.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from meshtune.runners.processes.gang import log_path
 from meshtune.runners.report import DIRECTORY, STEPS
 from meshtune.runners.workloads.base import (
     JobRequest,
-    WorkloadBase,
+    Workload,
     failed,
     in_directory,
     outcome_from_result,
@@ -91,7 +90,7 @@ class CommandOptions:
         checks.done()
 
 
-class CommandWorkload(WorkloadBase):
+class CommandWorkload(Workload):
     """Profiles a user's own script. Raises InvalidValue for wrong options."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:

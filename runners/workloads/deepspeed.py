@@ -1,8 +1,7 @@
 """The deepspeed workload: a user's own script under DeepSpeed for a few steps, measured by DeepSpeed's own log.
 
-A trial's ds_config is the plan's and the user's, but that every step is told and nobody else is. One process per
-device; DeepSpeed reads RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR itself. Read is what is exact: the samples per
-second of each single step, never a running average, nor the parts that `wall_clock_breakdown` times.
+One process per device; DeepSpeed reads RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR itself. Read are the samples per
+second of each single step, never a running average.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from meshtune.runners.logs.patterns import Patterns
 from meshtune.runners.logs.reader import outcome_from_log
 from meshtune.runners.outcome import RESULT_FILE, Measurement, Outcome
 from meshtune.runners.processes.gang import log_path
-from meshtune.runners.workloads.base import JobRequest, WorkloadBase, failed, in_directory
+from meshtune.runners.workloads.base import JobRequest, Workload, failed, in_directory
 from meshtune.runners.workloads.log_context import LogContext, context_file, read_context
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.cluster import DeviceKind
@@ -62,7 +61,7 @@ _BATCH = re.compile(r"\]\s+train_batch_size \.+ (\d+)\s*$")
 _MONITORS = ("tensorboard", "wandb", "comet", "csv_monitor")
 
 
-class DeepSpeedWorkload(WorkloadBase):
+class DeepSpeedWorkload(Workload):
     """Profiles a script under DeepSpeed. Raises InvalidValue for wrong options."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:

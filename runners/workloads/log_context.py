@@ -1,7 +1,4 @@
-"""The context of a job's log: a program of somebody else's tells step times, and the context what a step is.
-
-It lies in the job's directory as `brief.json`.
-"""
+"""The context of a job's log, `brief.json` in its directory: what a step is, whose time a program's log tells."""
 
 from __future__ import annotations
 

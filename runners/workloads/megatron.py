@@ -1,7 +1,6 @@
 """The megatron workload: pretrain_gpt.py of Megatron-LM or Megatron-DeepSpeed for a few steps, measured by its own log.
 
-The trial's arguments are the plan's and the user's, but for what makes a run long or leaves something behind: saving,
-loading, evaluating, reporting elsewhere. One rank per device; Megatron reads RANK, WORLD_SIZE and MASTER_ADDR itself.
+One rank per device; Megatron reads RANK, WORLD_SIZE and MASTER_ADDR itself.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.logs.patterns import Patterns
 from meshtune.runners.logs.reader import outcome_from_log
 from meshtune.runners.outcome import Outcome
-from meshtune.runners.workloads.base import JobRequest, WorkloadBase
+from meshtune.runners.workloads.base import JobRequest, Workload
 from meshtune.runners.workloads.log_context import context_file
 from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, MEGATRON_DEEPSPEED
@@ -62,7 +61,7 @@ _LOSS_SCALE = "65536"
 _LEARNING_RATE = "1.0e-4"
 
 
-class MegatronWorkload(WorkloadBase):
+class MegatronWorkload(Workload):
     """Profiles Megatron. Raises InvalidValue for wrong options."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:

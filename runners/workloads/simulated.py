@@ -17,7 +17,7 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.outcome import Outcome
 from meshtune.runners.trainer.job import Measuring
-from meshtune.runners.workloads.base import JobRequest, WorkloadBase, outcome_from_result, outcome_without_result
+from meshtune.runners.workloads.base import JobRequest, Workload, outcome_from_result, outcome_without_result
 from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec
@@ -143,7 +143,7 @@ class SimulatedOptions:
     measuring: Measuring = field(default_factory=Measuring)
 
 
-class SimulatedWorkload(WorkloadBase):
+class SimulatedWorkload(Workload):
     """Describes jobs for the simulated runner. Raises InvalidValue for wrong options."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:

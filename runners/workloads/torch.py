@@ -20,7 +20,7 @@ from meshtune.runners.trainer.gang import LAST_WORDS_BYTES
 from meshtune.runners.trainer.job import JOB_FILE, Dtype, Job, JobMalformed, Measuring, Router, parse_job, render_job
 from meshtune.runners.workloads.base import (
     JobRequest,
-    WorkloadBase,
+    Workload,
     failed,
     outcome_from_result,
     outcome_without_result,
@@ -58,7 +58,7 @@ class TorchOptions:
         checks.done()
 
 
-class TorchWorkload(WorkloadBase):
+class TorchWorkload(Workload):
     """Profiles the built-in trainer. Raises InvalidValue for wrong options."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:

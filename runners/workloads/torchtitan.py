@@ -1,8 +1,7 @@
 """The torchtitan workload: its trainer for a few steps, measured by its own log.
 
-A trial's configuration is the plan's and the user's, but that every step is told and nothing is saved. One process per
-device; torchtitan reads RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR itself. A step's time is what `tps` says, tokens
-per second and device as a whole number: exact to a part in twice that number.
+One process per device; torchtitan reads RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR itself. A step's time is what
+`tps` says, tokens per second and device as a whole number.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.logs.patterns import Patterns
 from meshtune.runners.logs.reader import outcome_from_log
 from meshtune.runners.outcome import RESULT_FILE, Outcome
-from meshtune.runners.workloads.base import JobRequest, WorkloadBase, in_directory
+from meshtune.runners.workloads.base import JobRequest, Workload, in_directory
 from meshtune.runners.workloads.log_context import context_file
 from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.physics.framework_profiles import TORCHTITAN
@@ -49,7 +48,7 @@ PATTERNS = Patterns(
 )
 
 
-class TorchtitanWorkload(WorkloadBase):
+class TorchtitanWorkload(Workload):
     """Profiles torchtitan. Raises InvalidValue for wrong options."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:

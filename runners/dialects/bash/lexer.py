@@ -1,8 +1,4 @@
-"""Cuts a bash script into words and operators, with their lines; nothing is expanded and nothing is run.
-
-Quotes, comments, continued lines, arrays and here-documents are understood; what bash would expand is kept as written,
-in pieces that say how they were quoted.
-"""
+"""Cuts a bash script into words and operators, with their lines; what bash would expand is kept as written."""
 
 from __future__ import annotations
 
