@@ -20,8 +20,14 @@ from meshtune.runners.logs.lines import lines_of, read_tail, untagged
 from meshtune.runners.logs.patterns import LOSS, MEMORY, STEP, STEP_TIMES, Patterns, positive
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
-from meshtune.runners.workloads.base import failed, outcome_from_result, outcome_without_result
-from meshtune.runners.workloads.log_context import CONTEXT_FILE, LogContext, read_context
+from meshtune.runners.workloads.base import (
+    CONTEXT_FILE,
+    LogContext,
+    failed,
+    outcome_from_result,
+    outcome_without_result,
+    read_context,
+)
 
 MAX_LOSSES = 4
 # Whom a runner blames for the end of a job, by `runners.processes.gang.exit_text`.

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.outcome import FAILED, Outcome, ResultMalformed, ResultMissing, Verdict, read_result
-from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.runners.json_files import read_versioned, render_versioned
+from meshtune.runners.outcome import FAILED, Measurement, Outcome, ResultMalformed, ResultMissing, Verdict, read_result
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space_context import Capabilities
 
+# The context of a job's log, in its directory: what a step is, whose time a program's log tells.
+CONTEXT_FILE = "brief.json"
+_CONTEXT_VERSION = 1
 # What a search may learn from each cause. A hang is late: it would have reached its time limit.
 VERDICTS: Mapping[Cause, Verdict] = {
     Cause.OOM: Verdict.OOM,
@@ -115,6 +119,54 @@ class Workload(ABC):
     @abstractmethod
     def read(self, directory: Path, status: JobStatus) -> Outcome:
         """What became of a job whose state is final, from what it left in `directory`. May be repeated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogContext:
+    """tokens_per_step: over all replicas. warmup_steps: the first steps, which are not timed. Others as Measurement."""
+
+    plan: Plan
+    tokens_per_step: int
+    devices: int
+    model_flops_per_token: float
+    peak_flops_per_device: float | None = None
+    warmup_steps: int = 0
+    device: DeviceKind = DeviceKind.CUDA
+
+    def measurement(self, step_times_s: Sequence[float], **rest: Any) -> Measurement:
+        """What the program measured, warm-up steps first. Raises InvalidValue where no step is left to time."""
+        return Measurement(
+            step_times_s=tuple(step_times_s[self.warmup_steps :]),
+            warmup_times_s=tuple(step_times_s[: self.warmup_steps]),
+            tokens_per_step=self.tokens_per_step,
+            devices=self.devices,
+            model_flops_per_token=self.model_flops_per_token,
+            peak_flops_per_device=self.peak_flops_per_device,
+            **rest,
+        )
+
+
+def context_file(request: JobRequest, *, dtype: str, warmup_steps: int) -> dict[str, str]:
+    """The file of one trial's context, by its name. dtype: what the program computes in, for the device's peak."""
+    context = LogContext(
+        plan=request.plan,
+        tokens_per_step=request.plan.global_batch_size * request.model.seq_len,
+        devices=request.plan.world_size,
+        model_flops_per_token=request.model.flops_per_token,
+        peak_flops_per_device=request.cluster.device.peak_flops.get(dtype),
+        warmup_steps=warmup_steps,
+        device=request.cluster.device.kind,
+    )
+    return {CONTEXT_FILE: render_context(context)}
+
+
+def render_context(context: LogContext) -> str:
+    return render_versioned(context, _CONTEXT_VERSION)
+
+
+def read_context(directory: Path) -> LogContext:
+    """Raises OSError, ValueError."""
+    return read_versioned(LogContext, (directory / CONTEXT_FILE).read_text(encoding="utf-8"), _CONTEXT_VERSION)
 
 
 def in_directory(directory: Path, command: tuple[str, ...]) -> tuple[str, ...]:

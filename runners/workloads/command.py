@@ -23,8 +23,10 @@ from meshtune.runners.outcome import RESULT_FILE, Outcome
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.report import DIRECTORY, STEPS
 from meshtune.runners.workloads.base import (
+    CONTEXT_FILE,
     JobRequest,
     Workload,
+    context_file,
     failed,
     in_directory,
     outcome_from_result,
@@ -32,7 +34,6 @@ from meshtune.runners.workloads.base import (
 )
 from meshtune.runners.workloads.command_space import FRAMEWORKS, capabilities_of, fixed_plan
 from meshtune.runners.workloads.config_file import ConfigFile
-from meshtune.runners.workloads.log_context import CONTEXT_FILE, context_file
 from meshtune.runners.workloads.template import Template, parse_template, word
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.physics.framework_profile import FrameworkProfile

@@ -24,8 +24,15 @@ from meshtune.runners.logs.patterns import Patterns
 from meshtune.runners.logs.reader import outcome_from_log
 from meshtune.runners.outcome import RESULT_FILE, Measurement, Outcome
 from meshtune.runners.processes.gang import log_path
-from meshtune.runners.workloads.base import JobRequest, Workload, failed, in_directory
-from meshtune.runners.workloads.log_context import LogContext, context_file, read_context
+from meshtune.runners.workloads.base import (
+    JobRequest,
+    LogContext,
+    Workload,
+    context_file,
+    failed,
+    in_directory,
+    read_context,
+)
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.physics.framework_profile import FrameworkProfile

@@ -20,8 +20,7 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.logs.patterns import Patterns
 from meshtune.runners.logs.reader import outcome_from_log
 from meshtune.runners.outcome import Outcome
-from meshtune.runners.workloads.base import JobRequest, Workload
-from meshtune.runners.workloads.log_context import context_file
+from meshtune.runners.workloads.base import JobRequest, Workload, context_file
 from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, MEGATRON_DEEPSPEED
 from meshtune.search_spaces.space_context import Capabilities

@@ -26,8 +26,7 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.logs.patterns import Patterns
 from meshtune.runners.logs.reader import outcome_from_log
 from meshtune.runners.outcome import RESULT_FILE, Outcome
-from meshtune.runners.workloads.base import JobRequest, Workload, in_directory
-from meshtune.runners.workloads.log_context import context_file
+from meshtune.runners.workloads.base import JobRequest, Workload, context_file, in_directory
 from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.physics.framework_profiles import TORCHTITAN
 from meshtune.search_spaces.space_context import Capabilities

@@ -13,7 +13,7 @@ from meshtune.runners.logs.patterns import Patterns
 from meshtune.runners.logs.reader import LogReading, outcome_from_log, read_lines
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.processes.gang import exit_text, log_path
-from meshtune.runners.workloads.log_context import CONTEXT_FILE, LogContext, render_context
+from meshtune.runners.workloads.base import CONTEXT_FILE, LogContext, render_context
 from meshtune.search_spaces.plan import Plan
 
 PATTERNS = Patterns(
