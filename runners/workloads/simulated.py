@@ -34,10 +34,6 @@ JOB_VERSION = 1
 COMMAND = ("meshtune-simulated-jobs-run-on-the-simulated-runner-only",)
 
 
-class JobMalformed(ValueError):
-    """The job file breaks the contract; the message names the field."""
-
-
 class Code(StrEnum):
     """The training code that is played."""
 
@@ -113,7 +109,6 @@ class SimulatedJob:
         limit = self.incumbent_step_time_s
         checks.require(limit is None or 0 < limit < inf, "incumbent_step_time_s", f"must be positive, not {limit}")
         checks.done()
-        object.__setattr__(self, "code", Code(self.code))
 
     @property
     def training(self) -> Training:
@@ -126,11 +121,8 @@ def render_job(job: SimulatedJob) -> str:
 
 
 def parse_job(text: str) -> SimulatedJob:
-    """The job that a file's text describes. Raises JobMalformed."""
-    try:
-        return read_versioned(SimulatedJob, text, JOB_VERSION)
-    except ValueError as error:
-        raise JobMalformed(str(error)) from error
+    """The job that a file's text describes. Raises ValueError, whose message names the field."""
+    return read_versioned(SimulatedJob, text, JOB_VERSION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
