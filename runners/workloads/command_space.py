@@ -79,10 +79,10 @@ _IDLE: Mapping[str, Callable[[Columns], BoolColumn]] = {
 
 def _rule(name: str, value: Any) -> Constraint:
     """The rule that a dimension keeps the one value that the script has for it, wherever it means anything."""
-    needed, idle = code(name, value), _IDLE.get(name, lambda c: c["tp"] < 0)
+    needed, idle = code(name, value), _IDLE.get(name)
     return Constraint(
         f"command-lacks-{name}",
         f"the command has no {{{name}}}, so the script cannot be told another value than {value}",
-        lambda c, s: (c[name] == needed) | idle(c),
+        lambda c, s: (c[name] == needed) | (c["tp"] < 0 if idle is None else idle(c)),
         lambda p, s: f"{name}({getattr(p, name)}), but the command has no {{{name}}} and so always runs {value}",
     )
