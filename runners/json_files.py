@@ -121,6 +121,11 @@ def _object(value: Any, path: str) -> Mapping[str, Any]:
     return value
 
 
-def _wrong(path: str, message: str, value: object) -> InvalidValue:
+def shown(value: object) -> str:
+    """A value in a message, cut where it is long."""
     text = repr(value)
-    return InvalidValue([Problem(path, f"{message}, not {text if len(text) <= 60 else text[:57] + '...'}")])
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _wrong(path: str, message: str, value: object) -> InvalidValue:
+    return InvalidValue([Problem(path, f"{message}, not {shown(value)}")])

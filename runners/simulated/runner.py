@@ -33,7 +33,7 @@ from meshtune.runners.local.spool import require_fit
 from meshtune.runners.outcome import RESULT_FILE, write_result
 from meshtune.runners.processes.job_json import decode_status, write_whole
 from meshtune.runners.simulated.ground_truth import Conditions, Ending, run
-from meshtune.runners.workloads.simulated import JOB_FILE, JobMalformed, SimulatedJob, parse_job
+from meshtune.runners.workloads.simulated import JOB_FILE, SimulatedJob, parse_job
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.physics.unknown_speeds import missing
@@ -262,7 +262,7 @@ def _read_job(spec: JobSpec) -> SimulatedJob:
         )
     try:
         job = parse_job(spec.files[JOB_FILE])
-    except JobMalformed as error:
+    except ValueError as error:
         raise InvalidJob(f"{spec.name}: {JOB_FILE}: {error}") from error
     unknown = missing(job.training)
     if unknown:
