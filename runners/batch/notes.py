@@ -10,8 +10,9 @@ from pathlib import Path
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.json_files import read_json_value
 from meshtune.runners.processes.gang import GangEnd, first_death, gang_end
-from meshtune.runners.processes.job_json import decode_job, encode_job, write_whole
+from meshtune.runners.processes.job_json import encode_job, write_whole
 from meshtune.search_spaces.compat import StrEnum
 
 # The job as its processes read it: command, environment, time limit.
@@ -47,7 +48,7 @@ def render_gang(spec: JobSpec) -> str:
 
 def read_gang(directory: Path) -> JobSpec:
     """The job as it was sent. Raises OSError and ValueError."""
-    return decode_job(json.loads((directory / GANG_FILE).read_text(encoding="utf-8")))
+    return read_json_value(JobSpec, json.loads((directory / GANG_FILE).read_text(encoding="utf-8")))
 
 
 def write_note(directory: Path, note: Note) -> None:
@@ -60,10 +61,8 @@ def read_notes(directory: Path) -> list[Note]:
     """The notes in a job's directory, by rank. What cannot be read (yet) is left out."""
     notes = []
     for path in directory.glob("rank-*.json"):
-        with suppress(OSError, ValueError, TypeError, KeyError):
-            document = json.loads(path.read_text(encoding="utf-8"))
-            end = document["end"]
-            notes.append(Note(**{**document, "end": None if end is None else End(end)}))
+        with suppress(OSError, ValueError):
+            notes.append(read_json_value(Note, json.loads(path.read_text(encoding="utf-8"))))
     return sorted(notes, key=lambda note: note.rank)
 
 

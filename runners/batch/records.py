@@ -13,7 +13,8 @@ from pathlib import Path
 from meshtune.runners.base import JobSpec, JobStatus, RunnerUnavailable
 from meshtune.runners.batch.notes import read_gang
 from meshtune.runners.batch.script import CLAIM_FILE
-from meshtune.runners.processes.job_json import decode_status, write_whole
+from meshtune.runners.json_files import read_json_value
+from meshtune.runners.processes.job_json import write_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +75,10 @@ class Records:
         Raises RunnerUnavailable: what cannot be read may well have been sent.
         """
         try:
-            document = json.loads(self._path(name).read_text(encoding="utf-8"))
-            final = None if document["final"] is None else decode_status(document["final"])
-            return Record(**{**document, "directory": Path(document["directory"]), "final": final})
+            return read_json_value(Record, json.loads(self._path(name).read_text(encoding="utf-8")))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError) as error:
             raise RunnerUnavailable(f"the record of {name} cannot be read: {error}") from error
 
     def of(self, id: str) -> Record | None:

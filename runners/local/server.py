@@ -93,7 +93,7 @@ class Server:
                 continue
             try:
                 self.queue.append(self.spool.job(name))
-            except (ValueError, TypeError, KeyError) as error:
+            except ValueError as error:
                 reason = f"its order in the spool cannot be understood: {error}"
                 self._report(name, JobStatus(state=JobState.LOST, reason=reason, finished_at=now))
             self.known.add(name)

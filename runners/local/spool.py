@@ -22,7 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus
-from meshtune.runners.processes.job_json import decode_job, decode_status, encode_job, write_whole
+from meshtune.runners.json_files import read_json_value
+from meshtune.runners.processes.job_json import encode_job, write_whole
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
@@ -106,9 +107,8 @@ class Spool:
         return _NAME.fullmatch(name) is not None and (self.jobs / name).is_dir()
 
     def job(self, name: str) -> SpooledJob:
-        """Raises ValueError, TypeError or KeyError for what `add` never wrote."""
-        document = json.loads((self.jobs / name / "spec.json").read_text(encoding="utf-8"))
-        return SpooledJob(spec=decode_job(document["spec"]), slots=document["slots"])
+        """Raises ValueError for what `add` never wrote."""
+        return read_json_value(SpooledJob, json.loads((self.jobs / name / "spec.json").read_text(encoding="utf-8")))
 
     def status(self, name: str) -> JobStatus:
         """The job's state; LOST for one that is not in the spool."""
@@ -118,7 +118,7 @@ class Spool:
             document = json.loads((self.jobs / name / "status.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             return JobStatus(state=JobState.QUEUED)
-        return decode_status(document)
+        return read_json_value(JobStatus, document)
 
     def set_status(self, name: str, status: JobStatus) -> None:
         write_whole(self.jobs / name / "status.json", json.dumps(asdict(status)))

@@ -24,9 +24,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from meshtune.runners.base import JobState
+from meshtune.runners.base import JobSpec, JobState
+from meshtune.runners.json_files import read_json_value
 from meshtune.runners.processes.gang import JOB_MARK, PERIOD_S, Gang, Meeting, kill_marked
-from meshtune.runners.processes.job_json import decode_job
 from meshtune.runners.processes.warm_start import warm_entry
 
 _INPUT, _OUTPUT = 0, 1
@@ -72,7 +72,7 @@ class ForkServer:
             self.gang = None
 
     def _start(self, request: Mapping[str, Any]) -> None:
-        spec = decode_job(request["job"])
+        spec = read_json_value(JobSpec, request["job"])
         if not spec.directory.is_dir():
             _say("failed", why=f"{spec.directory} is not there: it must be on a file system that all nodes share")
             return

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus, Start
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.processes.gang import GangEnd, first_death, gang_end
-from meshtune.runners.processes.job_json import decode_job, encode_job
+from meshtune.runners.processes.job_json import encode_job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +80,8 @@ class JobRun:
 
 
 def encode(job: RayJob) -> dict[str, Any]:
-    """The job as plain JSON values, see `encode_job`."""
-    return {"spec": encode_job(job.spec), "devices": job.devices, "idle_s": job.idle_s}
-
-
-def decode(document: Mapping[str, Any]) -> RayJob:
-    """`encode` undone."""
-    return RayJob(spec=decode_job(document["spec"]), devices=document["devices"], idle_s=document["idle_s"])
+    """The job as plain JSON values."""
+    return {**asdict(job), "spec": encode_job(job.spec)}
 
 
 def ranks_of(spec: JobSpec, node: int) -> range:

@@ -19,9 +19,10 @@ from ray.exceptions import RayError, RayTaskError
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.json_files import read_json_value
 from meshtune.runners.processes.gang import GRACE_S, JOB_MARK, PERIOD_S
 from meshtune.runners.processes.job_json import encode_job
-from meshtune.runners.ray.job import JobRun, RayJob, decode, ranks_of, refusal
+from meshtune.runners.ray.job import JobRun, RayJob, ranks_of, refusal
 from meshtune.runners.ray.worker_group import (
     WorkerGroup,
     WorkerGroupPool,
@@ -66,14 +67,14 @@ class JobManager:
 
     async def refuse(self, document: dict[str, Any]) -> str:
         """Why such a job can never run, empty where it can."""
-        job = decode(document)
+        job = read_json_value(RayJob, document)
         return refusal(job, capacities(job, living_nodes()))
 
     async def add(self, key: str, document: dict[str, Any]) -> None:
         """Take a job in; one that is there already stays as it is."""
         if key in self._entries:
             return
-        job = decode(document)
+        job = read_json_value(RayJob, document)
         spec = replace(job.spec, env={**job.spec.env, JOB_MARK: key})
         self._entries[key] = Entry(replace(job, spec=spec))
         self._queue.append(self._entries[key])

@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, SubmitFailed
 from meshtune.runners.documents import read_value
+from meshtune.runners.json_files import read_json_value
 from meshtune.runners.local.spool import require_fit
-from meshtune.runners.processes.job_json import decode_status, write_whole
+from meshtune.runners.processes.job_json import write_whole
 from meshtune.runners.ray.job import RayJob, encode
 from meshtune.runners.ray.link import LINKS, Link
 from meshtune.search_spaces.checks import CLOSED, Checks
@@ -78,7 +79,7 @@ class RayRunner:
         answers = self._ask("look", [self._key(id) for id in ids]) if ids else {}
         unknown = JobStatus(state=JobState.LOST, reason="the job manager on the Ray cluster does not know this job")
         documents = {id: answers[self._key(id)] for id in ids}
-        return {id: unknown if document is None else decode_status(document) for id, document in documents.items()}
+        return {id: read_json_value(JobStatus, seen) if seen else unknown for id, seen in documents.items()}
 
     def cancel(self, id: str) -> None:
         self._ask("cancel", self._key(id))

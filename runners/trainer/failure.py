@@ -23,8 +23,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.json_files import read_json_value
 from meshtune.runners.logs.failure_texts import cause_of_line, first_in_precedence, is_echo
 from meshtune.runners.outcome import Verdict
+from meshtune.runners.processes.job_json import write_whole
 from meshtune.search_spaces.compat import StrEnum
 
 REASON_LINES = 3
@@ -129,36 +131,18 @@ def _cause(error: BaseException) -> Cause:
     return first_in_precedence(cause for cause in told if cause is not None) or Cause.CRASH
 
 
-def write_failure(directory: Path, failure: RankFailure) -> Path:
-    """Write the rank's failure file by rename; return its path. Raises OSError (a full disk ...)."""
-    final = directory / f"failure-{failure.rank}.json"
-    draft = directory / f".{final.name}.{os.getpid()}"
-    draft.write_text(json.dumps(asdict(failure), indent=1) + "\n", encoding="utf-8")
-    draft.replace(final)
-    return final
+def write_failure(directory: Path, failure: RankFailure) -> None:
+    """Raises OSError (a full disk ...)."""
+    write_whole(directory / f"failure-{failure.rank}.json", json.dumps(asdict(failure), indent=1) + "\n")
 
 
 def read_failures(directory: Path) -> list[RankFailure]:
     """The failures of all ranks in `directory`, earliest first. A file that breaks the contract is left out."""
-    failures = [_parse_failure(path) for path in directory.glob("failure-*.json")]
-    return sorted((failure for failure in failures if failure is not None), key=lambda failure: failure.at)
-
-
-def _parse_failure(path: Path) -> RankFailure | None:
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        return RankFailure(
-            rank=int(raw["rank"]),
-            at=float(raw["at"]),
-            verdict=Verdict(raw["verdict"]),
-            phase=Phase(raw["phase"]),
-            reason=str(raw["reason"]),
-            traceback=str(raw.get("traceback", "")),
-            echo=bool(raw.get("echo", False)),
-            cause=None if raw.get("cause") is None else Cause(raw["cause"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    failures = []
+    for path in directory.glob("failure-*.json"):
+        with suppress(OSError, ValueError):
+            failures.append(read_json_value(RankFailure, json.loads(path.read_text(encoding="utf-8"))))
+    return sorted(failures, key=lambda failure: failure.at)
 
 
 def silent_ranks(failures: Sequence[RankFailure], world_size: int) -> list[int]:
