@@ -19,10 +19,8 @@ import numpy as np
 
 from meshtune.runners.base import JobState
 from meshtune.runners.measuring.early_stopping import is_surely_slower
-from meshtune.runners.measuring.median_interval import is_tight
 from meshtune.runners.measuring.step_breakdown import Part, Profile
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
-from meshtune.runners.trainer.job import Measuring
 from meshtune.runners.workloads.simulated import SimulatedJob
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.constants import DEFAULTS, PRIOR_LOG_SD, Constants
@@ -136,7 +134,7 @@ def _measured(
     warmup = [run_s * FIRST_STEP_FACTOR, *(run_s for _ in range(WARMUP_STEPS - 1))]
     steps: list[float] = []
     pruned = False
-    while not _enough(steps, job.measuring) and not pruned:
+    while not job.measuring.enough(steps) and not pruned:
         steps.append(run_s * exp(noise * rng.standard_normal()))
         pruned = job.incumbent_step_time_s is not None and is_surely_slower(steps, job.incumbent_step_time_s)
         if STARTUP_S + sum(warmup) + sum(steps) > time_limit_s:
@@ -159,14 +157,6 @@ def _measured(
     else:
         outcome = Outcome(verdict=Verdict.OK, measurement=measurement, reason=SIMULATED)
     return Ending(state=JobState.SUCCEEDED, exit_code=0, outcome=outcome)
-
-
-def _enough(steps: list[float], measuring: Measuring) -> bool:
-    """As the built-in trainer decides."""
-    if len(steps) < measuring.min_steps:
-        return False
-    spent = len(steps) >= measuring.max_steps or sum(steps) >= measuring.max_seconds
-    return spent or is_tight(steps, measuring.precision)
 
 
 def _profile(true: Truth, run_s: float) -> Profile:

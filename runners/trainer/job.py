@@ -6,11 +6,13 @@ that the service can render it anywhere.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, ClassVar
 
 from meshtune.runners.json_files import read_versioned, render_versioned
+from meshtune.runners.measuring.median_interval import is_tight
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.compat import StrEnum
@@ -74,6 +76,13 @@ class Measuring:
             f"max_steps({self.max_steps}) is below min_steps({self.min_steps})",
         )
         checks.done()
+
+    def enough(self, step_times_s: Sequence[float]) -> bool:
+        """Whether these timed steps are all that are wanted."""
+        if len(step_times_s) < self.min_steps:
+            return False
+        spent = len(step_times_s) >= self.max_steps or sum(step_times_s) >= self.max_seconds
+        return spent or is_tight(step_times_s, self.precision)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,10 +25,10 @@ from meshtune.runners.trainer.compat import all_gather_single, register_gloo
 from meshtune.runners.trainer.failure import Phase, Progress, describe, start_watchdog, write_failure
 from meshtune.runners.trainer.gang import run_gang
 from meshtune.runners.trainer.job import Job, JobMalformed, parse_job
-from meshtune.runners.trainer.parallel.mesh import build_mesh
+from meshtune.runners.trainer.parallel.mesh import build_mesh, slowest
 from meshtune.runners.trainer.report import report
 from meshtune.runners.trainer.support import require_supported
-from meshtune.runners.trainer.timing.measure import measure, slowest
+from meshtune.runners.trainer.timing.measure import measure
 from meshtune.runners.trainer.timing.memory import PeakMemory, capped
 from meshtune.runners.trainer.train import Trainer
 from meshtune.search_spaces.checks import InvalidValue

@@ -26,7 +26,6 @@ from meshtune.runners.trainer.parallel.optimizer import Both, FlatAdamW, Optimiz
 from meshtune.runners.trainer.parallel.pipeline import (
     AccumulatingLoop,
     LossFunction,
-    Passes,
     Pipeline,
     cut_layers,
     note_passes,
@@ -134,7 +133,7 @@ class Trainer:
         models = build_models(job, mesh, device, sharding)
         self._optimizer = build_optimizer(job, mesh, models, sharding)
         loss = note_passes(models, build_loss(job, mesh), progress)
-        self._passes: Passes = (
+        self._passes = (
             Pipeline(models, job.plan, mesh, loss, device)
             if job.plan.pp > 1
             else AccumulatingLoop(models[0], job.plan, loss)

@@ -60,14 +60,13 @@ def exact_peak(job: Job, rank: int, *, extrapolate: bool | None = None) -> Exact
     with alone(job, rank) as live:
         mesh = build_mesh(job.plan, "cpu")
         stage = mesh.pipeline_rank
-        layers = _layers_per_chunk(job, stage)
+        chunks = [cut_layers(job.model.layers, job.plan.pp * job.plan.vpp, at) for at in stages_of(job.plan, stage)]
+        layers = sum(map(len, chunks)) / len(chunks)
         result = extend(job, layers, lambda sized: _run(sized, mesh, live()), extrapolate=extrapolate)
     return ExactPeak(
         rank=rank,
         stage=stage,
-        peak_bytes=result.sample.peak_bytes,
-        lasting_bytes=result.sample.lasting_bytes,
-        parameters=result.sample.parameters,
+        **asdict(result.sample),
         extrapolated=result.extrapolated,
         micro_batches=result.micro_batches,
         seconds=time.perf_counter() - start,
@@ -103,12 +102,6 @@ def representatives(plan: Plan) -> list[int]:
     """
     per_stage = plan.world_size // plan.pp
     return [stage * per_stage for stage in sorted({0, min(1, plan.pp - 1), plan.pp // 2, plan.pp - 1})]
-
-
-def _layers_per_chunk(job: Job, stage: int) -> float:
-    count = job.plan.pp * job.plan.vpp
-    chunks = [cut_layers(job.model.layers, count, chunk) for chunk in stages_of(job.plan, stage)]
-    return sum(map(len, chunks)) / len(chunks)
 
 
 def _run(job: Job, mesh: Mesh, live: FakeLiveTensors) -> Sample:

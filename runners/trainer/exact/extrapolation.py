@@ -28,14 +28,6 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """How much of a job is run. layers: per model chunk; None: the job's own."""
-
-    layers: int | None
-    micro_batches: int
-
-
-@dataclass(frozen=True, slots=True)
 class Extended:
     """The job's sample. extrapolated: over its layers. micro_batches: how many of its own were run."""
 
@@ -60,7 +52,7 @@ def extend(job: Job, layers: float, run: Callable[[Job], Sample], *, extrapolate
 
     @cache
     def at(layers: int | None, micro_batches: int) -> Sample:
-        return run(_sized(job, Size(layers, micro_batches)))
+        return run(_sized(job, layers, micro_batches))
 
     def whole(micro_batches: int) -> Sample:
         if not extrapolate:
@@ -84,20 +76,18 @@ def enough_micro_batches(plan: Plan) -> tuple[int, int]:
     beside them, and one under way to a neighbour. Interleaved kinds go in rounds of pp, and are not shortened
     where their rounds are uneven.
     """
-    if plan.pp == 1:
-        return 3, 1
-    if plan.schedule is Schedule.GPIPE:
+    if plan.pp == 1 or plan.schedule is Schedule.GPIPE:
         return 3, 1
     if plan.schedule is Schedule.ONE_F_ONE_B:
         return plan.pp + 3, 1
     return (2 * plan.pp, plan.pp) if plan.grad_accum_steps % plan.pp == 0 else (plan.grad_accum_steps, 1)
 
 
-def _sized(job: Job, size: Size) -> Job:
-    plan = replace(job.plan, grad_accum_steps=size.micro_batches)
-    if size.layers is None:
-        return replace(job, plan=plan)
-    return replace(job, plan=plan, model=replace(job.model, layers=size.layers * plan.pp * plan.vpp))
+def _sized(job: Job, layers: int | None, micro_batches: int) -> Job:
+    """layers: per model chunk; None: the job's own."""
+    plan = replace(job.plan, grad_accum_steps=micro_batches)
+    model = job.model if layers is None else replace(job.model, layers=layers * plan.pp * plan.vpp)
+    return replace(job, plan=plan, model=model)
 
 
 def _line(one: Sample, other: Sample, way: float) -> Sample:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import Tensor
@@ -81,6 +82,18 @@ def build_tie_group(plan: Plan, mesh: Mesh) -> dist.ProcessGroup | None:
         if dist.get_rank() in pair:
             own = group
     return own
+
+
+def slowest(elapsed_s: float, device: torch.device) -> float:
+    """The largest of all ranks' numbers. Collective."""
+    longest = torch.tensor(elapsed_s, dtype=torch.float64, device=device)
+    dist.all_reduce(longest, dist.ReduceOp.MAX)
+    return float(longest.item())
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def exchange(

@@ -7,7 +7,6 @@ overlap its communication with the backward pass. No gradient clipping, no learn
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -16,19 +15,6 @@ from torch.distributed.tensor import DTensor
 
 from meshtune.runners.trainer.compat import all_gather_single, reduce_scatter_single
 from meshtune.runners.trainer.parallel.sharding import like_parameter, local
-
-
-class Optimizer(Protocol):
-    """Sums the replicas' gradients, steps, and leaves equal weights on all replicas."""
-
-    def clear(self) -> None:
-        """Forget the gradients of the last step."""
-
-    def gradient(self, parameter: nn.Parameter) -> Tensor:
-        """This rank's gradient of `parameter`, to be changed in place between the backward pass and `step`."""
-
-    def step(self) -> None:
-        """Collective over the replicas. Update the weights from the gradients gathered since `clear`."""
 
 
 class ShardedAdamW:
@@ -109,12 +95,13 @@ class FlatAdamW:
         return parameter in self._spans
 
     def clear(self) -> None:
+        """Forget the gradients of the last step."""
         self._gradients.zero_()
         for parameter in self._parameters:
             parameter.grad = None
 
     def gradient(self, parameter: nn.Parameter) -> Tensor:
-        """A view of the flat buffer, whole over tp."""
+        """A view of the flat buffer, whole over tp, to be changed in place between the backward pass and `step`."""
         view = self._gradients[self._spans[parameter]].view(local(parameter).shape)
         if parameter.grad is not None:
             view.add_(like_parameter(parameter.grad, parameter))
@@ -122,6 +109,7 @@ class FlatAdamW:
         return view
 
     def step(self) -> None:
+        """Collective over the replicas: sum the gradients and leave equal weights everywhere."""
         for parameter in self._parameters:
             self.gradient(parameter)
         self._master.grad = self._reduced()
@@ -168,3 +156,6 @@ def _spans(parameters: Sequence[nn.Parameter]) -> dict[nn.Parameter, slice]:
         spans[parameter] = slice(start, end)
         start = end
     return spans
+
+
+Optimizer = ShardedAdamW | Both | FlatAdamW

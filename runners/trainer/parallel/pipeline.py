@@ -7,7 +7,7 @@ loss on the device and reduce gradients over the replicas as late as the ZeRO st
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,13 +28,6 @@ from meshtune.runners.trainer.parallel.mesh import Mesh
 from meshtune.search_spaces.plan import Plan, Schedule
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
-
-
-class Passes(Protocol):
-    """All forward and backward passes of one optimizer step on one replica."""
-
-    def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Leave the gradients on the parameters; return the sum of the losses, 0 where this rank sees none."""
 
 
 def cut_layers(layers: int, stages: int, stage: int) -> range:
@@ -59,7 +52,10 @@ _SCHEDULES: dict[Schedule, Callable[..., Any]] = {
 
 
 class AccumulatingLoop:
-    """One stage: micro-batch after micro-batch."""
+    """One stage: micro-batch after micro-batch.
+
+    run: leave the gradients on the parameters; return the sum of the losses, 0 where this rank sees none.
+    """
 
     def __init__(self, model: Transformer, plan: Plan, loss_function: LossFunction) -> None:
         self._model, self._plan, self._loss_function = model, plan, loss_function

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from meshtune.runners.cluster_probe.results import TRIAD, Message, Rate, spread
+from meshtune.runners.trainer.parallel.mesh import slowest, synchronize
 
 KIB, MIB = 2**10, 2**20
 MESSAGE_BYTES = tuple(KIB * 4**power for power in range(9))  # 1 KiB to 64 MiB
@@ -35,30 +36,23 @@ class Place:
 
     device: torch.device
 
-    def wait(self) -> None:
-        """Until the device has done what it was given."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
     def meet(self) -> None:
         """All ranks begin together. Collective."""
-        self.wait()
+        synchronize(self.device)
         dist.barrier()
 
     def time(self, operation: Callable[[], object], times: int) -> float:
         """Seconds per operation, on this rank."""
-        self.wait()
+        synchronize(self.device)
         start = time.perf_counter()
         for _ in range(times):
             operation()
-        self.wait()
+        synchronize(self.device)
         return (time.perf_counter() - start) / times
 
     def slowest(self, elapsed_s: float) -> float:
         """The largest of all ranks' numbers. Collective."""
-        longest = torch.tensor(elapsed_s, dtype=torch.float64, device=self.device)
-        dist.all_reduce(longest, dist.ReduceOp.MAX)
-        return float(longest.item())
+        return slowest(elapsed_s, self.device)
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         """Every rank's numbers, in order of rank. Collective."""
@@ -181,8 +175,4 @@ def _rate(what: str, size: int, work: float, ranks: list[list[float]]) -> Rate:
 
 
 def _in_a_row(once_s: float) -> int:
-    return _clamp(SAMPLE_S / max(once_s, 1e-9), 1, MAX_IN_A_ROW)
-
-
-def _clamp(value: float, least: int, most: int) -> int:
-    return max(least, min(most, int(value)))
+    return max(1, min(MAX_IN_A_ROW, int(SAMPLE_S / max(once_s, 1e-9))))

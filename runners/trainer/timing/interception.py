@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -59,12 +60,11 @@ class Interception:
     def active(self) -> Iterator[None]:
         """Replace torch's doors; everything is as it was afterwards."""
         with ExitStack() as stack:
-            for name in _COLLECTIVES:
-                _replace(stack, ProcessGroup, name, self._collective)
-            for name in _EXCHANGES:
-                _replace(stack, ProcessGroup, name, self._exchange)
-            _replace(stack, ProcessGroup, "send", self._send)
-            _replace(stack, ProcessGroup, "recv", self._receive)
+            for names, activations in ((_COLLECTIVES, False), (_EXCHANGES, True)):
+                for name in names:
+                    _replace(stack, ProcessGroup, name, partial(self._collective, activations=activations))
+            _replace(stack, ProcessGroup, "send", partial(self._transfer, sends=True))
+            _replace(stack, ProcessGroup, "recv", partial(self._transfer, sends=False))
             _replace(stack, Work, "wait", self._wait)
             for namespace in (getattr(torch.ops, name) for name in _NAMESPACES):
                 for name in _OPERATORS:
@@ -83,27 +83,18 @@ class Interception:
         key: Key = ranks, direction, number
         return Call(key, self._part_of(ranks, activations) if part is None else part)
 
-    def _collective(self, inner: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda group, *args, **kwargs: self._issue(self._call(group), inner, group, *args, **kwargs)
-
-    def _exchange(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+    def _collective(self, inner: Callable[..., Any], *, activations: bool) -> Callable[..., Any]:
         return lambda group, *args, **kwargs: self._issue(
-            self._call(group, activations=True), inner, group, *args, **kwargs
+            self._call(group, activations=activations), inner, group, *args, **kwargs
         )
 
-    def _send(self, inner: Callable[..., Any]) -> Callable[..., Any]:
-        def send(group: ProcessGroup, tensors: Any, target: int, *rest: Any, **kwargs: Any) -> Any:
-            call = self._call(group, f"{group.rank()}>{target}", Part.SEND_RECEIVE)
-            return self._issue(call, inner, group, tensors, target, *rest, **kwargs)
+    def _transfer(self, inner: Callable[..., Any], *, sends: bool) -> Callable[..., Any]:
+        def transfer(group: ProcessGroup, tensors: Any, peer: int, *rest: Any, **kwargs: Any) -> Any:
+            source, target = (group.rank(), peer) if sends else (peer, group.rank())
+            call = self._call(group, f"{source}>{target}", Part.SEND_RECEIVE)
+            return self._issue(call, inner, group, tensors, peer, *rest, **kwargs)
 
-        return send
-
-    def _receive(self, inner: Callable[..., Any]) -> Callable[..., Any]:
-        def receive(group: ProcessGroup, tensors: Any, source: int, *rest: Any, **kwargs: Any) -> Any:
-            call = self._call(group, f"{source}>{group.rank()}", Part.SEND_RECEIVE)
-            return self._issue(call, inner, group, tensors, source, *rest, **kwargs)
-
-        return receive
+        return transfer
 
     def _issue(self, call: Call, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with self._stopwatch.blocked(call):

@@ -17,6 +17,7 @@ import torch
 
 from meshtune.runners.measuring.step_breakdown import Part
 from meshtune.runners.trainer.failure import Phase
+from meshtune.runners.trainer.parallel.mesh import synchronize
 
 # What a call into a process group is known by on all of its members: the ranks, the direction ("", or "source>target"
 # within the group) and a number that counts such calls.
@@ -83,6 +84,5 @@ class Stopwatch:
         self._since = now
 
     def _settled_now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        synchronize(self.device)
         return self.now()
