@@ -1,8 +1,4 @@
-"""The runner of a batch scheduler: jobs are recorded before they are sent, found again by their names, and looked at
-seldom.
-
-A scheduler's own runner says by a few methods how it is asked; the contract of `Runner` is kept here.
-"""
+"""The runner of a batch scheduler: jobs are recorded before they are sent, and found again by their names."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ from meshtune.runners.processes.job_json import write_whole
 
 
 class BatchRunner(ABC):
-    """A Runner over a batch scheduler and the records under `root`."""
+    """A Runner over a batch scheduler and the records under `root`; a subclass says how the scheduler is asked."""
 
     # Of the job script, in the job's folder.
     script_file: ClassVar[str]
@@ -80,7 +76,7 @@ class BatchRunner(ABC):
         """All that a command of the scheduler sees."""
 
     def _placed(self, spec: JobSpec) -> JobSpec:
-        """The job as the scheduler could place it. Raises InvalidJob, RunnerUnavailable."""
+        """The job as the scheduler could place it. Raises InvalidJob."""
         return spec
 
     def submit(self, spec: JobSpec) -> str:
@@ -141,8 +137,7 @@ class BatchRunner(ABC):
             raise RunnerUnavailable(f"{id} cannot be cancelled: {complaint}")
 
     def find(self, name: str) -> str | None:
-        """Asks the scheduler only for a job that was about to be sent when the answer was lost.
-        Raises RunnerUnavailable."""
+        """Asks the scheduler only for a job whose id never came back. Raises RunnerUnavailable."""
         try:
             require_fit(name)
         except InvalidJob:
@@ -157,11 +152,10 @@ class BatchRunner(ABC):
         """There is nothing to give back."""
 
     def _call(self, *arguments: str) -> Answer:
-        """What a command of the scheduler says. Raises RunnerUnavailable."""
         return call(arguments, time_limit_s=self._call_limit_s, environment=self._environment(arguments[0]))
 
     def _ask(self, *arguments: str) -> str:
-        """What a command that cannot be refused says. Raises RunnerUnavailable."""
+        """The output of a command that must succeed. Raises RunnerUnavailable."""
         answer = self._call(*arguments)
         if answer.code != 0:
             raise RunnerUnavailable(f"{arguments[0]}: {answer.complaint}")
@@ -198,10 +192,8 @@ def refuse_wider(spec: JobSpec, nodes: int, devices_per_node: int, owner: str) -
 
 
 class ThrottledRunner:
-    """Another runner, which is polled at most once in `period_s`, and besides when a job is new to us.
-
-    Schedulers answer for thousands of users, and a trial takes minutes. What has ended is not asked for again.
-    """
+    """Polls another runner at most once in `period_s`, and whenever a job is new; ended jobs are not asked for
+    again."""
 
     def __init__(self, runner: Runner, period_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         """clock: seconds that never go back."""

@@ -67,7 +67,7 @@ def read_notes(directory: Path) -> list[Note]:
 
 
 def noted_end(notes: Sequence[Note], spec: JobSpec) -> GangEnd | None:
-    """How the job ended, by its processes' own notes; None where they do not tell: the scheduler's word counts then."""
+    """How the job ended, by its processes' own notes; None where they do not tell."""
     ended = sorted((note for note in notes if note.end is End.ITSELF), key=lambda note: note.finished_at or 0.0)
     deaths = [(note.rank, note.exit_code or 0) for note in ended]
     late = any(note.end is End.TIME_LIMIT for note in notes)
@@ -87,7 +87,7 @@ def noted_start(notes: Sequence[Note], otherwise: float | None = None) -> float 
 def noted_status(
     end: GangEnd, notes: Sequence[Note], nodes: tuple[str, ...] | None = None, cause: Cause | None = None
 ) -> JobStatus:
-    """The status of a job by the notes alone. nodes: where the scheduler names them; else the hosts in the notes."""
+    """The status by the notes alone. nodes: where the scheduler names them; else the hosts in the notes."""
     return JobStatus(
         state=end.state,
         reason=end.reason,

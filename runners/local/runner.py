@@ -1,8 +1,5 @@
-"""The local runner: jobs as gangs of processes on this machine, in a slot table, kept by a server of their own.
-
-The service and the server (`runners.local.server`) share only files (`runners.local.spool`): jobs go on when the
-service dies and are found again by name. Not covered: several machines, pinning, device isolation.
-"""
+"""The local runner: jobs as gangs of processes on this machine, kept by a server of their own (`runners.local.server`).
+The two share only files (`runners.local.spool`): jobs outlive the service and are found again by name."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ _left_running: list[subprocess.Popen[bytes]] = []
 
 
 class LocalRunner:
-    """A Runner over the spool under `root`. slots: how many processes may run at once; a larger job is invalid."""
+    """A Runner over the spool under `root`. slots: how many processes may run at once."""
 
     def __init__(self, root: Path, *, slots: int, idle_s: float = 30.0) -> None:
         self._spool = Spool(root.resolve())
@@ -86,15 +83,14 @@ class LocalRunner:
         return name if self._spool.has(name) else None
 
     def close(self) -> None:
-        """Leaves running jobs to the server, which ends by itself when it has been idle for a while."""
+        """Running jobs stay with the server, which ends by itself when idle."""
         if self._server is not None:
             _left_running.append(self._server)
             self._server = None
         _left_running[:] = [server for server in _left_running if server.poll() is None]
 
     def _ensure_server(self) -> bool:
-        """See that a server lives; False when ours had died, so that people hear of one that dies again and again.
-        Raises OSError."""
+        """See that a server lives; False when ours had died. Raises OSError."""
         if self._server is not None and self._server.poll() is None:
             return True
         died = self._server is not None and self._server.returncode != 0
@@ -120,8 +116,6 @@ class LocalRunner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalOptions:
-    """The options of the local runner."""
-
     __pydantic_config__: ClassVar[Any] = CLOSED
 
     # Processes that may run at once, by default the cluster's devices.
@@ -131,7 +125,7 @@ class LocalOptions:
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> LocalRunner:
-    """The local runner of a campaign. Raises InvalidValue when a job of the cluster's size could never start."""
+    """Raises InvalidValue when a job of the cluster's size could never start."""
     chosen = read_value(LocalOptions, dict(options))
     slots = cluster.devices if chosen.slots is None else chosen.slots
     checks = Checks()

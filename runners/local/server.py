@@ -1,10 +1,7 @@
 """The local server: a small batch scheduler for this machine that outlives the service which submits to it.
 
-`python -m meshtune.runners.local.server ROOT` serves the spool under ROOT until nothing has been to do for a while. One
-process, one thread: it imports the training code once and forks every rank from itself (warm start), so it must never
-start a thread or touch a GPU. First come, first served; a job starts when its processes fit its slots. When it dies
-its ranks die with it; its successor kills what they left and reports their jobs LOST.
-"""
+One process, one thread: it imports the training code once and forks every rank from itself (warm start), so it must
+never start a thread or touch a GPU. First come, first served. When it dies its ranks die with it."""
 
 from __future__ import annotations
 
@@ -59,7 +56,6 @@ class Server:
                 self.known.add(name)
 
     def step(self, now: float) -> None:
-        """One turn: look for new jobs, end what must end, report what ended, start what fits."""
         with suppress(OSError):  # the next turn looks again; what runs is watched over meanwhile
             self._look(now)
         for name, gang in list(self.gangs.items()):
@@ -153,7 +149,7 @@ class Server:
             self.unwritten[name] = status
 
     def _mark(self, name: str) -> str:
-        """What every process of the job carries in its environment: unique among all spools of this machine."""
+        """The job's mark in its processes' environment, unique on this machine."""
         return str(self.spool.jobs / name)
 
 

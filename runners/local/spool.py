@@ -1,13 +1,9 @@
 """The spool: how the local runner and its server speak, through files alone, so that either may die at any moment.
 
-    root/jobs/NAME/spec.json      the job, there from the moment that its directory is renamed into place
-    root/jobs/NAME/status.json    its state, written by the server alone, by rename; none means queued
-    root/jobs/NAME/cancel         exists once somebody asked for the job's end
-    root/server.lock              locked by the living server
-    root/server.log               what the server and the interpreter had to say
-
-A file that is there is whole. Renaming a directory onto an existing one fails, which makes submitting idempotent.
-"""
+root/jobs/NAME/spec.json      the job; its directory is renamed into place
+root/jobs/NAME/status.json    its state, written by the server alone, by rename; none means queued
+root/jobs/NAME/cancel         somebody asked for the job's end
+root/server.lock, server.log  the lock of the living server; its output"""
 
 from __future__ import annotations
 
@@ -30,8 +26,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpooledJob:
-    """A job in the spool."""
-
     spec: JobSpec
     # How many processes may run on this machine at once while it runs, its own included.
     slots: int
@@ -50,8 +44,7 @@ class Spool:
         self.jobs.mkdir(parents=True, exist_ok=True)
 
     def take_lock(self) -> int | None:
-        """The lock's file descriptor, or None when a server lives. A record lock: forked ranks do not inherit it.
-        Raises OSError where there can be no lock."""
+        """The lock's descriptor, or None when a server lives. A record lock: forked ranks do not inherit it."""
         descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

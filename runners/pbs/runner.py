@@ -1,8 +1,5 @@
-"""The PBS Pro runner: jobs sent with qsub, watched with one qstat for all, ended with qdel, remembered in files.
-
-An answer that never came is looked up by the job's name before anything is sent again. Not covered: job arrays, jobs
-that PBS moves to another server, and nodes to avoid (see `runners.pbs.script`).
-"""
+"""The PBS Pro runner: qsub, one qstat for all jobs, qdel. Not covered: job arrays, jobs that PBS moves to another
+server, and nodes to avoid."""
 
 from __future__ import annotations
 
@@ -42,8 +39,6 @@ _OVER = (_UNKNOWN, "Job has finished", "Request invalid for state of job", "Dele
 
 
 class PbsRunner(BatchRunner):
-    """A Runner over the PBS server that qsub speaks to; see BatchRunner."""
-
     script_file = "pbs.sh"
     refusals = _REFUSALS
 
@@ -85,7 +80,7 @@ class PbsRunner(BatchRunner):
         }
 
     def _environment(self, program: str) -> Mapping[str, str]:
-        """None of our secrets, which a site may have told qsub to pass on; and where the server is."""
+        """None of our secrets, and where the server is."""
         named = {name: os.environ[name] for name in _OF_PBS if name in os.environ}
         return {**submit_host().environment, **named, "LC_ALL": "C"}
 
@@ -114,7 +109,6 @@ class PbsRunner(BatchRunner):
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> ThrottledRunner:
-    """The PBS runner of a campaign. Raises InvalidValue."""
     chosen = read_value(PbsOptions, dict(options))
     runner = PbsRunner(root, chosen, nodes=cluster.nodes, devices_per_node=cluster.devices_per_node)
     return ThrottledRunner(runner, chosen.poll_s)

@@ -1,9 +1,5 @@
-"""What PBS Pro says of a job, in our words: every state letter and every exit status that its server gives; and what
-became of the job, by that and by what its processes noted.
-
-Tables from OpenPBS 23.06, src/include/job.h; where an exit status is given, from src/server/req_jobobit.c and
-src/resmom. Job arrays are not covered: we submit none.
-"""
+"""What PBS Pro says of a job, in our words, and what became of the job by that and by its processes' notes. Tables from
+OpenPBS 23.06: src/include/job.h, src/server/req_jobobit.c, src/resmom."""
 
 from __future__ import annotations
 
@@ -106,9 +102,7 @@ def read_status(job: Mapping[str, Any]) -> JobStatus:
 def status_of(spec: JobSpec, seen: JobStatus | None, notes: Sequence[Note], *, cancel_asked: bool) -> JobStatus:
     """The status of a job that PBS shows as `seen`, None when it has forgotten it.
 
-    The notes beat PBS's word on a job whose script came to its own end: they know the rank, the signal and the time
-    limit. Where PBS ended the job, or lost its nodes, its word stands, unless every rank had come to a good end before.
-    """
+    The notes beat PBS's word on a job whose script came to its own end, or whose ranks all came to a good one."""
     end = noted_end(notes, spec)
     if seen is None:
         return forgotten_status(end, notes, "PBS", cancel_asked=cancel_asked)
@@ -156,7 +150,7 @@ def _over_walltime(job: Mapping[str, Any]) -> bool:
 
 
 def _duration_s(text: object) -> float | None:
-    """Seconds of PBS's [[hours:]minutes:]seconds, None for anything else."""
+    """Of PBS's [[hours:]minutes:]seconds, None for anything else."""
     parts = str(text).split(":")
     if not all(part.isdecimal() for part in parts):
         return None
@@ -167,7 +161,7 @@ def _duration_s(text: object) -> float | None:
 
 
 def _seconds(text: object) -> float | None:
-    """Seconds since the epoch of a time as qstat writes it, in this machine's zone; None for anything else."""
+    """Since the epoch, of a time as qstat writes it; None for anything else."""
     try:
         return time.mktime(time.strptime(str(text), "%a %b %d %H:%M:%S %Y"))
     except (ValueError, OverflowError):

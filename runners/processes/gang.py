@@ -1,10 +1,7 @@
-"""Starts, watches and ends the processes of one gang on this machine, warm where it can.
+"""Starts, watches and ends the processes of one gang on this machine, warm (a fork of this process) where it can.
 
-A warm process is a fork of this one, which has imported the module already; any other is fork and exec. Every process
-leads a session of its own, so that what it starts dies with it, and dies itself when its parent does (Linux
-PR_SET_PDEATHSIG), so that no gang outlives its supervisor. What left the session, or outlived a killed supervisor, is
-known by a mark in its environment; not found is what a warm process forks, without exec, out of its session.
-"""
+Every process leads a session of its own, so that what it starts dies with it, and dies itself when its parent does
+(PR_SET_PDEATHSIG). What left the session, or outlived a killed supervisor, is known by a mark in its environment."""
 
 from __future__ import annotations
 
@@ -109,8 +106,7 @@ def gang_end(spec: JobSpec, deaths: Sequence[tuple[int, int]], ending: JobState 
 
 @dataclass(slots=True)
 class Gang:
-    """The processes of one job on this machine, ended together: a loop starts them and calls `step` until none is
-    alive."""
+    """The processes of one job on this machine: a loop starts them and calls `step` until none is alive."""
 
     spec: JobSpec
     # Seconds since the epoch, as all times here.
@@ -176,10 +172,8 @@ class Gang:
 
 
 def run_gang(spec: JobSpec, entry: Entry | None) -> Gang:
-    """Run every process of a job to the end. None is left when this ends, by an exception or by SIGTERM too.
-
-    entry: as for `start_rank`. Raises OSError when the processes cannot be started. For the main thread only.
-    """
+    """Run a job to its end; none of its processes is left after, an exception or SIGTERM too. Main thread only.
+    entry: as for `start_rank`. Raises OSError when the processes cannot be started."""
     gang = Gang(spec, time.time())
     with _sigterm_as_exception():
         try:
@@ -205,10 +199,8 @@ def _sigterm_as_exception() -> Iterator[None]:
 
 
 def start_rank(spec: JobSpec, rank: int, meeting: Meeting, entry: Entry | None) -> int:
-    """Start one process of the job, as the leader of a session that dies with us; return its id. Raises OSError.
-
-    entry: what it runs in a fork of this process; None: fork and exec the job's command.
-    """
+    """Start one process, the leader of a session that dies with us; return its id. Raises OSError.
+    entry: what it runs in a fork of this process; None: fork and exec the job's command."""
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
@@ -241,7 +233,7 @@ def _exec(command: tuple[str, ...]) -> NoReturn:
 
 
 def kill_tree(pid: int) -> None:
-    """Kill a process that `start_rank` started, and that is not reaped yet, with everything in its process group."""
+    """Kill an unreaped process of `start_rank` with everything in its process group."""
     with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     with suppress(ProcessLookupError):
@@ -273,10 +265,9 @@ def _is_marked(pid: int, mark: str) -> bool:
 
 
 def first_death(deaths: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    """The (rank, exit code) to blame, of those that failed before anybody killed their gang, in order of notice.
+    """The (rank, exit code) to blame, of those that failed before anybody killed their gang.
 
-    Several may be noticed at once: then one that a signal ended made the others fail, for it could not have known.
-    """
+    Of several, one that a signal ended made the others fail, for it could not have known."""
     failed = [death for death in deaths if death[1] != 0]
     return next((death for death in failed if death[1] < 0), failed[0] if failed else None)
 
@@ -291,7 +282,6 @@ def exit_text(rank: int, code: int) -> str:
 
 
 def log_path(directory: Path, rank: int) -> Path:
-    """Where a rank's standard output and error go."""
     return directory / f"rank-{rank}.log"
 
 

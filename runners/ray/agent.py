@@ -1,8 +1,5 @@
 """The agent: the actor that holds a job's devices on one node, and has a fork server fork the job's processes there.
-
-It lives on between jobs, so that the training code is imported once per node; each job gets fresh processes. Ray shows
-it the devices of its node's share, all of them, as torchrun does: LOCAL_RANK chooses among them.
-"""
+It lives on between jobs. Ray shows it all devices of its node's share: LOCAL_RANK chooses among them."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ _DIED = "the process that starts jobs has died"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an agent is. node: Ray's id of the node. address: its IP."""
+    """node: Ray's id of the node. address: its IP."""
 
     node: str
     address: str
@@ -66,7 +63,7 @@ class Agent:
         return str(answer.get("why", ""))
 
     async def watch(self, seen: int) -> list[tuple[int, int]]:
-        """(rank, exit code) of the processes that have ended by themselves; waits a while for more than were seen."""
+        """(rank, exit code) of the processes that ended by themselves; waits a while for more than were seen."""
         if len(self._deaths) <= seen:
             self._news.clear()
             with suppress(TimeoutError):

@@ -1,13 +1,9 @@
 """A Ray cluster on this machine for whoever names no other: its host outlives the service that started it.
 
-    root/server.lock     locked by the living host
-    root/users.lock      locked, shared, by every driver that is connected; whole, by a host that is about to end
-    root/address         where the cluster listens, there once it does
-    root/server.log      what the host and Ray had to say
-
-`python -m meshtune.runners.ray.host ROOT` ends when no job is left and nobody was connected for a while: jobs go on
-when the service dies, and are found again by the next one.
-"""
+root/server.lock     locked by the living host
+root/users.lock      locked, shared, by every driver; whole, by a host that is about to end
+root/address         where the cluster listens
+root/server.log      what the host and Ray had to say"""
 
 from __future__ import annotations
 
@@ -37,7 +33,7 @@ CALL_LIMIT_S = 10.0
 
 
 def local_address(root: Path, devices: int, idle_s: float) -> str:
-    """Where the cluster under `root` listens, started now where none does; it lives as long as this process, or longer.
+    """Where the cluster under `root` listens, started where none does; it lives at least as long as this process.
     Raises OSError, TimeoutError."""
     root.mkdir(parents=True, exist_ok=True)
     users = os.open(root / "users.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -30,7 +30,7 @@ class RayJob:
 
     @property
     def shape(self) -> tuple[str, int, int]:
-        """Jobs of equal shapes can use the same agents, one after another."""
+        """Jobs of equal shapes can use the same agents."""
         return self.devices, self.spec.nodes, self.spec.devices_per_node
 
 
@@ -49,19 +49,16 @@ class JobRun:
 
     @property
     def over(self) -> bool:
-        """True when nothing is to be waited for, but what the peers of a dead process may have to say."""
+        """Nothing is to be waited for, but the last words of the peers of a dead process."""
         return bool(len(self.deaths) == self.job.spec.processes or self.failed or self.faults or self.ending)
 
     @property
     def failed(self) -> bool:
-        """True when a process failed by itself: its peers get a moment to write down what they saw."""
+        """A process failed by itself: its peers get a moment to write down what they saw."""
         return first_death(self.deaths) is not None
 
     def status(self, finished_at: float) -> JobStatus:
-        """How it ended, once every agent was asked for the end.
-
-        A lost node outdoes what processes say: their peers notice its silence before Ray does, and fail of it.
-        """
+        """How it ended. A lost node outdoes what processes say: their peers notice its silence before Ray does."""
         lost = bool(self.faults) and self.ending is not JobState.CANCELLED
         if lost:
             end = GangEnd(JobState.LOST, "; ".join(f"node {node}: {why}" for node, why in self.faults.items()), None)
@@ -80,7 +77,6 @@ class JobRun:
 
 
 def encode(job: RayJob) -> dict[str, Any]:
-    """The job as plain JSON values."""
     return {**asdict(job), "spec": encode_job(job.spec)}
 
 
@@ -92,10 +88,9 @@ def ranks_of(spec: JobSpec, node: int) -> range:
 
 
 def refusal(job: RayJob, capacities: Sequence[float]) -> str:
-    """Why the job can never run on nodes that have so many devices each; empty where it can.
+    """Why the job can never run on nodes with so many devices each; empty where it can.
 
-    CPU processes may play several nodes on one; the devices of several nodes are not in one machine.
-    """
+    CPU processes may play several nodes on one; the devices of several nodes are not in one machine."""
     spec = job.spec
     slots = int(sum(capacities))
     if not 1 <= spec.devices <= slots:
@@ -114,5 +109,5 @@ def refusal(job: RayJob, capacities: Sequence[float]) -> str:
 
 
 def shares_node(job: RayJob, capacities: Sequence[float]) -> bool:
-    """True where the cluster has too few nodes for the job to have each of its own to itself."""
+    """Whether the cluster has too few nodes for the job to have each of its own to itself."""
     return sum(capacity >= job.spec.devices_per_node for capacity in capacities) < job.spec.nodes

@@ -19,10 +19,7 @@ ANSWER_LIMIT_S = 25.0
 
 
 class Link:
-    """Asks a driver, started on first use and again after its death. May be used from several threads.
-
-    arguments: the driver's, which say where the cluster is. log: where the driver and Ray may write.
-    """
+    """Asks a driver, started on first use and again after its death. Safe for threads."""
 
     def __init__(self, arguments: Sequence[str], log: Path) -> None:
         self._arguments = arguments
@@ -95,7 +92,7 @@ class Link:
 
 
 class Links:
-    """The links of this process, by what their drivers were told; each ends with its last user."""
+    """The links of this process, by their drivers' arguments; each ends with its last user."""
 
     def __init__(self) -> None:
         self._links: dict[tuple[str, ...], tuple[Link, int]] = {}

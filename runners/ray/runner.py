@@ -1,9 +1,7 @@
 """The Ray runner: jobs as gangs in placement groups of a Ray cluster, forked by agents that stay warm between jobs.
 
-This object is a thin client: a job manager on the cluster (`runners.ray.job_manager`) owns the jobs, so they go on when
-the service dies and are found again by name. This process never imports Ray: a driver (`runners.ray.driver`) speaks for
-it. A job's folder must be on a file system that all nodes share, and meshtune installed on every node.
-"""
+A thin client of a job manager on the cluster, through a driver (`runners.ray.driver`): this process never imports Ray.
+A job's folder must be on a file system that all nodes share, and meshtune installed on every node."""
 
 from __future__ import annotations
 
@@ -26,8 +24,6 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayOptions:
-    """Which cluster, and how long it waits for jobs."""
-
     __pydantic_config__: ClassVar[Any] = CLOSED
 
     # As ray.init takes it ("auto", "host:6379", "ray://host:10001"); None: a cluster is started on this machine.
@@ -46,10 +42,9 @@ class RayOptions:
 
 
 class RayRunner:
-    """A Runner over the job manager of a namespace. Its jobs are those of `root`: other runners may use the same names.
+    """A Runner over the job manager of a namespace. Its jobs are those of `root`.
 
-    devices: Ray's resource that counts the devices of a job. slots: devices of a cluster that is started here.
-    """
+    devices: Ray's resource that counts the devices of a job. slots: devices of a cluster that is started here."""
 
     def __init__(self, root: Path, options: RayOptions, *, devices: str, slots: int) -> None:
         self._root = root.resolve()
@@ -111,6 +106,5 @@ class RayRunner:
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> RayRunner:
-    """The Ray runner of a campaign. Raises InvalidValue."""
     devices = "CPU" if cluster.device.kind is DeviceKind.CPU else "GPU"
     return RayRunner(root, read_value(RayOptions, dict(options)), devices=devices, slots=cluster.devices)

@@ -1,8 +1,6 @@
 """A worker group: a placement group, and in it one agent per node, kept for job after job of the same shape.
 
-Each node's devices are one bundle: a placement strategy holds for a whole group, so bundles of one device each could
-not be told "so many together on each of these nodes", and one process must hold them all to start its node's ranks.
-"""
+Each node's devices are one bundle: a placement strategy holds for a whole group, and one process must hold them all."""
 
 from __future__ import annotations
 
@@ -42,13 +40,12 @@ def living_nodes() -> list[Node]:
 
 
 def capacities(job: RayJob, nodes: Sequence[Node]) -> list[float]:
-    """For how many devices of such a job each node has what it takes, in use or not."""
+    """How many devices each node has for such a job, in use or not."""
     return [min(node.resources.get(name, 0.0) for name in job.bundle) for node in nodes]
 
 
 def reserve(job: RayJob) -> PlacementGroup:
-    """Ask for the job's devices: on as many nodes as it wants where there are so many, and on none that it avoids where
-    there are enough others."""
+    """Ask for the job's devices: on as many nodes as it wants, and on none that it avoids, where there are enough."""
     nodes = living_nodes()
     others = [node for node in nodes if node.name not in job.spec.avoid]
     choice = others if not shares_node(job, capacities(job, others)) else nodes
@@ -98,7 +95,7 @@ class WorkerGroup:
         self.nodes = tuple(names.get(place.node, place.node) for place in self._places)
 
     def meeting(self, job: RayJob) -> Meeting:
-        """Where the job's processes meet: at its first node, or on this machine where they are all on one."""
+        """At the job's first node, or on this machine where all its processes are on one."""
         # By its mark, because jobs of one name in two homes must not meet at one port.
         here = meeting_here(replace(job.spec, name=job.spec.env[JOB_MARK]))
         addresses = [place.address for place in self._places]
@@ -113,8 +110,7 @@ class WorkerGroup:
 
 
 class WorkerGroupPool:
-    """The worker groups that wait for another job, oldest first; each gives its devices back when it has waited too
-    long."""
+    """The worker groups that wait for another job, oldest first, each for a limited time."""
 
     def __init__(self) -> None:
         self._idle: dict[WorkerGroup, asyncio.TimerHandle] = {}
@@ -131,7 +127,6 @@ class WorkerGroupPool:
         return None
 
     def drop_oldest(self) -> None:
-        """Give back the devices of the group that has waited longest, if there is any."""
         if self._idle:
             self._drop(next(iter(self._idle)))
 

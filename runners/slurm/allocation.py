@@ -1,10 +1,7 @@
 """Slurm from inside one allocation: trials as `srun --exact` steps on what salloc or sbatch gave, until its time ends.
 
-Each trial's srun is one local job of a local server (`runners.local.runner`), which lets as many run as there are
-devices, and outlives a killed service; the notes of its ranks say what became of it. A job of an earlier allocation is
-LOST, since its nodes are somebody else's now. Not covered: scripts that launch by themselves, and an allocation of
-unequal nodes.
-"""
+Each trial's srun is one local job of a local server, which outlives a killed service; the notes of its ranks say what
+became of it. Not covered: scripts that launch by themselves, and an allocation of unequal nodes."""
 
 from __future__ import annotations
 
@@ -61,7 +58,7 @@ unset {JOB_MARK}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """What Slurm gave to the shell that we run in."""
+    """devices_per_node: for how many ranks each node has devices."""
 
     id: str
     nodes: int
@@ -70,8 +67,7 @@ class Allocation:
 
 
 def read_allocation(environment: Mapping[str, str], cluster: ClusterSpec, cpus_per_device: int) -> Allocation:
-    """The allocation that these variables describe. Raises InvalidValue when there is none, or one that is too small
-    for a trial of the cluster's size."""
+    """The allocation that these variables describe. Raises InvalidValue: there is none, or it is too small."""
     checks = Checks()
     id = environment.get("SLURM_JOB_ID", "")
     checks.require(
@@ -150,7 +146,6 @@ class AllocationRunner:
         return self._local.find(name)
 
     def close(self) -> None:
-        """Leaves running steps to the server."""
         self._local.close()
 
     def _refuse_invalid(self, spec: JobSpec) -> None:
@@ -165,8 +160,8 @@ class AllocationRunner:
         return float(out) - self._clock() if out.isdecimal() else inf
 
     def _left_steps(self) -> dict[str, tuple[str, ...]]:
-        """The steps that run without their srun, by job: one that is killed does not take its step along, and the step
-        keeps others from the devices. Raises RunnerUnavailable."""
+        """The steps that run without their srun, by job: a killed srun does not take its step along, which keeps others
+        from the devices. Raises RunnerUnavailable."""
         found: dict[str, tuple[str, ...]] = {}
         if self._spool.root.is_dir():
             answer = self._tell("squeue", "--noheader", "--steps", f"--jobs={self._allocation.id}", "--format=%i|%j")
@@ -179,7 +174,7 @@ class AllocationRunner:
         return found
 
     def _judge(self, id: str, status: JobStatus, *, stepless: bool) -> JobStatus:
-        """The status of the job whose srun has this one. stepless: it has no step that runs without its srun."""
+        """stepless: the job has no step that runs without its srun."""
         if not self._spool.has(id):
             reason = f"allocation {self._allocation.id} has no such job; an earlier allocation took its own along"
             return replace(status, reason=reason)
@@ -209,7 +204,7 @@ class AllocationRunner:
         return replace(status, reason=f"srun started nothing: {status.reason}")
 
     def _end(self, left: Mapping[str, Sequence[str]]) -> None:
-        """Let the ranks end what they started, and Slurm end what is left. The next look sees whether it helped."""
+        """Let the ranks end what they started, then Slurm what is left."""
         now = self._clock()
         for name, steps in left.items():
             kindly = ["--signal=TERM"] if now - self._ending.setdefault(name, now) < RANKS_END_S else []
@@ -250,5 +245,5 @@ def render_step(spec: JobSpec, options: SlurmOptions, allocation: Allocation) ->
 
 
 def create_steps(root: Path, cluster: ClusterSpec, options: SlurmOptions) -> AllocationRunner:
-    """The runner of a campaign inside the allocation that we run in. Raises InvalidValue."""
+    """Raises InvalidValue."""
     return AllocationRunner(root, options, read_allocation(os.environ, cluster, options.cpus_per_device))

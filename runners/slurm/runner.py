@@ -1,9 +1,5 @@
 """The Slurm runner: one batch job per trial, sent with sbatch, watched with one squeue for all, remembered in files.
-
-What the processes of a job noted (`runners.batch.launch_wrapper`) settles how it ended where Slurm does not know or has
-forgotten it. An answer that never came is looked up by the job's name before anything is sent again. Not covered: job
-arrays, heterogeneous jobs, federations, and clusters where only a token (SLURM_JWT) opens the controller.
-"""
+Not covered: job arrays, heterogeneous jobs, federations, and clusters where only a token opens the controller."""
 
 from __future__ import annotations
 
@@ -43,8 +39,6 @@ _UNKNOWN_NODE = ("Invalid node name",)
 
 
 class SlurmRunner(BatchRunner):
-    """A Runner over the Slurm that sbatch speaks to; see BatchRunner."""
-
     script_file = SCRIPT_FILE
     refusals = REFUSALS
     silences = SILENCES
@@ -93,7 +87,7 @@ class SlurmRunner(BatchRunner):
         return answer, number.group(1) if number else None
 
     def _search(self, record: Record) -> str | None:
-        """The controller knows a job by its name and folder; so does the accounting, where there is one."""
+        """By name and folder, at the controller and in the accounting."""
         queued = self._ask("squeue", "--noheader", "--states=all", f"--name={record.name}", "--format=%i|%Z")
         since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.sent_at - 60))
         accounted = (f"--name={record.name}", f"--starttime={since}", "--format=JobIDRaw,WorkDir")
@@ -138,7 +132,6 @@ class SlurmRunner(BatchRunner):
         }
 
     def _squeue(self, numbers: Sequence[str]) -> str:
-        """Raises RunnerUnavailable."""
         answer = self._call(
             "squeue", "--noheader", "--states=all", f"--jobs={','.join(numbers)}", f"--format={SQUEUE_FORMAT}"
         )
@@ -148,7 +141,7 @@ class SlurmRunner(BatchRunner):
         return answer.out if answer.code == 0 else ""
 
     def _sacct(self, *arguments: str) -> str:
-        """What sacct says; nothing where there is no accounting. Raises RunnerUnavailable when it does not answer."""
+        """Nothing where there is no accounting. Raises RunnerUnavailable when it does not answer."""
         if not self._has_accounting:
             return ""
         answer = self._call("sacct", "--allocations", "--noheader", "--parsable2", "--duplicates", *arguments)
@@ -158,8 +151,7 @@ class SlurmRunner(BatchRunner):
         return answer.out if answer.code == 0 else ""
 
     def _environment(self, program: str) -> Mapping[str, str]:
-        """None of our secrets, which sbatch would pass on, and none of the user's SQUEUE_... or SBATCH_... variables,
-        which would change what a command says or does."""
+        """None of our secrets, nor of the user's SQUEUE_... or SBATCH_... variables."""
         environment = dict(submit_host().environment)
         if "SLURM_CONF" in os.environ:
             environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
@@ -175,7 +167,6 @@ def _oldest(text: str, directory: Path) -> str | None:
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Runner:
-    """The Slurm runner of a campaign. Raises InvalidValue."""
     chosen = options_for(cluster, options)
     runner: Runner
     if chosen.mode is Mode.ALLOCATION:

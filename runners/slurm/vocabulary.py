@@ -1,7 +1,5 @@
 """What Slurm's words mean: states, reasons, refusals, lists of hosts, and the lines of squeue, sacct, sinfo, scontrol.
-
-The table of states holds every word of job_state_string (22.05) and of slurm.schedmd.com/job_state_codes.html.
-"""
+States: job_state_string (22.05) and slurm.schedmd.com/job_state_codes.html."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
 """A rank that fails says so in `failure-<rank>.json` before it tears anything down, and the first cause can be found.
 
-When one rank dies its peers fail as well, a moment later and with errors about connections: those are echoes. Imports
-no torch, so that whoever judges a dead job can read the files anywhere; torch's errors are known by name and text
-(`runners.logs.failure_texts`).
-A rank killed by a signal writes nothing: only its exit status tells.
-"""
+Its peers fail as well, a moment later and with errors about connections: those are echoes. A rank killed by a signal
+writes nothing. Imports no torch, so that the files can be read anywhere."""
 
 from __future__ import annotations
 
@@ -51,10 +48,7 @@ class Phase(StrEnum):
 
 
 class Progress:
-    """The one mutable note of where this rank is and when it last got on; a failure copies it.
-
-    on_phase: told of every change of phase while it is set.
-    """
+    """Where this rank is and when it last got on. on_phase: told of every change of phase while it is set."""
 
     def __init__(self) -> None:
         self.on_phase: Callable[[Phase], None] | None = None
@@ -78,7 +72,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFailure:
-    """Why one rank ended. at: seconds since the epoch. echo: it only noticed that a peer was gone or did not answer."""
+    """Why one rank ended. at: seconds since the epoch. echo: it only noticed that a peer was gone."""
 
     rank: int
     at: float
@@ -146,7 +140,7 @@ def read_failures(directory: Path) -> list[RankFailure]:
 
 
 def silent_ranks(failures: Sequence[RankFailure], world_size: int) -> list[int]:
-    """The ranks without a failure file. Where all others stood still, these are whom they waited for."""
+    """The ranks without a failure file: where all others stood still, whom they waited for."""
     heard = {failure.rank for failure in failures}
     return [rank for rank in range(world_size) if rank not in heard]
 
@@ -178,8 +172,8 @@ def start_watchdog(progress: Progress, stall_s: float, rank: int, directory: Pat
 
 
 def stillness(before_s: float, since_look_s: float, since_beat_s: float, period_s: float) -> float:
-    """For how many seconds nothing moved while the process could run. before_s: what the look before found;
-    since_look_s, since_beat_s: by the clock, since that look and the last beat; period_s: planned between looks."""
+    """For how long nothing moved while the process could run. before_s: found by the look before; since_look_s,
+    since_beat_s: since that look and the last beat; period_s: planned between looks."""
     return min(since_beat_s, before_s + min(since_look_s, MAX_LATE_PERIODS * period_s))
 
 
@@ -202,7 +196,7 @@ def _give_up(progress: Progress, stall_s: float, rank: int, directory: Path) -> 
 
 
 def _all_tracebacks() -> str:
-    """Every thread's stack, the newest call first. faulthandler writes to a file descriptor only."""
+    """Every thread's stack. faulthandler writes to a file descriptor only."""
     with suppress(OSError), tempfile.TemporaryFile() as file:
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)

@@ -1,8 +1,4 @@
-"""The trainer's job file (`job.json`, version 1): everything one profiling run needs, and nothing else.
-
-The torch workload writes it and the trainer reads it; a user may keep it and run it by hand. Imports no torch, so
-that the service can render it anywhere.
-"""
+"""The trainer's job file (`job.json`, version 1): everything one profiling run needs. Imports no torch."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ class Dtype(StrEnum):
 
 
 class Router(StrEnum):
-    """Who sends tokens to experts: the model, or a fixed rule that gives every expert the same number of them."""
+    """Who sends tokens to experts: the model, or a fixed rule that gives every expert equally many."""
 
     LEARNED = "learned"
     BALANCED = "balanced"
@@ -121,12 +117,11 @@ class Job:
 
 
 def render_job(job: Job) -> str:
-    """The job file's text."""
     return render_versioned(job, JOB_VERSION)
 
 
 def parse_job(text: str) -> Job:
-    """The job that a file's text describes. Raises JobMalformed."""
+    """Raises JobMalformed."""
     try:
         return read_versioned(Job, text, JOB_VERSION)
     except ValueError as error:

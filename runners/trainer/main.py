@@ -1,9 +1,7 @@
 """One rank of one profiling run, from its environment to its result file; or, by hand, all of them on this machine.
 
-Importing this module imports everything a rank needs and starts nothing: no threads, no CUDA, no process group. So a
-process that has imported it may fork ranks that start at once; it sets OPENBLAS_NUM_THREADS=1 before, because numpy's
-OpenBLAS would start threads on import. Exit status: 0 measured, 1 failed, 2 asked for wrongly.
-"""
+Importing this module starts nothing (no threads, no CUDA, no process group), so that ranks may be forked from a process
+that has; it must have set OPENBLAS_NUM_THREADS=1. Exit status: 0 measured, 1 failed, 2 asked for wrongly."""
 
 from __future__ import annotations
 
@@ -71,7 +69,7 @@ def read_job(path: Path) -> Job:
 
 
 def run_rank(job: Job, rank: int, directory: Path) -> int:
-    """Everything one rank does. Failing, it writes its failure file and ends the process."""
+    """Failing, it writes its failure file and ends the process."""
     faulthandler.enable(2)  # what a signal ends (a corrupt heap, a bad pointer) says where it was, in the rank's log
     progress = Progress()
     start_watchdog(progress, job.measuring.stall_s, rank, directory)
@@ -137,7 +135,7 @@ def gather(values: Sequence[int], device: torch.device) -> list[list[int]]:
 
 
 def fail(error: BaseException, rank: int, progress: Progress, directory: Path) -> NoReturn:
-    """Say why, then end at once: destructors of a broken process group may wait for peers that are gone."""
+    """Say why and end at once: destructors of a broken process group may wait for peers that are gone."""
     failure = describe(error, rank=rank, phase=progress.phase, at=time.time())
     tell: tuple[Callable[[], object], ...] = (
         lambda: write_failure(directory, failure),

@@ -1,9 +1,7 @@
 """A large job's memory from a few of its layers and micro-batches: both peaks are straight lines, beyond a first bend.
 
-Layers: each adds its weights, states and activations, whatever the others do. Micro-batches: of 1F1B and its kin only
-so many are in flight, but torch keeps a receive buffer for every one of them, so the peak still grows, slowly; GPipe
-keeps the activations of all. Not for models whose layers differ. Knows no torch: what runs a job is given.
-"""
+Each layer adds its weights, states and activations. Of 1F1B only so many micro-batches are in flight, but torch keeps a
+receive buffer for every one; GPipe keeps the activations of all. Not for models whose layers differ. Knows no torch."""
 
 from __future__ import annotations
 
@@ -37,10 +35,8 @@ class Extended:
 
 
 def extend(job: Job, layers: float, run: Callable[[Job], Sample], *, extrapolate: bool | None = None) -> Extended:
-    """The sample of `job` on one rank, from as few and small runs as it takes.
-
-    layers: the rank's, per model chunk, on average. extrapolate: see exact_peak.
-    """
+    """The sample of `job` on one rank, from as few and small runs as it takes. layers: the rank's, per model chunk, on
+    average. extrapolate: see exact_peak."""
     plan = job.plan
     enough, stride = enough_micro_batches(plan)
     few = plan.grad_accum_steps if plan.grad_accum_steps <= enough + stride else enough
@@ -72,10 +68,8 @@ def extend(job: Job, layers: float, run: Callable[[Job], Sample], *, extrapolate
 def enough_micro_batches(plan: Plan) -> tuple[int, int]:
     """From how many micro-batches on the peak is a straight line, and in which strides it is looked at.
 
-    One stage: the first, one between and the last. 1F1B: each stage has as many in flight as it ever has, gradients
-    beside them, and one under way to a neighbour. Interleaved kinds go in rounds of pp, and are not shortened
-    where their rounds are uneven.
-    """
+    One stage: the first, one between and the last. 1F1B: as many in flight as ever, gradients beside them, and one
+    under way to a neighbour. Interleaved kinds go in rounds of pp, and are not shortened where these are uneven."""
     if plan.pp == 1 or plan.schedule is Schedule.GPIPE:
         return 3, 1
     if plan.schedule is Schedule.ONE_F_ONE_B:

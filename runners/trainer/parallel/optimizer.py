@@ -1,8 +1,5 @@
-"""AdamW in two forms behind one seam: on one flat buffer (ZeRO 0 and 1), and on FSDP2's parameters.
-
-Both keep master weights and reduce gradients in float32, whatever the model computes in. The flat form does not
-overlap its communication with the backward pass. No gradient clipping, no learning rate schedule, no loss scaling.
-"""
+"""AdamW in two forms: on one flat buffer (ZeRO 0 and 1), and on FSDP2's parameters. Both keep master weights and reduce
+gradients in float32. No gradient clipping, no learning rate schedule, no loss scaling."""
 
 from __future__ import annotations
 
@@ -41,10 +38,8 @@ class ShardedAdamW:
 
 
 class Both:
-    """One optimizer for the dense parameters and one for the experts, whose replicas are other ranks.
-
-    The experts' states are sharded over dp / ep x cp and the rest over dp x cp (Singh et al. 2023, DeepSpeed-TED).
-    """
+    """One optimizer for the dense parameters and one for the experts, whose replicas are other ranks
+    (DeepSpeed-TED)."""
 
     def __init__(self, dense: FlatAdamW, experts: FlatAdamW) -> None:
         self._dense, self._experts = dense, experts
@@ -65,9 +60,8 @@ class FlatAdamW:
     """AdamW on one flat buffer of all parameters of this rank.
 
     Unsharded (ZeRO 0): all-reduce, AdamW on everything. Sharded (ZeRO 1): reduce-scatter, AdamW on this replica's
-    slice, all-gather. Gradients are added to a flat buffer as the backward pass makes them, so that they exist once;
-    not so with split backward passes, where torch sums a step's gradients itself, in the model's number format.
-    """
+    slice, all-gather. Gradients are added to a flat buffer as the backward pass makes them; not so with split backward
+    passes, where torch sums a step's gradients itself, in the model's number format."""
 
     def __init__(
         self, parameters: Sequence[nn.Parameter], learning_rate: float, replicas: dist.ProcessGroup, *, shard: bool

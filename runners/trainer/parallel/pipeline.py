@@ -1,8 +1,5 @@
-"""Cuts the model into chunks and runs micro-batches through them, forward and backward, in one of two ways.
-
-One pipeline rank: a plain loop. More: one of torch's schedules, with one chunk per rank or several. Both add up the
-loss on the device and reduce gradients over the replicas as late as the ZeRO stage allows.
-"""
+"""Cuts the model into chunks and runs micro-batches through them: a plain loop on one pipeline rank, else one of
+torch's schedules. Gradients are reduced over the replicas as late as the ZeRO stage allows."""
 
 from __future__ import annotations
 
@@ -82,11 +79,8 @@ class AccumulatingLoop:
 
 
 class Pipeline:
-    """More stages: torch's schedule.
-
-    Over FSDP2 it reduces gradients and reshards weights after the last micro-batch's backward pass only, so ZeRO 2 and
-    3 hold whole gradients of a stage until then: more memory than their names promise.
-    """
+    """More stages: torch's schedule. Over FSDP2 it reduces gradients and reshards weights after the last micro-batch's
+    backward pass only, so ZeRO 2 and 3 hold whole gradients of a stage until then."""
 
     def __init__(
         self, models: Sequence[Transformer], plan: Plan, mesh: Mesh, loss_function: LossFunction, device: torch.device
@@ -122,9 +116,7 @@ class Pipeline:
 
 def note_passes(models: Sequence[Transformer], loss_function: LossFunction, progress: Progress) -> LossFunction:
     """Keep `progress` at what the rank computes, from within a schedule too; return the loss function that does.
-
-    Whatever lies between a forward pass (or its loss) and the next one counts as backward, waiting included.
-    """
+    Whatever lies between a forward pass (or its loss) and the next one counts as backward."""
 
     def enter(*_: object) -> None:
         progress.phase = Phase.FORWARD

@@ -1,8 +1,7 @@
 """Times matrix products, memory and messages on every rank at once, as training uses them: the sharing is measured too.
 
-A sample is as many operations in a row as take some milliseconds, so that neither a clock nor a launch is timed. What
-all ranks must do equally often is decided from the slowest rank's time, which all know. Warm-up is dropped.
-"""
+A sample is as many operations in a row as take some milliseconds. What all ranks must do equally often is decided from
+the slowest rank's time. Warm-up is dropped."""
 
 from __future__ import annotations
 
@@ -71,10 +70,8 @@ def dtypes(device: torch.device) -> list[torch.dtype]:
 
 
 def time_matmul(place: Place, dtype: torch.dtype, seconds: float) -> list[Rate]:
-    """FLOP/s of products of square matrices, by size; larger ones are left out where `seconds` do not allow them.
-
-    2 n^3 FLOP per product. Collective.
-    """
+    """FLOP/s of products of square matrices (2 n^3), by size; larger ones are left out where time is short.
+    Collective."""
     rates: list[Rate] = []
     remaining_s, sizes = seconds, MATMUL_ROWS[place.device.type]
     for index, rows in enumerate(sizes):
@@ -95,8 +92,7 @@ def time_matmul(place: Place, dtype: torch.dtype, seconds: float) -> list[Rate]:
 
 
 def time_memory(place: Place, seconds: float) -> list[Rate]:
-    """Bytes/s read and written by one rank: copy (b = a) and triad (a = b + s c), as STREAM counts them, so without
-    what a cache reads before it writes. Collective."""
+    """Bytes/s read and written by one rank: copy (b = a) and triad (a = b + s c), as STREAM counts. Collective."""
     size = ARRAY_BYTES[place.device.type]
     target, left, right = (torch.ones(size // 4, device=place.device) for _ in range(3))
     copied, _ = _time_rate(place, lambda: target.copy_(left), seconds / 2)
@@ -107,12 +103,9 @@ def time_memory(place: Place, seconds: float) -> list[Rate]:
 def time_messages(
     place: Place, exchange: Callable[[Tensor], None] | None, seconds: float, *, trips: int = 1
 ) -> list[Message]:
-    """The time of one trip of `exchange`, which makes `trips` of them, by size; at least MIN_SIZES, more where
-    `seconds` allow them.
+    """The time of one trip of `exchange`, which makes `trips`, by size; at least MIN_SIZES, more where `seconds` allow.
 
-    Sizes take turns, so that a disturbance that lasts hits all of them alike. exchange None: this rank has no partner,
-    and only hears how long the others take. Collective.
-    """
+    Sizes take turns, so that a disturbance hits all alike. exchange None: this rank has no partner. Collective."""
     started = time.perf_counter()
 
     def spent() -> float:
@@ -144,10 +137,8 @@ def time_messages(
 
 
 def _time_rate(place: Place, operation: Callable[[], object], seconds: float) -> tuple[list[list[float]], float]:
-    """Every rank's median seconds per operation, number of samples and spread; and the slowest rank's seconds of one.
-
-    All ranks work for the same time, so that each has the others beside it. Collective.
-    """
+    """Every rank's median seconds per operation, samples and spread; and the slowest rank's seconds of one.
+    Collective."""
     operation()
     place.meet()
     once_s = place.slowest(place.time(operation, 1))

@@ -1,9 +1,7 @@
 """Takes a few steps apart, after the timed ones: each rank's time by part, and what in it was waiting for others.
 
 A blocking call splits at the moment when the last of its members arrived: before, the rank waited; after, data moved.
-Ranks tell each other their arrivals once per step, outside of it, so the size of that message grows with the ranks:
-meant for tens to hundreds of them.
-"""
+Ranks tell each other their arrivals once per step, outside of it: meant for tens to hundreds of ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ Value = TypeVar("Value")
 
 
 def profile_steps(steps: range, trainer: Trainer, mesh: Mesh, device: torch.device, progress: Progress) -> Profile:
-    """Collective. Takes these steps, and reports the one of median length on all ranks."""
+    """Take these steps, and report the one of median length. Collective."""
     offset_s = clock_offset_s()
     seen: list[tuple[float, Seconds, Seconds]] = []
     for step in steps:
@@ -55,7 +53,7 @@ def profile_steps(steps: range, trainer: Trainer, mesh: Mesh, device: torch.devi
 def _profile_step(
     step: int, trainer: Trainer, mesh: Mesh, device: torch.device, progress: Progress, offset_s: float
 ) -> tuple[float, Seconds, Seconds]:
-    """The step from its first rank's start to its last one's end, this rank's parts, and what of them was waiting."""
+    """The step from its first rank's start to its last one's end, this rank's parts, and their waiting."""
     tokens, targets = trainer.batch(step)
     stopwatch = Stopwatch(device)
     with Interception(stopwatch, part_by_axis(mesh)).active():
@@ -88,7 +86,7 @@ def last_arrivals(arrivals: Sequence[Mapping[Key, float]]) -> dict[Key, float]:
 
 
 def sum_parts(spans: Sequence[Span], last: Mapping[Key, float]) -> tuple[Seconds, Seconds]:
-    """Seconds by part, all parts named, and the waiting in those of collectives. last: see `last_arrivals`."""
+    """Seconds by part, and the waiting in those of collectives. last: see `last_arrivals`."""
     parts: Seconds = {str(part): 0.0 for part in Part}
     waiting: defaultdict[str, float] = defaultdict(float)
     for span in spans:
@@ -107,7 +105,7 @@ def sum_parts(spans: Sequence[Span], last: Mapping[Key, float]) -> tuple[Seconds
 
 
 def part_by_axis(mesh: Mesh) -> PartOf:
-    """Which part a group's communication is: of activations by the axis that splits them, else DP among replicas."""
+    """Which part a group's communication is: of activations by the axis that splits them, else DP."""
     axes = {_ranks(getattr(mesh, name)): part for name, part in _PARTS_BY_AXIS.items()}
     replicas = {_ranks(axis) for axis in (mesh.replicas, mesh.expert_replicas, mesh.dp)}
     stages = set(_ranks(mesh.pp))
@@ -127,11 +125,8 @@ def _ranks(axis: DeviceMesh) -> tuple[int, ...]:
 
 
 def clock_offset_s() -> float:
-    """This rank's clock minus rank 0's. Collective. 0 where all ranks run on one machine and so read one clock.
-
-    Between machines: the clocks at the ends of a few barriers, the median difference; wrong by as much as ranks leave
-    a barrier apart.
-    """
+    """This rank's clock minus rank 0's; 0 on one machine. Collective. Between machines the median difference of the
+    clocks at the ends of a few barriers."""
     boot = BOOT_ID.read_text(encoding="ascii") if BOOT_ID.exists() else ""
     if len(set(_gather(boot))) == 1:
         return 0.0

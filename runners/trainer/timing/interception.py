@@ -1,11 +1,8 @@
 """Everything that a rank says to a process group passes through here while a step is taken apart.
 
-torch has two doors: the methods of ProcessGroup (torch.distributed's functions, FSDP2, the pipeline), whose results are
-awaited by `Work.wait`, and the operators of `_c10d_functional` (DTensor). Both are replaced by name for the time of a
-step. A TorchDispatchMode would see them as well, and every other operator too, at a cost that doubles small steps. Not
-seen: what is called through an operator's overload (`op.default`); torch 2.13 does that for none of these in eager
-mode, and a test counts.
-"""
+torch has two doors: the methods of ProcessGroup, whose results are awaited by `Work.wait`, and the operators of
+`_c10d_functional` (DTensor). Both are replaced by name for the time of a step; a TorchDispatchMode would double the
+time of small steps. Not seen: an operator's overload (`op.default`), which torch 2.13 calls for none of these."""
 
 from __future__ import annotations
 
@@ -58,7 +55,6 @@ class Interception:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Replace torch's doors; everything is as it was afterwards."""
         with ExitStack() as stack:
             for names, activations in ((_COLLECTIVES, False), (_EXCHANGES, True)):
                 for name in names:

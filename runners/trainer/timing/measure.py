@@ -1,10 +1,7 @@
 """Times optimizer steps until the median is known well enough. A step takes as long as its slowest rank.
 
-First two steps in which memory is counted: the optimizer's state is made in the first, so the second has the peak.
-They are slower for it and no part of the timing. Then warm-up and timed steps, told apart by
-`runners.measuring.warmup`; last, a few steps taken apart (`trainer.timing.breakdown`). Making the data is not timed,
-nor is agreeing about times and losses.
-"""
+First two steps in which memory is counted (the optimizer's state is made in the first, so the second has the peak),
+then warm-up and timed steps (`runners.measuring.warmup`), last a few steps taken apart (`trainer.timing.breakdown`)."""
 
 from __future__ import annotations
 
@@ -45,9 +42,9 @@ class Next(IntEnum):
 
 @dataclass(slots=True)
 class Timings:
-    """What the steps took, warm-up apart, and the first losses. Equal on all ranks. settled: warm-up came to its end
-    by itself. pruned: given up as slower than the incumbent. first_s, last_s: when the first step began and the last
-    one ended, since the epoch."""
+    """What the steps took, and the first losses; equal on all ranks. settled: warm-up came to its end by itself.
+    pruned: given up as slower than the incumbent. first_s, last_s: the first step's start and the last one's end, since
+    the epoch."""
 
     warmup_times_s: list[float] = field(default_factory=list)
     step_times_s: list[float] = field(default_factory=list)
@@ -90,7 +87,7 @@ class Steps:
 def measure(
     job: Job, trainer: Trainer, mesh: Mesh, device: torch.device, live: LiveTensors | None, progress: Progress
 ) -> Timings:
-    """Collective. live: what counts the memory of the first steps, None where the device's allocator does."""
+    """Collective. live: counts the memory of the first steps; None where the device's allocator does."""
     steps = Steps(job, trainer, device, progress)
     with live or nullcontext():
         for _ in range(COUNTED_STEPS):
@@ -135,7 +132,7 @@ def _decide(timings: Timings, measuring: Measuring, incumbent_s: float | None) -
 
 
 def _agreed(decision: Next, device: torch.device) -> Next:
-    """What rank 0 thinks, so that no two ranks can differ about taking one more step."""
+    """Rank 0's decision, so that no two ranks differ."""
     vote = torch.tensor(int(decision), device=device)
     dist.broadcast(vote, src=0)
     return Next(int(vote.item()))
