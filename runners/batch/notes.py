@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.json_files import read_json_value
-from meshtune.runners.processes.gang import GangEnd, first_death, gang_end
+from meshtune.runners.processes.gang import first_death, gang_end
 from meshtune.runners.processes.job_json import encode_job, write_whole
 from meshtune.search_spaces.compat import StrEnum
 
@@ -66,7 +66,7 @@ def read_notes(directory: Path) -> list[Note]:
     return sorted(notes, key=lambda note: note.rank)
 
 
-def noted_end(notes: Sequence[Note], spec: JobSpec) -> GangEnd | None:
+def noted_end(notes: Sequence[Note], spec: JobSpec) -> JobStatus | None:
     """How the job ended, by its processes' own notes; None where they do not tell."""
     ended = sorted((note for note in notes if note.end is End.ITSELF), key=lambda note: note.finished_at or 0.0)
     deaths = [(note.rank, note.exit_code or 0) for note in ended]
@@ -85,13 +85,11 @@ def noted_start(notes: Sequence[Note], otherwise: float | None = None) -> float 
 
 
 def noted_status(
-    end: GangEnd, notes: Sequence[Note], nodes: tuple[str, ...] | None = None, cause: Cause | None = None
+    end: JobStatus, notes: Sequence[Note], nodes: tuple[str, ...] | None = None, cause: Cause | None = None
 ) -> JobStatus:
     """The status by the notes alone. nodes: where the scheduler names them; else the hosts in the notes."""
-    return JobStatus(
-        state=end.state,
-        reason=end.reason,
-        exit_code=end.exit_code,
+    return replace(
+        end,
         started_at=noted_start(notes),
         finished_at=max((note.finished_at for note in notes if note.finished_at is not None), default=None),
         nodes=noted_hosts(notes) if nodes is None else nodes,
@@ -99,11 +97,11 @@ def noted_status(
     )
 
 
-def forgotten_status(end: GangEnd | None, notes: Sequence[Note], scheduler: str, *, cancel_asked: bool) -> JobStatus:
+def forgotten_status(end: JobStatus | None, notes: Sequence[Note], scheduler: str, *, cancel_asked: bool) -> JobStatus:
     """The status of a job that its scheduler does not know any more."""
     if end is None and cancel_asked:
-        end = GangEnd(JobState.CANCELLED, "cancelled", None)
+        end = JobStatus(state=JobState.CANCELLED, reason="cancelled")
     if end is None:
         reason = f"{scheduler} does not know this job any more, and its processes did not say how they ended"
-        end = GangEnd(JobState.LOST, reason, None)
+        end = JobStatus(state=JobState.LOST, reason=reason)
     return noted_status(end, notes)

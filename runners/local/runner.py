@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,7 +14,6 @@ from typing import Any, ClassVar
 from meshtune.runners.base import InvalidJob, JobSpec, JobStatus, RunnerUnavailable, SubmitFailed
 from meshtune.runners.documents import read_value
 from meshtune.runners.local.spool import Spool, SpooledJob, require_fit
-from meshtune.runners.processes.gang import minimal_environment
 from meshtune.runners.processes.job_json import write_whole
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
@@ -34,7 +32,11 @@ class LocalRunner:
         self._server: subprocess.Popen[bytes] | None = None
 
     def submit(self, spec: JobSpec) -> str:
-        self._refuse_invalid(spec)
+        require_fit(spec.name)
+        if not 1 <= spec.devices <= self._slots:
+            raise InvalidJob(f"{spec.name} needs {spec.devices} processes, but the runner has {self._slots} slots")
+        if not spec.command:
+            raise InvalidJob(f"{spec.name} has an empty command")
         try:
             self._spool.create()
             if not self._spool.has(spec.name):
@@ -49,13 +51,6 @@ class LocalRunner:
         with suppress(OSError):
             self._ensure_server()
         return spec.name
-
-    def _refuse_invalid(self, spec: JobSpec) -> None:
-        require_fit(spec.name)
-        if not 1 <= spec.devices <= self._slots:
-            raise InvalidJob(f"{spec.name} needs {spec.devices} processes, but the runner has {self._slots} slots")
-        if not spec.command:
-            raise InvalidJob(f"{spec.name} has an empty command")
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
         try:
@@ -101,16 +96,7 @@ class LocalRunner:
         if lock is None:
             return True
         os.close(lock)
-        with self._spool.log.open("ab") as log:
-            server = ("-m", "meshtune.runners.local.server", str(self._spool.root), "--idle-s", str(self._idle_s))
-            self._server = subprocess.Popen(
-                [sys.executable, *server],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=minimal_environment(),
-                start_new_session=True,
-            )
+        self._server = self._spool.start_server("meshtune.runners.local.server", "--idle-s", str(self._idle_s))
         return not died
 
 

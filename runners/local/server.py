@@ -48,10 +48,7 @@ class Server:
             if status.state is JobState.RUNNING:
                 kill_marked(self._mark(name))
                 reason = "the local server died and its processes with it"
-                self._report(
-                    name,
-                    JobStatus(state=JobState.LOST, reason=reason, started_at=status.started_at, finished_at=now),
-                )
+                self._report(name, replace(status, state=JobState.LOST, reason=reason, finished_at=now))
             if status.state is not JobState.QUEUED:
                 self.known.add(name)
 
@@ -100,12 +97,7 @@ class Server:
         kill_marked(self._mark(name))
         end = gang.result()
         reason = "the local server was told to stop" if end.state is JobState.LOST else end.reason
-        self._report(
-            name,
-            JobStatus(
-                state=end.state, reason=reason, exit_code=end.exit_code, started_at=gang.started_at, finished_at=now
-            ),
-        )
+        self._report(name, replace(end, reason=reason, started_at=gang.started_at, finished_at=now))
 
     def _start_queued(self, now: float) -> None:
         for job in list(self.queue):

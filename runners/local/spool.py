@@ -12,6 +12,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -19,6 +21,7 @@ from pathlib import Path
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus
 from meshtune.runners.json_files import read_json_value
+from meshtune.runners.processes.gang import minimal_environment
 from meshtune.runners.processes.job_json import encode_job, write_whole
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -63,6 +66,18 @@ class Spool:
             return False
         except OSError:  # what cannot be looked at now is no less there
             return True
+
+    def start_server(self, module: str, *options: str, **shown: str) -> subprocess.Popen[bytes]:
+        """Start a module as the server of these files, which outlives us. shown: more variables. Raises OSError."""
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", module, str(self.root), *options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**minimal_environment(), **shown},
+                start_new_session=True,
+            )
 
     def add(self, job: SpooledJob) -> bool:
         """Put a job in; False when one of that name is there already. Raises InvalidJob for a name unfit for a file."""

@@ -11,8 +11,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -20,7 +20,7 @@ from types import FrameType
 from typing import NoReturn
 from zlib import crc32
 
-from meshtune.runners.base import JobSpec, JobState
+from meshtune.runners.base import JobSpec, JobState, JobStatus
 
 # What `python -m MODULE` would run, as a function of the arguments after it.
 Entry = Callable[[list[str]], int]
@@ -82,26 +82,15 @@ def rank_environment(spec: JobSpec, rank: int, meeting: Meeting) -> dict[str, st
     }
 
 
-@dataclass(frozen=True, slots=True)
-class GangEnd:
-    """How the processes of a job ended together. exit_code: of the rank to blame, negative for a signal."""
-
-    state: JobState
-    reason: str
-    exit_code: int | None
-
-
-def gang_end(spec: JobSpec, deaths: Sequence[tuple[int, int]], ending: JobState | None) -> GangEnd:
-    """The end of a gang. deaths: as in `Gang`. ending: why it was ended before its time, if it was."""
-    if ending is JobState.CANCELLED:
-        return GangEnd(ending, "cancelled", None)
-    if ending is JobState.TIMED_OUT:
-        return GangEnd(ending, f"ran longer than its time limit of {spec.time_limit_s:g} s", None)
+def gang_end(spec: JobSpec, deaths: Sequence[tuple[int, int]], ending: JobState | None) -> JobStatus:
+    """The end of a gang, without times. deaths: as in `Gang`. ending: why it was ended before its time, if it was."""
     if ending is not None:
-        return GangEnd(ending, "", None)
+        late = f"ran longer than its time limit of {spec.time_limit_s:g} s"
+        reasons = {JobState.CANCELLED: "cancelled", JobState.TIMED_OUT: late}
+        return JobStatus(state=ending, reason=reasons.get(ending, ""))
     if (death := first_death(deaths)) is not None:
-        return GangEnd(JobState.FAILED, exit_text(*death), death[1])
-    return GangEnd(JobState.SUCCEEDED, "", 0)
+        return JobStatus(state=JobState.FAILED, reason=exit_text(*death), exit_code=death[1])
+    return JobStatus(state=JobState.SUCCEEDED, exit_code=0)
 
 
 @dataclass(slots=True)
@@ -167,7 +156,7 @@ class Gang:
         """The (rank, exit code) to blame, None where all did well."""
         return first_death(self.deaths)
 
-    def result(self) -> GangEnd:
+    def result(self) -> JobStatus:
         return gang_end(self.spec, self.deaths, self.ending)
 
 
@@ -175,27 +164,20 @@ def run_gang(spec: JobSpec, entry: Entry | None) -> Gang:
     """Run a job to its end; none of its processes is left after, an exception or SIGTERM too. Main thread only.
     entry: as for `start_rank`. Raises OSError when the processes cannot be started."""
     gang = Gang(spec, time.time())
-    with _sigterm_as_exception():
-        try:
-            gang.start(range(spec.processes), meeting_here(spec), entry)
-            while gang.alive:
-                gang.step(time.time())
-                time.sleep(PERIOD_S)
-        finally:
-            gang.kill()
-    return gang
 
-
-@contextmanager
-def _sigterm_as_exception() -> Iterator[None]:
     def end(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
     before = signal.signal(signal.SIGTERM, end)
     try:
-        yield
+        gang.start(range(spec.processes), meeting_here(spec), entry)
+        while gang.alive:
+            gang.step(time.time())
+            time.sleep(PERIOD_S)
     finally:
+        gang.kill()
         signal.signal(signal.SIGTERM, before)
+    return gang
 
 
 def start_rank(spec: JobSpec, rank: int, meeting: Meeting, entry: Entry | None) -> int:

@@ -11,7 +11,6 @@ import argparse
 import fcntl
 import logging
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -22,7 +21,6 @@ import ray
 from ray.exceptions import RayError
 
 from meshtune.runners.local.spool import Spool
-from meshtune.runners.processes.gang import minimal_environment
 from meshtune.runners.processes.job_json import write_whole
 
 # Of the job manager, an actor on the head node, in each namespace.
@@ -42,27 +40,15 @@ def local_address(root: Path, devices: int, idle_s: float) -> str:
     if lock is not None:
         (root / "address").unlink(missing_ok=True)
         os.close(lock)
-        _start(root, devices, idle_s)
+        shown = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
+        options = ("--devices", str(devices), "--idle-s", str(idle_s))
+        Spool(root).start_server("meshtune.runners.ray.host", *options, **shown)
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
         with suppress(FileNotFoundError):
             return (root / "address").read_text(encoding="utf-8")
         time.sleep(PERIOD_S)
     raise TimeoutError(f"it was not there after {START_LIMIT_S:g} s; see {root / 'server.log'}")
-
-
-def _start(root: Path, devices: int, idle_s: float) -> None:
-    shown = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
-    options = ["--devices", str(devices), "--idle-s", str(idle_s)]
-    with (root / "server.log").open("ab") as log:
-        subprocess.Popen(
-            [sys.executable, "-m", "meshtune.runners.ray.host", str(root), *options],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**minimal_environment(), **shown},
-            start_new_session=True,
-        )
 
 
 def _wait(users: int, idle_s: float) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus, Start
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.processes.gang import GangEnd, first_death, gang_end
+from meshtune.runners.processes.gang import first_death, gang_end
 from meshtune.runners.processes.job_json import encode_job
 
 
@@ -61,18 +61,16 @@ class JobRun:
         """How it ended. A lost node outdoes what processes say: their peers notice its silence before Ray does."""
         lost = bool(self.faults) and self.ending is not JobState.CANCELLED
         if lost:
-            end = GangEnd(JobState.LOST, "; ".join(f"node {node}: {why}" for node, why in self.faults.items()), None)
+            reason = "; ".join(f"node {node}: {why}" for node, why in self.faults.items())
+            end = JobStatus(state=JobState.LOST, reason=reason, cause=Cause.NODE_FAULT)
         else:
             end = gang_end(self.job.spec, self.deaths, self.ending)
-        return JobStatus(
-            state=end.state,
-            reason=end.reason,
-            exit_code=end.exit_code,
+        return replace(
+            end,
             started_at=self.started_at,
             finished_at=finished_at,
             nodes=self.nodes,
             failed_nodes=tuple(self.faults),
-            cause=Cause.NODE_FAULT if lost else None,
         )
 
 

@@ -16,7 +16,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from meshtune.runners.processes.gang import JOB_MARK, Meeting, meeting_here
-from meshtune.runners.ray.agent import Agent, Place
+from meshtune.runners.ray.agent import Agent
 from meshtune.runners.ray.job import RayJob, shares_node
 
 # The first import of the training code, from a shared file system that is busy with the same for many nodes.
@@ -75,7 +75,7 @@ class WorkerGroup:
     def __init__(self, job: RayJob, group: PlacementGroup) -> None:
         self.shape = job.shape
         self.nodes: tuple[str, ...] = ()
-        self._places: tuple[Place, ...] = ()
+        self._addresses: tuple[str, ...] = ()
         self._group = group
         kind = ray.remote(Agent)
         self.agents: list[Any] = [
@@ -90,16 +90,15 @@ class WorkerGroup:
     async def warm(self, command: Sequence[str]) -> None:
         """Get ready for jobs of this command. Raises RayError, TimeoutError."""
         looks = [agent.warm.remote(command) for agent in self.agents]
-        self._places = tuple(await asyncio.wait_for(asyncio.gather(*looks), WARM_LIMIT_S))
+        ids, self._addresses = zip(*await asyncio.wait_for(asyncio.gather(*looks), WARM_LIMIT_S), strict=True)
         names = {node.id: node.name for node in living_nodes()}
-        self.nodes = tuple(names.get(place.node, place.node) for place in self._places)
+        self.nodes = tuple(names.get(id, id) for id in ids)
 
     def meeting(self, job: RayJob) -> Meeting:
         """At the job's first node, or on this machine where all its processes are on one."""
         # By its mark, because jobs of one name in two homes must not meet at one port.
         here = meeting_here(replace(job.spec, name=job.spec.env[JOB_MARK]))
-        addresses = [place.address for place in self._places]
-        return here if len(set(addresses)) == 1 else Meeting(addresses[0], here.port)
+        return here if len(set(self._addresses)) == 1 else Meeting(self._addresses[0], here.port)
 
     def drop(self) -> None:
         """End the agents and give their devices back."""

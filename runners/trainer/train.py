@@ -41,12 +41,6 @@ def synthetic_batch(job: Job, step: int) -> Tensor:
     return torch.randint(0, job.model.vocab, shape, generator=generator)
 
 
-def build_models(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding) -> list[Transformer]:
-    """This rank's shards of its chunks of the model."""
-    stages = stages_of(job.plan, mesh.pipeline_rank)
-    return [build_chunk(job, mesh, device, sharding, stage) for stage in stages]
-
-
 def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, stage: int) -> Transformer:
     """One stage's layers, cut in every way the plan asks for."""
     plan, spec = job.plan, job.model
@@ -126,7 +120,8 @@ class Trainer:
     ) -> None:
         sharding = choose_sharding(job) if sharding is None else sharding
         self._job, self._mesh, self._device, self._progress = job, mesh, device, progress
-        models = build_models(job, mesh, device, sharding)
+        stages = stages_of(job.plan, mesh.pipeline_rank)
+        models = [build_chunk(job, mesh, device, sharding, stage) for stage in stages]
         self._optimizer = build_optimizer(job, mesh, models, sharding)
         loss = note_passes(models, build_loss(job, mesh), progress)
         self._passes = (

@@ -69,8 +69,11 @@ class FlatAdamW:
         count = replicas.size()
         self._replicas = replicas if count > 1 else None
         self._parameters = parameters
-        self._spans = _spans(parameters)
-        total = sum(local(parameter).numel() for parameter in parameters)
+        self._spans: dict[nn.Parameter, slice] = {}
+        total = 0
+        for parameter in parameters:
+            start, total = total, total + local(parameter).numel()
+            self._spans[parameter] = slice(start, total)
         like = local(parameters[0])
         self._weights = torch.zeros(total + -total % count, dtype=like.dtype, device=like.device)
         self._gradients = torch.zeros_like(self._weights, dtype=torch.float32)
@@ -141,15 +144,6 @@ class FlatAdamW:
         if isinstance(gradient, DTensor) and any(placement.is_partial() for placement in gradient.placements):
             return  # summed over tp once per step, not once per micro-batch
         self.gradient(parameter)
-
-
-def _spans(parameters: Sequence[nn.Parameter]) -> dict[nn.Parameter, slice]:
-    spans, start = {}, 0
-    for parameter in parameters:
-        end = start + local(parameter).numel()
-        spans[parameter] = slice(start, end)
-        start = end
-    return spans
 
 
 Optimizer = ShardedAdamW | Both | FlatAdamW

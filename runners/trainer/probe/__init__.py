@@ -139,7 +139,8 @@ def run_rank(request: ProbeRequest, directory: Path) -> int:
     try:
         device = choose_device(launch.local_rank if launch else int(os.environ["LOCAL_RANK"]))
         meet(request, rank, directory, device)
-        nodes = _every_node(launch.node if launch else "here")
+        nodes = [""] * dist.get_world_size()
+        dist.all_gather_object(nodes, launch.node if launch else "here")
         probed = measure(request.seconds, lay_out(nodes, request.devices_per_node), Place(device))
         if rank == 0:
             write_probed(directory, probed)
@@ -240,12 +241,6 @@ def _ping_pong(layout: Layout, tier: Tier) -> Callable[[Tensor], None] | None:
             dist.send(buffer, first)
 
     return there_and_back
-
-
-def _every_node(own: str) -> list[str]:
-    names: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(names, own)
-    return names
 
 
 def device_name(device: torch.device) -> str:
