@@ -21,7 +21,7 @@ from meshtune.runners.base import (
 )
 from meshtune.runners.batch.notes import GANG_FILE, render_gang
 from meshtune.runners.batch.records import Record, Records
-from meshtune.runners.local.spool import require_fit
+from meshtune.runners.local.spool import is_fit, require_fit
 from meshtune.runners.processes.command import Answer, call
 from meshtune.runners.processes.job_json import write_whole
 
@@ -80,7 +80,8 @@ class BatchRunner(ABC):
         return spec
 
     def submit(self, spec: JobSpec) -> str:
-        self._refuse_invalid(spec)
+        require_fit(spec.name)
+        refuse_wider(spec, self._nodes, self._devices_per_node, "the cluster")
         known = self.find(spec.name)
         if known is not None:
             return known
@@ -138,11 +139,7 @@ class BatchRunner(ABC):
 
     def find(self, name: str) -> str | None:
         """Asks the scheduler only for a job whose id never came back. Raises RunnerUnavailable."""
-        try:
-            require_fit(name)
-        except InvalidJob:
-            return None
-        record = self._records.get(name)
+        record = self._records.get(name) if is_fit(name) else None
         if record is None or record.id is not None:
             return None if record is None else record.id
         id = record.claimed_by or self._search(record)
@@ -173,10 +170,6 @@ class BatchRunner(ABC):
         except OSError as error:
             raise RunnerUnavailable(f"the id {id} of {record.name} cannot be written: {error.strerror}") from error
         return id
-
-    def _refuse_invalid(self, spec: JobSpec) -> None:
-        require_fit(spec.name)
-        refuse_wider(spec, self._nodes, self._devices_per_node, "the cluster")
 
 
 def refuse_wider(spec: JobSpec, nodes: int, devices_per_node: int, owner: str) -> None:

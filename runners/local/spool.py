@@ -112,7 +112,7 @@ class Spool:
         return sorted(submitted_at, key=lambda name: (submitted_at[name], name))
 
     def has(self, name: str) -> bool:
-        return _NAME.fullmatch(name) is not None and (self.jobs / name).is_dir()
+        return is_fit(name) and (self.jobs / name).is_dir()
 
     def job(self, name: str) -> SpooledJob:
         """Raises ValueError for what `add` never wrote."""
@@ -138,9 +138,14 @@ class Spool:
         return (self.jobs / name / "cancel").exists()
 
 
+def is_fit(name: str) -> bool:
+    """Whether a job's name is fit for a file."""
+    return _NAME.fullmatch(name) is not None
+
+
 def require_fit(name: str) -> None:
     """Raises InvalidJob for a job name that is unfit for a file."""
-    if not _NAME.fullmatch(name):
+    if not is_fit(name):
         raise InvalidJob(
             f"job name {name!r}: letters, digits, '.', '_' and '-' only, the first a letter or digit, "
             "200 characters at most"

@@ -68,7 +68,15 @@ class PbsRunner(BatchRunner):
 
     def _look(self, records: Mapping[str, Record]) -> Mapping[str, JobStatus]:
         numbers = {id: record.number for id, record in records.items()}
-        jobs = self._qstat(list(numbers.values()))
+        # -E asks the server once for all of them; without, some versions print the first one only (openpbs issue 2672).
+        answer = self._with_history("qstat", "-E", "-f", "-F", "json", *numbers.values())
+        try:
+            jobs = read_jobs(answer.out)
+        except Unreadable as error:
+            raise RunnerUnavailable(f"{error}; {answer.err.strip()}") from None
+        # It lists what it knows of them, and says so only where that is none.
+        if not jobs and _UNKNOWN not in answer.err:
+            raise RunnerUnavailable(f"qstat listed no job: {answer.err.strip() or f'exit status {answer.code}'}")
         return {
             id: status_of(
                 record.job(),
@@ -93,19 +101,6 @@ class PbsRunner(BatchRunner):
                 return answer
             self._keeps_history = False
         return self._call(program, *rest)
-
-    def _qstat(self, numbers: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        """What PBS lists of these jobs, by its numbers; one that is not there it does not know (any more)."""
-        # -E asks the server once for all of them; without, some versions print the first one only (openpbs issue 2672).
-        answer = self._with_history("qstat", "-E", "-f", "-F", "json", *numbers)
-        try:
-            jobs = read_jobs(answer.out)
-        except Unreadable as error:
-            raise RunnerUnavailable(f"{error}; {answer.err.strip()}") from None
-        # It lists what it knows of them, and says so only where that is none.
-        if not jobs and _UNKNOWN not in answer.err:
-            raise RunnerUnavailable(f"qstat listed no job: {answer.err.strip() or f'exit status {answer.code}'}")
-        return jobs
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> ThrottledRunner:

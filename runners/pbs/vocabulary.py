@@ -3,16 +3,15 @@ OpenPBS 23.06: src/include/job.h, src/server/req_jobobit.c, src/resmom."""
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus
 from meshtune.runners.batch.notes import Note, forgotten_status, noted_end, noted_status
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.processes.gang import exit_words
 
 # JOB_SUBSTATE_TERMINATED: somebody deleted it (qdel), whatever else its exit status says.
 _DELETED = 91
@@ -129,19 +128,8 @@ def _end(job: Mapping[str, Any]) -> JobStatus:
     if _over_walltime(job):
         # Servers before 22.05 know no -29: they give what the script, told to end, made of it.
         return EXITS[-29]
-    return JobStatus(state=JobState.FAILED, reason=_exit_text(code), exit_code=_exit_code(code))
-
-
-def _exit_code(code: int) -> int:
-    return code if code < _SIGNALLED else _SIGNALLED - code
-
-
-def _exit_text(code: int) -> str:
-    if code < _SIGNALLED:
-        return f"the job script exited with code {code}"
-    with suppress(ValueError):
-        return f"the job script was killed by {signal.Signals(code - _SIGNALLED).name}"
-    return f"the job script was killed by signal {code - _SIGNALLED}"
+    code = code if code < _SIGNALLED else _SIGNALLED - code
+    return JobStatus(state=JobState.FAILED, reason=f"the job script {exit_words(code)}", exit_code=code)
 
 
 def _over_walltime(job: Mapping[str, Any]) -> bool:

@@ -256,11 +256,15 @@ def first_death(deaths: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
 
 def exit_text(rank: int, code: int) -> str:
     """How a rank ended, for people. code: as from os.waitstatus_to_exitcode."""
+    return f"rank {rank} {exit_words(code)}"
+
+
+def exit_words(code: int) -> str:
     if code < 0:
         with suppress(ValueError):
-            return f"rank {rank} was killed by {signal.Signals(-code).name}"
-        return f"rank {rank} was killed by signal {-code}"
-    return f"rank {rank} exited with code {code}"
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"was killed by signal {-code}"
+    return f"exited with code {code}"
 
 
 def log_path(directory: Path, rank: int) -> Path:

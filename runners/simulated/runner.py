@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, RunnerUnavailable, SubmitFailed
 from meshtune.runners.documents import plain, read_value
 from meshtune.runners.json_files import read_json_value
-from meshtune.runners.local.spool import require_fit
+from meshtune.runners.local.spool import is_fit, require_fit
 from meshtune.runners.outcome import RESULT_FILE, write_result
 from meshtune.runners.processes.job_json import write_whole
 from meshtune.runners.simulated.ground_truth import Conditions, Ending, run
@@ -188,11 +188,7 @@ class SimulatedRunner:
 
     def _path(self, name: str) -> Path | None:
         """Where the job is, None for one that never was."""
-        try:
-            require_fit(name)
-        except InvalidJob:
-            return None
-        paths = (self._root / folder / name for folder in (JOBS, OVER))
+        paths = [self._root / folder / name for folder in (JOBS, OVER)] if is_fit(name) else []
         return next((path for path in paths if path.exists()), None)
 
     def _over(self, id: str) -> JobStatus | None:

@@ -59,13 +59,8 @@ def _timed(seen: JobStatus, notes: Sequence[Note]) -> JobStatus:
 
 def _lost(status: JobStatus, failed_nodes: tuple[str, ...]) -> JobStatus:
     names = f": {', '.join(failed_nodes)}" if failed_nodes else ""
-    return replace(
-        status,
-        state=JobState.LOST,
-        reason=status.reason + names,
-        failed_nodes=failed_nodes,
-        cause=Cause.NODE_FAULT,
-    )
+    reason = status.reason + names
+    return replace(status, state=JobState.LOST, reason=reason, failed_nodes=failed_nodes, cause=Cause.NODE_FAULT)
 
 
 def _blamed(spec: JobSpec, seen: JobStatus, notes: Sequence[Note], bad_nodes: Collection[str]) -> tuple[str, ...]:

@@ -102,7 +102,14 @@ class SlurmRunner(BatchRunner):
         specs = {id: record.job() for id, record in records.items()}
         notes = {id: read_notes(record.directory) for id, record in records.items()}
         numbers = {id: record.number for id, record in records.items()}
-        found = parse_jobs(self._squeue(list(numbers.values())))
+        answer = self._call(
+            *("squeue", "--noheader", "--states=all", f"--jobs={','.join(numbers.values())}"),
+            f"--format={SQUEUE_FORMAT}",
+        )
+        # Of one job that it has forgotten squeue says so, of several it shows the others.
+        if answer.code != 0 and not answer.says(UNKNOWN_JOB):
+            raise RunnerUnavailable(f"squeue: {answer.complaint}")
+        found = parse_jobs(answer.out if answer.code == 0 else "")
         unsettled = [
             number for id, number in numbers.items() if number not in found and noted_end(notes[id], specs[id]) is None
         ]
@@ -122,23 +129,10 @@ class SlurmRunner(BatchRunner):
             bad_nodes = parse_bad_nodes(out)
         return {
             id: status_of(
-                specs[id],
-                found.get(numbers[id]),
-                notes[id],
-                cancel_asked=record.cancel_asked,
-                bad_nodes=bad_nodes,
+                specs[id], found.get(numbers[id]), notes[id], cancel_asked=record.cancel_asked, bad_nodes=bad_nodes
             )
             for id, record in records.items()
         }
-
-    def _squeue(self, numbers: Sequence[str]) -> str:
-        answer = self._call(
-            "squeue", "--noheader", "--states=all", f"--jobs={','.join(numbers)}", f"--format={SQUEUE_FORMAT}"
-        )
-        # Of one job that it has forgotten squeue says so, of several it shows the others.
-        if answer.code != 0 and not answer.says(UNKNOWN_JOB):
-            raise RunnerUnavailable(f"squeue: {answer.complaint}")
-        return answer.out if answer.code == 0 else ""
 
     def _sacct(self, *arguments: str) -> str:
         """Nothing where there is no accounting. Raises RunnerUnavailable when it does not answer."""

@@ -166,7 +166,21 @@ def start_watchdog(progress: Progress, stall_s: float, rank: int, directory: Pat
             time.sleep(period_s)
             before, looked_at = looked_at, time.monotonic()
             still_s = stillness(still_s, looked_at - before, looked_at - progress.moved_at, period_s)
-        _give_up(progress, stall_s, rank, directory)
+        reason = f"no step finished for {stall_s:g} s"
+        failure = RankFailure(
+            rank=rank,
+            at=time.time(),
+            verdict=Verdict.TIMED_OUT,
+            phase=progress.phase,
+            reason=reason,
+            traceback=_all_tracebacks(),
+            cause=Cause.HANG,
+        )
+        with suppress(OSError):
+            write_failure(directory, failure)
+            sys.stderr.write(f"rank {rank} gave up in {failure.phase}: {reason}\n{failure.traceback}\n")
+            sys.stderr.flush()
+        os._exit(1)
 
     threading.Thread(target=watch, name="watchdog", daemon=True).start()
 
@@ -175,24 +189,6 @@ def stillness(before_s: float, since_look_s: float, since_beat_s: float, period_
     """For how long nothing moved while the process could run. before_s: found by the look before; since_look_s,
     since_beat_s: since that look and the last beat; period_s: planned between looks."""
     return min(since_beat_s, before_s + min(since_look_s, MAX_LATE_PERIODS * period_s))
-
-
-def _give_up(progress: Progress, stall_s: float, rank: int, directory: Path) -> None:
-    reason = f"no step finished for {stall_s:g} s"
-    failure = RankFailure(
-        rank=rank,
-        at=time.time(),
-        verdict=Verdict.TIMED_OUT,
-        phase=progress.phase,
-        reason=reason,
-        traceback=_all_tracebacks(),
-        cause=Cause.HANG,
-    )
-    with suppress(OSError):
-        write_failure(directory, failure)
-        sys.stderr.write(f"rank {rank} gave up in {failure.phase}: {reason}\n{failure.traceback}\n")
-        sys.stderr.flush()
-    os._exit(1)
 
 
 def _all_tracebacks() -> str:
