@@ -10,7 +10,7 @@ import faulthandler
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -19,11 +19,11 @@ from typing import NoReturn
 import torch
 import torch.distributed as dist
 
-from meshtune.runners.trainer.compat import all_gather_single, register_gloo
+from meshtune.runners.trainer.compat import register_gloo
 from meshtune.runners.trainer.failure import Phase, Progress, describe, start_watchdog, write_failure
 from meshtune.runners.trainer.gang import run_gang
 from meshtune.runners.trainer.job import Job, JobMalformed, parse_job
-from meshtune.runners.trainer.parallel.mesh import build_mesh, slowest
+from meshtune.runners.trainer.parallel.mesh import build_mesh, gather, slowest
 from meshtune.runners.trainer.report import report
 from meshtune.runners.trainer.support import require_supported
 from meshtune.runners.trainer.timing.measure import measure
@@ -88,7 +88,7 @@ def run_rank(job: Job, rank: int, directory: Path) -> int:
             build_s = slowest(time.perf_counter() - start, device)
             progress.beat()
             timings = measure(job, trainer, mesh, device, peak.live, progress)
-        peaks = gather((peak.tensor_bytes(), peak.held_bytes()), device)
+        peaks = gather((peak.tensor_bytes(), peak.held_bytes()))
         if rank == 0:
             report(job, timings, peaks, build_s, device, directory)
         dist.barrier()
@@ -123,15 +123,6 @@ def meet(job: Job, rank: int, directory: Path) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = dist.FileStore(str(directory / RENDEZVOUS_FILE), world_size)  # type: ignore[attr-defined]  # no __all__
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=PEER_TIMEOUT)
-
-
-def gather(values: Sequence[int], device: torch.device) -> list[list[int]]:
-    """Every rank's numbers, in order of rank. Collective."""
-    own = torch.tensor(values, dtype=torch.int64, device=device)
-    every = torch.empty(dist.get_world_size() * len(values), dtype=torch.int64, device=device)
-    all_gather_single(every, own)
-    numbers: list[list[int]] = every.view(-1, len(values)).tolist()
-    return numbers
 
 
 def fail(error: BaseException, rank: int, progress: Progress, directory: Path) -> NoReturn:

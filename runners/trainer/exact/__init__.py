@@ -57,13 +57,15 @@ def exact_peak(job: Job, rank: int, *, extrapolate: bool | None = None) -> Exact
         stage = mesh.pipeline_rank
         chunks = [cut_layers(job.model.layers, job.plan.pp * job.plan.vpp, at) for at in stages_of(job.plan, stage)]
         layers = sum(map(len, chunks)) / len(chunks)
-        result = extend(job, layers, lambda sized: _run(sized, mesh, live()), extrapolate=extrapolate)
+        sample, extrapolated, micro_batches = extend(
+            job, layers, lambda sized: _run(sized, mesh, live()), extrapolate=extrapolate
+        )
     return ExactPeak(
         rank=rank,
         stage=stage,
-        **asdict(result.sample),
-        extrapolated=result.extrapolated,
-        micro_batches=result.micro_batches,
+        **asdict(sample),
+        extrapolated=extrapolated,
+        micro_batches=micro_batches,
         seconds=time.perf_counter() - start,
     )
 

@@ -25,18 +25,11 @@ class Sample:
     parameters: int
 
 
-@dataclass(frozen=True, slots=True)
-class Extended:
-    """The job's sample. extrapolated: over its layers. micro_batches: how many of its own were run."""
-
-    sample: Sample
-    extrapolated: bool
-    micro_batches: int
-
-
-def extend(job: Job, layers: float, run: Callable[[Job], Sample], *, extrapolate: bool | None = None) -> Extended:
+def extend(
+    job: Job, layers: float, run: Callable[[Job], Sample], *, extrapolate: bool | None = None
+) -> tuple[Sample, bool, int]:
     """The sample of `job` on one rank, from as few and small runs as it takes. layers: the rank's, per model chunk, on
-    average. extrapolate: see exact_peak."""
+    average. extrapolate: see exact_peak. Also returned: whether it was, and how many micro-batches were run."""
     plan = job.plan
     enough, stride = enough_micro_batches(plan)
     few = plan.grad_accum_steps if plan.grad_accum_steps <= enough + stride else enough
@@ -62,7 +55,7 @@ def extend(job: Job, layers: float, run: Callable[[Job], Sample], *, extrapolate
         some = high if extrapolate else low if layers > low else None
         start, next_one = (whole(count) if all_in_flight else at(some, count) for count in (few, few + stride))
         sample = _moved(sample, start, _line(start, next_one, (plan.grad_accum_steps - few) / stride))
-    return Extended(sample, extrapolate, few)
+    return sample, extrapolate, few
 
 
 def enough_micro_batches(plan: Plan) -> tuple[int, int]:

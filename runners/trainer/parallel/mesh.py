@@ -6,6 +6,7 @@ parameters have replicas over dp x cp, an expert's over edp x cp alone (Singh et
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from meshtune.search_spaces.plan import Plan
 
+Value = TypeVar("Value")
 AXES = ("pp", "edp", "ep", "cp", "tp")
 
 
@@ -84,6 +86,13 @@ def slowest(elapsed_s: float, device: torch.device) -> float:
     longest = torch.tensor(elapsed_s, dtype=torch.float64, device=device)
     dist.all_reduce(longest, dist.ReduceOp.MAX)
     return float(longest.item())
+
+
+def gather(value: Value) -> list[Value]:
+    """Every rank's value, in order of rank. Collective."""
+    every: list[Value] = [value] * dist.get_world_size()
+    dist.all_gather_object(every, value)
+    return every
 
 
 def synchronize(device: torch.device) -> None:

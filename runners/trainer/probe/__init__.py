@@ -40,6 +40,7 @@ from meshtune.runners.json_files import read_json_value
 from meshtune.runners.processes.gang import exit_text, run_gang
 from meshtune.runners.trainer.compat import register_gloo
 from meshtune.runners.trainer.failure import Phase, describe, first_cause, read_failures, write_failure
+from meshtune.runners.trainer.parallel.mesh import gather
 from meshtune.runners.trainer.probe.rates import Place, dtypes, time_matmul, time_memory, time_messages
 from meshtune.runners.trainer.software import software
 from meshtune.search_spaces.cluster import DeviceKind
@@ -139,8 +140,7 @@ def run_rank(request: ProbeRequest, directory: Path) -> int:
     try:
         device = choose_device(launch.local_rank if launch else int(os.environ["LOCAL_RANK"]))
         meet(request, rank, directory, device)
-        nodes = [""] * dist.get_world_size()
-        dist.all_gather_object(nodes, launch.node if launch else "here")
+        nodes = gather(launch.node if launch else "here")
         probed = measure(request.seconds, lay_out(nodes, request.devices_per_node), Place(device))
         if rank == 0:
             write_probed(directory, probed)

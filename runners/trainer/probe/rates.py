@@ -6,7 +6,7 @@ the slowest rank's time. Warm-up is dropped."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from meshtune.runners.cluster_probe.results import TRIAD, Message, Rate, spread
-from meshtune.runners.trainer.parallel.mesh import slowest, synchronize
+from meshtune.runners.trainer.parallel.mesh import gather, slowest, synchronize
 
 KIB, MIB = 2**10, 2**20
 MESSAGE_BYTES = tuple(KIB * 4**power for power in range(9))  # 1 KiB to 64 MiB
@@ -27,6 +27,8 @@ ARRAY_BYTES = {"cpu": 64 * MIB, "cuda": 512 * MIB}
 SAMPLE_S = 0.005
 MAX_IN_A_ROW = 200
 MIN_SAMPLES = 3
+# Median seconds per operation, number of samples, spread.
+Sample = tuple[float, int, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,6 @@ class Place:
     def slowest(self, elapsed_s: float) -> float:
         """The largest of all ranks' numbers. Collective."""
         return slowest(elapsed_s, self.device)
-
-    def gather(self, values: Sequence[float]) -> list[list[float]]:
-        """Every rank's numbers, in order of rank. Collective."""
-        own = torch.tensor(values, dtype=torch.float64, device=self.device)
-        every = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-        dist.all_gather(every, own)
-        return [each.tolist() for each in every]
 
 
 def dtypes(device: torch.device) -> list[torch.dtype]:
@@ -136,7 +131,7 @@ def time_messages(
     ]
 
 
-def _time_rate(place: Place, operation: Callable[[], object], seconds: float) -> tuple[list[list[float]], float]:
+def _time_rate(place: Place, operation: Callable[[], object], seconds: float) -> tuple[list[Sample], float]:
     """Every rank's median seconds per operation, samples and spread; and the slowest rank's seconds of one.
     Collective."""
     operation()
@@ -148,10 +143,10 @@ def _time_rate(place: Place, operation: Callable[[], object], seconds: float) ->
     times: list[float] = []
     while len(times) < MIN_SAMPLES or time.perf_counter() < deadline:
         times.append(place.time(operation, in_a_row))
-    return place.gather((median(times), len(times), spread(times))), once_s
+    return gather((median(times), len(times), spread(times))), once_s
 
 
-def _rate(what: str, size: int, work: float, ranks: list[list[float]]) -> Rate:
+def _rate(what: str, size: int, work: float, ranks: list[Sample]) -> Rate:
     """work: FLOP or bytes of one operation. ranks: as from _time_rate."""
     rates = [work / median_s for median_s, _, _ in ranks]
     return Rate(
@@ -160,7 +155,7 @@ def _rate(what: str, size: int, work: float, ranks: list[list[float]]) -> Rate:
         per_s=median(rates),
         lowest_per_s=min(rates),
         highest_per_s=max(rates),
-        samples=int(min(samples for _, samples, _ in ranks)),
+        samples=min(samples for _, samples, _ in ranks),
         spread=max(each for _, _, each in ranks),
     )
 

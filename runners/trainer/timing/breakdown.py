@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from meshtune.runners.measuring.step_breakdown import Part, Profile
 from meshtune.runners.trainer.failure import Progress
-from meshtune.runners.trainer.parallel.mesh import Mesh
+from meshtune.runners.trainer.parallel.mesh import Mesh, gather
 from meshtune.runners.trainer.timing.interception import Interception, PartOf
 from meshtune.runners.trainer.timing.stopwatch import Key, Span, Stopwatch
 from meshtune.runners.trainer.train import Trainer
@@ -27,7 +26,6 @@ CLOCK_BARRIERS = 9
 _PARTS_BY_AXIS = {"tp": Part.TP, "cp": Part.CP, "ep": Part.EP}
 
 Seconds = dict[str, float]
-Value = TypeVar("Value")
 
 
 def profile_steps(steps: range, trainer: Trainer, mesh: Mesh, device: torch.device, progress: Progress) -> Profile:
@@ -40,7 +38,7 @@ def profile_steps(steps: range, trainer: Trainer, mesh: Mesh, device: torch.devi
     by_length = sorted(range(len(seen)), key=lambda index: seen[index][0])
     step_time_s, parts, waiting = seen[by_length[len(by_length) // 2]]
     own = [parts[Part.COMPUTE] + parts[Part.OPTIMIZER] for _, parts, _ in seen]
-    every = _gather((parts, waiting, own, mesh.pipeline_rank))
+    every = gather((parts, waiting, own, mesh.pipeline_rank))
     return Profile(
         step_time_s=step_time_s,
         parts_s=tuple(parts for parts, _, _, _ in every),
@@ -67,7 +65,7 @@ def _profile_step(
         stopwatch.stop()
     start_s, end_s = stopwatch.spans[0].start_s, stopwatch.spans[-1].end_s
     arrivals = {key: at - offset_s for key, at in stopwatch.arrivals.items()}
-    every = _gather((start_s - offset_s, end_s - offset_s, arrivals))
+    every = gather((start_s - offset_s, end_s - offset_s, arrivals))
     # What lies before a rank's own start (it left the barrier late) or after its end is idle time of the same step.
     first_start_s, last_end_s = min(start for start, _, _ in every), max(end for _, end, _ in every)
     last = last_arrivals([arrivals for _, _, arrivals in every])
@@ -128,17 +126,11 @@ def clock_offset_s() -> float:
     """This rank's clock minus rank 0's; 0 on one machine. Collective. Between machines the median difference of the
     clocks at the ends of a few barriers."""
     boot = BOOT_ID.read_text(encoding="ascii") if BOOT_ID.exists() else ""
-    if len(set(_gather(boot))) == 1:
+    if len(set(gather(boot))) == 1:
         return 0.0
     ends = []
     for _ in range(CLOCK_BARRIERS):
         dist.barrier()
         ends.append(Stopwatch(torch.device("cpu")).now())
-    first = _gather(ends)[0]
+    first = gather(ends)[0]
     return median(own - other for own, other in zip(ends, first, strict=True))
-
-
-def _gather(value: Value) -> list[Value]:
-    every: list[Value] = [value] * dist.get_world_size()
-    dist.all_gather_object(every, value)
-    return every
