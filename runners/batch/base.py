@@ -33,6 +33,9 @@ class BatchRunner(ABC):
     script_file: ClassVar[str]
     # Parts of a complaint by which the scheduler refuses a request for good.
     refusals: ClassVar[Sequence[str]]
+    # The command that ends jobs, and parts of its complaint about one that has ended.
+    cancel_command: ClassVar[str]
+    over: ClassVar[Sequence[str]]
     # Parts of a complaint that leave open whether the request was taken.
     silences: ClassVar[Sequence[str]] = ()
 
@@ -62,10 +65,6 @@ class BatchRunner(ABC):
     @abstractmethod
     def _search(self, record: Record) -> str | None:
         """The id by which the scheduler knows a job whose id never came back. Raises RunnerUnavailable."""
-
-    @abstractmethod
-    def _withdraw(self, numbers: Sequence[str]) -> str:
-        """Ask for the end of one job's copies; why that failed, empty where it did not, or they had ended."""
 
     @abstractmethod
     def _look(self, records: Mapping[str, Record]) -> Mapping[str, JobStatus]:
@@ -133,9 +132,9 @@ class BatchRunner(ABC):
             self._records.save(replace(record, cancel_asked=True))
         except OSError as error:
             raise RunnerUnavailable(f"{id} cannot be cancelled: {error}") from error
-        complaint = self._withdraw(list(dict.fromkeys((id, record.number))))
-        if complaint:
-            raise RunnerUnavailable(f"{id} cannot be cancelled: {complaint}")
+        answer = self._call(self.cancel_command, *dict.fromkeys((id, record.number)))
+        if answer.code != 0 and not answer.says(self.over):
+            raise RunnerUnavailable(f"{id} cannot be cancelled: {answer.complaint}")
 
     def find(self, name: str) -> str | None:
         """Asks the scheduler only for a job whose id never came back. Raises RunnerUnavailable."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import getpass
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,13 @@ _REFUSALS = (
 _OF_PBS = ("PBS_CONF_FILE", "PBS_DEFAULT", "PBS_SERVER", "KRB5CCNAME")
 _UNKNOWN = "Unknown Job Id"
 _NO_HISTORY = "not configured to maintain job history"
-# qdel on a job that has ended already, or is about to.
-_OVER = (_UNKNOWN, "Job has finished", "Request invalid for state of job", "Delete already in progress")
 
 
 class PbsRunner(BatchRunner):
     script_file = "pbs.sh"
     refusals = _REFUSALS
+    cancel_command = "qdel"
+    over = (_UNKNOWN, "Job has finished", "Request invalid for state of job", "Delete already in progress")
 
     def __init__(self, root: Path, options: PbsOptions, *, nodes: int, devices_per_node: int) -> None:
         super().__init__(root, nodes=nodes, devices_per_node=devices_per_node, call_limit_s=options.call_limit_s)
@@ -61,10 +61,6 @@ class PbsRunner(BatchRunner):
         if answer.code != 0:
             raise RunnerUnavailable(answer.complaint)
         return min(answer.out.split(), key=lambda id: int(id.partition(".")[0]), default=None)
-
-    def _withdraw(self, numbers: Sequence[str]) -> str:
-        answer = self._call("qdel", *numbers)
-        return "" if answer.code == 0 or answer.says(_OVER) else answer.complaint
 
     def _look(self, records: Mapping[str, Record]) -> Mapping[str, JobStatus]:
         numbers = {id: record.number for id, record in records.items()}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,8 @@ class SlurmRunner(BatchRunner):
     script_file = SCRIPT_FILE
     refusals = REFUSALS
     silences = SILENCES
+    cancel_command = "scancel"
+    over = UNKNOWN_JOB
 
     def __init__(
         self,
@@ -92,10 +94,6 @@ class SlurmRunner(BatchRunner):
         since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.sent_at - 60))
         accounted = (f"--name={record.name}", f"--starttime={since}", "--format=JobIDRaw,WorkDir")
         return _oldest(queued, record.directory) or _oldest(self._sacct(*accounted), record.directory)
-
-    def _withdraw(self, numbers: Sequence[str]) -> str:
-        answer = self._call("scancel", *numbers)
-        return "" if answer.code == 0 or answer.says(UNKNOWN_JOB) else answer.complaint
 
     def _look(self, records: Mapping[str, Record]) -> dict[str, JobStatus]:
         """By one squeue for all, and one sacct and sinfo where they can tell more."""
