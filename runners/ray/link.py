@@ -36,7 +36,11 @@ class Link:
             if self._driver is None or self._driver.poll() is not None:
                 self.end()
                 self._start()
-                self._answer(CONNECT_LIMIT_S)
+                try:
+                    self._answer(CONNECT_LIMIT_S)
+                except RunnerUnavailable:
+                    self.end()  # one that is about to exit must not get the next question
+                    raise
             return self._answer(ANSWER_LIMIT_S, (namespace, verb, arguments))
 
     def end(self) -> None:
