@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshtune.runners.dialects.base import CannotExpress, CannotRead
-from meshtune.runners.dialects.torchtitan.dialect import SCHEDULES, capabilities, parse, render
+from meshtune.runners.dialects.torchtitan.dialect import capabilities, parse, render
 from meshtune.runners.dialects.torchtitan.options import Release, TorchtitanOptions
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
@@ -87,13 +87,6 @@ def test_a_pipelines_plan_is_said_in_toml():
         },
         "activation_checkpoint": {"mode": "full"},
     }
-
-
-def test_without_a_pipeline_accumulation_is_the_global_batch_over_the_local_one():
-    said = toml(Plan(dp=16, micro_batch_size=2, grad_accum_steps=2, zero_stage=2))
-    assert (said["training"]["local_batch_size"], said["training"]["global_batch_size"]) == (2, 64)
-    assert said["parallelism"]["fsdp_reshard_after_forward"] == "never"
-    assert not [key for key in said["parallelism"] if key.startswith("pipeline_parallel_s")]
 
 
 def test_a_plan_is_said_in_flags_and_recomputation_stands_last():
@@ -185,10 +178,6 @@ def test_what_torchtitan_has_no_words_for_is_refused_by_name(plan, release, rule
         render(MODEL, Plan(**plan), CLUSTER, {"release": release})
 
 
-def test_what_ddp_cannot_mix_with_in_0_2_runs_in_0_3():
-    assert flags(Plan(tp=2, dp=8))["--parallelism.data_parallel_replicate_degree"] == "8"
-
-
 @pytest.mark.parametrize("release", Release)
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
@@ -205,14 +194,6 @@ def test_reading_what_was_written_gives_the_same_plan(release, data):
     assert Plan(**known) == plan
     assert (imported.global_batch_size, dict(imported.model)) == (BATCH, {"seq_len": 256})
     assert imported.workload == {"kind": "torchtitan", "release": str(release), "dtype": "bfloat16"}
-
-
-@pytest.mark.parametrize("release", Release)
-def test_the_space_that_is_read_back_has_every_kind_of_plan(release):
-    assert {plan.schedule for plan in space(release)} == set(SCHEDULES) == set(Schedule)
-    assert {plan.zero_stage for plan in space(release)} == {0, 2, 3}
-    assert {plan.ep for plan in space(release)} == {plan.cp for plan in space(release)} == {1, 2}
-    assert {plan.vpp for plan in space(release)} == {1, 2, 4}
 
 
 # torchtitan/models/llama3/train_configs/llama3_8b.toml at v0.2.2, in part.

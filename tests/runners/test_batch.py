@@ -40,13 +40,6 @@ def test_a_job_is_known_by_its_name_and_by_its_id_after_a_restart_too(records, t
     assert records.get("two") is None
 
 
-def test_the_copy_that_ran_is_the_one_to_ask_for(tmp_path):
-    record = Record(name="job", directory=tmp_path, sent_at=1.0, id="18")
-    assert (record.claimed_by, record.number) == (None, "18")
-    (tmp_path / CLAIM_FILE).write_text("17\n")
-    assert (record.claimed_by, record.number) == ("17", "17")
-
-
 @pytest.mark.parametrize("content", [None, "", "{}", '{"name": "job"}'])
 def test_what_cannot_be_read_was_perhaps_sent(content, records, tmp_path):
     """Taken for a job that never was, it would be sent again. None: a folder in its place."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 from meshtune.runners.base import JobState, JobStatus, Start
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.logs.patterns import NAMES
-from meshtune.runners.outcome import Outcome, Verdict, write_result
+from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.workloads.command import PLACEHOLDERS, CommandOptions, CommandWorkload
 from meshtune.runners.workloads.log_context import read_context
@@ -61,14 +60,6 @@ def test_a_job_is_rendered_as_text_and_nothing_is_written(tmp_path):
     assert (context.tokens_per_step, context.peak_flops_per_device) == (16 * 16, 1e12)
 
 
-def test_numbers_and_truth_values_are_words_too(tmp_path):
-    spec = materialize(
-        tmp_path, command=["train", "--steps", 5, "--rate", 0.5], env={"OMP_NUM_THREADS": 4, "FAST": True}
-    )
-    assert spec.command == ("train", "--steps", "5", "--rate", "0.5")
-    assert (spec.env["OMP_NUM_THREADS"], spec.env["FAST"]) == ("4", "true")
-
-
 def test_every_placeholder_has_a_value(tmp_path):
     spec = materialize(tmp_path, command="; ".join(f"echo {name}={{{name}}}" for name in PLACEHOLDERS))
     told = subprocess.run(spec.command, capture_output=True, text=True, check=True, timeout=60).stdout.split("\n")
@@ -93,16 +84,6 @@ def test_a_command_starts_where_it_is_asked_to(command, tmp_path, monkeypatch):
         spec = materialize(tmp_path / "job", command=command, working_directory=folder)
         done = subprocess.run(spec.command, cwd="/", capture_output=True, text=True, check=True, timeout=60)
         assert done.stdout == f"{project}\n2 a b\n"
-
-
-def test_the_framework_says_what_is_computed_in():
-    assert CommandWorkload({"command": ["train"]}).dtype == "bfloat16"
-    workload = CommandWorkload({"command": ["train"], "framework": "megatron-deepspeed", "dtype": "bfloat16"})
-    assert (workload.dtype, workload.framework.dtype, workload.framework.optimizer_bytes) == (
-        "bfloat16",
-        "bfloat16",
-        16,
-    )
 
 
 @pytest.mark.parametrize(
@@ -275,16 +256,7 @@ def read(directory, state: JobState, **options) -> Outcome:
     return CommandWorkload({"command": ["train"], **options}).read(directory, status)
 
 
-FINAL = [state for state in JobState if state.final]
 LOG = {"log": {"step_time_s": r"took ([\d.]+)"}, "steps": 3, "warmup_steps": 1}
-
-
-@pytest.mark.parametrize("state", FINAL)
-@pytest.mark.parametrize("options", [{}, LOG])
-def test_the_result_file_beats_everything(state, options, tmp_path):
-    written = Outcome(verdict=Verdict.OOM, reason="it said so")
-    write_result(tmp_path, written)
-    assert read(tmp_path, state, **options) == written
 
 
 def test_without_a_result_file_the_log_is_read_where_patterns_are_named(tmp_path):
@@ -305,17 +277,6 @@ def test_a_failure_is_told_by_the_log_and_what_the_runner_made_is_not(options, t
     assert read(tmp_path, JobState.CANCELLED, **options).verdict is Verdict.CANCELLED
     (tmp_path / "brief.json").unlink()
     assert read(tmp_path, JobState.FAILED, **options).verdict is Verdict.CRASHED
-
-
-def test_the_brief_is_read_by_whoever_copied_the_helper(tmp_path):
-    context = json.loads(materialize(tmp_path).files["brief.json"])
-    assert {
-        "tokens_per_step",
-        "devices",
-        "model_flops_per_token",
-        "peak_flops_per_device",
-        "warmup_steps",
-    } <= context.keys()
 
 
 def test_the_page_tells_every_option_placeholder_and_pattern():

@@ -14,7 +14,7 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.registry import create_workload
-from meshtune.runners.workloads.log_context import CONTEXT_FILE, read_context
+from meshtune.runners.workloads.log_context import CONTEXT_FILE
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
@@ -106,12 +106,6 @@ def test_a_trial_is_the_users_script_once_per_device_with_its_own_config(tmp_pat
 def test_a_module_starts_in_its_directory_whatever_that_is_called(tmp_path):
     job = materialize(tmp_path, script="", module="train", directory="/a 'b", python=sys.executable)
     assert job.command[:7] == ("sh", "-c", 'cd "$0" && exec "$@"', "/a 'b", sys.executable, "-m", "train")
-
-
-def test_a_relative_directory_counts_from_where_meshtune_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    job = materialize(tmp_path / "trial", script="train.py", directory="src")
-    assert job.command[3:6] == (str(tmp_path / "src"), "python3", "train.py")
 
 
 def test_a_trial_tells_every_step_and_is_not_slowed_down_by_what_the_user_watches(tmp_path):
@@ -226,23 +220,6 @@ def test_a_result_that_the_script_wrote_itself_is_taken_as_it_is(tmp_path):
     own = Measurement(step_times_s=(9.0,), tokens_per_step=512, devices=8)
     write_result(tmp_path, Outcome(verdict=Verdict.OK, measurement=own))
     assert outcome(tmp_path, [batch_size(32), *steps(32)], plan=plan).measurement == own
-
-
-def test_without_its_brief_a_log_measures_nothing(tmp_path):
-    found = workload().read(tmp_path, DONE)
-    assert found.measurement is None
-    assert found.reason.startswith("brief.json cannot be read: ")
-
-
-def test_the_brief_says_which_steps_of_the_log_are_warm_up(tmp_path):
-    (tmp_path / CONTEXT_FILE).write_text(materialize(tmp_path).files[CONTEXT_FILE])
-    assert (read_context(tmp_path).warmup_steps, read_context(tmp_path).device) == (1, DeviceKind.CUDA)
-
-
-@pytest.mark.parametrize(("dtype", "weights"), [("float32", 4), ("bfloat16", 2), ("float16", 2)])
-def test_the_physics_has_the_bytes_of_the_number_format(dtype, weights):
-    framework = workload(dtype=dtype).framework
-    assert (framework.dtype, framework.weight_bytes, framework.transfer_bytes) == (dtype, weights, weights)
 
 
 def test_a_workload_without_a_program_is_no_workload():

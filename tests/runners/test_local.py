@@ -14,7 +14,6 @@ from jobs import alive, children
 
 from meshtune.runners.base import JobState, RunnerUnavailable, SubmitFailed
 from meshtune.runners.local.runner import create
-from meshtune.runners.processes.gang import JOB_MARK
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
@@ -110,24 +109,6 @@ def test_two_runners_share_one_server_and_its_slots(local):
     assert len(local.servers()) == 1
 
 
-def test_two_spools_with_equal_names_do_not_meet(local):
-    other = local.open(root=local.folder / "spool" / "nested")
-    away = "setsid sh -c 'touch away; exec sleep 300'"
-    script = f"{away} & while [ ! -e away ]; do sleep 0.01; done; touch started; {FOREVER}"
-    for runner, work in ((local.runner, "one"), (other, "two")):
-        runner.submit(local.spec("same", script, directory=local.folder / "work" / work))
-    for work in ("one", "two"):
-        local.wait_file(work, "started")
-    local.runner.cancel("same")
-    local.wait("same")
-    local.wait_for(lambda: len(local.left()) == 2)  # the other job's rank, and what left its session
-    time.sleep(0.1)
-    assert len(local.left()) == 2
-    assert other.poll(["same"])["same"].state is JobState.RUNNING
-    other.cancel("same")
-    local.wait_for(lambda: other.poll(["same"])["same"].state.final)
-
-
 def test_a_server_that_cannot_start_is_told_with_its_log(local, monkeypatch):
     broken = local.folder / "broken"
     broken.mkdir()
@@ -148,16 +129,6 @@ def test_a_server_that_cannot_start_is_told_with_its_log(local, monkeypatch):
     assert "no such luck" in log.read_text()
     assert local.runner.find("job") == id
     monkeypatch.delenv("PYTHONPATH")
-    assert final(local, id).state is JobState.SUCCEEDED
-
-
-@pytest.mark.parametrize("file", ["server.lock", "server.log"])
-def test_a_server_whose_files_cannot_be_is_told_and_unsends_no_job(file, local):
-    (local.folder / "spool" / file).mkdir(parents=True)
-    id = local.submit("job", "true")
-    with pytest.raises(RunnerUnavailable, match=f"cannot be started: .*{file}"):
-        local.status(id)
-    (local.folder / "spool" / file).rmdir()
     assert final(local, id).state is JobState.SUCCEEDED
 
 
@@ -246,31 +217,6 @@ def test_what_nobody_understands_is_lost_or_no_job_and_harms_no_other(local):
     assert local.servers() == [server]
     local.runner.cancel(running)
     local.wait(running)
-
-
-def test_a_removed_job_does_not_hold_up_the_queue(local):
-    blocker = local.submit("blocker", FOREVER, processes=4)
-    local.submit("removed", "touch ran")
-    after = local.submit("after", "true")
-    local.wait(blocker, JobState.RUNNING)
-    time.sleep(0.1)
-    for path in (local.folder / "spool" / "jobs" / "removed").iterdir():
-        path.unlink()
-    (local.folder / "spool" / "jobs" / "removed").rmdir()
-    local.runner.cancel(blocker)
-    assert local.wait(after).state is JobState.SUCCEEDED
-    assert local.status("removed").state is JobState.LOST
-    assert not (local.folder / "work" / "removed" / "ran").exists()
-
-
-def test_ranks_log_to_their_own_files_and_know_their_job(local):
-    spec = local.spec(
-        "loud", f"echo out $RANK; echo err $RANK >&2; echo ${JOB_MARK}; read line || echo no input", processes=2
-    )
-    local.wait(local.runner.submit(spec))
-    for rank in (0, 1):
-        said = (spec.directory / f"rank-{rank}.log").read_text()
-        assert said == f"out {rank}\nerr {rank}\n{local.folder}/spool/jobs/loud\nno input\n"
 
 
 def test_the_server_itself_does_not_hold_what_the_service_hides(local, monkeypatch):

@@ -39,12 +39,6 @@ def test_torchrun_says_everything():
     assert read_launch(TORCHRUN, "host") == expected
 
 
-def test_without_a_node_number_the_host_tells_nodes_apart():
-    launch = read_launch({name: value for name, value in TORCHRUN.items() if name != "GROUP_RANK"}, "host")
-    assert launch is not None
-    assert launch.node == "host"
-
-
 def test_srun_gives_the_first_host_and_a_port_of_the_job():
     expected = Launch(rank=5, world_size=8, local_rank=1, node="2", address="gpu007", port=20000 + 3456)
     assert read_launch(SRUN, "host") == expected
@@ -119,8 +113,3 @@ def test_a_layout_other_than_asked_for_is_refused(nodes, asked, word):
 )
 def test_a_machine_gets_a_rank_per_cuda_device_or_core(wanted, cuda, cores, ranks):
     assert count_ranks(wanted, cuda, cores) == ranks
-
-
-def test_more_devices_than_there_are_is_refused_with_both_numbers():
-    with pytest.raises(ProbeRefused, match="--devices-per-node 8, but torch sees 4 CUDA devices"):
-        count_ranks(8, 4, 96)

@@ -40,19 +40,6 @@ def own_time(monkeypatch):
     monkeypatch.setattr(time, "perf_counter", time.process_time)
 
 
-def test_all_sizes_take_turns_while_there_is_time(place, own_time):
-    order = []
-    messages = time_messages(place, lambda buffer: order.append(buffer.numel() * 4), 0.5)
-    assert [message.size_bytes for message in messages] == [1024 * 4**power for power in range(9)]
-    assert len({message.samples for message in messages}) == 1
-    turns = [size for at, size in enumerate(order) if at == 0 or order[at - 1] != size]
-    assert turns == [1024 * 4**power for power in range(9)] * (messages[0].samples + 1)  # the first turn is warm-up
-
-
-def test_a_rank_without_a_partner_only_takes_part(place, own_time):
-    assert len(time_messages(place, None, 0.2)) == 9
-
-
 def test_rates_are_those_of_a_product_and_of_memory(place, own_time):
     torch.set_num_threads(1)
     sizes = time_matmul(place, torch.float32, 0.4)

@@ -92,31 +92,6 @@ def test_the_trainer_is_imported_once_and_forked_from_then_on(lab):
     pytest.fail(f"in none of three pairs both were started warm: {took_s} s")
 
 
-@long
-def test_jobs_run_side_by_side_on_devices_of_their_own(lab):
-    script = "touch here-$RANK; while [ ! -e ../{other}/here-1 ]; do sleep 0.01; done"
-    for name, other in (("left", "right"), ("right", "left")):
-        lab.submit(name, script.format(other=other), processes=2)
-    assert {lab.wait(name).state for name in ("left", "right")} == {JobState.SUCCEEDED}
-
-
-@long
-def test_a_hung_process_is_ended_at_the_deadline(lab):
-    status = lab.wait(lab.submit("hung", "kill -STOP $$", processes=2, time_limit_s=1.0))
-    assert (status.state, status.failed_nodes, status.cause) == (JobState.TIMED_OUT, (), None)
-    assert status.finished_at - status.started_at < 20
-    assert lab.wait(lab.submit("next", "true", processes=2)).state is JobState.SUCCEEDED
-
-
-@long
-def test_equal_names_of_two_homes_are_two_jobs(lab, tmp_path):
-    other = lab.place.runner(tmp_path / "other")
-    assert lab.wait(lab.submit("same", "true")).state is JobState.SUCCEEDED
-    assert other.find("same") is None
-    assert other.poll(["same"])["same"].state is JobState.LOST
-    other.close()
-
-
 @slow
 def test_idle_agents_give_their_devices_back(lab):
     first = lab.open(namespace="first", idle_s=0.5)
@@ -146,16 +121,6 @@ time.sleep(300)"""
     assert lab.status(id).state is JobState.RUNNING
     (lab.folder / "work" / "job" / "go").touch()
     assert lab.wait(id).exit_code == 4
-
-
-@long
-def test_a_killed_driver_is_replaced(lab):
-    id = lab.submit("long", FOREVER)
-    lab.wait(id, JobState.RUNNING)
-    lab.runner._link._driver.kill()
-    with suppress(RunnerUnavailable):  # told to whoever asks before the death is noticed
-        lab.runner.poll([id])
-    assert lab.status(id).state is JobState.RUNNING
 
 
 @pytest.mark.parametrize(

@@ -78,17 +78,6 @@ def test_a_lost_node_outdoes_what_its_peers_and_the_clock_say():
         assert ended.status(9.0).state is JobState.LOST
 
 
-def test_a_gang_goes_on_while_some_run_and_none_has_failed():
-    running = run()
-    assert not running.over
-    running.deaths += [(0, 0), (1, 0), (2, 0)]
-    assert not running.over
-    assert not running.failed
-    running.deaths.append((3, 4))
-    assert running.over
-    assert running.failed
-
-
 @pytest.mark.parametrize(
     ("wanted", "capacities", "told"),
     [

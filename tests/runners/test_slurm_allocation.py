@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -130,24 +129,3 @@ def test_the_end_of_the_allocation_loses_what_runs_and_the_next_one_knows_nothin
     assert later.find("long") is None
     assert later.poll([id])[id].state is JobState.LOST
     assert "earlier allocation" in later.poll([id])[id].reason
-
-
-@pytest.mark.slow
-@pytest.mark.slurm
-def test_two_trials_share_the_nodes_and_a_third_waits_for_them(inside):
-    runner = inside.runner = inside.open(nodes=2)
-    script = "touch started-$RANK; while [ ! -e go ]; do sleep 0.05; done"
-    for name in ("first", "second", "third"):
-        inside.submit(name, script, processes=1, nodes=2)
-    for name in ("first", "second"):
-        for rank in (0, 1):
-            inside.wait_file(name, f"started-{rank}")
-        assert len(inside.status(name).nodes) == 2
-    time.sleep(0.5)
-    assert inside.status("third").state is JobState.QUEUED
-    for name in ("first", "second"):
-        (inside.folder / "work" / name / "go").touch()
-    inside.wait_file("third", "started-1")
-    (inside.folder / "work" / "third" / "go").touch()
-    assert all(inside.wait(name).state is JobState.SUCCEEDED for name in ("first", "second", "third"))
-    assert runner.find("third") == "third"

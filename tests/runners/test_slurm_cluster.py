@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from jobs import processes_where, wait_for
+from jobs import wait_for
 from slurm_jobs import SlurmLaboratory
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, Start
@@ -129,24 +128,6 @@ def test_a_waiting_job_says_why_and_one_cancelled_by_hand_says_so(lab):
     assert lab.wait(held).state is JobState.SUCCEEDED
 
 
-def test_a_process_that_watches_a_rank_may_be_killed_too(lab):
-    id = lab.submit("watched", FOREVER, processes=2)
-    for rank in (0, 1):
-        lab.wait_file("watched", f"started-{rank}")
-    mine = os.fsencode(lab.folder / "work" / "watched")
-    watchers = processes_where(
-        lambda folder: (
-            b"meshtune.runners.batch.launch_wrapper" in (folder / "cmdline").read_bytes()
-            and b"python" in (folder / "cmdline").read_bytes().split(b"\0")[0]
-            and os.readlink(folder / "cwd").encode() == mine
-        )
-    )
-    assert len(watchers) == 2
-    os.kill(watchers[0], signal.SIGKILL)
-    assert lab.wait(id).state is JobState.FAILED
-    lab.wait_nothing_left()
-
-
 def test_a_restarted_controller_loses_nothing(lab):
     runner = lab.open(call_limit_s=1.0)
     id = lab.submit("long", "echo ran >> count; touch started; while [ ! -e go ]; do sleep 0.05; done; exit 4")
@@ -177,17 +158,6 @@ def shim(lab, monkeypatch, text: str) -> None:
     (folder / "sbatch").write_text(f"#!/bin/sh\n{text}\n")
     (folder / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-
-
-def test_an_answer_that_comes_too_late_doubles_nothing(lab, monkeypatch):
-    lab.runner = lab.open(call_limit_s=5.0)
-    path = os.environ["PATH"]
-    shim(lab, monkeypatch, f'PATH="{path}"; sbatch "$@"; exec sleep 30')
-    id = lab.submit("late-answer", "echo ran >> count")
-    assert lab.submit("late-answer", "echo ran >> count") == id
-    assert lab.wait(id).state is JobState.SUCCEEDED
-    assert count(lab, "late-answer") == 1
-    assert [name for _, name, _ in lab.place.jobs()].count("late-answer") == 1
 
 
 def test_a_request_that_arrives_after_it_was_sent_again_ends_at_once(lab, monkeypatch):

@@ -143,11 +143,6 @@ def test_ranks_that_all_were_told_to_end_were_displaced():
     assert status("TIMEOUT", told).state is JobState.TIMED_OUT
 
 
-def test_a_job_that_could_not_start_in_time_was_never_tried():
-    given_up = status("DEADLINE", nodes=())
-    assert (given_up.state, given_up.reason) == (JobState.CANCELLED, "could not start by its deadline")
-
-
 def test_a_forgotten_job_is_as_its_ranks_said_or_lost():
     done = status(None, WELL)
     assert (done.state, done.finished_at, done.nodes) == (JobState.SUCCEEDED, 110.5, NODES)

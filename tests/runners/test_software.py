@@ -10,13 +10,8 @@ import torch
 import torch.distributed as dist
 
 from meshtune.runners.outcome import (
-    Measurement,
-    Outcome,
     ResultMalformed,
-    Verdict,
     parse_result,
-    read_result,
-    write_result,
 )
 from meshtune.runners.trainer.software import driver_version, software
 
@@ -53,34 +48,12 @@ def test_a_driver_tells_its_version_in_the_first_line(tmp_path, text, version):
     assert driver_version(tmp_path / "version") == version
 
 
-def test_a_driver_that_is_not_there_has_no_version(tmp_path):
-    assert driver_version(tmp_path / "version") is None
-
-
 def test_a_rank_on_a_cpu_names_torch_python_and_its_backend(alone):
     assert software(torch.device("cpu")) == {
         "torch": torch.__version__,
         "python": platform.python_version(),
         "backend": "gloo",
     }
-
-
-@pytest.mark.parametrize("verdict", [Verdict.OK, Verdict.PRUNED])
-def test_versions_come_back_from_the_result_file(tmp_path, verdict):
-    measured = Measurement(
-        step_times_s=(1.0,), tokens_per_step=1, devices=1, software={"torch": "2.13.0", "nccl": "2.27"}
-    )
-    field = "measurement" if verdict is Verdict.OK else "partial"
-    outcome = Outcome(verdict=verdict, **{field: measured})
-    write_result(tmp_path, outcome)
-    assert read_result(tmp_path) == outcome
-    assert getattr(read_result(tmp_path), field).software == {"torch": "2.13.0", "nccl": "2.27"}
-
-
-def test_a_job_that_names_no_versions_ran_on_unknown_ones():
-    measurement = {"step_times_s": [1.0], "tokens_per_step": 1, "devices": 1}
-    document = {"version": 1, "verdict": "ok", "measurement": measurement, "versions": {"torch": "2.6.0"}}
-    assert parse_result(json.dumps(document)).measurement.software == {}
 
 
 @pytest.mark.parametrize("software", [["torch"], {"torch": 2.6}, {"torch": None}, "torch 2.6"])

@@ -10,7 +10,6 @@ import pytest
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus
 from meshtune.runners.local.spool import Spool, SpooledJob
-from meshtune.runners.processes.job_json import write_whole
 
 
 def job(name: str, **changes) -> SpooledJob:
@@ -110,12 +109,3 @@ def test_a_status_is_queued_then_what_was_last_set(spool):
     ):
         spool.set_status("job", status)
         assert spool.status("job") == status
-
-
-def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path):
-    path = tmp_path / "file"
-    write_whole(path, "first")
-    with pytest.raises(UnicodeEncodeError):
-        write_whole(path, "second \ud800")
-    assert path.read_text() == "first"
-    assert list(tmp_path.iterdir()) == [path]

@@ -10,7 +10,7 @@ import pytest
 from meshtune.runners.base import JobState, JobStatus, Start
 from meshtune.runners.dialects.base import CannotExpress
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
+from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.registry import create_workload
 from meshtune.runners.workloads.log_context import CONTEXT_FILE
@@ -193,21 +193,3 @@ def test_what_torchtitan_says_at_its_end_is_the_cause(tmp_path, line, verdict, c
     lines = ["Traceback (most recent call last):", '  File "t.py", line 1, in <module>', line]
     found = outcome(tmp_path, {0: lines}, BROKEN)
     assert (found.verdict, found.cause) == (verdict, cause)
-
-
-def test_a_result_that_somebody_wrote_beside_is_taken_as_it_is(tmp_path):
-    own = Measurement(step_times_s=(9.0,), tokens_per_step=512, devices=8, peak_memory_bytes=(5,))
-    write_result(tmp_path, Outcome(verdict=Verdict.OK, measurement=own))
-    assert outcome(tmp_path, {0: []}).measurement == own
-
-
-def test_without_its_brief_a_log_measures_nothing(tmp_path):
-    found = workload().read(tmp_path, DONE)
-    assert found.measurement is None
-    assert found.reason.startswith("brief.json cannot be read: ")
-
-
-def test_the_physics_has_the_bytes_of_the_number_format():
-    for dtype, size in (("float32", 4), ("bfloat16", 2)):
-        framework = workload(dtype=dtype).framework
-        assert (framework.dtype, framework.weight_bytes, framework.transfer_bytes) == (dtype, 4, size)

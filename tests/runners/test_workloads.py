@@ -14,7 +14,7 @@ from meshtune.runners.logs.lines import LOG_TAIL_BYTES, read_tail
 from meshtune.runners.outcome import RESULT_FILE, Measurement, Outcome, Verdict, write_result
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.trainer.failure import Phase, RankFailure, write_failure
-from meshtune.runners.trainer.job import Dtype, Job, Measuring, parse_job
+from meshtune.runners.trainer.job import Job, Measuring, parse_job
 from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
@@ -115,11 +115,6 @@ def test_on_a_gpu_the_device_itself_limits_memory(tmp_path):
     assert (job.device, job.memory_limit_bytes) == (DeviceKind.CUDA, None)
 
 
-def test_options_have_defaults_and_the_dtype_is_told():
-    assert TorchWorkload({}).dtype == "float32"
-    assert TorchWorkload({"dtype": Dtype.BFLOAT16}).dtype == "bfloat16"
-
-
 @pytest.mark.parametrize(
     ("options", "problems"),
     [
@@ -208,12 +203,6 @@ def test_a_cause_that_the_runner_knows_is_carried_over_and_beats_what_ranks_say(
     write_failure(tmp_path, failure(0, 1.0))
     outcome = TorchWorkload({}).read(tmp_path, JobStatus(state=state, reason="its word", cause=cause))
     assert (outcome.verdict, outcome.cause, outcome.reason) == (verdict, cause, "its word")
-
-
-def test_every_final_state_has_a_verdict(tmp_path):
-    assert {read(tmp_path, state).verdict for state in FINAL} == {
-        *(Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.CANCELLED, Verdict.LOST)
-    }
 
 
 def test_the_rank_that_failed_first_tells_why_with_its_own_log(tmp_path):
@@ -310,9 +299,3 @@ def test_a_log_is_told_from_the_start_of_a_line(tmp_path):
     assert tail.endswith("line 9999\n")
     log.write_bytes(b"\xff\xfe" * 5000 + b"\nlast \xc3")
     assert read_tail(log) == "last \ufffd"
-
-
-def test_a_log_of_one_endless_line_is_told_too(tmp_path):
-    log = tmp_path / "log"
-    log.write_text("step 1\r" * 5000)
-    assert read_tail(log) == ("step 1\r" * 5000)[-LOG_TAIL_BYTES:]

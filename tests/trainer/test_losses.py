@@ -92,8 +92,3 @@ def test_another_training_has_other_losses(change, run_job, make_job):
     one = run_job(make_job(plan={"micro_batch_size": 8}))
     other = run_job(make_job(plan={"micro_batch_size": 8}, **change))
     assert difference(other.losses, one.losses) > 10 * TOLERANCE
-
-
-@SLOW
-def test_the_loss_of_every_step_comes_from_other_data(run_job, make_job):
-    assert len(set(run_job(make_job(plan={"micro_batch_size": 8})).losses)) == 4

@@ -59,14 +59,6 @@ def test_a_tied_weight_of_a_pipeline_is_summed_between_stages(run_job, make_job)
     assert all(parts[Part.DP] == 0 < parts[Part.SEND_RECEIVE] for parts in profile.parts_s)
 
 
-@SLOW
-def test_a_pipeline_idles_at_least_as_long_as_theory_says(run_job, make_job):
-    profile = run_job(make_job(plan={"pp": 2}, model=SHAPES, measuring=MEASURING)).measurement.profile
-    idle = sum(parts[Part.BUBBLE] for parts in profile.parts_s) / 2 / profile.step_time_s
-    stages, micro_batches = 2, 8
-    assert idle > 0.5 * (stages - 1) / (micro_batches + stages - 1)
-
-
 # What keeps rank 1 from working costs it no time of the processor, as being stopped would. It lasts as long as it says
 # or longer, however busy the machine is; the work itself takes a fiftieth of it.
 HELD_UP = """
