@@ -97,7 +97,6 @@ def test_a_command_starts_where_it_is_asked_to(command, tmp_path, monkeypatch):
             {"command.1: must be a text or a number, not ['a']", "env.A: must be a text or a number, not None"},
         ),
         ({"command": ["train"], "env": ["A"]}, {"env: must be a mapping of keys, not ['A']"}),
-        ({"command": ""}, {"command: must name a program"}),
         (
             {
                 "command": ["train", "{tpp}"],
@@ -112,16 +111,8 @@ def test_a_command_starts_where_it_is_asked_to(command, tmp_path, monkeypatch):
                 "configs.c.set.k.l: {ppp} is no placeholder; did you mean 'pp'?; a brace of its own is written twice",
             },
         ),
-        (
-            {"command": "train {epp}"},
-            {"command: {epp} is no placeholder; did you mean 'pp'?; a brace of its own is written twice"},
-        ),
         ({"command": ["t"], "comand": 1}, {"comand: is not a known key; did you mean 'command'?"}),
         ({"command": ["t"], "steps": 5, "warmup_steps": 5}, {"steps: steps(5) must be more than warmup_steps(5)"}),
-        (
-            {"command": ["t"], "framework": "megatron-deepspead"},
-            {"framework: 'megatron-deepspead' is not known; did you mean 'megatron-deepspeed'?"},
-        ),
         ({"command": ["t"], "start": "rack"}, {"start: must be 'device', 'node' or 'job', not 'rack'"}),
         (
             {
@@ -137,23 +128,14 @@ def test_a_command_starts_where_it_is_asked_to(command, tmp_path, monkeypatch):
             },
         ),
         (
-            {"command": ["t"], "configs": {"c": {"format": "xml", "sets": {}}}},
+            {"command": ["t"], "configs": {"c": {"format": "xml", "sets": {}}}, "log": {"step_time": "(.)"}},
             {
                 "configs.c.format: must be 'yaml', 'json', 'toml' or 'args', not 'xml'",
                 "configs.c.sets: is not a known key; did you mean 'set'?",
+                "log.step_time: is no name of a pattern; did you mean 'step_time_s'?",
             },
         ),
-        (
-            {"command": ["t"], "log": {"step_time": "(.)"}},
-            {"log.step_time: is no name of a pattern; did you mean 'step_time_s'?"},
-        ),
-        (
-            {"command": ["t"], "fixed": {"tpp": 2, "zero_stages": 1}},
-            {
-                "fixed.tpp: is nothing to fix; did you mean 'tp'?",
-                "fixed.zero_stages: is nothing to fix; did you mean 'zero_stage'?",
-            },
-        ),
+        ({"command": ["t"], "fixed": {"tpp": 2}}, {"fixed.tpp: is nothing to fix; did you mean 'tp'?"}),
         ({"command": ["t"], "fixed": {"zero_stage": 4}}, {"fixed.zero_stage: must be 0, 1, 2 or 3, not 4"}),
         ({"command": ["{tp}"], "fixed": {"tp": 2}}, {"fixed.tp: cannot be fixed: the command is told it as {tp}"}),
     ],
@@ -206,11 +188,7 @@ def test_a_dimension_that_nothing_tells_the_script_of_cannot_vary():
 
 @pytest.mark.parametrize(
     "told",
-    [
-        "{micro_batch_size} {grad_accum_steps}",
-        "{micro_batch_size} {global_batch_size}",
-        "{grad_accum_steps} {global_batch_size}",
-    ],
+    ["{micro_batch_size} {grad_accum_steps}", "{micro_batch_size} {global_batch_size}"],
 )
 def test_two_of_three_words_for_the_batch_tell_the_third(told):
     assert varying(space(command=f"train {told}")) == {"micro_batch_size", "grad_accum_steps"}

