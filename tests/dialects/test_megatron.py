@@ -211,12 +211,6 @@ def test_a_plan_that_megatron_has_no_words_for_is_refused_by_the_rule(flavour, m
     assert len(raised.value.problems) == 1
 
 
-def test_an_odd_sequence_cannot_be_cut_in_two_slices_per_context_rank():
-    odd = ModelSpec(name="o", layers=4, hidden=64, heads=4, ffn=128, vocab=128, seq_len=12)
-    with pytest.raises(CannotExpress, match=r"2 \* cp\(4\) does not divide seq_len\(12\)"):
-        render(odd, Plan(cp=4, dp=4, context="all_gather"), CLUSTER, {})
-
-
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

@@ -141,12 +141,6 @@ def test_what_has_no_word_is_noted_with_its_line(argument, note):
     assert found[0].startswith("line 1: ")
 
 
-def test_what_says_the_same_as_the_shapes_or_belongs_to_one_plan_is_not_kept():
-    assert parse(f"{START} --kv-channels 64") == parse(START)
-    fsdp = parse(f"{START} --use-megatron-fsdp --ckpt-format fsdp_dtensor --init-model-with-meta-device")
-    assert fsdp.workload == parse(START).workload
-
-
 def test_what_is_not_said_is_left_out_and_noted():
     imported = parse("torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --bf16")
     assert imported.model.keys() == {"layers", "hidden", "ffn", "norm", "activation", "position", "tied_head"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import signal
 import time
 from contextlib import contextmanager
@@ -81,18 +80,6 @@ def test_the_server_ends_by_itself_when_idle_and_comes_back(local):
         local.wait_for(lambda: not local.servers(), 20)  # it would wait for 30 s by itself
         local.runner.close()
     assert servers[0] != servers[1]
-
-
-def test_a_server_whose_spool_was_removed_ends_with_its_ranks_and_another_may_take_the_place(local):
-    local.submit("old", f"touch started; {FOREVER}")
-    local.wait_file("old", "started")
-    first = local.wait_server()
-    shutil.rmtree(local.folder / "spool")
-    local.wait_for(lambda: not local.alive(first))
-    local.wait_nothing_left()
-    local.runner = local.open()
-    assert local.wait(local.submit("new", "true")).state is JobState.SUCCEEDED
-    assert local.wait_server() != first
 
 
 def test_two_runners_share_one_server_and_its_slots(local):
@@ -182,20 +169,6 @@ def test_a_job_starts_only_once_its_start_is_written_down(local):
     draft.rmdir()
     assert local.wait(job).state is JobState.SUCCEEDED
     assert (local.folder / "work" / "job" / "count").read_text() == "ran\n"
-
-
-def test_an_end_that_cannot_be_written_is_written_later(local):
-    job = local.submit("job", "touch started; while [ ! -e go ]; do sleep 0.02; done; exit 3")
-    local.wait_file("job", "started")
-    draft = local.folder / "spool" / "jobs" / "job" / f".status.json.{local.wait_server()}"
-    draft.mkdir()
-    (local.folder / "work" / "job" / "go").touch()
-    local.wait_nothing_left()
-    time.sleep(0.2)
-    assert local.status(job).state is JobState.RUNNING
-    assert local.wait(local.submit("other", "true")).state is JobState.SUCCEEDED
-    draft.rmdir()
-    assert local.wait(job).exit_code == 3
 
 
 def test_what_nobody_understands_is_lost_or_no_job_and_harms_no_other(local):

@@ -6,10 +6,10 @@ import pytest
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.logs.lines import split_lines, untagged
+from meshtune.runners.logs.lines import untagged
 from meshtune.runners.logs.patterns import Patterns
 from meshtune.runners.logs.reader import LogReading, outcome_from_log, read_log
-from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
+from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.runners.processes.gang import exit_text, log_path
 from meshtune.runners.workloads.log_context import LogContext
 from meshtune.search_spaces.plan import Plan
@@ -99,12 +99,6 @@ def test_times_that_are_none_are_left_out():
     assert read_log("step 1: 0 ms\nstep 2: 102 ms, loss nan\n", PATTERNS).timings == (102.0,)
 
 
-def test_lines_come_whole_across_chunks_and_bytes_that_are_no_text():
-    chunks = [b"one tw", b"o\r\nthr\xff", b"ee\n", b"", b"last"]
-    assert [line for line in split_lines(chunks) if line] == ["one two", "thr\ufffdee"]
-    assert list(split_lines(chunks, whole=False))[-1] == "last"
-
-
 def read(directory, state=JobState.SUCCEEDED, patterns=PATTERNS, *, asked=5, **status) -> Outcome:
     return outcome_from_log(directory, JobStatus(state=state, **status), CONTEXT, patterns, steps=asked)
 
@@ -177,14 +171,6 @@ def test_a_log_that_tells_no_step_is_a_bug_that_no_plan_can_change(log, reason, 
     outcome = read(tmp_path)
     assert (outcome.verdict, outcome.cause, outcome.reason) == (Verdict.CRASHED, Cause.USER_BUG, reason)
     assert outcome.log_tail == log
-
-
-@pytest.mark.parametrize("state", [state for state in JobState if state.final])
-def test_a_result_file_beats_the_log(state, tmp_path):
-    log_path(tmp_path, 0).write_text(steps(5))
-    written = Outcome(verdict=Verdict.OOM, cause=Cause.OOM, reason="said so itself")
-    write_result(tmp_path, written)
-    assert read(tmp_path, state) == written
 
 
 ECHO = "RuntimeError: Connection closed by peer [127.0.0.1]:1\n"

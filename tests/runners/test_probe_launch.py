@@ -26,10 +26,6 @@ SRUN = {
 }
 
 
-def test_without_a_launcher_there_is_no_launch():
-    assert read_launch({"PATH": "/bin"}, "host") is None
-
-
 def test_a_slurm_batch_script_is_no_rank():
     assert read_launch({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}, "host") is None
 

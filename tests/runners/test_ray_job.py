@@ -32,11 +32,6 @@ def test_an_order_survives_its_way_as_plain_values():
     assert decode(encode(sent)) == sent
 
 
-def test_gpus_come_with_as_many_cpus():
-    assert job(per_node=4, devices="GPU").bundle == {"CPU": 4.0, "GPU": 4.0}
-    assert job(per_node=4).bundle == {"CPU": 4.0}
-
-
 @pytest.mark.parametrize(
     ("start", "shares"), [(Start.DEVICE, [[0, 1], [2, 3]]), (Start.NODE, [[0], [1]]), (Start.JOB, [[0], []])]
 )

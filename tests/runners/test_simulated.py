@@ -19,7 +19,6 @@ from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.framework_profiles import FSDP, MEGATRON_DEEPSPEED, NANOTRON, TRAINER_FLOAT32
 from meshtune.search_spaces.plan import Plan
 
 MODEL = ModelSpec(name="m", layers=4, hidden=512, heads=8, ffn=2048, vocab=1024, seq_len=256)
@@ -203,18 +202,6 @@ def test_a_lost_job_names_its_node_and_has_no_result(lab):
     assert status.finished_at < 1010.0
     outcome = lab.workload.read(lab.folder / "work" / "job", status)
     assert (outcome.verdict, outcome.reason) == (Verdict.LOST, status.reason)
-
-
-def test_the_option_names_the_training_code():
-    named = {"megatron-deepspeed": MEGATRON_DEEPSPEED, "nanotron": NANOTRON, "fsdp": FSDP, "trainer": TRAINER_FLOAT32}
-    for name, framework in named.items():
-        workload = SimulatedWorkload({"framework": name})
-        assert (workload.framework, workload.dtype) == (framework, framework.dtype)
-    assert SimulatedWorkload({}).framework is MEGATRON_DEEPSPEED
-    assert SimulatedWorkload({"framework": "trainer"}).capabilities == TorchWorkload({}).capabilities
-    assert SimulatedWorkload({"framework": "fsdp"}).capabilities.zero_stages_with_pp == frozenset()
-    with pytest.raises(InvalidValue, match=r"^framework: "):
-        SimulatedWorkload({"framework": "horovod"})
 
 
 @pytest.mark.parametrize(

@@ -150,9 +150,3 @@ def test_a_forgotten_job_is_as_its_ranks_said_or_lost():
     lost = status(None, HALF)
     assert (lost.state, lost.reason, lost.cause) == (JobState.LOST, FORGOTTEN, None)
     assert status(None).state is JobState.LOST
-
-
-def test_a_job_never_ends_before_it_starts():
-    """Slurm counts whole seconds, the notes parts of them."""
-    short = status("CANCELLED", [note(0)], finished_at=100)
-    assert (short.started_at, short.finished_at) == (100.5, 100.5)

@@ -174,11 +174,6 @@ def test_what_no_plan_can_change_is_the_users_to_mend(options, reason, local):
     assert reason in found.reason
 
 
-def test_any_other_end_is_a_crash_that_claims_nothing(local):
-    found = run(local, "raise ValueError('heads(3) is odd')")
-    assert (found.verdict, found.failure, found.reason) == (Verdict.CRASHED, Cause.CRASH, "ValueError: heads(3) is odd")
-
-
 DIES = """
 import os, time
 if os.environ["RANK"] == "1":

@@ -169,13 +169,6 @@ def test_the_rank_that_failed_first_tells_why_with_its_own_log(tmp_path):
     assert read(tmp_path, JobState.FAILED, "rank 1 exited with code 1").log_tail == "trace"
 
 
-@pytest.mark.parametrize("state", [JobState.CANCELLED, JobState.LOST])
-def test_an_end_that_was_not_the_plans_is_not_blamed_on_a_rank(state, tmp_path):
-    write_failure(tmp_path, failure(0, 1.0, Verdict.OOM))
-    outcome = read(tmp_path, state, "somebody else's doing")
-    assert (str(outcome.verdict), outcome.reason) == (str(state), "somebody else's doing")
-
-
 def test_a_rank_killed_by_a_signal_is_blamed_and_not_its_echoes(tmp_path):
     write_failure(tmp_path, failure(0, 1.0, echo=True))
     log_path(tmp_path, 0).write_text("connection lost\n")

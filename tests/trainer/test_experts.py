@@ -19,31 +19,6 @@ SPEC = ModelSpec(
 CPU = torch.device("cpu")
 
 
-def routed(kind: Router, cp: int = 1, rank: int = 0) -> tuple[Mixture, torch.Tensor, torch.Tensor]:
-    """A mixture, the weights and the experts that it chose for two random sequences."""
-    torch.manual_seed(0)
-    places = places_of(Plan(cp=cp), rank, SPEC.seq_len)
-    mixture = Mixture(SPEC, range(4), places, kind)
-    weights, choices = mixture._route(torch.randn(2 * len(place_tensor(places, CPU)), SPEC.hidden), sequences=2)
-    return mixture, weights, choices
-
-
-@pytest.mark.parametrize("cp", [1, 2, 4])
-def test_the_balanced_router_gives_every_expert_equally_many_tokens(cp):
-    counts = [routed(Router.BALANCED, cp, rank)[2].flatten().bincount(minlength=4) for rank in range(cp)]
-    for count in counts:
-        assert count.tolist() == [2 * SPEC.seq_len // cp * 2 // 4] * 4
-
-
-@pytest.mark.parametrize("kind", Router)
-def test_the_router_gets_a_gradient(kind):
-    mixture, weights, _ = routed(kind)
-    weights.square().sum().backward()
-    gradient = mixture.get_parameter("router.weight").grad
-    assert gradient is not None
-    assert gradient.abs().max() > 0
-
-
 def test_a_mixture_is_the_weighted_sum_of_its_experts():
     torch.manual_seed(0)
     mixture = Mixture(SPEC, range(4), (range(8),), Router.LEARNED)
