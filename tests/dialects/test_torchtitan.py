@@ -101,17 +101,35 @@ def test_a_plan_is_said_in_flags_and_recomputation_stands_last():
     assert plain[""] == "activation-checkpoint:selective"
 
 
-def test_what_shards_nothing_is_replicated():
-    assert flags(Plan(dp=16))["--parallelism.data_parallel_replicate_degree"] == "16"
-    assert flags(Plan(dp=16))["--parallelism.data_parallel_shard_degree"] == "1"
-    assert toml(Plan(dp=16))["parallelism"]["data_parallel_replicate_degree"] == 16
-
-
-def test_every_second_layer_in_full_is_torchtitans_selective_2():
-    said = toml(Plan(dp=16, zero_stage=3, recompute="full", recompute_interval=2))
-    assert said["activation_checkpoint"] == {"mode": "selective", "selective_ac_option": "2"}
-    said = toml(Plan(dp=16, zero_stage=3, recompute="selective"))
-    assert said["activation_checkpoint"] == {"mode": "selective", "selective_ac_option": "op"}
+@pytest.mark.parametrize(
+    ("plan", "section", "words"),
+    [
+        ({"dp": 16}, "parallelism", {"data_parallel_replicate_degree": 16}),
+        (
+            {"dp": 16, "zero_stage": 3, "recompute": "full", "recompute_interval": 2},
+            "activation_checkpoint",
+            {"mode": "selective", "selective_ac_option": "2"},
+        ),
+        (
+            {"dp": 16, "zero_stage": 2, "recompute": "selective"},
+            "activation_checkpoint",
+            {"mode": "selective", "selective_ac_option": "op"},
+        ),
+        ({"dp": 16, "zero_stage": 2}, "parallelism", {"fsdp_reshard_after_forward": "never"}),
+        (
+            {"cp": 2, "dp": 8, "context": "ring", "zero_stage": 3},
+            "parallelism",
+            {"context_parallel_rotate_method": "alltoall"},
+        ),
+        (
+            {"tp": 2, "dp": 8, "ep": 2, "zero_stage": 3},
+            "parallelism",
+            {"expert_parallel_degree": 2, "expert_tensor_parallel_degree": 2},
+        ),
+    ],
+)
+def test_parts_of_a_plan_have_their_words_in_toml(plan, section, words):
+    assert words.items() <= toml(Plan(**plan))[section].items()
 
 
 def test_more_than_two_chunks_per_rank_are_said_as_layers_per_stage():
@@ -120,13 +138,6 @@ def test_more_than_two_chunks_per_rank_are_said_as_layers_per_stage():
     two = Plan(pp=2, dp=8, vpp=2, schedule="interleaved", grad_accum_steps=8, zero_stage=3)
     own = {"pipeline_parallel_layers_per_stage": 3, "module_fqns_per_model_part": [["a"]]}
     assert not set(own) & set(toml(two, config={"parallelism": own})["parallelism"])
-
-
-def test_ring_and_experts_have_words_in_toml():
-    said = toml(Plan(cp=2, dp=8, context="ring", zero_stage=3))["parallelism"]
-    assert said["context_parallel_rotate_method"] == "alltoall"
-    said = toml(Plan(tp=2, dp=8, ep=2, zero_stage=3))["parallelism"]
-    assert (said["expert_parallel_degree"], said["expert_tensor_parallel_degree"]) == (2, 2)
 
 
 def test_the_users_own_settings_stay_but_for_what_the_plan_says(tmp_path):

@@ -57,18 +57,12 @@ Layer._blocks, Trainer.step = noted_blocks, noted_step
 @pytest.mark.parametrize(
     ("plan", "model", "seen"),
     [
-        pytest.param({}, {}, {"activation": [1, 16, 32], "shares": [1]}, marks=LONG),
         pytest.param({"tp": 2, "micro_batch_size": 8}, {}, {"activation": [8, 8, 32]}, marks=SLOW),
         pytest.param(
             {"tp": 2, "micro_batch_size": 8, "sequence_parallel": False}, {}, {"activation": [8, 16, 32]}, marks=LONG
         ),
-        pytest.param({"cp": 2}, {}, {"activation": [1, 8, 32], "shares": [1]}, marks=LONG),
         pytest.param({"cp": 2, "tp": 2, "micro_batch_size": 8}, {}, {"activation": [8, 4, 32]}, marks=LONG),
         pytest.param({"cp": 2, "dp": 2, "zero_stage": 1}, {}, {"shares": [4]}, marks=SLOW),
-        pytest.param({"cp": 2, "dp": 2, "zero_stage": 2}, {}, {"shares": [4]}, marks=LONG),
-        pytest.param(
-            {"dp": 4, "ep": 2, "zero_stage": 1}, MIXTURE, {"experts": ["0", "1"], "shares": [4, 2]}, marks=LONG
-        ),
         pytest.param(
             {"dp": 2, "cp": 2, "ep": 2, "zero_stage": 1}, MIXTURE, {"experts": ["0", "1"], "shares": [4, 2]}, marks=SLOW
         ),

@@ -27,11 +27,13 @@ SHAPES: dict[str, object] = {"layers": 4, "hidden": 128, "ffn": 384, "vocab": 10
         pytest.param({"pp": 2, "vpp": 2, "schedule": "interleaved", "grad_accum_steps": 4}, marks=SLOW),
         pytest.param({"pp": 2, "dp": 2, "zero_stage": 2, "schedule": "gpipe"}, marks=LONG),
         pytest.param({"cp": 2, "context": "ulysses", "micro_batch_size": 4}, marks=SLOW),
+        pytest.param({"dp": 2, "ep": 2, "zero_stage": 3, "micro_batch_size": 2}, marks=SLOW),
     ],
     ids=lambda plan: " ".join(f"{name}={value}" for name, value in plan.items()),
 )
 def test_every_rank_takes_what_was_estimated(plan, run_job, make_job):
-    job = make_job(plan=plan, model=SHAPES)
+    experts = {"experts": 4, "top_k": 2} if "ep" in plan else {}
+    job = make_job(plan=plan, model=SHAPES | experts, router="balanced")
     finished = run_job(job)
     assert finished.status == 0, finished.output
     real = finished.measurement.peak_memory_bytes
@@ -43,7 +45,6 @@ def test_every_rank_takes_what_was_estimated(plan, run_job, make_job):
     [
         pytest.param({"dp": 2, "zero_stage": 3, "recompute": "full", "grad_accum_steps": 2}, 6, marks=SLOW),
         pytest.param({"pp": 2, "dp": 2, "zero_stage": 1, "grad_accum_steps": 2}, 10, marks=LONG),
-        pytest.param({"pp": 2, "schedule": "gpipe"}, 10, marks=LONG),
     ],
     ids=str,
 )
@@ -59,13 +60,10 @@ def test_a_few_layers_tell_of_many(plan, layers, make_job):
 @pytest.mark.parametrize(
     ("plan", "layers"),
     [
-        pytest.param({}, 4, marks=LONG),
         pytest.param({"dp": 2, "zero_stage": 2}, 2, marks=SLOW),
         pytest.param({"pp": 2}, 2, marks=SLOW),
-        pytest.param({"pp": 4}, 4, marks=LONG),
         pytest.param({"pp": 2, "schedule": "gpipe"}, 2, marks=LONG),
         pytest.param({"pp": 2, "vpp": 2, "schedule": "interleaved"}, 4, marks=SLOW),
-        pytest.param({"pp": 2, "vpp": 2, "schedule": "zero_bubble"}, 4, marks=LONG),
         pytest.param({"pp": 2, "vpp": 2, "schedule": "zbv"}, 4, marks=LONG),
     ],
     ids=str,

@@ -33,11 +33,6 @@ import meshtune.runners.trainer.blocks as blocks
 rotate = blocks.rotate
 blocks.rotate = lambda x, places: rotate(x, (range(len(places[0])),))
 """
-TARGETS_OF_OTHER_PLACES = """
-import meshtune.runners.trainer.train as train
-train.place_tensor = lambda places, device: (train_places(places, device) + 1) % 15
-from meshtune.runners.trainer.blocks import place_tensor as train_places
-"""
 TIED_COPIES_APART = """
 from meshtune.runners.trainer.train import Trainer
 Trainer._sum_tied = lambda self: None
@@ -59,10 +54,8 @@ tensor._local_weight = lambda weight, gradient: local_weight(weight, weight.plac
 BREAKS = [
     pytest.param(NO_SUM_OVER_REPLICAS, {}, {"dp": 2}, id="no sum over the replicas", marks=SLOW),
     pytest.param(SUM_OVER_DP_ALONE, {}, {"cp": 2, "dp": 2}, id="sum over dp, not over dp and cp", marks=LONG),
-    pytest.param(SUM_OVER_DP_ALONE, {}, {"cp": 2, "dp": 2, "zero_stage": 1}, id="the same with shards", marks=LONG),
     pytest.param(LEARNED_PLACES_START_ANEW, GPT, {"cp": 2}, id="learned places start anew on each rank", marks=LONG),
     pytest.param(ROTATIONS_START_ANEW, {}, {"cp": 2}, id="rotations start anew on each rank", marks=SLOW),
-    pytest.param(TARGETS_OF_OTHER_PLACES, {}, {"cp": 2}, id="tokens of other places", marks=LONG),
     pytest.param(TIED_COPIES_APART, GPT, {"pp": 2}, id="copies of a tied weight drift apart", marks=SLOW),
     pytest.param(EXPERTS_SUMMED_AS_THE_REST, MIXTURE, {"dp": 2, "ep": 2}, id="sum of different experts", marks=SLOW),
     pytest.param(
