@@ -92,7 +92,7 @@ def test_the_trainer_is_imported_once_and_forked_from_then_on(lab):
     pytest.fail(f"in none of three pairs both were started warm: {took_s} s")
 
 
-@slow
+@long
 def test_idle_agents_give_their_devices_back(lab):
     first = lab.open(namespace="first", idle_s=0.5)
     second = lab.open(namespace="second", idle_s=0.5)
@@ -167,7 +167,7 @@ def test_each_node_gets_its_share_of_a_job_and_the_ranks_know(wide):
     assert said[0][4] == said[1][4] != said[2][4] == said[3][4]
 
 
-@slow
+@long
 def test_launchers_get_one_process_per_node_or_one_in_all(wide):
     for start, ranks in ((Start.NODE, 2), (Start.JOB, 1)):
         spec = wide.spec(start, "touch rank-$RANK.txt", nodes=2, processes=2, start=start)
@@ -186,7 +186,7 @@ def test_nodes_are_avoided_where_there_are_others(wide):
     assert (status.state, sorted(status.nodes)) == (JobState.SUCCEEDED, ["n1", "n2"])
 
 
-@slow
+@long
 def test_every_process_of_a_node_sees_all_of_the_jobs_gpus_there(wide):
     wide.runner = wide.open(devices="GPU")
     spec = wide.spec("job", "echo $CUDA_VISIBLE_DEVICES > rank-$RANK.txt", processes=2)
@@ -221,7 +221,7 @@ def test_a_killed_agent_loses_its_job_and_the_next_gets_another(title, wide):
     assert wide.wait(wide.submit("last", "true", processes=2)).state is JobState.SUCCEEDED
 
 
-@slow
+@long
 def test_a_killed_job_manager_loses_its_jobs_and_ends_them(wide):
     id = wide.submit("job", f"touch started; {FOREVER}", processes=2)
     wide.wait_file("job", "started")

@@ -104,7 +104,7 @@ def inside(slurm, tmp_path):
         laboratory.close()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.slurm
 def test_a_trial_that_would_outlast_the_allocation_is_not_started(inside):
     with pytest.raises(NoTimeLeft, match=r"ends in 3[0-9]{3} s, and a trial takes up to 3600 s"):

@@ -150,19 +150,10 @@ def cut_network(connections: int) -> Iterator[int]:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (
-            {"command": ["no-such-program"]},
-            "FileNotFoundError: [Errno 2] No such file or directory",
-        ),
+        ({"command": ["no-such-program"]}, "FileNotFoundError: [Errno 2] No such file or directory"),
         ({"command": "no-such-program --tp {tp}"}, "no-such-program: "),
         ({"command": ["true"], "working_directory": "/no/such/folder"}, "cd: "),
         ({"command": [sys.executable, "nowhere.py"]}, "can't open file"),
-        ({"command": [sys.executable, "-c", "import no_such_module"]}, "ModuleNotFoundError: No module named"),
-        ({"command": [sys.executable, "-c", "import"]}, "SyntaxError: invalid syntax"),
-        (
-            {"command": [sys.executable, "-c", "import argparse as a; a.ArgumentParser().parse_args()", "--tp"]},
-            "-c: error: unrecognized arguments: --tp",
-        ),
         ({"command": ["true"]}, "the command ended without an error, but wrote no result.json"),
     ],
 )
