@@ -153,13 +153,6 @@ def test_what_is_not_said_is_left_out_and_noted():
     )
 
 
-def test_on_one_device_nothing_is_sharded_and_the_batch_is_what_megatron_takes():
-    imported = parse(
-        f"torchrun --nproc_per_node 1 --nnodes 1 p.py {SHAPES} --micro-batch-size 4 --use-distributed-optimizer"
-    )
-    assert (imported.plan["zero_stage"], imported.plan["dp"], imported.global_batch_size) == (0, 1, 4)
-
-
 @pytest.mark.parametrize(
     ("before", "devices"),
     [

@@ -278,13 +278,6 @@ def test_what_a_plan_has_no_word_for_becomes_a_note(said, note):
     assert any(note in told for told in parse(f"[parallelism]\n{said}\n").notes)
 
 
-def test_pipeline_passes_that_are_repeated_are_read_as_more_micro_batches():
-    parallelism = "data_parallel_shard_degree = 2\npipeline_parallel_degree = 2\npipeline_parallel_microbatch_size = 2"
-    imported = parse(f"[training]\nlocal_batch_size = 4\nglobal_batch_size = 16\n[parallelism]\n{parallelism}\n")
-    assert (imported.plan["micro_batch_size"], imported.plan["grad_accum_steps"]) == (2, 4)
-    assert any("runs 2 times per step" in told for told in imported.notes)
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [

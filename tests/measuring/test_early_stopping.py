@@ -54,7 +54,3 @@ def test_no_run_is_given_up_before_an_interval_exists():
     assert not is_surely_slower([100.0] * 5, 1.0)
     assert not is_surely_slower([100.0] * 7, 1.0)
     assert is_surely_slower([100.0] * 8, 1.0)
-
-
-def test_steps_as_fast_as_the_incumbent_are_no_evidence():
-    assert not is_surely_slower([1.0] * 60, 1.0)

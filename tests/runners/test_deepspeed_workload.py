@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -94,11 +93,6 @@ def test_a_trial_is_the_users_script_once_per_device_with_its_own_config(tmp_pat
     assert (job.start, job.processes, dict(job.env)) == (Start.DEVICE, 8, {})
     assert set(job.files) == {"ds_config.json", CONTEXT_FILE}
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_module_starts_in_its_directory_whatever_that_is_called(tmp_path):
-    job = materialize(tmp_path, script="", module="train", directory="/a 'b", python=sys.executable)
-    assert job.command[:7] == ("sh", "-c", 'cd "$0" && exec "$@"', "/a 'b", sys.executable, "-m", "train")
 
 
 def test_a_trial_tells_every_step_and_is_not_slowed_down_by_what_the_user_watches(tmp_path):

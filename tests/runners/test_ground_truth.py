@@ -125,12 +125,6 @@ def test_nodes_fail_as_often_as_told_and_the_failure_names_one():
     assert not any(run(JOB, f"job-{n}", LONG_S, NOISY).state is JobState.LOST for n in range(10))
 
 
-def test_a_job_that_would_take_longer_than_its_limit_is_timed_out():
-    ending = run(JOB, "a", 61.0, NOISY)
-    assert (ending.state, ending.outcome) == (JobState.TIMED_OUT, None)
-    assert ending.reason == "simulated: would have run longer than its time limit of 61 s"
-
-
 def test_what_is_surely_slower_than_the_incumbent_is_pruned_and_measures_nothing():
     step_s = truth(JOB.training, PLAN, 7).step_s
     unsteady = replace(NOISY, noise=0.08)

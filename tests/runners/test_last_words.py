@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.logs.last_words import LastWords, read_last_words, read_last_words_of
+from meshtune.runners.logs.last_words import LastWords, read_last_words
 from meshtune.runners.logs.patterns import Patterns
 
 PATTERNS = Patterns({"step_time_s": r"step \d+ took ([\d.]+)", "illegal": "is not divisible by"})
@@ -66,13 +66,3 @@ def test_source_code_in_a_traceback_says_nothing():
     assert read_last_words(text, PATTERNS) == LastWords(cause=Cause.CRASH, line="KeyError: 'x'")
     # Without a traceback before it, an indented line is the program's own.
     assert read_last_words(" heads is not divisible by tp\n", PATTERNS).cause is Cause.ILLEGAL_SETTING
-
-
-def test_a_traceback_is_of_the_error_that_ends_it_and_of_no_later_one():
-    assert read_last_words(f"{TRACEBACK}KeyError: 'x'\n{OOM}\n").phase is None
-
-
-def test_only_the_end_of_a_large_log_is_searched(tmp_path):
-    log = tmp_path / "rank-0.log"
-    log.write_text(f"{OOM}\n" + "noise\n" * 300_000 + "ValueError: late\n")
-    assert read_last_words_of(log).line == "ValueError: late"

@@ -9,13 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from jobs import alive, processes_where, wait_for
 
-from meshtune.runners.base import JobSpec, JobState, Start
+from meshtune.runners.base import JobSpec, JobState
 from meshtune.runners.batch.launch_wrapper import rank_of
 from meshtune.runners.batch.notes import GANG_FILE, End, Note, noted_end, read_notes, render_gang
 from meshtune.runners.processes.gang import GRACE_S
@@ -163,14 +162,6 @@ def note(rank: int, end: End | None = End.ITSELF, code: int | None = 0, at: floa
 def test_the_notes_together_say_how_the_job_ended(notes, expected, tmp_path):
     found = noted_end(notes, spec_of(tmp_path, ""))
     assert (None if found is None else (found.state, found.exit_code, found.reason)) == expected
-
-
-def test_a_job_that_starts_one_process_needs_one_note(tmp_path):
-    for start_, needed in ((Start.JOB, 1), (Start.NODE, 2), (Start.DEVICE, 4)):
-        spec = replace(spec_of(tmp_path, ""), start=start_)
-        notes = [note(rank) for rank in range(needed)]
-        assert noted_end(notes, spec).state is JobState.SUCCEEDED
-        assert noted_end(notes[1:], spec) is None
 
 
 def test_notes_that_cannot_be_read_are_left_out(tmp_path):

@@ -171,27 +171,6 @@ def test_a_job_starts_only_once_its_start_is_written_down(local):
     assert (local.folder / "work" / "job" / "count").read_text() == "ran\n"
 
 
-def test_what_nobody_understands_is_lost_or_no_job_and_harms_no_other(local):
-    running = local.submit("running", FOREVER)
-    server = local.wait_server()
-    local.wait(running, JobState.RUNNING)
-    spool = local.folder / "spool"
-    (spool / "jobs" / "empty").mkdir()
-    (spool / "jobs" / "file").write_text("")
-    for number, text in enumerate(["", "[]", '{"spec": {}}', '{"spec": {"command": []}, "slots": 1}']):
-        folder = spool / f"draft-strange{number}"
-        folder.mkdir()
-        (folder / "spec.json").write_text(text)
-        folder.rename(spool / "jobs" / f"strange{number}")
-        status = local.wait(f"strange{number}")
-        assert status.state is JobState.LOST
-        assert "its order in the spool cannot be understood" in status.reason
-    assert local.status(running).state is JobState.RUNNING
-    assert local.servers() == [server]
-    local.runner.cancel(running)
-    local.wait(running)
-
-
 def test_the_server_itself_does_not_hold_what_the_service_hides(local, monkeypatch):
     monkeypatch.setenv("MESHTUNE_SECRET", "hush")
     local.wait(local.submit("job", "true"))

@@ -143,13 +143,6 @@ def test_a_trial_is_one_rank_per_device_that_a_shell_starts(tmp_path):
     assert "--log-throughput" not in arguments(deepspeed)
 
 
-def test_a_half_precision_trial_does_not_spend_its_steps_on_halving_the_loss_scale(tmp_path):
-    assert arguments(materialize(tmp_path, dtype="float16"))["--initial-loss-scale"] == ["65536"]
-    given = materialize(tmp_path, dtype="float16", arguments=["--initial-loss-scale 4096"])
-    assert arguments(given)["--initial-loss-scale"] == ["4096"]
-    assert "--initial-loss-scale" not in arguments(materialize(tmp_path))
-
-
 def test_a_plan_without_words_makes_no_job(tmp_path):
     with pytest.raises(CannotExpress, match=r"zero_stage\(3\) with pp\(2\)"):
         materialize(tmp_path, Plan(pp=2, dp=4, zero_stage=3, grad_accum_steps=2))

@@ -41,12 +41,6 @@ def test_a_missing_result_is_told_from_a_malformed_one(tmp_path):
         read_result(tmp_path)
 
 
-def test_bytes_that_are_no_text_are_malformed(tmp_path):
-    (tmp_path / RESULT_FILE).write_bytes(b'{"version": 1, "verdict": "oom", "reason": "\xff\xfe"}')
-    with pytest.raises(ResultMalformed, match="not UTF-8"):
-        read_result(tmp_path)
-
-
 def test_a_full_disk_leaves_the_earlier_result(tmp_path):
     write_result(tmp_path, Outcome(verdict=Verdict.OOM, reason="first"))
     draft = tmp_path / f".{RESULT_FILE}.{os.getpid()}"
@@ -171,13 +165,6 @@ def test_a_measurement_comes_back_from_its_file(tmp_path):
     ):
         write_result(tmp_path, outcome)
         assert read_result(tmp_path) == outcome
-
-
-def test_a_pruned_job_has_no_measurement_and_no_other_has_a_partial_one():
-    with pytest.raises(InvalidValue, match="measurement: does not go with the verdict pruned"):
-        Outcome(verdict=Verdict.PRUNED, measurement=FULL)
-    with pytest.raises(InvalidValue, match="partial: does not go with the verdict crashed"):
-        Outcome(verdict=Verdict.CRASHED, partial=FULL)
 
 
 def test_rates_follow_from_the_median():

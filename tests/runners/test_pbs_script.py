@@ -84,8 +84,3 @@ def test_options_that_cannot_be_are_refused(options, problem):
     with pytest.raises(InvalidValue) as error:
         render_script(spec(), options)
     assert str(error.value).startswith(problem)
-
-
-def test_the_processes_end_themselves_before_pbs_does():
-    assert "#PBS -l walltime=00:12:00\n" in render(spec(time_limit_s=600.0), PbsOptions(), AROUND)
-    assert "#PBS -l walltime=100:02:01\n" in render(spec(time_limit_s=360_000.2), PbsOptions(), AROUND)

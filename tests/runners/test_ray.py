@@ -19,7 +19,7 @@ from jobs import processes_where, wait_for
 from ray_jobs import RayLaboratory
 from ray_lab import RayLab
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, Start
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.ray.runner import RayOptions, RayRunner
@@ -165,14 +165,6 @@ def test_each_node_gets_its_share_of_a_job_and_the_ranks_know(wide):
     # Both nodes are this machine, where the processes meet at home.
     assert [words[:4] for words in said] == [[n, r, "2", "127.0.0.1"] for n in "01" for r in "01"]
     assert said[0][4] == said[1][4] != said[2][4] == said[3][4]
-
-
-@long
-def test_launchers_get_one_process_per_node_or_one_in_all(wide):
-    for start, ranks in ((Start.NODE, 2), (Start.JOB, 1)):
-        spec = wide.spec(start, "touch rank-$RANK.txt", nodes=2, processes=2, start=start)
-        assert wide.wait(wide.runner.submit(spec)).state is JobState.SUCCEEDED
-        assert len(list(spec.directory.glob("rank-*.txt"))) == ranks
 
 
 @long

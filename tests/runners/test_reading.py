@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from meshtune.runners.documents import plain, read_value
-from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, did_you_mean
+from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue
 
 
 class Colour(StrEnum):
@@ -105,20 +105,7 @@ def test_every_mistake_is_told_with_its_path(changes, problems):
     assert sorted(str(problem) for problem in caught.value.problems) == sorted(problems)
 
 
-@pytest.mark.parametrize("document", [None, 3, [], "text", [["name", "x"]]])
-def test_what_is_no_mapping_is_refused(document):
-    with pytest.raises(InvalidValue) as caught:
-        read_value(Bicycle, document)
-    (problem,) = caught.value.problems
-    assert (problem.path, problem.message) == ("", f"must be a mapping of keys, not {document!r}")
-
-
 def test_the_plain_form_is_json_and_comes_back():
     value = read_value(Bicycle, GOOD | {"colour": "blue", "rear": {"inches": 0.1}, "extras": {"bell": 1.5}})
     assert read_value(Bicycle, json.loads(json.dumps(plain(value)))) == value
     assert type(plain(value)["colour"]) is str
-
-
-def test_a_hint_is_the_closest_name_or_all_of_them():
-    assert did_you_mean("hiden", ["hidden", "heads"]) == "did you mean 'hidden'?"
-    assert did_you_mean("xyz", ["b", "a"]) == "known: a, b"

@@ -80,22 +80,6 @@ def test_a_job_runs_for_its_time_and_leaves_a_result_when_it_has_ended_not_befor
     assert json.loads((lab.folder / "work" / "job" / RESULT_FILE).read_text())["simulated"] is True
 
 
-def test_without_seconds_a_job_has_ended_as_soon_as_it_was_sent(lab):
-    lab.runner = lab.open(seconds_per_trial=0.0, slots=1)
-    for number in range(5):
-        assert lab.status(lab.submit(f"job{number}")).state is JobState.SUCCEEDED
-
-
-def test_a_name_is_sent_once_however_often_it_is_submitted(lab):
-    ids = {lab.submit("once") for _ in range(3)}
-    lab.now = 1005.0
-    ids.add(lab.runner.submit(lab.spec("once", plan=Plan(dp=4, grad_accum_steps=1))))
-    assert ids == {"once"}
-    assert lab.status("once", 1010.0).state is JobState.SUCCEEDED
-    assert lab.result("once").measurement.tokens_per_step == 8 * 256
-    assert json.loads((lab.folder / "work" / "once" / JOB_FILE).read_text())["plan"]["grad_accum_steps"] == 2
-
-
 def test_never_more_jobs_run_than_there_are_slots_and_first_come_is_first_served(lab):
     names = [f"job{number}" for number in (9, 3, 7, 1, 8)]
     for number, name in enumerate(names):

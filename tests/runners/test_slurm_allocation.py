@@ -73,16 +73,6 @@ def test_a_step_asks_for_its_part_of_the_allocation_alone():
     assert lines[-1].endswith("-m meshtune.runners.batch.launch_wrapper'")
 
 
-def test_one_launcher_per_node_gets_the_nodes_devices():
-    text = render_step(job(start=Start.NODE), SlurmOptions(cpus_per_device=2), ALLOCATION)
-    assert "--nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=8 " in text
-
-
-def test_nodes_are_not_avoided_where_too_few_would_be_left():
-    assert "--exclude" in render_step(job(avoid=("n0",)), SlurmOptions(), ALLOCATION)
-    assert "--exclude" not in render_step(job(avoid=("n0", "n1")), SlurmOptions(), ALLOCATION)
-
-
 def test_what_does_not_fit_the_allocation_is_refused(tmp_path):
     runner = AllocationRunner(tmp_path, SlurmOptions(), ALLOCATION)
     for changes, message in (

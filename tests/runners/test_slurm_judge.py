@@ -130,11 +130,6 @@ def test_a_failure_that_no_rank_explains_is_the_nodes_where_one_is_down():
         assert suspects(SPEC, seen_as(word), notes) == ()
 
 
-def test_a_preempted_job_blames_no_node():
-    lost = status("PREEMPTED", HALF, bad_nodes=("n1",))
-    assert (lost.cause, lost.failed_nodes, lost.reason) == (Cause.PREEMPTION, (), "preempted by another job")
-
-
 def test_ranks_that_all_were_told_to_end_were_displaced():
     told = [note(rank, End.TOLD) for rank in range(4)]
     lost = status("FAILED", told, reason="NonZeroExitCode")

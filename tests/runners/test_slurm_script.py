@@ -9,7 +9,7 @@ import pytest
 
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.batch.script import SubmitHost
-from meshtune.runners.slurm.script import SlurmOptions, minutes, options_for, render, render_script
+from meshtune.runners.slurm.script import SlurmOptions, options_for, render, render_script
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
@@ -67,11 +67,6 @@ def test_nothing_of_the_jobs_environment_nor_of_the_services_is_in_the_script(mo
     assert "hush" not in script
     assert "of-the-submitter" not in script
     assert "#SBATCH --export=NIL\n" in script
-
-
-@pytest.mark.parametrize(("limit_s", "expected"), [(0.5, 3), (60.0, 3), (480.0, 10), (480.1, 11), (600.0, 12)])
-def test_slurms_limit_is_in_whole_minutes_and_leaves_two_for_the_start(limit_s, expected):
-    assert minutes(spec(time_limit_s=limit_s)) == expected
 
 
 @pytest.mark.parametrize(("kind", "gres"), [(DeviceKind.CPU, ""), (DeviceKind.CUDA, "gpu")])

@@ -189,15 +189,6 @@ def test_ranks_that_all_only_lost_each_other_are_lost_by_the_network(tmp_path):
     assert read(tmp_path, JobState.TIMED_OUT, "ran longer").cause is Cause.TIME_LIMIT
 
 
-def test_a_trainer_that_could_not_even_begin_is_heard_from_its_log(tmp_path):
-    log_path(tmp_path, 1).write_text(
-        "Traceback (most recent call last):\nModuleNotFoundError: No module named 'torch'\n"
-    )
-    outcome = read(tmp_path, JobState.FAILED, "rank 1 exited with code 1")
-    assert (outcome.verdict, outcome.cause, outcome.failed_rank) == (Verdict.CRASHED, Cause.USER_BUG, 1)
-    assert outcome.reason == "ModuleNotFoundError: No module named 'torch'"
-
-
 def test_a_rank_killed_by_a_signal_is_heard_from_its_own_log(tmp_path):
     (tmp_path / "job.json").write_text(materialize(tmp_path).files["job.json"])
     died = JobStatus(state=JobState.FAILED, reason="rank 2 was killed by SIGABRT", exit_code=-6)

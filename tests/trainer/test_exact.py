@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from meshtune.runners.trainer.exact import exact_peak, extrapolation, representatives, require_estimable
 from meshtune.runners.trainer.exact.extrapolation import enough_micro_batches
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 
 # What a plain test run takes of a list, and what it leaves to `make test-long`.
@@ -77,12 +74,6 @@ def test_a_few_micro_batches_tell_of_many(plan, layers, make_job, monkeypatch):
     assert all(peak.micro_batches == enough_micro_batches(job.plan)[0] < 12 for peak in few)
     assert all(peak.micro_batches == 12 for peak in all_of_them)
     assert [peak.peak_bytes for peak in few] == pytest.approx([peak.peak_bytes for peak in all_of_them], rel=0.01)
-
-
-def test_on_cuda_the_temporaries_of_gloo_are_not_counted(make_job):
-    job = make_job(plan={"dp": 2, "zero_stage": 1}, model=SHAPES)
-    on_cpu, on_cuda = (exact_peak(replace(job, device=kind), 0).peak_bytes for kind in DeviceKind)
-    assert on_cuda < on_cpu
 
 
 @pytest.mark.parametrize(

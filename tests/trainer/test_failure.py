@@ -42,12 +42,6 @@ def test_an_allocator_that_gives_up_means_out_of_memory(error):
     assert (found.verdict, found.echo, found.rank, found.phase, found.at) == (Verdict.OOM, False, 3, "backward", 1.5)
 
 
-def test_a_reason_begins_with_what_was_asked_for():
-    error = RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate 16 bytes")
-    reason = describe(error, rank=0, phase=Phase.BACKWARD, at=1.0).reason
-    assert reason == "RuntimeError: DefaultCPUAllocator: can't allocate 16 bytes"
-
-
 @pytest.mark.parametrize(
     ("text", "cause"),
     [

@@ -137,11 +137,3 @@ def test_a_killed_rank_ends_the_gang_at_once(endless, tmp_path):
     assert "rank 1 was killed by SIGKILL" in output
     assert all(failure.echo for failure in read_failures(tmp_path))
     assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
-
-
-def test_a_terminated_gang_leaves_no_rank(endless):
-    process, ranks = endless
-    process.terminate()
-    process.wait(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM
-    assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)

@@ -11,7 +11,6 @@ from meshtune.runners.trainer.model import Transformer
 from meshtune.runners.trainer.parallel.context import places_of
 from meshtune.runners.trainer.parallel.pipeline import cut_layers, stages_of
 from meshtune.runners.trainer.parallel.sharding import materialize
-from meshtune.runners.trainer.train import synthetic_batch
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
 from meshtune.search_spaces.plan import ContextParallel, Plan, Schedule
 
@@ -101,13 +100,6 @@ def test_the_cut_is_balanced_and_leaves_no_layer_out(layers, stages):
     cut = [cut_layers(layers, stages, stage) for stage in range(stages)]
     assert [index for part in cut for index in part] == list(range(layers))
     assert max(map(len, cut)) - min(map(len, cut)) <= 1
-
-
-def test_data_depends_on_seed_and_step_alone(make_job):
-    one, other = make_job(plan={"dp": 2}), make_job(plan={"micro_batch_size": 4})
-    assert torch.equal(synthetic_batch(one, 3), synthetic_batch(other, 3))
-    assert not torch.equal(synthetic_batch(one, 3), synthetic_batch(one, 4))
-    assert not torch.equal(synthetic_batch(one, 3), synthetic_batch(make_job(seed=1), 3))
 
 
 def test_a_mixture_is_the_weighted_sum_of_its_experts():

@@ -103,9 +103,3 @@ def test_a_job_that_is_slower_than_the_incumbent_stops_early_and_measures_nothin
     assert outcome.partial.profile is None
     assert outcome.reason.startswith("given up after 8 steps: a step takes ")
     assert outcome.reason in finished.output
-
-
-@SLOW
-def test_a_job_that_is_faster_than_the_incumbent_goes_on(run_job, make_job):
-    finished = run_job(make_job(plan={"dp": 2}, incumbent_step_time_s=1e4))
-    assert finished.measurement.step_time_s < 1e4
