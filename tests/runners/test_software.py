@@ -1,14 +1,10 @@
-"""A measurement says which versions it holds for, from the trainer's process to the reader of the result file."""
+"""The version of a GPU's driver, as its file in /proc has it."""
 
 from __future__ import annotations
 
-import platform
-
 import pytest
-import torch
-import torch.distributed as dist
 
-from meshtune.runners.trainer.software import driver_version, software
+from meshtune.runners.trainer.software import driver_version
 
 NVIDIA = """\
 NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024
@@ -17,15 +13,6 @@ GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)
 NVIDIA_OPEN = """\
 NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build  (dvs-builder@U16)  Tue Mar  5 2024
 """
-
-
-@pytest.fixture
-def alone(tmp_path, monkeypatch):
-    """A rank without peers."""
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "meet"), 1), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(
@@ -41,11 +28,3 @@ def alone(tmp_path, monkeypatch):
 def test_a_driver_tells_its_version_in_the_first_line(tmp_path, text, version):
     (tmp_path / "version").write_text(text)
     assert driver_version(tmp_path / "version") == version
-
-
-def test_a_rank_on_a_cpu_names_torch_python_and_its_backend(alone):
-    assert software(torch.device("cpu")) == {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "backend": "gloo",
-    }
