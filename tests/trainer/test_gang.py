@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
-from pathlib import Path
+import subprocess
+import sys
 
 import pytest
+from jobs import alive, children, wait_for
 
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.trainer.failure import Phase, first_cause, read_failures
-from meshtune.runners.trainer.job import Measuring
+from meshtune.runners.trainer.job import Measuring, render_job
 
 pytestmark = pytest.mark.slow
 
@@ -121,19 +122,14 @@ def test_a_rank_that_a_signal_ended_is_heard_from_its_log(run_job, make_job):
     assert f"--- rank-1.log\n{log.rstrip()}" in finished.logs
 
 
-@pytest.fixture
-def endless(make_job, start_job):
-    """A job of two ranks that would measure for hours, and its two ranks' process ids."""
+def test_a_terminated_gang_leaves_no_rank(tmp_path, make_job):
     measuring = Measuring(max_warmup_steps=0, min_steps=10**7, max_steps=10**7)
-    running = start_job(make_job(plan={"dp": 2}, measuring=measuring))
-    return running.process, running.ranks
-
-
-def test_a_killed_rank_ends_the_gang_at_once(endless, tmp_path):
-    process, ranks = endless
-    os.kill(ranks[1], signal.SIGKILL)
-    output, _ = process.communicate(timeout=60)  # far below any timeout of the ranks' own
-    assert process.returncode == 1
-    assert "rank 1 was killed by SIGKILL" in output
-    assert all(failure.echo for failure in read_failures(tmp_path))
-    assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
+    (tmp_path / "job.json").write_text(render_job(make_job(plan={"dp": 2}, measuring=measuring)), encoding="utf-8")
+    command = [sys.executable, "-m", "meshtune.runners.trainer", "job.json", "--directory", "."]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    wait_for((tmp_path / "rendezvous").exists, 180)
+    ranks = children(process.pid)
+    assert len(ranks) == 2
+    process.terminate()
+    assert process.wait(timeout=60) == 128 + signal.SIGTERM
+    assert not any(map(alive, ranks))
