@@ -292,16 +292,6 @@ def test_what_pbs_has_forgotten_is_as_it_was_or_cancelled_or_lost(runner, shims,
         assert runner.poll([number])[number].state is state
 
 
-def test_a_commands_environment_has_the_server_and_none_of_our_secrets(runner, shims, spec, monkeypatch):
-    """A site may tell qsub to pass the environment on (default_qsub_arguments = -V)."""
-    monkeypatch.setenv("MESHTUNE_TOKEN", "hush")
-    monkeypatch.setenv("PBS_DEFAULT", "pbs01")
-    runner.submit(spec)
-    seen = (shims.folder / "qsub.env").read_text().splitlines()
-    assert {"PBS_DEFAULT=pbs01", "LC_ALL=C"} <= set(seen)
-    assert not any("hush" in line for line in seen)
-
-
 @pytest.mark.parametrize(
     "complaint",
     ["", f"qdel: Unknown Job Id {ID}", f"qdel: Job has finished {ID}", f"qdel: Request invalid for state of job {ID}"],

@@ -62,20 +62,6 @@ def line_0_2(step: int, tps: float, loss: float, gib: float, colour: bool = Fals
     return line_0_3(step, tps, loss, gib, colour, mfu=7.0)
 
 
-def line_0_1(step: int, tps: float, loss: float, gib: float, colour: bool = False) -> str:
-    """torchtitan v0.1.0, torchtitan/components/metrics.py, MetricsProcessor.log: no gradient's norm."""
-    color = Colour(colour)
-    return PREFIX + (
-        f"{color.red}step: {step:2}  "
-        f"{color.green}loss: {loss:7.4f}  "
-        f"{color.yellow}memory: {gib:5.2f}GiB"
-        f"({gib / 80 * 100:.2f}%)  "
-        f"{color.blue}tps: {round(tps):,}  "
-        f"{color.cyan}tflops: {1234.5:,.2f}  "
-        f"{color.magenta}mfu: {41.5:.2f}%{color.reset}"
-    )
-
-
 def validation(step: int) -> str:
     """torchtitan 0.3.0, torchtitan/components/metrics.py, MetricsProcessor.log_validation."""
     return PREFIX + f"validate step: {step:2}  loss: {3.5:7.4f}  memory: {70.0:5.2f}GiB({87.5:.2f}%)  tps: {99:,}"
@@ -142,7 +128,7 @@ def test_a_plan_without_words_is_refused_before_anything_is_sent(tmp_path):
         materialize(tmp_path, Plan(dp=8, zero_stage=1))
 
 
-@pytest.mark.parametrize("line", [line_0_1, line_0_2, line_0_3])
+@pytest.mark.parametrize("line", [line_0_2, line_0_3])
 @pytest.mark.parametrize("colour", [False, True])
 def test_the_tokens_per_second_of_each_step_are_its_time(tmp_path, line, colour):
     times = [2.0, 0.5, 0.3, 0.4, 0.35]
