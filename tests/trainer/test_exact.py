@@ -20,11 +20,11 @@ SHAPES: dict[str, object] = {"layers": 4, "hidden": 128, "ffn": 384, "vocab": 10
     [
         pytest.param({"dp": 2, "zero_stage": 1, "grad_accum_steps": 2}, marks=LONG),
         pytest.param({"dp": 2, "zero_stage": 3, "recompute": "full", "grad_accum_steps": 2}, marks=SLOW),
-        pytest.param({"tp": 2, "micro_batch_size": 4}, marks=SLOW),
+        pytest.param({"tp": 2, "micro_batch_size": 4}, marks=LONG),
         pytest.param({"pp": 2, "vpp": 2, "schedule": "interleaved", "grad_accum_steps": 4}, marks=SLOW),
         pytest.param({"pp": 2, "dp": 2, "zero_stage": 2, "schedule": "gpipe"}, marks=LONG),
-        pytest.param({"cp": 2, "context": "ulysses", "micro_batch_size": 4}, marks=SLOW),
-        pytest.param({"dp": 2, "ep": 2, "zero_stage": 3, "micro_batch_size": 2}, marks=SLOW),
+        pytest.param({"cp": 2, "context": "ulysses", "micro_batch_size": 4}, marks=LONG),
+        pytest.param({"dp": 2, "ep": 2, "zero_stage": 3, "micro_batch_size": 2}, marks=LONG),
     ],
     ids=lambda plan: " ".join(f"{name}={value}" for name, value in plan.items()),
 )
@@ -57,10 +57,10 @@ def test_a_few_layers_tell_of_many(plan, layers, make_job):
 @pytest.mark.parametrize(
     ("plan", "layers"),
     [
-        pytest.param({"dp": 2, "zero_stage": 2}, 2, marks=SLOW),
+        pytest.param({"dp": 2, "zero_stage": 2}, 2, marks=LONG),
         pytest.param({"pp": 2}, 2, marks=SLOW),
         pytest.param({"pp": 2, "schedule": "gpipe"}, 2, marks=LONG),
-        pytest.param({"pp": 2, "vpp": 2, "schedule": "interleaved"}, 4, marks=SLOW),
+        pytest.param({"pp": 2, "vpp": 2, "schedule": "interleaved"}, 4, marks=LONG),
         pytest.param({"pp": 2, "vpp": 2, "schedule": "zbv"}, 4, marks=LONG),
     ],
     ids=str,
