@@ -50,22 +50,21 @@ def gang(directory: Path, source: str, **changes) -> list[str]:
     return out.splitlines()
 
 
-def test_forked_ranks_end_as_their_program_would(tmp_path):
-    bodies = ("return 0", "return 3", "sys.exit()", "sys.exit(4)", "sys.exit('no job')", "raise ValueError('as it is')")
-    # None is killed for another's failure: each waits for all.
-    source = f"""
-import os, sys, time
-def entry(arguments):
-    open(f"here-{{os.environ['RANK']}}", "w")
-    while len([name for name in os.listdir() if name.startswith("here")]) < {len(bodies)}:
-        time.sleep(0.01)
-    return [{", ".join(f"f{rank}" for rank in range(len(bodies)))}][int(os.environ["RANK"])]()
-""" + "".join(f"def f{rank}(): {body}\n" for rank, body in enumerate(bodies))
-    reason, codes = gang(tmp_path, source, processes=len(bodies))
-    assert (reason, codes) == ("rank 1 exited with code 3", "0 3 0 4 1 1")
-    said = [log_path(tmp_path, rank).read_text() for rank in range(len(bodies))]
-    assert said[:5] == ["", "", "", "", "no job\n"]
-    assert said[5].endswith("ValueError: as it is\n")
+@pytest.mark.parametrize(
+    ("body", "code", "said"),
+    [
+        ("return 0", 0, ""),
+        ("return 3", 3, ""),
+        ("sys.exit()", 0, ""),
+        ("sys.exit(4)", 4, ""),
+        ("sys.exit('no job')", 1, "no job\n"),
+        ("raise ValueError('as it is')", 1, "ValueError: as it is\n"),
+    ],
+)
+def test_a_forked_rank_ends_as_its_program_would(body, code, said, tmp_path):
+    reason = f"rank 0 exited with code {code}" if code else "succeeded"
+    assert gang(tmp_path, f"import sys\ndef entry(arguments):\n    {body}\n") == [reason, str(code)]
+    assert log_path(tmp_path, 0).read_text().endswith(said)
 
 
 def test_a_forked_rank_gets_the_arguments_and_the_environment_of_its_rank(tmp_path):
