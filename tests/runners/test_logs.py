@@ -6,12 +6,12 @@ import pytest
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.logs.lines import untagged
+from meshtune.runners.logs.lines import split_lines, untagged
 from meshtune.runners.logs.patterns import Patterns
-from meshtune.runners.logs.reader import LogReading, outcome_from_log, read_log
+from meshtune.runners.logs.reader import LogReading, outcome_from_log, read_lines
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.runners.processes.gang import exit_text, log_path
-from meshtune.runners.workloads.log_context import LogContext
+from meshtune.runners.workloads.base import CONTEXT_FILE, LogContext, render_context
 from meshtune.search_spaces.plan import Plan
 
 PATTERNS = Patterns(
@@ -31,6 +31,10 @@ CONTEXT = LogContext(
     peak_flops_per_device=1e12,
     warmup_steps=2,
 )
+
+
+def read_log(text: str, patterns: Patterns) -> LogReading:
+    return read_lines(split_lines([text.encode()]), patterns)
 
 
 def steps(count: int, first: int = 1) -> str:
@@ -92,7 +96,9 @@ def test_a_time_in_a_line_of_its_own_belongs_to_the_step_that_was_told_last():
 
 
 def read(directory, state=JobState.SUCCEEDED, patterns=PATTERNS, *, asked=5, **status) -> Outcome:
-    return outcome_from_log(directory, JobStatus(state=state, **status), CONTEXT, patterns, steps=asked)
+    if directory.exists():
+        (directory / CONTEXT_FILE).write_text(render_context(CONTEXT))
+    return outcome_from_log(directory, JobStatus(state=state, **status), patterns, steps=asked)
 
 
 def test_a_log_with_all_steps_is_a_measurement(tmp_path):
