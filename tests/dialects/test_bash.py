@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
 import subprocess
-from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -123,15 +121,3 @@ def test_bash_itself_makes_the_same_words(arguments):
         ["bash", "-c", f"{head}printf '%s\\0' end {text}"], capture_output=True, text=True, timeout=100, check=True
     )
     assert words(f"{head}run {text}")[1:] == told.stdout.split("\0")[1:-1], text
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.text(alphabet="ab$(){}[]\"'\\ \n;&|<>=#@1", max_size=40))
-def test_any_text_is_read_or_refused(text):
-    with suppress(NotBash):
-        read_script(text)
-
-
-@given(st.lists(st.text(alphabet="ab '\"$\\#;|", max_size=6), min_size=1, max_size=5))
-def test_words_that_were_quoted_come_back(arguments):
-    assert words(f"run {shlex.join(arguments)}")[1:] == arguments

@@ -122,18 +122,6 @@ def test_what_deepspeed_has_no_words_for_is_refused_by_name(plan, options, rule)
     assert f"({rule}: " in told
 
 
-def test_all_that_cannot_be_said_is_told_at_once():
-    told = problems(Plan(tp=2, pp=2, dp=4, recompute="full"))
-    assert [rule in text for rule, text in zip(("recompute", "sequence", "deepspeed-pp"), told, strict=True)] == [
-        True
-    ] * 3
-
-
-def test_what_the_script_is_told_widens_what_can_be_run():
-    told = {"arguments": ["--c {config} --r {recompute} --every {recompute_interval} --ep {ep}"]}
-    assert config(Plan(dp=16, ep=2, recompute="selective", recompute_interval=2), **told)["train_batch_size"] == 16
-
-
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_reading_what_was_written_gives_the_same_plan(data):
@@ -145,10 +133,6 @@ def test_reading_what_was_written_gives_the_same_plan(data):
     assert Plan(**known) == plan
     assert imported.global_batch_size == (BATCH if plan.tp == 1 else None)
     assert imported.notes == ()
-
-
-def test_the_space_that_is_read_back_has_every_kind_of_plan():
-    assert {(plan.tp > 1, plan.cp > 1) for plan in space()} == {(False, False), (True, False), (False, True)}
 
 
 def test_a_config_for_the_hugging_face_trainer_leaves_auto_to_it():
@@ -176,12 +160,6 @@ def test_a_config_for_the_hugging_face_trainer_leaves_auto_to_it():
     ]
 
 
-def test_a_pipeline_section_is_kept_and_what_it_takes_is_told():
-    imported = parse('{"pipeline": {"activation_checkpoint_interval": 1}}')
-    assert imported.workload["config"] == {"pipeline": {"activation_checkpoint_interval": 1}}
-    assert "pipeline_module: true" in imported.notes[0]
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -203,11 +181,6 @@ def test_a_pipeline_section_is_kept_and_what_it_takes_is_told():
 def test_what_cannot_be_read_is_told_with_its_line_or_key(text, told):
     with pytest.raises(CannotRead, match=told):
         parse(text)
-
-
-def test_off_is_read_as_nothing():
-    imported = parse('{"tensor_parallel": {"autotp_size": 0}, "fp16": {"enabled": true}}')
-    assert (dict(imported.plan), imported.workload["dtype"]) == ({}, "float16")
 
 
 @pytest.mark.parametrize(

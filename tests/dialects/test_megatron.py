@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from meshtune.runners.dialects.base import CannotExpress
 from meshtune.runners.dialects.megatron.dialect import parse, render
-from meshtune.runners.dialects.megatron.options import FROM_MODEL, FROM_PLAN, Flavour, MegatronOptions
+from meshtune.runners.dialects.megatron.options import Flavour, MegatronOptions
 from meshtune.runners.dialects.megatron.rules import capabilities_of
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
@@ -211,17 +211,6 @@ def test_a_plan_that_megatron_has_no_words_for_is_refused_by_the_rule(flavour, m
     assert len(raised.value.problems) == 1
 
 
-def test_only_megatron_lm_gives_several_ranks_a_copy_of_one_key_value_head():
-    assert {plan.tp for plan in space(DENSE, LM)} == {1, 2, 4, 8}
-    assert {plan.tp for plan in space(DENSE, DEEPSPEED)} == {1, 2, 4}
-
-
-def test_an_odd_sequence_cannot_be_cut_in_two_slices_per_context_rank():
-    odd = ModelSpec(name="o", layers=4, hidden=64, heads=4, ffn=128, vocab=128, seq_len=12)
-    with pytest.raises(CannotExpress, match=r"2 \* cp\(4\) does not divide seq_len\(12\)"):
-        render(odd, Plan(cp=4, dp=4, context="all_gather"), CLUSTER, {})
-
-
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
@@ -238,18 +227,6 @@ def test_an_odd_sequence_cannot_be_cut_in_two_slices_per_context_rank():
 def test_wrong_options_are_told(options, problem):
     with pytest.raises(InvalidValue, match=problem):
         render(DENSE, Plan(dp=16), CLUSTER, options)
-
-
-def test_whatever_follows_from_plan_and_model_is_refused_from_the_user():
-    rendered = {
-        line.split()[0]
-        for model in (DENSE, MIXTURE)
-        for flavour in Flavour
-        for plan in map(space(model, flavour).__getitem__, range(0, len(space(model, flavour)), 101))
-        for line in arguments(model, plan, flavour=str(flavour))
-    }
-    users = {"--max-position-embeddings", "--mock-data", "--tokenizer-type", "--vocab-size", "--ckpt-format"}
-    assert rendered - FROM_PLAN - FROM_MODEL == {*users, "--create-moe-param-group", "--disable-bias-linear"}
 
 
 @pytest.mark.parametrize("flavour", Flavour)

@@ -141,12 +141,6 @@ def test_what_has_no_word_is_noted_with_its_line(argument, note):
     assert found[0].startswith("line 1: ")
 
 
-def test_what_says_the_same_as_the_shapes_or_belongs_to_one_plan_is_not_kept():
-    assert parse(f"{START} --kv-channels 64") == parse(START)
-    fsdp = parse(f"{START} --use-megatron-fsdp --ckpt-format fsdp_dtensor --init-model-with-meta-device")
-    assert fsdp.workload == parse(START).workload
-
-
 def test_what_is_not_said_is_left_out_and_noted():
     imported = parse("torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --bf16")
     assert imported.model.keys() == {"layers", "hidden", "ffn", "norm", "activation", "position", "tied_head"}
@@ -157,13 +151,6 @@ def test_what_is_not_said_is_left_out_and_noted():
         "line 1: the script does not say --micro-batch-size; fill in the baseline's micro_batch_size",
         "line 1: it is not known on how many devices: tp * pp * cp = 1 must divide them; dp follows from the cluster",
     )
-
-
-def test_on_one_device_nothing_is_sharded_and_the_batch_is_what_megatron_takes():
-    imported = parse(
-        f"torchrun --nproc_per_node 1 --nnodes 1 p.py {SHAPES} --micro-batch-size 4 --use-distributed-optimizer"
-    )
-    assert (imported.plan["zero_stage"], imported.plan["dp"], imported.global_batch_size) == (0, 1, 4)
 
 
 @pytest.mark.parametrize(

@@ -42,12 +42,6 @@ def test_words_are_laid_over_section_by_section_and_the_base_is_not_touched():
     assert base["zero"]["stage"] == 1
 
 
-def test_keys_that_are_only_taken_away_make_no_section():
-    assert overlaid({}, {"a": {"b": None}}) == {}
-    assert overlaid({"a": {"b": 1}}, {"a": {"b": None}}) == {"a": {}}
-    assert overlaid({}, {"a": {}}) == {"a": {}}
-
-
 def test_a_base_is_a_mapping_or_the_path_of_a_file(tmp_path):
     path = tmp_path / "base.toml"
     path.write_text("a = 1\n")

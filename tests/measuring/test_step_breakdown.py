@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from meshtune.runners.measuring.step_breakdown import Profile, find_straggler
+from meshtune.runners.measuring.step_breakdown import find_straggler
 
 
 def times(generator: random.Random, level: float, steps: int = 5) -> list[float]:
@@ -44,16 +44,3 @@ def test_a_stage_with_more_work_is_no_straggler_but_a_slow_rank_in_it_is():
     found = find_straggler([[1.0] * 3, [1.0] * 3, [2.0] * 3, [3.0] * 3], stages)
     assert found is not None
     assert (found.rank, found.ratio) == (3, 1.5)
-
-
-def test_a_rank_alone_in_its_stage_has_nobody_to_be_compared_with():
-    assert find_straggler([[1.0] * 5, [5.0] * 5], [0, 1]) is None
-
-
-def test_too_few_steps_name_nobody():
-    assert find_straggler([[1.0] * 2, [5.0] * 2], [0, 0]) is None
-
-
-def test_a_profile_has_one_value_per_rank():
-    with pytest.raises(ValueError, match=r"one value per rank is needed, but the lengths are \[1, 2\]"):
-        Profile(step_time_s=1.0, parts_s=({}, {}), waiting_s=({},), own_times_s=((1.0,),), stages=(0,))

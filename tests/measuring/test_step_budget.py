@@ -6,10 +6,8 @@ from pathlib import Path
 
 from meshtune.runners.base import JobSpec
 from meshtune.runners.measuring.step_budget import COUNTED_STEPS, step_counts
-from meshtune.runners.registry import create_workload
 from meshtune.runners.trainer.job import Job, Measuring, render_job
 from meshtune.runners.trainer.timing import measure
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import model_presets
@@ -47,13 +45,3 @@ def test_the_most_steps_depend_on_how_long_one_takes():
 def test_a_job_that_does_not_say_has_no_counts():
     assert step_counts(_spec({})) is None
     assert step_counts(_spec({"job.json": "{}"})) is None
-
-
-def test_a_simulated_job_measures_as_the_trainer_does():
-    workload = create_workload("simulated", {"measuring": {"min_steps": 10, "max_steps": 20, "profile_steps": 5}})
-    shapes = {name: value for name, value in model_presets()["gpt-micro"].items() if name != "source"}
-    device = DeviceSpec(name="d", kind="cuda", memory_bytes=2**30)
-    cluster = ClusterSpec(name="c", nodes=1, devices_per_node=1, device=device)
-    job = workload.materialize("j", ModelSpec(**shapes), Plan(), cluster, Path(), seed=0, time_limit_s=1.0)
-    assert step_counts(job).least == 2 + 10 + 5
-    assert step_counts(job).most(1e-9) == 2 + 10 + 20 + 5

@@ -16,7 +16,7 @@ SLOW, LONG, SLURM, RAY = pytest.mark.slow, pytest.mark.long, pytest.mark.slurm, 
 # and those of the life cycle's.
 LABORATORIES = {
     "local": ("jobs:LocalLaboratory", (), ()),
-    "slurm": ("slurm_jobs:SlurmLaboratory", (SLOW, SLURM), (SLOW, SLURM)),
+    "slurm": ("slurm_jobs:SlurmLaboratory", (SLOW, SLURM), (LONG, SLURM)),
     # Its own tests are in test_slurm_allocation.py; the rest is the local runner's and the Slurm runner's.
     "allocation": ("allocation_jobs:AllocationLaboratory", (LONG, SLURM), (LONG, SLURM)),
     "ray": ("ray_jobs:RayLaboratory", (SLOW, RAY), (LONG, RAY)),

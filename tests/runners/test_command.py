@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 import subprocess
 import sys
 import tomllib
@@ -15,7 +13,7 @@ import pytest
 from meshtune.runners.base import JobState, JobStatus, Start
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.logs.patterns import NAMES
-from meshtune.runners.outcome import Outcome, Verdict, write_result
+from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.workloads.base import read_context
 from meshtune.runners.workloads.command import PLACEHOLDERS, CommandOptions, CommandWorkload
@@ -61,14 +59,6 @@ def test_a_job_is_rendered_as_text_and_nothing_is_written(tmp_path):
     assert (context.tokens_per_step, context.peak_flops_per_device) == (16 * 16, 1e12)
 
 
-def test_numbers_and_truth_values_are_words_too(tmp_path):
-    spec = materialize(
-        tmp_path, command=["train", "--steps", 5, "--rate", 0.5], env={"OMP_NUM_THREADS": 4, "FAST": True}
-    )
-    assert spec.command == ("train", "--steps", "5", "--rate", "0.5")
-    assert (spec.env["OMP_NUM_THREADS"], spec.env["FAST"]) == ("4", "true")
-
-
 def test_every_placeholder_has_a_value(tmp_path):
     spec = materialize(tmp_path, command="; ".join(f"echo {name}={{{name}}}" for name in PLACEHOLDERS))
     told = subprocess.run(spec.command, capture_output=True, text=True, check=True, timeout=60).stdout.split("\n")
@@ -76,12 +66,6 @@ def test_every_placeholder_has_a_value(tmp_path):
     assert values.keys() == set(PLACEHOLDERS) > set(PLAN_FIELDS)
     expected = {"tp": "2", "world_size": "4", "recompute": "none", "sequence_parallel": "true", "dtype": "bfloat16"}
     assert expected.items() <= values.items()
-
-
-def test_a_shell_is_given_values_that_are_safe(tmp_path):
-    spec = materialize(tmp_path / "a b; exit 3 #", command="cd {directory} && echo $0 {tp} {directory}")
-    assert spec.command[:2] == ("sh", "-c")
-    assert spec.command[2] == f"cd {shlex.quote(str(spec.directory))} && echo $0 2 {shlex.quote(str(spec.directory))}"
 
 
 @pytest.mark.parametrize("command", [["sh", "-c", 'pwd; echo "$0" "$1"', "{tp}", "a b"], "pwd; echo {tp} 'a b'"])
@@ -95,16 +79,6 @@ def test_a_command_starts_where_it_is_asked_to(command, tmp_path, monkeypatch):
         assert done.stdout == f"{project}\n2 a b\n"
 
 
-def test_the_framework_says_what_is_computed_in():
-    assert CommandWorkload({"command": ["train"]}).dtype == "bfloat16"
-    workload = CommandWorkload({"command": ["train"], "framework": "megatron-deepspeed", "dtype": "bfloat16"})
-    assert (workload.dtype, workload.framework.dtype, workload.framework.optimizer_bytes) == (
-        "bfloat16",
-        "bfloat16",
-        16,
-    )
-
-
 @pytest.mark.parametrize(
     ("options", "problems"),
     [
@@ -116,7 +90,6 @@ def test_the_framework_says_what_is_computed_in():
             {"command.1: must be a text or a number, not ['a']", "env.A: must be a text or a number, not None"},
         ),
         ({"command": ["train"], "env": ["A"]}, {"env: must be a mapping of keys, not ['A']"}),
-        ({"command": ""}, {"command: must name a program"}),
         (
             {
                 "command": ["train", "{tpp}"],
@@ -131,16 +104,8 @@ def test_the_framework_says_what_is_computed_in():
                 "configs.c.set.k.l: {ppp} is no placeholder; did you mean 'pp'?; a brace of its own is written twice",
             },
         ),
-        (
-            {"command": "train {epp}"},
-            {"command: {epp} is no placeholder; did you mean 'pp'?; a brace of its own is written twice"},
-        ),
         ({"command": ["t"], "comand": 1}, {"comand: is not a known key; did you mean 'command'?"}),
         ({"command": ["t"], "steps": 5, "warmup_steps": 5}, {"steps: steps(5) must be more than warmup_steps(5)"}),
-        (
-            {"command": ["t"], "framework": "megatron-deepspead"},
-            {"framework: 'megatron-deepspead' is not known; did you mean 'megatron-deepspeed'?"},
-        ),
         ({"command": ["t"], "start": "rack"}, {"start: must be 'device', 'node' or 'job', not 'rack'"}),
         (
             {
@@ -166,13 +131,7 @@ def test_the_framework_says_what_is_computed_in():
             {"command": ["t"], "log": {"step_time": "(.)"}},
             {"log.step_time: is no name of a pattern; did you mean 'step_time_s'?"},
         ),
-        (
-            {"command": ["t"], "fixed": {"tpp": 2, "zero_stages": 1}},
-            {
-                "fixed.tpp: is nothing to fix; did you mean 'tp'?",
-                "fixed.zero_stages: is nothing to fix; did you mean 'zero_stage'?",
-            },
-        ),
+        ({"command": ["t"], "fixed": {"tpp": 2}}, {"fixed.tpp: is nothing to fix; did you mean 'tp'?"}),
         ({"command": ["t"], "fixed": {"zero_stage": 4}}, {"fixed.zero_stage: must be 0, 1, 2 or 3, not 4"}),
         ({"command": ["{tp}"], "fixed": {"tp": 2}}, {"fixed.tp: cannot be fixed: the command is told it as {tp}"}),
     ],
@@ -225,11 +184,7 @@ def test_a_dimension_that_nothing_tells_the_script_of_cannot_vary():
 
 @pytest.mark.parametrize(
     "told",
-    [
-        "{micro_batch_size} {grad_accum_steps}",
-        "{micro_batch_size} {global_batch_size}",
-        "{grad_accum_steps} {global_batch_size}",
-    ],
+    ["{micro_batch_size} {grad_accum_steps}", "{micro_batch_size} {global_batch_size}"],
 )
 def test_two_of_three_words_for_the_batch_tell_the_third(told):
     assert varying(space(command=f"train {told}")) == {"micro_batch_size", "grad_accum_steps"}
@@ -263,28 +218,12 @@ def test_everything_that_is_told_may_vary():
     assert varying(space(command=told)) == set(PLAN_FIELDS) - {"ep", "context"}
 
 
-def test_a_stage_that_is_built_in_runs_with_and_without_a_pipeline():
-    told = "train {pp} {micro_batch_size} {grad_accum_steps}"
-    assert {plan.pp: plan.zero_stage for plan in space(command=told, fixed={"zero_stage": 2})} == {1: 2, 2: 2, 4: 0}
-    stages = {plan.zero_stage for plan in space(command=f"{told} {{zero_stage}}") if plan.pp > 1}
-    assert stages == {0, 1}
-
-
 def read(directory, state: JobState, **options) -> Outcome:
     status = JobStatus(state=state, reason="rank 0 exited with code 1", exit_code=1)
     return CommandWorkload({"command": ["train"], **options}).read(directory, status)
 
 
-FINAL = [state for state in JobState if state.final]
 LOG = {"log": {"step_time_s": r"took ([\d.]+)"}, "steps": 3, "warmup_steps": 1}
-
-
-@pytest.mark.parametrize("state", FINAL)
-@pytest.mark.parametrize("options", [{}, LOG])
-def test_the_result_file_beats_everything(state, options, tmp_path):
-    written = Outcome(verdict=Verdict.OOM, reason="it said so")
-    write_result(tmp_path, written)
-    assert read(tmp_path, state, **options) == written
 
 
 def test_without_a_result_file_the_log_is_read_where_patterns_are_named(tmp_path):
@@ -305,17 +244,6 @@ def test_a_failure_is_told_by_the_log_and_what_the_runner_made_is_not(options, t
     assert read(tmp_path, JobState.CANCELLED, **options).verdict is Verdict.CANCELLED
     (tmp_path / "brief.json").unlink()
     assert read(tmp_path, JobState.FAILED, **options).verdict is Verdict.CRASHED
-
-
-def test_the_brief_is_read_by_whoever_copied_the_helper(tmp_path):
-    context = json.loads(materialize(tmp_path).files["brief.json"])
-    assert {
-        "tokens_per_step",
-        "devices",
-        "model_flops_per_token",
-        "peak_flops_per_device",
-        "warmup_steps",
-    } <= context.keys()
 
 
 def test_the_page_tells_every_option_placeholder_and_pattern():

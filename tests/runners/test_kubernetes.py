@@ -72,13 +72,6 @@ def test_the_manifest_is_as_the_golden_file(golden: str, render: Callable[..., s
     assert render(spec(), OPTIONS | options) == (GOLDEN / golden).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("render", [jobset, trainjob])
-def test_without_devices_and_a_queue_nothing_is_asked_for(render):
-    text = str(render(spec(), device="", queue=""))
-    assert "limits" not in text
-    assert "kueue" not in text
-
-
 def test_a_launcher_gets_its_rank_among_the_nodes_and_a_jobs_own_variables_do_not_hide_it():
     job = spec(start=Start.NODE, command=("torchrun", "train.py"), env={"RANK": "9", "WORLD_SIZE": "9", "A": "$(B)"})
     (container,) = pod(jobset(job))["containers"]
@@ -153,10 +146,6 @@ def test_names_become_labels_that_leave_room_for_pods(name, start):
     assert label.startswith(start)
     assert re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", label)
     assert len(label) <= 40
-
-
-def test_names_that_become_alike_stay_apart():
-    assert len({object_name(name) for name in ("a.b", "a-b", "a_b", "A-b", "a--b")}) == 5
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.logs.last_words import LastWords, read_last_words, read_last_words_of
+from meshtune.runners.logs.last_words import LastWords, read_last_words
 from meshtune.runners.logs.patterns import Patterns
 
 PATTERNS = Patterns({"step_time_s": r"step \d+ took ([\d.]+)", "illegal": "is not divisible by"})
@@ -31,16 +31,6 @@ def test_in_a_log_of_all_ranks_the_one_that_fails_is_told_from_those_that_notice
     found = read_last_words(f"[rank0]: {PEER}\n{tagged}[rank1]: {PEER}\n")
     assert found == LastWords(cause=Cause.OOM, line=OOM, rank=3, phase="backward")
     assert read_last_words(f"[rank0]: {PEER}\n[rank1]: {PEER}\n").cause is Cause.COMMUNICATION
-
-
-def test_another_rank_does_not_lend_its_traceback():
-    found = read_last_words(f"[rank0]: {TRACEBACK.replace(chr(10), chr(10) + '[rank0]: ')}\n[rank1]: {OOM}\n")
-    assert (found.rank, found.phase) == (1, None)
-
-
-def test_a_launcher_is_not_heard_of_its_child():
-    text = "ModuleNotFoundError: No module named 'apex'\ntorch.distributed.elastic.errors.ChildFailedError:\n"
-    assert read_last_words(text).line == "ModuleNotFoundError: No module named 'apex'"
 
 
 @pytest.mark.parametrize(
@@ -76,23 +66,3 @@ def test_source_code_in_a_traceback_says_nothing():
     assert read_last_words(text, PATTERNS) == LastWords(cause=Cause.CRASH, line="KeyError: 'x'")
     # Without a traceback before it, an indented line is the program's own.
     assert read_last_words(" heads is not divisible by tp\n", PATTERNS).cause is Cause.ILLEGAL_SETTING
-
-
-def test_a_traceback_is_of_the_error_that_ends_it_and_of_no_later_one():
-    assert read_last_words(f"{TRACEBACK}KeyError: 'x'\n{OOM}\n").phase is None
-
-
-def test_a_line_that_was_cut_off_and_colours_are_read_too():
-    assert read_last_words("step 1 took 0.5\n\x1b[31mMemoryError\x1b[0m").cause is Cause.OOM
-
-
-def test_nothing_is_made_of_nothing(tmp_path):
-    assert read_last_words("all is well\nstep 1 took 0.5\n", PATTERNS) is None
-    assert read_last_words("") is None
-    assert read_last_words_of(tmp_path / "gone") is None
-
-
-def test_only_the_end_of_a_large_log_is_searched(tmp_path):
-    log = tmp_path / "rank-0.log"
-    log.write_text(f"{OOM}\n" + "noise\n" * 300_000 + "ValueError: late\n")
-    assert read_last_words_of(log).line == "ValueError: late"

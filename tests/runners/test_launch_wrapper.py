@@ -9,14 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from jobs import alive, children, processes_where, wait_for
+from jobs import alive, processes_where, wait_for
 
-from meshtune.runners.base import JobSpec, JobState, Start
-from meshtune.runners.batch.launch_wrapper import SETTLE_S, rank_of
+from meshtune.runners.base import JobSpec, JobState
+from meshtune.runners.batch.launch_wrapper import rank_of
 from meshtune.runners.batch.notes import GANG_FILE, End, Note, noted_end, read_notes, render_gang
 from meshtune.runners.processes.gang import GRACE_S
 
@@ -112,25 +111,6 @@ def test_a_rank_that_is_told_to_end_does_so_at_once(number, tmp_path):
     wait_for(lambda: left(spec) == [], 20)
 
 
-def test_a_signal_to_all_processes_is_no_failure_of_the_program(tmp_path):
-    """As Slurm ends a step: the program may be dead before its watcher hears that it should end."""
-    spec = spec_of(tmp_path, "touch ready; exec sleep 60")
-    for _ in range(5):
-        process = start(spec)
-        wait_for((tmp_path / "ready").exists)
-        (child,) = children(process.pid)
-        before = time.monotonic()
-        os.kill(child, signal.SIGTERM)
-        time.sleep(SETTLE_S / 3)
-        process.terminate()
-        took_s = time.monotonic() - before
-        assert end(process) == 1
-        if took_s < SETTLE_S:  # else we were held up, and the watcher was right
-            break
-        (tmp_path / "ready").unlink()
-    assert [note.end for note in read_notes(tmp_path)] == [End.TOLD]
-
-
 def test_a_killed_watcher_takes_the_program_with_it_and_had_left_word_of_the_start(tmp_path):
     spec = spec_of(tmp_path, "touch ready; exec sleep 60")
     process = start(spec)
@@ -182,14 +162,6 @@ def note(rank: int, end: End | None = End.ITSELF, code: int | None = 0, at: floa
 def test_the_notes_together_say_how_the_job_ended(notes, expected, tmp_path):
     found = noted_end(notes, spec_of(tmp_path, ""))
     assert (None if found is None else (found.state, found.exit_code, found.reason)) == expected
-
-
-def test_a_job_that_starts_one_process_needs_one_note(tmp_path):
-    for start_, needed in ((Start.JOB, 1), (Start.NODE, 2), (Start.DEVICE, 4)):
-        spec = replace(spec_of(tmp_path, ""), start=start_)
-        notes = [note(rank) for rank in range(needed)]
-        assert noted_end(notes, spec).state is JobState.SUCCEEDED
-        assert noted_end(notes[1:], spec) is None
 
 
 def test_notes_that_cannot_be_read_are_left_out(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import signal
 import time
 from contextlib import contextmanager
@@ -14,7 +13,6 @@ from jobs import alive, children
 
 from meshtune.runners.base import JobState, RunnerUnavailable, SubmitFailed
 from meshtune.runners.local.runner import create
-from meshtune.runners.processes.gang import JOB_MARK
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
@@ -84,18 +82,6 @@ def test_the_server_ends_by_itself_when_idle_and_comes_back(local):
     assert servers[0] != servers[1]
 
 
-def test_a_server_whose_spool_was_removed_ends_with_its_ranks_and_another_may_take_the_place(local):
-    local.submit("old", f"touch started; {FOREVER}")
-    local.wait_file("old", "started")
-    first = local.wait_server()
-    shutil.rmtree(local.folder / "spool")
-    local.wait_for(lambda: not local.alive(first))
-    local.wait_nothing_left()
-    local.runner = local.open()
-    assert local.wait(local.submit("new", "true")).state is JobState.SUCCEEDED
-    assert local.wait_server() != first
-
-
 def test_two_runners_share_one_server_and_its_slots(local):
     other = local.open()
     local.submit("mine", f"touch started; {FOREVER}", processes=3)
@@ -108,24 +94,6 @@ def test_two_runners_share_one_server_and_its_slots(local):
     assert local.wait("mine").state is JobState.CANCELLED
     assert local.wait("theirs").state is JobState.SUCCEEDED
     assert len(local.servers()) == 1
-
-
-def test_two_spools_with_equal_names_do_not_meet(local):
-    other = local.open(root=local.folder / "spool" / "nested")
-    away = "setsid sh -c 'touch away; exec sleep 300'"
-    script = f"{away} & while [ ! -e away ]; do sleep 0.01; done; touch started; {FOREVER}"
-    for runner, work in ((local.runner, "one"), (other, "two")):
-        runner.submit(local.spec("same", script, directory=local.folder / "work" / work))
-    for work in ("one", "two"):
-        local.wait_file(work, "started")
-    local.runner.cancel("same")
-    local.wait("same")
-    local.wait_for(lambda: len(local.left()) == 2)  # the other job's rank, and what left its session
-    time.sleep(0.1)
-    assert len(local.left()) == 2
-    assert other.poll(["same"])["same"].state is JobState.RUNNING
-    other.cancel("same")
-    local.wait_for(lambda: other.poll(["same"])["same"].state.final)
 
 
 def test_a_server_that_cannot_start_is_told_with_its_log(local, monkeypatch):
@@ -148,16 +116,6 @@ def test_a_server_that_cannot_start_is_told_with_its_log(local, monkeypatch):
     assert "no such luck" in log.read_text()
     assert local.runner.find("job") == id
     monkeypatch.delenv("PYTHONPATH")
-    assert final(local, id).state is JobState.SUCCEEDED
-
-
-@pytest.mark.parametrize("file", ["server.lock", "server.log"])
-def test_a_server_whose_files_cannot_be_is_told_and_unsends_no_job(file, local):
-    (local.folder / "spool" / file).mkdir(parents=True)
-    id = local.submit("job", "true")
-    with pytest.raises(RunnerUnavailable, match=f"cannot be started: .*{file}"):
-        local.status(id)
-    (local.folder / "spool" / file).rmdir()
     assert final(local, id).state is JobState.SUCCEEDED
 
 
@@ -211,66 +169,6 @@ def test_a_job_starts_only_once_its_start_is_written_down(local):
     draft.rmdir()
     assert local.wait(job).state is JobState.SUCCEEDED
     assert (local.folder / "work" / "job" / "count").read_text() == "ran\n"
-
-
-def test_an_end_that_cannot_be_written_is_written_later(local):
-    job = local.submit("job", "touch started; while [ ! -e go ]; do sleep 0.02; done; exit 3")
-    local.wait_file("job", "started")
-    draft = local.folder / "spool" / "jobs" / "job" / f".status.json.{local.wait_server()}"
-    draft.mkdir()
-    (local.folder / "work" / "job" / "go").touch()
-    local.wait_nothing_left()
-    time.sleep(0.2)
-    assert local.status(job).state is JobState.RUNNING
-    assert local.wait(local.submit("other", "true")).state is JobState.SUCCEEDED
-    draft.rmdir()
-    assert local.wait(job).exit_code == 3
-
-
-def test_what_nobody_understands_is_lost_or_no_job_and_harms_no_other(local):
-    running = local.submit("running", FOREVER)
-    server = local.wait_server()
-    local.wait(running, JobState.RUNNING)
-    spool = local.folder / "spool"
-    (spool / "jobs" / "empty").mkdir()
-    (spool / "jobs" / "file").write_text("")
-    for number, text in enumerate(["", "[]", '{"spec": {}}', '{"spec": {"command": []}, "slots": 1}']):
-        folder = spool / f"draft-strange{number}"
-        folder.mkdir()
-        (folder / "spec.json").write_text(text)
-        folder.rename(spool / "jobs" / f"strange{number}")
-        status = local.wait(f"strange{number}")
-        assert status.state is JobState.LOST
-        assert "its order in the spool cannot be understood" in status.reason
-    assert local.status(running).state is JobState.RUNNING
-    assert local.servers() == [server]
-    local.runner.cancel(running)
-    local.wait(running)
-
-
-def test_a_removed_job_does_not_hold_up_the_queue(local):
-    blocker = local.submit("blocker", FOREVER, processes=4)
-    local.submit("removed", "touch ran")
-    after = local.submit("after", "true")
-    local.wait(blocker, JobState.RUNNING)
-    time.sleep(0.1)
-    for path in (local.folder / "spool" / "jobs" / "removed").iterdir():
-        path.unlink()
-    (local.folder / "spool" / "jobs" / "removed").rmdir()
-    local.runner.cancel(blocker)
-    assert local.wait(after).state is JobState.SUCCEEDED
-    assert local.status("removed").state is JobState.LOST
-    assert not (local.folder / "work" / "removed" / "ran").exists()
-
-
-def test_ranks_log_to_their_own_files_and_know_their_job(local):
-    spec = local.spec(
-        "loud", f"echo out $RANK; echo err $RANK >&2; echo ${JOB_MARK}; read line || echo no input", processes=2
-    )
-    local.wait(local.runner.submit(spec))
-    for rank in (0, 1):
-        said = (spec.directory / f"rank-{rank}.log").read_text()
-        assert said == f"out {rank}\nerr {rank}\n{local.folder}/spool/jobs/loud\nno input\n"
 
 
 def test_the_server_itself_does_not_hold_what_the_service_hides(local, monkeypatch):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import pytest
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.logs.lines import CHUNK_BYTES, MAX_LINE, lines_of, split_lines, untagged
+from meshtune.runners.logs.lines import split_lines, untagged
 from meshtune.runners.logs.patterns import Patterns
 from meshtune.runners.logs.reader import LogReading, outcome_from_log, read_lines
-from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
+from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.runners.processes.gang import exit_text, log_path
 from meshtune.runners.workloads.base import CONTEXT_FILE, LogContext, render_context
 from meshtune.search_spaces.plan import Plan
@@ -97,43 +95,6 @@ def test_a_time_in_a_line_of_its_own_belongs_to_the_step_that_was_told_last():
     assert (reading.timings, reading.losses, reading.last_step) == ((0.5, 0.3), (3.0, 2.0), 8)
 
 
-def test_a_number_that_may_be_cut_off_is_left_out():
-    assert read_log("took 0.5 s\ntook 0.2 s", UNNUMBERED).timings == (0.5,)
-
-
-def test_colours_lie_between_no_words():
-    assert read_log("\x1b[32mstep 1: \x1b[1m101\x1b[0m ms\n", PATTERNS).timings == (101.0,)
-
-
-def test_times_that_are_none_are_left_out():
-    assert read_log("step 1: 0 ms\nstep 2: 102 ms, loss nan\n", PATTERNS).timings == (102.0,)
-
-
-def test_lines_come_whole_across_chunks_and_bytes_that_are_no_text():
-    chunks = [b"one tw", b"o\r\nthr\xff", b"ee\n", b"", b"last"]
-    assert [line for line in split_lines(chunks) if line] == ["one two", "thr\ufffdee"]
-    assert list(split_lines(chunks, whole=False))[-1] == "last"
-
-
-def test_a_large_log_and_an_endless_line_are_read_in_little_memory(tmp_path):
-    log = tmp_path / "rank-0.log"
-    with log.open("w") as file:
-        for chunk in range(24):
-            file.write("progress " * 120_000 if chunk % 2 else f"{'noise ' * 60}\n" * 3000 + f"took {chunk + 1} s\n")
-        file.write("\n" + "endless " * 2**21 + "\ntook 1.5 s\n")
-    assert log.stat().st_size > 20 * CHUNK_BYTES
-    tracemalloc.start()
-    try:
-        reading = read_lines(lines_of(log), UNNUMBERED)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert len(reading.timings) == 13
-    assert peak < 12 * CHUNK_BYTES
-    assert MAX_LINE < CHUNK_BYTES
-    assert list(lines_of(tmp_path / "gone")) == []
-
-
 def read(directory, state=JobState.SUCCEEDED, patterns=PATTERNS, *, asked=5, **status) -> Outcome:
     if directory.exists():
         (directory / CONTEXT_FILE).write_text(render_context(CONTEXT))
@@ -174,11 +135,6 @@ def test_a_rate_tells_the_time_of_a_step_by_what_a_step_is(name, printed, step_t
     assert outcome.measurement.step_times_s == (step_time_s,)
 
 
-def test_losses_end_where_they_are_no_numbers(tmp_path):
-    log_path(tmp_path, 0).write_text("".join(f"step {n}: 9 ms, loss {x}\n" for n, x in enumerate((3, 2, "nan", 1))))
-    assert read(tmp_path, asked=4).measurement.first_losses == (3.0, 2.0)
-
-
 @pytest.mark.parametrize("state", [JobState.FAILED, JobState.TIMED_OUT])
 def test_a_job_that_failed_after_its_last_step_measured_all_that_it_was_to_measure(state, tmp_path):
     log_path(tmp_path, 0).write_text(steps(5) + "RuntimeError: Connection closed by peer\n")
@@ -208,14 +164,6 @@ def test_a_log_that_tells_no_step_is_a_bug_that_no_plan_can_change(log, reason, 
     outcome = read(tmp_path)
     assert (outcome.verdict, outcome.cause, outcome.reason) == (Verdict.CRASHED, Cause.USER_BUG, reason)
     assert outcome.log_tail == log
-
-
-@pytest.mark.parametrize("state", [state for state in JobState if state.final])
-def test_a_result_file_beats_the_log(state, tmp_path):
-    log_path(tmp_path, 0).write_text(steps(5))
-    written = Outcome(verdict=Verdict.OOM, cause=Cause.OOM, reason="said so itself")
-    write_result(tmp_path, written)
-    assert read(tmp_path, state) == written
 
 
 ECHO = "RuntimeError: Connection closed by peer [127.0.0.1]:1\n"
@@ -290,14 +238,3 @@ def test_what_the_runner_knows_better_is_believed(status, verdict, cause, tmp_pa
     outcome = read(tmp_path, **status, reason="its word")
     assert (outcome.verdict, outcome.cause, outcome.reason) == (verdict, cause, "its word")
     assert outcome.log_tail == steps(3) + "ValueError: no\n"
-
-
-def test_a_job_whose_folder_is_gone_is_judged_by_its_runner(tmp_path):
-    outcome = read(tmp_path / "gone", JobState.FAILED, reason="rank 0 exited with code 1", exit_code=1)
-    assert (outcome.verdict, outcome.log_tail) == (Verdict.CRASHED, "")
-
-
-def test_ranks_are_read_in_the_order_of_their_numbers(tmp_path):
-    for rank in (10, 9):
-        log_path(tmp_path, rank).write_text(steps(5) + f"peak {rank} MiB\n")
-    assert read(tmp_path).measurement.peak_memory_bytes == (9 * 2**20, 10 * 2**20)

@@ -6,9 +6,6 @@ import os
 import random
 import signal
 import time
-from contextlib import suppress
-from dataclasses import dataclass
-from enum import StrEnum
 
 import pytest
 from jobs import children, wait_steps
@@ -24,145 +21,74 @@ from meshtune.search_spaces.plan import Plan
 SLOTS = 8  # four jobs at once
 OUTSTANDING = 6  # of which two wait
 SHORT_S = 0.2
-
-
-class Fate(StrEnum):
-    """What happens to a job."""
-
-    FINISH = "finish"
-    KILL_RANK = "kill rank"
-    KILL_GRANDCHILD = "kill grandchild"
-    KILL_BOTH = "kill both"
-    CANCEL = "cancel"
-    CANCEL_QUEUED = "cancel queued"
-    KILL_AND_CANCEL = "kill and cancel"
-    LIMIT = "limit"
-
-
-WEIGHTS = {
-    Fate.FINISH: 4,
-    Fate.KILL_RANK: 5,
-    Fate.KILL_GRANDCHILD: 4,
-    Fate.KILL_BOTH: 2,
-    Fate.CANCEL: 3,
-    Fate.CANCEL_QUEUED: 1,
-    Fate.KILL_AND_CANCEL: 2,
-    Fate.LIMIT: 3,
+KILLED = (JobState.FAILED, "rank 1 was killed by SIGKILL", -9)
+CANCELLED = (JobState.CANCELLED, "cancelled", None)
+# What happens to a job: how often, and the states, reasons and exit codes that tell the truth about it.
+FATES = {
+    "finish": (4, {(JobState.SUCCEEDED, "", 0)}),
+    "kill rank": (5, {KILLED}),
+    # The shell tells its child's end as its own.
+    "kill grandchild": (4, {(JobState.FAILED, "rank 1 exited with code 137", 137)}),
+    "cancel": (3, {CANCELLED}),
+    "cancel queued": (1, {CANCELLED}),
+    "kill and cancel": (2, {KILLED, CANCELLED}),
+    "limit": (3, {(JobState.TIMED_OUT, f"ran longer than its time limit of {SHORT_S:g} s", None)}),
 }
 
 
-@dataclass(slots=True)
-class Trial:
-    """A job and its fate. victim: the rank that is hit. delay_s: between the victim's first word and the blow."""
-
-    name: str
-    fate: Fate
-    victim: int
-    delay_s: float
-    due_at: float | None = None
-    struck: bool = False
-
-    @property
-    def expected(self) -> set[tuple[JobState, str, int | None]]:
-        """The states, reasons and exit codes that tell the truth about it."""
-        cancelled = (JobState.CANCELLED, "cancelled", None)
-        killed = (JobState.FAILED, f"rank {self.victim} was killed by SIGKILL", -9)
-        other = (JobState.FAILED, f"rank {1 - self.victim} was killed by SIGKILL", -9)
-        return {
-            Fate.FINISH: {(JobState.SUCCEEDED, "", 0)},
-            Fate.KILL_RANK: {killed},
-            # The shell tells its child's end as its own.
-            Fate.KILL_GRANDCHILD: {(JobState.FAILED, f"rank {self.victim} exited with code 137", 137)},
-            Fate.KILL_BOTH: {killed, other},
-            Fate.CANCEL: {cancelled},
-            Fate.CANCEL_QUEUED: {cancelled},
-            Fate.KILL_AND_CANCEL: {killed, cancelled},
-            Fate.LIMIT: {(JobState.TIMED_OUT, f"ran longer than its time limit of {SHORT_S:g} s", None)},
-        }[self.fate]
+def submit(lab, name: str, fate: str, chance: random.Random) -> None:
+    end = f"sleep {chance.uniform(0, 0.1):.2f}" if fate == "finish" else "wait $!"
+    script = f"{chance.choice(['', 'setsid'])} sleep 300 & echo $$ $! > pids-$RANK; {end}"
+    lab.submit(name, script, processes=2, time_limit_s=SHORT_S if fate == "limit" else 60.0)
+    if fate == "cancel queued":
+        lab.runner.cancel(name)
 
 
-def submit_trial(lab, number: int, chance: random.Random) -> Trial:
-    fate = chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-    trial = Trial(f"trial{number}", fate, chance.randint(0, 1), chance.choice([0.0, chance.uniform(0, 0.15)]))
-    away = chance.choice(["", "setsid"])
-    end = f"sleep {chance.uniform(0, 0.1):.2f}" if fate is Fate.FINISH else "wait $!"
-    script = f"{away} sleep 300 & echo $$ $! > pids-$RANK; {end}"
-    limit_s = SHORT_S if fate is Fate.LIMIT else 60.0
-    lab.submit(trial.name, script, processes=2, time_limit_s=limit_s)
-    if fate is Fate.CANCEL_QUEUED:
-        strike(lab, trial)
-    return trial
-
-
-def pids(lab, name: str, rank: int) -> tuple[int, int] | None:
-    """The rank's process and its child's, once it has told them."""
-    with suppress(OSError):
-        text = (lab.folder / "work" / name / f"pids-{rank}").read_text()
-        if text.endswith("\n"):
-            own, child = text.split()
-            return int(own), int(child)
-    return None
-
-
-def strike(lab, trial: Trial) -> None:
-    """Hit the job as its fate wants, when it is time."""
-    if trial.struck or trial.fate in (Fate.FINISH, Fate.LIMIT):
-        return
-    if trial.fate is Fate.CANCEL_QUEUED:
-        lab.runner.cancel(trial.name)
-        trial.struck = True
-        return
-    told = pids(lab, trial.name, trial.victim)
-    other = pids(lab, trial.name, 1 - trial.victim) if trial.fate is Fate.KILL_BOTH else None
-    if told is None or (trial.fate is Fate.KILL_BOTH and other is None):
-        return
-    trial.due_at = trial.due_at or time.monotonic() + trial.delay_s
-    if time.monotonic() < trial.due_at:
-        return
-    trial.struck = True
-    if trial.fate is Fate.KILL_GRANDCHILD:
-        os.kill(told[1], signal.SIGKILL)
-    elif trial.fate is not Fate.CANCEL:
-        os.kill(told[0], signal.SIGKILL)
-        if other is not None:
-            with suppress(ProcessLookupError):
-                os.kill(other[0], signal.SIGKILL)
-    if trial.fate in (Fate.CANCEL, Fate.KILL_AND_CANCEL):
-        lab.runner.cancel(trial.name)
+def strike(lab, name: str, fate: str) -> bool:
+    """Hit rank 1 or its child, or cancel the job, once the rank has told both; whether there is nothing left to do."""
+    if fate in ("finish", "limit", "cancel queued"):
+        return True
+    told = lab.folder / "work" / name / "pids-1"
+    if not told.exists() or not told.read_text().endswith("\n"):
+        return False
+    rank, child = map(int, told.read_text().split())
+    if fate != "cancel":
+        os.kill(child if fate == "kill grandchild" else rank, signal.SIGKILL)
+    if fate.endswith("cancel"):
+        lab.runner.cancel(name)
+    return True
 
 
 @pytest.mark.parametrize("jobs", [pytest.param(80, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.long)])
 def test_many_jobs_end_as_they_were_made_to_and_leave_nothing(local, jobs):
     local.runner = local.open(slots=SLOTS)
     chance = random.Random(200)
-    waiting: dict[str, Trial] = {}
+    fates = chance.choices(list(FATES), [weight for weight, _ in FATES.values()], k=jobs)
+    coming = [(f"job{number}", fate) for number, fate in enumerate(fates)]
+    waiting: dict[str, str] = {}
+    struck: set[str] = set()
     ended: dict[str, JobStatus] = {}
     wrong: list[str] = []
-    number = 0
     deadline = time.monotonic() + 240
-    while number < jobs or waiting:
+    while coming or waiting:
         assert time.monotonic() < deadline, f"{len(ended)} of {jobs} jobs have ended; unfinished: {waiting}"
-        while number < jobs and len(waiting) < OUTSTANDING:
-            trial = submit_trial(local, number, chance)
-            waiting[trial.name] = trial
-            number += 1
+        while coming and len(waiting) < OUTSTANDING:
+            name, fate = coming.pop(0)
+            submit(local, name, fate, chance)
+            waiting[name] = fate
         for name, status in local.runner.poll(list(waiting)).items():
-            strike(local, waiting[name])
+            if name not in struck and strike(local, name, waiting[name]):
+                struck.add(name)
             if status.state.final:
-                trial, ended[name] = waiting.pop(name), status
-                if (status.state, status.reason, status.exit_code) not in trial.expected:
-                    wrong.append(f"{trial}: {status}")
+                fate, ended[name] = waiting.pop(name), status
+                if (status.state, status.reason, status.exit_code) not in FATES[fate][1]:
+                    wrong.append(f"{name}, {fate}: {status}")
         time.sleep(0.01)
-    assert len(ended) == jobs
     assert not wrong, "\n".join(wrong)
-    assert {status.state for status in ended.values()} == {
-        *(JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.TIMED_OUT)
-    }
     assert local.left() == []
     # Every job is what it was, and its ranks' children are gone although no rank lived to end them.
     assert local.runner.poll(list(ended)) == ended
-    families = [pids(local, name, rank) for name in ended for rank in (0, 1)]
-    assert sum(family is not None for family in families) > jobs
+    assert len(list((local.folder / "work").glob("*/pids-*"))) > jobs
 
 
 MODEL = ModelSpec(name="tiny", layers=4, hidden=64, heads=4, ffn=128, vocab=256, seq_len=32)

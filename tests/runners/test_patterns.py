@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.runners.logs.patterns import NAMES, Found, Patterns, positive
+from meshtune.runners.logs.patterns import Found, Patterns
 from meshtune.search_spaces.checks import InvalidValue
 
 
@@ -41,13 +41,6 @@ def test_a_program_has_its_own_words_for_a_setting_that_it_refuses():
     assert not Patterns({"steps_per_s": r"([\d.]+)it/s"}).refuses("must be divisible")
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
-def test_what_is_no_time_is_none(value):
-    assert positive(Found(value)) is None
-    assert positive(Found(2.0)) == 2.0
-    assert positive(None) is None
-
-
 @pytest.mark.parametrize(
     ("patterns", "problems"),
     [
@@ -68,14 +61,3 @@ def test_wrong_patterns_are_told_by_name(patterns, problems):
         Patterns(patterns)
     told = {str(problem) for problem in caught.value.problems}
     assert told == problems if isinstance(problems, set) else next(iter(told)).endswith(problems)
-
-
-def test_every_name_carries_its_unit_or_needs_none():
-    assert len(set(NAMES)) == len(NAMES)
-    for name in NAMES:
-        given = (
-            {name: "(1)"}
-            if name.startswith(("step_time", "steps", "samples", "tokens"))
-            else {name: "(1)", "steps_per_s": "(1)"}
-        )
-        assert Patterns(given).find(name, "1") == Found(1.0)

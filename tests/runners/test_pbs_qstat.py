@@ -93,10 +93,6 @@ def test_newer_servers_are_read_as_they_are():
     assert read_jobs(NEW)["7.pbs"]["Resource_List"] == {"ncpus": 16}
 
 
-def test_no_jobs_are_no_jobs():
-    assert read_jobs('{\n    "timestamp":1,\n    "pbs_server":"pbs"\n}\n') == {}
-
-
 @pytest.mark.parametrize("text", ["", "qstat: oops", "{", OLD[:300], "[]", '{"Jobs": []}', '{"Jobs":\n{"7.pbs"\n'])
 def test_what_is_not_an_answer_is_refused(text):
     with pytest.raises(Unreadable, match="qstat's answer"):

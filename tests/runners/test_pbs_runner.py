@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +17,8 @@ import pytest
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, SubmitFailed
 from meshtune.runners.batch.notes import End, Note
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.pbs.runner import PbsRunner, create
+from meshtune.runners.pbs.runner import PbsRunner
 from meshtune.runners.pbs.script import PbsOptions
-from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
 ID = "7.pbs01.example.org"
 # qstat.c prints the head of its answer whatever it found.
@@ -233,22 +229,6 @@ def test_a_poll_that_failed_says_nothing_of_jobs(out, err, code, message, runner
     assert runner.poll([sent])[sent].state is JobState.SUCCEEDED
 
 
-def test_a_server_that_does_not_answer_is_not_waited_for(runner, shims, sent, tmp_path):
-    hasty = opened(tmp_path, PbsOptions(call_limit_s=0.2))
-    for program, ask in {"qstat": lambda: hasty.poll([sent]), "qdel": lambda: hasty.cancel(sent)}.items():
-        shims.hang(program)
-        before = time.monotonic()
-        with pytest.raises(RunnerUnavailable, match=f"{program} did not answer within 0.2 s"):
-            ask()
-        assert time.monotonic() - before < 20
-
-
-def test_where_pbs_is_not_installed_the_runner_is_unavailable(tmp_path, monkeypatch, spec):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(RunnerUnavailable, match="qsub cannot be run"):
-        opened(tmp_path, PbsOptions()).submit(spec)
-
-
 def test_a_server_without_history_is_asked_for_what_it_has(runner, shims, sent):
     """Such a server refuses -x as a whole, with exit status 0."""
     shims.lists({ID: {"job_state": "R"}})
@@ -312,22 +292,6 @@ def test_what_pbs_has_forgotten_is_as_it_was_or_cancelled_or_lost(runner, shims,
         assert runner.poll([number])[number].state is state
 
 
-def test_a_commands_environment_has_the_server_and_none_of_our_secrets(runner, shims, spec, monkeypatch):
-    """A site may tell qsub to pass the environment on (default_qsub_arguments = -V)."""
-    monkeypatch.setenv("MESHTUNE_TOKEN", "hush")
-    monkeypatch.setenv("PBS_DEFAULT", "pbs01")
-    runner.submit(spec)
-    seen = (shims.folder / "qsub.env").read_text().splitlines()
-    assert {"PBS_DEFAULT=pbs01", "LC_ALL=C"} <= set(seen)
-    assert not any("hush" in line for line in seen)
-
-
-def test_a_job_whose_folder_was_cleared_away_keeps_the_state_that_pbs_gives_it(runner, shims, spec, sent):
-    shutil.rmtree(spec.directory)
-    shims.lists({ID: ended(3)})
-    assert runner.poll([sent])[sent].state is JobState.FAILED
-
-
 @pytest.mark.parametrize(
     "complaint",
     ["", f"qdel: Unknown Job Id {ID}", f"qdel: Job has finished {ID}", f"qdel: Request invalid for state of job {ID}"],
@@ -341,11 +305,3 @@ def test_cancelling_what_may_have_ended_is_no_error(complaint, runner, shims, se
     shims.answer("qdel", err="qdel: cannot connect to server pbs01 (errno=15010)\n", code=255)
     with pytest.raises(RunnerUnavailable, match=f"{ID} cannot be cancelled: qdel: cannot connect"):
         runner.cancel(sent)
-
-
-def test_the_options_of_a_campaign_are_checked(tmp_path):
-    device = DeviceSpec(name="cpu", kind=DeviceKind.CPU, memory_bytes=2**30)
-    cluster = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=device)
-    assert isinstance(create(tmp_path, cluster, {"queue": "debug"}).runner, PbsRunner)
-    with pytest.raises(InvalidValue, match="que: is not a known key; did you mean 'queue'"):
-        create(tmp_path, cluster, {"que": "debug"})

@@ -6,7 +6,6 @@ makes of their notes; not shown is PBS.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,22 +36,3 @@ def test_a_script_that_launches_for_itself_is_started_once_without_a_launcher(pb
     id = pbs.submit("job", 'echo "$RANK of $WORLD_SIZE" >> said', start=Start.JOB, processes=4)
     assert pbs.wait(id).state is JobState.SUCCEEDED
     assert (pbs.folder / "work" / "job" / "said").read_text() == "0 of 1\n"
-
-
-def test_a_script_that_was_sent_twice_runs_once(pbs):
-    pbs.wait(pbs.submit("job", "echo $RANK >> ran", processes=2))
-    folder = pbs.folder / "work" / "job"
-    again = subprocess.run(["qsub", folder / "pbs.sh"], capture_output=True, text=True, check=True)
-    pbs.wait_for(pbs.pbs.idle)
-    assert (pbs.pbs.jobs / again.stdout.strip() / "ended").read_text() == "75"
-    assert sorted((folder / "ran").read_text().split()) == ["0", "1"]
-
-
-def test_where_there_is_no_launcher_a_job_fails(pbs):
-    (pbs.pbs.programs / "mpiexec").unlink()
-    status = pbs.wait(pbs.submit("job", "true"))
-    assert (status.state, status.exit_code, status.reason) == (
-        JobState.FAILED,
-        127,
-        "the job script exited with code 127",
-    )

@@ -125,11 +125,6 @@ def test_a_job_that_ended_well_at_the_last_moment_has_succeeded():
     assert ended(resources_used={"walltime": "00:11:00"}).state is JobState.SUCCEEDED
 
 
-@pytest.mark.parametrize("resources", [None, {}, {"walltime": "soon"}])
-def test_a_signal_is_a_failure_where_the_walltime_is_unknown(resources):
-    assert ended(Exit_status=271, substate=93, resources_used=resources).state is JobState.FAILED
-
-
 def test_a_job_without_an_exit_status_is_lost():
     status = ended(Exit_status=None)
     assert (status.state, status.cause) == (JobState.LOST, Cause.NODE_FAULT)
@@ -153,8 +148,3 @@ def test_a_running_job_says_since_when_and_where():
 def test_the_last_change_stands_in_for_a_time_of_death_that_older_servers_do_not_give():
     assert ended(obittime=None).finished_at == seconds("21:30:05 4 Oct 2022")
     assert ended(obittime=None, mtime="yesterday", stime=None).finished_at is None
-
-
-def test_hosts_are_named_once_each():
-    assert ended(exec_host="a/0*2+a/1*2+b:15002/0").nodes == ("a", "b")
-    assert ended(exec_host=None).nodes == ()

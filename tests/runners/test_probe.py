@@ -18,7 +18,6 @@ from meshtune.runners.cluster_probe.results import (
     Rate,
     Tier,
     read_probed,
-    spread,
     write_probed,
 )
 from meshtune.search_spaces.cluster import DeviceKind
@@ -61,10 +60,6 @@ def test_figures_come_back_from_their_file(tmp_path):
     assert os.listdir(tmp_path) == ["probe.json"]
 
 
-def test_the_best_size_of_each_dtype_counts():
-    assert [(best.what, best.size) for best in PROBED.best_matmul()] == [("float32", 512), ("bfloat16", 256)]
-
-
 def test_an_exchange_is_fitted_by_its_own_formula():
     everybody = PROBED.exchange(Pattern.ALL_REDUCE, Tier.NODE)
     assert everybody is not None
@@ -73,12 +68,6 @@ def test_an_exchange_is_fitted_by_its_own_formula():
     fit = replace(everybody, pattern=Pattern.POINT_TO_POINT, ranks=2).fit()
     assert (fit.alpha_s, fit.bandwidth_bytes_per_s) == pytest.approx((6e-5, 1e9 / 1.5))
     assert PROBED.exchange(Pattern.ALL_REDUCE, Tier.NETWORK) is None
-
-
-def test_the_spread_is_half_of_what_the_middle_half_covers():
-    assert spread([1.0]) == 0
-    assert spread([4.0, 4.0, 4.0]) == 0
-    assert spread([100.0, 90.0, 110.0, 80.0, 120.0]) == pytest.approx(0.1)
 
 
 def test_a_probe_that_takes_too_long_is_killed_with_all_its_ranks(tmp_path, monkeypatch):

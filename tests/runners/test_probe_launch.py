@@ -26,10 +26,6 @@ SRUN = {
 }
 
 
-def test_without_a_launcher_there_is_no_launch():
-    assert read_launch({"PATH": "/bin"}, "host") is None
-
-
 def test_a_slurm_batch_script_is_no_rank():
     assert read_launch({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}, "host") is None
 
@@ -37,12 +33,6 @@ def test_a_slurm_batch_script_is_no_rank():
 def test_torchrun_says_everything():
     expected = Launch(rank=5, world_size=8, local_rank=1, node="1", address="n0", port=29500)
     assert read_launch(TORCHRUN, "host") == expected
-
-
-def test_without_a_node_number_the_host_tells_nodes_apart():
-    launch = read_launch({name: value for name, value in TORCHRUN.items() if name != "GROUP_RANK"}, "host")
-    assert launch is not None
-    assert launch.node == "host"
 
 
 def test_srun_gives_the_first_host_and_a_port_of_the_job():
@@ -119,8 +109,3 @@ def test_a_layout_other_than_asked_for_is_refused(nodes, asked, word):
 )
 def test_a_machine_gets_a_rank_per_cuda_device_or_core(wanted, cuda, cores, ranks):
     assert count_ranks(wanted, cuda, cores) == ranks
-
-
-def test_more_devices_than_there_are_is_refused_with_both_numbers():
-    with pytest.raises(ProbeRefused, match="--devices-per-node 8, but torch sees 4 CUDA devices"):
-        count_ranks(8, 4, 96)

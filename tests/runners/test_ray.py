@@ -19,7 +19,7 @@ from jobs import processes_where, wait_for
 from ray_jobs import RayLaboratory
 from ray_lab import RayLab
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, Start
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.ray.runner import RayOptions, RayRunner
@@ -93,31 +93,6 @@ def test_the_trainer_is_imported_once_and_forked_from_then_on(lab):
 
 
 @long
-def test_jobs_run_side_by_side_on_devices_of_their_own(lab):
-    script = "touch here-$RANK; while [ ! -e ../{other}/here-1 ]; do sleep 0.01; done"
-    for name, other in (("left", "right"), ("right", "left")):
-        lab.submit(name, script.format(other=other), processes=2)
-    assert {lab.wait(name).state for name in ("left", "right")} == {JobState.SUCCEEDED}
-
-
-@long
-def test_a_hung_process_is_ended_at_the_deadline(lab):
-    status = lab.wait(lab.submit("hung", "kill -STOP $$", processes=2, time_limit_s=1.0))
-    assert (status.state, status.failed_nodes, status.cause) == (JobState.TIMED_OUT, (), None)
-    assert status.finished_at - status.started_at < 20
-    assert lab.wait(lab.submit("next", "true", processes=2)).state is JobState.SUCCEEDED
-
-
-@long
-def test_equal_names_of_two_homes_are_two_jobs(lab, tmp_path):
-    other = lab.place.runner(tmp_path / "other")
-    assert lab.wait(lab.submit("same", "true")).state is JobState.SUCCEEDED
-    assert other.find("same") is None
-    assert other.poll(["same"])["same"].state is JobState.LOST
-    other.close()
-
-
-@slow
 def test_idle_agents_give_their_devices_back(lab):
     first = lab.open(namespace="first", idle_s=0.5)
     second = lab.open(namespace="second", idle_s=0.5)
@@ -146,16 +121,6 @@ time.sleep(300)"""
     assert lab.status(id).state is JobState.RUNNING
     (lab.folder / "work" / "job" / "go").touch()
     assert lab.wait(id).exit_code == 4
-
-
-@long
-def test_a_killed_driver_is_replaced(lab):
-    id = lab.submit("long", FOREVER)
-    lab.wait(id, JobState.RUNNING)
-    lab.runner._link._driver.kill()
-    with suppress(RunnerUnavailable):  # told to whoever asks before the death is noticed
-        lab.runner.poll([id])
-    assert lab.status(id).state is JobState.RUNNING
 
 
 @pytest.mark.parametrize(
@@ -202,14 +167,6 @@ def test_each_node_gets_its_share_of_a_job_and_the_ranks_know(wide):
     assert said[0][4] == said[1][4] != said[2][4] == said[3][4]
 
 
-@slow
-def test_launchers_get_one_process_per_node_or_one_in_all(wide):
-    for start, ranks in ((Start.NODE, 2), (Start.JOB, 1)):
-        spec = wide.spec(start, "touch rank-$RANK.txt", nodes=2, processes=2, start=start)
-        assert wide.wait(wide.runner.submit(spec)).state is JobState.SUCCEEDED
-        assert len(list(spec.directory.glob("rank-*.txt"))) == ranks
-
-
 @long
 def test_nodes_are_avoided_where_there_are_others(wide):
     for avoided, other in (("n1", "n2"), ("n2", "n1")):
@@ -221,7 +178,7 @@ def test_nodes_are_avoided_where_there_are_others(wide):
     assert (status.state, sorted(status.nodes)) == (JobState.SUCCEEDED, ["n1", "n2"])
 
 
-@slow
+@long
 def test_every_process_of_a_node_sees_all_of_the_jobs_gpus_there(wide):
     wide.runner = wide.open(devices="GPU")
     spec = wide.spec("job", "echo $CUDA_VISIBLE_DEVICES > rank-$RANK.txt", processes=2)
@@ -256,7 +213,7 @@ def test_a_killed_agent_loses_its_job_and_the_next_gets_another(title, wide):
     assert wide.wait(wide.submit("last", "true", processes=2)).state is JobState.SUCCEEDED
 
 
-@slow
+@long
 def test_a_killed_job_manager_loses_its_jobs_and_ends_them(wide):
     id = wide.submit("job", f"touch started; {FOREVER}", processes=2)
     wide.wait_file("job", "started")

@@ -33,11 +33,6 @@ def test_an_order_survives_its_way_as_plain_values():
     assert read_json_value(RayJob, encode(sent)) == sent
 
 
-def test_gpus_come_with_as_many_cpus():
-    assert job(per_node=4, devices="GPU").bundle == {"CPU": 4.0, "GPU": 4.0}
-    assert job(per_node=4).bundle == {"CPU": 4.0}
-
-
 @pytest.mark.parametrize(
     ("start", "shares"), [(Start.DEVICE, [[0, 1], [2, 3]]), (Start.NODE, [[0], [1]]), (Start.JOB, [[0], []])]
 )
@@ -77,17 +72,6 @@ def test_a_lost_node_outdoes_what_its_peers_and_the_clock_say():
         for name, value in changes.items():
             setattr(ended, name, value)
         assert ended.status(9.0).state is JobState.LOST
-
-
-def test_a_gang_goes_on_while_some_run_and_none_has_failed():
-    running = run()
-    assert not running.over
-    running.deaths += [(0, 0), (1, 0), (2, 0)]
-    assert not running.over
-    assert not running.failed
-    running.deaths.append((3, 4))
-    assert running.over
-    assert running.failed
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,9 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from meshtune.runners.documents import plain, read_value
-from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, did_you_mean
-from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue
 
 
 class Colour(StrEnum):
@@ -108,53 +105,7 @@ def test_every_mistake_is_told_with_its_path(changes, problems):
     assert sorted(str(problem) for problem in caught.value.problems) == sorted(problems)
 
 
-@pytest.mark.parametrize("document", [None, 3, [], "text", [["name", "x"]]])
-def test_what_is_no_mapping_is_refused(document):
-    with pytest.raises(InvalidValue) as caught:
-        read_value(Bicycle, document)
-    (problem,) = caught.value.problems
-    assert (problem.path, problem.message) == ("", f"must be a mapping of keys, not {document!r}")
-
-
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["red", 28]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | st.integers(), inner, max_size=3),
-    max_leaves=6,
-)
-KEYS = st.sampled_from(["name", "front", "rear", "colour", "gears", "extras", "electric", "inches", "spokes"])
-
-
-@settings(max_examples=500, deadline=None)
-@given(st.dictionaries(KEYS, anything | st.dictionaries(KEYS, anything, max_size=3)) | anything)
-def test_any_document_is_a_value_or_invalid_with_words(document):
-    try:
-        value: object = read_value(Bicycle, document)
-    except InvalidValue as error:
-        value = error
-    assert isinstance(value, Bicycle) or all(problem.message for problem in value.problems)
-
-
-SIZES = st.integers(-1, 10) | st.integers()
-NAMES = ("layers", "hidden", "heads", "ffn", "vocab", "seq_len", "kv_heads", "experts", "top_k")
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.fixed_dictionaries({name: SIZES for name in NAMES}))
-def test_a_model_of_any_sizes_is_a_value_or_invalid(sizes):
-    try:
-        model = read_value(ModelSpec, {"name": "m", **sizes})
-    except InvalidValue:
-        return
-    assert model.parameters > 0
-    assert read_value(ModelSpec, json.loads(json.dumps(plain(model)))) == model
-
-
 def test_the_plain_form_is_json_and_comes_back():
     value = read_value(Bicycle, GOOD | {"colour": "blue", "rear": {"inches": 0.1}, "extras": {"bell": 1.5}})
     assert read_value(Bicycle, json.loads(json.dumps(plain(value)))) == value
     assert type(plain(value)["colour"]) is str
-
-
-def test_a_hint_is_the_closest_name_or_all_of_them():
-    assert did_you_mean("hiden", ["hidden", "heads"]) == "did you mean 'hidden'?"
-    assert did_you_mean("xyz", ["b", "a"]) == "known: a, b"

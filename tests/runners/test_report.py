@@ -12,7 +12,7 @@ import pytest
 
 from meshtune.runners import report as helper
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.outcome import ResultMissing, Verdict, read_result
+from meshtune.runners.outcome import Verdict, read_result
 from meshtune.runners.report import Reporter, report, report_failure
 from meshtune.runners.workloads.base import CONTEXT_FILE, VERDICTS, LogContext, render_context
 from meshtune.search_spaces.plan import Plan
@@ -127,8 +127,3 @@ def test_the_helper_can_be_copied_and_needs_the_standard_library_only(job, tmp_p
     )
     assert done.stdout == "False\n"
     assert json.loads((job / "result.json").read_text())["measurement"]["step_times_s"] == [0.5]
-
-
-def test_a_folder_without_a_result_has_none(job):
-    with pytest.raises(ResultMissing):
-        read_result(job)

@@ -30,10 +30,6 @@ def test_a_command_sees_only_what_it_is_given(monkeypatch):
     assert seen == "ONLY=this\n"
 
 
-def test_what_is_not_utf_8_is_read_all_the_same():
-    assert call(["sh", "-c", r"printf 'a\377b'"], time_limit_s=60).out == "a\ufffdb"
-
-
 def test_a_command_that_is_not_there_is_unavailable():
     with pytest.raises(RunnerUnavailable, match=r"^no-such-program cannot be run: No such file or directory$"):
         call(["no-such-program"], time_limit_s=60)
@@ -51,13 +47,6 @@ def test_a_command_that_does_not_answer_is_ended_with_its_children(tmp_path):
             break  # else it was ended before it could say its number
     child = int((tmp_path / "child").read_text())
     wait_for(lambda: not alive(child), 10)
-
-
-def test_a_command_that_leaves_a_process_behind_does_not_hold_us():
-    before = time.monotonic()
-    with pytest.raises(RunnerUnavailable, match="did not answer"):
-        call(["sh", "-c", "sleep 30 & exit 0"], time_limit_s=0.3)
-    assert time.monotonic() - before < 25
 
 
 def test_nothing_is_left_open():

@@ -6,8 +6,6 @@ What any runner promises of any job is in test_life_cycle.py.
 from __future__ import annotations
 
 import json
-import random
-import shutil
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,6 @@ from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.framework_profiles import FSDP, MEGATRON_DEEPSPEED, NANOTRON, TRAINER_FLOAT32
 from meshtune.search_spaces.plan import Plan
 
 MODEL = ModelSpec(name="m", layers=4, hidden=512, heads=8, ffn=2048, vocab=1024, seq_len=256)
@@ -83,22 +80,6 @@ def test_a_job_runs_for_its_time_and_leaves_a_result_when_it_has_ended_not_befor
     assert json.loads((lab.folder / "work" / "job" / RESULT_FILE).read_text())["simulated"] is True
 
 
-def test_without_seconds_a_job_has_ended_as_soon_as_it_was_sent(lab):
-    lab.runner = lab.open(seconds_per_trial=0.0, slots=1)
-    for number in range(5):
-        assert lab.status(lab.submit(f"job{number}")).state is JobState.SUCCEEDED
-
-
-def test_a_name_is_sent_once_however_often_it_is_submitted(lab):
-    ids = {lab.submit("once") for _ in range(3)}
-    lab.now = 1005.0
-    ids.add(lab.runner.submit(lab.spec("once", plan=Plan(dp=4, grad_accum_steps=1))))
-    assert ids == {"once"}
-    assert lab.status("once", 1010.0).state is JobState.SUCCEEDED
-    assert lab.result("once").measurement.tokens_per_step == 8 * 256
-    assert json.loads((lab.folder / "work" / "once" / JOB_FILE).read_text())["plan"]["grad_accum_steps"] == 2
-
-
 def test_never_more_jobs_run_than_there_are_slots_and_first_come_is_first_served(lab):
     names = [f"job{number}" for number in (9, 3, 7, 1, 8)]
     for number, name in enumerate(names):
@@ -112,19 +93,6 @@ def test_never_more_jobs_run_than_there_are_slots_and_first_come_is_first_served
     assert [done[name].started_at for name in names] == [1000.0, 1001.0, 1010.0, 1011.0, 1020.0]
 
 
-def test_a_running_job_can_be_cancelled_and_leaves_no_result(lab):
-    id = lab.submit("job")
-    lab.now = 1003.0
-    lab.runner.cancel(id)
-    lab.now = 1005.0
-    lab.runner.cancel(id)
-    status = lab.status(id, 1050.0)
-    assert (status.state, status.reason) == (JobState.CANCELLED, "cancelled")
-    assert (status.started_at, status.finished_at) == (1000.0, 1003.0)
-    assert lab.workload.read(lab.folder / "work" / "job", status).verdict is Verdict.CANCELLED
-    assert not (lab.folder / "work" / "job" / RESULT_FILE).exists()
-
-
 def test_a_restarted_service_finds_its_jobs_and_all_have_gone_on(lab):
     for name in ("first", "second", "third"):
         lab.submit(name)
@@ -135,13 +103,6 @@ def test_a_restarted_service_finds_its_jobs_and_all_have_gone_on(lab):
     statuses = lab.runner.poll(["first", "second", "third"])
     assert [status.state for status in statuses.values()] == [JobState.SUCCEEDED, JobState.SUCCEEDED, JobState.RUNNING]
     assert (statuses["first"].finished_at, statuses["third"].started_at) == (1010.0, 1010.0)
-
-
-def test_what_a_submitter_left_behind_that_died_is_no_job(lab):
-    lab.submit("job")
-    (lab.folder / "root" / "jobs" / ".draft.123").write_text('{"name": ')
-    assert lab.status("job").state is JobState.RUNNING
-    assert lab.runner.find(".draft.123") is None
 
 
 def test_a_job_that_cannot_be_written_was_not_sent(lab):
@@ -158,34 +119,6 @@ def test_files_that_cannot_be_read_are_trouble_of_the_runner_not_of_the_job(lab)
     (lab.folder / "root" / "jobs" / "other").write_text("{")
     with pytest.raises(RunnerUnavailable, match="cannot be read"):
         lab.open().poll(["job"])
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_who_looks_seldom_sees_what_one_sees_who_looks_often(seed, tmp_path):
-    often, seldom = Laboratory(tmp_path / "often"), Laboratory(tmp_path / "seldom")
-    rng, sent = random.Random(seed), []
-    for step in range(25):
-        cancelled = rng.choice([*sent, None, None])
-        sent += [f"job{step}"] * (rng.random() < 0.5)
-        slots = rng.choice([1, 2, 3])
-        for lab in (often, seldom):
-            lab.now, lab.runner = 1000.0 + 3.0 * step, lab.open(slots=slots)
-            if sent:
-                lab.submit(sent[-1])
-            if cancelled is not None:
-                lab.runner.cancel(cancelled)
-        if rng.random() < 0.6:
-            often.open().poll(sent)
-    often.now = seldom.now = 3000.0
-    assert often.open().poll(sent) == seldom.open().poll(sent)
-
-
-def test_a_job_whose_folder_was_deleted_is_over_without_bringing_it_back(lab):
-    lab.submit("kept")
-    lab.submit("deleted")
-    shutil.rmtree(lab.folder / "work" / "deleted")
-    assert lab.status("kept", 1010.0).state is JobState.SUCCEEDED
-    assert not (lab.folder / "work" / "deleted").exists()
 
 
 def test_a_job_that_is_over_keeps_its_state_and_no_file_of_its_own_is_left(lab):
@@ -253,33 +186,6 @@ def test_a_lost_job_names_its_node_and_has_no_result(lab):
     assert status.finished_at < 1010.0
     outcome = lab.workload.read(lab.folder / "work" / "job", status)
     assert (outcome.verdict, outcome.reason) == (Verdict.LOST, status.reason)
-
-
-def test_3072_devices_are_as_easy_as_four(lab):
-    cluster = ClusterSpec(name="big", nodes=384, devices_per_node=8, device=DEVICE, node_link=LINK, network_link=LINK)
-    lab.submit("job", cluster=cluster, plan=Plan(tp=4, pp=4, dp=192, grad_accum_steps=4))
-    assert lab.status("job", 1010.0).state is JobState.SUCCEEDED
-    measured = lab.result("job").measurement
-    assert (measured.devices, len(measured.peak_memory_bytes)) == (3072, 1)
-
-
-def test_the_option_names_the_training_code():
-    named = {"megatron-deepspeed": MEGATRON_DEEPSPEED, "nanotron": NANOTRON, "fsdp": FSDP, "trainer": TRAINER_FLOAT32}
-    for name, framework in named.items():
-        workload = SimulatedWorkload({"framework": name})
-        assert (workload.framework, workload.dtype) == (framework, framework.dtype)
-    assert SimulatedWorkload({}).framework is MEGATRON_DEEPSPEED
-    assert SimulatedWorkload({"framework": "trainer"}).capabilities == TorchWorkload({}).capabilities
-    assert SimulatedWorkload({"framework": "fsdp"}).capabilities.zero_stages_with_pp == frozenset()
-    with pytest.raises(InvalidValue, match=r"^framework: "):
-        SimulatedWorkload({"framework": "horovod"})
-
-
-@pytest.mark.parametrize("options", [{}, {"dtype": "bfloat16"}, {"dtype": "float16"}])
-def test_the_trainers_framework_is_in_its_number_format(options):
-    framework = TorchWorkload(options).framework
-    assert framework.dtype == TorchWorkload(options).dtype == options.get("dtype", "float32")
-    assert framework.weight_bytes == (2 if options else 4)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -74,16 +73,6 @@ def test_a_step_asks_for_its_part_of_the_allocation_alone():
     assert lines[-1].endswith("-m meshtune.runners.batch.launch_wrapper'")
 
 
-def test_one_launcher_per_node_gets_the_nodes_devices():
-    text = render_step(job(start=Start.NODE), SlurmOptions(cpus_per_device=2), ALLOCATION)
-    assert "--nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=8 " in text
-
-
-def test_nodes_are_not_avoided_where_too_few_would_be_left():
-    assert "--exclude" in render_step(job(avoid=("n0",)), SlurmOptions(), ALLOCATION)
-    assert "--exclude" not in render_step(job(avoid=("n0", "n1")), SlurmOptions(), ALLOCATION)
-
-
 def test_what_does_not_fit_the_allocation_is_refused(tmp_path):
     runner = AllocationRunner(tmp_path, SlurmOptions(), ALLOCATION)
     for changes, message in (
@@ -105,7 +94,7 @@ def inside(slurm, tmp_path):
         laboratory.close()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.slurm
 def test_a_trial_that_would_outlast_the_allocation_is_not_started(inside):
     with pytest.raises(NoTimeLeft, match=r"ends in 3[0-9]{3} s, and a trial takes up to 3600 s"):
@@ -130,24 +119,3 @@ def test_the_end_of_the_allocation_loses_what_runs_and_the_next_one_knows_nothin
     assert later.find("long") is None
     assert later.poll([id])[id].state is JobState.LOST
     assert "earlier allocation" in later.poll([id])[id].reason
-
-
-@pytest.mark.slow
-@pytest.mark.slurm
-def test_two_trials_share_the_nodes_and_a_third_waits_for_them(inside):
-    runner = inside.runner = inside.open(nodes=2)
-    script = "touch started-$RANK; while [ ! -e go ]; do sleep 0.05; done"
-    for name in ("first", "second", "third"):
-        inside.submit(name, script, processes=1, nodes=2)
-    for name in ("first", "second"):
-        for rank in (0, 1):
-            inside.wait_file(name, f"started-{rank}")
-        assert len(inside.status(name).nodes) == 2
-    time.sleep(0.5)
-    assert inside.status("third").state is JobState.QUEUED
-    for name in ("first", "second"):
-        (inside.folder / "work" / name / "go").touch()
-    inside.wait_file("third", "started-1")
-    (inside.folder / "work" / "third" / "go").touch()
-    assert all(inside.wait(name).state is JobState.SUCCEEDED for name in ("first", "second", "third"))
-    assert runner.find("third") == "third"

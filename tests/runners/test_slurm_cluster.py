@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from jobs import processes_where, wait_for
+from jobs import wait_for
 from slurm_jobs import SlurmLaboratory
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, Start
@@ -20,7 +19,8 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, 
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
-pytestmark = [pytest.mark.slow, pytest.mark.slurm]
+pytestmark = pytest.mark.slurm
+slow, long = pytest.mark.slow, pytest.mark.long
 
 FOREVER = "touch started-$RANK; exec sleep 300"
 
@@ -42,6 +42,7 @@ def count(lab, name: str) -> int:
     return len((lab.folder / "work" / name / "count").read_text().splitlines())
 
 
+@slow
 def test_every_way_to_start_finds_its_place_in_a_folder_with_an_odd_name(wide):
     odd = wide.folder / '50% "it\'s" $HOME `x` \u00e9'
     wide.runner = wide.open(partition="main", nodes=4, setup=("export FROM_SETUP='a b'",))
@@ -71,6 +72,7 @@ def test_every_way_to_start_finds_its_place_in_a_folder_with_an_odd_name(wide):
         assert "SLURM_GET_USER_ENV" not in seen  # nobody's login environment was loaded
 
 
+@long
 def test_devices_are_the_schedulers_and_not_the_submitters(wide, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     device = DeviceSpec(name="gpu", kind=DeviceKind.CUDA, memory_bytes=2**30, peak_flops={"float32": 1e12})
@@ -81,6 +83,7 @@ def test_devices_are_the_schedulers_and_not_the_submitters(wide, monkeypatch):
     assert [(wide.folder / "work" / "gpu" / f"seen-{rank}").read_text() for rank in (0, 1)] == ["0,1\n"] * 2
 
 
+@long
 def test_nodes_to_avoid_are_avoided_where_others_can_be_had(wide):
     first, second, third = (
         wide.submit(name, "true", nodes=nodes, avoid=avoid)
@@ -95,6 +98,7 @@ def test_nodes_to_avoid_are_avoided_where_others_can_be_had(wide):
     assert wide.wait(third).state is JobState.SUCCEEDED
 
 
+@long
 def test_what_slurm_can_never_run_is_invalid_in_its_own_words(lab):
     before = len(lab.place.jobs())
     refused = {
@@ -112,6 +116,7 @@ def test_what_slurm_can_never_run_is_invalid_in_its_own_words(lab):
     assert len(lab.place.jobs()) == before
 
 
+@long
 def test_a_waiting_job_says_why_and_one_cancelled_by_hand_says_so(lab):
     id, queued = lab.submit("long", FOREVER, processes=4), lab.submit("queued", "true")
     lab.wait_file("long", "started-0")
@@ -129,24 +134,7 @@ def test_a_waiting_job_says_why_and_one_cancelled_by_hand_says_so(lab):
     assert lab.wait(held).state is JobState.SUCCEEDED
 
 
-def test_a_process_that_watches_a_rank_may_be_killed_too(lab):
-    id = lab.submit("watched", FOREVER, processes=2)
-    for rank in (0, 1):
-        lab.wait_file("watched", f"started-{rank}")
-    mine = os.fsencode(lab.folder / "work" / "watched")
-    watchers = processes_where(
-        lambda folder: (
-            b"meshtune.runners.batch.launch_wrapper" in (folder / "cmdline").read_bytes()
-            and b"python" in (folder / "cmdline").read_bytes().split(b"\0")[0]
-            and os.readlink(folder / "cwd").encode() == mine
-        )
-    )
-    assert len(watchers) == 2
-    os.kill(watchers[0], signal.SIGKILL)
-    assert lab.wait(id).state is JobState.FAILED
-    lab.wait_nothing_left()
-
-
+@slow
 def test_a_restarted_controller_loses_nothing(lab):
     runner = lab.open(call_limit_s=1.0)
     id = lab.submit("long", "echo ran >> count; touch started; while [ ! -e go ]; do sleep 0.05; done; exit 4")
@@ -179,17 +167,7 @@ def shim(lab, monkeypatch, text: str) -> None:
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-def test_an_answer_that_comes_too_late_doubles_nothing(lab, monkeypatch):
-    lab.runner = lab.open(call_limit_s=5.0)
-    path = os.environ["PATH"]
-    shim(lab, monkeypatch, f'PATH="{path}"; sbatch "$@"; exec sleep 30')
-    id = lab.submit("late-answer", "echo ran >> count")
-    assert lab.submit("late-answer", "echo ran >> count") == id
-    assert lab.wait(id).state is JobState.SUCCEEDED
-    assert count(lab, "late-answer") == 1
-    assert [name for _, name, _ in lab.place.jobs()].count("late-answer") == 1
-
-
+@long
 def test_a_request_that_arrives_after_it_was_sent_again_ends_at_once(lab, monkeypatch):
     hasty = lab.open(call_limit_s=4.0)
     path, sent_again = os.environ["PATH"], lab.folder / "sent-again"
@@ -208,6 +186,7 @@ def test_a_request_that_arrives_after_it_was_sent_again_ends_at_once(lab, monkey
     assert count(lab, "twice") == 1
 
 
+@slow
 def test_a_dead_node_is_named_and_the_next_job_goes_elsewhere(frail_slurm, tmp_path):
     lab = SlurmLaboratory(tmp_path, frail_slurm)
     lab.runner = lab.open(partition="main", nodes=3)
@@ -227,6 +206,7 @@ def test_a_dead_node_is_named_and_the_next_job_goes_elsewhere(frail_slurm, tmp_p
     lab.close()
 
 
+@long
 def test_a_job_that_another_one_displaces_is_lost_by_preemption(lab):
     humble = lab.submit("humble", FOREVER, processes=4)
     lab.wait_file("humble", "started-0")
@@ -242,6 +222,7 @@ def test_a_job_that_another_one_displaces_is_lost_by_preemption(lab):
     assert status.reason == "preempted by another job"
 
 
+@slow
 def test_the_trainer_measures_over_two_nodes(wide):
     link = LinkSpec(latency_s=1e-4, bandwidth_bytes_per_s=1e9)
     device = DeviceSpec(name="cpu", kind=DeviceKind.CPU, memory_bytes=2**31, peak_flops={"float32": 1e10})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from meshtune.runners.slurm.vocabulary import parse_jobs
 
 SPEC = JobSpec(name="job", command=("true",), directory=Path("/d"), nodes=2, devices_per_node=2, time_limit_s=60.0)
 NODES = ("n0", "n1")
+LOST, FAILED, SUCCEEDED = JobState.LOST, JobState.FAILED, JobState.SUCCEEDED
 FORGOTTEN = "Slurm does not know this job any more, and its processes did not say how they ended"
 
 
@@ -24,6 +26,9 @@ def note(rank: int, end: End | None = None, code: int | None = None, at: float =
 
 WELL = [note(rank, End.ITSELF, 0) for rank in range(4)]
 BADLY = [note(0, End.TOLD), note(1, End.TOLD), note(2, End.ITSELF, 7, 109.0), note(3, End.TOLD)]
+LATE = [note(rank, End.TIME_LIMIT) for rank in range(4)]
+TOLD = [note(rank, End.TOLD) for rank in range(4)]
+KILLED = [note(0, End.ITSELF, -9), *TOLD[1:]]
 HALF = [note(0, End.TOLD), note(1, End.TOLD), note(2), note(3)]
 
 
@@ -37,127 +42,116 @@ def status(word: str | None, notes=(), *, cancel_asked=False, bad_nodes=(), spec
     return status_of(spec, seen, list(notes), cancel_asked=cancel_asked, bad_nodes=bad_nodes)
 
 
-def test_a_waiting_job_has_no_nodes_yet_and_says_why_it_waits():
-    waiting = status("PENDING", nodes=(), started_at=1000000000, reason="Resources")
-    assert (waiting.state, waiting.reason) == (JobState.QUEUED, "waits in Slurm's queue: Resources")
-    assert (waiting.started_at, waiting.nodes) == (None, ())
-    assert status("PENDING", nodes=()).reason == "waits in Slurm's queue"
-    assert status("CONFIGURING").reason == "its nodes are being prepared"
+PER_NODE = replace(SPEC, start=Start.NODE, devices_per_node=8)
+NOTE_OF_A_NODE = [Note(rank=0, host="n0", started_at=1.0, finished_at=2.0, end=End.TOLD)]
 
 
-@pytest.mark.parametrize("word", ["RUNNING", "COMPLETING", "SUSPENDED"])
-def test_a_job_that_has_its_nodes_runs_from_its_ranks_start(word):
-    running = status(word, [note(0)], finished_at=999)
-    assert (running.state, running.started_at, running.finished_at) == (JobState.RUNNING, 100.5, None)
-    assert running.nodes == NODES
-    assert status(word).started_at == 100.0
+@pytest.mark.parametrize(
+    ("word", "notes", "changes", "expected"),
+    [
+        # A waiting job has no nodes yet and says why it waits.
+        (
+            "PENDING",
+            [],
+            {"nodes": (), "started_at": 1000000000, "reason": "Resources"},
+            {"state": JobState.QUEUED, "reason": "waits in Slurm's queue: Resources", "started_at": None, "nodes": ()},
+        ),
+        ("PENDING", [], {"nodes": ()}, {"reason": "waits in Slurm's queue"}),
+        ("CONFIGURING", [], {}, {"reason": "its nodes are being prepared"}),
+        # One that has its nodes runs from its ranks' start.
+        (
+            "RUNNING",
+            [note(0)],
+            {"finished_at": 999},
+            {"state": JobState.RUNNING, "started_at": 100.5, "finished_at": None, "nodes": NODES},
+        ),
+        ("COMPLETING", [], {}, {"state": JobState.RUNNING, "started_at": 100.0}),
+        ("SUSPENDED", [], {}, {"state": JobState.RUNNING}),
+        # The notes say how a job ended that came to its own end.
+        ("COMPLETED", WELL, {}, {"state": SUCCEEDED, "exit_code": 0, "started_at": 100.5, "finished_at": 110.5}),
+        (
+            "FAILED",
+            BADLY,
+            {"reason": "NonZeroExitCode"},
+            {"state": FAILED, "exit_code": 7, "reason": "rank 2 exited with code 7", "cause": None, "failed_nodes": ()},
+        ),
+        ("FAILED", LATE, {}, {"state": JobState.TIMED_OUT, "reason": "ran longer than its time limit of 60 s"}),
+        ("FAILED", WELL, {}, {"state": SUCCEEDED}),  # srun may fail at its own end
+        # Without a word of its ranks it is as Slurm says.
+        ("COMPLETED", [], {}, {"state": SUCCEEDED, "exit_code": 0}),
+        (
+            "FAILED",
+            [],
+            {"reason": "NonZeroExitCode"},
+            {"state": FAILED, "reason": "the job script failed; see slurm.log (NonZeroExitCode)"},
+        ),
+        ("OUT_OF_MEMORY", [], {}, {"state": FAILED, "cause": Cause.OOM}),
+        (
+            "OUT_OF_MEMORY",
+            KILLED,
+            {},
+            {
+                "state": FAILED,
+                "exit_code": -9,
+                "cause": Cause.OOM,
+                "reason": "rank 0 was killed by SIGKILL; out of host memory, by Slurm's word",
+            },
+        ),
+        # What Slurm ended is as it says, whatever the ranks saw.
+        ("TIMEOUT", HALF, {}, {"state": JobState.TIMED_OUT}),
+        ("TIMEOUT", TOLD, {}, {"state": JobState.TIMED_OUT}),
+        ("CANCELLED", BADLY, {}, {"state": JobState.CANCELLED, "reason": "cancelled from outside"}),
+        ("CANCELLED", HALF, {"cancel_asked": True}, {"reason": "cancelled", "started_at": 100.5}),
+        ("CANCELLED", [], {"nodes": ()}, {"started_at": None}),
+        (
+            "PREEMPTED",
+            HALF,
+            {"bad_nodes": ("n1",)},
+            {"state": LOST, "cause": Cause.PREEMPTION, "failed_nodes": (), "reason": "preempted by another job"},
+        ),
+        ("PREEMPTED", BADLY, {}, {"state": LOST}),
+        ("NODE_FAIL", BADLY, {}, {"state": LOST}),
+        # Ranks that all were told to end were displaced.
+        ("FAILED", TOLD, {"reason": "NonZeroExitCode"}, {"state": LOST, "cause": Cause.PREEMPTION, "failed_nodes": ()}),
+        ("FAILED", TOLD[:3], {}, {"state": FAILED}),
+        # A lost node is named where it is down, or else where it was not heard of.
+        (
+            "NODE_FAIL",
+            HALF,
+            {"bad_nodes": ("n1", "n9")},
+            {"state": LOST, "cause": Cause.NODE_FAULT, "failed_nodes": ("n1",), "reason": "a node failed: n1"},
+        ),
+        ("NODE_FAIL", HALF, {}, {"failed_nodes": ("n1",)}),
+        ("NODE_FAIL", [], {}, {"failed_nodes": ()}),
+        ("NODE_FAIL", [note(rank) for rank in range(4)], {}, {"failed_nodes": ()}),
+        ("NODE_FAIL", [], {"nodes": ("n3",)}, {"failed_nodes": ("n3",)}),
+        ("NODE_FAIL", NOTE_OF_A_NODE, {"spec": PER_NODE}, {"failed_nodes": ("n1",)}),
+        ("FAILED", [], {"reason": "JobLaunchFailure"}, {"failed_nodes": ("n0",)}),
+        ("FAILED", HALF, {"bad_nodes": ("n1",)}, {"state": LOST, "cause": Cause.NODE_FAULT, "failed_nodes": ("n1",)}),
+        ("FAILED", HALF, {}, {"state": FAILED}),
+        # A forgotten job is as its ranks said, or lost.
+        (None, WELL, {}, {"state": SUCCEEDED, "finished_at": 110.5, "nodes": NODES}),
+        (None, BADLY, {}, {"exit_code": 7}),
+        (None, HALF, {}, {"state": LOST, "reason": FORGOTTEN, "cause": None}),
+        (None, [], {}, {"state": LOST}),
+    ],
+)
+def test_a_job_is_as_slurm_its_ranks_and_its_nodes_say(word, notes, changes, expected):
+    found = status(word, notes, **changes)
+    assert {name: getattr(found, name) for name in expected} == expected
 
 
-def test_the_notes_say_how_a_job_ended_that_came_to_its_own_end():
-    done = status("COMPLETED", WELL)
-    assert (done.state, done.exit_code, done.reason) == (JobState.SUCCEEDED, 0, "")
-    assert (done.started_at, done.finished_at) == (100.5, 110.5)
-    failed = status("FAILED", BADLY, reason="NonZeroExitCode")
-    assert (failed.state, failed.exit_code, failed.reason) == (JobState.FAILED, 7, "rank 2 exited with code 7")
-    assert (failed.cause, failed.failed_nodes, failed.nodes) == (None, (), NODES)
-    late = status("FAILED", [note(rank, End.TIME_LIMIT) for rank in range(4)])
-    assert (late.state, late.reason) == (JobState.TIMED_OUT, "ran longer than its time limit of 60 s")
-    # srun may fail at its own end, after all ranks have ended well.
-    assert status("FAILED", WELL).state is JobState.SUCCEEDED
-
-
-def test_what_slurm_ended_is_as_it_says_whatever_the_ranks_saw():
-    for word, state in (("CANCELLED", JobState.CANCELLED), ("PREEMPTED", JobState.LOST), ("NODE_FAIL", JobState.LOST)):
-        assert status(word, BADLY).state is state
-        assert status(word, HALF).state is state
-
-
-def test_a_cancelled_job_says_by_whom_and_one_that_never_ran_has_no_start():
-    assert status("CANCELLED", cancel_asked=True).reason == "cancelled"
-    assert status("CANCELLED").reason == "cancelled from outside"
-    assert status("CANCELLED", nodes=()).started_at is None
-    assert status("CANCELLED", HALF).started_at == 100.5
-
-
-def test_a_job_without_a_word_of_its_ranks_is_as_slurm_says():
-    assert (status("COMPLETED").state, status("COMPLETED").exit_code) == (JobState.SUCCEEDED, 0)
-    failed = status("FAILED", reason="NonZeroExitCode")
-    assert failed.state is JobState.FAILED
-    assert failed.reason == "the job script failed; see slurm.log (NonZeroExitCode)"
-    assert status("TIMEOUT", HALF).state is JobState.TIMED_OUT
-    killed = status("OUT_OF_MEMORY")
-    assert (killed.state, killed.cause) == (JobState.FAILED, Cause.OOM)
-
-
-def test_host_memory_that_ran_out_is_the_cause_of_a_rank_that_was_killed():
-    notes = [note(0, End.ITSELF, -9), *(note(rank, End.TOLD) for rank in (1, 2, 3))]
-    killed = status("OUT_OF_MEMORY", notes)
-    assert (killed.state, killed.exit_code, killed.cause) == (JobState.FAILED, -9, Cause.OOM)
-    assert killed.reason == "rank 0 was killed by SIGKILL; out of host memory, by Slurm's word"
-
-
-def test_a_lost_node_is_named_where_it_is_down():
-    assert suspects(SPEC, seen_as("NODE_FAIL"), HALF) == NODES
-    lost = status("NODE_FAIL", HALF, bad_nodes=("n1", "n9"))
-    assert (lost.state, lost.cause) == (JobState.LOST, Cause.NODE_FAULT)
-    assert (lost.failed_nodes, lost.reason) == (("n1",), "a node failed: n1")
-
-
-def test_a_lost_node_that_came_back_is_the_one_that_was_not_heard_of():
-    assert status("NODE_FAIL", HALF).failed_nodes == ("n1",)
-    assert status("NODE_FAIL", []).failed_nodes == ()
-    assert status("NODE_FAIL", [note(rank) for rank in range(4)]).failed_nodes == ()
-    assert status("NODE_FAIL", [], nodes=("n3",)).failed_nodes == ("n3",)
-    assert status("FAILED", [], reason="JobLaunchFailure").failed_nodes == ("n0",)
-
-
-def test_nodes_count_as_their_ranks_do():
-    spec = JobSpec(
-        name="job", command=("true",), directory=Path("/d"), nodes=2, time_limit_s=60.0, start=Start.NODE,
-        devices_per_node=8,
-    )  # fmt: skip
-    notes = [Note(rank=0, host="n0", started_at=1.0, finished_at=2.0, end=End.TOLD)]
-    assert status("NODE_FAIL", notes, spec=spec).failed_nodes == ("n1",)
-
-
-def test_a_failure_that_no_rank_explains_is_the_nodes_where_one_is_down():
-    assert suspects(SPEC, seen_as("FAILED"), HALF) == ("n1",)
-    assert suspects(SPEC, seen_as("FAILED"), []) == NODES
-    lost = status("FAILED", HALF, bad_nodes=("n1",))
-    assert (lost.state, lost.cause, lost.failed_nodes) == (JobState.LOST, Cause.NODE_FAULT, ("n1",))
-    assert status("FAILED", HALF).state is JobState.FAILED
-    for word, notes in (("FAILED", BADLY), ("COMPLETED", []), ("CANCELLED", HALF), ("PREEMPTED", HALF)):
-        assert suspects(SPEC, seen_as(word), notes) == ()
-
-
-def test_a_preempted_job_blames_no_node():
-    lost = status("PREEMPTED", HALF, bad_nodes=("n1",))
-    assert (lost.cause, lost.failed_nodes, lost.reason) == (Cause.PREEMPTION, (), "preempted by another job")
-
-
-def test_ranks_that_all_were_told_to_end_were_displaced():
-    told = [note(rank, End.TOLD) for rank in range(4)]
-    lost = status("FAILED", told, reason="NonZeroExitCode")
-    assert (lost.state, lost.cause, lost.failed_nodes) == (JobState.LOST, Cause.PREEMPTION, ())
-    assert status("FAILED", told[:3]).state is JobState.FAILED
-    assert status("TIMEOUT", told).state is JobState.TIMED_OUT
-
-
-def test_a_job_that_could_not_start_in_time_was_never_tried():
-    given_up = status("DEADLINE", nodes=())
-    assert (given_up.state, given_up.reason) == (JobState.CANCELLED, "could not start by its deadline")
-
-
-def test_a_forgotten_job_is_as_its_ranks_said_or_lost():
-    done = status(None, WELL)
-    assert (done.state, done.finished_at, done.nodes) == (JobState.SUCCEEDED, 110.5, NODES)
-    assert status(None, BADLY).exit_code == 7
-    lost = status(None, HALF)
-    assert (lost.state, lost.reason, lost.cause) == (JobState.LOST, FORGOTTEN, None)
-    assert status(None).state is JobState.LOST
-
-
-def test_a_job_never_ends_before_it_starts():
-    """Slurm counts whole seconds, the notes parts of them."""
-    short = status("CANCELLED", [note(0)], finished_at=100)
-    assert (short.started_at, short.finished_at) == (100.5, 100.5)
+@pytest.mark.parametrize(
+    ("word", "notes", "nodes"),
+    [
+        ("NODE_FAIL", HALF, NODES),
+        ("FAILED", HALF, ("n1",)),
+        ("FAILED", [], NODES),
+        ("FAILED", BADLY, ()),
+        ("COMPLETED", [], ()),
+        ("CANCELLED", HALF, ()),
+        ("PREEMPTED", HALF, ()),
+    ],
+)
+def test_nodes_are_suspected_where_no_rank_explains_the_failure(word, notes, nodes):
+    assert suspects(SPEC, seen_as(word), notes) == nodes

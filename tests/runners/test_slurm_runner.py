@@ -220,24 +220,6 @@ def test_what_no_partition_can_hold_is_never_sent(slurm):
     assert slurm.submit(nodes=4, time_limit_s=600.0) == "17"
 
 
-@pytest.mark.parametrize(
-    ("avoid", "asked"),
-    [(("n1",), "#SBATCH --exclude=n3,n1\n"), (("n1", "n2"), "#SBATCH --exclude=n3\n"), ((), "#SBATCH --exclude=n3\n")],
-)
-def test_nodes_to_avoid_are_asked_for_where_enough_are_left(avoid, asked, slurm):
-    slurm.runner = slurm.open(exclude=("n3",))
-    slurm.submit(avoid=avoid)
-    assert asked in (slurm.spec().directory / "slurm.sh").read_text()
-
-
-def test_a_node_to_avoid_that_slurm_does_not_know_is_left_out(slurm):
-    refusal = "sbatch: error: Batch job submission failed: Invalid node name specified"
-    script = slurm.spec().directory / "slurm.sh"
-    slurm.set("sbatch", f"if grep -q exclude {script}; then echo '{refusal}' >&2; exit 1; fi; echo 17")
-    assert slurm.submit(avoid=("elsewhere",)) == "17"
-    assert len(slurm.calls("sbatch")) == 2
-
-
 def test_commands_see_none_of_our_secrets_nor_of_the_users_habits(slurm, monkeypatch):
     for name in ("MESHTUNE_TOKEN", "AWS_SECRET_ACCESS_KEY", "SQUEUE_PARTITION", "SBATCH_EXPORT", "SLURM_JOB_ID"):
         monkeypatch.setenv(name, "hush")

@@ -1,24 +1,10 @@
-"""A measurement says which versions it holds for, from the trainer's process to the reader of the result file."""
+"""The version of a GPU's driver, as its file in /proc has it."""
 
 from __future__ import annotations
 
-import json
-import platform
-
 import pytest
-import torch
-import torch.distributed as dist
 
-from meshtune.runners.outcome import (
-    Measurement,
-    Outcome,
-    ResultMalformed,
-    Verdict,
-    parse_result,
-    read_result,
-    write_result,
-)
-from meshtune.runners.trainer.software import driver_version, software
+from meshtune.runners.trainer.software import driver_version
 
 NVIDIA = """\
 NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024
@@ -27,15 +13,6 @@ GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)
 NVIDIA_OPEN = """\
 NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build  (dvs-builder@U16)  Tue Mar  5 2024
 """
-
-
-@pytest.fixture
-def alone(tmp_path, monkeypatch):
-    """A rank without peers."""
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "meet"), 1), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(
@@ -51,40 +28,3 @@ def alone(tmp_path, monkeypatch):
 def test_a_driver_tells_its_version_in_the_first_line(tmp_path, text, version):
     (tmp_path / "version").write_text(text)
     assert driver_version(tmp_path / "version") == version
-
-
-def test_a_driver_that_is_not_there_has_no_version(tmp_path):
-    assert driver_version(tmp_path / "version") is None
-
-
-def test_a_rank_on_a_cpu_names_torch_python_and_its_backend(alone):
-    assert software(torch.device("cpu")) == {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "backend": "gloo",
-    }
-
-
-@pytest.mark.parametrize("verdict", [Verdict.OK, Verdict.PRUNED])
-def test_versions_come_back_from_the_result_file(tmp_path, verdict):
-    measured = Measurement(
-        step_times_s=(1.0,), tokens_per_step=1, devices=1, software={"torch": "2.13.0", "nccl": "2.27"}
-    )
-    field = "measurement" if verdict is Verdict.OK else "partial"
-    outcome = Outcome(verdict=verdict, **{field: measured})
-    write_result(tmp_path, outcome)
-    assert read_result(tmp_path) == outcome
-    assert getattr(read_result(tmp_path), field).software == {"torch": "2.13.0", "nccl": "2.27"}
-
-
-def test_a_job_that_names_no_versions_ran_on_unknown_ones():
-    measurement = {"step_times_s": [1.0], "tokens_per_step": 1, "devices": 1}
-    document = {"version": 1, "verdict": "ok", "measurement": measurement, "versions": {"torch": "2.6.0"}}
-    assert parse_result(json.dumps(document)).measurement.software == {}
-
-
-@pytest.mark.parametrize("software", [["torch"], {"torch": 2.6}, {"torch": None}, "torch 2.6"])
-def test_versions_are_text_by_name(software):
-    measurement = {"step_times_s": [1.0], "tokens_per_step": 1, "devices": 1, "software": software}
-    with pytest.raises(ResultMalformed, match=r"^measurement\.software"):
-        parse_result(json.dumps({"version": 1, "verdict": "ok", "measurement": measurement}))

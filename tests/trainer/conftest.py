@@ -5,14 +5,12 @@ from __future__ import annotations
 import select
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
 import pytest
-from jobs import children, wait_steps
 
 from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.outcome import Measurement, read_result
@@ -134,56 +132,6 @@ def note_case(pytestconfig: pytest.Config) -> Iterator[Callable[[str, float, flo
     largest, total = max(row[1] for row in rows), sum(row[2] for row in rows)
     lines.append(f"| {len(rows)} cases | {largest:.1e} | {total:.0f} |")
     path.write_text("\n".join(("| case | max diff | seconds |", "|---|---|---|", *lines, "")), encoding="utf-8")
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A job that runs by hand in a process of its own, and its ranks' process ids."""
-
-    process: subprocess.Popen[str]
-    ranks: list[int]
-    directory: Path
-
-
-StartJob = Callable[[Job], Running]
-
-
-@pytest.fixture
-def start_job(tmp_path: Path) -> Iterator[StartJob]:
-    """Starts a job by hand and returns once its ranks take steps."""
-    started: list[Running] = []
-
-    def start(job: Job) -> Running:
-        (tmp_path / "job.json").write_text(render_job(job), encoding="utf-8")
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "meshtune.runners.trainer",
-                str(tmp_path / "job.json"),
-                "--directory",
-                str(tmp_path),
-            ],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        started.append(Running(process, [], tmp_path))
-        deadline = time.monotonic() + JOB_LIMIT_S
-        meeting = tmp_path / "rendezvous"
-        while len(children(process.pid)) < job.plan.world_size or not meeting.exists():
-            assert time.monotonic() < deadline, f"no ranks in {JOB_LIMIT_S} s"
-            time.sleep(0.05)
-        started[-1].ranks.extend(children(process.pid))
-        wait_steps(started[-1].ranks)
-        return started[-1]
-
-    try:
-        yield start
-    finally:
-        for running in started:
-            running.process.terminate()
-            running.process.communicate(timeout=120)
 
 
 GLOBAL_BATCH = 8

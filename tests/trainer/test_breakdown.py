@@ -54,9 +54,3 @@ def test_a_call_is_waiting_until_its_last_member_has_arrived():
     }
     assert waiting == {"dp": 1.5}
     assert sum(parts.values()) == pytest.approx(8.0)
-
-
-def test_a_peer_that_comes_after_the_call_has_returned_counts_no_more_than_the_call():
-    # An eager send is done before the receiver asks for it.
-    parts, _ = sum_parts([Span(1.0, 1.5, Call(TENSOR, Part.SEND_RECEIVE))], {TENSOR: 9.0})
-    assert (parts["bubble"], parts["send_receive"]) == (0.5, 0.0)

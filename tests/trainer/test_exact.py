@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
-
 import pytest
-import torch.distributed as dist
 
-from meshtune.runners.trainer.blocks import place_tensor, rotation
 from meshtune.runners.trainer.exact import exact_peak, extrapolation, representatives, require_estimable
 from meshtune.runners.trainer.exact.extrapolation import enough_micro_batches
-from meshtune.runners.trainer.job import Dtype, Job
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.cluster import DeviceKind
-from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 
 # What a plain test run takes of a list, and what it leaves to `make test-long`.
 SLOW, LONG = pytest.mark.slow, pytest.mark.long
 # Large enough that nothing small decides.
 SHAPES: dict[str, object] = {"layers": 4, "hidden": 128, "ffn": 384, "vocab": 1024, "seq_len": 64}
-GPT_22B = ModelSpec(
-    name="22b",
-    layers=48,
-    hidden=6144,
-    heads=48,
-    ffn=4 * 6144,
-    vocab=51200,
-    seq_len=2048,
-    norm="layernorm",
-    activation="gelu",
-    position="learned",
-)
 
 
 @pytest.mark.parametrize(
@@ -40,27 +20,21 @@ GPT_22B = ModelSpec(
     [
         pytest.param({"dp": 2, "zero_stage": 1, "grad_accum_steps": 2}, marks=LONG),
         pytest.param({"dp": 2, "zero_stage": 3, "recompute": "full", "grad_accum_steps": 2}, marks=SLOW),
-        pytest.param({"tp": 2, "micro_batch_size": 4}, marks=SLOW),
+        pytest.param({"tp": 2, "micro_batch_size": 4}, marks=LONG),
         pytest.param({"pp": 2, "vpp": 2, "schedule": "interleaved", "grad_accum_steps": 4}, marks=SLOW),
         pytest.param({"pp": 2, "dp": 2, "zero_stage": 2, "schedule": "gpipe"}, marks=LONG),
-        pytest.param({"cp": 2, "context": "ulysses", "micro_batch_size": 4}, marks=SLOW),
+        pytest.param({"cp": 2, "context": "ulysses", "micro_batch_size": 4}, marks=LONG),
+        pytest.param({"dp": 2, "ep": 2, "zero_stage": 3, "micro_batch_size": 2}, marks=LONG),
     ],
     ids=lambda plan: " ".join(f"{name}={value}" for name, value in plan.items()),
 )
 def test_every_rank_takes_what_was_estimated(plan, run_job, make_job):
-    job = make_job(plan=plan, model=SHAPES)
+    experts = {"experts": 4, "top_k": 2} if "ep" in plan else {}
+    job = make_job(plan=plan, model=SHAPES | experts, router="balanced")
     finished = run_job(job)
     assert finished.status == 0, finished.output
     real = finished.measurement.peak_memory_bytes
     assert [exact_peak(job, rank).peak_bytes for rank in range(len(real))] == pytest.approx(real, rel=0.05)
-
-
-@pytest.mark.slow
-def test_experts_with_equal_shares_take_what_was_estimated(run_job, make_job):
-    plan = {"dp": 2, "ep": 2, "zero_stage": 3, "micro_batch_size": 2}
-    job = make_job(plan=plan, model=SHAPES | {"experts": 4, "top_k": 2}, router="balanced")
-    real = run_job(job).measurement.peak_memory_bytes
-    assert [exact_peak(job, rank).peak_bytes for rank in range(2)] == pytest.approx(real, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +42,6 @@ def test_experts_with_equal_shares_take_what_was_estimated(run_job, make_job):
     [
         pytest.param({"dp": 2, "zero_stage": 3, "recompute": "full", "grad_accum_steps": 2}, 6, marks=SLOW),
         pytest.param({"pp": 2, "dp": 2, "zero_stage": 1, "grad_accum_steps": 2}, 10, marks=LONG),
-        pytest.param({"pp": 2, "schedule": "gpipe"}, 10, marks=LONG),
     ],
     ids=str,
 )
@@ -84,13 +57,10 @@ def test_a_few_layers_tell_of_many(plan, layers, make_job):
 @pytest.mark.parametrize(
     ("plan", "layers"),
     [
-        pytest.param({}, 4, marks=LONG),
-        pytest.param({"dp": 2, "zero_stage": 2}, 2, marks=SLOW),
+        pytest.param({"dp": 2, "zero_stage": 2}, 2, marks=LONG),
         pytest.param({"pp": 2}, 2, marks=SLOW),
-        pytest.param({"pp": 4}, 4, marks=LONG),
         pytest.param({"pp": 2, "schedule": "gpipe"}, 2, marks=LONG),
-        pytest.param({"pp": 2, "vpp": 2, "schedule": "interleaved"}, 4, marks=SLOW),
-        pytest.param({"pp": 2, "vpp": 2, "schedule": "zero_bubble"}, 4, marks=LONG),
+        pytest.param({"pp": 2, "vpp": 2, "schedule": "interleaved"}, 4, marks=LONG),
         pytest.param({"pp": 2, "vpp": 2, "schedule": "zbv"}, 4, marks=LONG),
     ],
     ids=str,
@@ -106,30 +76,6 @@ def test_a_few_micro_batches_tell_of_many(plan, layers, make_job, monkeypatch):
     assert [peak.peak_bytes for peak in few] == pytest.approx([peak.peak_bytes for peak in all_of_them], rel=0.01)
 
 
-@LONG
-def test_22_billion_parameters_on_256_devices_take_a_few_minutes_at_most():
-    plan = Plan(tp=8, pp=4, dp=8, zero_stage=3, grad_accum_steps=32)
-    job = Job(name="22b", model=GPT_22B, plan=plan, device=DeviceKind.CUDA, dtype=Dtype.BFLOAT16)
-    start = time.process_time()
-    peak = exact_peak(job, 0)
-    assert time.process_time() - start < 200  # 24 s; 5 times as many if nothing were shortened
-    assert not peak.extrapolated
-    shard = peak.parameters  # float32 and sharded by FSDP2: the weights and two moments of AdamW at least
-    assert 12 * shard < peak.lasting_bytes < peak.peak_bytes < 16 * 2**30
-
-
-def test_on_cuda_the_temporaries_of_gloo_are_not_counted(make_job):
-    job = make_job(plan={"dp": 2, "zero_stage": 1}, model=SHAPES)
-    on_cpu, on_cuda = (exact_peak(replace(job, device=kind), 0).peak_bytes for kind in DeviceKind)
-    assert on_cuda < on_cpu
-
-
-def test_nothing_is_left_of_an_estimate(make_job):
-    exact_peak(make_job(plan={"tp": 2, "dp": 2}, model=SHAPES), 3)
-    assert not dist.is_initialized()
-    assert place_tensor.cache_info().currsize == rotation.cache_info().currsize == 0
-
-
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -141,11 +87,6 @@ def test_nothing_is_left_of_an_estimate(make_job):
 def test_what_cannot_be_estimated_is_refused_with_the_reason(changes, told, make_job):
     with pytest.raises(InvalidValue, match=told):
         require_estimable(make_job(**changes))
-
-
-def test_a_rank_that_does_not_exist_is_refused(make_job):
-    with pytest.raises(InvalidValue, match="below 2 ranks, not 2"):
-        exact_peak(make_job(plan={"dp": 2}), 2)
 
 
 def test_representatives_stand_for_the_first_second_middle_and_last_stage():

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from meshtune.runners.trainer.job import render_job
-from meshtune.runners.trainer.timing.measure import COUNTED_STEPS
 from meshtune.runners.trainer.timing.memory import LiveTensors
 
 KIB = 1024
@@ -57,61 +52,9 @@ def test_tensors_without_memory_do_not_count():
     assert (live.peak_bytes, kept.device.type, planned.device.type) == (0, "meta", "cpu")
 
 
-def test_nothing_is_left_of_it_afterwards():
-    before = torch.UntypedStorage.resize_
-    with LiveTensors():
-        assert torch.UntypedStorage.resize_ is not before
-    assert torch.UntypedStorage.resize_ is before
-    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
-
-
-def test_entering_again_goes_on_counting():
-    live = LiveTensors()
-    with live:
-        kept = torch.zeros(KIB, dtype=torch.uint8)
-    with live:
-        more = torch.zeros(KIB, dtype=torch.uint8)
-        assert live.bytes == 2 * KIB
-    del kept, more
-
-
 @pytest.mark.slow
 def test_weights_gradients_and_the_optimizers_state_are_all_counted(run_job, make_job):
     job = make_job(plan={"micro_batch_size": 1}, model={"vocab": 40_000, "seq_len": 4})
     (peak,) = run_job(job).measurement.peak_memory_bytes
     states = 16 * job.model.parameters  # fp32 weights, gradients and two moments
     assert states < peak < 1.6 * states
-
-
-# In one process of its own, because it looks at what happens to every operator of a timed step.
-UNTOUCHED = """
-import torch
-from pathlib import Path
-from torch.utils._python_dispatch import _get_current_dispatch_mode
-import meshtune.runners.trainer.main as main
-from meshtune.runners.trainer.train import Trainer
-inner, seen = Trainer.step, []
-def step(self, tokens, targets):
-    seen.append((_get_current_dispatch_mode() is not None, torch.UntypedStorage.resize_ is not resize))
-    return inner(self, tokens, targets)
-resize, Trainer.step = torch.UntypedStorage.resize_, step
-job = main.read_job(Path("job.json"))
-assert main.run_rank(job, 0, Path()) == 0
-print(seen)
-"""
-
-
-@pytest.mark.slow
-def test_no_timed_step_is_watched(tmp_path, make_job):
-    (tmp_path / "job.json").write_text(render_job(make_job()), encoding="utf-8")
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", UNTOUCHED],
-        cwd=tmp_path,
-        env=env,
-        check=True,
-        timeout=180,
-        capture_output=True,
-        text=True,
-    )
-    assert eval(done.stdout) == [(True, True)] * COUNTED_STEPS + [(False, False)] * 2

@@ -59,78 +59,53 @@ CASES = """
   llama mbs2
 * gpt mbs4
 * llama dp2 zero0
-  llama dp2 zero1
 * llama dp2 zero2
 * llama dp2 zero3
-  llama dp4 zero3
 * llama dp4 zero1 mbs2
   llama-odd-vocab dp2 zero2 mbs2
   gpt dp2 zero3 mbs4
-  gpt dp8 zero2
-  llama tp2 mbs8
   llama tp2 nosp mbs8
 * llama tp2 mbs4
   llama tp4 mbs8
   llama-one-kv tp2 nosp mbs8
 * llama-one-kv tp4 mbs8
-  llama-odd-vocab tp2 nosp mbs8
-  gpt tp2 mbs8
 * gpt tp2 nosp mbs4
   gpt tp4 nosp mbs8
-  llama tp2 dp2 zero0 mbs4
   llama tp2 dp2 zero1 mbs4
-  llama tp2 dp2 zero2 mbs4
   llama tp2 dp2 zero3 mbs4
   llama tp2 dp2 zero3 nosp mbs4
-  llama-one-kv tp2 mbs8
   llama-one-kv tp2 dp2 zero3 mbs4
 * llama-odd-vocab tp2 mbs8
 * gpt tp2 dp2 zero1 nosp mbs4
-  gpt tp2 dp2 zero2 nosp mbs4
-  llama-one-kv tp2 dp2 zero3 nosp mbs4
 * llama pp2 gpipe
   llama pp2 1f1b
   llama4 pp4 1f1b
   gpt4 pp4 gpipe
-  llama4 pp2 vpp2 interleaved
   llama8 pp2 vpp4 interleaved
   llama8 pp4 vpp2 interleaved
   llama4 pp2 vpp2 interleaved mbs2 ga4
   llama4 pp2 vpp2 zero-bubble
-  llama8 pp2 vpp4 zero-bubble
-  llama4 pp2 vpp2 zbv
   llama8 pp4 vpp2 zbv
   llama4 pp2 vpp2 zbv mbs4 ga2
   gpt4 pp2 vpp2 zbv
-  gpt4 pp2 vpp2 interleaved
 * gpt4 pp2 vpp2 zero-bubble
 * llama-tied4 pp4 gpipe
 * llama pp2 dp2 zero0
-  llama pp2 dp2 zero1
-  llama pp2 dp2 zero2
   llama pp2 dp2 zero3
   llama pp2 dp2 zero3 gpipe
-  gpt pp2 dp2 zero1
 * gpt pp2 dp2 zero3
   gpt tp2 pp2 mbs4
   llama4 pp2 dp2 zero0 vpp2 interleaved
-  llama4 pp2 dp2 zero1 vpp2 interleaved
-  llama4 pp2 dp2 zero2 vpp2 interleaved
 * llama4 pp2 dp2 zero3 vpp2 interleaved
 * llama4 pp2 dp2 zero0 vpp2 zero-bubble
-  llama4 pp2 dp2 zero1 vpp2 zero-bubble
   llama4 pp2 dp2 zero2 vpp2 zero-bubble
-  llama4 pp2 dp2 zero0 vpp2 zbv
 * llama4 pp2 dp2 zero1 vpp2 zbv
-  llama4 pp2 dp2 zero2 vpp2 zbv
 * gpt4 pp2 dp2 zero2 vpp2 zbv
   gpt4 pp2 dp2 zero3 vpp2 interleaved
   llama tp2 pp2 mbs4
-  llama tp2 pp2 nosp mbs4
   llama4 tp2 pp2 vpp2 interleaved mbs4
 * llama4 tp2 pp2 vpp2 zbv mbs4
   llama4 tp2 pp2 vpp2 zero-bubble nosp mbs4
-  llama tp2 pp2 dp2 zero0 mbs2
   llama tp2 pp2 dp2 zero1 mbs2
   gpt tp2 pp2 dp2 zero2 nosp mbs2
 * gpt tp2 pp2 dp2 zero3 mbs2
@@ -140,32 +115,22 @@ CASES = """
   llama selective mbs2
 * llama4 full every2 mbs2
   gpt4 selective every3 mbs2
-  llama dp2 zero3 full
 * llama dp2 zero2 selective
   llama4 dp2 zero3 selective every2
-  llama pp2 1f1b full
 * llama4 pp2 vpp2 interleaved selective
 * llama4 pp2 vpp2 zbv full
-  llama4 pp2 vpp2 zbv full every2
   llama4 pp2 vpp2 zero-bubble full
   llama4 pp2 dp2 zero2 vpp2 zbv full
-  llama tp2 full mbs8
 * llama tp2 selective mbs8
   gpt tp2 nosp selective mbs8
   llama tp2 dp2 zero3 full mbs4
-  gpt tp2 dp2 zero1 selective mbs4
-  llama cp2 mbs4
   gpt cp2 mbs4
   llama cp2 ulysses mbs4
-  gpt cp2 ulysses mbs4
   gpt cp4 mbs4
   gpt cp4 ulysses mbs4
-  llama cp2 zero1 mbs4
-  llama cp2 zero2 mbs4
   llama cp2 zero3 mbs4
 * llama cp2 dp2 zero3 mbs2
 * llama cp2 dp2 zero1 ulysses mbs2
-  llama cp2 dp2 zero0 mbs2
   llama cp2 tp2 mbs8
 * gpt cp2 tp2 ulysses mbs8
 * gpt cp2 tp2 nosp mbs8
@@ -181,9 +146,7 @@ CASES = """
   gpt-moe mbs4 balanced
 * llama-moe-top1 dp2 ep2 zero0
   llama-moe dp2 zero2
-  llama-moe dp2 ep2 zero0
   llama-moe dp2 ep2 zero1
-  gpt-moe dp2 ep2 zero2
 * gpt-moe dp2 ep2 zero3
   llama-moe8 dp4 ep2 zero1
 * llama-moe8 dp4 ep2 zero3
@@ -192,7 +155,6 @@ CASES = """
 * llama-moe dp2 ep2 zero2 selective balanced mbs2
   llama-moe4 dp2 ep2 pp2 zero2 vpp2 interleaved selective every2
   llama-moe tp2 nosp selective mbs8
-  llama-moe dp2 ep2 zero1 balanced mbs2
   llama-moe dp2 ep2 zero3 balanced mbs2
 * llama-moe tp2 mbs8
   gpt-moe tp2 nosp mbs8
@@ -200,15 +162,12 @@ CASES = """
 * llama-moe dp2 ep2 cp2 zero1 ulysses balanced mbs2
 * gpt-moe dp2 ep2 tp2 zero1 mbs4
   llama-moe dp2 ep2 tp2 zero3 mbs4
-  llama-moe dp2 ep2 tp2 zero2 nosp mbs4
-  llama-moe4 dp2 ep2 pp2 zero1
   llama-moe4 dp2 ep2 pp2 zero3
 * llama-moe4 dp2 ep2 pp2 zero1 vpp2 zbv
   gpt-moe4 dp2 ep2 pp2 zero2 vpp2 zero-bubble
 * gpt-moe4 dp2 ep2 pp2 zero3 vpp2 interleaved
   llama-moe4 pp2 vpp2 zbv full
   llama-moe dp2 ep2 zero3 full
-  llama-moe dp2 ep2 zero1 selective
   gpt-moe dp2 ep2 zero2 selective balanced
   llama-moe dp2 ep2 tp2 pp2 zero1 mbs2
   llama-moe4 dp2 ep2 tp2 pp2 zero3 vpp2 interleaved full mbs2

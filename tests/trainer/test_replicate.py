@@ -20,15 +20,9 @@ MIXTURE: dict[str, object] = {"experts": 4, "top_k": 2}
 
 CASES = [
     pytest.param(TIED, {"dp": 2}, id="dp2", marks=SLOW),
-    pytest.param(TIED, {"pp": 2, "dp": 2}, id="pp2 dp2", marks=LONG),
     pytest.param(TIED | DEEP, {"pp": 2, "dp": 2, "vpp": 2, "schedule": "zbv"}, id="zbv", marks=LONG),
     pytest.param(TIED, {"tp": 2, "dp": 2, "micro_batch_size": 2}, id="tp2 dp2", marks=SLOW),
-    pytest.param(
-        {}, {"tp": 2, "dp": 2, "micro_batch_size": 2, "sequence_parallel": False}, id="tp2 dp2 nosp", marks=LONG
-    ),
-    pytest.param({}, {"cp": 2, "dp": 2, "recompute": "selective"}, id="cp2 dp2 selective", marks=LONG),
     pytest.param(MIXTURE, {"dp": 2, "ep": 2, "recompute": "selective"}, id="moe dp2 ep2 selective", marks=SLOW),
-    pytest.param(MIXTURE, {"dp": 2, "ep": 2, "cp": 2}, id="moe dp2 ep2 cp2", marks=LONG),
     pytest.param(
         MIXTURE | DEEP, {"dp": 2, "ep": 2, "pp": 2, "vpp": 2, "schedule": "zbv"}, id="moe dp2 ep2 zbv", marks=LONG
     ),

@@ -59,8 +59,13 @@ def test_looks_that_a_busy_machine_delays_reach_every_limit():
     assert looks([3.0 * look for look in range(1, 41)], [0.0])[-1] == pytest.approx(40)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("plan", [{"dp": 2, "zero_stage": 1}, {"tp": 2, "micro_batch_size": 8}])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param({"dp": 2, "zero_stage": 1}, marks=pytest.mark.slow),
+        pytest.param({"tp": 2, "micro_batch_size": 8}, marks=pytest.mark.long),
+    ],
+)
 def test_a_stopped_rank_ends_the_gang_after_the_stall_limit(plan, run_job, make_job):
     start = time.monotonic()
     finished = run_job(make_job(plan=plan, measuring=Measuring(max_warmup_steps=0, stall_s=2.0)), STOP)

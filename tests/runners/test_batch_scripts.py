@@ -1,0 +1,134 @@
+"""The job scripts for Slurm and PBS Pro, whole, for the cases that matter, and what their options refuse."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from meshtune.runners.base import JobSpec, Start
+from meshtune.runners.batch.script import SubmitHost
+from meshtune.runners.pbs import script as pbs
+from meshtune.runners.slurm import script as slurm
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+
+GOLDEN = Path(__file__).parent / "golden"
+AROUND = SubmitHost(python="/soft/venv/bin/python", environment={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"})
+OPTIONS = {slurm: slurm.SlurmOptions, pbs: pbs.PbsOptions}
+SITE = {
+    "partition": "gpu,gpu-long",
+    "account": "physics",
+    "qos": "high",
+    "constraint": "a100&ib",
+    "reservation": "maintenance_3",
+    "gres": "gpu:a100",
+    "exclude": ("gpu007",),
+    "cpus_per_device": 8,
+    "extra_lines": ("#SBATCH --exclusive", "#SBATCH --mem=0"),
+    "setup": ("module load cuda/12.4", "export NCCL_SOCKET_IFNAME=hsn0"),
+}
+AURORA = {
+    "queue": "debug",
+    "project": "Aurora_deployment",
+    "filesystems": "home:flare",
+    "setup": ("module load frameworks",),
+    "extra_lines": ("#PBS -l singularity_fakeroot=true",),
+    "mpiexec": "mpiexec -n {processes} --ppn {processes_per_node} --envall --cpu-bind depth",
+}
+GPUS = {"select": "ncpus=32:ngpus=4", "place": "scatter"}
+
+
+def spec(folder: str = "/scratch/ada/meshtune/c1/c1-t3-a1", **changes) -> JobSpec:
+    fields = {
+        "name": "c1-t3-a1",
+        "command": ("/soft/venv/bin/python", "-m", "meshtune.runners.trainer", "job.json"),
+        "directory": Path(folder),
+        "nodes": 2,
+        "devices_per_node": 4,
+        "time_limit_s": 600.0,
+        "env": {"HF_TOKEN": "hush"},
+        "avoid": ("gpu009", "gpu007"),
+    }
+    return JobSpec(**fields | changes)
+
+
+LUSTRE = "/lus/flare/ada/meshtune/c1/c1-t3-a1"
+ALONE = {"nodes": 1, "devices_per_node": 1, "time_limit_s": 7200.5, "avoid": ()}
+
+
+@pytest.mark.parametrize(
+    ("golden", "scheduler", "job", "options"),
+    [
+        ("site.slurm", slurm, spec(), SITE),
+        ("plain.slurm", slurm, spec(**ALONE), {}),
+        ("launcher.slurm", slurm, spec('/scratch/100% "a" b/it\'s $1', start=Start.NODE), {"gres": "gpu"}),
+        ("own-launching.slurm", slurm, spec(start=Start.JOB), {"gres": "gpu", "cpus_per_device": 2}),
+        ("aurora.pbs", pbs, spec(LUSTRE, devices_per_node=12), AURORA),
+        ("plain.pbs", pbs, spec(LUSTRE, **ALONE), {}),
+        ("launcher.pbs", pbs, spec("/scratch/a b/it's", start=Start.NODE), GPUS),
+        ("own-launching.pbs", pbs, spec(LUSTRE, start=Start.JOB), GPUS),
+    ],
+)
+def test_the_script_is_as_the_golden_file(golden, scheduler, job, options):
+    script = scheduler.render(job, OPTIONS[scheduler](**options), AROUND)
+    assert script == (GOLDEN / golden).read_text(encoding="utf-8")
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+@pytest.mark.parametrize("scheduler", OPTIONS)
+def test_nothing_of_the_jobs_environment_nor_of_the_services_is_in_the_script(scheduler, monkeypatch):
+    """Others may read scripts that are queued; the gang file in the job's directory has it."""
+    for name in ("MESHTUNE_TOKEN", "AWS_SECRET_ACCESS_KEY", "SLURM_JWT"):
+        monkeypatch.setenv(name, "hush")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "of-the-submitter")
+    script = scheduler.render_script(spec(), {})
+    assert "hush" not in script
+    assert "of-the-submitter" not in script
+    assert ("#SBATCH --export=NIL\n" in script) == (scheduler is slurm)
+    assert not any(line.startswith(("#PBS -V", "#PBS -v")) for line in script.splitlines())
+
+
+@pytest.mark.parametrize(("kind", "gres"), [(DeviceKind.CPU, ""), (DeviceKind.CUDA, "gpu")])
+def test_devices_are_asked_for_where_the_cluster_has_some(kind, gres):
+    device = DeviceSpec(name="d", kind=kind, memory_bytes=2**30, peak_flops={"float32": 1e12})
+    cluster = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=device)
+    assert slurm.options_for(cluster, {}).gres == gres
+    assert slurm.options_for(cluster, {"gres": "gpu:h100"}).gres == "gpu:h100"
+    assert slurm.options_for(cluster, {"gres": ""}).gres == ""
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "options", "problem"),
+    [
+        (slurm, {"partition": "two words"}, "partition: must be one word of Slurm's, not 'two words'"),
+        (slurm, {"account": "a\n#SBATCH --uid=0"}, "account: must be one word"),
+        (slurm, {"gres": "gpu;rm"}, "gres: must be as 'gpu' or 'gpu:h100', not 'gpu;rm'"),
+        (slurm, {"exclude": ["n1", "n 2"]}, "exclude: must be one word of Slurm's, not 'n 2'"),
+        (slurm, {"setup": ["one\ntwo"]}, "setup: must be single lines"),
+        (slurm, {"extra_lines": ["--mem=0"]}, "extra_lines: must be lines that start with '#SBATCH -', not '--mem=0'"),
+        (slurm, {"cpus_per_device": 0}, "cpus_per_device: must be at least 1, not 0"),
+        (slurm, {"call_limit_s": 0}, "call_limit_s: must be positive, not 0"),
+        (slurm, {"mode": "steps"}, "mode: "),
+        (slurm, {"partitoin": "gpu"}, "partitoin: is not a known key; did you mean 'partition'"),
+        (pbs, {"queue": "two words"}, "queue: must be one word"),
+        (pbs, {"select": "ncpus=8\n#PBS -V"}, "select: must be one word"),
+        (pbs, {"setup": ["one\ntwo"]}, "setup: must be single lines"),
+        (pbs, {"extra_lines": ["-l walltime=1"]}, "extra_lines: must be lines that start with '#PBS -'"),
+        (pbs, {"extra_lines": ["#PBS -l a=1\n#PBS -V"]}, "extra_lines: must be lines"),
+        (pbs, {"extra_lines": ["#PBS -V"]}, "extra_lines: must not have -V"),
+        (pbs, {"extra_lines": ["#PBS -v TOKEN"]}, "extra_lines: must not have -V, -v"),
+        (pbs, {"extra_lines": ["#PBS -J 1-10"]}, "extra_lines: must not have"),
+        (pbs, {"extra_lines": ["#PBS -r y"]}, "extra_lines: must not have"),
+        (pbs, {"mpiexec": "mpiexec -n {ranks}"}, "mpiexec: must start {processes}"),
+        (pbs, {"mpiexec": "mpiexec -n 4"}, "mpiexec: must start {processes}"),
+        (pbs, {"mpiexec": "mpiexec -n {"}, "mpiexec: must start {processes}"),
+        (pbs, {"call_limit_s": 0}, "call_limit_s: must be positive, not 0"),
+        (pbs, {"partition": "x"}, "partition: is not a known key"),
+    ],
+)
+def test_options_that_cannot_be_are_told(scheduler, options, problem):
+    with pytest.raises(InvalidValue) as caught:
+        scheduler.render_script(spec(), options)
+    assert str(caught.value).startswith(problem)

@@ -1,0 +1,59 @@
+"""What a plan says is recomputed is: equal losses alone would not show it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from meshtune.runners.trainer.model import Transformer
+from meshtune.runners.trainer.parallel.recompute import recompute_layers
+from meshtune.runners.trainer.parallel.sharding import materialize
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Recompute
+
+MIXTURE: dict[str, object] = {"experts": 4, "top_k": 2}
+
+
+class Counting(TorchDispatchMode):
+    """Counts the operations that are really computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.counts[func.overloadpacket.__name__] += 1
+        return func(*args, **kwargs or {})
+
+
+def backward_counts(kind: Recompute, interval: int = 1, **shapes: object) -> Counter[str]:
+    sizes = {"layers": 4, "hidden": 16, "heads": 2, "ffn": 24, "vocab": 32, "seq_len": 8}
+    with torch.device("meta"):
+        model = Transformer(ModelSpec(**{"name": "m"} | sizes | shapes))
+    recompute_layers(model, kind, interval)
+    materialize(model, torch.device("cpu"), 0)
+    with Counting() as counting:
+        loss = model(torch.arange(8)[None]).logsumexp(-1).sum()
+        counting.counts.clear()
+        loss.backward()
+    return counting.counts
+
+
+@pytest.mark.parametrize("interval", [1, 2, 3])
+def test_full_recomputation_repeats_every_so_many_th_layer(interval):
+    kept, repeated = backward_counts(Recompute.NONE), backward_counts(Recompute.FULL, interval)
+    layers = len(range(0, 4, interval))
+    # Of seven matrix products of a layer the last one's result is needed by nothing; torch stops before it.
+    assert repeated["mm"] - kept["mm"] in (6 * layers, 7 * layers)
+    assert repeated["silu"] - kept["silu"] == layers
+
+
+@pytest.mark.parametrize(("shapes", "activations"), [({}, 1), (MIXTURE, 4)], ids=["dense", "mixture"])
+def test_selective_recomputation_repeats_what_is_cheap_alone(shapes, activations):
+    kept, repeated = backward_counts(Recompute.NONE, **shapes), backward_counts(Recompute.SELECTIVE, **shapes)
+    attention = "_scaled_dot_product_flash_attention_for_cpu"
+    assert (repeated["mm"], repeated[attention]) == (kept["mm"], kept[attention])
+    assert repeated["silu"] - kept["silu"] == 4 * activations
