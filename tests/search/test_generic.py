@@ -47,7 +47,7 @@ def test_the_gaussian_process_gives_distinct_legal_unseen_plans_and_the_same_one
 
 def test_without_torch_only_the_gaussian_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(SearchMisconfigured, match=r"optuna with sampler gp needs torch.*pip install torch"):
+    with pytest.raises(SearchMisconfigured, match=r"sampler gp needs PyTorch.*pip install 'meshtune.torch.'"):
         gp()
     create_search("optuna", seed=0, options={"sampler": "tpe"})
 
