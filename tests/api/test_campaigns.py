@@ -17,10 +17,6 @@ def test_a_created_campaign_is_at_its_location(client, spec):
     assert client.get(response.headers["location"]).json() == created
 
 
-def test_times_are_rfc_3339_in_utc(client, create):
-    assert client.get(f"/v1/campaigns/{create()}").json()["created_at"].endswith("Z")
-
-
 def test_campaigns_are_listed_newest_first_page_by_page(client, create):
     ids = [create() for _ in range(5)]
     seen, token, pages = [], None, 0
@@ -33,10 +29,6 @@ def test_campaigns_are_listed_newest_first_page_by_page(client, create):
     times = [client.get(f"/v1/campaigns/{id}").json()["created_at"] for id in seen]
     assert times == sorted(times, reverse=True)
     assert client.get("/v1/campaigns", params={"page_size": 5}).json()["next_page_token"] is None
-
-
-def test_no_campaigns_are_an_empty_page(client):
-    assert client.get("/v1/campaigns").json() == {"campaigns": [], "next_page_token": None}
 
 
 def test_campaigns_are_filtered_by_states(client, create):
@@ -116,12 +108,6 @@ def test_the_best_settings_are_those_of_the_command_line(client, create, drive, 
     assert best["recommendation"]["better_than_baseline"] is True
 
 
-def test_without_a_measurement_there_is_no_best_setting(client, create):
-    best = client.get(f"/v1/campaigns/{create()}/best").json()
-    assert best["best"] == []
-    assert best["recommendation"]["setting"] is None
-
-
 def test_a_paused_campaign_goes_on_after_resume(client, create, drive):
     id = create()
     paused = client.post(f"/v1/campaigns/{id}:pause")
@@ -132,12 +118,6 @@ def test_a_paused_campaign_goes_on_after_resume(client, create, drive):
     assert (resumed.status_code, resumed.json()["state"]) == (200, "running")
     drive(id)
     assert client.get(f"/v1/campaigns/{id}").json()["state"] == "completed"
-
-
-def test_to_resume_a_running_campaign_changes_nothing(client, create):
-    id = create()
-    before = client.get(f"/v1/campaigns/{id}").json()
-    assert client.post(f"/v1/campaigns/{id}:resume").json() == before
 
 
 def test_a_cancelled_campaign_keeps_what_was_measured(client, create, drive, service):
@@ -180,11 +160,6 @@ def test_the_space_says_what_rejects_the_others(client, create, spec):
     assert space["rejected"]["devices"] > 0
     assert space["dimensions"]["tp"] == [1, 2, 4]
     assert client.post("/v1/spaces", json=spec).json() == space
-
-
-def test_counting_a_space_starts_nothing(client, spec):
-    assert client.post("/v1/spaces", json=spec).status_code == 200
-    assert client.get("/v1/campaigns").json()["campaigns"] == []
 
 
 def test_events_are_told_in_order_and_from_any_point(client, create, drive):

@@ -9,9 +9,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from meshtune.api.app import create_app
-from meshtune.api.errors import PROBLEMS
 from meshtune.api.settings import Settings
-from meshtune.runners.base import InvalidJob
 from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
@@ -96,12 +94,6 @@ BAD_PARAMETERS = {
 def test_a_bad_parameter_is_pointed_at(shared_client, problem, url):
     document = problem(shared_client.get(url), 422, "/problems/malformed-request")
     assert [mistake["pointer"] for mistake in document["errors"]] == [BAD_PARAMETERS[url]]
-
-
-def test_all_bad_parameters_come_at_once(shared_client, problem):
-    document = problem(shared_client.get("/v1/campaigns?page_size=0&state=x"), 422, "/problems/malformed-request")
-    assert len(document["errors"]) == 2
-    assert document["detail"].startswith("2 mistakes")
 
 
 NO_JSON = {
@@ -241,17 +233,3 @@ def test_a_defect_of_ours_is_a_problem_without_secrets(app, service, problem):
     response = TestClient(app, raise_server_exceptions=False).get("/broken")
     document = problem(response, 500, ABOUT)
     assert "secret" not in json.dumps(document)
-
-
-def test_a_more_special_error_answers_as_its_kind(app, problem):
-    def invalid() -> None:
-        raise InvalidJob("too many devices")
-
-    app.get("/invalid")(invalid)
-    problem(TestClient(app).get("/invalid"), 503, "/problems/runner-unavailable")
-
-
-def test_no_two_problem_types_share_a_name_and_titles_differ():
-    kinds = set(PROBLEMS.values())
-    assert len({type_ for _, type_, _ in kinds}) == len(kinds)
-    assert len({title for _, _, title in kinds}) == len(kinds)

@@ -1,10 +1,8 @@
 """/readyz says within seconds what is wrong, however long the database is silent."""
 
-import asyncio
 import threading
 import time
 
-import pytest
 from fastapi.testclient import TestClient
 
 from meshtune.api.routes import health
@@ -32,23 +30,3 @@ def test_a_dead_reader_of_events_is_told(app, problem):
         assert client.get("/readyz").status_code == 200
         app.state.hub.stop(5.0)
         assert "reads the events" in problem(client.get("/readyz"), 503, "about:blank")["detail"]
-
-
-def test_a_call_that_hangs_is_shared_and_the_next_one_is_made_anew():
-    calls, gate = [], threading.Event()
-
-    def hang() -> int:
-        calls.append(1)
-        gate.wait(30)
-        return len(calls)
-
-    async def body() -> None:
-        call = health.SharedCall(hang)
-        for _ in range(5):
-            with pytest.raises(TimeoutError):
-                await call.result(0.02)
-        gate.set()
-        assert await call.result(30.0) == 1
-        assert await call.result(30.0) == 2
-
-    asyncio.run(body())

@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from meshtune.tuner.access.tokens import Scope
-from meshtune.tuner.store.access import CUT_OFF_S, KEY_KEPT_S, Answer, Claim
+from meshtune.tuner.store.access import KEY_KEPT_S
 
 KEY = {"Idempotency-Key": "5e2a-4f"}
 
@@ -111,17 +111,3 @@ def test_a_request_that_was_cut_off_is_never_repeated_by_itself(app, client, spe
     monkeypatch.undo()
     problem(client.post("/v1/campaigns", json=spec, headers=KEY), 409, "/problems/idempotency-key-busy")
     assert campaigns(client) == 0
-
-
-def test_claims_are_first_busy_unclear_reused_or_answered(service):
-    keys = service.store.access.keys
-    assert keys.claim("a", "k", "f", 100.0) is Claim.FIRST
-    assert keys.claim("a", "k", "f", 100.0 + CUT_OFF_S - 1) is Claim.BUSY
-    assert keys.claim("a", "k", "f", 100.0 + CUT_OFF_S) is Claim.UNCLEAR
-    assert keys.claim("a", "k", "other", 101.0) is Claim.REUSED
-    assert keys.claim("b", "k", "other", 101.0) is Claim.FIRST
-    answer = Answer(status=201, headers={"location": "/x"}, body=b"\x00\xff")
-    keys.keep("a", "k", answer)
-    assert keys.claim("a", "k", "f", 102.0) == answer
-    keys.forget("b", "k")
-    assert keys.claim("b", "k", "new", 103.0) is Claim.FIRST

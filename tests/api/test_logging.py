@@ -77,28 +77,6 @@ def test_no_secret_gets_through_in_a_message_a_field_or_a_traceback(output, form
         assert [line["level"] for line in lines(stream)] == ["info", "error"]
 
 
-def test_a_json_line_says_when_how_bad_and_who(output):
-    stream = output(LogFormat.JSON, LogLevel.DEBUG)
-    logging.getLogger("meshtune.tuner.x").debug("a\nb %d", 1, extra={"campaign": "c1"})
-    (line,) = lines(stream)
-    assert line["time"].endswith("Z")
-    assert line | {"time": ""} == {
-        "time": "",
-        "level": "debug",
-        "logger": "meshtune.tuner.x",
-        "message": "a\nb 1",
-        "campaign": "c1",
-    }
-
-
-def test_libraries_speak_only_when_something_is_wrong(output):
-    stream = output(LogFormat.TEXT, LogLevel.DEBUG)
-    logging.getLogger("sqlalchemy.engine").info("SELECT")
-    logging.getLogger("meshtune.api.x").debug("ours")
-    logging.getLogger("alembic").warning("theirs")
-    assert [line.rpartition(" ")[2] for line in stream.getvalue().splitlines()] == ["ours", "theirs"]
-
-
 def test_a_request_is_one_line_with_its_route_its_token_and_its_id(output, client, create):
     id = create()
     stream = output(LogFormat.JSON)

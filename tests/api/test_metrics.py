@@ -129,13 +129,6 @@ def test_a_database_that_is_away_or_hangs_is_told_and_the_rest_as_well(client, s
     go_on.set()
 
 
-def test_figures_are_kept_for_a_while(client, create, monkeypatch):
-    monkeypatch.setattr(metrics_module, "FRESH_S", 60.0)
-    assert read(client)["meshtune_campaigns", "running"] == 0
-    create()
-    assert read(client)["meshtune_campaigns", "running"] == 0
-
-
 def test_metrics_need_the_scope_to_read_unless_they_are_open(app, service, token, problem):
     assert TestClient(app).get("/metrics").status_code == 401
     problem(TestClient(app, headers=token("w", Scope.LAUNCH)).get("/metrics"), 403, "/problems/scope-missing")

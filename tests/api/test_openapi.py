@@ -117,26 +117,6 @@ def test_every_example_of_a_body_keeps_its_schema(document):
                 resolver(document, entry["schema"]).validate(example["value"])
 
 
-def test_the_examples_of_parameters_keep_their_schemas(document):
-    found = 0
-    for _, path, operation in operations(document):
-        for parameter in operation.get("parameters", []):
-            for example in parameter["schema"].get("examples", []):
-                found += 1
-                resolver(document, parameter["schema"]).validate(example), (path, parameter["name"])
-    assert found
-
-
-def test_a_problem_document_keeps_its_schema(shared_client, document):
-    schema = resolver(document, document["components"]["schemas"]["Problem"])
-    for response in (
-        shared_client.get("/v1/campaigns/x"),
-        shared_client.get("/v1/campaigns?page_size=0"),
-        shared_client.get("/nowhere"),
-    ):
-        schema.validate(response.json())
-
-
 def test_the_schema_of_a_spec_has_the_keys_of_a_spec():
     assert set(SPEC_SCHEMA["properties"]) == {field.name for field in fields(CampaignSpec)}
 

@@ -76,20 +76,6 @@ def test_each_form_of_a_file_has_its_own_etag_and_is_not_sent_to_those_who_have_
     assert len(tags) == 3
 
 
-def test_files_are_read_once_and_only_read(built, tmp_path):
-    client = TestClient(built)
-    before = client.get("/index.html")
-    (tmp_path / "static" / "index.html").unlink()
-    after = client.get("/index.html")
-    assert (after.status_code, after.text) == (200, PAGE)
-    assert sorted(after.headers) == sorted(before.headers)
-    refused = client.post("/index.html")
-    assert refused.status_code == 405
-    assert refused.headers["allow"] == "GET, HEAD"
-    assert client.post("/healthz").headers["allow"] == "GET"
-    assert client.get("/healthz").json()["status"] == "ok"
-
-
 def test_without_a_build_the_page_says_how_to_make_one(app, tmp_path):
     static_files.install(app, tmp_path)
     response = TestClient(app).get("/")

@@ -5,18 +5,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from accuracy import main
 from reported import GB, reported
-from scoring import Cell
 from tables import read_table
 
-from meshtune.search_spaces.columns import columns_of, rows
-from meshtune.search_spaces.physics.calibration import UNCALIBRATED, Measured
+from meshtune.search_spaces.columns import columns_of
+from meshtune.search_spaces.physics.calibration import UNCALIBRATED
 from meshtune.search_spaces.physics.constants import DEFAULTS
 from meshtune.search_spaces.physics.estimate import estimate
-from meshtune.search_spaces.physics.fitting import calibrate
 
 MakeTable = Callable[..., Path]
 # Large enough that the devices, not the launching of kernels, decide the time.
@@ -88,26 +85,6 @@ def test_what_did_not_fit_is_told_from_what_did(make_table: MakeTable) -> None:
     assert (cell["fit_auc"], cell["rows"]) == (1.0, len(PLANS) + 2)
 
 
-def test_learnt_rows_are_not_scored_and_all_others_are(make_table: MakeTable) -> None:
-    known = measured_by_physics(make_table)
-    known[0]["step_time_s"] = 10 * known[0]["step_time_s"]  # type: ignore[operator]
-    kept, _ = reported(read_table(make_table(*known, name="odd")))
-    columns, chosen = columns_of([one.plan for one in kept]), np.arange(5)
-    times = np.array([one.row.step_time_s for one in kept], dtype=np.float64)
-    peaks = np.array([one.peak_memory_bytes for one in kept], dtype=np.float64)
-    measured = Measured(times[chosen], peaks[chosen], np.zeros(5, dtype=np.bool_))
-    training = kept[0].training
-    learnt = calibrate([(estimate(training, rows(columns, chosen)), measured)])
-    expected = estimate(training, rows(columns, slice(5, None)), learnt)
-
-    score = Cell(kept).after(chosen)
-
-    assert score.time_mape == pytest.approx(np.mean(np.abs(expected.time.step_s - times[5:]) / times[5:]))
-    assert score.memory_median_ape == pytest.approx(
-        np.median(np.abs(expected.memory.peak_bytes - peaks[5:]) / peaks[5:]), abs=1e-12
-    )
-
-
 def test_five_rows_recover_a_cluster_of_other_constants(make_table: MakeTable) -> None:
     path = make_table(*measured_by_physics(make_table, scale=0.7))
 
@@ -118,22 +95,9 @@ def test_five_rows_recover_a_cluster_of_other_constants(make_table: MakeTable) -
     assert after["time_mape"] < before["time_mape"] / 3
 
 
-def test_rows_left_out_are_counted_with_the_first_of_them(
-    make_table: MakeTable, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(make_table(*measured_by_physics(make_table), {"layers": None}, {"layers": None}))
-    printed = capsys.readouterr().out
-    assert f"left out, not stated: 2 rows, first table.csv, line {len(PLANS) + 2}: layers of gpt-small" in printed
-
-
 @pytest.mark.parametrize("arguments", [(), ("--cluster", "dgx")])
 def test_an_unknown_cluster_ends_with_the_presets_and_status_2(
     make_table: MakeTable, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
     assert main([str(make_table({"hardware": "Abacus 9000"})), *arguments]) == 2
     assert "dgx-h100" in capsys.readouterr().err
-
-
-def test_a_file_that_is_not_there_ends_with_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path / "none.csv")]) == 2
-    assert "none.csv" in capsys.readouterr().err

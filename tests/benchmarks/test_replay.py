@@ -4,7 +4,6 @@ import json
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -37,19 +36,6 @@ def test_tables_are_replayed_into_figures_and_a_picture(
     assert "merged: 1 more rows of the same settings" in printed
     assert "left out, not stated: 1 rows, first one.csv, line 23: layers of gpt-small" in printed
     assert "all 6 runs of each search, in 2 cells" in printed
-
-
-def test_a_replay_can_be_repeated(make_table: MakeTable, settings: Settings, tmp_path: Path) -> None:
-    def figures(name: str) -> Any:
-        out = tmp_path / name
-        table = str(make_table(*settings))
-        assert main([table, "--search", "random", "--seeds", "4", "--tolerance", "0", "--json", str(out)]) == 0
-        found = json.loads(out.read_text(encoding="utf-8"))
-        for one in [*found["cells"], *found["summary"].values()]:
-            assert one.pop("ask_seconds_p95") > 0
-        return found
-
-    assert figures("first") == figures("second")
 
 
 def test_a_warm_start_gives_each_cell_the_past_of_smaller_clusters(

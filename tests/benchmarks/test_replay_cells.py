@@ -49,23 +49,11 @@ def test_a_cell_holds_every_setting_with_what_became_of_it(make_table: MakeTable
     assert (found[1].peak_bytes, found[0].peak_bytes) == (None, None)
 
 
-def test_rows_of_one_plan_are_one_setting_with_their_median_time(make_table: MakeTable, settings: Settings) -> None:
-    seen = outcome(make_table, settings, [{"step_time_s": time} for time in (9.0, 2.0, 3.0)])
-    assert (seen.step_time_s, seen.score) == (3.0, BATCH_TOKENS / 3)
-
-
 def test_a_setting_that_ran_out_of_memory_once_and_never_ran_is_out_of_memory(
     make_table: MakeTable, settings: Settings
 ) -> None:
     seen = outcome(make_table, settings, [{"status": "fail"}, {"status": "oom"}])
     assert (seen.verdict, seen.score, seen.step_time_s) == (Verdict.OOM, None, None)
-
-
-def test_a_cell_needs_ten_settings_that_ran(make_table: MakeTable, settings: Settings) -> None:
-    failed = [row | {"status": "fail"} for row in settings[10:]]
-    assert len(only(read_cells(make_table(*settings[:10], *failed))).outcomes) == 20
-    table = read_cells(make_table(*settings[:9], *settings[:9], *failed))
-    assert (table.cells, table.small) == ((), 1)
 
 
 def test_a_search_is_told_the_settings_and_the_training_but_no_outcome(

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from replay_cells import Cell, read_cells
-from replay_runs import Contender, Rules, Run, parse_contenders, play, play_all
+from replay_runs import Contender, Rules, parse_contenders, play
 
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.proposal import Proposal, proposal_of
@@ -16,7 +16,6 @@ from meshtune.tuner.search.base import Observation, Search, SearchError, Task
 MakeTable = Callable[..., Path]
 Settings = list[dict[str, object]]
 RULES = Rules(tolerance=0.05, batch=1, max_trials=100)
-GRID = Contender("grid", "grid", {})
 RANDOM = Contender("random", "random", {})
 
 
@@ -49,10 +48,6 @@ def cell(make_table: MakeTable, settings: Settings) -> Cell:
     return found
 
 
-def timeless(run: Run) -> Run:
-    return replace(run, ask_seconds=())
-
-
 def test_a_run_ends_with_the_first_setting_within_the_tolerance_and_failures_cost_a_trial(cell: Cell) -> None:
     run = play(cell, InOrder(order=tuple(cell.outcomes)), 0, RULES)
     assert run.reached
@@ -69,24 +64,6 @@ def test_a_search_sees_its_task_and_the_outcomes_of_what_it_chose(cell: Cell) ->
     assert [seen.verdict for seen in outcomes[:3]] == [Verdict.OK, Verdict.OOM, Verdict.CRASHED]
     assert {id(task) for task, _, _ in search.asked} == {id(search.asked[0][0])}
     assert set(search.asked[0][0].space) == set(cell.outcomes)
-
-
-def test_a_batch_is_asked_for_at_once_and_its_trials_are_counted_one_by_one(cell: Cell) -> None:
-    search = InOrder(order=tuple(cell.outcomes))
-    run = play(cell, search, 0, replace(RULES, batch=4))
-    assert [(len(seen), n) for _, seen, n in search.asked] == [(0, 4), (4, 4)]
-    assert len(run.shares) == 6
-
-
-def test_processes_change_nothing_but_the_seconds(cell: Cell) -> None:
-    other = replace(cell, key=replace(cell.key, model="gpt-other"))
-    found = [timeless(run) for run in play_all([cell, other], [GRID, RANDOM], 3, RULES)]
-    assert found == [
-        timeless(play(one, contender, number, RULES))
-        for one in (cell, other)
-        for contender in (GRID, RANDOM)
-        for number in range(3)
-    ]
 
 
 def test_a_search_is_named_with_its_options() -> None:

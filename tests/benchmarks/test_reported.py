@@ -44,12 +44,6 @@ def test_a_row_becomes_its_plan(make_table: MakeTable) -> None:
     )
 
 
-def test_nanotron_splits_the_sequence_and_a_row_that_says_otherwise_is_believed(make_table: MakeTable) -> None:
-    assert only(make_table(LLAMA)).plan.sequence_parallel
-    assert not only(make_table(LLAMA | {"sp": 0})).plan.sequence_parallel
-    assert only(make_table({"tp": 1, "dp": 4, "grad_accum": 2})).plan.sequence_parallel
-
-
 def test_a_llamas_head_is_tied_where_the_stated_parameters_say_so(make_table: MakeTable) -> None:
     # 8 layers of 4 * 1024^2 + 3 * 1024 * 4096 weights, and once or twice 32768 * 1024 of embeddings: 0.168, 0.201.
     for params_b, tied in ((0.168, True), (0.201, False), (None, False)):
@@ -126,14 +120,3 @@ def test_hardware_names_a_preset(make_table: MakeTable, change: dict[str, object
 def test_unknown_hardware_is_refused_with_the_presets(make_table: MakeTable, change: dict[str, object]) -> None:
     with pytest.raises(TableError, match=r"table.csv, line 2, column hardware: .*--cluster: .*dgx-a100.*dgx-h100"):
         reported(read_table(make_table(change)))
-
-
-def test_a_named_preset_beats_the_hardware_and_an_unknown_one_is_refused(make_table: MakeTable) -> None:
-    rows = read_table(make_table({"hardware": "Abacus 9000"}))
-
-    (one,), _ = reported(rows, "dgx-h100")
-
-    cluster = one.training.cluster
-    assert (cluster.name, cluster.nodes, cluster.devices_per_node) == ("dgx-h100", 1, 8)
-    with pytest.raises(TableError, match=r"no cluster preset 'dgx'; there are: .*dgx-h100"):
-        reported(rows, "dgx")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,12 @@ import pytest
 from fastapi.testclient import TestClient
 from postgres_lab import PostgresLab
 from service_copy import COPIED, copy_campaign
-from service_fill import APART_S, ORIGINALS, START, fill
+from service_fill import APART_S, ORIGINALS, fill
 
 from meshtune.api.app import create_app
 from meshtune.api.settings import Settings
-from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.home import Home
-from meshtune.tuner.campaign.proposal import Choice
-from meshtune.tuner.campaign.trial import Origin, job_name
+from meshtune.tuner.campaign.trial import job_name
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store, tables
 
@@ -104,14 +101,3 @@ def test_copies_have_ids_names_times_and_speeds_of_their_own(store: Store) -> No
         assert trial.last.planned_at >= copy.created_at
     assert {event.campaign_id for event in store.events(copy.id)} == {copy.id}
     assert len(store.events(copy.id)) == len(store.events(source.id))
-
-
-def test_a_filled_store_grows_and_takes_campaigns_of_people_afterwards(store: Store) -> None:
-    fill(store, 1, TRIALS)
-    grown = fill(store, ORIGINALS + 2, TRIALS)
-    assert [len(store.trials(id)) for id in grown.campaign_ids] == [TRIALS] * (ORIGINALS + 2)
-    last = store.newest_event()
-    found = grown.campaign_ids[-1]
-    store.create_campaign(replace(store.campaign(found), id="launched", state=CampaignState.RUNNING))
-    (trial, *_) = store.plan_trials("launched", [Choice(store.trial(found, 0).plan)], Origin.SEARCH, now=START)
-    assert (trial.number, store.newest_event()) == (0, last + 2)

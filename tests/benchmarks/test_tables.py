@@ -43,22 +43,6 @@ def test_a_missing_column_is_refused_by_its_name(make_table: MakeTable) -> None:
         read_table(make_table({}, without="micro_batch"))
 
 
-def test_a_line_with_too_few_values_is_refused(make_table: MakeTable) -> None:
-    path = make_table({})
-    path.write_text(path.read_text(encoding="utf-8") + "gpt,1,2\n", encoding="utf-8")
-
-    with pytest.raises(TableError, match=r"table.csv, line 3: 3 values for 35 columns"):
-        read_table(path)
-
-
-@pytest.mark.parametrize("text", ["", "model,tp\n"])
-def test_a_file_that_is_no_table_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "table.csv"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(TableError, match="is missing"):
-        read_table(path)
-
-
 def test_a_cell_holds_the_rows_of_one_model_size_length_and_batch(make_table: MakeTable) -> None:
     rows = read_table(make_table({}, {"global_batch": 32}, {"tp": 4}))
 

@@ -129,20 +129,3 @@ def test_three_thousand_trials_stay_smooth(filled, opened):
         log.info("3000 trials: %s in %.0f ms", name, took_ms)
         assert took_ms < BUSY * INTERACTION_MS, name
     assert page.evaluate("location.hash").endswith("?lines=best&sort=memory")
-
-
-def test_a_long_table_grows_as_one_scrolls_and_starts_anew_when_it_is_sorted(filled, opened):
-    service, campaign = filled(3000)
-    page = opened(service, campaign)
-    rows = page.locator("[data-testid^=row-]")
-    assert rows.count() < 100
-    for upto in (200, 400):
-        while not page.get_by_test_id("show-more").is_visible() or rows.count() < upto:
-            page.evaluate("scrollTo(0, document.body.scrollHeight)")
-            page.wait_for_timeout(50)
-        expect(rows).to_have_count(upto)
-        page.get_by_test_id("show-more").click()
-    rows.first.scroll_into_view_if_needed()
-    page.get_by_test_id("trials-table").get_by_role("button", name="memory").click()
-    expect(rows).not_to_have_count(400)
-    assert rows.count() < 200

@@ -110,28 +110,6 @@ def test_running_out_lowers_the_chance_of_larger_micro_batches_and_hardly_touche
     assert np.all(after[far] > before[far] - 0.1)
 
 
-def test_a_crash_lowers_its_twins_less_than_running_out_of_memory(rows: Rows) -> None:
-    before, index = at(rows, []), closest(rows, 0.0)
-    crashed, ran_out = (at(rows, [(index, verdict, nan)]) for verdict in (Verdict.CRASHED, Verdict.OOM))
-    near = np.argsort(np.linalg.norm(rows.features - rows.features[index], axis=1))[1:4]
-    near = near[margin(rows)[near] > -0.25]
-    assert len(near)
-    assert np.all(ran_out[near] < crashed[near])
-    assert np.all(crashed[near] < before[near])
-    assert ran_out[index] < crashed[index] < before[index]
-
-
-def test_a_time_out_says_nothing_of_memory(rows: Rows) -> None:
-    told = [(index, Verdict.TIMED_OUT, nan) for index in range(0, len(rows), 7)]
-    untold = learn(rows, []).peaks(rows)
-    for (weight, mean, sd), before in zip(learn(rows, told).peaks(rows), untold, strict=True):
-        assert weight == pytest.approx(before[0])
-        assert mean.tolist() == before[1].tolist()
-        assert sd.tolist() == before[2].tolist()
-    # That it may happen again to its neighbours is another matter.
-    assert at(rows, told)[0] < at(rows, [])[0]
-
-
 @pytest.mark.parametrize("verdict", [Verdict.OK, Verdict.PRUNED])
 def test_a_plan_that_ran_without_telling_its_peak_fitted(verdict: Verdict, rows: Rows) -> None:
     index = closest(rows, 0.05)
@@ -139,14 +117,6 @@ def test_a_plan_that_ran_without_telling_its_peak_fitted(verdict: Verdict, rows:
     assert after[index] > before[index] + 0.15
     assert np.mean(after[doubtful(rows)] - before[doubtful(rows)]) > 0.02
     assert learn(rows, [(index, verdict, nan)]).suspects.tolist() == [0.0]
-
-
-def test_what_counts_little_teaches_little(rows: Rows) -> None:
-    index = closest(rows, 0.0)
-    before = at(rows, [])[index]
-    full, little = (at(rows, [(index, Verdict.OOM, nan)], weight)[index] for weight in (1.0, 0.05))
-    assert full < little < before
-    assert before - little < 0.3 * (before - full)
 
 
 @pytest.mark.parametrize("verdict", [Verdict.OOM, Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.PRUNED])

@@ -43,16 +43,6 @@ def test_the_posterior_is_the_textbooks() -> None:
     assert joint == pytest.approx(covariance, abs=1e-6)
 
 
-def test_observing_in_two_steps_is_observing_at_once() -> None:
-    told, asked = some_points(8, 5), some_points(4, 6)
-    y, noise = np.random.default_rng(7).normal(size=8), np.full(8, 0.03)
-    first = Points(told.features[:3], told.slopes[:3], told.campaign[:3])
-    rest = Points(told.features[3:], told.slopes[3:], told.campaign[3:])
-    stepwise = condition(FIELD, first, y[:3], noise[:3]).extended(rest, y[3:], noise[3:])
-    for one, other in zip(stepwise.at(asked), condition(FIELD, told, y, noise).at(asked), strict=True):
-        assert one == pytest.approx(other)
-
-
 def test_a_view_that_believes_is_the_process_that_observed_what_it_expected() -> None:
     told, asked = some_points(6, 8), some_points(9, 9)
     process = condition(FIELD, told, np.random.default_rng(1).normal(size=6), np.full(6, 0.02))

@@ -45,23 +45,6 @@ def test_the_gaussian_process_gives_distinct_legal_unseen_plans_and_the_same_one
     assert gp().ask(task(small), seen, 2).plans == plans
 
 
-def test_the_gaussian_process_keeps_away_from_plans_under_way(small: Space, task: Callable[..., Task]) -> None:
-    seen = [conflicting(plan) for plan in small[::6]]
-    (first,) = gp().ask(task(small), seen, 1).plans
-    (second,) = gp().ask(task(small), [*seen, Observation(plan=first)], 1).plans
-    assert second not in {first, *(one.plan for one in seen)}
-
-
-def test_the_gaussian_process_visits_every_plan_of_a_space_once(
-    make: Callable[[int, int | None, Bounds], Space], task: Callable[..., Task]
-) -> None:
-    space = make(1, 16, Bounds(tp=(1, 2), zero_stage=(0, 1), micro_batch_size=(1, 2)))
-    seen = list[Observation]()
-    while plans := gp().ask(task(space), seen, 3).plans:
-        seen += [Observation(plan=plan, verdict=Verdict.OK, score=1.0 + plan.tp) for plan in plans]
-    assert sorted(one.plan.key for one in seen) == sorted(plan.key for plan in space)
-
-
 def test_without_torch_only_the_gaussian_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(SearchMisconfigured, match=r"sampler gp needs PyTorch.*pip install 'meshtune.torch.'"):

@@ -13,7 +13,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.tuner.search.base import Observation, PastCampaign, Task
 from meshtune.tuner.search.physics.catalogue import Catalogue
-from meshtune.tuner.search.physics.history import MAX_OBSERVATIONS, MAX_PAST, MIN_PAST, Trials, read_trials
+from meshtune.tuner.search.physics.history import Trials, read_trials
 from meshtune.tuner.search.physics.prior import rows_of
 
 
@@ -23,12 +23,6 @@ def read(task: Task, seen: Sequence[Observation]) -> Trials:
 
 def measured(plan: Plan, step_time_s: float, **more: Any) -> Observation:
     return Observation(plan=plan, verdict=Verdict.OK, score=1.0 / step_time_s, step_time_s=step_time_s, **more)
-
-
-def many(space: Space, count: int, seed: int = 0) -> list[Observation]:
-    """Measured plans, each with a step time of its own; plans come more than once where there are too few."""
-    steps = np.random.default_rng(seed).permutation(count) + 1.0
-    return [measured(space[index % len(space)], float(step)) for index, step in enumerate(steps)]
 
 
 def steps_of(task: Task, log_times: Any) -> list[int]:
@@ -71,45 +65,6 @@ def test_every_verdict_that_tells_of_the_plan_teaches_and_the_others_do_not(
 def rows_of_plans(task: Task, plans: Sequence[Plan]) -> Any:
     listed = [task.space.index_of(plan) for plan in plans]
     return rows_of(task.training, task.space.columns).take(np.array(listed)).features.tolist()
-
-
-def test_a_long_history_keeps_the_fastest_and_the_latest(space: Space, task: Callable[..., Task]) -> None:
-    count, third = 5 * MAX_OBSERVATIONS, MAX_OBSERVATIONS // 3
-    seen = many(space, count)
-    trials = read(task(space), seen)
-    kept = steps_of(task(space), trials.log_times)
-    assert len(kept) == len(trials.tried.rows) == MAX_OBSERVATIONS
-    assert set(range(1, third + 1)) <= set(kept)
-    assert kept[-third:] == [round(one.step_time_s or 0.0) for one in seen[-third:]]
-    others = sorted(set(kept[:-third]) - set(range(1, third + 1)))
-    assert max(others) > 0.9 * count
-    assert sorted(steps_of(task(space), trials.own_times)) == list(range(1, count + 1))
-
-
-@pytest.mark.parametrize(
-    ("timed", "failed", "kept"), [(400, 400, 200), (400, 30, 270), (100, 400, 100), (0, 400, 0)], ids=str
-)
-def test_failures_take_up_to_a_third_of_what_is_kept_or_what_is_left_over(
-    timed: int, failed: int, kept: int, space: Space, task: Callable[..., Task]
-) -> None:
-    seen = many(space, timed) + [Observation(plan=space[i % len(space)], verdict=Verdict.OOM) for i in range(failed)]
-    order = np.random.default_rng(1).permutation(len(seen))
-    trials = read(task(space), [seen[int(index)] for index in order])
-    assert len(trials.measured) == kept
-    assert len(trials.tried.rows) == MAX_OBSERVATIONS
-    assert list(trials.tried.verdicts).count(Verdict.OOM) == MAX_OBSERVATIONS - kept
-    assert len(trials.ran_out) == failed
-
-
-def test_earlier_campaigns_share_what_is_kept_of_them_and_each_keeps_some(
-    space: Space, task: Callable[..., Task]
-) -> None:
-    training = task(space).training
-    past = tuple(PastCampaign(training=training, seen=tuple(many(space, 150, seed))) for seed in range(4))
-    trials = read(task(space, past=past), many(space, 10))
-    assert [np.count_nonzero(trials.measured.campaign == number) for number in range(5)] == [10, *[MAX_PAST // 4] * 4]
-    trials = read(task(space, past=past * 5), [])
-    assert np.bincount(trials.measured.campaign.astype(int)).tolist() == [0, *[MIN_PAST] * 20]
 
 
 def test_earlier_campaigns_count_as_much_as_they_weigh_and_are_no_ones_best(

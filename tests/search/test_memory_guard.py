@@ -49,20 +49,6 @@ def test_a_plan_that_ran_out_of_memory_makes_others_less_likely_to_fit(tight: Ta
     assert set(after) < set(before)
 
 
-def test_peaks_below_the_expected_ones_make_others_more_likely_to_fit(tight: Task) -> None:
-    before = turns(tight, [])[0]
-    seen = [
-        Observation(plan=tight.space[index], verdict=Verdict.OK, score=1.0, peak_bytes=0.5 * peaks(tight)[index])
-        for index in before
-    ]
-    assert set(turns(tight, seen)[0]) > set(before)
-
-
-def test_crashes_teach_the_guard_nothing(tight: Task) -> None:
-    seen = [Observation(plan=plan, verdict=Verdict.CRASHED) for plan in tight.space[:20]]
-    assert turns(tight, seen) == turns(tight, [])
-
-
 def test_a_cluster_of_unknown_speed_is_guarded_without_learning(tight: Task) -> None:
     cluster = replace(tight.training.cluster, node_link=None)
     unknown = replace(tight, training=Training(tight.training.model, cluster, tight.training.framework))

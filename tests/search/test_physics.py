@@ -243,22 +243,3 @@ def test_the_same_seed_and_history_give_the_same_proposal_from_a_fresh_search(la
     used = PhysicsSearch(5)
     used.ask(large, seen[:4], 3)
     assert used.ask(large, seen, 4) == PhysicsSearch(5).ask(large, seen, 4)
-
-
-@pytest.mark.parametrize("told", [0, 6, 40])
-def test_a_first_look_at_many_plans_chooses_as_weighing_all_of_them_does(
-    told: int, large: Task, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = hidden(large, 1).some(told)
-    exact = PhysicsSearch(0).ask(large, seen, 2)
-    monkeypatch.setattr("meshtune.tuner.search.physics.catalogue.MAX_SLOPED", 500)
-    monkeypatch.setattr("meshtune.tuner.search.physics.search.SCREENED", 60)
-    screened = PhysicsSearch(0).ask(large, seen, 2)
-    assert screened.plans == exact.plans
-    if told:
-        assert screened.chance_left == pytest.approx(exact.chance_left, abs=0.1)
-    for one, other in zip(screened.choices, exact.choices, strict=True):
-        assert one.expectation is not None
-        assert other.expectation is not None
-        assert one.expectation.step_time_s == pytest.approx(other.expectation.step_time_s, rel=1e-6)
-    assert len(set(PhysicsSearch(0).ask(large, seen, 70).plans)) == 70

@@ -13,13 +13,12 @@ from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Recompute
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.tuner.search.base import Observation, Task
-from meshtune.tuner.search.physics.acquisition import EQUAL, Cost
 from meshtune.tuner.search.physics.batch import Weighing
 from meshtune.tuner.search.physics.belief import PhysicsOptions, believe
 from meshtune.tuner.search.physics.catalogue import Catalogue
 from meshtune.tuner.search.physics.history import read_trials
 from meshtune.tuner.search.physics.hypervolume import dominated_area, front_of
-from meshtune.tuner.search.physics.prior import Rows, rows_of, stack
+from meshtune.tuner.search.physics.prior import Rows, rows_of
 from meshtune.tuner.search.physics.search import PhysicsSearch
 
 SPREAD = 0.08
@@ -102,33 +101,6 @@ def test_the_chance_left_falls_to_nothing_as_the_good_plans_are_tried(small: Tas
     assert left(small, measured) == 0.0
 
 
-def test_the_chance_left_is_large_while_the_best_by_far_is_untried(
-    small: Task, rows: Rows, measured: list[Observation]
-) -> None:
-    ranked = by_speed(measured)
-    others = ranked[60:]
-    assert (left(small, others) or 0.0) > 0.9
-    assert (left(small, ranked) or 0.0) < (left(small, others) or 0.0)
-
-
-def test_of_two_plans_alike_in_gain_the_cheaper_one_is_chosen(
-    small: Task, rows: Rows, measured: list[Observation]
-) -> None:
-    # The same plan with a batch four times as large: as fast per token, and its steps take four times as long.
-    one = rows.take(np.array([small.space.index_of(by_speed(measured)[5].plan)]))
-    pair = stack([replace(one, log_tokens=one.log_tokens + np.log(4.0)), one])
-    told = by_speed(measured)[20:30]
-
-    def chosen(cost: Cost) -> set[int]:
-        return {
-            weighing_of(small, pair, told, seed=seed, cost=cost).choose(np.ones(2, dtype=np.bool_))
-            for seed in range(12)
-        }
-
-    assert chosen(Cost(startup_s=10.0, steps=100.0, failed_s=10.0)) == {1}
-    assert chosen(EQUAL) == {0, 1}  # nothing tells them apart but the seed
-
-
 def area(seen: list[Observation], reference: tuple[float, float]) -> float:
     """What the measured plans dominate of log(step time) and log(peak bytes)."""
     points = [(np.log(one.step_time_s), np.log(one.peak_bytes)) for one in seen if one.step_time_s and one.peak_bytes]
@@ -153,12 +125,3 @@ def test_a_pareto_task_extends_the_front_faster_than_the_score_alone(small: Task
     assert reached > alone + 0.05, f"of the whole area: {reached:.2f}, for the score alone {alone:.2f}"
     lowest = [min(one.peak_bytes or np.inf for seen in each for one in seen) for each in (fronts, scores)]
     assert lowest[0] < lowest[1]
-
-
-def test_a_batch_of_a_pareto_task_is_of_distinct_plans_that_spread_over_the_front(
-    small: Task, measured: list[Observation]
-) -> None:
-    choices = PhysicsSearch(0).ask(replace(small, pareto=True), by_speed(measured)[:60:10], 6).choices
-    peaks = [choice.expectation.peak_bytes for choice in choices if choice.expectation]
-    assert len({choice.plan for choice in choices}) == 6
-    assert max(peaks) > 1.3 * min(peaks)

@@ -76,12 +76,6 @@ def test_wrong_numbers_are_refused_by_name(kind, fields, message):
         kind(**fields)
 
 
-def test_a_description_from_before_the_tiers_is_one_flat_network_without_modules():
-    cluster = read_value(ClusterSpec, {"name": "c", **EIGHT, "device": CPU})
-    assert (cluster.devices_per_module, cluster.nodes_per_rack) == (1, 0)
-    assert (cluster.module_link, cluster.node_link, cluster.network_link, cluster.rack_link) == (None,) * 4
-
-
 def test_every_tier_can_be_read_from_a_document():
     links = {
         f"{tier}_link": {"latency_s": 1e-6, "bandwidth_bytes_per_s": bandwidth}

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
@@ -141,11 +139,6 @@ def test_the_covariance_shrinks_with_rows_and_stays_one():
         before = learnt.covariance
 
 
-def test_the_scatter_is_learnt_from_what_scatters():
-    still, wild = (calibrate([timed(some(60), noise=noise)]).time_log_sd for noise in (0.01, 0.3))
-    assert still < UNCALIBRATED.time_log_sd < wild
-
-
 # Memory
 
 
@@ -190,40 +183,6 @@ def test_running_out_of_memory_alone_lowers_the_odds_of_plans_alike(count):
     assert (after.memory.peak_bytes > before.memory.peak_bytes).all()
     assert (after.fits < before.fits).all()
     assert (after.fits > 0).all()
-
-
-def test_what_was_never_expected_to_run_out_teaches_and_teaches_doubt():
-    # By the formulas these plans take less than half of the device.
-    small = estimate(TRAINING, PLANS).memory.peak_bytes < 0.45 * usable_bytes(CLUSTER)
-    surprising = rows(PLANS, np.flatnonzero(small)[:1])
-    odds, spreads = [], []
-    for count in (0, 1, 2, 4, 8, 16, 32):
-        learnt = calibrate([out_of_memory(rows(surprising, np.zeros(count, dtype=np.int64)))])
-        odds.append(float(estimate(TRAINING, surprising, learnt).fits[0]))
-        spreads.append(learnt.memory_log_sd)
-    assert (np.diff(odds) < 0).all()
-    assert (np.diff(spreads) > 0).all()
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.data())
-def test_whatever_was_measured_odds_stay_odds_and_numbers_finite(data):
-    count = data.draw(st.integers(1, 12))
-    columns = rows(PLANS, np.array(data.draw(st.lists(st.integers(0, COUNT - 1), min_size=count, max_size=count))))
-    values = st.one_of(st.just(float("nan")), st.floats(-12, 12))
-
-    def anything() -> np.ndarray:
-        return np.exp(np.array(data.draw(st.lists(values, min_size=count, max_size=count))))
-
-    oom = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
-    learnt = calibrate([(estimate(TRAINING, columns), Measured(anything(), 2**34 * anything(), oom))])
-    assert np.isfinite(learnt.covariance).all()
-    assert np.linalg.eigvalsh(learnt.covariance).min() > 0
-    assert learnt.time_log_sd > 0
-    assert learnt.memory_log_sd > 0
-    after = estimate(TRAINING, PLANS, learnt)
-    assert np.isfinite(after.time.step_s).all()
-    assert ((after.fits >= 0) & (after.fits <= 1)).all()
 
 
 def test_what_cannot_have_been_measured_is_refused_by_row():

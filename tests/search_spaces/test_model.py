@@ -36,18 +36,6 @@ def test_parameters_are_those_counted_by_hand(make_model, shapes, parameters):
     assert make_model(**BARE | shapes).parameters == parameters
 
 
-@pytest.mark.parametrize(
-    ("name", "published", "within"),
-    [
-        ("gpt3-175b", 175e9, 0.003),  # Brown et al. 2020: 174.6e9 with a vocabulary of 50257
-        ("llama3-8b", 8.03e9, 0.001),  # Meta's model card
-        ("llama3-70b", 70.55e9, 0.001),
-    ],
-)
-def test_parameters_are_those_published(name, published, within):
-    assert preset(name).parameters == pytest.approx(published, rel=within)
-
-
 def test_llama_8b_has_exactly_the_weights_of_its_checkpoint():
     assert preset("llama3-8b").parameters == 8_030_261_248
     assert preset("llama3-70b").parameters == 70_553_706_496
@@ -95,7 +83,3 @@ def test_shapes_that_do_not_go_together_are_refused_with_the_numbers(make_model,
         shapes = shapes | {"kv_heads": 2}
     with pytest.raises(InvalidValue, match=message):
         make_model(**shapes)
-
-
-def test_an_odd_head_size_is_fine_with_learned_positions(make_model):
-    assert make_model(hidden=24, heads=8, position="learned").head_dim == 3

@@ -8,7 +8,6 @@ from math import exp
 import numpy as np
 import pytest
 
-from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from meshtune.search_spaces.columns import columns_of, rows
 from meshtune.search_spaces.model import ModelSpec
@@ -70,12 +69,6 @@ def test_slopes_are_differences_by_one_constant_after_the_other(logs, names):
         assert found[:, place] == pytest.approx(expected if name in names else np.zeros(5), abs=2e-3)
 
 
-def test_a_step_depends_on_every_constant_of_time_and_a_peak_on_every_one_of_memory():
-    for logs, names in ((log_step, TIME_CONSTANTS), (log_peak, MEMORY_CONSTANTS)):
-        found = np.abs(slopes(logs, TRAINING, COLUMNS, DEFAULTS, CONSTANTS)).max(axis=0)
-        assert {name for name, slope in zip(CONSTANTS, found, strict=True) if slope > 1e-6} == set(names)
-
-
 def test_many_plans_get_the_answers_that_each_gets_alone():
     whole = estimate(TRAINING, COLUMNS)
     for row in range(5):
@@ -101,10 +94,3 @@ def test_the_spread_grows_with_the_covariance_and_never_falls_below_the_scatter(
         assert none == pytest.approx(np.full(5, scatter))
         assert (usual > none).all()
         assert large**2 - scatter**2 == pytest.approx(4 * (usual**2 - scatter**2))
-
-
-def test_memory_needs_no_speed_and_time_says_which_it_lacks():
-    unknown = replace(TRAINING, cluster=replace(CLUSTER, device=replace(DEVICE, memory_bandwidth_bytes_per_s=None)))
-    assert (estimate_memory(unknown, COLUMNS).peak_bytes > 0).all()
-    with pytest.raises(InvalidValue, match="memory_bandwidth_bytes_per_s"):
-        estimate_time(unknown, COLUMNS)

@@ -134,18 +134,6 @@ def test_a_device_has_its_share_of_the_cards_of_its_node(name, gigabits_per_node
     assert spec.network_link.bandwidth_bytes_per_s == pytest.approx(share, rel=1e-3)
 
 
-def test_any_field_of_a_preset_can_be_set_in_the_spec():
-    slow = {"latency_s": 2e-5, "bandwidth_bytes_per_s": 6e9}
-    over = {"preset": "frontier", "nodes": 16, "nodes_per_rack": 8, "rack_link": slow, "network_link": slow}
-    document = {"model": {"preset": "gpt-22b", "seq_len": 4096}, "cluster": over, "global_batch_size": 256}
-    spec, space = read_spec(document, None)
-    assert (spec.model.name, spec.model.seq_len, spec.model.hidden) == ("gpt-22b", 4096, 6144)
-    assert (spec.cluster.devices, spec.cluster.nodes_per_rack) == (128, 8)
-    assert spec.cluster.network_link == spec.cluster.rack_link == LinkSpec(**slow)
-    assert spec.cluster.module_link.bandwidth_bytes_per_s == 200e9
-    assert len(space) > 10
-
-
 def test_one_number_of_a_link_or_device_can_be_set_alone_and_a_link_taken_away():
     over = {"preset": "aurora", "module_link": None, "network_link": {"bandwidth_bytes_per_s": 2e10}}
     over["device"] = {"peak_flops": {"bfloat16": 256e12}}

@@ -189,20 +189,6 @@ def test_every_plan_is_found_at_its_position(batch, make_setting):
     assert [space.index_of(plan) for plan in space] == list(range(len(space)))
 
 
-def test_a_plan_outside_has_no_position(make_setting):
-    space = Space(Bounds(), make_setting())
-    for plan in (
-        Plan(tp=3),
-        Plan(dp=8, micro_batch_size=2, grad_accum_steps=3),
-        Plan(dp=4, grad_accum_steps=8),
-        Plan(dp=8, micro_batch_size=4, grad_accum_steps=1, recompute="full"),
-    ):
-        assert plan not in space
-        with pytest.raises(KeyError, match=plan.key.split()[0][:2]):
-            space.index_of(plan)
-    assert "tp8" not in space
-
-
 small = st.sampled_from((1, 2, 3, 4, 8))
 OTHERS = {
     "zero_stage": st.integers(0, 3),
@@ -253,15 +239,6 @@ def test_explain_is_empty_exactly_for_members(spaces, data):
     without_bounds = space.explain(drawn, ignore_bounds=True)
     assert without_bounds == [violation for violation in broken if violation.constraint != "bounds"]
     assert (not without_bounds) == legal(drawn, space.context)
-
-
-def test_bounds_are_named_with_what_they_allow(make_setting):
-    space = Space(Bounds(tp=(1, 2), recompute=("none", "full")), make_setting())
-    plan = Plan(tp=4, dp=2, micro_batch_size=4, grad_accum_steps=4, recompute="selective")
-    first, second = space.explain(plan)
-    assert str(first) == "tp(4) is not among 1, 2 (bounds: the spec bounds it)"
-    assert second.message == "recompute(selective) is not among none, full"
-    assert space.explain(plan, ignore_bounds=True) == []
 
 
 def test_numbers_beyond_any_machine_word_are_explained(make_setting):

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.model import ModelSpec
@@ -297,24 +296,3 @@ def test_the_optimizer_reads_and_writes_what_zero_leaves_a_rank():
     for stage in (1, 2, 3):
         assert part_of("optimizer", LLAMA, constants, dp=4, cp=2, zero_stage=stage) == pytest.approx(0.01 + whole / 8)
     assert part_of("optimizer", LLAMA, constants, tp=8) == pytest.approx(0.01 + whole / 8)
-
-
-# All of it
-
-
-@pytest.mark.parametrize(
-    ("lacking", "path"),
-    [
-        ({"device": replace(DEVICE, peak_flops={"float16": 2e14})}, "cluster.device.peak_flops.bfloat16"),
-        (
-            {"device": replace(DEVICE, memory_bandwidth_bytes_per_s=None)},
-            "cluster.device.memory_bandwidth_bytes_per_s",
-        ),
-        ({"node_link": None}, "cluster.node_link"),
-        ({"network_link": None}, "cluster.network_link"),
-    ],
-)
-def test_what_the_description_leaves_out_is_named_and_no_time_is_made_up(lacking, path):
-    with pytest.raises(InvalidValue) as raised:
-        parts_of(cluster=replace(CLUSTER, **lacking))
-    assert [problem.path for problem in raised.value.problems] == [path]

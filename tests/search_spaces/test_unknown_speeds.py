@@ -7,14 +7,10 @@ from dataclasses import replace
 import pytest
 
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
-from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.constants import DEFAULTS
 from meshtune.search_spaces.physics.estimates import Training
 from meshtune.search_spaces.physics.framework_profiles import MEGATRON_DEEPSPEED, TRAINER_BFLOAT16, TRAINER_FLOAT32
-from meshtune.search_spaces.physics.timing import time_parts
 from meshtune.search_spaces.physics.unknown_speeds import missing, with_usual_speeds
-from meshtune.search_spaces.plan import Plan
 
 MODEL = ModelSpec(name="any", layers=4, hidden=256, heads=8, ffn=1024, vocab=1024, seq_len=128)
 LINK = LinkSpec(latency_s=1e-6, bandwidth_bytes_per_s=1e9)
@@ -53,11 +49,6 @@ def test_each_fact_is_asked_for_exactly_where_a_time_depends_on_it(changes, lack
     assert paths(**changes) == lacking
 
 
-def test_everything_that_lacks_is_named_at_once():
-    bare = DeviceSpec(name="X1", kind="cuda", memory_bytes=2**30)
-    assert paths(device=bare, node_link=None, network_link=None) == [PEAK, BANDWIDTH, NODE, NETWORK]
-
-
 @pytest.mark.parametrize(("framework", "dtype"), [(MEGATRON_DEEPSPEED, "float16"), (TRAINER_FLOAT32, "float32")])
 def test_the_peak_that_counts_is_that_of_the_frameworks_format(framework, dtype):
     assert paths(framework) == [f"cluster.device.peak_flops.{dtype}"]
@@ -71,28 +62,6 @@ def test_a_message_names_what_is_known_and_how_to_find_out():
     assert "a peak for no format" in problem.message
     (problem,) = missing(Training(MODEL, replace(CLUSTER, network_link=None), TRAINER_BFLOAT16))
     assert "2 nodes" in problem.message
-
-
-@pytest.mark.parametrize(
-    ("changes", "plan"),
-    [
-        ({"nodes": 1, "devices_per_node": 1, "node_link": None, "network_link": None}, Plan(grad_accum_steps=2)),
-        ({"nodes": 1, "network_link": None}, Plan(tp=2, pp=2, dp=2, grad_accum_steps=4)),
-        ({"devices_per_node": 1, "node_link": None}, Plan(dp=2, grad_accum_steps=4)),
-        (
-            {"devices_per_module": 8, "module_link": LINK, "node_link": None},
-            Plan(tp=4, pp=2, dp=2, grad_accum_steps=4, zero_stage=1),
-        ),
-    ],
-)
-def test_where_nothing_lacks_every_collective_has_its_price(changes, plan):
-    # A link that was not asked for, yet used, would cost nothing.
-    training = Training(MODEL, replace(CLUSTER, **changes), TRAINER_BFLOAT16)
-    slow = replace(DEFAULTS, node_efficiency=1e-6, network_efficiency=1e-6)
-    fast, slower = (time_parts(training, columns_of([plan]), constants) for constants in (DEFAULTS, slow))
-    for part, column in fast.items():
-        if part in ("tp", "send_receive", "dp") and column[0] > 0:
-            assert slower[part][0] > 1000 * column[0]
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])

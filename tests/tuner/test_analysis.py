@@ -90,14 +90,6 @@ def test_a_change_that_was_measured_is_not_predicted_and_one_that_was_not_is(ana
     assert gains == sorted(gains, reverse=True)
 
 
-def test_what_failed_is_told_of_a_prediction(analysed, by_tp):
-    slowest = lambda plan: by_tp(plan) if plan.tp == 4 else Verdict.OOM  # noqa: E731
-    found = analysed(slowest, baseline={"tp": 4, "pp": 1})
-    tried = [effect for effect in found.effects if effect.after in (1, 2) and effect.knob == "tp"]
-    assert tried
-    assert all(effect.ended is Verdict.OOM for effect in tried)
-
-
 def test_too_few_plans_or_equal_ones_say_nothing_of_importance(analysed, by_tp, make):
     assert analysed(by_tp, count=MIN_PLANS).sensitivity.importances
     found = analysed(by_tp, count=MIN_PLANS - 1)
@@ -105,17 +97,6 @@ def test_too_few_plans_or_equal_ones_say_nothing_of_importance(analysed, by_tp, 
     equal = analysed(lambda plan: make.measurement(1.0))
     assert equal.sensitivity.nothing == "all measured plans are equally fast"
     assert f"{MIN_PLANS - 1} measured plans are fewer than {MIN_PLANS}" in printed(found)
-
-
-def test_a_plan_that_was_measured_twice_counts_once(analysed, by_tp, make):
-    def again(trials):
-        repeated = replace(trials[0], number=len(trials), origin=Origin.CONFIRMATION)
-        return [*trials, repeated]
-
-    found = analysed(by_tp, change=again)
-    assert found.trials == 13
-    assert found.sensitivity.plans == 12
-    assert all(effect.pairs in (0, 4, 6) for effect in found.effects)
 
 
 def test_what_trains_otherwise_is_left_out(analysed, make):
@@ -169,12 +150,3 @@ def test_the_page_tells_what_the_document_has(analysed, by_tp):
     assert "100 % of 8 within their 95 % interval" in words
     assert "Expected to fit: 9.6 of 12 trials, 8 did" in words
     assert f"basis of what is predicted: {document['basis']['words']}" in words
-
-
-def test_only_so_many_effects_are_told_and_the_others_are_counted(analysed, by_tp):
-    wide = {"tp": [1, 2, 4], "pp": [1, 2, 4], "micro_batch_size": [1, 2, 4, 8, 16, 32], "zero_stage": [0, 1]}
-    found = analysed(by_tp, space=wide)
-    words = printed(found)
-    assert len(found.effects) > 20
-    assert sum(effect.words in words for effect in found.effects) == 20
-    assert f"and {len(found.effects) - 20} smaller ones (--json has them)" in words

@@ -23,12 +23,10 @@ from slurm_lab import free_ports
 from meshtune.runners.cluster_probe.results import Exchange, Message, Pattern, Probed, Rate, Tier
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, LinkSpec
-from meshtune.tuner.cli.common import console
-from meshtune.tuner.cli.render.probe import as_document, cluster_section, render_yaml, tables
+from meshtune.tuner.cli.render.probe import as_document, cluster_section, render_yaml
 from meshtune.tuner.specs.document import parse_yaml
 from meshtune.tuner.specs.read import read_spec
 
-ROOT = Path(__file__).parents[2]
 SPEC = {
     "model": {"layers": 2, "hidden": 32, "heads": 2, "ffn": 64, "vocab": 128, "seq_len": 16},
     "global_batch_size": 8,
@@ -89,25 +87,6 @@ def test_the_yaml_has_one_key_and_says_where_it_comes_from():
     assert text.startswith("# source: meshtune cluster probe ")
     for word in ("host host", "2026-01-02", "torch 2.13.0", "nccl", "worst residual"):
         assert word in text.split("\ncluster:")[0]
-
-
-def test_the_tables_show_every_rate_and_message_of_two_tiers_and_of_one_device():
-    with console.capture() as captured:
-        console.print(tables(PROBED))
-        console.print(tables(replace(PROBED, exchanges=())))
-    shown = captured.get()
-    for word in ("matmul bfloat16", "1.00 TFLOP/s", "20.0 GB/s", "all-reduce of 4, node", "all-reduce of 2, network"):
-        assert word in shown
-    assert "node_link: 10.0 us per hop, 1.00 GB/s" in shown
-    assert "one device: no links" in shown
-
-
-def test_a_number_that_rounds_up_to_a_thousand_gets_the_next_prefix():
-    odd = replace(PROBED, memory=(rate("triad", 2**26, 999.9e6), rate("triad", 2**26, 12.34e6)))
-    with console.capture() as captured:
-        console.print(tables(odd))
-    assert "1.00 GB/s" in captured.get()
-    assert "12.3 MB/s" in captured.get()
 
 
 # The command

@@ -9,7 +9,6 @@ from command_lab import shown
 
 from meshtune.runners.measuring.step_breakdown import Profile
 from meshtune.runners.outcome import Outcome, Verdict
-from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Origin, TrialState
 from meshtune.tuner.campaign.units import number, seconds
@@ -43,13 +42,6 @@ def test_progress_of_a_campaign_in_any_state(lab, make, every_trial, state, trou
     assert "failures: 1 oom, 1 crashed, 1 timed_out, 1 pruned, 1 cancelled, 1 lost, 1 illegal" in text
     assert "running: trial 11" in text
     assert trouble in text
-
-
-def test_progress_of_a_campaign_that_has_not_begun(lab, make):
-    text = shown(display.progress(make.campaign(lab.spec()), [], [], 0.0, ""))
-    assert "0/4 trials" in text
-    assert "left about ?" in text
-    assert "best so far" not in text
 
 
 def test_progress_never_promises_more_trials_than_there_are_plans(lab, make):
@@ -103,18 +95,6 @@ def profile():
         own_times_s=((0.1, 0.1, 0.1), (0.2, 0.2, 0.2)),
         stages=(0, 0),
     )
-
-
-def test_the_table_of_the_best_fits_120_columns_with_the_longest_setting(lab, make):
-    long = {"dp": 128, "tp": 16, "pp": 16, "cp": 4, "ep": 8, "vpp": 8, "recompute": "full", "zero_stage": 3}
-    trials = [make.trial(0, make.measurement(1.0), origin=Origin.BASELINE, plan=Plan(dp=4))]
-    measured = make.measurement(0.001, peak_memory_bytes=(141 * 2**30,))
-    trials.append(make.trial(1, measured, plan=Plan(**long, micro_batch_size=16, grad_accum_steps=1024)))
-    ranking = rank(make.campaign(lab.spec(baseline={"tp": 1})), trials)
-    text = shown(display.best_table(make.campaign(lab.spec(baseline={"tp": 1})), ranking, 10), width=240)
-    assert all(len(line) <= 120 for line in text.splitlines())
-    assert "141.00 GiB" in text
-    assert "+99900.0 %" in text
 
 
 def test_below_the_best_it_is_said_where_the_time_of_the_best_and_the_baseline_goes(lab, make, profile):
@@ -194,13 +174,6 @@ def test_the_front_is_marked_and_has_a_table_of_what_is_left_of_the_device(lab, 
     assert "-2%" in full
 
 
-def test_a_cost_is_shown_in_its_unit(lab, make):
-    for price, unit in ((None, "device-hours/1e9"), (2.5, "cost/1e9 tokens")):
-        cluster = {"preset": "local-cpu", "device_hour_price": price}
-        campaign = make.campaign(lab.spec(objective="cost", cluster=cluster))
-        assert unit in shown(display.best_table(campaign, rank(campaign, [make.trial(0, make.measurement(1.0))]), 10))
-
-
 def test_a_pruned_trial_is_told_by_its_steps(make):
     partial = make.measurement(0.5, spread=0.0)
     trial = make.trial(3, Outcome(verdict=Verdict.PRUNED, partial=partial, reason="slower"))
@@ -220,15 +193,6 @@ def test_reasons_that_look_like_markup_are_shown_as_they_are(make):
     trial = make.trial(0, outcome)
     assert "[rank0]: no such file [/tmp/x] :bomb:" in shown(display.trials_table([trial]))
     assert display.trial_line(trial).endswith(": crashed: [rank0]: no such file [/tmp/x] :bomb:")
-
-
-def test_the_table_of_campaigns_shows_how_far_they_are(lab, make):
-    campaign = make.campaign(lab.spec(), CampaignState.FAILED, reason="the search failed")
-    text = shown(display.campaigns_table([(campaign, {"running": 1, "ok": 3}), (campaign, {})]))
-    assert "3 ok, 1 running" in text
-    assert "the search failed" in text
-    assert "none" in text
-    assert "1970-01-01 00:00 UTC" in text
 
 
 def test_the_space_is_told_by_rule(lab):

@@ -15,8 +15,6 @@ from command_lab import run_meshtune
 from meshtune.runners.base import JobSpec
 from meshtune.runners.dialects.base import CannotExpress
 from meshtune.runners.outcome import Verdict, read_result
-from meshtune.runners.registry import UnknownBackend
-from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.spec import Backend
@@ -51,20 +49,10 @@ def test_by_default_the_setting_and_the_files_of_its_job_are_written(setting, tm
     assert written["plan_key"] == "tp1 pp1 dp4 mbs2 ga1 zero0"
 
 
-@pytest.mark.parametrize(("format", "names"), [("json", ["setting.json"]), ("job", ["plan.json"])])
-def test_one_of_the_two_can_be_asked_for(setting, format, names):
-    assert list(export_files(setting(), format)) == names
-
-
 def test_a_plan_without_words_is_refused_in_the_programs_own_and_nothing_is_written(setting, tmp_path):
     with pytest.raises(CannotExpress, match=r"cannot run this plan: plan: zero_stage\(1\) with pp\(1\)"):
         write_export(setting(plan=replace(SHARDED, zero_stage=1)), tmp_path / "out", "torchtitan")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_format_that_is_none_is_told_with_the_nearest(setting):
-    with pytest.raises(UnknownBackend, match=re.escape("no export format is called 'slum'; did you mean 'slurm'?")):
-        export_files(setting(), "slum")
 
 
 @pytest.mark.parametrize(("kind", "options"), [("slurm", {"partition": "gpu"}), ("fake", {})])
@@ -99,11 +87,6 @@ def test_every_scheduler_gets_a_script_with_the_options_that_were_named(setting,
     for word in words:
         assert word in texts[format.script]
     assert format.command(export, texts).endswith(f" {format.script}")
-
-
-def test_an_option_that_is_none_is_told(setting):
-    with pytest.raises(InvalidValue, match="partitoin: is not a known key; did you mean 'partition'"):
-        export_files(setting(options={"partitoin": "gpu"}), "slurm")
 
 
 def test_a_script_for_slurm_asks_for_devices_where_they_are_gpus(setting):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.runners.documents import plain
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.results.analysis.failure_rates import count_failures
@@ -55,14 +54,3 @@ def test_what_ended_without_a_speed_and_not_by_intent_has_failed(trials, verdict
 def test_trials_are_taken_in_the_order_of_planning_and_running_ones_are_not_counted(trials):
     found = count_failures(list(reversed(trials(OOM, None, OK))))
     assert [(one.trial, one.failed) for one in found.so_far] == [(0, 1), (2, 1)]
-
-
-def test_before_anything_ended_there_is_no_rate(trials):
-    assert plain(count_failures(trials(None))) == {"all": None, "so_far": [], "windows": []}
-
-
-def test_the_json_names_the_verdicts(trials):
-    document = plain(count_failures(trials(OOM, OK)))
-    numbers = {"first": 0, "last": 1, "trials": 2, "failed": 1, "rate": 0.5}
-    assert document["all"] == {**numbers, "verdicts": {"ok": 1, "oom": 1}}
-    assert document["so_far"] == [{"trial": 0, "failed": 1, "rate": 1.0}, {"trial": 1, "failed": 1, "rate": 0.5}]

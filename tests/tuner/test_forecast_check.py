@@ -49,12 +49,6 @@ def test_ranks_are_compared_where_there_is_an_order(trial, measured, expected):
     assert found == (None if expected is None else pytest.approx(expected))
 
 
-def test_equal_values_share_their_rank(trial):
-    found = check_forecasts([trial(number, step, 1.0 + number) for number, step in enumerate((1.0, 1.0, 2.0, 3.0))])
-    # Ranks 1.5, 1.5, 3, 4 against 1, 2, 3, 4.
-    assert found.steps.spearman == pytest.approx(4.5 / (4.5 * 5) ** 0.5)
-
-
 def test_the_probability_to_fit_is_compared_with_what_fitted(trial):
     found = check_forecasts(
         [
@@ -87,13 +81,3 @@ def test_what_ended_otherwise_says_nothing_of_memory(trial, verdict):
 def test_a_search_that_expected_nothing_is_compared_with_nothing(make):
     found = check_forecasts([make.trial(0, make.measurement(1.0)), make.trial(1, Verdict.OOM)])
     assert plain(found) == {"forecasts": [], "steps": None, "fits": None}
-
-
-def test_the_document_is_plain(trial):
-    document = plain(check_forecasts([trial(7, 2.0, 3.0)]))
-    (forecast,) = document["forecasts"]
-    assert forecast["trial"] == 7
-    assert forecast["expected_s"] == {"value": 2.0, "low": 1.0, "high": 4.0}
-    assert (forecast["measured_s"], forecast["ratio"], forecast["within"]) == (pytest.approx(3.0), 1.5, True)
-    assert document["steps"]["spearman"] is None
-    assert document["fits"]["classes"][0]["trials"] == 1

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
-from math import sqrt
 
-import numpy as np
 import pytest
 import toy
 
@@ -14,13 +12,12 @@ from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.calibration import UNCALIBRATED
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.prediction.predict import WIDTH, foresee, training_of
+from meshtune.tuner.prediction.predict import foresee, training_of
 from meshtune.tuner.results.analysis.knob_effects import (
     Change,
     Evidence,
     measured_effects,
     predicted_effects,
-    signed,
 )
 from meshtune.tuner.specs.read import read_spec
 
@@ -80,28 +77,9 @@ def test_of_several_pairs_the_median_counts_and_the_range_is_told(space):
     assert effect.words == "recompute full -> none: +10 % (measured, 3 pairs, -10 to +20 %)"
 
 
-def test_one_pair_has_no_range(space):
-    measured = {space.complete(zero_stage=zero): 100.0 + 5.5 * zero for zero in (0, 1)}
-    assert words(measured_effects(space, measured)) == ["zero_stage 0 -> 1: +5.5 % (measured, 1 pair)"]
-
-
 def test_plans_that_differ_in_two_knobs_are_no_pair(space):
     measured = {space.complete(tp=1, zero_stage=1): 100.0, space.complete(tp=2, zero_stage=0): 120.0}
     assert measured_effects(space, measured) == []
-
-
-def test_what_follows_from_a_knob_may_differ(space):
-    first, second = (space.complete(tp=tp) for tp in (1, 2))
-    assert (first.dp, first.grad_accum_steps) != (second.dp, second.grad_accum_steps)
-    assert words(measured_effects(space, {first: 1.0, second: 2.0})) == ["tp 1 -> 2: +100 % (measured, 1 pair)"]
-
-
-def test_where_the_batch_is_free_accumulation_is_a_knob_of_its_own():
-    free = read_spec({**SPEC, "global_batch_size": "free"}, None)[1]
-    measured = {free.complete(tp=4, grad_accum_steps=steps): float(10 + steps) for steps in (8, 16)}
-    assert words(measured_effects(free, measured)) == ["grad_accum_steps 8 -> 16: +44 % (measured, 1 pair)"]
-    mixed = {free.complete(tp=4, grad_accum_steps=8): 1.0, free.complete(tp=2, grad_accum_steps=16): 2.0}
-    assert measured_effects(free, mixed) == []
 
 
 def test_an_interleaving_schedule_comes_with_the_chunks_that_it_needs(space):
@@ -112,23 +90,6 @@ def test_an_interleaving_schedule_comes_with_the_chunks_that_it_needs(space):
         "schedule 1f1b -> interleaved with vpp 1 -> 4: +20 % (measured, 1 pair)",
         "vpp 4 -> 2: +8.3 % (measured, 1 pair)",
     ]
-
-
-def test_schedules_that_both_interleave_are_compared_for_the_same_chunks_alone(space):
-    two, four = (space.complete(pp=2, schedule="interleaved", vpp=chunks) for chunks in (2, 4))
-    measured = {two: 1.0, replace(four, schedule="zero_bubble"): 1.2}
-    assert measured_effects(space, measured) == []
-    assert words(measured_effects(space, {**measured, four: 1.1})) == [
-        "vpp 2 -> 4: +10 % (measured, 1 pair)",
-        "schedule interleaved -> zero_bubble: +9.1 % (measured, 1 pair)",
-    ]
-
-
-def test_a_slower_schedule_is_turned_round_with_its_chunks(space):
-    measured = {space.complete(pp=2): 1.1, space.complete(pp=2, schedule="interleaved", vpp=2): 1.0}
-    (effect,) = measured_effects(space, measured)
-    assert effect.words.startswith("schedule interleaved -> 1f1b with vpp 2 -> 1: ")
-    assert effect.followers == (Change("vpp", 2, 1),)
 
 
 # Predicted
@@ -168,16 +129,6 @@ def test_the_faster_plan_is_told_to_have_failed_where_it_did(spec, space):
     assert found.words.endswith("the faster plan was tried: oom)")
 
 
-def test_nothing_is_said_of_whether_the_best_plan_itself_fits(spec, space):
-    best = space.complete(tp=2, pp=2, recompute="none")
-    found = predicted_effects(
-        space, training_of(spec), UNCALIBRATED, best, {replace(best, recompute="full"): Verdict.OOM}
-    )
-    (recompute,) = [effect for effect in found if effect.knob == "recompute"]
-    assert recompute.moves == (Change("recompute", "full", "none"),)
-    assert (recompute.p_fits, recompute.ended) == (None, None)
-
-
 def test_only_legal_changes_are_predicted_and_a_schedule_brings_its_chunks(spec, space):
     best = space.complete(pp=2)
     changes = {
@@ -188,28 +139,3 @@ def test_only_legal_changes_are_predicted_and_a_schedule_brings_its_chunks(spec,
     assert not any(knob == "vpp" for knob, *_ in changes)
     flat = predicted_effects(space, training_of(spec), UNCALIBRATED, space.complete(pp=1), {})
     assert not any(effect.knob in ("schedule", "vpp") for effect in flat)
-
-
-def test_what_is_wrong_with_both_plans_alike_widens_no_interval(spec, space):
-    best = space.complete(tp=2, pp=2, recompute="full")
-
-    def width(calibration):
-        found = predicted_effects(space, training_of(spec), calibration, best, {})
-        gain = next(effect.gain for effect in found if effect.knob == "zero_stage")
-        return np.log((1 + gain.high) / (1 + gain.value))
-
-    sure = replace(UNCALIBRATED, covariance=0 * UNCALIBRATED.covariance)
-    assert width(sure) == pytest.approx(WIDTH * sqrt(2) * UNCALIBRATED.time_log_sd)
-    columns = columns_of([best])
-    spread = float(foresee(training_of(spec), columns, UNCALIBRATED).time.log_sd[0])
-    assert width(sure) < width(UNCALIBRATED) < 0.9 * WIDTH * sqrt(2) * spread
-
-
-# Words
-
-
-@pytest.mark.parametrize(
-    ("share", "told"), [(0.11, "+11 %"), (0.042, "+4.2 %"), (-0.2, "-20 %"), (0.0999, "+10 %"), (1.5, "+150 %")]
-)
-def test_small_gains_have_a_decimal(share, told):
-    assert signed(share) == told

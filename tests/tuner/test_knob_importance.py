@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import product
 
-import optuna
 import pytest
 
 from meshtune.search_spaces.plan import Recompute
@@ -42,10 +41,3 @@ def test_a_value_far_from_the_others_weighs_no_more_than_they():
     far = [{**point, "tp": {1: 1, 2: 2, 3: 512}[point["tp"]]} for point in near]
     values = [float(point["tp"] == 2) + 0.5 * point["pp"] for point in near]
     assert importances(far, values) == importances(near, values)
-
-
-def test_the_same_trials_give_the_same_shares_and_optuna_speaks_as_before():
-    optuna.logging.set_verbosity(optuna.logging.INFO)  # Optuna's own default, whatever ran before
-    values = [float((7 * number) % 11) for number in range(len(POINTS))]
-    assert importances(POINTS, values) == importances(POINTS, values)
-    assert optuna.logging.get_verbosity() == optuna.logging.INFO

@@ -99,12 +99,6 @@ def test_a_simulated_campaign_is_answered_when_asked_for_and_never_as_measured(c
     assert found.environment["MESHTUNE_MEASURED"] == "0"
 
 
-def test_a_name_means_what_it_means_in_the_newest_campaign(campaigns):
-    larger = {"resized": {"layers": 8}}
-    assert best_measured(ASKED, campaigns(((0.5, 1.0), larger), ((0.1, 1.0), {}))).sources[0].campaign == "c0"
-    assert best_measured(ASKED, campaigns(((0.5, 1.0), {}), ((0.1, 1.0), larger))).sources[0].campaign == "c0"
-
-
 @pytest.mark.parametrize(
     ("changes", "source"),
     [
@@ -146,11 +140,6 @@ def test_what_the_question_leaves_open_is_as_in_the_newest_campaign(campaigns, o
     assert "an older campaign with another batch, training code or software than the newest left out" in found.reason
 
 
-def test_a_campaign_that_measured_nothing_answers_nothing(campaigns):
-    known = campaigns(((0.5, 1.0), {}))
-    assert best_measured(ASKED, CampaignRecords(known.campaigns, lambda id: [])) is None
-
-
 @pytest.mark.parametrize(
     ("over", "words"),
     [
@@ -161,11 +150,6 @@ def test_a_campaign_that_measured_nothing_answers_nothing(campaigns):
 def test_an_unknown_name_is_told_with_the_nearest_known_one(campaigns, over, words):
     with pytest.raises(NothingKnown, match=re.escape(words)):
         best_measured(replace(ASKED, **over), campaigns(((0.5, 1.0), {})))
-
-
-def test_a_question_is_about_at_least_one_node():
-    with pytest.raises(InvalidValue, match="nodes: must be at least 1, not 0"):
-        replace(ASKED, nodes=0)
 
 
 def test_a_script_gets_every_field_of_the_plan_in_safe_characters(campaigns):

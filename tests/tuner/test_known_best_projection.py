@@ -10,12 +10,11 @@ import pytest
 import toy
 
 from meshtune.runners.outcome import Verdict
-from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.estimate import estimate
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.space import space_of
-from meshtune.tuner.prediction.predict import Basis, foresee, training_of
+from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.results.known_best import CampaignRecords, NothingKnown, Provenance, Question, best_measured
 from meshtune.tuner.results.known_best_projection import best_projected
 from meshtune.tuner.search.warm_start import OTHER_FAMILY, OTHER_RELEASE
@@ -135,14 +134,6 @@ def test_other_software_alone_leaves_the_plan_and_widens_the_interval(campaigns)
     assert _log_sd(found) > OTHER_RELEASE
 
 
-@pytest.mark.parametrize("asked", [{"software": {"torch": "2.13"}}, {"global_batch_size": 32}])
-def test_the_nearest_is_nearest_in_software_and_batch_too(campaigns, asked):
-    other = {"software": {"torch": "2.12"}}
-    near = {"software": {"torch": "2.13"}, "global_batch_size": 32}
-    found = best_projected(replace(ASKED, **asked), campaigns((2, other), (2, near)))
-    assert [source.campaign for source in found.sources] == ["c1", "c0"]
-
-
 def test_another_family_of_models_widens_the_interval(campaigns):
     known = campaigns((2, {"resized": {"name": "other", "norm": "rmsnorm"}}), (2, {}))
     known = CampaignRecords(known.campaigns, {"c0": [], "c1": known.trials_of("c1")}.__getitem__)
@@ -150,34 +141,6 @@ def test_another_family_of_models_widens_the_interval(campaigns):
     assert _log_sd(far) > OTHER_FAMILY
     assert _log_sd(far) > _log_sd(near)
     assert "gpt-micro, asked for other" in far.sources[0].differs
-
-
-def test_the_interval_is_the_physics_own_where_only_the_scale_differs(campaigns):
-    known = campaigns((2, {}))
-    found = best_projected(ASKED, known)
-    spec = known.campaigns[0].spec
-    training = training_of(replace(spec, cluster=replace(spec.cluster, nodes=4)))
-    uncalibrated = foresee(training, columns_of([found.plan]), Basis().calibration).of(0, found.plan).speed.tokens_per_s
-    assert found.tokens_per_s.low < found.tokens_per_s.value < found.tokens_per_s.high
-    assert found.tokens_per_s.high / found.tokens_per_s.low < uncalibrated.high / uncalibrated.low
-
-
-def test_another_global_batch_is_projected(campaigns):
-    found = best_projected(replace(ASKED, nodes=2, global_batch_size=128), campaigns((2, {})))
-    assert found.plan.global_batch_size == 128
-    assert found.sources[0].differs == ("global batch 64, asked for 128",)
-
-
-def test_a_training_code_that_was_named_is_the_one(campaigns):
-    with pytest.raises(NothingKnown, match="nothing was measured on toy with megatron; measured: toy"):
-        best_projected(replace(ASKED, workload="megatron"), campaigns((2, {})))
-
-
-def test_a_campaign_without_a_measured_plan_is_no_neighbour(campaigns):
-    known = campaigns((2, {}), (1, {}))
-    trials = {"c0": [], "c1": known.trials_of("c1")}
-    found = best_projected(ASKED, CampaignRecords(known.campaigns, trials.__getitem__))
-    assert [source.campaign for source in found.sources] == ["c1"]
 
 
 @pytest.mark.parametrize(

@@ -36,11 +36,6 @@ def test_the_faster_of_two_scores_higher_whatever_is_measured(make, yardstick, o
     assert found.score(make.measurement(1.0)) > found.score(make.measurement(1.01))
 
 
-def test_mfu_without_a_peak_is_a_mistake_that_reading_specs_rules_out(make, yardstick):
-    with pytest.raises(ValueError, match="peak"):
-        yardstick(Objective.MFU).of(make.measurement(1.0), 1.0)
-
-
 def test_a_specs_yardstick_knows_its_clusters_peak_and_price(lab):
     cluster = {"preset": "local-cpu", "device": {"peak_flops": {"float32": 1e12}}, "device_hour_price": 0.04}
     found = yardstick_of(lab.spec(objective="cost", cluster=cluster))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
-from math import log
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from meshtune.search_spaces.physics.constants import DEFAULTS
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.cli.render.quote import explanation_parts, quote_parts
 from meshtune.tuner.prediction.explain_plan import explain
-from meshtune.tuner.prediction.predict import WIDTH, Basis, check_same, foresee, learn, training_of
+from meshtune.tuner.prediction.predict import Basis, check_same, foresee, learn, training_of
 from meshtune.tuner.prediction.quote import STARTUP_S, count_fits, make_quote
 from meshtune.tuner.specs.read import read_spec
 
@@ -82,14 +81,6 @@ def test_plans_are_counted_by_their_probability_and_the_expectation_is_the_sum()
     assert fit.expected == pytest.approx(3.97)
 
 
-def test_a_large_device_holds_every_plan_and_a_small_one_none():
-    large = quoted(cluster={"device": DEVICE | {"memory_bytes": 10**15}})
-    small = quoted(cluster={"device": DEVICE | {"memory_bytes": 10**5}})
-    assert (large.fit.sure, small.fit.hopeless) == (large.space.legal, small.space.legal)
-    assert large.fit.expected == pytest.approx(large.space.legal, rel=1e-3)
-    assert small.fit.expected == pytest.approx(0, abs=1e-3)
-
-
 def test_the_best_are_ranked_by_throughput_times_the_probability_to_fit():
     spec, space = eight(model={"preset": "gpt-micro", "layers": 64, "hidden": 2048})
     found = make_quote(spec, space, Basis())
@@ -113,27 +104,6 @@ def test_the_numbers_of_a_plan_agree_with_each_other():
         assert sum(speed.parts_s.values()) == pytest.approx(speed.step_s.value)
         assert sum(speed.shares.values()) == pytest.approx(1)
         assert sum(one.memory_parts_bytes.values()) == pytest.approx(one.peak_bytes.value)
-
-
-def test_what_was_learnt_narrows_the_intervals_around_the_same_prediction():
-    vague, sure = quoted().best[0], quoted(SURE).best[0]
-    assert vague.plan == sure.plan
-    for name in ("step_s", "tokens_per_s"):
-        wide, narrow = getattr(vague.speed, name), getattr(sure.speed, name)
-        assert wide.value == pytest.approx(narrow.value)
-        assert wide.low < narrow.low < narrow.value < narrow.high < wide.high
-    assert vague.peak_bytes.low < sure.peak_bytes.low < sure.peak_bytes.high < vague.peak_bytes.high
-
-
-def test_intervals_have_the_width_of_the_physics_and_of_the_probability_to_fit():
-    spec, space = read()
-    outlook = foresee(training_of(spec), space.columns, UNCALIBRATED)
-    row = int(outlook.best(1)[0])
-    step, peak = outlook.of(row, space[row]).speed.step_s, outlook.of(row, space[row]).peak_bytes
-    assert log(step.high / step.value) == pytest.approx(WIDTH * outlook.time.log_sd[row])
-    assert step.low * step.high == pytest.approx(step.value**2)
-    assert outlook.memory.fits(peak.high)[row] == pytest.approx(0.975, abs=1e-3)
-    assert outlook.memory.fits(peak.low)[row] == pytest.approx(0.025, abs=1e-3)
 
 
 # Cost
@@ -167,13 +137,6 @@ def test_no_trial_takes_longer_than_its_limit_and_one_that_does_not_fit_only_its
     assert quoted(trial={"time_limit_s": 31}, model="gpt3-175b").cost.trial_s.high <= 31
     small = quoted(cluster={"device": DEVICE | {"memory_bytes": 10**5}}).cost
     assert small.trial_s.high == pytest.approx(small.startup_s, rel=1e-3)
-
-
-def test_the_best_plans_second_runs_are_trials_too():
-    assert quoted(confirm=1).cost.trials == 2 + 1
-    assert quoted(confirm=3).cost.trials == 2 + 2  # no more than there are plans
-    once, again = (make_quote(*eight(budget={"trials": 5}, confirm=n), Basis()).cost for n in (0, 3))
-    assert again.device_hours.high == pytest.approx(8 / 5 * once.device_hours.high)
 
 
 def test_no_more_trials_than_plans_and_a_baseline_outside_of_the_space():
@@ -211,21 +174,6 @@ def test_without_speeds_the_quote_says_what_is_missing_and_keeps_plans_and_memor
     assert "`meshtune cluster probe`" in text
 
 
-@pytest.mark.parametrize(
-    ("cluster", "paths"),
-    [
-        ({}, []),  # one device needs no link
-        ({"devices_per_node": 2, "devices_per_module": 2, "module_link": LINK}, []),
-        ({"device": DEVICE | {"peak_flops": {"bfloat16": 1e12}}}, ["cluster.device.peak_flops.float32"]),
-        ({"devices_per_node": 2}, ["cluster.node_link"]),
-        ({"nodes": 2}, ["cluster.network_link"]),
-        ({"nodes": 2, "devices_per_node": 2, "node_link": LINK}, ["cluster.network_link"]),
-    ],
-)
-def test_each_missing_fact_is_named_by_its_field(cluster, paths):
-    assert [fact.path for fact in quoted(cluster=cluster).missing] == paths
-
-
 # Why not
 
 
@@ -255,13 +203,6 @@ def test_the_best_plan_is_number_one_and_every_other_is_worse_by_the_parts_that_
             assert "nothing is predicted better" in shown(explanation_parts(found))
     assert min(ranks) == 1
     assert max(ranks) <= len(space)
-
-
-def test_a_deep_pipeline_loses_its_time_in_the_bubble_and_says_so():
-    spec, space = eight()
-    found = explain(spec, space, space.complete(tp=1, pp=4, micro_batch_size=4), SURE)
-    assert found.differences_s["bubble"] > 0
-    assert "more pipeline bubble" in shown(explanation_parts(found))
 
 
 def test_steps_of_different_batches_are_compared_for_the_same_work():
@@ -328,12 +269,6 @@ def test_out_of_memory_verdicts_lower_the_probability_to_fit(trials):
     basis = learn("toy-1", spec, trials(spec, space, 1.0, Verdict.OOM))
     assert (basis.calibration.times, basis.calibration.ooms) == (0, 2)
     assert make_quote(spec, space, basis).fit.expected < make_quote(spec, space, Basis()).fit.expected
-
-
-def test_other_ends_than_a_measurement_and_out_of_memory_teach_nothing(trials):
-    spec, space = read()
-    for verdict in (Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.PRUNED, Verdict.LOST):
-        assert not learn("toy-1", spec, trials(spec, space, 1.0, verdict)).calibrated
 
 
 def test_the_start_is_what_jobs_took_beside_their_steps(trials):

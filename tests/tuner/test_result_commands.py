@@ -101,13 +101,6 @@ def test_a_campaign_calibrates_the_projection_and_the_quote(simulated):
     assert "calibrated by " in projected.out
 
 
-def test_an_unknown_campaign_is_answered_with_the_known_ones(simulated):
-    for command in (["project", "nobody"], ["estimate", "spec.yaml", "--calibrate", "nobody"], ["analyze", "nobody"]):
-        result = run_meshtune(simulated, *command)
-        assert (result.code, result.out) == (2, "")
-        assert "there is no campaign nobody; known: toy-" in result.err
-
-
 def test_a_campaign_of_another_device_teaches_the_spec_nothing(simulated, tmp_path):
     other = {**toy.SPEC, "cluster": {**toy.SPEC["cluster"], "device": {**toy.DEVICE, "name": "other"}}}
     (tmp_path / "other.yaml").write_text(yaml.safe_dump(other))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from rich.console import Console
@@ -101,11 +100,6 @@ def test_the_reference_is_always_there_and_has_efficiency_one():
         assert far.speedup == pytest.approx(ratio)
 
 
-def test_weak_scaling_over_links_without_cost_loses_nothing():
-    for row in rows(projected(nodes=[2, 4, 8, 16]), Scaling.WEAK):
-        assert row.efficiency == pytest.approx(1, abs=0.03)
-
-
 def test_a_batch_that_does_not_grow_by_a_whole_number_is_told():
     row = rows(projected(nodes=[1], cluster={"nodes": 3}, global_batch_size=6 * 5, space=ANY_DP), Scaling.WEAK)[0]
     assert row.global_batch_size == 10
@@ -147,16 +141,6 @@ def test_a_slow_network_is_named_where_its_share_ends_the_scaling():
     assert shares[1] > 0.2 + shares[0]
 
 
-def test_a_pipeline_that_runs_out_of_micro_batches_is_named():
-    space = {"tp": [1], "pp": [8], "micro_batch_size": [1], "zero_stage": [0]}
-    found = projected(nodes=[4, 8, 16, 32], cluster={"nodes": 4}, global_batch_size=128, space=space)
-    strong = found.walls[1]
-    assert strong.nodes is not None
-    assert "most is lost to pipeline bubble" in strong.sentence
-    bubbles = [row.best.speed.shares["bubble"] for row in rows(found, Scaling.STRONG)]
-    assert all(less < more for less, more in pairwise(bubbles))
-
-
 def test_a_batch_smaller_than_the_replicas_ends_strong_scaling_with_the_numbers():
     found = projected(nodes=[8, 16, 32])
     *held, last = rows(found, Scaling.STRONG)
@@ -172,18 +156,6 @@ def test_a_batch_smaller_than_the_replicas_ends_strong_scaling_with_the_numbers(
     assert strong.sentence == f"strong scaling ends before 32 nodes: {last.reason}"
 
 
-def test_a_space_without_a_plan_for_another_reason_names_its_rules():
-    found = projected(nodes=[3], global_batch_size=32)
-    row = rows(found, Scaling.STRONG)[-1]
-    assert row.reason == "no legal plan among 1 combinations: global-batch rejects 1"
-
-
-def test_the_wall_is_where_the_caller_puts_it():
-    low = projected(cluster={"nodes": 1, "network_link": SLOW}, nodes=[1, 2, 4], least_efficiency=0.0001)
-    assert [wall.nodes for wall in low.walls] == [None, None]
-    assert low.walls[0].sentence == "weak scaling keeps at least 0.01 % efficiency up to 4 nodes"
-
-
 # Mistakes
 
 
@@ -196,11 +168,6 @@ def test_node_counts_that_are_not_positive_whole_numbers_are_refused(text):
 def test_node_counts_are_read_and_default_to_doubling():
     assert node_counts("1, 2,16", 4) == (1, 2, 16)
     assert node_counts("", 3) == (3, 6, 12, 24, 48, 96)
-
-
-def test_more_nodes_than_can_be_counted_are_refused():
-    with pytest.raises(InvalidValue, match="nodes"):
-        projected(nodes=[2**40])
 
 
 def test_several_nodes_without_a_network_name_the_field():

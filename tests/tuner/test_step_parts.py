@@ -25,8 +25,3 @@ def test_the_parts_are_means_over_the_ranks_and_shares_of_the_step():
 def test_a_part_of_another_workload_comes_last_and_counts():
     found = time_by_part(profile({"data": 1.0, "optimizer": 3.0}))
     assert [(part.part, part.share) for part in found] == [("optimizer", 0.75), ("data", 0.25)]
-
-
-def test_without_a_profile_or_time_there_are_no_shares():
-    assert time_by_part(None) == ()
-    assert [part.share for part in time_by_part(profile({"compute": 0.0}))] == [0.0]

@@ -11,9 +11,9 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.measuring.step_breakdown import Profile
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.tuner.campaign.proposal import Expectation
-from meshtune.tuner.campaign.trial import Origin, TrialState
+from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.campaign.units import gibibytes
-from meshtune.tuner.cli.render.trial import ranks_table, trial_page
+from meshtune.tuner.cli.render.trial import trial_page
 
 
 @pytest.fixture
@@ -87,40 +87,6 @@ def test_what_was_expected_stands_beside_what_was_measured(make, measurement, ou
         assert line.split() == f"{name} {value} {measured}".split()
 
 
-def test_the_ranks_show_tensors_and_held_memory_and_their_parts(measurement):
-    lines = shown(ranks_table(measurement)).splitlines()
-    heading = next(line for line in lines if "rank" in line)
-    assert heading.split() == [
-        "rank",
-        "tensors",
-        "held",
-        "stage",
-        "compute",
-        "tp",
-        "waiting",
-        "for",
-        "peers",
-        "own",
-        "work",
-    ]
-    assert lines[-2].split() == [
-        "1",
-        "512",
-        "MiB",
-        "1.00",
-        "GiB",
-        "0",
-        "300.0",
-        "ms",
-        "200.0",
-        "ms",
-        "150.0",
-        "ms",
-        "300.0",
-        "ms",
-    ]
-
-
 @pytest.mark.parametrize(("value", "text"), [(2**31, "2.00 GiB"), (2**20, "1 MiB"), (2**20 - 2**10, "1023 KiB")])
 def test_memory_is_said_in_its_own_magnitude(value, text):
     assert gibibytes(value) == text
@@ -131,11 +97,6 @@ def test_a_confirmation_says_so_and_what_was_not_counted_has_no_table(make):
     assert "chosen by: confirmation (a plan that was measured before, once more)" in text
     assert "Expected" not in text
     assert "Ranks" not in text
-
-
-def test_memory_of_some_ranks_only_leaves_gaps(make):
-    text = shown(ranks_table(make.measurement(1.0, peak_memory_bytes=(2**30, 2**30), peak_held_bytes=(2**30,))))
-    assert text.splitlines()[-2].split() == ["1", "1.00", "GiB", "-"]
 
 
 def test_a_failed_trial_shows_rank_phase_the_whole_reason_and_the_end_of_the_log(make):
@@ -162,11 +123,6 @@ def test_a_pruned_trial_says_how_far_it_came_and_claims_no_speed(make, measureme
     assert "tensors" in text
 
 
-@pytest.mark.parametrize("state", [TrialState.PLANNED, TrialState.SUBMITTED, TrialState.RUNNING])
-def test_a_trial_that_has_not_ended_shows_its_state(make, state):
-    assert f"state: {state}" in shown(trial_page(make.trial(0, state=state)))
-
-
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_the_page_stays_within_the_terminal(make, measurement, width):
     text = shown(trial_page(make.trial(0, measurement)), width)
@@ -184,9 +140,3 @@ def test_attempts_show_their_nodes_their_cause_and_what_they_kept_away_from(make
     assert attempts[1][3:6] == ["-", "crashed", "(hang)"]
     assert "verdict: crashed (hang)" in text
     assert "attempt 2 was to keep away from n2, n7, where it could" in text
-
-
-def test_a_cause_that_the_verdict_says_already_and_unknown_nodes_are_left_out(make):
-    text = shown(trial_page(make.trial(0, Verdict.OOM)))
-    assert "(" not in next(line for line in text.splitlines() if "verdict" in line)
-    assert "nodes" not in text
