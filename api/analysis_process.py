@@ -92,7 +92,7 @@ class Analyses:
 
     async def of(self, campaign_id: str) -> Answer:
         """Raises NotFound, WorkerEnded."""
-        event = await run_in_threadpool(self._store.pages.newest_event, campaign_id, TEACHING)
+        event = await run_in_threadpool(self._store.newest_event, campaign_id, TEACHING)
         key = (campaign_id, "analysis")
         found: Answer | None = self._cache.find(key, event)
         if found is not None:

@@ -64,7 +64,7 @@ class CampaignCache:
 
     def answer(self, campaign_id: str, question: str, render: Callable[[], bytes]) -> Answer:
         """The rendered answer as of the campaign's newest event. Raises NotFound."""
-        event = self._store.pages.newest_event(campaign_id)
+        event = self._store.newest_event(campaign_id)
         return self.get((campaign_id, question), event, lambda: answer_of(render()))
 
     def find(self, key: Hashable, version: Hashable) -> Any:
