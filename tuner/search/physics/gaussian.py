@@ -17,6 +17,8 @@ from meshtune.tuner.search.physics.prior import Matrix
 
 # Keeps a matrix of equal plans positive definite; far below any noise.
 JITTER = 1e-9
+# A hypothesis of a lower weight is left out: it would cost as much as the others.
+MIN_WEIGHT = 1e-3
 # More runs than this are not taken for a sick node's: then it is the field that is wrong.
 MAX_OUTLIERS = 5
 
@@ -145,6 +147,15 @@ def condition(field: Field, points: Points, residuals: FloatColumn, noise_varian
     scaled = inverse @ residuals
     density = -0.5 * float(scaled @ scaled) - float(np.sum(np.log(np.diag(lower))))
     return Process(field, points, residuals, noise_variance, inverse, inverse.T @ scaled, density)
+
+
+def weights_of(log_evidence: FloatColumn) -> FloatColumn:
+    """The weights of hypotheses, which add up to 1; 0 for one below MIN_WEIGHT."""
+    weights: FloatColumn = np.exp(log_evidence - log_evidence.max())
+    weights /= weights.sum()
+    weights[weights < MIN_WEIGHT] = 0.0
+    weights /= weights.sum()
+    return weights
 
 
 def tamed(field: Field, points: Points, residuals: FloatColumn, noise_variance: FloatColumn, far: float) -> FloatColumn:

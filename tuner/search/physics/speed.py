@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshtune.search_spaces.columns import FloatColumn
-from meshtune.tuner.search.physics.gaussian import Field, Points, Process, View, condition, tamed
+from meshtune.tuner.search.physics.gaussian import Field, Points, Process, View, condition, tamed, weights_of
 from meshtune.tuner.search.physics.prior import Matrix, Rows
 
 # Between two runs of one plan, as a standard deviation of logarithms.
@@ -30,8 +30,6 @@ CAMPAIGN_OFFSET = 0.1
 FREEDOM = 3.0
 # On the diagonal of a covariance that is drawn from: plans that are all but equal would else make it indefinite.
 ROUNDING = 1e-7
-# What weighs less than this is left out: it would cost as much as the others.
-MIN_WEIGHT = 1e-3
 
 
 class Expects(StrEnum):
@@ -100,11 +98,7 @@ class Speeds:
 
     def at(self, rows: Rows) -> list[Component]:
         """Each hypothesis' speeds of these plans."""
-        found = []
-        for weight, hypothesis, process in self.kept:
-            view = _view(hypothesis, process, rows)
-            found.append(Component(weight, expected(hypothesis, rows) + view.mean, view.sd))
-        return found
+        return self.views(rows).components()
 
     def views(self, rows: Rows) -> Views:
         """The same, for updates by believed plans. It holds a matrix of plans x observations for each."""
@@ -150,10 +144,7 @@ def learn_speeds(
         noise = tamed(hypothesis.field, points, residuals, NOISE**2 / weights, FAR)
         processes.append(condition(hypothesis.field, points, residuals, noise))
         evidence.append(np.log(hypothesis.weight) + processes[-1].log_evidence)
-    shares = np.exp(np.array(evidence) - max(evidence))
-    shares /= shares.sum()
-    shares[shares < MIN_WEIGHT] = 0.0
-    shares /= shares.sum()
+    shares = weights_of(np.array(evidence))
     return Speeds([kept for kept in zip(shares.tolist(), hypotheses, processes, strict=True) if kept[0] > 0])
 
 
