@@ -1,13 +1,5 @@
 """The seam to the place where jobs run: what a job is, what may become of it, and what every Runner promises.
-
-Runners know jobs, never campaigns. The contract is written on `Runner` and holds for every implementation.
-
-    RunnerError              root; str() is fit for a user
-    +-- InvalidJob           the job can never run there (too many devices ...); the same spec fails again
-    +-- SubmitFailed         nothing was sent; trying again may help
-    +-- RunnerUnavailable    the runner did not answer; trying again may help; says nothing about jobs
-    +-- NoTimeLeft           the runner has no time left for this job and will not get more (an allocation that ends)
-"""
+Runners know jobs, never campaigns."""
 
 from __future__ import annotations
 
@@ -21,7 +13,7 @@ from meshtune.search_spaces.compat import StrEnum
 
 
 class RunnerError(Exception):
-    """Something went wrong between us and the runner; never the outcome of a job."""
+    """Something went wrong between us and the runner; never the outcome of a job. str() is fit for a user."""
 
 
 class InvalidJob(RunnerError):
@@ -50,7 +42,7 @@ class Start(StrEnum):
 
 
 class JobState(StrEnum):
-    """Where a job is, in the runner's eyes. What the job *measured* is another matter: see `runners.outcome`."""
+    """A job's state in the runner's eyes. What the job measured is another matter: see `runners.outcome`."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -70,23 +62,23 @@ class JobState(StrEnum):
 class JobSpec:
     """A gang of processes of one command on nodes * devices_per_node devices, started together and ended together.
 
-    name: unique for ever, the idempotency key; letters, digits, '-', '_' and '.' only. directory: the job's own folder,
-    where it starts, writes its result and logs. files: texts to put there first, by relative name. env: what the
-    job sees on top of the runner's own minimal environment. avoid: nodes to keep away from where others can be had.
-
     Each process gets RANK, WORLD_SIZE, LOCAL_RANK (they count the processes that `start` asks for), NODE_RANK, NNODES,
-    and MASTER_ADDR and MASTER_PORT, where they can meet.
-    """
+    MASTER_ADDR and MASTER_PORT."""
 
+    # Unique for ever, the idempotency key; letters, digits, '-', '_' and '.' only.
     name: str
     command: tuple[str, ...]
+    # The job's own folder, where it starts, writes its result and logs.
     directory: Path
     nodes: int = 1
     devices_per_node: int = 1
     time_limit_s: float
+    # Texts to put into the directory first, by relative name.
     files: Mapping[str, str] = field(default_factory=dict)
+    # What the job sees on top of the runner's own minimal environment.
     env: Mapping[str, str] = field(default_factory=dict)
     start: Start = Start.DEVICE
+    # Nodes to keep away from where others can be had.
     avoid: tuple[str, ...] = ()
 
     @property
@@ -96,30 +88,28 @@ class JobSpec:
 
     @property
     def processes_per_node(self) -> int:
-        """Processes of the command that start on each node that starts any."""
+        """Processes of the command on each node that starts any."""
         return self.devices_per_node if self.start is Start.DEVICE else 1
 
     @property
     def processes(self) -> int:
-        """Processes of the command that start in all."""
         return 1 if self.start is Start.JOB else self.nodes * self.processes_per_node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """One look at a job. reason: a sentence for people where the state needs one. Times are seconds since the epoch.
-
-    nodes: the hosts it has or had, where the runner knows. failed_nodes: those of them to blame for its end. cause: why
-    it failed, where the runner knows better than the job.
-    """
+    """One look at a job. Times are seconds since the epoch. reason: a sentence for people, where the state needs
+    one."""
 
     state: JobState
     reason: str = ""
     exit_code: int | None = None
     started_at: float | None = None
     finished_at: float | None = None
+    # The hosts it has or had, where the runner knows, and those of them to blame for its end.
     nodes: tuple[str, ...] = ()
     failed_nodes: tuple[str, ...] = ()
+    # Where the runner knows it better than the job.
     cause: Cause | None = None
 
 

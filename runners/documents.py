@@ -1,7 +1,6 @@
 """Reads plain documents (from YAML, JSON, HTTP) into values, and tells every problem at once, with its path.
 
-Pydantic validates our dataclasses as they are; this module words its findings for people, and unfolds what the
-values' own checks found. Documents reach runners too (options, job files), so it lives below the tuner.
+Pydantic validates our dataclasses as they are; this module words its findings for people.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from meshtune.runners.json_files import shown
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 
 Value = TypeVar("Value")
@@ -51,14 +51,9 @@ def _problems(kind: type, entry: Mapping[str, Any]) -> Iterable[Problem]:
     if entry["type"].startswith("dataclass") or entry["type"].endswith("_type"):
         wanted = entry["msg"].removeprefix("Input should be ").removeprefix("a valid ")
         wanted = "a mapping of keys" if entry["type"].startswith(("dataclass", "dict", "mapping")) else wanted
-        return [Problem(path, f"must be {wanted}, not {_shown(entry['input'])}")]
+        return [Problem(path, f"must be {wanted}, not {shown(entry['input'])}")]
     message = entry["msg"][:1].lower() + entry["msg"][1:]
-    return [Problem(path, f"{message.replace('input should be', 'must be')}, not {_shown(entry['input'])}")]
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return [Problem(path, f"{message.replace('input should be', 'must be')}, not {shown(entry['input'])}")]
 
 
 def _type_at(kind: Any, path: Iterable[Any]) -> Any:

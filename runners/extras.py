@@ -1,7 +1,4 @@
-"""Libraries that only some backends need: each comes with an extra of the package.
-
-MissingExtra   a library is not installed; its message has the command that installs it
-"""
+"""Libraries that only some backends need: each comes with an extra of the package."""
 
 from __future__ import annotations
 
@@ -19,14 +16,11 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
 
 
 class MissingExtra(Exception):
-    """A library is not installed. Trying again fails again until its extra is installed."""
+    """A library is not installed; the message has the command that installs it."""
 
 
 def require_extra(extra: str, user: str) -> None:
-    """Check that the libraries of an extra are installed, without importing them (DeepHyper takes 3 s).
-
-    user: what needs it, such as "the search deephyper". Raises MissingExtra.
-    """
+    """Check that an extra is installed, without importing it. user: what needs it. Raises MissingExtra."""
     missing = [library for library, module in EXTRAS[extra].items() if find_spec(module) is None]
     if missing:
         raise MissingExtra(f"{user} needs {' and '.join(missing)}: pip install 'meshtune[{extra}]'")

@@ -1,8 +1,4 @@
-"""Why a job failed, in the field's words: what a person would look at next. The verdict says what a search may learn.
-
-A runner knows some (a node that died), the training code others (a collective that nobody answered); an outcome that
-names none has its verdict's.
-"""
+"""Why a job failed, in the field's words: what a person would look at next."""
 
 from __future__ import annotations
 
@@ -21,8 +17,3 @@ class Cause(StrEnum):
     TIME_LIMIT = "time_limit"
     USER_BUG = "user_bug"
     CRASH = "crash"
-
-    @property
-    def infrastructure(self) -> bool:
-        """True where the plan is not to blame, so that the same plan may be run again."""
-        return self in (Cause.COMMUNICATION, Cause.NODE_FAULT, Cause.PREEMPTION)

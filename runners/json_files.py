@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from enum import Enum
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
@@ -24,6 +25,7 @@ _PLAIN: Mapping[type, tuple[tuple[type, ...], str]] = {
     int: ((int,), "integer"),
     float: ((int, float), "number"),
     str: ((str,), "string"),
+    Path: ((str,), "string"),
 }
 
 
@@ -121,6 +123,11 @@ def _object(value: Any, path: str) -> Mapping[str, Any]:
     return value
 
 
-def _wrong(path: str, message: str, value: object) -> InvalidValue:
+def shown(value: object) -> str:
+    """A value in a message, cut where it is long."""
     text = repr(value)
-    return InvalidValue([Problem(path, f"{message}, not {text if len(text) <= 60 else text[:57] + '...'}")])
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _wrong(path: str, message: str, value: object) -> InvalidValue:
+    return InvalidValue([Problem(path, f"{message}, not {shown(value)}")])

@@ -1,9 +1,7 @@
-"""A job as a Kubernetes manifest: a JobSet, or a TrainJob of Kubeflow Trainer, for Kueue's queues; text only.
+"""A job as a Kubernetes manifest: a JobSet (v1alpha2), or a TrainJob of Kubeflow Trainer (v1alpha1); text only.
 
-One pod per node. Where the job wants a process per device, torchrun starts them inside the pod, so the image needs
-torch then. The job's files are written by the pod's own shell. Not covered: sending it, and asking what became of it;
-there is no Kubernetes runner. Written against JobSet v1alpha2 (0.12) and Trainer v1alpha1 (2.3).
-"""
+One pod per node; torchrun starts a process per device in it, so the image needs torch then. The pod's shell writes the
+job's files."""
 
 from __future__ import annotations
 
@@ -111,7 +109,7 @@ def render_trainjob(spec: JobSpec, options: Mapping[str, Any]) -> str:
 
 
 def object_name(name: str) -> str:
-    """A job's name as Kubernetes takes names of objects with a service; one that had to be changed gets a check sum."""
+    """A job's name as a label of Kubernetes; one that had to be changed gets a check sum."""
     label = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     if label == name and label[:1].isalpha() and len(label) <= _LONGEST_NAME:
         return label

@@ -1,14 +1,7 @@
 """The outcome of a job: its verdict, its measurement, and the result file that carries both.
 
-The result file (`result.json`, version 1) is the truth: it is written once, by rename, by the job itself, and beats
-what a scheduler says. Keys: `version`, `verdict`, `reason`; for verdict "ok" a `measurement` with the fields of
-`Measurement`; for "pruned" a `partial` one, the same fields over too few steps to be a measurement; for failures where
-they are known `failed_rank`, `phase` ("init", "forward", "backward", "optimizer") and `log_tail`. Unknown keys are
-ignored, so that a newer job can say more.
-
-    ResultError              root
-    +-- ResultMissing        there is no result file (yet); the job may have died before it wrote one
-    +-- ResultMalformed      there is one and it breaks the contract; reading again gives the same
+The result file (`result.json`, version 1; docs/reference/result.md) is the truth: it is written once, by rename, by the
+job itself, and beats what a scheduler says. Unknown keys are ignored, so that a newer job can say more.
 """
 
 from __future__ import annotations
@@ -38,11 +31,11 @@ class ResultError(Exception):
 
 
 class ResultMissing(ResultError):
-    """No result file; the job may not have come so far."""
+    """No result file (yet); the job may have died before it wrote one."""
 
 
 class ResultMalformed(ResultError):
-    """A result file that breaks the contract; the message says where."""
+    """A result file that breaks the contract; the message says where. Reading again gives the same."""
 
 
 class Verdict(StrEnum):

@@ -17,8 +17,7 @@ from meshtune.search_spaces.cluster import ClusterSpec
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """A place where jobs run, or a form of job script that can only be exported; one that is both reads the same
-    options in either."""
+    """A place where jobs run, or a form of job script that can only be exported; both read the same options."""
 
     # "module:function(root, cluster, options)" that makes a Runner; empty: there is none.
     runner: str = ""
@@ -84,8 +83,7 @@ class UnknownBackend(ValueError):
 
 
 def create_runner(kind: str, root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Runner:
-    """A runner that keeps what it must keep under `root`. Starts nothing. Raises UnknownBackend, MissingExtra,
-    InvalidValue."""
+    """Starts nothing. Raises UnknownBackend, MissingExtra, InvalidValue."""
     if kind in EXTRAS:
         require_extra(EXTRAS[kind], f"the runner {kind}")
     runner: Runner = _load("runner", RUNNERS, kind)(root, cluster, options)
@@ -93,7 +91,7 @@ def create_runner(kind: str, root: Path, cluster: ClusterSpec, options: Mapping[
 
 
 def create_workload(kind: str, options: Mapping[str, Any]) -> Workload:
-    """A workload with these options. Raises UnknownBackend, InvalidValue."""
+    """Raises UnknownBackend, InvalidValue."""
     workload: Workload = _load("workload", WORKLOADS, kind)(options)
     return workload
 

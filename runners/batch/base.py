@@ -1,8 +1,4 @@
-"""The runner of a batch scheduler: jobs are recorded before they are sent, found again by their names, and looked at
-seldom.
-
-A scheduler's own runner says by a few methods how it is asked; the contract of `Runner` is kept here.
-"""
+"""The runner of a batch scheduler: jobs are recorded before they are sent, and found again by their names."""
 
 from __future__ import annotations
 
@@ -25,18 +21,21 @@ from meshtune.runners.base import (
 )
 from meshtune.runners.batch.notes import GANG_FILE, render_gang
 from meshtune.runners.batch.records import Record, Records
-from meshtune.runners.local.spool import require_fit
+from meshtune.runners.local.spool import is_fit, require_fit
 from meshtune.runners.processes.command import Answer, call
 from meshtune.runners.processes.job_json import write_whole
 
 
 class BatchRunner(ABC):
-    """A Runner over a batch scheduler and the records under `root`."""
+    """A Runner over a batch scheduler and the records under `root`; a subclass says how the scheduler is asked."""
 
     # Of the job script, in the job's folder.
     script_file: ClassVar[str]
     # Parts of a complaint by which the scheduler refuses a request for good.
     refusals: ClassVar[Sequence[str]]
+    # The command that ends jobs, and parts of its complaint about one that has ended.
+    cancel_command: ClassVar[str]
+    over: ClassVar[Sequence[str]]
     # Parts of a complaint that leave open whether the request was taken.
     silences: ClassVar[Sequence[str]] = ()
 
@@ -68,10 +67,6 @@ class BatchRunner(ABC):
         """The id by which the scheduler knows a job whose id never came back. Raises RunnerUnavailable."""
 
     @abstractmethod
-    def _withdraw(self, numbers: Sequence[str]) -> str:
-        """Ask for the end of one job's copies; why that failed, empty where it did not, or they had ended."""
-
-    @abstractmethod
     def _look(self, records: Mapping[str, Record]) -> Mapping[str, JobStatus]:
         """The statuses of these jobs, by id, in as few requests as can be. Raises RunnerUnavailable."""
 
@@ -80,11 +75,12 @@ class BatchRunner(ABC):
         """All that a command of the scheduler sees."""
 
     def _placed(self, spec: JobSpec) -> JobSpec:
-        """The job as the scheduler could place it. Raises InvalidJob, RunnerUnavailable."""
+        """The job as the scheduler could place it. Raises InvalidJob."""
         return spec
 
     def submit(self, spec: JobSpec) -> str:
-        self._refuse_invalid(spec)
+        require_fit(spec.name)
+        refuse_wider(spec, self._nodes, self._devices_per_node, "the cluster")
         known = self.find(spec.name)
         if known is not None:
             return known
@@ -136,18 +132,13 @@ class BatchRunner(ABC):
             self._records.save(replace(record, cancel_asked=True))
         except OSError as error:
             raise RunnerUnavailable(f"{id} cannot be cancelled: {error}") from error
-        complaint = self._withdraw(list(dict.fromkeys((id, record.number))))
-        if complaint:
-            raise RunnerUnavailable(f"{id} cannot be cancelled: {complaint}")
+        answer = self._call(self.cancel_command, *dict.fromkeys((id, record.number)))
+        if answer.code != 0 and not answer.says(self.over):
+            raise RunnerUnavailable(f"{id} cannot be cancelled: {answer.complaint}")
 
     def find(self, name: str) -> str | None:
-        """Asks the scheduler only for a job that was about to be sent when the answer was lost.
-        Raises RunnerUnavailable."""
-        try:
-            require_fit(name)
-        except InvalidJob:
-            return None
-        record = self._records.get(name)
+        """Asks the scheduler only for a job whose id never came back. Raises RunnerUnavailable."""
+        record = self._records.get(name) if is_fit(name) else None
         if record is None or record.id is not None:
             return None if record is None else record.id
         id = record.claimed_by or self._search(record)
@@ -157,11 +148,10 @@ class BatchRunner(ABC):
         """There is nothing to give back."""
 
     def _call(self, *arguments: str) -> Answer:
-        """What a command of the scheduler says. Raises RunnerUnavailable."""
         return call(arguments, time_limit_s=self._call_limit_s, environment=self._environment(arguments[0]))
 
     def _ask(self, *arguments: str) -> str:
-        """What a command that cannot be refused says. Raises RunnerUnavailable."""
+        """The output of a command that must succeed. Raises RunnerUnavailable."""
         answer = self._call(*arguments)
         if answer.code != 0:
             raise RunnerUnavailable(f"{arguments[0]}: {answer.complaint}")
@@ -180,10 +170,6 @@ class BatchRunner(ABC):
             raise RunnerUnavailable(f"the id {id} of {record.name} cannot be written: {error.strerror}") from error
         return id
 
-    def _refuse_invalid(self, spec: JobSpec) -> None:
-        require_fit(spec.name)
-        refuse_wider(spec, self._nodes, self._devices_per_node, "the cluster")
-
 
 def refuse_wider(spec: JobSpec, nodes: int, devices_per_node: int, owner: str) -> None:
     """Raises InvalidJob for a job that is empty or needs more than its owner has."""
@@ -198,10 +184,8 @@ def refuse_wider(spec: JobSpec, nodes: int, devices_per_node: int, owner: str) -
 
 
 class ThrottledRunner:
-    """Another runner, which is polled at most once in `period_s`, and besides when a job is new to us.
-
-    Schedulers answer for thousands of users, and a trial takes minutes. What has ended is not asked for again.
-    """
+    """Polls another runner at most once in `period_s`, and whenever a job is new; ended jobs are not asked for
+    again."""
 
     def __init__(self, runner: Runner, period_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         """clock: seconds that never go back."""

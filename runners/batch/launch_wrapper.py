@@ -1,11 +1,7 @@
-"""One process of a job on a node that a batch scheduler gave: `python -m meshtune.runners.batch.launch_wrapper`,
-started by srun or mpiexec.
+"""One process of a job on a node that a batch scheduler gave, started by srun or mpiexec; standard library only.
 
-It takes its rank from the launcher's variables, starts the job's command as the local runner would (log, environment,
-session of its own), ends it at its time limit or when it is told to, and leaves a note for whoever judges the job.
-A process that failed waits a moment before it says so to the launcher, so that its peers can say what they saw.
-Standard library only: it starts on every device.
-"""
+Starts the job's command as the local runner would, ends it at its time limit or when told to, and leaves a note. A
+process that failed waits a moment before it tells the launcher, so that its peers can say what they saw."""
 
 from __future__ import annotations
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.processes.gang import GangEnd, first_death, gang_end
-from meshtune.runners.processes.job_json import decode_job, encode_job, write_whole
+from meshtune.runners.json_files import read_json_value
+from meshtune.runners.processes.gang import first_death, gang_end
+from meshtune.runners.processes.job_json import encode_job, write_whole
 from meshtune.search_spaces.compat import StrEnum
 
 # The job as its processes read it: command, environment, time limit.
@@ -47,7 +48,7 @@ def render_gang(spec: JobSpec) -> str:
 
 def read_gang(directory: Path) -> JobSpec:
     """The job as it was sent. Raises OSError and ValueError."""
-    return decode_job(json.loads((directory / GANG_FILE).read_text(encoding="utf-8")))
+    return read_json_value(JobSpec, json.loads((directory / GANG_FILE).read_text(encoding="utf-8")))
 
 
 def write_note(directory: Path, note: Note) -> None:
@@ -60,15 +61,13 @@ def read_notes(directory: Path) -> list[Note]:
     """The notes in a job's directory, by rank. What cannot be read (yet) is left out."""
     notes = []
     for path in directory.glob("rank-*.json"):
-        with suppress(OSError, ValueError, TypeError, KeyError):
-            document = json.loads(path.read_text(encoding="utf-8"))
-            end = document["end"]
-            notes.append(Note(**{**document, "end": None if end is None else End(end)}))
+        with suppress(OSError, ValueError):
+            notes.append(read_json_value(Note, json.loads(path.read_text(encoding="utf-8"))))
     return sorted(notes, key=lambda note: note.rank)
 
 
-def noted_end(notes: Sequence[Note], spec: JobSpec) -> GangEnd | None:
-    """How the job ended, by its processes' own notes; None where they do not tell: the scheduler's word counts then."""
+def noted_end(notes: Sequence[Note], spec: JobSpec) -> JobStatus | None:
+    """How the job ended, by its processes' own notes; None where they do not tell."""
     ended = sorted((note for note in notes if note.end is End.ITSELF), key=lambda note: note.finished_at or 0.0)
     deaths = [(note.rank, note.exit_code or 0) for note in ended]
     late = any(note.end is End.TIME_LIMIT for note in notes)
@@ -86,13 +85,11 @@ def noted_start(notes: Sequence[Note], otherwise: float | None = None) -> float 
 
 
 def noted_status(
-    end: GangEnd, notes: Sequence[Note], nodes: tuple[str, ...] | None = None, cause: Cause | None = None
+    end: JobStatus, notes: Sequence[Note], nodes: tuple[str, ...] | None = None, cause: Cause | None = None
 ) -> JobStatus:
-    """The status of a job by the notes alone. nodes: where the scheduler names them; else the hosts in the notes."""
-    return JobStatus(
-        state=end.state,
-        reason=end.reason,
-        exit_code=end.exit_code,
+    """The status by the notes alone. nodes: where the scheduler names them; else the hosts in the notes."""
+    return replace(
+        end,
         started_at=noted_start(notes),
         finished_at=max((note.finished_at for note in notes if note.finished_at is not None), default=None),
         nodes=noted_hosts(notes) if nodes is None else nodes,
@@ -100,11 +97,11 @@ def noted_status(
     )
 
 
-def forgotten_status(end: GangEnd | None, notes: Sequence[Note], scheduler: str, *, cancel_asked: bool) -> JobStatus:
+def forgotten_status(end: JobStatus | None, notes: Sequence[Note], scheduler: str, *, cancel_asked: bool) -> JobStatus:
     """The status of a job that its scheduler does not know any more."""
     if end is None and cancel_asked:
-        end = GangEnd(JobState.CANCELLED, "cancelled", None)
+        end = JobStatus(state=JobState.CANCELLED, reason="cancelled")
     if end is None:
         reason = f"{scheduler} does not know this job any more, and its processes did not say how they ended"
-        end = GangEnd(JobState.LOST, reason, None)
+        end = JobStatus(state=JobState.LOST, reason=reason)
     return noted_status(end, notes)

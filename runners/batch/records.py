@@ -1,7 +1,4 @@
-"""The memory of a batch scheduler's runner: root/jobs/NAME.json for each job, so that a restart loses nothing.
-
-A job is recorded before the scheduler is asked. A submission whose answer never came is found again by its name.
-"""
+"""The memory of a batch scheduler's runner, root/jobs/NAME.json: a job is recorded before the scheduler is asked."""
 
 from __future__ import annotations
 
@@ -13,7 +10,8 @@ from pathlib import Path
 from meshtune.runners.base import JobSpec, JobStatus, RunnerUnavailable
 from meshtune.runners.batch.notes import read_gang
 from meshtune.runners.batch.script import CLAIM_FILE
-from meshtune.runners.processes.job_json import decode_status, write_whole
+from meshtune.runners.json_files import read_json_value
+from meshtune.runners.processes.job_json import write_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +30,7 @@ class Record:
 
     @property
     def claimed_by(self) -> str | None:
-        """The scheduler's number of the copy that ran, None when none has started."""
+        """The scheduler's number of the copy that ran."""
         with suppress(OSError):
             return (self.directory / CLAIM_FILE).read_text(encoding="utf-8").strip() or None
         return None
@@ -43,7 +41,7 @@ class Record:
         return self.claimed_by or self.id or ""
 
     def job(self) -> JobSpec:
-        """The job as it was sent; of one whose folder somebody cleared away, no more than the record tells."""
+        """The job as it was sent; where its folder is gone, as much as the record tells."""
         try:
             return read_gang(self.directory)
         except (OSError, ValueError):
@@ -64,22 +62,17 @@ class Records:
         write_whole(self._path(record.name), json.dumps(document))
 
     def forget(self, name: str) -> None:
-        """For a job that was surely not sent."""
         with suppress(OSError):
             self._path(name).unlink(missing_ok=True)
 
     def get(self, name: str) -> Record | None:
-        """The record of that name, which is fit for a file; None where there is none.
-
-        Raises RunnerUnavailable: what cannot be read may well have been sent.
-        """
+        """The record of that name, None where there is none. Raises RunnerUnavailable: what cannot be read may well
+        have been sent."""
         try:
-            document = json.loads(self._path(name).read_text(encoding="utf-8"))
-            final = None if document["final"] is None else decode_status(document["final"])
-            return Record(**{**document, "directory": Path(document["directory"]), "final": final})
+            return read_json_value(Record, json.loads(self._path(name).read_text(encoding="utf-8")))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError) as error:
             raise RunnerUnavailable(f"the record of {name} cannot be read: {error}") from error
 
     def of(self, id: str) -> Record | None:

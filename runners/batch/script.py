@@ -1,8 +1,5 @@
-"""The parts that job scripts of all batch schedulers have, as pure text, and checks of the options that shape them.
-
-Of two copies of a job (a request that was still under way when it was sent again), the one that starts first claims the
-job's folder, and the other one ends at once.
-"""
+"""The parts that job scripts of all batch schedulers share. Of two copies of a job (sent again while a request was
+under way), the one that starts first claims the job's folder, and the other ends at once."""
 
 from __future__ import annotations
 
@@ -63,14 +60,12 @@ class SubmitHost:
 
 
 def submit_host() -> SubmitHost:
-    """Of this process: no more of its environment than jobs may see."""
     environment = {name: value for name, value in minimal_environment().items() if name not in _OF_THE_NODE}
     return SubmitHost(python=sys.executable, environment=environment)
 
 
 def render_body(number: str, host: SubmitHost, setup: Sequence[str]) -> str:
-    """The lines that claim the current folder, set the environment and run the site's setup. number: of the job, in
-    sh's words."""
+    """Lines that claim the folder, set the environment and run the setup. number: shell expression of the job's id."""
     complaint = f"another copy of this job has claimed $PWD ({CLAIM_FILE})"
     return (
         f'( set -C; echo "{number}" > {CLAIM_FILE} ) 2>/dev/null || '

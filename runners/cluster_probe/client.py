@@ -1,7 +1,6 @@
 """Measures the machine, or the allocation that a launcher made, in processes of their own: that needs torch.
 
-Alone it starts one process, which starts the ranks; under a launcher one, which is a rank. None outlives this one, and
-none its time limit.
+Alone it starts one process, which starts the ranks; under a launcher one, which is a rank.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from meshtune.runners.base import JobSpec, JobState, RunnerError
 from meshtune.runners.cluster_probe.results import REQUEST_FILE, Probed, ProbeRequest, read_probed
 from meshtune.runners.documents import plain
 from meshtune.runners.extras import require_extra
+from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.processes.gang import log_path, run_gang
 
 # Starting the ranks of a busy machine, or those of other nodes; and how much longer measuring may take than planned.
@@ -51,7 +51,7 @@ def probe(request: ProbeRequest, *, start_limit_s: float = START_LIMIT_S) -> Pro
         if end.state is JobState.TIMED_OUT:
             raise ProbeFailed(f"the probe took longer than {limit_s:g} s and was killed")
         if end.exit_code:
-            told = _last_line(log_path(directory, 0)) if end.exit_code > 0 else ""
+            told = ["", *read_tail(log_path(directory, 0)).strip().splitlines()][-1] if end.exit_code > 0 else ""
             raise ProbeFailed(f"the probe failed: {told or end.reason}")
         if request.launch is not None and request.launch.rank != 0:
             return None
@@ -59,8 +59,3 @@ def probe(request: ProbeRequest, *, start_limit_s: float = START_LIMIT_S) -> Pro
             return read_probed(directory)
         except (OSError, ValueError) as error:
             raise ProbeFailed(f"the probe left no figures: {error}") from None
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.exists() else []
-    return lines[-1] if lines else ""

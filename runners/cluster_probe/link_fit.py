@@ -1,7 +1,6 @@
 """Latency and bandwidth of a link from the times of messages: the alpha-beta model, fitted by relative least squares.
 
-Relative, because the times span five decades: every size counts the same, and a large message's noise does not drown
-a small one's latency. One straight line per link: what protocols do differently from size to size stays as residual.
+Relative, because the times span five decades: a large message's noise does not drown a small one's latency.
 """
 
 from __future__ import annotations

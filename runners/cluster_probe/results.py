@@ -1,13 +1,11 @@
-"""What a probe measured, as its ranks wrote it: rates of one device, and times of messages by size. Raw numbers only.
+"""What a probe measured, as its ranks wrote it: rates of one device, and times of messages by size.
 
-Every number is a median over repeats, with what it spread; links are fitted from them
-(`runners.cluster_probe.link_fit`), so that a fit can be looked at again. The file is JSON, written by rename.
+Every number is a median over repeats, with its spread; `runners.cluster_probe.link_fit` fits links to them.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from statistics import quantiles
 
 from meshtune.runners.cluster_probe.link_fit import LinkFit, fit_all_reduce, fit_point_to_point
 from meshtune.runners.json_files import read_json_value
+from meshtune.runners.processes.job_json import write_whole
 from meshtune.runners.processes.launcher_env import Launch
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.compat import StrEnum
@@ -127,9 +126,7 @@ class Probed:
 def write_probed(directory: Path, probed: Probed) -> Path:
     """Write the file by rename; return its path. Raises OSError."""
     final = directory / PROBE_FILE
-    draft = directory / f".{final.name}.{os.getpid()}"
-    draft.write_text(json.dumps(asdict(probed), indent=1) + "\n", encoding="utf-8")
-    draft.replace(final)
+    write_whole(final, json.dumps(asdict(probed), indent=1) + "\n")
     return final
 
 

@@ -1,8 +1,7 @@
 """Hugging Face Accelerate's words for a plan: the YAML file of `accelerate launch`. Written for Accelerate 1.15.0.
 
-ZeRO 0 is DDP, stages 2 and 3 are FSDP2 (weights that stay gathered, or not), with tensor and context parallelism in its
-parallelism_config; stage 1, which FSDP2 has not, is DeepSpeed's, whose ds_config.json lies beside. What the file has no
-key for stands in its comments: batch sizes are the script's, except under DeepSpeed.
+ZeRO 0 is DDP, stages 2 and 3 are FSDP2 (weights that stay gathered, or not), and stage 1 is DeepSpeed's, whose
+ds_config.json lies beside.
 """
 
 from __future__ import annotations
@@ -55,6 +54,9 @@ _CAPABILITIES = Capabilities(
     experts=True,
     rules=(_NO_PIPELINE, _SHARDED_MESH, _NO_SEQUENCE, _CHECKPOINTED),
 )
+_COMMENT = (
+    "# For `accelerate launch --config_file`; each machine is told its machine_rank, main_process_ip and _port there.\n"
+)
 _MIXED: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16", "float32": "no"}
 # accelerate/utils/dataclasses.py, TorchContextParallelConfig.
 _STRATEGIES: Mapping[ContextParallel, str] = {
@@ -79,22 +81,15 @@ def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[st
         "num_machines": cluster.nodes,
         "num_processes": plan.world_size,
     }
-    # Under DeepSpeed the number format is said in its own file, and not twice.
+    own = (
+        f"# The script's own: micro-batches of {plan.micro_batch_size} sequences, and "
+        f"Accelerator(gradient_accumulation_steps={plan.grad_accum_steps}).\n"
+    )
+    # Under DeepSpeed number format and batch sizes are said in its own file, and not twice.
     if files:
         del document["mixed_precision"]
-    return {YAML_FILE: _comments(plan, bool(files)) + yaml.safe_dump(document, sort_keys=False), **files}
-
-
-def _comments(plan: Plan, config: bool) -> str:
-    told = [
-        "For `accelerate launch --config_file`; each machine is told its machine_rank, main_process_ip and _port there."
-    ]
-    if not config:
-        told.append(
-            f"The script's own: micro-batches of {plan.micro_batch_size} sequences, and "
-            f"Accelerator(gradient_accumulation_steps={plan.grad_accum_steps})."
-        )
-    return "".join(f"# {line}\n" for line in told)
+        own = ""
+    return {YAML_FILE: f"{_COMMENT}{own}{yaml.safe_dump(document, sort_keys=False)}", **files}
 
 
 def _distributed(plan: Plan) -> dict[str, Any]:

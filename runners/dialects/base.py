@@ -1,7 +1,7 @@
 """The seam to other programs' own words: a Plan written as their arguments or files, and read back from them.
 
 A dialect module has `render(model, plan, cluster, extra) -> Files` and, where its program's scripts can be read,
-`parse(text) -> Imported`. Both are pure. `parse(one of render's texts)` gives the same plan back.
+`parse(text) -> Imported`, which gives the plan of one of render's texts back.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""The local runner: jobs as gangs of processes on this machine, in a slot table, kept by a server of their own.
-
-The service and the server (`runners.local.server`) share only files (`runners.local.spool`): jobs go on when the
-service dies and are found again by name. Not covered: several machines, pinning, device isolation.
-"""
+"""The local runner: jobs as gangs of processes on this machine, kept by a server of their own (`runners.local.server`).
+The two share only files (`runners.local.spool`): jobs outlive the service and are found again by name."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,7 +14,6 @@ from typing import Any, ClassVar
 from meshtune.runners.base import InvalidJob, JobSpec, JobStatus, RunnerUnavailable, SubmitFailed
 from meshtune.runners.documents import read_value
 from meshtune.runners.local.spool import Spool, SpooledJob, require_fit
-from meshtune.runners.processes.gang import minimal_environment
 from meshtune.runners.processes.job_json import write_whole
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
@@ -28,7 +23,7 @@ _left_running: list[subprocess.Popen[bytes]] = []
 
 
 class LocalRunner:
-    """A Runner over the spool under `root`. slots: how many processes may run at once; a larger job is invalid."""
+    """A Runner over the spool under `root`. slots: how many processes may run at once."""
 
     def __init__(self, root: Path, *, slots: int, idle_s: float = 30.0) -> None:
         self._spool = Spool(root.resolve())
@@ -37,7 +32,11 @@ class LocalRunner:
         self._server: subprocess.Popen[bytes] | None = None
 
     def submit(self, spec: JobSpec) -> str:
-        self._refuse_invalid(spec)
+        require_fit(spec.name)
+        if not 1 <= spec.devices <= self._slots:
+            raise InvalidJob(f"{spec.name} needs {spec.devices} processes, but the runner has {self._slots} slots")
+        if not spec.command:
+            raise InvalidJob(f"{spec.name} has an empty command")
         try:
             self._spool.create()
             if not self._spool.has(spec.name):
@@ -52,13 +51,6 @@ class LocalRunner:
         with suppress(OSError):
             self._ensure_server()
         return spec.name
-
-    def _refuse_invalid(self, spec: JobSpec) -> None:
-        require_fit(spec.name)
-        if not 1 <= spec.devices <= self._slots:
-            raise InvalidJob(f"{spec.name} needs {spec.devices} processes, but the runner has {self._slots} slots")
-        if not spec.command:
-            raise InvalidJob(f"{spec.name} has an empty command")
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
         try:
@@ -86,15 +78,14 @@ class LocalRunner:
         return name if self._spool.has(name) else None
 
     def close(self) -> None:
-        """Leaves running jobs to the server, which ends by itself when it has been idle for a while."""
+        """Running jobs stay with the server, which ends by itself when idle."""
         if self._server is not None:
             _left_running.append(self._server)
             self._server = None
         _left_running[:] = [server for server in _left_running if server.poll() is None]
 
     def _ensure_server(self) -> bool:
-        """See that a server lives; False when ours had died, so that people hear of one that dies again and again.
-        Raises OSError."""
+        """See that a server lives; False when ours had died. Raises OSError."""
         if self._server is not None and self._server.poll() is None:
             return True
         died = self._server is not None and self._server.returncode != 0
@@ -105,23 +96,12 @@ class LocalRunner:
         if lock is None:
             return True
         os.close(lock)
-        with self._spool.log.open("ab") as log:
-            server = ("-m", "meshtune.runners.local.server", str(self._spool.root), "--idle-s", str(self._idle_s))
-            self._server = subprocess.Popen(
-                [sys.executable, *server],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=minimal_environment(),
-                start_new_session=True,
-            )
+        self._server = self._spool.start_server("meshtune.runners.local.server", "--idle-s", str(self._idle_s))
         return not died
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalOptions:
-    """The options of the local runner."""
-
     __pydantic_config__: ClassVar[Any] = CLOSED
 
     # Processes that may run at once, by default the cluster's devices.
@@ -131,7 +111,7 @@ class LocalOptions:
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> LocalRunner:
-    """The local runner of a campaign. Raises InvalidValue when a job of the cluster's size could never start."""
+    """Raises InvalidValue when a job of the cluster's size could never start."""
     chosen = read_value(LocalOptions, dict(options))
     slots = cluster.devices if chosen.slots is None else chosen.slots
     checks = Checks()

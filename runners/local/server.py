@@ -1,10 +1,7 @@
 """The local server: a small batch scheduler for this machine that outlives the service which submits to it.
 
-`python -m meshtune.runners.local.server ROOT` serves the spool under ROOT until nothing has been to do for a while. One
-process, one thread: it imports the training code once and forks every rank from itself (warm start), so it must never
-start a thread or touch a GPU. First come, first served; a job starts when its processes fit its slots. When it dies
-its ranks die with it; its successor kills what they left and reports their jobs LOST.
-"""
+One process, one thread: it imports the training code once and forks every rank from itself (warm start), so it must
+never start a thread or touch a GPU. First come, first served. When it dies its ranks die with it."""
 
 from __future__ import annotations
 
@@ -51,15 +48,11 @@ class Server:
             if status.state is JobState.RUNNING:
                 kill_marked(self._mark(name))
                 reason = "the local server died and its processes with it"
-                self._report(
-                    name,
-                    JobStatus(state=JobState.LOST, reason=reason, started_at=status.started_at, finished_at=now),
-                )
+                self._report(name, replace(status, state=JobState.LOST, reason=reason, finished_at=now))
             if status.state is not JobState.QUEUED:
                 self.known.add(name)
 
     def step(self, now: float) -> None:
-        """One turn: look for new jobs, end what must end, report what ended, start what fits."""
         with suppress(OSError):  # the next turn looks again; what runs is watched over meanwhile
             self._look(now)
         for name, gang in list(self.gangs.items()):
@@ -93,7 +86,7 @@ class Server:
                 continue
             try:
                 self.queue.append(self.spool.job(name))
-            except (ValueError, TypeError, KeyError) as error:
+            except ValueError as error:
                 reason = f"its order in the spool cannot be understood: {error}"
                 self._report(name, JobStatus(state=JobState.LOST, reason=reason, finished_at=now))
             self.known.add(name)
@@ -104,12 +97,7 @@ class Server:
         kill_marked(self._mark(name))
         end = gang.result()
         reason = "the local server was told to stop" if end.state is JobState.LOST else end.reason
-        self._report(
-            name,
-            JobStatus(
-                state=end.state, reason=reason, exit_code=end.exit_code, started_at=gang.started_at, finished_at=now
-            ),
-        )
+        self._report(name, replace(end, reason=reason, started_at=gang.started_at, finished_at=now))
 
     def _start_queued(self, now: float) -> None:
         for job in list(self.queue):
@@ -153,7 +141,7 @@ class Server:
             self.unwritten[name] = status
 
     def _mark(self, name: str) -> str:
-        """What every process of the job carries in its environment: unique among all spools of this machine."""
+        """The job's mark in its processes' environment, unique on this machine."""
         return str(self.spool.jobs / name)
 
 

@@ -1,13 +1,9 @@
 """The spool: how the local runner and its server speak, through files alone, so that either may die at any moment.
 
-    root/jobs/NAME/spec.json      the job, there from the moment that its directory is renamed into place
-    root/jobs/NAME/status.json    its state, written by the server alone, by rename; none means queued
-    root/jobs/NAME/cancel         exists once somebody asked for the job's end
-    root/server.lock              locked by the living server
-    root/server.log               what the server and the interpreter had to say
-
-A file that is there is whole. Renaming a directory onto an existing one fails, which makes submitting idempotent.
-"""
+root/jobs/NAME/spec.json      the job; its directory is renamed into place
+root/jobs/NAME/status.json    its state, written by the server alone, by rename; none means queued
+root/jobs/NAME/cancel         somebody asked for the job's end
+root/server.lock, server.log  the lock of the living server; its output"""
 
 from __future__ import annotations
 
@@ -16,21 +12,23 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus
-from meshtune.runners.processes.job_json import decode_job, decode_status, encode_job, write_whole
+from meshtune.runners.json_files import read_json_value
+from meshtune.runners.processes.gang import minimal_environment
+from meshtune.runners.processes.job_json import encode_job, write_whole
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpooledJob:
-    """A job in the spool."""
-
     spec: JobSpec
     # How many processes may run on this machine at once while it runs, its own included.
     slots: int
@@ -49,8 +47,7 @@ class Spool:
         self.jobs.mkdir(parents=True, exist_ok=True)
 
     def take_lock(self) -> int | None:
-        """The lock's file descriptor, or None when a server lives. A record lock: forked ranks do not inherit it.
-        Raises OSError where there can be no lock."""
+        """The lock's descriptor, or None when a server lives. A record lock: forked ranks do not inherit it."""
         descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -69,6 +66,18 @@ class Spool:
             return False
         except OSError:  # what cannot be looked at now is no less there
             return True
+
+    def start_server(self, module: str, *options: str, **shown: str) -> subprocess.Popen[bytes]:
+        """Start a module as the server of these files, which outlives us. shown: more variables. Raises OSError."""
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", module, str(self.root), *options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**minimal_environment(), **shown},
+                start_new_session=True,
+            )
 
     def add(self, job: SpooledJob) -> bool:
         """Put a job in; False when one of that name is there already. Raises InvalidJob for a name unfit for a file."""
@@ -103,12 +112,11 @@ class Spool:
         return sorted(submitted_at, key=lambda name: (submitted_at[name], name))
 
     def has(self, name: str) -> bool:
-        return _NAME.fullmatch(name) is not None and (self.jobs / name).is_dir()
+        return is_fit(name) and (self.jobs / name).is_dir()
 
     def job(self, name: str) -> SpooledJob:
-        """Raises ValueError, TypeError or KeyError for what `add` never wrote."""
-        document = json.loads((self.jobs / name / "spec.json").read_text(encoding="utf-8"))
-        return SpooledJob(spec=decode_job(document["spec"]), slots=document["slots"])
+        """Raises ValueError for what `add` never wrote."""
+        return read_json_value(SpooledJob, json.loads((self.jobs / name / "spec.json").read_text(encoding="utf-8")))
 
     def status(self, name: str) -> JobStatus:
         """The job's state; LOST for one that is not in the spool."""
@@ -118,7 +126,7 @@ class Spool:
             document = json.loads((self.jobs / name / "status.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             return JobStatus(state=JobState.QUEUED)
-        return decode_status(document)
+        return read_json_value(JobStatus, document)
 
     def set_status(self, name: str, status: JobStatus) -> None:
         write_whole(self.jobs / name / "status.json", json.dumps(asdict(status)))
@@ -130,9 +138,14 @@ class Spool:
         return (self.jobs / name / "cancel").exists()
 
 
+def is_fit(name: str) -> bool:
+    """Whether a job's name is fit for a file."""
+    return _NAME.fullmatch(name) is not None
+
+
 def require_fit(name: str) -> None:
     """Raises InvalidJob for a job name that is unfit for a file."""
-    if not _NAME.fullmatch(name):
+    if not is_fit(name):
         raise InvalidJob(
             f"job name {name!r}: letters, digits, '.', '_' and '-' only, the first a letter or digit, "
             "200 characters at most"

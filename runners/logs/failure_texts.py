@@ -1,80 +1,62 @@
 """What the last words of a training program mean: the texts of its libraries, each with the cause that it stands for.
 
-Pure and read line by line; no text is looked for in what a program says while all is well. A table cannot know every
-program: what is not in it and looks like an error is a crash, which claims nothing. A user's bug is claimed only for
-what no plan can change, because a campaign stops for it: what its own program may import, open, or be told.
+What is not in the table and looks like an error is a crash, which claims nothing. A user's bug is claimed only for what
+no plan can change, because a campaign stops for it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from meshtune.runners.failure_cause import Cause
 
-
-@dataclass(frozen=True, slots=True)
-class FailureText:
-    """A regular expression that is searched for in one line, and where that text comes from."""
-
-    pattern: str
-    cause: Cause
-    source: str
-
-
-# In this order they are tried on a line.
-FAILURE_TEXTS: tuple[FailureText, ...] = (
-    FailureText(
-        "DefaultCPUAllocator: (?:can't allocate|not enough) memory", Cause.OOM, "torch c10/core/impl/alloc_cpu"
-    ),
-    FailureText("(?:CUDA|HIP|XPU) out of memory", Cause.OOM, "torch c10/cuda/CUDACachingAllocator, c10/xpu"),
-    FailureText("(?:CUDA|HIP) error: out of memory", Cause.OOM, "torch c10/cuda/CUDAException"),
-    FailureText(r"\bOutOfMemoryError\b", Cause.OOM, "torch.OutOfMemoryError, jaxlib"),
-    FailureText(r"^(?:[\w.]+\.)?_?(?:Array)?MemoryError\b", Cause.OOM, "Python, numpy"),
-    FailureText(r"\bstd::bad_alloc\b", Cause.OOM, "C++ operator new"),
-    FailureText("CUDA_ERROR_OUT_OF_MEMORY|hipErrorOutOfMemory", Cause.OOM, "the drivers of CUDA and HIP"),
-    FailureText("(?:CUBLAS|CUDNN)_STATUS_ALLOC_FAILED", Cause.OOM, "cuBLAS and cuDNN, creating a handle"),
-    FailureText(r"Cuda failure (?:\d+ )?'out of memory'", Cause.OOM, "NCCL src/include/checks.h"),
-    FailureText("(?:UR|PI)_RESULT_ERROR_OUT_OF_(?:DEVICE|HOST)_MEMORY", Cause.OOM, "oneAPI unified runtime"),
-    FailureText("UR_RESULT_ERROR_OUT_OF_RESOURCES|PI_ERROR_OUT_OF_RESOURCES", Cause.OOM, "oneAPI unified runtime"),
-    FailureText(r"\boom[-_]kill event", Cause.OOM, "slurmstepd, cgroup plugin"),
-    FailureText("Out of memory: Killed process", Cause.OOM, "Linux mm/oom_kill.c"),
+# Regular expressions that are searched for in one line, in this order, and where each text comes from.
+FAILURE_TEXTS: tuple[tuple[Cause, str], ...] = (
+    (Cause.OOM, "DefaultCPUAllocator: (?:can't allocate|not enough) memory"),  # torch c10/core/impl/alloc_cpu
+    (Cause.OOM, "(?:CUDA|HIP|XPU) out of memory"),  # torch c10/cuda/CUDACachingAllocator, c10/xpu
+    (Cause.OOM, "(?:CUDA|HIP) error: out of memory"),  # torch c10/cuda/CUDAException
+    (Cause.OOM, r"\bOutOfMemoryError\b"),  # torch.OutOfMemoryError, jaxlib
+    (Cause.OOM, r"^(?:[\w.]+\.)?_?(?:Array)?MemoryError\b"),  # Python, numpy
+    (Cause.OOM, r"\bstd::bad_alloc\b"),  # C++ operator new
+    (Cause.OOM, "CUDA_ERROR_OUT_OF_MEMORY|hipErrorOutOfMemory"),  # the drivers of CUDA and HIP
+    (Cause.OOM, "(?:CUBLAS|CUDNN)_STATUS_ALLOC_FAILED"),  # cuBLAS and cuDNN, creating a handle
+    (Cause.OOM, r"Cuda failure (?:\d+ )?'out of memory'"),  # NCCL src/include/checks.h
+    (Cause.OOM, "(?:UR|PI)_RESULT_ERROR_OUT_OF_(?:DEVICE|HOST)_MEMORY"),  # oneAPI unified runtime
+    (Cause.OOM, "UR_RESULT_ERROR_OUT_OF_RESOURCES|PI_ERROR_OUT_OF_RESOURCES"),  # oneAPI unified runtime
+    (Cause.OOM, r"\boom[-_]kill event"),  # slurmstepd, cgroup plugin
+    (Cause.OOM, "Out of memory: Killed process"),  # Linux mm/oom_kill.c
     # argparse refuses a value, which is a plan's where the argument has a placeholder.
-    FailureText(r"error: argument \S.*: invalid ", Cause.ILLEGAL_SETTING, "Python argparse"),
-    FailureText("Watchdog caught collective operation timeout", Cause.HANG, "torch ProcessGroupNCCL.cpp"),
-    FailureText("timed out in monitoredBarrier", Cause.HANG, "torch ProcessGroupGloo.cpp"),
-    FailureText(r"Timed out waiting \d+ ?ms for (?:recv|send) operation", Cause.HANG, "gloo tcp/unbound_buffer.cc"),
-    FailureText(
-        "[Cc]onnection (?:was )?(?:closed|reset|refused)", Cause.COMMUNICATION, "errno, gloo tcp/pair.cc, NCCL"
-    ),
-    FailureText("Broken pipe", Cause.COMMUNICATION, "errno"),
-    FailureText("Timed out waiting|Timed out after .* waiting for clients", Cause.COMMUNICATION, "torch c10d store"),
-    FailureText(
-        "[Ww]ait timeout|Socket Timeout|Socket (?:unexpectedly )?closed", Cause.COMMUNICATION, "torch c10d store"
-    ),
-    FailureText("Operation timed out|collective operation timeout", Cause.COMMUNICATION, "errno, torch c10d"),
-    FailureText("timed out connecting|client socket has (?:timed out|failed)", Cause.COMMUNICATION, "torch c10d, gloo"),
-    FailureText("ncclRemoteError|remote process exited", Cause.COMMUNICATION, "torch NCCLUtils"),
-    FailureText("ncclSystemError|unhandled system error", Cause.COMMUNICATION, "torch NCCLUtils: sockets and verbs"),
-    FailureText("NCCL communicator was aborted", Cause.COMMUNICATION, "torch NCCLUtils"),
-    FailureText("[Ff]ailed to recv, got 0 bytes", Cause.COMMUNICATION, "torch c10d TCPStore"),
-    FailureText("EADDRINUSE|Address already in use", Cause.COMMUNICATION, "errno: the port of the meeting is taken"),
-    FailureText(r"^(?:ModuleNotFound|Import)Error: ", Cause.USER_BUG, "Python"),
-    FailureText(r"^(?:Syntax|Indentation|Tab)Error: ", Cause.USER_BUG, "Python"),
-    FailureText(r"^(?:FileNotFound|Permission|NotADirectory|IsADirectory)Error: ", Cause.USER_BUG, "Python"),
-    FailureText(r"^\S*python\S*: (?:can't open file|No module named|Error while finding)", Cause.USER_BUG, "CPython"),
-    FailureText(r"^\S*sh: .*(?:not found|No such file or directory|Permission denied)$", Cause.USER_BUG, "sh, bash"),
-    FailureText(r": cd: (?:can't cd to |.*No such file)", Cause.USER_BUG, "sh, bash"),
-    FailureText(r"^\S*(?:env|srun|exec\w*): .*(?:No such file|Permission denied)", Cause.USER_BUG, "env, srun"),
-    FailureText("error: unrecognized arguments: ", Cause.USER_BUG, "Python argparse"),
-    FailureText("error: the following arguments are required: ", Cause.USER_BUG, "Python argparse"),
-    FailureText(r"error: (?:ambiguous option: |argument \S.*: expected )", Cause.USER_BUG, "Python argparse"),
-    FailureText("Error: (?:No such option|Missing (?:argument|option|parameter))", Cause.USER_BUG, "click, typer"),
-    FailureText("Torch not compiled with CUDA enabled", Cause.USER_BUG, "torch/cuda/__init__.py"),
+    (Cause.ILLEGAL_SETTING, r"error: argument \S.*: invalid "),  # Python argparse
+    (Cause.HANG, "Watchdog caught collective operation timeout"),  # torch ProcessGroupNCCL.cpp
+    (Cause.HANG, "timed out in monitoredBarrier"),  # torch ProcessGroupGloo.cpp
+    (Cause.HANG, r"Timed out waiting \d+ ?ms for (?:recv|send) operation"),  # gloo tcp/unbound_buffer.cc
+    (Cause.COMMUNICATION, "[Cc]onnection (?:was )?(?:closed|reset|refused)"),  # errno, gloo tcp/pair.cc, NCCL
+    (Cause.COMMUNICATION, "Broken pipe"),  # errno
+    (Cause.COMMUNICATION, "Timed out waiting|Timed out after .* waiting for clients"),  # torch c10d store
+    (Cause.COMMUNICATION, "[Ww]ait timeout|Socket Timeout|Socket (?:unexpectedly )?closed"),  # torch c10d store
+    (Cause.COMMUNICATION, "Operation timed out|collective operation timeout"),  # errno, torch c10d
+    (Cause.COMMUNICATION, "timed out connecting|client socket has (?:timed out|failed)"),  # torch c10d, gloo
+    (Cause.COMMUNICATION, "ncclRemoteError|remote process exited"),  # torch NCCLUtils
+    (Cause.COMMUNICATION, "ncclSystemError|unhandled system error"),  # torch NCCLUtils: sockets and verbs
+    (Cause.COMMUNICATION, "NCCL communicator was aborted"),  # torch NCCLUtils
+    (Cause.COMMUNICATION, "[Ff]ailed to recv, got 0 bytes"),  # torch c10d TCPStore
+    (Cause.COMMUNICATION, "EADDRINUSE|Address already in use"),  # errno: the port of the meeting is taken
+    (Cause.USER_BUG, r"^(?:ModuleNotFound|Import)Error: "),  # Python
+    (Cause.USER_BUG, r"^(?:Syntax|Indentation|Tab)Error: "),  # Python
+    (Cause.USER_BUG, r"^(?:FileNotFound|Permission|NotADirectory|IsADirectory)Error: "),  # Python
+    (Cause.USER_BUG, r"^\S*python\S*: (?:can't open file|No module named|Error while finding)"),  # CPython
+    (Cause.USER_BUG, r"^\S*sh: .*(?:not found|No such file or directory|Permission denied)$"),  # sh, bash
+    (Cause.USER_BUG, r": cd: (?:can't cd to |.*No such file)"),  # sh, bash
+    (Cause.USER_BUG, r"^\S*(?:env|srun|exec\w*): .*(?:No such file|Permission denied)"),  # env, srun
+    (Cause.USER_BUG, "error: unrecognized arguments: "),  # Python argparse
+    (Cause.USER_BUG, "error: the following arguments are required: "),  # Python argparse
+    (Cause.USER_BUG, r"error: (?:ambiguous option: |argument \S.*: expected )"),  # Python argparse
+    (Cause.USER_BUG, "Error: (?:No such option|Missing (?:argument|option|parameter))"),  # click, typer
+    (Cause.USER_BUG, "Torch not compiled with CUDA enabled"),  # torch/cuda/__init__.py
     # What a launcher says of a child whose own words are elsewhere is no word of the program's.
-    FailureText(r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception)(?:: |$)", Cause.CRASH, "Python: an exception's own line"),
-    FailureText("^Fatal Python error: |^Segmentation fault", Cause.CRASH, "CPython, sh"),
+    (Cause.CRASH, r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception)(?:: |$)"),  # Python: an exception's own line
+    (Cause.CRASH, "^Fatal Python error: |^Segmentation fault"),  # CPython, sh
 )
 # Exceptions of launchers, which tell that a child failed and not why.
 _LAUNCHERS = re.compile(r"(?:ChildFailed|CalledProcess|ProcessExited|ProcessRaised)(?:Error|Exception)\b")
@@ -87,22 +69,10 @@ PRECEDENCE: tuple[Cause, ...] = (
 # What every line that is in the table holds one of: most lines of a log hold none, and this is 50 times as fast.
 _HINTS = (
     *("rror", "xception", "emory", "alloc", "OUT_OF", "_FAILED", "oom", "out'"),
-    *(
-        "imed out",
-        "imeout",
-        "onnection",
-        "ipe",
-        "ocket",
-        "exited",
-        "aborted",
-        "unhandled",
-        "recv",
-        "EADDRINUSE",
-        "lready in use",
-    ),
-    *("python", "sh: ", "cd: ", "No such file", "Permission denied", "compiled", "fault"),
+    *("imed out", "imeout", "onnection", "ipe", "ocket", "exited", "aborted", "unhandled", "recv", "EADDRINUSE"),
+    *("lready in use", "python", "sh: ", "cd: ", "No such file", "Permission denied", "compiled", "fault"),
 )
-_TABLE = tuple((re.compile(text.pattern), text.cause) for text in FAILURE_TEXTS)
+_TABLE = tuple((re.compile(pattern), cause) for cause, pattern in FAILURE_TEXTS)
 
 
 def cause_of_line(line: str) -> Cause | None:

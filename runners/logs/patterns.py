@@ -1,13 +1,13 @@
 """Named patterns: which numbers and which refusals a program's log holds, as regular expressions by name.
 
-The name carries the unit, so `step_time_ms` and `tokens_per_s` are read without a word more. The first group of a
-pattern that took part is the number (1,234.5 is understood); a group called `rank` says whose it is.
+The name carries the unit. The first group that took part is the number (1,234.5 is understood); a group called `rank`
+says whose it is.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 
@@ -74,11 +74,14 @@ class Patterns:
     def find(self, name: str, line: str) -> Found | None:
         """The number that the pattern of that name finds in a line; None where it finds none."""
         pattern = self._compiled.get(name)
-        match = None if pattern is None else pattern.search(line)
-        if match is None:
+        if pattern is None or (match := pattern.search(line)) is None:
             return None
+        # The first group that took part, but for `rank`; NaN is what a program prints for a loss that is no number.
+        named = pattern.groupindex.get("rank")
+        texts = (text for index, text in enumerate(match.groups(), 1) if text is not None and index != named)
+        rank = match[named] if named else None
         try:
-            return next(Found(_number(text), rank=_rank(match)) for text in _numbers(match))
+            return Found(float(next(texts).replace(",", "").strip()), None if rank is None else int(rank))
         except (StopIteration, ValueError):
             return None
 
@@ -86,22 +89,6 @@ class Patterns:
         """True where the program says that it does not run such a setting."""
         pattern = self._compiled.get(ILLEGAL)
         return pattern is not None and pattern.search(line) is not None
-
-
-def _numbers(match: re.Match[str]) -> Iterator[str]:
-    """The texts of the groups that took part, but for `rank`."""
-    rank = match.re.groupindex.get("rank")
-    return (text for index, text in enumerate(match.groups(), 1) if text is not None and index != rank)
-
-
-def _number(text: str) -> float:
-    """Raises ValueError; NaN is the number that a program prints for a loss that is none."""
-    return float(text.replace(",", "").strip())
-
-
-def _rank(match: re.Match[str]) -> int | None:
-    text = match.groupdict().get("rank")
-    return None if text is None else int(text)
 
 
 def positive(found: Found | None) -> float | None:

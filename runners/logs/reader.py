@@ -1,14 +1,14 @@
 """Reads the logs of other people's trainers: numbers step by step, and what became of the job that wrote them.
 
-Made for what logs are like: ranks that write into one file, progress bars that go back to the line's start, colours, a
-last line that was cut off, hundreds of megabytes. Of a step that is told several times the last word counts.
+Of a step that is told several times the last word counts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from math import isfinite
 from pathlib import Path
 
@@ -16,12 +16,18 @@ from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.logs.failure_texts import CANNOT_RUN, PRECEDENCE, is_echo
 from meshtune.runners.logs.last_words import LastWords, read_last_words_of
-from meshtune.runners.logs.lines import lines_of, read_tail, split_lines, untagged
+from meshtune.runners.logs.lines import lines_of, read_tail, untagged
 from meshtune.runners.logs.patterns import LOSS, MEMORY, STEP, STEP_TIMES, Patterns, positive
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
-from meshtune.runners.workloads.base import failed, outcome_from_result, outcome_without_result
-from meshtune.runners.workloads.log_context import CONTEXT_FILE, LogContext
+from meshtune.runners.workloads.base import (
+    CONTEXT_FILE,
+    LogContext,
+    failed,
+    outcome_from_result,
+    outcome_without_result,
+    read_context,
+)
 
 MAX_LOSSES = 4
 # Whom a runner blames for the end of a job, by `runners.processes.gang.exit_text`.
@@ -38,11 +44,6 @@ class LogReading:
     losses: tuple[float, ...] = ()
     memory_bytes: Mapping[int | None, int] = field(default_factory=dict)
     last_step: int = 0
-
-
-def read_log(text: str, patterns: Patterns) -> LogReading:
-    """What a log's text holds."""
-    return read_lines(split_lines([text.encode()]), patterns)
 
 
 def read_lines(lines: Iterable[str], patterns: Patterns) -> LogReading:
@@ -95,19 +96,11 @@ def _in_order(values: Mapping[int, float]) -> tuple[float, ...]:
     return tuple(values[step] for step in sorted(values))
 
 
-def outcome_without_context(status: JobStatus, error: Exception) -> Outcome:
-    """What is left to say of a job whose context cannot be read: without it, its log has no meaning."""
-    left = outcome_without_result(status, "")
-    return replace(left, reason=f"{CONTEXT_FILE} cannot be read: {error}; {left.reason}")
-
-
-def outcome_from_log(
-    directory: Path, status: JobStatus, context: LogContext, patterns: Patterns, *, steps: int
-) -> Outcome:
+def outcome_from_log(directory: Path, status: JobStatus, patterns: Patterns, *, steps: int) -> Outcome:
     """What became of a job of a program that reports by its log, from the logs of its ranks in `directory`.
 
-    steps: how many the program was asked to take, warm-up included. A result file beats the log. A job that failed
-    after its last step measured all that it was to measure.
+    steps: how many the program was asked to take, warm-up included. A result file beats the log, which has no meaning
+    where its context cannot be read. A job that failed after its last step measured all that it was to measure.
     """
     logs = rank_logs(directory)
     readings = {rank: read_lines(lines_of(path), patterns) for rank, path in logs.items()}
@@ -117,18 +110,26 @@ def outcome_from_log(
         return outcome
     if status.state in (JobState.CANCELLED, JobState.LOST):
         return outcome_without_result(status, tail)
+    try:
+        context = read_context(directory)
+    except (OSError, ValueError) as error:
+        left = outcome_without_result(status, tail)
+        return replace(left, reason=f"{CONTEXT_FILE} cannot be read: {error}; {left.reason}")
     times = step_times_s(readings.get(told_by, LogReading()), patterns, context)
     ended_well = status.state is JobState.SUCCEEDED
     if len(times) >= steps or (ended_well and len(times) > context.warmup_steps):
         measurement = context.measurement(
             times,
-            first_losses=_finite(readings[told_by].losses),
+            first_losses=tuple(takewhile(isfinite, readings[told_by].losses[:MAX_LOSSES])),
             peak_memory_bytes=_memory(readings),
         )
         short = "" if len(times) >= steps else f"the log tells {len(times)} of {steps} steps"
         return Outcome(verdict=Verdict.OK, measurement=measurement, reason=short)
     if ended_well:
-        return failed(Cause.USER_BUG, _too_few(len(times), context, patterns), log_tail=tail)
+        told = f"took {len(times)} steps, and {context.warmup_steps} of them are warm-up"
+        if not times:
+            told = f"no line of its logs matches {patterns.timing}: {patterns.source}"
+        return failed(Cause.USER_BUG, f"the job ended without an error, but {told}", log_tail=tail)
     return outcome_of_failure(status, logs, patterns, tail)
 
 
@@ -188,12 +189,6 @@ def _memory(readings: Mapping[int, LogReading]) -> tuple[int, ...]:
     return tuple(peaks[rank] for rank in sorted(peaks))
 
 
-def _too_few(steps: int, context: LogContext, patterns: Patterns) -> str:
-    if steps == 0:
-        return f"the job ended without an error, but no line of its logs matches {patterns.timing}: {patterns.source}"
-    return f"the job ended without an error, but took {steps} steps, and {context.warmup_steps} of them are warm-up"
-
-
 def step_times_s(reading: LogReading, patterns: Patterns, context: LogContext) -> list[float]:
     """The time of every step in the log, by what a step of this job is."""
     unit = patterns.timing
@@ -206,9 +201,3 @@ def step_times_s(reading: LogReading, patterns: Patterns, context: LogContext) -
         "tokens_per_s_per_device": context.tokens_per_step / context.devices,
     }[unit]
     return [per_step / timing for timing in reading.timings]
-
-
-def _finite(losses: Sequence[float]) -> tuple[float, ...]:
-    """The first losses, up to one that is no number."""
-    wrong = next((index for index, loss in enumerate(losses) if not isfinite(loss)), len(losses))
-    return tuple(losses[: min(wrong, MAX_LOSSES)])

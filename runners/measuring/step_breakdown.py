@@ -1,7 +1,6 @@
 """Where the time of a step went, rank by rank, and whether one rank holds the others up.
 
-The parts of a rank are exclusive and complete: they add up to the step. They come from steps that were run for this
-alone, after the timed ones. What each part includes is said at `Part`.
+The parts of a rank are exclusive and add up to the step. They come from steps run for this alone, after the timed ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""Reads `qstat -f -F json`, also where it is not JSON: servers up to 23.06 write some values as no parser takes them.
-
-Known are numbers such as 005 (openpbs issue 1255), quotes in comments and variables (pull 830, issue 2541), escapes
-such as \\, and \\' (pull 2049). They write one item per line, so a line that is wrong can be set right by itself.
-"""
+"""Reads `qstat -f -F json`, also where it is not JSON: servers up to 23.06 write numbers such as 005 (openpbs issue
+1255), unescaped quotes (pull 830, issue 2541) and escapes such as \\, and \\' (pull 2049), one item per line."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ def read_jobs(text: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _repaired(text: str) -> str:
-    """The same with every item on a line of its own made JSON; what is no item, as the rest of a value, is left out."""
+    """Every item on a line of its own made JSON; what is no item, as the rest of a value, is left out."""
     lines = []
     for line in text.splitlines():
         item = _ITEM.fullmatch(line)

@@ -1,15 +1,12 @@
-"""The PBS Pro runner: jobs sent with qsub, watched with one qstat for all, ended with qdel, remembered in files.
-
-An answer that never came is looked up by the job's name before anything is sent again. Not covered: job arrays, jobs
-that PBS moves to another server, and nodes to avoid (see `runners.pbs.script`).
-"""
+"""The PBS Pro runner: qsub, one qstat for all jobs, qdel. Not covered: job arrays, jobs that PBS moves to another
+server, and nodes to avoid."""
 
 from __future__ import annotations
 
 import getpass
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +34,13 @@ _REFUSALS = (
 _OF_PBS = ("PBS_CONF_FILE", "PBS_DEFAULT", "PBS_SERVER", "KRB5CCNAME")
 _UNKNOWN = "Unknown Job Id"
 _NO_HISTORY = "not configured to maintain job history"
-# qdel on a job that has ended already, or is about to.
-_OVER = (_UNKNOWN, "Job has finished", "Request invalid for state of job", "Delete already in progress")
 
 
 class PbsRunner(BatchRunner):
-    """A Runner over the PBS server that qsub speaks to; see BatchRunner."""
-
     script_file = "pbs.sh"
     refusals = _REFUSALS
+    cancel_command = "qdel"
+    over = (_UNKNOWN, "Job has finished", "Request invalid for state of job", "Delete already in progress")
 
     def __init__(self, root: Path, options: PbsOptions, *, nodes: int, devices_per_node: int) -> None:
         super().__init__(root, nodes=nodes, devices_per_node=devices_per_node, call_limit_s=options.call_limit_s)
@@ -67,13 +62,17 @@ class PbsRunner(BatchRunner):
             raise RunnerUnavailable(answer.complaint)
         return min(answer.out.split(), key=lambda id: int(id.partition(".")[0]), default=None)
 
-    def _withdraw(self, numbers: Sequence[str]) -> str:
-        answer = self._call("qdel", *numbers)
-        return "" if answer.code == 0 or answer.says(_OVER) else answer.complaint
-
     def _look(self, records: Mapping[str, Record]) -> Mapping[str, JobStatus]:
         numbers = {id: record.number for id, record in records.items()}
-        jobs = self._qstat(list(numbers.values()))
+        # -E asks the server once for all of them; without, some versions print the first one only (openpbs issue 2672).
+        answer = self._with_history("qstat", "-E", "-f", "-F", "json", *numbers.values())
+        try:
+            jobs = read_jobs(answer.out)
+        except Unreadable as error:
+            raise RunnerUnavailable(f"{error}; {answer.err.strip()}") from None
+        # It lists what it knows of them, and says so only where that is none.
+        if not jobs and _UNKNOWN not in answer.err:
+            raise RunnerUnavailable(f"qstat listed no job: {answer.err.strip() or f'exit status {answer.code}'}")
         return {
             id: status_of(
                 record.job(),
@@ -85,7 +84,7 @@ class PbsRunner(BatchRunner):
         }
 
     def _environment(self, program: str) -> Mapping[str, str]:
-        """None of our secrets, which a site may have told qsub to pass on; and where the server is."""
+        """None of our secrets, and where the server is."""
         named = {name: os.environ[name] for name in _OF_PBS if name in os.environ}
         return {**submit_host().environment, **named, "LC_ALL": "C"}
 
@@ -99,22 +98,8 @@ class PbsRunner(BatchRunner):
             self._keeps_history = False
         return self._call(program, *rest)
 
-    def _qstat(self, numbers: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        """What PBS lists of these jobs, by its numbers; one that is not there it does not know (any more)."""
-        # -E asks the server once for all of them; without, some versions print the first one only (openpbs issue 2672).
-        answer = self._with_history("qstat", "-E", "-f", "-F", "json", *numbers)
-        try:
-            jobs = read_jobs(answer.out)
-        except Unreadable as error:
-            raise RunnerUnavailable(f"{error}; {answer.err.strip()}") from None
-        # It lists what it knows of them, and says so only where that is none.
-        if not jobs and _UNKNOWN not in answer.err:
-            raise RunnerUnavailable(f"qstat listed no job: {answer.err.strip() or f'exit status {answer.code}'}")
-        return jobs
-
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> ThrottledRunner:
-    """The PBS runner of a campaign. Raises InvalidValue."""
     chosen = read_value(PbsOptions, dict(options))
     runner = PbsRunner(root, chosen, nodes=cluster.nodes, devices_per_node=cluster.devices_per_node)
     return ThrottledRunner(runner, chosen.poll_s)

@@ -1,9 +1,5 @@
-"""The job script for PBS Pro, as pure text, and the options that shape it; Aurora's customs are the defaults.
-
-The script asks for whole nodes, goes to the job's directory and starts `runners.batch.launch_wrapper` there, once per
-process, with mpiexec. Nothing of the submitting environment is sent along. PBS cannot be told which nodes to avoid: a
-resource in a select statement has a value that it must be, never one that it must not be (pbs_resources(7B)).
-"""
+"""The job script for PBS Pro and the options that shape it; Aurora's customs are the defaults. PBS cannot be told which
+nodes to avoid: a select statement has no "not" (pbs_resources(7B))."""
 
 from __future__ import annotations
 
@@ -100,8 +96,7 @@ def _directives(spec: JobSpec, options: PbsOptions) -> list[str]:
 
 
 def _start(spec: JobSpec, options: PbsOptions) -> str:
-    """The launcher, before `env` and not with its own option, which has another name in each. A script that launches
-    for itself gets none: it is on the first node already."""
+    """The launcher; none for a script that launches for itself, which is on the first node already."""
     if spec.start is Start.JOB:
         return ""
     return options.mpiexec.format(processes=spec.processes, processes_per_node=spec.processes_per_node) + " "

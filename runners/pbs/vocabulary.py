@@ -1,22 +1,17 @@
-"""What PBS Pro says of a job, in our words: every state letter and every exit status that its server gives; and what
-became of the job, by that and by what its processes noted.
-
-Tables from OpenPBS 23.06, src/include/job.h; where an exit status is given, from src/server/req_jobobit.c and
-src/resmom. Job arrays are not covered: we submit none.
-"""
+"""What PBS Pro says of a job, in our words, and what became of the job by that and by its processes' notes. Tables from
+OpenPBS 23.06: src/include/job.h, src/server/req_jobobit.c, src/resmom."""
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus
 from meshtune.runners.batch.notes import Note, forgotten_status, noted_end, noted_status
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.processes.gang import exit_words
 
 # JOB_SUBSTATE_TERMINATED: somebody deleted it (qdel), whatever else its exit status says.
 _DELETED = 91
@@ -106,9 +101,7 @@ def read_status(job: Mapping[str, Any]) -> JobStatus:
 def status_of(spec: JobSpec, seen: JobStatus | None, notes: Sequence[Note], *, cancel_asked: bool) -> JobStatus:
     """The status of a job that PBS shows as `seen`, None when it has forgotten it.
 
-    The notes beat PBS's word on a job whose script came to its own end: they know the rank, the signal and the time
-    limit. Where PBS ended the job, or lost its nodes, its word stands, unless every rank had come to a good end before.
-    """
+    The notes beat PBS's word on a job whose script came to its own end, or whose ranks all came to a good one."""
     end = noted_end(notes, spec)
     if seen is None:
         return forgotten_status(end, notes, "PBS", cancel_asked=cancel_asked)
@@ -135,19 +128,8 @@ def _end(job: Mapping[str, Any]) -> JobStatus:
     if _over_walltime(job):
         # Servers before 22.05 know no -29: they give what the script, told to end, made of it.
         return EXITS[-29]
-    return JobStatus(state=JobState.FAILED, reason=_exit_text(code), exit_code=_exit_code(code))
-
-
-def _exit_code(code: int) -> int:
-    return code if code < _SIGNALLED else _SIGNALLED - code
-
-
-def _exit_text(code: int) -> str:
-    if code < _SIGNALLED:
-        return f"the job script exited with code {code}"
-    with suppress(ValueError):
-        return f"the job script was killed by {signal.Signals(code - _SIGNALLED).name}"
-    return f"the job script was killed by signal {code - _SIGNALLED}"
+    code = code if code < _SIGNALLED else _SIGNALLED - code
+    return JobStatus(state=JobState.FAILED, reason=f"the job script {exit_words(code)}", exit_code=code)
 
 
 def _over_walltime(job: Mapping[str, Any]) -> bool:
@@ -156,7 +138,7 @@ def _over_walltime(job: Mapping[str, Any]) -> bool:
 
 
 def _duration_s(text: object) -> float | None:
-    """Seconds of PBS's [[hours:]minutes:]seconds, None for anything else."""
+    """Of PBS's [[hours:]minutes:]seconds, None for anything else."""
     parts = str(text).split(":")
     if not all(part.isdecimal() for part in parts):
         return None
@@ -167,7 +149,7 @@ def _duration_s(text: object) -> float | None:
 
 
 def _seconds(text: object) -> float | None:
-    """Seconds since the epoch of a time as qstat writes it, in this machine's zone; None for anything else."""
+    """Since the epoch, of a time as qstat writes it; None for anything else."""
     try:
         return time.mktime(time.strptime(str(text), "%a %b %d %H:%M:%S %Y"))
     except (ValueError, OverflowError):

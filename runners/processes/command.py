@@ -12,7 +12,7 @@ from meshtune.runners.base import RunnerUnavailable
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command said."""
+    """What a command said. code: its exit status."""
 
     # Its exit status.
     code: int
@@ -21,21 +21,18 @@ class Answer:
 
     @property
     def complaint(self) -> str:
-        """Its error text in one line, for people."""
+        """Its error text in one line."""
         return " ".join((self.err or self.out).split()) or f"exit status {self.code}"
 
     def says(self, messages: Iterable[str]) -> bool:
-        """Whether one of these messages is part of its complaint."""
         return any(message in self.complaint for message in messages)
 
 
 def call(
     arguments: Sequence[str], *, time_limit_s: float, stdin: str = "", environment: Mapping[str, str] | None = None
 ) -> Answer:
-    """Run a command and wait for its end. Raises RunnerUnavailable when it is not there or does not end in time.
-
-    environment: all that it sees, by default ours with English messages.
-    """
+    """Run a command to its end. environment: all that it sees, by default ours with English messages.
+    Raises RunnerUnavailable when it is not there or does not end in time."""
     process = None
     try:
         # A session of its own: wrappers of a site start programs that would hold the pipes open after their death.

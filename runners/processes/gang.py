@@ -1,10 +1,7 @@
-"""Starts, watches and ends the processes of one gang on this machine, warm where it can.
+"""Starts, watches and ends the processes of one gang on this machine, warm (a fork of this process) where it can.
 
-A warm process is a fork of this one, which has imported the module already; any other is fork and exec. Every process
-leads a session of its own, so that what it starts dies with it, and dies itself when its parent does (Linux
-PR_SET_PDEATHSIG), so that no gang outlives its supervisor. What left the session, or outlived a killed supervisor, is
-known by a mark in its environment; not found is what a warm process forks, without exec, out of its session.
-"""
+Every process leads a session of its own, so that what it starts dies with it, and dies itself when its parent does
+(PR_SET_PDEATHSIG). What left the session, or outlived a killed supervisor, is known by a mark in its environment."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -23,7 +20,7 @@ from types import FrameType
 from typing import NoReturn
 from zlib import crc32
 
-from meshtune.runners.base import JobSpec, JobState
+from meshtune.runners.base import JobSpec, JobState, JobStatus
 
 # What `python -m MODULE` would run, as a function of the arguments after it.
 Entry = Callable[[list[str]], int]
@@ -85,32 +82,20 @@ def rank_environment(spec: JobSpec, rank: int, meeting: Meeting) -> dict[str, st
     }
 
 
-@dataclass(frozen=True, slots=True)
-class GangEnd:
-    """How the processes of a job ended together. exit_code: of the rank to blame, negative for a signal."""
-
-    state: JobState
-    reason: str
-    exit_code: int | None
-
-
-def gang_end(spec: JobSpec, deaths: Sequence[tuple[int, int]], ending: JobState | None) -> GangEnd:
-    """The end of a gang. deaths: as in `Gang`. ending: why it was ended before its time, if it was."""
-    if ending is JobState.CANCELLED:
-        return GangEnd(ending, "cancelled", None)
-    if ending is JobState.TIMED_OUT:
-        return GangEnd(ending, f"ran longer than its time limit of {spec.time_limit_s:g} s", None)
+def gang_end(spec: JobSpec, deaths: Sequence[tuple[int, int]], ending: JobState | None) -> JobStatus:
+    """The end of a gang, without times. deaths: as in `Gang`. ending: why it was ended before its time, if it was."""
     if ending is not None:
-        return GangEnd(ending, "", None)
+        late = f"ran longer than its time limit of {spec.time_limit_s:g} s"
+        reasons = {JobState.CANCELLED: "cancelled", JobState.TIMED_OUT: late}
+        return JobStatus(state=ending, reason=reasons.get(ending, ""))
     if (death := first_death(deaths)) is not None:
-        return GangEnd(JobState.FAILED, exit_text(*death), death[1])
-    return GangEnd(JobState.SUCCEEDED, "", 0)
+        return JobStatus(state=JobState.FAILED, reason=exit_text(*death), exit_code=death[1])
+    return JobStatus(state=JobState.SUCCEEDED, exit_code=0)
 
 
 @dataclass(slots=True)
 class Gang:
-    """The processes of one job on this machine, ended together: a loop starts them and calls `step` until none is
-    alive."""
+    """The processes of one job on this machine: a loop starts them and calls `step` until none is alive."""
 
     spec: JobSpec
     # Seconds since the epoch, as all times here.
@@ -171,44 +156,33 @@ class Gang:
         """The (rank, exit code) to blame, None where all did well."""
         return first_death(self.deaths)
 
-    def result(self) -> GangEnd:
+    def result(self) -> JobStatus:
         return gang_end(self.spec, self.deaths, self.ending)
 
 
 def run_gang(spec: JobSpec, entry: Entry | None) -> Gang:
-    """Run every process of a job to the end. None is left when this ends, by an exception or by SIGTERM too.
-
-    entry: as for `start_rank`. Raises OSError when the processes cannot be started. For the main thread only.
-    """
+    """Run a job to its end; none of its processes is left after, an exception or SIGTERM too. Main thread only.
+    entry: as for `start_rank`. Raises OSError when the processes cannot be started."""
     gang = Gang(spec, time.time())
-    with _sigterm_as_exception():
-        try:
-            gang.start(range(spec.processes), meeting_here(spec), entry)
-            while gang.alive:
-                gang.step(time.time())
-                time.sleep(PERIOD_S)
-        finally:
-            gang.kill()
-    return gang
 
-
-@contextmanager
-def _sigterm_as_exception() -> Iterator[None]:
     def end(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
     before = signal.signal(signal.SIGTERM, end)
     try:
-        yield
+        gang.start(range(spec.processes), meeting_here(spec), entry)
+        while gang.alive:
+            gang.step(time.time())
+            time.sleep(PERIOD_S)
     finally:
+        gang.kill()
         signal.signal(signal.SIGTERM, before)
+    return gang
 
 
 def start_rank(spec: JobSpec, rank: int, meeting: Meeting, entry: Entry | None) -> int:
-    """Start one process of the job, as the leader of a session that dies with us; return its id. Raises OSError.
-
-    entry: what it runs in a fork of this process; None: fork and exec the job's command.
-    """
+    """Start one process, the leader of a session that dies with us; return its id. Raises OSError.
+    entry: what it runs in a fork of this process; None: fork and exec the job's command."""
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
@@ -241,7 +215,7 @@ def _exec(command: tuple[str, ...]) -> NoReturn:
 
 
 def kill_tree(pid: int) -> None:
-    """Kill a process that `start_rank` started, and that is not reaped yet, with everything in its process group."""
+    """Kill an unreaped process of `start_rank` with everything in its process group."""
     with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     with suppress(ProcessLookupError):
@@ -273,25 +247,27 @@ def _is_marked(pid: int, mark: str) -> bool:
 
 
 def first_death(deaths: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    """The (rank, exit code) to blame, of those that failed before anybody killed their gang, in order of notice.
+    """The (rank, exit code) to blame, of those that failed before anybody killed their gang.
 
-    Several may be noticed at once: then one that a signal ended made the others fail, for it could not have known.
-    """
+    Of several, one that a signal ended made the others fail, for it could not have known."""
     failed = [death for death in deaths if death[1] != 0]
     return next((death for death in failed if death[1] < 0), failed[0] if failed else None)
 
 
 def exit_text(rank: int, code: int) -> str:
     """How a rank ended, for people. code: as from os.waitstatus_to_exitcode."""
+    return f"rank {rank} {exit_words(code)}"
+
+
+def exit_words(code: int) -> str:
     if code < 0:
         with suppress(ValueError):
-            return f"rank {rank} was killed by {signal.Signals(-code).name}"
-        return f"rank {rank} was killed by signal {-code}"
-    return f"rank {rank} exited with code {code}"
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"was killed by signal {-code}"
+    return f"exited with code {code}"
 
 
 def log_path(directory: Path, rank: int) -> Path:
-    """Where a rank's standard output and error go."""
     return directory / f"rank-{rank}.log"
 
 

@@ -1,8 +1,5 @@
-"""Where a launcher put this process: its rank, its node, and where the ranks meet; from the environment alone.
-
-Known: torchrun and what sets the same variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT), and Slurm's
-srun. A batch script's own variables are no launch: there only srun's steps have ranks.
-"""
+"""Where a launcher put this process, from the environment alone: torchrun and what sets the same variables, or srun. A
+batch script's own variables are no launch."""
 
 from __future__ import annotations
 

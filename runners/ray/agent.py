@@ -1,8 +1,5 @@
 """The agent: the actor that holds a job's devices on one node, and has a fork server fork the job's processes there.
-
-It lives on between jobs, so that the training code is imported once per node; each job gets fresh processes. Ray shows
-it the devices of its node's share, all of them, as torchrun does: LOCAL_RANK chooses among them.
-"""
+It lives on between jobs. Ray shows it all devices of its node's share: LOCAL_RANK chooses among them."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -27,14 +23,6 @@ _ANSWERS = {"warm": ("warm",), "start": ("started", "failed"), "end": ("ended",)
 _DIED = "the process that starts jobs has died"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where an agent is. node: Ray's id of the node. address: its IP."""
-
-    node: str
-    address: str
-
-
 class Agent:
     """One node's share of one job after another. Raises, and is of no use any more, when its fork server has died."""
 
@@ -45,8 +33,8 @@ class Agent:
         self._news = asyncio.Event()
         self._answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
-    async def warm(self, command: Sequence[str]) -> Place:
-        """Get ready for jobs of this command, which takes seconds the first time."""
+    async def warm(self, command: Sequence[str]) -> tuple[str, str]:
+        """Get ready for jobs of this command, which takes seconds at first; return the node's id and address."""
         if self._fork_server is None:
             self._fork_server = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "meshtune.runners.ray.fork_server"),
@@ -57,7 +45,7 @@ class Agent:
             self._listening = asyncio.create_task(self._listen(self._fork_server))
         await self._ask({"do": "warm", "command": list(command)}, None)
         address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
-        return Place(ray.get_runtime_context().get_node_id(), address)
+        return ray.get_runtime_context().get_node_id(), address
 
     async def start(self, job: dict[str, Any], ranks: Sequence[int], meeting: tuple[str, int]) -> str:
         """Start these processes of the job; return why they could not be started, empty when they were."""
@@ -66,7 +54,7 @@ class Agent:
         return str(answer.get("why", ""))
 
     async def watch(self, seen: int) -> list[tuple[int, int]]:
-        """(rank, exit code) of the processes that have ended by themselves; waits a while for more than were seen."""
+        """(rank, exit code) of the processes that ended by themselves; waits a while for more than were seen."""
         if len(self._deaths) <= seen:
             self._news.clear()
             with suppress(TimeoutError):

@@ -1,21 +1,21 @@
 """The driver: the process that speaks to Ray on behalf of a service, which stays free of Ray's threads and its fate.
 
 `python -m meshtune.runners.ray.driver`, a child of `runners.ray.link`. Ray ends a driver whose cluster is gone, and
-some of its calls cannot be given a time limit: here neither harms anybody else. It reads one JSON request per line and
-answers each in one line, `{"answer": ...}` or `{"error": "..."}`; the first line tells whether it is connected. It ends
-with its input.
+some of its calls cannot be given a time limit: here neither harms anybody else. It answers each (namespace, verb,
+arguments) with (answer, error), after a first such pair that tells whether it is connected, until the link is closed.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import re
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +38,17 @@ class Driver:
     def __init__(self) -> None:
         self._managers: dict[str, Any] = {}
 
-    def ask(self, namespace: str, verb: str, arguments: Sequence[Any]) -> Any:
-        """A manager's answer; one is started where there is none. Raises RayError; where the manager has died, the next
-        question goes to a new one."""
+    def ask(self, namespace: str, verb: str, arguments: Sequence[Any]) -> tuple[Any, str]:
+        """A manager's answer, or what went wrong; one is started where there is none, and after its death."""
         if namespace not in self._managers:
             options = {"name": ACTOR_NAME, "namespace": namespace, "lifetime": "detached", "get_if_exists": True}
             self._managers[namespace] = ray.remote(JobManager).options(**options, num_cpus=0, resources=_HEAD).remote()
         try:
-            return ray.get(getattr(self._managers[namespace], verb).remote(*arguments), timeout=CALL_LIMIT_S)
-        except ActorDiedError:
-            del self._managers[namespace]
-            raise
+            return ray.get(getattr(self._managers[namespace], verb).remote(*arguments), timeout=CALL_LIMIT_S), ""
+        except RayError as error:
+            if isinstance(error, ActorDiedError):
+                del self._managers[namespace]
+            return None, message_of(error)
 
 
 def connect(address: str) -> None:
@@ -68,31 +68,24 @@ def message_of(error: BaseException) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="meshtune.runners.ray.driver")
+    parser.add_argument("--channel", type=int, required=True, help="the descriptor of a connection to the link")
     parser.add_argument("--address")
     parser.add_argument("--local", type=Path, help="without an address: the folder of a cluster on this machine")
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--idle-s", type=float, default=30.0)
     options = parser.parse_args(arguments)
-    # Whatever Ray prints goes to the log, not among the answers.
-    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(2, 1)
-
-    def say(**document: Any) -> None:
-        answers.write(json.dumps(document) + "\n")
-
+    os.set_inheritable(options.channel, False)
+    channel: Connection = Connection(options.channel)
     try:
         connect(options.address or local_address(options.local, options.devices, options.idle_s))
     except Exception as error:
-        say(error=f"{options.address or 'the cluster on this machine'}: {message_of(error)}")
+        channel.send((None, f"{options.address or 'the cluster on this machine'}: {message_of(error)}"))
         return 1
-    say(answer="connected")
+    channel.send(("connected", ""))
     driver = Driver()
-    for line in sys.stdin:
-        request = json.loads(line)
-        try:
-            say(answer=driver.ask(request["namespace"], request["verb"], request["arguments"]))
-        except RayError as error:
-            say(error=message_of(error))
+    with suppress(EOFError):
+        while True:
+            channel.send(driver.ask(*channel.recv()))
     return 0
 
 

@@ -1,15 +1,12 @@
 """The fork server: one thread, the training code imported once, and every process of a job a fresh fork of it.
 
-`python -m meshtune.runners.ray.fork_server`, the child of an agent (`runners.ray.agent`): a Ray worker has threads, so
-nothing may be forked from it. One JSON request per line on its input, one answer per line on its output, in order:
+A child of the agent, whose Ray worker has threads and so must not fork. One JSON request per line, one answer per line:
 
     {"do": "warm", "command": [...]}                           {"said": "warm"}
     {"do": "start", "job": {}, "ranks": [], "meeting": []}     {"said": "started"}, or {"said": "failed", "why": ""}
     {"do": "end"}                                              {"said": "ended"}, once no process of the job is left
 
-and in between, by itself, {"said": "died", "rank": 2, "code": -9}. At the end of its input it kills what runs and ends;
-when it dies its processes die too. It never touches a device: the memory of one job is never seen by the next.
-"""
+and in between {"said": "died", "rank": 2, "code": -9}. At the end of its input it kills what runs and ends."""
 
 from __future__ import annotations
 
@@ -24,9 +21,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from meshtune.runners.base import JobState
+from meshtune.runners.base import JobSpec, JobState
+from meshtune.runners.json_files import read_json_value
 from meshtune.runners.processes.gang import JOB_MARK, PERIOD_S, Gang, Meeting, kill_marked
-from meshtune.runners.processes.job_json import decode_job
 from meshtune.runners.processes.warm_start import warm_entry
 
 _INPUT, _OUTPUT = 0, 1
@@ -34,8 +31,6 @@ _INPUT, _OUTPUT = 0, 1
 
 @dataclass(slots=True)
 class ForkServer:
-    """The state of the loop."""
-
     # The job's processes on this node, None before the first job and after each one's end.
     gang: Gang | None = None
     # The agent has asked for the job's end.
@@ -51,7 +46,7 @@ class ForkServer:
             self.ending = True
 
     def step(self) -> None:
-        """One turn: tell who died, and whether the job is at its end."""
+        """Tell who died, and whether the job is at its end."""
         if self.gang is not None:
             if self.ending:
                 self.gang.end(JobState.CANCELLED, time.time())
@@ -72,7 +67,7 @@ class ForkServer:
             self.gang = None
 
     def _start(self, request: Mapping[str, Any]) -> None:
-        spec = decode_job(request["job"])
+        spec = read_json_value(JobSpec, request["job"])
         if not spec.directory.is_dir():
             _say("failed", why=f"{spec.directory} is not there: it must be on a file system that all nodes share")
             return

@@ -1,13 +1,9 @@
 """A Ray cluster on this machine for whoever names no other: its host outlives the service that started it.
 
-    root/server.lock     locked by the living host
-    root/users.lock      locked, shared, by every driver that is connected; whole, by a host that is about to end
-    root/address         where the cluster listens, there once it does
-    root/server.log      what the host and Ray had to say
-
-`python -m meshtune.runners.ray.host ROOT` ends when no job is left and nobody was connected for a while: jobs go on
-when the service dies, and are found again by the next one.
-"""
+root/server.lock     locked by the living host
+root/users.lock      locked, shared, by every driver; whole, by a host that is about to end
+root/address         where the cluster listens
+root/server.log      what the host and Ray had to say"""
 
 from __future__ import annotations
 
@@ -15,7 +11,6 @@ import argparse
 import fcntl
 import logging
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -26,7 +21,6 @@ import ray
 from ray.exceptions import RayError
 
 from meshtune.runners.local.spool import Spool
-from meshtune.runners.processes.gang import minimal_environment
 from meshtune.runners.processes.job_json import write_whole
 
 # Of the job manager, an actor on the head node, in each namespace.
@@ -37,7 +31,7 @@ CALL_LIMIT_S = 10.0
 
 
 def local_address(root: Path, devices: int, idle_s: float) -> str:
-    """Where the cluster under `root` listens, started now where none does; it lives as long as this process, or longer.
+    """Where the cluster under `root` listens, started where none does; it lives at least as long as this process.
     Raises OSError, TimeoutError."""
     root.mkdir(parents=True, exist_ok=True)
     users = os.open(root / "users.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -46,27 +40,15 @@ def local_address(root: Path, devices: int, idle_s: float) -> str:
     if lock is not None:
         (root / "address").unlink(missing_ok=True)
         os.close(lock)
-        _start(root, devices, idle_s)
+        shown = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
+        options = ("--devices", str(devices), "--idle-s", str(idle_s))
+        Spool(root).start_server("meshtune.runners.ray.host", *options, **shown)
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
         with suppress(FileNotFoundError):
             return (root / "address").read_text(encoding="utf-8")
         time.sleep(PERIOD_S)
     raise TimeoutError(f"it was not there after {START_LIMIT_S:g} s; see {root / 'server.log'}")
-
-
-def _start(root: Path, devices: int, idle_s: float) -> None:
-    shown = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
-    options = ["--devices", str(devices), "--idle-s", str(idle_s)]
-    with (root / "server.log").open("ab") as log:
-        subprocess.Popen(
-            [sys.executable, "-m", "meshtune.runners.ray.host", str(root), *options],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**minimal_environment(), **shown},
-            start_new_session=True,
-        )
 
 
 def _wait(users: int, idle_s: float) -> None:

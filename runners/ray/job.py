@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus, Start
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.processes.gang import GangEnd, first_death, gang_end
-from meshtune.runners.processes.job_json import decode_job, encode_job
+from meshtune.runners.processes.gang import first_death, gang_end
+from meshtune.runners.processes.job_json import encode_job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class RayJob:
 
     @property
     def shape(self) -> tuple[str, int, int]:
-        """Jobs of equal shapes can use the same agents, one after another."""
+        """Jobs of equal shapes can use the same agents."""
         return self.devices, self.spec.nodes, self.spec.devices_per_node
 
 
@@ -49,44 +49,33 @@ class JobRun:
 
     @property
     def over(self) -> bool:
-        """True when nothing is to be waited for, but what the peers of a dead process may have to say."""
+        """Nothing is to be waited for, but the last words of the peers of a dead process."""
         return bool(len(self.deaths) == self.job.spec.processes or self.failed or self.faults or self.ending)
 
     @property
     def failed(self) -> bool:
-        """True when a process failed by itself: its peers get a moment to write down what they saw."""
+        """A process failed by itself: its peers get a moment to write down what they saw."""
         return first_death(self.deaths) is not None
 
     def status(self, finished_at: float) -> JobStatus:
-        """How it ended, once every agent was asked for the end.
-
-        A lost node outdoes what processes say: their peers notice its silence before Ray does, and fail of it.
-        """
+        """How it ended. A lost node outdoes what processes say: their peers notice its silence before Ray does."""
         lost = bool(self.faults) and self.ending is not JobState.CANCELLED
         if lost:
-            end = GangEnd(JobState.LOST, "; ".join(f"node {node}: {why}" for node, why in self.faults.items()), None)
+            reason = "; ".join(f"node {node}: {why}" for node, why in self.faults.items())
+            end = JobStatus(state=JobState.LOST, reason=reason, cause=Cause.NODE_FAULT)
         else:
             end = gang_end(self.job.spec, self.deaths, self.ending)
-        return JobStatus(
-            state=end.state,
-            reason=end.reason,
-            exit_code=end.exit_code,
+        return replace(
+            end,
             started_at=self.started_at,
             finished_at=finished_at,
             nodes=self.nodes,
             failed_nodes=tuple(self.faults),
-            cause=Cause.NODE_FAULT if lost else None,
         )
 
 
 def encode(job: RayJob) -> dict[str, Any]:
-    """The job as plain JSON values, see `encode_job`."""
-    return {"spec": encode_job(job.spec), "devices": job.devices, "idle_s": job.idle_s}
-
-
-def decode(document: Mapping[str, Any]) -> RayJob:
-    """`encode` undone."""
-    return RayJob(spec=decode_job(document["spec"]), devices=document["devices"], idle_s=document["idle_s"])
+    return {**asdict(job), "spec": encode_job(job.spec)}
 
 
 def ranks_of(spec: JobSpec, node: int) -> range:
@@ -97,10 +86,9 @@ def ranks_of(spec: JobSpec, node: int) -> range:
 
 
 def refusal(job: RayJob, capacities: Sequence[float]) -> str:
-    """Why the job can never run on nodes that have so many devices each; empty where it can.
+    """Why the job can never run on nodes with so many devices each; empty where it can.
 
-    CPU processes may play several nodes on one; the devices of several nodes are not in one machine.
-    """
+    CPU processes may play several nodes on one; the devices of several nodes are not in one machine."""
     spec = job.spec
     slots = int(sum(capacities))
     if not 1 <= spec.devices <= slots:
@@ -119,5 +107,5 @@ def refusal(job: RayJob, capacities: Sequence[float]) -> str:
 
 
 def shares_node(job: RayJob, capacities: Sequence[float]) -> bool:
-    """True where the cluster has too few nodes for the job to have each of its own to itself."""
+    """Whether the cluster has too few nodes for the job to have each of its own to itself."""
     return sum(capacity >= job.spec.devices_per_node for capacity in capacities) < job.spec.nodes

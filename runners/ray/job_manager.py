@@ -1,8 +1,6 @@
-"""The job manager: a detached actor on the cluster that owns the jobs, so that their senders may die and come back.
+"""The job manager: a detached actor, one per namespace, that owns the jobs, so that their senders may come and go.
 
-One per namespace: a table of jobs, a queue (first come, first served), deadlines, and the worker groups that run them,
-warm for a while after each job. One event loop and no await between a look and a change, so nothing needs a lock. When
-it dies its agents die with it and their processes with them; whoever asks its successor hears that the jobs are lost.
+One event loop and no await between a look and a change, so nothing needs a lock. When it dies its agents die with it.
 """
 
 from __future__ import annotations
@@ -19,9 +17,10 @@ from ray.exceptions import RayError, RayTaskError
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.json_files import read_json_value
 from meshtune.runners.processes.gang import GRACE_S, JOB_MARK, PERIOD_S
 from meshtune.runners.processes.job_json import encode_job
-from meshtune.runners.ray.job import JobRun, RayJob, decode, ranks_of, refusal
+from meshtune.runners.ray.job import JobRun, RayJob, ranks_of, refusal
 from meshtune.runners.ray.worker_group import (
     WorkerGroup,
     WorkerGroupPool,
@@ -66,14 +65,14 @@ class JobManager:
 
     async def refuse(self, document: dict[str, Any]) -> str:
         """Why such a job can never run, empty where it can."""
-        job = decode(document)
+        job = read_json_value(RayJob, document)
         return refusal(job, capacities(job, living_nodes()))
 
     async def add(self, key: str, document: dict[str, Any]) -> None:
         """Take a job in; one that is there already stays as it is."""
         if key in self._entries:
             return
-        job = decode(document)
+        job = read_json_value(RayJob, document)
         spec = replace(job.spec, env={**job.spec.env, JOB_MARK: key})
         self._entries[key] = Entry(replace(job, spec=spec))
         self._queue.append(self._entries[key])
@@ -104,7 +103,7 @@ class JobManager:
             self._dispatcher = asyncio.create_task(self._dispatch())
 
     async def _dispatch(self) -> None:
-        """Give worker groups to the jobs in the queue, in order; what one job meets with ends that job alone."""
+        """Give worker groups to the jobs in the queue, in order."""
         while self._queue:
             entry = self._queue[0]
             group = None
@@ -121,8 +120,7 @@ class JobManager:
                 task.add_done_callback(self._running.discard)
 
     async def _worker_group(self, entry: Entry) -> WorkerGroup | None:
-        """A group for the job, as soon as its devices are free; None when it was cancelled meanwhile, or the cluster
-        has become too small for it."""
+        """A group for the job, once its devices are free; None when it was cancelled, or can never run."""
         job, patience_s = entry.job, PATIENCE_S
         idle = self._pool.take(job)
         if idle is not None:
@@ -235,7 +233,7 @@ class RankGroup:
 
 
 async def _unless(cancelled: asyncio.Event, work: Coroutine[Any, Any, Any]) -> None:
-    """Wait for the work's end, or give it up as soon as the job is cancelled. Raises what the work raises."""
+    """Wait for the work's end, or give it up when the job is cancelled. Raises what the work raises."""
     tasks = [asyncio.create_task(work), asyncio.create_task(cancelled.wait())]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -251,12 +249,11 @@ def _cancelled() -> JobStatus:
 
 
 def _lost(error: Exception) -> JobStatus:
-    """A job that never came to run, or whose end was not seen."""
     return JobStatus(state=JobState.LOST, reason=_message(error), finished_at=time.time(), cause=Cause.NODE_FAULT)
 
 
 def _message(error: Exception) -> str:
-    """What Ray says of a failure in several lines, in one."""
+    """Ray's text of a failure in one line."""
     if isinstance(error, RayTaskError):
         error = error.cause
     text = " ".join(str(error).split()) or "no answer"

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
-from contextlib import suppress
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +19,7 @@ ANSWER_LIMIT_S = 25.0
 
 
 class Link:
-    """Asks a driver, started on first use and again after its death. May be used from several threads.
-
-    arguments: the driver's, which say where the cluster is. log: where the driver and Ray may write.
-    """
+    """Asks a driver, started on first use and again after its death. Safe for threads."""
 
     def __init__(self, arguments: Sequence[str], log: Path) -> None:
         self._arguments = arguments
@@ -34,52 +28,45 @@ class Link:
         self._environment = {**token, **os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
         self._log = log
         self._driver: subprocess.Popen[bytes] | None = None
-        self._heard = b""
         self._lock = threading.Lock()
 
     def ask(self, namespace: str, verb: str, *arguments: Any) -> Any:
         """What the job manager of the namespace answers. Raises RunnerUnavailable."""
         with self._lock:
-            driver = self._connected()
-            request = {"namespace": namespace, "verb": verb, "arguments": arguments}
-            try:
-                assert driver.stdin is not None
-                driver.stdin.write(json.dumps(request).encode() + b"\n")
-                driver.stdin.flush()
-            except OSError:
+            if self._driver is None or self._driver.poll() is not None:
                 self.end()
-                raise RunnerUnavailable(f"the Ray driver has died; see {self._log}") from None
-            return self._answer(driver, ANSWER_LIMIT_S)
+                self._start()
+                try:
+                    self._answer(CONNECT_LIMIT_S)
+                except RunnerUnavailable:
+                    self.end()  # one that is about to exit must not get the next question
+                    raise
+            return self._answer(ANSWER_LIMIT_S, (namespace, verb, arguments))
 
     def end(self) -> None:
         """End the driver."""
         driver, self._driver = self._driver, None
         if driver is None:
             return
-        assert driver.stdin is not None
-        assert driver.stdout is not None
-        with suppress(OSError):
-            driver.stdin.close()
+        self._channel.close()
         try:
             driver.wait(5.0)
         except subprocess.TimeoutExpired:
             driver.kill()
             driver.wait()
-        driver.stdout.close()
 
-    def _connected(self) -> subprocess.Popen[bytes]:
-        if self._driver is not None and self._driver.poll() is None:
-            return self._driver
-        self.end()
-        self._heard = b""
+    def _start(self) -> None:
+        self._channel, theirs = Pipe()
+        channel = ("--channel", str(theirs.fileno()))
         try:
             self._log.parent.mkdir(parents=True, exist_ok=True)
-            with self._log.open("ab") as log:
+            with theirs, self._log.open("ab") as log:
                 self._driver = subprocess.Popen(
-                    [sys.executable, "-m", "meshtune.runners.ray.driver", *self._arguments],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
+                    [sys.executable, "-m", "meshtune.runners.ray.driver", *channel, *self._arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
                     stderr=log,
+                    pass_fds=[theirs.fileno()],
                     # Ray puts a driver's folder on the module path of every worker: it must hold no modules.
                     cwd=self._log.parent,
                     env=self._environment,
@@ -87,30 +74,29 @@ class Link:
                 )
         except OSError as error:
             raise RunnerUnavailable(f"the Ray driver cannot be started: {error}") from error
-        self._answer(self._driver, CONNECT_LIMIT_S)
-        return self._driver
 
-    def _answer(self, driver: subprocess.Popen[bytes], limit_s: float) -> Any:
-        assert driver.stdout is not None
-        deadline = time.monotonic() + limit_s
-        while b"\n" not in self._heard:
-            readable, _, _ = select.select([driver.stdout], [], [], max(0.0, deadline - time.monotonic()))
-            more = os.read(driver.stdout.fileno(), 65536) if readable else b""
-            if not more:
-                driver.kill()
-                self.end()
-                told = "has died" if readable else f"did not answer within {limit_s:g} s"
-                raise RunnerUnavailable(f"the Ray driver {told}; see {self._log}")
-            self._heard += more
-        line, _, self._heard = self._heard.partition(b"\n")
-        document = json.loads(line)
-        if "error" in document:
-            raise RunnerUnavailable(f"Ray: {document['error']}")
-        return document["answer"]
+    def _answer(self, limit_s: float, request: tuple[Any, ...] | None = None) -> Any:
+        """The driver's answer to a request; without one, its word that it is connected."""
+        assert self._driver is not None
+        failure = "has died"
+        try:
+            if request is not None:
+                self._channel.send(request)
+            if self._channel.poll(limit_s):
+                answer, error = self._channel.recv()
+                if error:
+                    raise RunnerUnavailable(f"Ray: {error}")
+                return answer
+            failure = f"did not answer within {limit_s:g} s"
+        except (EOFError, OSError):
+            pass
+        self._driver.kill()
+        self.end()
+        raise RunnerUnavailable(f"the Ray driver {failure}; see {self._log}")
 
 
 class Links:
-    """The links of this process, by what their drivers were told; each ends with its last user."""
+    """The links of this process, by their drivers' arguments; each ends with its last user."""
 
     def __init__(self) -> None:
         self._links: dict[tuple[str, ...], tuple[Link, int]] = {}

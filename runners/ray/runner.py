@@ -1,9 +1,7 @@
 """The Ray runner: jobs as gangs in placement groups of a Ray cluster, forked by agents that stay warm between jobs.
 
-This object is a thin client: a job manager on the cluster (`runners.ray.job_manager`) owns the jobs, so they go on when
-the service dies and are found again by name. This process never imports Ray: a driver (`runners.ray.driver`) speaks for
-it. A job's folder must be on a file system that all nodes share, and meshtune installed on every node.
-"""
+A thin client of a job manager on the cluster, through a driver (`runners.ray.driver`): this process never imports Ray.
+A job's folder must be on a file system that all nodes share, and meshtune installed on every node."""
 
 from __future__ import annotations
 
@@ -15,8 +13,9 @@ from typing import Any, ClassVar
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, SubmitFailed
 from meshtune.runners.documents import read_value
+from meshtune.runners.json_files import read_json_value
 from meshtune.runners.local.spool import require_fit
-from meshtune.runners.processes.job_json import decode_status, write_whole
+from meshtune.runners.processes.job_json import write_whole
 from meshtune.runners.ray.job import RayJob, encode
 from meshtune.runners.ray.link import LINKS, Link
 from meshtune.search_spaces.checks import CLOSED, Checks
@@ -25,8 +24,6 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayOptions:
-    """Which cluster, and how long it waits for jobs."""
-
     __pydantic_config__: ClassVar[Any] = CLOSED
 
     # As ray.init takes it ("auto", "host:6379", "ray://host:10001"); None: a cluster is started on this machine.
@@ -45,10 +42,9 @@ class RayOptions:
 
 
 class RayRunner:
-    """A Runner over the job manager of a namespace. Its jobs are those of `root`: other runners may use the same names.
+    """A Runner over the job manager of a namespace. Its jobs are those of `root`.
 
-    devices: Ray's resource that counts the devices of a job. slots: devices of a cluster that is started here.
-    """
+    devices: Ray's resource that counts the devices of a job. slots: devices of a cluster that is started here."""
 
     def __init__(self, root: Path, options: RayOptions, *, devices: str, slots: int) -> None:
         self._root = root.resolve()
@@ -78,7 +74,7 @@ class RayRunner:
         answers = self._ask("look", [self._key(id) for id in ids]) if ids else {}
         unknown = JobStatus(state=JobState.LOST, reason="the job manager on the Ray cluster does not know this job")
         documents = {id: answers[self._key(id)] for id in ids}
-        return {id: unknown if document is None else decode_status(document) for id, document in documents.items()}
+        return {id: read_json_value(JobStatus, seen) if seen else unknown for id, seen in documents.items()}
 
     def cancel(self, id: str) -> None:
         self._ask("cancel", self._key(id))
@@ -110,6 +106,5 @@ class RayRunner:
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> RayRunner:
-    """The Ray runner of a campaign. Raises InvalidValue."""
     devices = "CPU" if cluster.device.kind is DeviceKind.CPU else "GPU"
     return RayRunner(root, read_value(RayOptions, dict(options)), devices=devices, slots=cluster.devices)

@@ -1,8 +1,6 @@
 """A worker group: a placement group, and in it one agent per node, kept for job after job of the same shape.
 
-Each node's devices are one bundle: a placement strategy holds for a whole group, so bundles of one device each could
-not be told "so many together on each of these nodes", and one process must hold them all to start its node's ranks.
-"""
+Each node's devices are one bundle: a placement strategy holds for a whole group, and one process must hold them all."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from meshtune.runners.processes.gang import JOB_MARK, Meeting, meeting_here
-from meshtune.runners.ray.agent import Agent, Place
+from meshtune.runners.ray.agent import Agent
 from meshtune.runners.ray.job import RayJob, shares_node
 
 # The first import of the training code, from a shared file system that is busy with the same for many nodes.
@@ -42,13 +40,12 @@ def living_nodes() -> list[Node]:
 
 
 def capacities(job: RayJob, nodes: Sequence[Node]) -> list[float]:
-    """For how many devices of such a job each node has what it takes, in use or not."""
+    """How many devices each node has for such a job, in use or not."""
     return [min(node.resources.get(name, 0.0) for name in job.bundle) for node in nodes]
 
 
 def reserve(job: RayJob) -> PlacementGroup:
-    """Ask for the job's devices: on as many nodes as it wants where there are so many, and on none that it avoids where
-    there are enough others."""
+    """Ask for the job's devices: on as many nodes as it wants, and on none that it avoids, where there are enough."""
     nodes = living_nodes()
     others = [node for node in nodes if node.name not in job.spec.avoid]
     choice = others if not shares_node(job, capacities(job, others)) else nodes
@@ -78,7 +75,7 @@ class WorkerGroup:
     def __init__(self, job: RayJob, group: PlacementGroup) -> None:
         self.shape = job.shape
         self.nodes: tuple[str, ...] = ()
-        self._places: tuple[Place, ...] = ()
+        self._addresses: tuple[str, ...] = ()
         self._group = group
         kind = ray.remote(Agent)
         self.agents: list[Any] = [
@@ -93,16 +90,15 @@ class WorkerGroup:
     async def warm(self, command: Sequence[str]) -> None:
         """Get ready for jobs of this command. Raises RayError, TimeoutError."""
         looks = [agent.warm.remote(command) for agent in self.agents]
-        self._places = tuple(await asyncio.wait_for(asyncio.gather(*looks), WARM_LIMIT_S))
+        ids, self._addresses = zip(*await asyncio.wait_for(asyncio.gather(*looks), WARM_LIMIT_S), strict=True)
         names = {node.id: node.name for node in living_nodes()}
-        self.nodes = tuple(names.get(place.node, place.node) for place in self._places)
+        self.nodes = tuple(names.get(id, id) for id in ids)
 
     def meeting(self, job: RayJob) -> Meeting:
-        """Where the job's processes meet: at its first node, or on this machine where they are all on one."""
+        """At the job's first node, or on this machine where all its processes are on one."""
         # By its mark, because jobs of one name in two homes must not meet at one port.
         here = meeting_here(replace(job.spec, name=job.spec.env[JOB_MARK]))
-        addresses = [place.address for place in self._places]
-        return here if len(set(addresses)) == 1 else Meeting(addresses[0], here.port)
+        return here if len(set(self._addresses)) == 1 else Meeting(self._addresses[0], here.port)
 
     def drop(self) -> None:
         """End the agents and give their devices back."""
@@ -113,8 +109,7 @@ class WorkerGroup:
 
 
 class WorkerGroupPool:
-    """The worker groups that wait for another job, oldest first; each gives its devices back when it has waited too
-    long."""
+    """The worker groups that wait for another job, oldest first, each for a limited time."""
 
     def __init__(self) -> None:
         self._idle: dict[WorkerGroup, asyncio.TimerHandle] = {}
@@ -131,7 +126,6 @@ class WorkerGroupPool:
         return None
 
     def drop_oldest(self) -> None:
-        """Give back the devices of the group that has waited longest, if there is any."""
         if self._idle:
             self._drop(next(iter(self._idle)))
 

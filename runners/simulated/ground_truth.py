@@ -1,12 +1,8 @@
 """The hidden cluster: what a simulated job would measure, by the physics under constants that nobody is told.
 
-A seed makes one cluster. It differs from what `search_spaces.physics.estimate` expects of it
-  - in every constant, by a factor drawn from the constant's prior (cut at two standard deviations);
-  - by contention: transfers between nodes are slower, the more of the step they take;
-  - by a smooth function of tp, pp and micro-batch size, in time and in memory, that no formula has;
-and from run to run by noise and by nodes that fail. So a search that knows the physics has something left to learn, as
-on a real cluster. Not covered: ranks that differ (memory and time are the most loaded one's), other users' jobs.
-"""
+A seed makes one cluster. It differs from what `search_spaces.physics.estimate` expects of it in every constant, by
+contention between nodes, and by a smooth function of tp, pp and micro-batch size that no formula has; and from run to
+run by noise and by nodes that fail. So a search that knows the physics has something left to learn."""
 
 from __future__ import annotations
 
@@ -19,10 +15,8 @@ import numpy as np
 
 from meshtune.runners.base import JobState
 from meshtune.runners.measuring.early_stopping import is_surely_slower
-from meshtune.runners.measuring.median_interval import is_tight
 from meshtune.runners.measuring.step_breakdown import Part, Profile
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
-from meshtune.runners.trainer.job import Measuring
 from meshtune.runners.workloads.simulated import SimulatedJob
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.constants import DEFAULTS, PRIOR_LOG_SD, Constants
@@ -47,8 +41,7 @@ _PART = {TimePart.RECOMPUTE: Part.COMPUTE} | {part: Part(str(part)) for part in 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Which hidden cluster, and how it behaves. noise: standard deviation of the logarithm of step times, once for each
-    run and once for each step. fault_rate: the probability that a job loses a node."""
+    """noise: standard deviation of the logarithm of step times, per run and per step. fault_rate: a lost node's."""
 
     seed: int
     noise: float
@@ -83,7 +76,6 @@ class Ending:
 
 
 def truth(training: Training, plan: Plan, seed: int) -> Truth:
-    """What the plan costs on the hidden cluster of this seed."""
     constants, columns = hidden_constants(seed), columns_of([plan])
     times = {part: float(value[0]) for part, value in time_parts(training, columns, constants).items()}
     memory = {part: float(value[0]) for part, value in memory_parts(training, columns, constants).items()}
@@ -97,7 +89,6 @@ def truth(training: Training, plan: Plan, seed: int) -> Truth:
 
 
 def hidden_constants(seed: int) -> Constants:
-    """The constants of the hidden cluster of this seed."""
     drawn = {}
     for name, log_sd in PRIOR_LOG_SD.items():
         value = getattr(DEFAULTS, name) * exp(log_sd * _normal(seed, "constant", name))
@@ -106,7 +97,7 @@ def hidden_constants(seed: int) -> Constants:
 
 
 def run(job: SimulatedJob, name: str, time_limit_s: float, conditions: Conditions) -> Ending:
-    """How the job of this name ends; each name has noise and faults of its own. The time limit is on simulated time."""
+    """How the job of this name ends; each name has noise and faults of its own. The limit is on simulated time."""
     rng = _rng(conditions.seed, "run", name)
     if rng.random() < conditions.fault_rate:
         node = f"{job.cluster.name}-{rng.integers(job.cluster.nodes):05d}"
@@ -118,7 +109,7 @@ def run(job: SimulatedJob, name: str, time_limit_s: float, conditions: Condition
 
 
 def _out_of_memory(job: SimulatedJob, true: Truth) -> Ending:
-    """States that do not fit fail when they are made, the rest in a step; how much was lacking is not told."""
+    """States that do not fit fail when they are made, the rest in a step."""
     memory_bytes = job.cluster.device.memory_bytes
     states = sum(true.memory.get(part, 0.0) for part in (MemoryPart.WEIGHTS, MemoryPart.GRADIENTS, MemoryPart.BUFFERS))
     with_optimizer = states + true.memory.get(MemoryPart.OPTIMIZER, 0.0)
@@ -136,7 +127,7 @@ def _measured(
     warmup = [run_s * FIRST_STEP_FACTOR, *(run_s for _ in range(WARMUP_STEPS - 1))]
     steps: list[float] = []
     pruned = False
-    while not _enough(steps, job.measuring) and not pruned:
+    while not job.measuring.enough(steps) and not pruned:
         steps.append(run_s * exp(noise * rng.standard_normal()))
         pruned = job.incumbent_step_time_s is not None and is_surely_slower(steps, job.incumbent_step_time_s)
         if STARTUP_S + sum(warmup) + sum(steps) > time_limit_s:
@@ -161,16 +152,8 @@ def _measured(
     return Ending(state=JobState.SUCCEEDED, exit_code=0, outcome=outcome)
 
 
-def _enough(steps: list[float], measuring: Measuring) -> bool:
-    """As the built-in trainer decides."""
-    if len(steps) < measuring.min_steps:
-        return False
-    spent = len(steps) >= measuring.max_steps or sum(steps) >= measuring.max_seconds
-    return spent or is_tight(steps, measuring.precision)
-
-
 def _profile(true: Truth, run_s: float) -> Profile:
-    """The parts of the slowest rank's step, as the only rank: of the others nothing is known."""
+    """Of the slowest rank, as the only one."""
     parts = dict.fromkeys(map(str, Part), 0.0)
     for part, value in true.time.items():
         parts[str(_PART[part])] += value * run_s / true.step_s

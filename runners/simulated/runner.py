@@ -1,17 +1,13 @@
 """The simulated runner: a cluster of any size in some files, for campaigns on a laptop that need no device.
 
-What becomes of a job is settled by arithmetic when it is sent (`runners.simulated.ground_truth`) and told when its time
-is over. Files hold everything, and a job's state follows from them and the clock, so any process may die at any moment:
+What becomes of a job is settled when it is sent (`runners.simulated.ground_truth`) and told when its time is over.
+A job's state follows from the files and the clock, so any process may die at any moment:
 
-    root/jobs/NAME    a job that is not over: when it was sent, how long it takes, how it ends; when it began and when
-                      its end was asked for, once that is so
+    root/jobs/NAME    a job that is not over: when it was sent, how long it takes, how it ends
     root/over/NAME    how it ended; the file above is gone then
-    root/lock         held while anything is looked at or changed, so that nothing seen is ever taken back
+    root/lock         held while anything is looked at or changed
 
-What has happened is written down, so that what is to come follows from the jobs that are not over: a look costs the
-same however many there were. The result file appears in the job's folder once it has ended, as any job's: a search gets
-to see nothing else.
-"""
+Looks cost the same however many jobs there were."""
 
 from __future__ import annotations
 
@@ -29,11 +25,12 @@ from typing import Any, ClassVar
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, RunnerUnavailable, SubmitFailed
 from meshtune.runners.documents import plain, read_value
-from meshtune.runners.local.spool import require_fit
+from meshtune.runners.json_files import read_json_value
+from meshtune.runners.local.spool import is_fit, require_fit
 from meshtune.runners.outcome import RESULT_FILE, write_result
-from meshtune.runners.processes.job_json import decode_status, write_whole
+from meshtune.runners.processes.job_json import write_whole
 from meshtune.runners.simulated.ground_truth import Conditions, Ending, run
-from meshtune.runners.workloads.simulated import JOB_FILE, JobMalformed, SimulatedJob, parse_job
+from meshtune.runners.workloads.simulated import JOB_FILE, SimulatedJob, parse_job
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.physics.unknown_speeds import missing
@@ -191,27 +188,20 @@ class SimulatedRunner:
 
     def _path(self, name: str) -> Path | None:
         """Where the job is, None for one that never was."""
-        try:
-            require_fit(name)
-        except InvalidJob:
-            return None
-        paths = (self._root / folder / name for folder in (JOBS, OVER))
+        paths = [self._root / folder / name for folder in (JOBS, OVER)] if is_fit(name) else []
         return next((path for path in paths if path.exists()), None)
 
     def _over(self, id: str) -> JobStatus | None:
-        """Raises OSError and ValueError."""
         path = self._path(id)
-        return None if path is None else decode_status(json.loads(path.read_text(encoding="utf-8")))
+        return None if path is None else read_json_value(JobStatus, json.loads(path.read_text(encoding="utf-8")))
 
     def _open_jobs(self) -> list[OpenJob]:
-        """Raises OSError and ValueError."""
         # A name that starts with a dot is a draft of a process that died.
         return [_read(path) for path in (self._root / JOBS).iterdir() if not path.name.startswith(".")]
 
     def _look(self, now: float) -> dict[str, JobStatus]:
-        """The jobs that were not over at the last look. What has happened since is written down: which jobs began after
-        a wait, and which are over, their results first. A slot that is free by now delays no job that has not begun.
-        Raises OSError and ValueError."""
+        """The jobs that were not over at the last look, and write down what has happened since: which jobs began after
+        a wait, and which are over, their results first. Raises OSError and ValueError."""
         jobs = {job.name: job for job in self._open_jobs()}
         starts_at = start_times(jobs.values())
         statuses = {name: job.status(starts_at[name], now) for name, job in jobs.items()}
@@ -231,8 +221,7 @@ class SimulatedRunner:
 
     @contextmanager
     def _alone(self) -> Iterator[float]:
-        """Be the only one at the files; the time at which this began, later than that of everybody before.
-        Raises OSError."""
+        """Be the only one at the files; the time at which this began. Raises OSError."""
         descriptor = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -242,7 +231,6 @@ class SimulatedRunner:
 
 
 def _read(path: Path) -> OpenJob:
-    """Raises OSError and ValueError."""
     return read_value(OpenJob, json.loads(path.read_text(encoding="utf-8")))
 
 
@@ -254,7 +242,7 @@ def _leave_result(job: OpenJob) -> None:
 
 
 def _read_job(spec: JobSpec) -> SimulatedJob:
-    """What the job file says. Raises InvalidJob."""
+    """Raises InvalidJob."""
     require_fit(spec.name)
     if JOB_FILE not in spec.files:
         raise InvalidJob(
@@ -262,7 +250,7 @@ def _read_job(spec: JobSpec) -> SimulatedJob:
         )
     try:
         job = parse_job(spec.files[JOB_FILE])
-    except JobMalformed as error:
+    except ValueError as error:
         raise InvalidJob(f"{spec.name}: {JOB_FILE}: {error}") from error
     unknown = missing(job.training)
     if unknown:
@@ -273,5 +261,4 @@ def _read_job(spec: JobSpec) -> SimulatedJob:
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> SimulatedRunner:
-    """The simulated runner of a campaign. Raises InvalidValue."""
     return SimulatedRunner(root, read_value(SimulatedOptions, dict(options)))

@@ -1,10 +1,7 @@
 """Slurm from inside one allocation: trials as `srun --exact` steps on what salloc or sbatch gave, until its time ends.
 
-Each trial's srun is one local job of a local server (`runners.local.runner`), which lets as many run as there are
-devices, and outlives a killed service; the notes of its ranks say what became of it. A job of an earlier allocation is
-LOST, since its nodes are somebody else's now. Not covered: scripts that launch by themselves, and an allocation of
-unequal nodes.
-"""
+Each trial's srun is one local job of a local server, which outlives a killed service; the notes of its ranks say what
+became of it. Not covered: scripts that launch by themselves, and an allocation of unequal nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +20,6 @@ from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, NoTi
 from meshtune.runners.batch.base import refuse_wider
 from meshtune.runners.batch.notes import (
     GANG_FILE,
-    Note,
     noted_end,
     noted_hosts,
     noted_start,
@@ -61,7 +57,7 @@ unset {JOB_MARK}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """What Slurm gave to the shell that we run in."""
+    """devices_per_node: for how many ranks each node has devices."""
 
     id: str
     nodes: int
@@ -70,8 +66,7 @@ class Allocation:
 
 
 def read_allocation(environment: Mapping[str, str], cluster: ClusterSpec, cpus_per_device: int) -> Allocation:
-    """The allocation that these variables describe. Raises InvalidValue when there is none, or one that is too small
-    for a trial of the cluster's size."""
+    """The allocation that these variables describe. Raises InvalidValue: there is none, or it is too small."""
     checks = Checks()
     id = environment.get("SLURM_JOB_ID", "")
     checks.require(
@@ -104,15 +99,19 @@ class AllocationRunner:
         self._options, self._allocation, self._clock = options, allocation, clock
         self._spool = Spool((root / f"allocation-{allocation.id}").resolve())
         self._local = LocalRunner(self._spool.root, slots=allocation.nodes * allocation.devices_per_node)
+        self.cancel, self.find, self.close = self._local.cancel, self._local.find, self._local.close
         self._ending: dict[str, float] = {}
 
     def submit(self, spec: JobSpec) -> str:
-        self._refuse_invalid(spec)
+        allocation = self._allocation
+        if spec.start is Start.JOB and spec.nodes > 1:
+            raise InvalidJob(f"{spec.name} launches by itself, which mode: allocation cannot keep to its own nodes")
+        refuse_wider(spec, allocation.nodes, allocation.devices_per_node, f"allocation {allocation.id}")
         if (known := self.find(spec.name)) is not None:
             return known
         left_s = self._time_left_s()
         if left_s < spec.time_limit_s + MARGIN_S:
-            ends = f"allocation {self._allocation.id} ends in {max(0.0, left_s):.0f} s"
+            ends = f"allocation {allocation.id} ends in {max(0.0, left_s):.0f} s"
             raise NoTimeLeft(f"{ends}, and a trial takes up to {spec.time_limit_s:g} s (+ {MARGIN_S:g} s)")
         spec = replace(spec, directory=spec.directory.resolve())
         for stale in spec.directory.glob("rank-*.json"):  # of a job of this name in an earlier allocation
@@ -130,7 +129,7 @@ class AllocationRunner:
                 files={
                     **spec.files,
                     GANG_FILE: render_gang(spec),
-                    SCRIPT_FILE: render_step(spec, self._options, self._allocation),
+                    SCRIPT_FILE: render_step(spec, self._options, allocation),
                 },
                 env={name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ},
             )
@@ -143,30 +142,17 @@ class AllocationRunner:
             self._end(left)
         return {id: self._judge(id, status, stepless=id not in left) for id, status in seen.items()}
 
-    def cancel(self, id: str) -> None:
-        self._local.cancel(id)
-
-    def find(self, name: str) -> str | None:
-        return self._local.find(name)
-
-    def close(self) -> None:
-        """Leaves running steps to the server."""
-        self._local.close()
-
-    def _refuse_invalid(self, spec: JobSpec) -> None:
-        allocation = self._allocation
-        if spec.start is Start.JOB and spec.nodes > 1:
-            raise InvalidJob(f"{spec.name} launches by itself, which mode: allocation cannot keep to its own nodes")
-        refuse_wider(spec, allocation.nodes, allocation.devices_per_node, f"allocation {allocation.id}")
-
     def _time_left_s(self) -> float:
         """Until the allocation's end, which a site may move. Raises RunnerUnavailable."""
-        out = self._call("squeue", "--noheader", f"--jobs={self._allocation.id}", "--format=%e").strip()
+        answer = self._tell("squeue", "--noheader", f"--jobs={self._allocation.id}", "--format=%e")
+        if answer.code != 0:
+            raise RunnerUnavailable(f"squeue: {answer.complaint}")
+        out = answer.out.strip()
         return float(out) - self._clock() if out.isdecimal() else inf
 
     def _left_steps(self) -> dict[str, tuple[str, ...]]:
-        """The steps that run without their srun, by job: one that is killed does not take its step along, and the step
-        keeps others from the devices. Raises RunnerUnavailable."""
+        """The steps that run without their srun, by job: a killed srun does not take its step along, which keeps others
+        from the devices. Raises RunnerUnavailable."""
         found: dict[str, tuple[str, ...]] = {}
         if self._spool.root.is_dir():
             answer = self._tell("squeue", "--noheader", "--steps", f"--jobs={self._allocation.id}", "--format=%i|%j")
@@ -179,7 +165,7 @@ class AllocationRunner:
         return found
 
     def _judge(self, id: str, status: JobStatus, *, stepless: bool) -> JobStatus:
-        """The status of the job whose srun has this one. stepless: it has no step that runs without its srun."""
+        """stepless: the job has no step that runs without its srun."""
         if not self._spool.has(id):
             reason = f"allocation {self._allocation.id} has no such job; an earlier allocation took its own along"
             return replace(status, reason=reason)
@@ -192,42 +178,31 @@ class AllocationRunner:
         if status.state is JobState.RUNNING and not notes:
             return JobStatus(state=JobState.QUEUED, reason="waits for free nodes of the allocation")
         seen = replace(status, started_at=started_at, nodes=nodes)
-        return self._ended(seen, notes, spec.directory) if status.state in _BY_SRUN else seen
-
-    def _ended(self, status: JobStatus, notes: Sequence[Note], directory: Path) -> JobStatus:
-        """How a job ended whose srun came to an end by itself: its ranks know best."""
-        end = noted_end(notes, read_gang(directory))
+        if status.state not in (JobState.SUCCEEDED, JobState.FAILED):
+            return seen
+        # Its srun came to an end by itself: its ranks know best.
+        end = noted_end(notes, read_gang(spec.directory))
         if end is not None:
-            return replace(status, state=end.state, reason=end.reason, exit_code=end.exit_code)
+            return replace(seen, state=end.state, reason=end.reason, exit_code=end.exit_code)
         if status.state is JobState.SUCCEEDED:
-            return status
+            return seen
+        if not notes:
+            return replace(seen, reason=f"srun started nothing: {status.reason}")
         silent = noted_hosts([note for note in notes if note.end is None])
-        if notes:
-            reason = f"a node failed: {', '.join(silent)}" if silent else "its allocation ended"
-            cause = Cause.NODE_FAULT if silent else Cause.PREEMPTION
-            return replace(status, state=JobState.LOST, reason=reason, exit_code=None, failed_nodes=silent, cause=cause)
-        return replace(status, reason=f"srun started nothing: {status.reason}")
+        reason = f"a node failed: {', '.join(silent)}" if silent else "its allocation ended"
+        cause = Cause.NODE_FAULT if silent else Cause.PREEMPTION
+        return replace(seen, state=JobState.LOST, reason=reason, exit_code=None, failed_nodes=silent, cause=cause)
 
     def _end(self, left: Mapping[str, Sequence[str]]) -> None:
-        """Let the ranks end what they started, and Slurm end what is left. The next look sees whether it helped."""
+        """Let the ranks end what they started, then Slurm what is left."""
         now = self._clock()
         for name, steps in left.items():
             kindly = ["--signal=TERM"] if now - self._ending.setdefault(name, now) < RANKS_END_S else []
             self._tell("scancel", *kindly, *steps)
 
-    def _call(self, *arguments: str) -> str:
-        """What a Slurm command says. Raises RunnerUnavailable."""
-        answer = self._tell(*arguments)
-        if answer.code != 0:
-            raise RunnerUnavailable(f"{arguments[0]}: {answer.complaint}")
-        return answer.out
-
     def _tell(self, *arguments: str) -> Answer:
         environment = {**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
         return call(arguments, time_limit_s=self._options.call_limit_s, environment=environment)
-
-
-_BY_SRUN = (JobState.SUCCEEDED, JobState.FAILED)
 
 
 def render_step(spec: JobSpec, options: SlurmOptions, allocation: Allocation) -> str:
@@ -250,5 +225,5 @@ def render_step(spec: JobSpec, options: SlurmOptions, allocation: Allocation) ->
 
 
 def create_steps(root: Path, cluster: ClusterSpec, options: SlurmOptions) -> AllocationRunner:
-    """The runner of a campaign inside the allocation that we run in. Raises InvalidValue."""
+    """Raises InvalidValue."""
     return AllocationRunner(root, options, read_allocation(os.environ, cluster, options.cpus_per_device))

@@ -1,8 +1,5 @@
-"""What became of a job: Slurm's word, what its ranks noted, and the state of its nodes, judged together. Pure.
-
-The notes beat Slurm's word on a job whose script came to its own end: they know the rank, the signal and the time
-limit. Where Slurm ended the job (cancelled, preempted, a node lost), its word stands.
-"""
+"""What became of a job: Slurm's word, its ranks' notes, and the state of its nodes, judged together. The notes beat
+Slurm's word on a job whose script came to its own end; where Slurm ended the job, its word stands."""
 
 from __future__ import annotations
 
@@ -25,10 +22,7 @@ def suspects(spec: JobSpec, seen: JobStatus, notes: Sequence[Note]) -> tuple[str
 def status_of(
     spec: JobSpec, seen: JobStatus | None, notes: Sequence[Note], *, cancel_asked: bool, bad_nodes: Collection[str]
 ) -> JobStatus:
-    """The status of a job that Slurm shows as `seen`, None when it has forgotten it.
-
-    bad_nodes: of the suspects, those that are down or silent.
-    """
+    """The status of a job that Slurm shows as `seen` (None: forgotten). bad_nodes: suspects that are down or silent."""
     end = noted_end(notes, spec)
     if seen is None:
         return forgotten_status(end, notes, "Slurm", cancel_asked=cancel_asked)
@@ -65,13 +59,8 @@ def _timed(seen: JobStatus, notes: Sequence[Note]) -> JobStatus:
 
 def _lost(status: JobStatus, failed_nodes: tuple[str, ...]) -> JobStatus:
     names = f": {', '.join(failed_nodes)}" if failed_nodes else ""
-    return replace(
-        status,
-        state=JobState.LOST,
-        reason=status.reason + names,
-        failed_nodes=failed_nodes,
-        cause=Cause.NODE_FAULT,
-    )
+    reason = status.reason + names
+    return replace(status, state=JobState.LOST, reason=reason, failed_nodes=failed_nodes, cause=Cause.NODE_FAULT)
 
 
 def _blamed(spec: JobSpec, seen: JobStatus, notes: Sequence[Note], bad_nodes: Collection[str]) -> tuple[str, ...]:

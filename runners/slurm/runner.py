@@ -1,16 +1,12 @@
 """The Slurm runner: one batch job per trial, sent with sbatch, watched with one squeue for all, remembered in files.
-
-What the processes of a job noted (`runners.batch.launch_wrapper`) settles how it ended where Slurm does not know or has
-forgotten it. An answer that never came is looked up by the job's name before anything is sent again. Not covered: job
-arrays, heterogeneous jobs, federations, and clusters where only a token (SLURM_JWT) opens the controller.
-"""
+Not covered: job arrays, heterogeneous jobs, federations, and clusters where only a token opens the controller."""
 
 from __future__ import annotations
 
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,11 +39,11 @@ _UNKNOWN_NODE = ("Invalid node name",)
 
 
 class SlurmRunner(BatchRunner):
-    """A Runner over the Slurm that sbatch speaks to; see BatchRunner."""
-
     script_file = SCRIPT_FILE
     refusals = REFUSALS
     silences = SILENCES
+    cancel_command = "scancel"
+    over = UNKNOWN_JOB
 
     def __init__(
         self,
@@ -93,22 +89,25 @@ class SlurmRunner(BatchRunner):
         return answer, number.group(1) if number else None
 
     def _search(self, record: Record) -> str | None:
-        """The controller knows a job by its name and folder; so does the accounting, where there is one."""
+        """By name and folder, at the controller and in the accounting."""
         queued = self._ask("squeue", "--noheader", "--states=all", f"--name={record.name}", "--format=%i|%Z")
         since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.sent_at - 60))
         accounted = (f"--name={record.name}", f"--starttime={since}", "--format=JobIDRaw,WorkDir")
         return _oldest(queued, record.directory) or _oldest(self._sacct(*accounted), record.directory)
-
-    def _withdraw(self, numbers: Sequence[str]) -> str:
-        answer = self._call("scancel", *numbers)
-        return "" if answer.code == 0 or answer.says(UNKNOWN_JOB) else answer.complaint
 
     def _look(self, records: Mapping[str, Record]) -> dict[str, JobStatus]:
         """By one squeue for all, and one sacct and sinfo where they can tell more."""
         specs = {id: record.job() for id, record in records.items()}
         notes = {id: read_notes(record.directory) for id, record in records.items()}
         numbers = {id: record.number for id, record in records.items()}
-        found = parse_jobs(self._squeue(list(numbers.values())))
+        answer = self._call(
+            *("squeue", "--noheader", "--states=all", f"--jobs={','.join(numbers.values())}"),
+            f"--format={SQUEUE_FORMAT}",
+        )
+        # Of one job that it has forgotten squeue says so, of several it shows the others.
+        if answer.code != 0 and not answer.says(UNKNOWN_JOB):
+            raise RunnerUnavailable(f"squeue: {answer.complaint}")
+        found = parse_jobs(answer.out if answer.code == 0 else "")
         unsettled = [
             number for id, number in numbers.items() if number not in found and noted_end(notes[id], specs[id]) is None
         ]
@@ -128,27 +127,13 @@ class SlurmRunner(BatchRunner):
             bad_nodes = parse_bad_nodes(out)
         return {
             id: status_of(
-                specs[id],
-                found.get(numbers[id]),
-                notes[id],
-                cancel_asked=record.cancel_asked,
-                bad_nodes=bad_nodes,
+                specs[id], found.get(numbers[id]), notes[id], cancel_asked=record.cancel_asked, bad_nodes=bad_nodes
             )
             for id, record in records.items()
         }
 
-    def _squeue(self, numbers: Sequence[str]) -> str:
-        """Raises RunnerUnavailable."""
-        answer = self._call(
-            "squeue", "--noheader", "--states=all", f"--jobs={','.join(numbers)}", f"--format={SQUEUE_FORMAT}"
-        )
-        # Of one job that it has forgotten squeue says so, of several it shows the others.
-        if answer.code != 0 and not answer.says(UNKNOWN_JOB):
-            raise RunnerUnavailable(f"squeue: {answer.complaint}")
-        return answer.out if answer.code == 0 else ""
-
     def _sacct(self, *arguments: str) -> str:
-        """What sacct says; nothing where there is no accounting. Raises RunnerUnavailable when it does not answer."""
+        """Nothing where there is no accounting. Raises RunnerUnavailable when it does not answer."""
         if not self._has_accounting:
             return ""
         answer = self._call("sacct", "--allocations", "--noheader", "--parsable2", "--duplicates", *arguments)
@@ -158,8 +143,7 @@ class SlurmRunner(BatchRunner):
         return answer.out if answer.code == 0 else ""
 
     def _environment(self, program: str) -> Mapping[str, str]:
-        """None of our secrets, which sbatch would pass on, and none of the user's SQUEUE_... or SBATCH_... variables,
-        which would change what a command says or does."""
+        """None of our secrets, nor of the user's SQUEUE_... or SBATCH_... variables."""
         environment = dict(submit_host().environment)
         if "SLURM_CONF" in os.environ:
             environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
@@ -175,7 +159,6 @@ def _oldest(text: str, directory: Path) -> str | None:
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Runner:
-    """The Slurm runner of a campaign. Raises InvalidValue."""
     chosen = options_for(cluster, options)
     runner: Runner
     if chosen.mode is Mode.ALLOCATION:

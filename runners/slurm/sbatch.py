@@ -1,6 +1,5 @@
-"""Submits somebody's own batch script by the real `sbatch`, with variables for its job. Reads of the script only what
-that needs: the `#SBATCH` lines for the node count and for `--export`. Heterogeneous jobs are not understood.
-"""
+"""Submits somebody's own batch script by the real `sbatch`, with variables for its job. Reads of the script only the
+`#SBATCH` lines. Heterogeneous jobs are not understood."""
 
 from __future__ import annotations
 
@@ -16,10 +15,7 @@ SHUT = ("NONE", "NIL")
 
 
 def directives(script: str, keyword: str) -> list[str]:
-    """The words after `#KEYWORD` in the head of a script: where sbatch stops reading, at the first command.
-
-    Raises ValueError for a line with an open quote.
-    """
+    """The words after `#KEYWORD` in the head of a script, up to its first command. Raises ValueError: an open quote."""
     found: list[str] = []
     for line in script.splitlines():
         if line.strip() and not line.lstrip().startswith("#"):
@@ -53,10 +49,8 @@ def node_count(script: str, options: Sequence[str]) -> int | None:
 
 
 def exporting(options: Sequence[str], script: str, values: Mapping[str, str]) -> list[str] | None:
-    """The options with an `--export` that adds the values to what the user exports; None where that shuts them out.
-
-    Precedence as sbatch has it: the command line, SBATCH_EXPORT, the script, ALL.
-    """
+    """The options with an `--export` that adds the values to the user's; None where that shuts them out.
+    Precedence as sbatch has it: the command line, SBATCH_EXPORT, the script, ALL."""
     own = option_value(options, "export") or os.environ.get("SBATCH_EXPORT")
     base = own or option_value(directives(script, "SBATCH"), "export") or "ALL"
     if base.upper() in SHUT:
@@ -65,11 +59,8 @@ def exporting(options: Sequence[str], script: str, values: Mapping[str, str]) ->
 
 
 def submit(arguments: Sequence[str], *, hide: Collection[str] = ()) -> int:
-    """Run `sbatch` with these arguments, its output and input being ours; return its exit status.
-
-    hide: variables that neither it nor the job sees. There is no time limit, as with sbatch itself, which may `--wait`.
-    Raises RunnerUnavailable when there is no sbatch.
-    """
+    """Run `sbatch`; return its exit status. hide: variables that neither it nor the job sees.
+    Raises RunnerUnavailable."""
     environment = {name: value for name, value in os.environ.items() if name not in hide}
     try:
         return subprocess.call(["sbatch", *arguments], env=environment)

@@ -1,8 +1,4 @@
-"""The job script of a trial under Slurm, as pure text: what `sbatch` is given, and what `--dry-run` shows.
-
-The script claims the job's folder, finds where the ranks meet, and starts one `runners.batch.launch_wrapper` per
-process. What the job itself is (command, environment, time limit) stands beside it in the gang file.
-"""
+"""The job script of a trial under Slurm, as pure text: what `sbatch` is given, and what `--dry-run` shows."""
 
 from __future__ import annotations
 
@@ -76,7 +72,7 @@ _NAMED = ("partition", "account", "qos", "constraint", "reservation")
 
 
 def options_for(cluster: ClusterSpec, options: Mapping[str, Any]) -> SlurmOptions:
-    """The options of a campaign's spec, with what follows from its cluster. Raises InvalidValue."""
+    """The options of a campaign, with what follows from its cluster. Raises InvalidValue."""
     chosen = read_value(SlurmOptions, dict(options))
     if chosen.gres is None:
         return replace(chosen, gres="gpu" if cluster.device.kind is DeviceKind.CUDA else "")
@@ -84,12 +80,12 @@ def options_for(cluster: ClusterSpec, options: Mapping[str, Any]) -> SlurmOption
 
 
 def render_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
-    """The script of a job as it would be sent from here. Without `gres` none is asked for. Raises InvalidValue."""
+    """As it would be sent from here. Without `gres` none is asked for. Raises InvalidValue."""
     return render(spec, read_value(SlurmOptions, dict(options)), submit_host())
 
 
 def render(spec: JobSpec, options: SlurmOptions, host: SubmitHost) -> str:
-    """The script of a job; its directory must be absolute."""
+    """The job's directory must be absolute."""
     return (
         "#!/bin/bash\n"
         + "".join(f"#SBATCH {option}\n" for option in _head(spec, options))
@@ -102,7 +98,6 @@ def render(spec: JobSpec, options: SlurmOptions, host: SubmitHost) -> str:
 
 
 def minutes(spec: JobSpec) -> int:
-    """Slurm's time limit of the job."""
     return ceil((spec.time_limit_s + BACKSTOP_S) / 60)
 
 

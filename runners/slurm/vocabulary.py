@@ -1,7 +1,5 @@
 """What Slurm's words mean: states, reasons, refusals, lists of hosts, and the lines of squeue, sacct, sinfo, scontrol.
-
-The table of states holds every word of job_state_string (22.05) and of slurm.schedmd.com/job_state_codes.html.
-"""
+States: job_state_string (22.05) and slurm.schedmd.com/job_state_codes.html."""
 
 from __future__ import annotations
 
@@ -148,13 +146,10 @@ def expand_hosts(text: str) -> tuple[str, ...]:
     """The hosts of a list such as "n[0-2,7],rack[1-2]node[08-09]"; empty for none ("None assigned")."""
     hosts: list[str] = []
     for part in re.findall(r"(?:[^,\[\]\s]|\[[^\]]*\])+", text if "assigned" not in text else ""):
-        pieces = [list(_range(piece[1:-1])) if piece[:1] == "[" else [piece] for piece in _pieces(part)]
+        found = re.findall(r"\[[^\]]*\]|[^\[\]]+", part)
+        pieces = [list(_range(piece[1:-1])) if piece[:1] == "[" else [piece] for piece in found]
         hosts += ["".join(choice) for choice in product(*pieces)]
     return tuple(host for host in hosts if host != "(null)")
-
-
-def _pieces(part: str) -> list[str]:
-    return re.findall(r"\[[^\]]*\]|[^\[\]]+", part)
 
 
 def _range(text: str) -> Iterator[str]:

@@ -1,11 +1,7 @@
 """The blocks of a layer: causal self-attention over the places that this rank holds, feed-forward, mixture of experts.
 
-How queries see keys of other ranks is decided by `Attention.attend`, which context parallelism replaces. In a mixture
-a router sends every token to its top_k experts and back. No token is dropped and there is no capacity factor: an expert
-computes whatever it is sent. No auxiliary loss for balance either: what is measured is the speed of the first steps.
-The experts of a rank are computed one after the other, without a grouped kernel, so many small experts are undersold
-on GPUs.
-"""
+A router sends every token to its top_k experts and back: no token is dropped, there is no capacity factor and no
+auxiliary loss. The experts of a rank are computed one after the other, so many small ones are undersold on GPUs."""
 
 from __future__ import annotations
 
@@ -41,10 +37,7 @@ class FeedForward(nn.Module):
 
 
 class Experts(nn.Module):
-    """The experts of this rank by their number in the model; a module of its own, so that it has its own replicas.
-
-    No ModuleDict: torch 2.9 refuses to shard one.
-    """
+    """The experts of this rank by their number in the model. No ModuleDict: torch 2.9 refuses to shard one."""
 
     def __init__(self, spec: ModelSpec, numbers: range) -> None:
         super().__init__()
@@ -63,10 +56,8 @@ class Experts(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """How many copies of tokens go where. sent: to each rank of ep; received: from each; own: for each expert here.
-
-    arrival: where each received copy belongs in the order by expert.
-    """
+    """How many copies of tokens go where. sent, received: by rank of ep; own: by expert here; arrival: where each
+    received copy belongs in the order by expert."""
 
     sent: list[int]
     received: list[int]
@@ -77,10 +68,8 @@ class Traffic:
 class Mixture(nn.Module):
     """A mixture of experts, of which this rank holds `numbers` and the other ranks of `peers` the rest.
 
-    The balanced router sends the token at place p to the experts p * top_k, p * top_k + 1, ... modulo their number,
-    whatever the weights: all experts get equally many tokens, and the choice does not depend on the layout. It still
-    weighs their answers by the learned probabilities, so it computes and differentiates as the learned one does.
-    """
+    The balanced router sends the token at place p to the experts p * top_k, p * top_k + 1, ... modulo their number: all
+    experts get equally many tokens, whatever the layout. It weighs their answers by the learned probabilities."""
 
     def __init__(self, spec: ModelSpec, numbers: range, places: Places, kind: Router) -> None:
         super().__init__()
@@ -116,7 +105,7 @@ class Mixture(nn.Module):
         return probabilities.gather(-1, choices), choices
 
     def _ask_peers(self, copies: Tensor, counts: Tensor, peers: dist.ProcessGroup) -> Tensor:
-        """Send every copy to the rank that has its expert; return the answers in the order of the copies."""
+        """The experts' answers in the order of the copies."""
         traffic = self._plan_traffic(counts, peers)
         arrived = exchange(copies, peers, receive=traffic.received, send=traffic.sent)
         by_expert = self.experts(arrived[traffic.arrival], traffic.own)
@@ -148,7 +137,6 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @lru_cache(maxsize=4)
 def place_tensor(places: Places, device: torch.device) -> Tensor:
-    """The places as indices."""
     return torch.cat([torch.arange(part.start, part.stop, device=device) for part in places])
 
 

@@ -1,8 +1,5 @@
 """The differences between the torch versions that the trainer runs under (2.9 to 2.13), and a way round a gloo bug.
-
-Sites have their own builds of torch. `trainer.exact` replaces functions inside of torch, and needs 2.13 itself.
-Not mended: schedule zbv under torch 2.9 on CPU, where gloo loses a connection; 2.11 runs it.
-"""
+`trainer.exact` needs 2.13 itself. Not mended: schedule zbv under torch 2.9 on CPU, where gloo loses a connection."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", None) or dis
 
 def skip_first_exchange(stage: PipelineStage) -> PipelineStage:
     """Before torch 2.11 a stage first sends its neighbours 8 bytes into a buffer of 4, on which gloo aborts; NCCL needs
-    the exchange, to connect."""
+    it."""
     if stage.device.type == "cpu" and hasattr(stage, "_get_init_p2p_neighbors_ops"):
         setattr(stage, "_get_init_p2p_neighbors_ops", list)  # noqa: B010  # mypy: no method of this version
     return stage
@@ -44,7 +41,7 @@ BACKEND = "gloo_in_order"
 
 @cache
 def register_gloo() -> str:
-    """Make the backend known to torch; return its name, for `init_process_group`. Groups made later inherit it."""
+    """Make the backend known to torch; return its name. Groups made later inherit it."""
     dist.Backend.register_backend(BACKEND, _create, devices=["cpu"])
     return BACKEND
 

@@ -1,10 +1,7 @@
 """A rank that fails says so in `failure-<rank>.json` before it tears anything down, and the first cause can be found.
 
-When one rank dies its peers fail as well, a moment later and with errors about connections: those are echoes. Imports
-no torch, so that whoever judges a dead job can read the files anywhere; torch's errors are known by name and text
-(`runners.logs.failure_texts`).
-A rank killed by a signal writes nothing: only its exit status tells.
-"""
+Its peers fail as well, a moment later and with errors about connections: those are echoes. A rank killed by a signal
+writes nothing. Imports no torch, so that the files can be read anywhere."""
 
 from __future__ import annotations
 
@@ -23,8 +20,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.json_files import read_json_value
 from meshtune.runners.logs.failure_texts import cause_of_line, first_in_precedence, is_echo
 from meshtune.runners.outcome import Verdict
+from meshtune.runners.processes.job_json import write_whole
 from meshtune.search_spaces.compat import StrEnum
 
 REASON_LINES = 3
@@ -49,10 +48,7 @@ class Phase(StrEnum):
 
 
 class Progress:
-    """The one mutable note of where this rank is and when it last got on; a failure copies it.
-
-    on_phase: told of every change of phase while it is set.
-    """
+    """Where this rank is and when it last got on. on_phase: told of every change of phase while it is set."""
 
     def __init__(self) -> None:
         self.on_phase: Callable[[Phase], None] | None = None
@@ -76,7 +72,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFailure:
-    """Why one rank ended. at: seconds since the epoch. echo: it only noticed that a peer was gone or did not answer."""
+    """Why one rank ended. at: seconds since the epoch. echo: it only noticed that a peer was gone."""
 
     rank: int
     at: float
@@ -129,40 +125,22 @@ def _cause(error: BaseException) -> Cause:
     return first_in_precedence(cause for cause in told if cause is not None) or Cause.CRASH
 
 
-def write_failure(directory: Path, failure: RankFailure) -> Path:
-    """Write the rank's failure file by rename; return its path. Raises OSError (a full disk ...)."""
-    final = directory / f"failure-{failure.rank}.json"
-    draft = directory / f".{final.name}.{os.getpid()}"
-    draft.write_text(json.dumps(asdict(failure), indent=1) + "\n", encoding="utf-8")
-    draft.replace(final)
-    return final
+def write_failure(directory: Path, failure: RankFailure) -> None:
+    """Raises OSError (a full disk ...)."""
+    write_whole(directory / f"failure-{failure.rank}.json", json.dumps(asdict(failure), indent=1) + "\n")
 
 
 def read_failures(directory: Path) -> list[RankFailure]:
     """The failures of all ranks in `directory`, earliest first. A file that breaks the contract is left out."""
-    failures = [_parse_failure(path) for path in directory.glob("failure-*.json")]
-    return sorted((failure for failure in failures if failure is not None), key=lambda failure: failure.at)
-
-
-def _parse_failure(path: Path) -> RankFailure | None:
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        return RankFailure(
-            rank=int(raw["rank"]),
-            at=float(raw["at"]),
-            verdict=Verdict(raw["verdict"]),
-            phase=Phase(raw["phase"]),
-            reason=str(raw["reason"]),
-            traceback=str(raw.get("traceback", "")),
-            echo=bool(raw.get("echo", False)),
-            cause=None if raw.get("cause") is None else Cause(raw["cause"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    failures = []
+    for path in directory.glob("failure-*.json"):
+        with suppress(OSError, ValueError):
+            failures.append(read_json_value(RankFailure, json.loads(path.read_text(encoding="utf-8"))))
+    return sorted(failures, key=lambda failure: failure.at)
 
 
 def silent_ranks(failures: Sequence[RankFailure], world_size: int) -> list[int]:
-    """The ranks without a failure file. Where all others stood still, these are whom they waited for."""
+    """The ranks without a failure file: where all others stood still, whom they waited for."""
     heard = {failure.rank for failure in failures}
     return [rank for rank in range(world_size) if rank not in heard]
 
@@ -188,37 +166,33 @@ def start_watchdog(progress: Progress, stall_s: float, rank: int, directory: Pat
             time.sleep(period_s)
             before, looked_at = looked_at, time.monotonic()
             still_s = stillness(still_s, looked_at - before, looked_at - progress.moved_at, period_s)
-        _give_up(progress, stall_s, rank, directory)
+        reason = f"no step finished for {stall_s:g} s"
+        failure = RankFailure(
+            rank=rank,
+            at=time.time(),
+            verdict=Verdict.TIMED_OUT,
+            phase=progress.phase,
+            reason=reason,
+            traceback=_all_tracebacks(),
+            cause=Cause.HANG,
+        )
+        with suppress(OSError):
+            write_failure(directory, failure)
+            sys.stderr.write(f"rank {rank} gave up in {failure.phase}: {reason}\n{failure.traceback}\n")
+            sys.stderr.flush()
+        os._exit(1)
 
     threading.Thread(target=watch, name="watchdog", daemon=True).start()
 
 
 def stillness(before_s: float, since_look_s: float, since_beat_s: float, period_s: float) -> float:
-    """For how many seconds nothing moved while the process could run. before_s: what the look before found;
-    since_look_s, since_beat_s: by the clock, since that look and the last beat; period_s: planned between looks."""
+    """For how long nothing moved while the process could run. before_s: found by the look before; since_look_s,
+    since_beat_s: since that look and the last beat; period_s: planned between looks."""
     return min(since_beat_s, before_s + min(since_look_s, MAX_LATE_PERIODS * period_s))
 
 
-def _give_up(progress: Progress, stall_s: float, rank: int, directory: Path) -> None:
-    reason = f"no step finished for {stall_s:g} s"
-    failure = RankFailure(
-        rank=rank,
-        at=time.time(),
-        verdict=Verdict.TIMED_OUT,
-        phase=progress.phase,
-        reason=reason,
-        traceback=_all_tracebacks(),
-        cause=Cause.HANG,
-    )
-    with suppress(OSError):
-        write_failure(directory, failure)
-        sys.stderr.write(f"rank {rank} gave up in {failure.phase}: {reason}\n{failure.traceback}\n")
-        sys.stderr.flush()
-    os._exit(1)
-
-
 def _all_tracebacks() -> str:
-    """Every thread's stack, the newest call first. faulthandler writes to a file descriptor only."""
+    """Every thread's stack. faulthandler writes to a file descriptor only."""
     with suppress(OSError), tempfile.TemporaryFile() as file:
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)

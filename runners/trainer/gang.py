@@ -1,7 +1,4 @@
-"""By hand: runs all ranks of a job as processes of this machine and tells a person how it went.
-
-When one rank dies the others are killed. No time limit: that is for runners, or for Ctrl-C.
-"""
+"""By hand: runs all ranks of a job as processes of this machine and tells a person how it went. No time limit."""
 
 from __future__ import annotations
 
@@ -24,8 +21,7 @@ LAST_WORDS_BYTES = 16_000  # the C library's word and faulthandler's stacks afte
 
 
 def run_gang(job: Job, directory: Path, run_rank: Callable[[int], int]) -> int:
-    """Fork one process per rank, wait for all, print a summary; return 0 when the job measured something (or was
-    pruned, as asked), else 1."""
+    """Fork the ranks, wait for all, print a summary; return 0 when the job measured something or was pruned, else 1."""
     directory.mkdir(parents=True, exist_ok=True)
     for stale in (RESULT_FILE, "rendezvous", "failure-*.json", "rank-*.log"):
         for path in directory.glob(stale):
@@ -44,7 +40,7 @@ def run_gang(job: Job, directory: Path, run_rank: Callable[[int], int]) -> int:
 
 
 def summarize(directory: Path, death: tuple[int, int] | None) -> tuple[str, int]:
-    """What a person wants to read, and the exit status. death: the rank to blame and its exit code."""
+    """The summary, and the exit status. death: the rank to blame and its exit code."""
     failures = read_failures(directory)
     cause = first_cause(failures)
     if death is not None and (cause is None or cause.echo):
@@ -64,7 +60,7 @@ def summarize(directory: Path, death: tuple[int, int] | None) -> tuple[str, int]
 
 
 def _last_words(directory: Path, rank: int, code: int) -> str:
-    """The end of the log of a rank that a signal ended: it has left no failure file."""
+    """The end of the log of a rank that a signal ended."""
     tail = read_tail(log_path(directory, rank), LAST_WORDS_BYTES).strip() if code < 0 else ""
     return f"; the end of its log:\n{tail}" if tail else ""
 
@@ -86,7 +82,7 @@ def describe_measurement(measurement: Measurement) -> str:
 
 
 def describe_profile(profile: Profile) -> str:
-    """The parts as shares of the step, averaged over the ranks; parts that nobody spent time on are left out."""
+    """The parts as shares of the step, averaged over the ranks."""
     ranks = len(profile.parts_s)
     shares = {part: sum(parts[part] for parts in profile.parts_s) / ranks / profile.step_time_s for part in Part}
     return "parts   " + ", ".join(f"{part} {share:.1%}" for part, share in shares.items() if share > 0)

@@ -1,16 +1,14 @@
-"""The trainer's job file (`job.json`, version 1): everything one profiling run needs, and nothing else.
-
-The torch workload writes it and the trainer reads it; a user may keep it and run it by hand. Imports no torch, so
-that the service can render it anywhere.
-"""
+"""The trainer's job file (`job.json`, version 1): everything one profiling run needs. Imports no torch."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, ClassVar
 
 from meshtune.runners.json_files import read_versioned, render_versioned
+from meshtune.runners.measuring.median_interval import is_tight
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.compat import StrEnum
@@ -34,7 +32,7 @@ class Dtype(StrEnum):
 
 
 class Router(StrEnum):
-    """Who sends tokens to experts: the model, or a fixed rule that gives every expert the same number of them."""
+    """Who sends tokens to experts: the model, or a fixed rule that gives every expert equally many."""
 
     LEARNED = "learned"
     BALANCED = "balanced"
@@ -75,6 +73,13 @@ class Measuring:
         )
         checks.done()
 
+    def enough(self, step_times_s: Sequence[float]) -> bool:
+        """Whether these timed steps are all that are wanted."""
+        if len(step_times_s) < self.min_steps:
+            return False
+        spent = len(step_times_s) >= self.max_steps or sum(step_times_s) >= self.max_seconds
+        return spent or is_tight(step_times_s, self.precision)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -112,12 +117,11 @@ class Job:
 
 
 def render_job(job: Job) -> str:
-    """The job file's text."""
     return render_versioned(job, JOB_VERSION)
 
 
 def parse_job(text: str) -> Job:
-    """The job that a file's text describes. Raises JobMalformed."""
+    """Raises JobMalformed."""
     try:
         return read_versioned(Job, text, JOB_VERSION)
     except ValueError as error:

@@ -1,9 +1,7 @@
 """One rank of one profiling run, from its environment to its result file; or, by hand, all of them on this machine.
 
-Importing this module imports everything a rank needs and starts nothing: no threads, no CUDA, no process group. So a
-process that has imported it may fork ranks that start at once; it sets OPENBLAS_NUM_THREADS=1 before, because numpy's
-OpenBLAS would start threads on import. Exit status: 0 measured, 1 failed, 2 asked for wrongly.
-"""
+Importing this module starts nothing (no threads, no CUDA, no process group), so that ranks may be forked from a process
+that has; it must have set OPENBLAS_NUM_THREADS=1. Exit status: 0 measured, 1 failed, 2 asked for wrongly."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import faulthandler
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -21,14 +19,14 @@ from typing import NoReturn
 import torch
 import torch.distributed as dist
 
-from meshtune.runners.trainer.compat import all_gather_single, register_gloo
+from meshtune.runners.trainer.compat import register_gloo
 from meshtune.runners.trainer.failure import Phase, Progress, describe, start_watchdog, write_failure
 from meshtune.runners.trainer.gang import run_gang
 from meshtune.runners.trainer.job import Job, JobMalformed, parse_job
-from meshtune.runners.trainer.parallel.mesh import build_mesh
+from meshtune.runners.trainer.parallel.mesh import build_mesh, gather, slowest
 from meshtune.runners.trainer.report import report
 from meshtune.runners.trainer.support import require_supported
-from meshtune.runners.trainer.timing.measure import measure, slowest
+from meshtune.runners.trainer.timing.measure import measure
 from meshtune.runners.trainer.timing.memory import PeakMemory, capped
 from meshtune.runners.trainer.train import Trainer
 from meshtune.search_spaces.checks import InvalidValue
@@ -71,7 +69,7 @@ def read_job(path: Path) -> Job:
 
 
 def run_rank(job: Job, rank: int, directory: Path) -> int:
-    """Everything one rank does. Failing, it writes its failure file and ends the process."""
+    """Failing, it writes its failure file and ends the process."""
     faulthandler.enable(2)  # what a signal ends (a corrupt heap, a bad pointer) says where it was, in the rank's log
     progress = Progress()
     start_watchdog(progress, job.measuring.stall_s, rank, directory)
@@ -90,7 +88,7 @@ def run_rank(job: Job, rank: int, directory: Path) -> int:
             build_s = slowest(time.perf_counter() - start, device)
             progress.beat()
             timings = measure(job, trainer, mesh, device, peak.live, progress)
-        peaks = gather((peak.tensor_bytes(), peak.held_bytes()), device)
+        peaks = gather((peak.tensor_bytes(), peak.held_bytes()))
         if rank == 0:
             report(job, timings, peaks, build_s, device, directory)
         dist.barrier()
@@ -127,17 +125,8 @@ def meet(job: Job, rank: int, directory: Path) -> None:
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=PEER_TIMEOUT)
 
 
-def gather(values: Sequence[int], device: torch.device) -> list[list[int]]:
-    """Every rank's numbers, in order of rank. Collective."""
-    own = torch.tensor(values, dtype=torch.int64, device=device)
-    every = torch.empty(dist.get_world_size() * len(values), dtype=torch.int64, device=device)
-    all_gather_single(every, own)
-    numbers: list[list[int]] = every.view(-1, len(values)).tolist()
-    return numbers
-
-
 def fail(error: BaseException, rank: int, progress: Progress, directory: Path) -> NoReturn:
-    """Say why, then end at once: destructors of a broken process group may wait for peers that are gone."""
+    """Say why and end at once: destructors of a broken process group may wait for peers that are gone."""
     failure = describe(error, rank=rank, phase=progress.phase, at=time.time())
     tell: tuple[Callable[[], object], ...] = (
         lambda: write_failure(directory, failure),

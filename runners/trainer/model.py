@@ -1,9 +1,7 @@
 """A decoder-only transformer from a ModelSpec, whose weights are the same numbers however it is laid out.
 
-A pipeline stage is the same class with fewer layers and the same parameter names, an expert-parallel rank's with fewer
-experts, and initial values depend on the name and the seed alone, so a stage or a shard equals its part of the whole
-model. Plain modules: nothing here knows of meshes. No dropout.
-"""
+A stage or a shard has the parameter names of the whole model, and initial values depend on the name and the seed
+alone. Nothing here knows of meshes. No dropout."""
 
 from __future__ import annotations
 
@@ -30,9 +28,8 @@ def build_norm(spec: ModelSpec) -> nn.Module:
 class Layer(nn.Module):
     """Attention and feed-forward block, each with its norm and residual.
 
-    recompute, recompute_attention: how to run all of it, or its first half, without keeping all activations. Called
-    inside of whatever wraps the layer, so that a recomputation finds the weights in place.
-    """
+    recompute, recompute_attention: how to run all of it, or its first half, without keeping all activations; called
+    inside of whatever wraps the layer, so that a recomputation finds the weights in place."""
 
     def __init__(self, spec: ModelSpec, places: Places, experts: range, router: Router) -> None:
         super().__init__()
@@ -57,11 +54,10 @@ class Layer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The layers `layers` of the model, with the embeddings when `first`, with the final norm and head when `last`.
+    """Some layers of the model, with the embeddings when `first`, with the final norm and head when `last`.
 
     Takes token ids when first, else hidden states; returns logits when last, else hidden states. places: where in the
-    sequence its tokens stand; experts: which ones it holds. Both default to all.
-    """
+    sequence its tokens stand; experts: which ones it holds; both default to all."""
 
     def __init__(
         self,
@@ -105,11 +101,9 @@ class Transformer(nn.Module):
             self.head.weight = self.embedding.weight
 
     def layer_list(self) -> list[Layer]:
-        """The layers, typed."""
         return [layer for layer in self.layers.values() if isinstance(layer, Layer)]
 
     def mixtures(self) -> list[Mixture]:
-        """The mixtures of experts in the layers; none in a dense model."""
         blocks = (layer.feed_forward for layer in self.layer_list())
         return [block for block in blocks if isinstance(block, Mixture)]
 
@@ -126,7 +120,7 @@ def stream(seed: int, name: str | int) -> int:
 
 
 def initial_values(spec: ModelSpec, name: str, shape: torch.Size, seed: int, device: torch.device) -> Tensor:
-    """The whole parameter `name` at the start of training, in float32, the same on every rank of one device kind."""
+    """The whole parameter at the start of training, in float32, the same on every rank of one device kind."""
     if name.endswith("norm.weight"):
         return torch.ones(shape, device=device)
     if name.endswith("norm.bias"):

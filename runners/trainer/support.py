@@ -1,8 +1,5 @@
-"""The built-in trainer refuses, before any process group exists, what it cannot run as asked.
-
-It never runs something else instead: a number measured under another plan than the one named would be worse than
-none. Imports no torch. What fits into memory is not judged here.
-"""
+"""The built-in trainer refuses, before any process group exists, what it cannot run as asked. Imports no torch. What
+fits into memory is not judged here."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
 
 
 def require_supported(job: Job) -> None:
-    """Raise InvalidValue naming everything about `job` that the trainer cannot run."""
+    """Raise InvalidValue naming everything that the trainer cannot run."""
     checks = Checks()
     _check_features(job, checks)
     _check_shapes(job, checks)

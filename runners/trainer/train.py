@@ -1,8 +1,5 @@
-"""A Trainer takes optimizer steps of one model under one plan, on one rank of many.
-
-Same global batch and same sums whatever the plan: the loss is divided by the tokens of the whole step at once, and
-every reduction after that is a sum. Synthetic data: speed is measured here, nothing is learned.
-"""
+"""A Trainer takes optimizer steps of one model under one plan, on one rank of many. Same global batch and same sums
+whatever the plan. Synthetic data."""
 
 from __future__ import annotations
 
@@ -26,7 +23,6 @@ from meshtune.runners.trainer.parallel.optimizer import Both, FlatAdamW, Optimiz
 from meshtune.runners.trainer.parallel.pipeline import (
     AccumulatingLoop,
     LossFunction,
-    Passes,
     Pipeline,
     cut_layers,
     note_passes,
@@ -39,16 +35,10 @@ from meshtune.search_spaces.plan import Schedule
 
 
 def synthetic_batch(job: Job, step: int) -> Tensor:
-    """The global batch of one step, (sequences, seq_len + 1) token ids: a function of the seed and the step alone."""
+    """The global batch, (sequences, seq_len + 1) token ids: a function of the seed and the step alone."""
     generator = torch.Generator().manual_seed(stream(job.seed, step))
     shape = (job.plan.global_batch_size, job.model.seq_len + 1)
     return torch.randint(0, job.model.vocab, shape, generator=generator)
-
-
-def build_models(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding) -> list[Transformer]:
-    """This rank's shards of its chunks of the model, with their initial numbers."""
-    stages = stages_of(job.plan, mesh.pipeline_rank)
-    return [build_chunk(job, mesh, device, sharding, stage) for stage in stages]
 
 
 def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, stage: int) -> Transformer:
@@ -83,7 +73,6 @@ def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, 
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """While entered, parameters are made in `dtype`."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -131,10 +120,11 @@ class Trainer:
     ) -> None:
         sharding = choose_sharding(job) if sharding is None else sharding
         self._job, self._mesh, self._device, self._progress = job, mesh, device, progress
-        models = build_models(job, mesh, device, sharding)
+        stages = stages_of(job.plan, mesh.pipeline_rank)
+        models = [build_chunk(job, mesh, device, sharding, stage) for stage in stages]
         self._optimizer = build_optimizer(job, mesh, models, sharding)
         loss = note_passes(models, build_loss(job, mesh), progress)
-        self._passes: Passes = (
+        self._passes = (
             Pipeline(models, job.plan, mesh, loss, device)
             if job.plan.pp > 1
             else AccumulatingLoop(models[0], job.plan, loss)
@@ -147,7 +137,6 @@ class Trainer:
         self._tie_group = build_tie_group(job.plan, mesh) if ties_ranks else None
 
     def parameters(self) -> list[nn.Parameter]:
-        """This rank's shards, of all its chunks."""
         return [parameter for model in self._models for parameter in model.parameters()]
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
@@ -170,10 +159,7 @@ class Trainer:
         return loss
 
     def _sum_tied(self) -> None:
-        """Both copies of a tied weight get the sum of their gradients and stay equal.
-
-        Before the replicas' sum or after it is the same, up to rounding.
-        """
+        """Both copies of a tied weight get the sum of their gradients and stay equal."""
         gradients = [self._optimizer.gradient(weight) for weight in self._tied]
         if len(gradients) == 2:
             gradients[0].add_(gradients[1])

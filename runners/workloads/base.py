@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.outcome import FAILED, Outcome, ResultMalformed, ResultMissing, Verdict, read_result
-from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.runners.json_files import read_versioned, render_versioned
+from meshtune.runners.outcome import FAILED, Measurement, Outcome, ResultMalformed, ResultMissing, Verdict, read_result
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space_context import Capabilities
 
+# The context of a job's log, in its directory: what a step is, whose time a program's log tells.
+CONTEXT_FILE = "brief.json"
+_CONTEXT_VERSION = 1
 # What a search may learn from each cause. A hang is late: it would have reached its time limit.
 VERDICTS: Mapping[Cause, Verdict] = {
     Cause.OOM: Verdict.OOM,
@@ -29,20 +35,57 @@ VERDICTS: Mapping[Cause, Verdict] = {
 }
 
 
-class Workload(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """The arguments of `Workload.materialize`."""
+
+    name: str
+    model: ModelSpec
+    plan: Plan
+    cluster: ClusterSpec
+    directory: Path
+    seed: int
+    time_limit_s: float
+    incumbent_step_time_s: float | None
+
+    def job(
+        self, command: tuple[str, ...], files: Mapping[str, str], env: Mapping[str, str] | None = None, **rest: Any
+    ) -> JobSpec:
+        """Its job, on all devices of its cluster. rest: fields of JobSpec."""
+        return JobSpec(
+            name=self.name,
+            command=command,
+            directory=self.directory,
+            nodes=self.cluster.nodes,
+            devices_per_node=self.cluster.devices_per_node,
+            time_limit_s=self.time_limit_s,
+            files=files,
+            env=env or {},
+            **rest,
+        )
+
+
+class Workload(ABC):
     """Training code that can be profiled. Holds no state between calls."""
 
     @property
+    @abstractmethod
     def capabilities(self) -> Capabilities:
         """Which plans it can run."""
 
     @property
-    def dtype(self) -> str:
-        """The number format it computes in, by which a device's peak FLOP/s is looked up."""
+    @abstractmethod
+    def framework(self) -> FrameworkProfile:
+        """What the physics needs to know of it."""
 
     @property
-    def framework(self) -> FrameworkProfile:
-        """What the physics needs to know of it; its dtype is the one above."""
+    def dtype(self) -> str:
+        """The number format it computes in, by which a device's peak FLOP/s is looked up."""
+        return self.framework.dtype
+
+    @abstractmethod
+    def job(self, request: JobRequest) -> JobSpec:
+        """The job of `materialize`."""
 
     def materialize(
         self,
@@ -60,9 +103,75 @@ class Workload(Protocol):
 
         incumbent_step_time_s: it may end as PRUNED once it is surely slower than this.
         """
+        return self.job(
+            JobRequest(
+                name=name,
+                model=model,
+                plan=plan,
+                cluster=cluster,
+                directory=directory,
+                seed=seed,
+                time_limit_s=time_limit_s,
+                incumbent_step_time_s=incumbent_step_time_s,
+            )
+        )
 
+    @abstractmethod
     def read(self, directory: Path, status: JobStatus) -> Outcome:
         """What became of a job whose state is final, from what it left in `directory`. May be repeated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogContext:
+    """tokens_per_step: over all replicas. warmup_steps: the first steps, which are not timed. Others as Measurement."""
+
+    plan: Plan
+    tokens_per_step: int
+    devices: int
+    model_flops_per_token: float
+    peak_flops_per_device: float | None = None
+    warmup_steps: int = 0
+    device: DeviceKind = DeviceKind.CUDA
+
+    def measurement(self, step_times_s: Sequence[float], **rest: Any) -> Measurement:
+        """What the program measured, warm-up steps first. Raises InvalidValue where no step is left to time."""
+        return Measurement(
+            step_times_s=tuple(step_times_s[self.warmup_steps :]),
+            warmup_times_s=tuple(step_times_s[: self.warmup_steps]),
+            tokens_per_step=self.tokens_per_step,
+            devices=self.devices,
+            model_flops_per_token=self.model_flops_per_token,
+            peak_flops_per_device=self.peak_flops_per_device,
+            **rest,
+        )
+
+
+def context_file(request: JobRequest, *, dtype: str, warmup_steps: int) -> dict[str, str]:
+    """The file of one trial's context, by its name. dtype: what the program computes in, for the device's peak."""
+    context = LogContext(
+        plan=request.plan,
+        tokens_per_step=request.plan.global_batch_size * request.model.seq_len,
+        devices=request.plan.world_size,
+        model_flops_per_token=request.model.flops_per_token,
+        peak_flops_per_device=request.cluster.device.peak_flops.get(dtype),
+        warmup_steps=warmup_steps,
+        device=request.cluster.device.kind,
+    )
+    return {CONTEXT_FILE: render_context(context)}
+
+
+def render_context(context: LogContext) -> str:
+    return render_versioned(context, _CONTEXT_VERSION)
+
+
+def read_context(directory: Path) -> LogContext:
+    """Raises OSError, ValueError."""
+    return read_versioned(LogContext, (directory / CONTEXT_FILE).read_text(encoding="utf-8"), _CONTEXT_VERSION)
+
+
+def in_directory(directory: Path, command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command, started in a directory of its own choice rather than in its job's."""
+    return ("sh", "-c", 'cd "$0" && exec "$@"', str(directory), *command)
 
 
 def failed(cause: Cause, reason: str, **rest: Any) -> Outcome:

@@ -1,7 +1,6 @@
 """Any script as a workload: a command line, environment and files with placeholders, which a trial's values fill.
 
-The script reports by `result.json` (`runners.report` writes it), or its log is read by named patterns. What it can run
-follows from its placeholders: a dimension that nothing tells it of cannot vary.
+The script reports by `result.json` (`runners.report` writes it), or its log is read by named patterns.
 """
 
 from __future__ import annotations
@@ -23,16 +22,22 @@ from meshtune.runners.logs.reader import outcome_from_log, outcome_of_failure, r
 from meshtune.runners.outcome import RESULT_FILE, Outcome
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.report import DIRECTORY, STEPS
-from meshtune.runners.workloads.base import failed, outcome_from_result, outcome_without_result
+from meshtune.runners.workloads.base import (
+    CONTEXT_FILE,
+    JobRequest,
+    Workload,
+    context_file,
+    failed,
+    in_directory,
+    outcome_from_result,
+    outcome_without_result,
+)
 from meshtune.runners.workloads.command_space import FRAMEWORKS, capabilities_of, fixed_plan
 from meshtune.runners.workloads.config_file import ConfigFile
-from meshtune.runners.workloads.log_context import CONTEXT_FILE, context_of, read_context, render_context
 from meshtune.runners.workloads.template import Template, parse_template, word
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, did_you_mean
-from meshtune.search_spaces.cluster import ClusterSpec
-from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
-from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
+from meshtune.search_spaces.plan import PLAN_FIELDS
 from meshtune.search_spaces.space_context import Capabilities
 
 _MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
@@ -86,86 +91,46 @@ class CommandOptions:
         checks.done()
 
 
-@dataclass(frozen=True, slots=True)
-class _Templates:
-    """The parsed texts of the options."""
-
-    command: tuple[Template, ...]
-    env: Mapping[str, Template]
-    files: Mapping[str, Template]
-    configs: Mapping[str, Mapping[str, Template]]
-
-    @property
-    def names(self) -> frozenset[str]:
-        """Every placeholder that the script is told by."""
-        configs = [template for config in self.configs.values() for template in config.values()]
-        every = (*self.command, *self.env.values(), *self.files.values(), *configs)
-        return frozenset(name for template in every for name in template.names)
-
-
-class CommandWorkload:
+class CommandWorkload(Workload):
     """Profiles a user's own script. Raises InvalidValue for wrong options."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = read_value(CommandOptions, _worded(options))
         self._templates = _parse(self._options)
-        self._fixed = fixed_plan(self._options.fixed, self._templates.names)
+        # Every placeholder that the script is told by.
+        self._told = frozenset(name for template in self._templates.values() for name in template.names)
+        self._fixed = fixed_plan(self._options.fixed, self._told)
         self._patterns = _patterns(self._options.log)
 
     @property
     def capabilities(self) -> Capabilities:
-        return capabilities_of(self._fixed, self._templates.names)
-
-    @property
-    def dtype(self) -> str:
-        return self.framework.dtype
+        return capabilities_of(self._fixed, self._told)
 
     @property
     def framework(self) -> FrameworkProfile:
         framework = FRAMEWORKS[self._options.framework]
         return framework if self._options.dtype is None else replace(framework, dtype=self._options.dtype)
 
-    def materialize(
-        self,
-        name: str,
-        model: ModelSpec,
-        plan: Plan,
-        cluster: ClusterSpec,
-        directory: Path,
-        *,
-        seed: int,
-        time_limit_s: float,
-        incumbent_step_time_s: float | None = None,
-    ) -> JobSpec:
+    def job(self, request: JobRequest) -> JobSpec:
         """The job that runs the script. incumbent_step_time_s changes nothing: a script decides nothing by itself.
         Raises InvalidValue where the base of a configuration file cannot be read."""
         options = self._options
         values: dict[str, Any] = {
-            **plan.as_dict(),
-            **{field: getattr(model, field) for field in _MODEL},
-            **{field: getattr(plan, field) for field in ("world_size", "global_batch_size")},
-            **{field: getattr(cluster, field) for field in ("nodes", "devices_per_node")},
+            **request.plan.as_dict(),
+            **{field: getattr(request.model, field) for field in _MODEL},
+            **{field: getattr(request.plan, field) for field in ("world_size", "global_batch_size")},
+            **{field: getattr(request.cluster, field) for field in ("nodes", "devices_per_node")},
             **{field: getattr(options, field) for field in ("steps", "warmup_steps")},
-            "seed": seed,
+            **{field: getattr(request, field) for field in ("seed", "name", "directory")},
             "dtype": self.dtype,
-            "name": name,
-            "directory": directory,
             "python": sys.executable,
         }
-        context = context_of(model, plan, cluster, dtype=self.dtype, warmup_steps=options.warmup_steps)
-        return JobSpec(
-            name=name,
-            command=self._command(values),
-            directory=directory,
-            nodes=cluster.nodes,
-            devices_per_node=cluster.devices_per_node,
-            time_limit_s=time_limit_s,
-            files={CONTEXT_FILE: render_context(context), **self._files(values)},
-            env={
-                **{key: template.fill(values) for key, template in self._templates.env.items()},
-                DIRECTORY: str(directory),
-                STEPS: str(options.steps),
-            },
+        context = context_file(request, dtype=self.dtype, warmup_steps=options.warmup_steps)
+        env = {key: self._templates[f"env.{key}"].fill(values) for key in options.env}
+        return request.job(
+            self._command(values),
+            {**context, **self._files(values)},
+            {**env, DIRECTORY: str(request.directory), STEPS: str(options.steps)},
             start=options.start,
         )
 
@@ -174,11 +139,7 @@ class CommandWorkload:
         if (outcome := outcome_from_result(directory, tail)) is not None:
             return outcome
         if self._patterns is not None:
-            try:
-                context = read_context(directory)
-            except (OSError, ValueError):
-                return outcome_without_result(status, tail)
-            return outcome_from_log(directory, status, context, self._patterns, steps=self._options.steps)
+            return outcome_from_log(directory, status, self._patterns, steps=self._options.steps)
         if status.state in (JobState.CANCELLED, JobState.LOST):
             return outcome_without_result(status, tail)
         if status.state is JobState.SUCCEEDED:
@@ -192,18 +153,17 @@ class CommandWorkload:
     def _command(self, values: Mapping[str, Any]) -> tuple[str, ...]:
         options = self._options
         if isinstance(options.command, str):
-            (template,) = self._templates.command
-            command: tuple[str, ...] = ("sh", "-c", template.fill(values, shlex.quote))
+            command: tuple[str, ...] = ("sh", "-c", self._templates["command"].fill(values, shlex.quote))
         else:
-            command = tuple(template.fill(values) for template in self._templates.command)
+            words = range(len(options.command))
+            command = tuple(self._templates[f"command.{index}"].fill(values) for index in words)
         if options.working_directory is None:
             return command
-        return ("sh", "-c", 'cd "$0" && exec "$@"', str(Path(options.working_directory).resolve()), *command)
+        return in_directory(Path(options.working_directory).resolve(), command)
 
     def _files(self, values: Mapping[str, Any]) -> dict[str, str]:
-        templates = self._templates
-        return {name: template.fill(values) for name, template in templates.files.items()} | {
-            name: config.render(templates.configs[name], values, f"configs.{name}")
+        return {name: self._templates[f"files.{name}"].fill(values) for name in self._options.files} | {
+            name: config.render(self._templates, values, f"configs.{name}")
             for name, config in self._options.configs.items()
         }
 
@@ -229,28 +189,24 @@ def _worded(options: Mapping[str, Any]) -> dict[str, Any]:
     return worded
 
 
-def _parse(options: CommandOptions) -> _Templates:
-    """The templates of all texts. Raises InvalidValue with the problems of all of them."""
-    problems: list[Problem] = []
-
-    def parse(text: str, path: str) -> Template:
-        try:
-            return parse_template(text, PLACEHOLDERS, path)
-        except InvalidValue as error:
-            problems.extend(error.problems)
-            return Template(())
-
-    words = (options.command,) if isinstance(options.command, str) else options.command
-    whole = isinstance(options.command, str)
-    templates = _Templates(
-        tuple(parse(text, "command" if whole else f"command.{index}") for index, text in enumerate(words)),
-        {key: parse(text, f"env.{key}") for key, text in options.env.items()},
-        {name: parse(text, f"files.{name}") for name, text in options.files.items()},
-        {
-            name: {key: parse(text, f"configs.{name}.set.{key}") for key, text in config.texts.items()}
-            for name, config in options.configs.items()
-        },
+def _parse(options: CommandOptions) -> dict[str, Template]:
+    """The template of each text, by its path in the options. Raises InvalidValue with the problems of all of them."""
+    texts = (
+        {"command": options.command}
+        if isinstance(options.command, str)
+        else {f"command.{index}": text for index, text in enumerate(options.command)}
     )
+    texts |= {f"env.{key}": text for key, text in options.env.items()}
+    texts |= {f"files.{name}": text for name, text in options.files.items()}
+    for name, config in options.configs.items():
+        texts |= {f"configs.{name}.set.{key}": text for key, text in config.set.items() if isinstance(text, str)}
+    templates: dict[str, Template] = {}
+    problems: list[Problem] = []
+    for path, text in texts.items():
+        try:
+            templates[path] = parse_template(text, PLACEHOLDERS, path)
+        except InvalidValue as error:
+            problems += error.problems
     if problems:
         raise InvalidValue(problems)
     return templates

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
@@ -66,29 +66,23 @@ def capabilities_of(fixed: Mapping[str, Any], told: Collection[str]) -> Capabili
     )
 
 
-def _idle(name: str, c: Columns) -> BoolColumn:
-    """Where a dimension changes nothing; the rules of identity keep one value of it there, whatever the script has."""
-    alone: BoolColumn = c["tp"] < 0  # nowhere
-    match name:
-        case "zero_stage":
-            alone = c["dp"] * c["cp"] == 1
-        case "sequence_parallel":
-            alone = c["tp"] == 1
-        case "schedule" | "vpp":
-            alone = c["pp"] == 1
-        case "context":
-            alone = c["cp"] == 1
-        case "recompute_interval":
-            alone = c["recompute"] == code("recompute", Recompute.NONE)
-    return alone
+# Where a dimension changes nothing; the rules of identity keep one value of it there, whatever the script has.
+_IDLE: Mapping[str, Callable[[Columns], BoolColumn]] = {
+    "zero_stage": lambda c: c["dp"] * c["cp"] == 1,
+    "sequence_parallel": lambda c: c["tp"] == 1,
+    "schedule": lambda c: c["pp"] == 1,
+    "vpp": lambda c: c["pp"] == 1,
+    "context": lambda c: c["cp"] == 1,
+    "recompute_interval": lambda c: c["recompute"] == code("recompute", Recompute.NONE),
+}
 
 
 def _rule(name: str, value: Any) -> Constraint:
     """The rule that a dimension keeps the one value that the script has for it, wherever it means anything."""
-    needed = code(name, value)
+    needed, idle = code(name, value), _IDLE.get(name)
     return Constraint(
         f"command-lacks-{name}",
         f"the command has no {{{name}}}, so the script cannot be told another value than {value}",
-        lambda c, s: (c[name] == needed) | _idle(name, c),
+        lambda c, s: (c[name] == needed) | (c["tp"] < 0 if idle is None else idle(c)),
         lambda p, s: f"{name}({getattr(p, name)}), but the command has no {{{name}}} and so always runs {value}",
     )

@@ -37,21 +37,19 @@ class ConfigFile:
     base: str | dict[str, Any] = field(default_factory=dict)
     set: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def texts(self) -> dict[str, str]:
-        """The texts among the values that are set, by key."""
-        return {key: value for key, value in self.set.items() if isinstance(value, str)}
-
     def render(self, templates: Mapping[str, Template], values: Mapping[str, Any], path: str) -> str:
-        """The file's text for one trial. Raises InvalidValue for a base that cannot be read, and for values that the
-        format has no word for."""
+        """The file's text for one trial. path: the file's, which begins the paths of its templates. Raises InvalidValue
+        for a base that cannot be read, and for values that the format has no word for."""
         try:
             document: dict[str, Any] = dict(read_base(self.base, self._parse))
         except InvalidValue as error:
             raise InvalidValue([Problem(f"{path}.base", problem.message) for problem in error.problems]) from error
         for key, value in self.set.items():
-            filled = templates[key].value(values) if key in templates else value
-            document = overlaid(document, _nested(key.split("."), filled))
+            template = templates.get(f"{path}.set.{key}")
+            filled = value if template is None else template.value(values)
+            for part in reversed(key.split(".")):
+                filled = {part: filled}
+            document = overlaid(document, filled)
         try:
             return self._write(document)
         except TypeError as error:
@@ -86,12 +84,6 @@ class ConfigFile:
                 return render_toml(plain)
             case Format.ARGS:
                 return "".join(f"{line}\n" for key, value in plain.items() for line in _argument(key, value))
-
-
-def _nested(keys: list[str], value: Any) -> dict[str, Any]:
-    for key in reversed(keys):
-        value = {key: value}
-    return dict(value)
 
 
 def _parse_arguments(words: list[str]) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """The deepspeed workload: a user's own script under DeepSpeed for a few steps, measured by DeepSpeed's own log.
 
-A trial's ds_config is the plan's and the user's, but that every step is told and nobody else is. One process per
-device; DeepSpeed reads RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR itself. Read is what is exact: the samples per
-second of each single step, never a running average, nor the parts that `wall_clock_breakdown` times.
+One process per device; DeepSpeed reads RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR itself. Read are the samples per
+second of each single step, never a running average.
 """
 
 from __future__ import annotations
@@ -22,17 +21,22 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.logs.lines import lines_of
 from meshtune.runners.logs.patterns import Patterns
-from meshtune.runners.logs.reader import outcome_from_log, outcome_without_context
+from meshtune.runners.logs.reader import outcome_from_log
 from meshtune.runners.outcome import RESULT_FILE, Measurement, Outcome
 from meshtune.runners.processes.gang import log_path
-from meshtune.runners.workloads.base import failed
-from meshtune.runners.workloads.log_context import CONTEXT_FILE, LogContext, context_of, read_context, render_context
+from meshtune.runners.workloads.base import (
+    JobRequest,
+    LogContext,
+    Workload,
+    context_file,
+    failed,
+    in_directory,
+    read_context,
+)
 from meshtune.search_spaces.checks import InvalidValue, Problem
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
-from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.physics.framework_profiles import DEEPSPEED
-from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space_context import Capabilities
 
 # What DeepSpeed's own checks say (runtime/config.py, runtime/engine.py, runtime/pipe/engine.py).
@@ -64,7 +68,7 @@ _BATCH = re.compile(r"\]\s+train_batch_size \.+ (\d+)\s*$")
 _MONITORS = ("tensorboard", "wandb", "comet", "csv_monitor")
 
 
-class DeepSpeedWorkload:
+class DeepSpeedWorkload(Workload):
     """Profiles a script under DeepSpeed. Raises InvalidValue for wrong options."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -77,17 +81,13 @@ class DeepSpeedWorkload:
         return capabilities(self._options)
 
     @property
-    def dtype(self) -> str:
-        return str(self._options.dtype)
-
-    @property
     def framework(self) -> FrameworkProfile:
         if self._options.dtype is Dtype.FLOAT32:
             # Four bytes of everything, and no second copy of the weights.
             return replace(
                 DEEPSPEED,
                 name="DeepSpeed, float32",
-                dtype=self.dtype,
+                dtype=str(Dtype.FLOAT32),
                 weight_bytes=4,
                 gradient_bytes=4,
                 optimizer_bytes=8,
@@ -96,54 +96,30 @@ class DeepSpeedWorkload:
                 reduce_bytes=4,
                 gather_bytes=4,
             )
-        return replace(DEEPSPEED, name=f"DeepSpeed, {self.dtype}", dtype=self.dtype)
+        return replace(DEEPSPEED, name=f"DeepSpeed, {self._options.dtype}", dtype=str(self._options.dtype))
 
-    def materialize(
-        self,
-        name: str,
-        model: ModelSpec,
-        plan: Plan,
-        cluster: ClusterSpec,
-        directory: Path,
-        *,
-        seed: int,
-        time_limit_s: float,
-        incumbent_step_time_s: float | None = None,
-    ) -> JobSpec:
+    def job(self, request: JobRequest) -> JobSpec:
         """A script decides nothing by itself, so incumbent_step_time_s changes nothing. Raises CannotExpress, and
         InvalidValue where the user's ds_config cannot be read."""
         options = self._options
         program = ["-m", options.module] if options.module else [options.script]
-        command = (options.python, *program, *options.words(model, plan, seed, directory / CONFIG_FILE))
+        words = options.words(request.model, request.plan, request.seed, request.directory / CONFIG_FILE)
+        command: tuple[str, ...] = (options.python, *program, *words)
         if options.directory:
             # Where the tuner runs is what a relative directory of the spec counts from.
-            command = ("sh", "-c", 'cd "$0" && exec "$@"', str(Path(options.directory).absolute()), *command)
-        config = config_of(model, plan, cluster, options)
-        context = context_of(model, plan, cluster, dtype=self.dtype, warmup_steps=options.warmup_steps - self._untimed)
-        on_cpu = {"DS_ACCELERATOR": "cpu"} if cluster.device.kind is DeviceKind.CPU else {}
-        return JobSpec(
-            name=name,
-            command=command,
-            directory=directory,
-            nodes=cluster.nodes,
-            devices_per_node=cluster.devices_per_node,
-            time_limit_s=time_limit_s,
-            files={
-                CONFIG_FILE: json.dumps(overlaid(config, _measured(config)), indent=2) + "\n",
-                CONTEXT_FILE: render_context(context),
-            },
-            env={**on_cpu, **options.env},
-        )
+            command = in_directory(Path(options.directory).absolute(), command)
+        config = config_of(request.model, request.plan, request.cluster, options)
+        measured = json.dumps(overlaid(config, _measured(config)), indent=2) + "\n"
+        context = context_file(request, dtype=self.dtype, warmup_steps=options.warmup_steps - self._untimed)
+        on_cpu = {"DS_ACCELERATOR": "cpu"} if request.cluster.device.kind is DeviceKind.CPU else {}
+        return request.job(command, {CONFIG_FILE: measured, **context}, {**on_cpu, **options.env})
 
     def read(self, directory: Path, status: JobStatus) -> Outcome:
-        try:
-            context = read_context(directory)
-        except (OSError, ValueError) as error:
-            return outcome_without_context(status, error)
         patterns = PIPELINE_PATTERNS if self._options.pipeline_module else STEP_PATTERNS
-        outcome = outcome_from_log(directory, status, context, patterns, steps=self._options.steps - self._untimed)
+        outcome = outcome_from_log(directory, status, patterns, steps=self._options.steps - self._untimed)
         if outcome.measurement is None or (directory / RESULT_FILE).exists():
             return outcome
+        context = read_context(directory)
         batch = _counted_batch(directory)
         if batch is None and context.plan.tp > 1:
             told = "the log does not say how many samples DeepSpeed counts in a step (train_batch_size, at level info)"

@@ -1,7 +1,6 @@
 """The megatron workload: pretrain_gpt.py of Megatron-LM or Megatron-DeepSpeed for a few steps, measured by its own log.
 
-The trial's arguments are the plan's and the user's, but for what makes a run long or leaves something behind: saving,
-loading, evaluating, reporting elsewhere. One rank per device; Megatron reads RANK, WORLD_SIZE and MASTER_ADDR itself.
+One rank per device; Megatron reads RANK, WORLD_SIZE and MASTER_ADDR itself.
 """
 
 from __future__ import annotations
@@ -19,14 +18,11 @@ from meshtune.runners.dialects.megatron.options import Dtype, MegatronOptions
 from meshtune.runners.dialects.megatron.rules import capabilities_of
 from meshtune.runners.documents import read_value
 from meshtune.runners.logs.patterns import Patterns
-from meshtune.runners.logs.reader import outcome_from_log, outcome_without_context
+from meshtune.runners.logs.reader import outcome_from_log
 from meshtune.runners.outcome import Outcome
-from meshtune.runners.workloads.log_context import CONTEXT_FILE, context_of, read_context, render_context
-from meshtune.search_spaces.cluster import ClusterSpec
-from meshtune.search_spaces.model import ModelSpec
+from meshtune.runners.workloads.base import JobRequest, Workload, context_file
 from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, MEGATRON_DEEPSPEED
-from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space_context import Capabilities
 
 # The lines of training_log, in megatron/training/training.py (Megatron-DeepSpeed: megatron/training.py),
@@ -64,7 +60,7 @@ _LOSS_SCALE = "65536"
 _LEARNING_RATE = "1.0e-4"
 
 
-class MegatronWorkload:
+class MegatronWorkload(Workload):
     """Profiles Megatron. Raises InvalidValue for wrong options."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -75,16 +71,12 @@ class MegatronWorkload:
         return capabilities_of(self._options.flavour)
 
     @property
-    def dtype(self) -> str:
-        return str(self._options.dtype)
-
-    @property
     def framework(self) -> FrameworkProfile:
         """The physics of this Megatron with these arguments; what overlaps is asked for by them."""
-        given = self._options.given
+        given, dtype = self._options.given, str(self._options.dtype)
         if self._options.through_deepspeed:
-            return replace(MEGATRON_DEEPSPEED, name=f"Megatron-DeepSpeed, {self.dtype}", dtype=self.dtype)
-        known = MEGATRON_CORE[self.dtype]
+            return replace(MEGATRON_DEEPSPEED, name=f"Megatron-DeepSpeed, {dtype}", dtype=dtype)
+        known = MEGATRON_CORE[dtype]
         return replace(
             known,
             overlapped_gradients="--overlap-grad-reduce" in given,
@@ -92,41 +84,16 @@ class MegatronWorkload:
             kept=replace(known.kept, dropout=given.get("--hidden-dropout") not in _NO_DROPOUT),
         )
 
-    def materialize(
-        self,
-        name: str,
-        model: ModelSpec,
-        plan: Plan,
-        cluster: ClusterSpec,
-        directory: Path,
-        *,
-        seed: int,
-        time_limit_s: float,
-        incumbent_step_time_s: float | None = None,
-    ) -> JobSpec:
+    def job(self, request: JobRequest) -> JobSpec:
         """Megatron cannot give up by itself, so incumbent_step_time_s changes nothing. Raises CannotExpress."""
         options = self._options
-        arguments = _short(arguments_of(model, plan, options), options, seed)
-        context = context_of(model, plan, cluster, dtype=self.dtype, warmup_steps=options.warmup_steps)
-        return JobSpec(
-            name=name,
-            command=("bash", LAUNCH_FILE),
-            directory=directory,
-            nodes=cluster.nodes,
-            devices_per_node=cluster.devices_per_node,
-            time_limit_s=time_limit_s,
-            files={
-                **render_files(model, plan, cluster, options, arguments),
-                CONTEXT_FILE: render_context(context),
-            },
-        )
+        arguments = _short(arguments_of(request.model, request.plan, options), options, request.seed)
+        files = render_files(request.model, request.plan, request.cluster, options, arguments)
+        context = context_file(request, dtype=self.dtype, warmup_steps=options.warmup_steps)
+        return request.job(("bash", LAUNCH_FILE), {**files, **context})
 
     def read(self, directory: Path, status: JobStatus) -> Outcome:
-        try:
-            context = read_context(directory)
-        except (OSError, ValueError) as error:
-            return outcome_without_context(status, error)
-        return outcome_from_log(directory, status, context, PATTERNS, steps=self._options.steps)
+        return outcome_from_log(directory, status, PATTERNS, steps=self._options.steps)
 
 
 def _short(arguments: Arguments, options: MegatronOptions, seed: int) -> Arguments:

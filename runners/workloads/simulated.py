@@ -17,7 +17,7 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.outcome import Outcome
 from meshtune.runners.trainer.job import Measuring
-from meshtune.runners.workloads.base import outcome_from_result, outcome_without_result
+from meshtune.runners.workloads.base import JobRequest, Workload, outcome_from_result, outcome_without_result
 from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec
@@ -34,10 +34,6 @@ JOB_VERSION = 1
 COMMAND = ("meshtune-simulated-jobs-run-on-the-simulated-runner-only",)
 
 
-class JobMalformed(ValueError):
-    """The job file breaks the contract; the message names the field."""
-
-
 class Code(StrEnum):
     """The training code that is played."""
 
@@ -48,42 +44,48 @@ class Code(StrEnum):
 
     @property
     def framework(self) -> FrameworkProfile:
-        return {
-            Code.MEGATRON_DEEPSPEED: MEGATRON_DEEPSPEED,
-            Code.NANOTRON: NANOTRON,
-            Code.FSDP: FSDP,
-            Code.TRAINER: TRAINER_FLOAT32,
-        }[self]
+        return _CODES[self][0]
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the code can run, as its documentation says; of the built-in trainer, what it can."""
-        if self is Code.MEGATRON_DEEPSPEED:
-            return Capabilities(
-                schedules=frozenset({Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED}),
-                recompute=frozenset(Recompute),
-                zero_stages=frozenset({0, 1}),
-                zero_stages_with_pp=frozenset({0, 1}),
-                choice_of_sequence_parallel=True,
-                expert_parallel=True,
-                experts=True,
-            )
-        if self is Code.NANOTRON:
-            return Capabilities(
-                schedules=frozenset({Schedule.GPIPE, Schedule.ONE_F_ONE_B}),
-                recompute=frozenset(Recompute),
-                zero_stages=frozenset({0, 1}),
-                zero_stages_with_pp=frozenset({0, 1}),
-                choice_of_sequence_parallel=True,
-            )
-        if self is Code.FSDP:
-            # No stage is left for pipelines; that there is no tensor parallelism either is for the spec's `space`.
-            return Capabilities(
-                recompute=frozenset({Recompute.NONE, Recompute.FULL}),
-                zero_stages=frozenset({0, 2, 3}),
-                zero_stages_with_pp=frozenset(),
-            )
-        return TorchWorkload({}).capabilities
+        return _CODES[self][1]
+
+
+# What each code can run, as its documentation says; of the built-in trainer, what it can.
+_CODES: Mapping[Code, tuple[FrameworkProfile, Capabilities]] = {
+    Code.MEGATRON_DEEPSPEED: (
+        MEGATRON_DEEPSPEED,
+        Capabilities(
+            schedules=frozenset({Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED}),
+            recompute=frozenset(Recompute),
+            zero_stages=frozenset({0, 1}),
+            zero_stages_with_pp=frozenset({0, 1}),
+            choice_of_sequence_parallel=True,
+            expert_parallel=True,
+            experts=True,
+        ),
+    ),
+    Code.NANOTRON: (
+        NANOTRON,
+        Capabilities(
+            schedules=frozenset({Schedule.GPIPE, Schedule.ONE_F_ONE_B}),
+            recompute=frozenset(Recompute),
+            zero_stages=frozenset({0, 1}),
+            zero_stages_with_pp=frozenset({0, 1}),
+            choice_of_sequence_parallel=True,
+        ),
+    ),
+    # No stage is left for pipelines; that there is no tensor parallelism either is for the spec's `space`.
+    Code.FSDP: (
+        FSDP,
+        Capabilities(
+            recompute=frozenset({Recompute.NONE, Recompute.FULL}),
+            zero_stages=frozenset({0, 2, 3}),
+            zero_stages_with_pp=frozenset(),
+        ),
+    ),
+    Code.TRAINER: (TRAINER_FLOAT32, TorchWorkload({}).capabilities),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +109,6 @@ class SimulatedJob:
         limit = self.incumbent_step_time_s
         checks.require(limit is None or 0 < limit < inf, "incumbent_step_time_s", f"must be positive, not {limit}")
         checks.done()
-        object.__setattr__(self, "code", Code(self.code))
 
     @property
     def training(self) -> Training:
@@ -120,11 +121,8 @@ def render_job(job: SimulatedJob) -> str:
 
 
 def parse_job(text: str) -> SimulatedJob:
-    """The job that a file's text describes. Raises JobMalformed."""
-    try:
-        return read_versioned(SimulatedJob, text, JOB_VERSION)
-    except ValueError as error:
-        raise JobMalformed(str(error)) from error
+    """The job that a file's text describes. Raises ValueError, whose message names the field."""
+    return read_versioned(SimulatedJob, text, JOB_VERSION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +135,7 @@ class SimulatedOptions:
     measuring: Measuring = field(default_factory=Measuring)
 
 
-class SimulatedWorkload:
+class SimulatedWorkload(Workload):
     """Describes jobs for the simulated runner. Raises InvalidValue for wrong options."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -151,40 +149,17 @@ class SimulatedWorkload:
     def framework(self) -> FrameworkProfile:
         return self._options.framework.framework
 
-    @property
-    def dtype(self) -> str:
-        return self.framework.dtype
-
-    def materialize(
-        self,
-        name: str,
-        model: ModelSpec,
-        plan: Plan,
-        cluster: ClusterSpec,
-        directory: Path,
-        *,
-        seed: int,
-        time_limit_s: float,
-        incumbent_step_time_s: float | None = None,
-    ) -> JobSpec:
+    def job(self, request: JobRequest) -> JobSpec:
         """The job's file. `seed`, of weights and data, changes nothing about it; the runner has a seed of its own."""
         job = SimulatedJob(
-            model=model,
-            plan=plan,
-            cluster=cluster,
+            model=request.model,
+            plan=request.plan,
+            cluster=request.cluster,
             code=self._options.framework,
-            incumbent_step_time_s=incumbent_step_time_s,
+            incumbent_step_time_s=request.incumbent_step_time_s,
             measuring=self._options.measuring,
         )
-        return JobSpec(
-            name=name,
-            command=COMMAND,
-            directory=directory,
-            nodes=cluster.nodes,
-            devices_per_node=cluster.devices_per_node,
-            time_limit_s=time_limit_s,
-            files={JOB_FILE: render_job(job)},
-        )
+        return request.job(COMMAND, {JOB_FILE: render_job(job)})
 
     def read(self, directory: Path, status: JobStatus) -> Outcome:
         return outcome_from_result(directory, "") or outcome_without_result(status, "")

@@ -16,24 +16,19 @@ from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A text in pieces: each a plain text and the name of the placeholder after it, None where none follows."""
+    """A text, and the names of the placeholders in it."""
 
-    pieces: tuple[tuple[str, str | None], ...]
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The placeholders in it."""
-        return frozenset(name for _, name in self.pieces if name is not None)
+    text: str
+    names: frozenset[str]
 
     def fill(self, values: Mapping[str, Any], quote: Callable[[str], str] = str) -> str:
         """The text with the values in it, each passed through `quote`."""
-        return "".join(plain + ("" if name is None else quote(word(values[name]))) for plain, name in self.pieces)
+        return self.text.format_map({name: quote(word(values[name])) for name in self.names})
 
     def value(self, values: Mapping[str, Any]) -> Any:
         """The value itself where the text is one placeholder; else the text filled in."""
-        if len(self.pieces) == 1 and self.pieces[0][0] == "" and self.pieces[0][1] is not None:
-            return values[self.pieces[0][1]]
-        return self.fill(values)
+        alone = [name for name in self.names if self.text == f"{{{name}}}"]
+        return values[alone[0]] if alone else self.fill(values)
 
 
 def word(value: Any) -> str:
@@ -44,18 +39,16 @@ def word(value: Any) -> str:
 def parse_template(text: str, known: Collection[str], path: str) -> Template:
     """The template that a text is. Raises InvalidValue, under `path`, for what is no placeholder."""
     problems: list[Problem] = []
-    pieces: list[tuple[str, str | None]] = []
     try:
         parsed = list(Formatter().parse(text))
     except ValueError as error:
         raise InvalidValue([Problem(path, f"{error}; a brace that stands for itself is written twice")]) from None
-    for plain, name, form, conversion in parsed:
+    for _, name, form, conversion in parsed:
         if name is not None and name not in known:
             told = f"{{{name}}} is no placeholder; {did_you_mean(name, known)}; a brace of its own is written twice"
             problems.append(Problem(path, told))
         if form or conversion:
             problems.append(Problem(path, f"{{{name}}} takes no format, and has {form or conversion!r}"))
-        pieces.append((plain, name))
     if problems:
         raise InvalidValue(problems)
-    return Template(tuple(pieces))
+    return Template(text, frozenset(name for _, name, _, _ in parsed if name is not None))

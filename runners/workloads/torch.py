@@ -18,13 +18,18 @@ from meshtune.runners.processes.gang import log_path
 from meshtune.runners.trainer.failure import RankFailure, first_cause, read_failures, silent_ranks
 from meshtune.runners.trainer.gang import LAST_WORDS_BYTES
 from meshtune.runners.trainer.job import JOB_FILE, Dtype, Job, JobMalformed, Measuring, Router, parse_job, render_job
-from meshtune.runners.workloads.base import failed, outcome_from_result, outcome_without_result
+from meshtune.runners.workloads.base import (
+    JobRequest,
+    Workload,
+    failed,
+    outcome_from_result,
+    outcome_without_result,
+)
 from meshtune.search_spaces.checks import CLOSED, Checks
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
-from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
 from meshtune.search_spaces.physics.framework_profiles import TRAINER_BFLOAT16, TRAINER_FLOAT16, TRAINER_FLOAT32
-from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
 from meshtune.search_spaces.space_context import Capabilities
 
 FRAMEWORKS: Mapping[Dtype, FrameworkProfile] = {
@@ -53,7 +58,7 @@ class TorchOptions:
         checks.done()
 
 
-class TorchWorkload:
+class TorchWorkload(Workload):
     """Profiles the built-in trainer. Raises InvalidValue for wrong options."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -74,50 +79,27 @@ class TorchWorkload:
         )
 
     @property
-    def dtype(self) -> str:
-        """The number format that the device's peak is looked up for."""
-        return str(self._options.dtype)
-
-    @property
     def framework(self) -> FrameworkProfile:
         return FRAMEWORKS[self._options.dtype]
 
-    def materialize(
-        self,
-        name: str,
-        model: ModelSpec,
-        plan: Plan,
-        cluster: ClusterSpec,
-        directory: Path,
-        *,
-        seed: int,
-        time_limit_s: float,
-        incumbent_step_time_s: float | None = None,
-    ) -> JobSpec:
-        on_cpu = cluster.device.kind is DeviceKind.CPU
+    def job(self, request: JobRequest) -> JobSpec:
+        device = request.cluster.device
         job = Job(
-            name=name,
-            model=model,
-            plan=plan,
-            device=cluster.device.kind,
+            name=request.name,
+            model=request.model,
+            plan=request.plan,
+            device=device.kind,
             dtype=self._options.dtype,
             learning_rate=self._options.learning_rate,
-            seed=seed,
+            seed=request.seed,
             router=self._options.router,
-            memory_limit_bytes=cluster.device.memory_bytes if on_cpu else None,
-            peak_flops=cluster.device.peak_flops.get(self.dtype),
-            incumbent_step_time_s=incumbent_step_time_s,
+            memory_limit_bytes=device.memory_bytes if device.kind is DeviceKind.CPU else None,
+            peak_flops=device.peak_flops.get(self.dtype),
+            incumbent_step_time_s=request.incumbent_step_time_s,
             measuring=self._options.measuring,
         )
-        return JobSpec(
-            name=name,
-            command=(sys.executable, "-m", "meshtune.runners.trainer", JOB_FILE),
-            directory=directory,
-            nodes=cluster.nodes,
-            devices_per_node=cluster.devices_per_node,
-            time_limit_s=time_limit_s,
-            files={JOB_FILE: render_job(job)},
-        )
+        command = (sys.executable, "-m", "meshtune.runners.trainer", JOB_FILE)
+        return request.job(command, {JOB_FILE: render_job(job)})
 
     def read(self, directory: Path, status: JobStatus) -> Outcome:
         failures = read_failures(directory)

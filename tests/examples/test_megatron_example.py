@@ -6,7 +6,7 @@ from pathlib import Path
 
 from meshtune.runners.base import Start
 from meshtune.runners.dialects.megatron.dialect import parse
-from meshtune.runners.workloads.log_context import CONTEXT_FILE
+from meshtune.runners.workloads.base import CONTEXT_FILE
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import model_presets

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus, Runner
-from meshtune.runners.local import runner as local
 from meshtune.runners.local.runner import LocalRunner
 
 LIMIT_S = 60.0
@@ -70,12 +69,6 @@ def wait_steps(ranks: Sequence[int]) -> None:
     """Until these ranks of the trainer take steps, or are gone. What a rank has computed says that it is in a step;
     time does not, on a machine that does other things too."""
     wait_for(lambda: min(map(computed_s, ranks)) > BUILT_S)
-
-
-def wait_servers() -> None:
-    """Until all servers that runners of this process left running have been idle for long enough, and are reaped."""
-    for server in local._left_running:
-        server.wait(LIMIT_S)
 
 
 class Laboratory:

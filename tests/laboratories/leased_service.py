@@ -1,9 +1,7 @@
 """One of several service processes on one database: `python leased_service.py URL HOME LEASE_S`, ended by SIGTERM.
 
-It drives campaigns on the simulated runner, and notes each job that it really sends in HOME/sent. While HOME/stop-here
-exists, the process that is about to send a job takes that file away and stops itself (SIGSTOP), and while
-HOME/stop-there does, the one that has just asked for its jobs: never while it is alone at the files of the simulated
-cluster, where nobody could pass it. While HOME/hold exists, no job ends.
+It drives campaigns on the simulated runner, and notes each job that it really sends in HOME/sent. While HOME/hold
+exists, no job ends.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +28,6 @@ HOME = Path(sys.argv[2])
 
 class NotingRunner(SimulatedRunner):
     def submit(self, spec: JobSpec) -> str:
-        stop_if_asked("stop-here")
         new = self.find(spec.name) is None
         id = super().submit(spec)
         if new:
@@ -42,17 +38,10 @@ class NotingRunner(SimulatedRunner):
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
         found = super().poll(ids)
-        stop_if_asked("stop-there")
         if not (HOME / "hold").exists():
             return found
         running = {"state": JobState.RUNNING, "finished_at": None}
         return {id: replace(status, **running) if status.state.final else status for id, status in found.items()}
-
-
-def stop_if_asked(name: str) -> None:
-    with suppress(FileNotFoundError):
-        (HOME / name).unlink()
-        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def create_noting_runner(root: Path, cluster: object, options: Mapping[str, Any]) -> NotingRunner:

@@ -17,8 +17,8 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.logs.patterns import NAMES
 from meshtune.runners.outcome import Outcome, Verdict, write_result
 from meshtune.runners.processes.gang import log_path
+from meshtune.runners.workloads.base import read_context
 from meshtune.runners.workloads.command import PLACEHOLDERS, CommandOptions, CommandWorkload
-from meshtune.runners.workloads.log_context import read_context
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec

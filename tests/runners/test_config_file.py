@@ -81,7 +81,8 @@ READERS = {Format.YAML: yaml.safe_load, Format.JSON: json.loads, Format.TOML: to
 
 
 def render(config: ConfigFile) -> str:
-    templates = {key: parse_template(text, VALUES, key) for key, text in config.texts.items()}
+    texts = {f"configs.c.set.{key}": text for key, text in config.set.items() if isinstance(text, str)}
+    templates = {path: parse_template(text, VALUES, path) for path, text in texts.items()}
     return config.render(templates, VALUES, "configs.c")
 
 

@@ -10,10 +10,10 @@ from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.logs.lines import CHUNK_BYTES, MAX_LINE, lines_of, split_lines, untagged
 from meshtune.runners.logs.patterns import Patterns
-from meshtune.runners.logs.reader import LogReading, outcome_from_log, read_lines, read_log
+from meshtune.runners.logs.reader import LogReading, outcome_from_log, read_lines
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.processes.gang import exit_text, log_path
-from meshtune.runners.workloads.log_context import LogContext
+from meshtune.runners.workloads.base import CONTEXT_FILE, LogContext, render_context
 from meshtune.search_spaces.plan import Plan
 
 PATTERNS = Patterns(
@@ -33,6 +33,10 @@ CONTEXT = LogContext(
     peak_flops_per_device=1e12,
     warmup_steps=2,
 )
+
+
+def read_log(text: str, patterns: Patterns) -> LogReading:
+    return read_lines(split_lines([text.encode()]), patterns)
 
 
 def steps(count: int, first: int = 1) -> str:
@@ -131,7 +135,9 @@ def test_a_large_log_and_an_endless_line_are_read_in_little_memory(tmp_path):
 
 
 def read(directory, state=JobState.SUCCEEDED, patterns=PATTERNS, *, asked=5, **status) -> Outcome:
-    return outcome_from_log(directory, JobStatus(state=state, **status), CONTEXT, patterns, steps=asked)
+    if directory.exists():
+        (directory / CONTEXT_FILE).write_text(render_context(CONTEXT))
+    return outcome_from_log(directory, JobStatus(state=state, **status), patterns, steps=asked)
 
 
 def test_a_log_with_all_steps_is_a_measurement(tmp_path):

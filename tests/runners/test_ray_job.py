@@ -8,7 +8,8 @@ import pytest
 
 from meshtune.runners.base import JobSpec, JobState, Start
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.ray.job import JobRun, RayJob, decode, encode, ranks_of, refusal, shares_node
+from meshtune.runners.json_files import read_json_value
+from meshtune.runners.ray.job import JobRun, RayJob, encode, ranks_of, refusal, shares_node
 
 
 def job(*, nodes: int = 1, per_node: int = 2, devices: str = "CPU", **changes) -> RayJob:
@@ -29,7 +30,7 @@ def run(**changes) -> JobRun:
 
 def test_an_order_survives_its_way_as_plain_values():
     sent = job(nodes=2, devices="GPU", start=Start.NODE, avoid=("n1",), env={"A": "1"})
-    assert decode(encode(sent)) == sent
+    assert read_json_value(RayJob, encode(sent)) == sent
 
 
 def test_gpus_come_with_as_many_cpus():

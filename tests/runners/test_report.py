@@ -14,8 +14,7 @@ from meshtune.runners import report as helper
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import ResultMissing, Verdict, read_result
 from meshtune.runners.report import Reporter, report, report_failure
-from meshtune.runners.workloads.base import VERDICTS
-from meshtune.runners.workloads.log_context import CONTEXT_FILE, LogContext, render_context
+from meshtune.runners.workloads.base import CONTEXT_FILE, VERDICTS, LogContext, render_context
 from meshtune.search_spaces.plan import Plan
 
 LAUNCHERS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID", "TORCHELASTIC_RUN_ID")

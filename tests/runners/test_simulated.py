@@ -16,7 +16,7 @@ from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailab
 from meshtune.runners.outcome import RESULT_FILE, Verdict, read_result
 from meshtune.runners.registry import create_runner
 from meshtune.runners.simulated.runner import SimulatedOptions, SimulatedRunner
-from meshtune.runners.workloads.simulated import JOB_FILE, JobMalformed, SimulatedWorkload, parse_job
+from meshtune.runners.workloads.simulated import JOB_FILE, SimulatedWorkload, parse_job
 from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
@@ -237,7 +237,7 @@ def test_a_job_file_that_breaks_its_contract_is_refused(change, message, lab):
     spec = lab.spec("job")
     text = change(spec.files[JOB_FILE])
     assert text != spec.files[JOB_FILE]
-    with pytest.raises(JobMalformed, match=message):
+    with pytest.raises(ValueError, match=message):
         parse_job(text)
     refused(
         lab, JobSpec(**{name: getattr(spec, name) for name in spec.__slots__} | {"files": {JOB_FILE: text}}), message

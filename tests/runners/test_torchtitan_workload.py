@@ -13,7 +13,7 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.registry import create_workload
-from meshtune.runners.workloads.log_context import CONTEXT_FILE
+from meshtune.runners.workloads.base import CONTEXT_FILE
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from sqlalchemy import text
 
-from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import Lesson
 from meshtune.tuner.campaign.spec import Backend
 from meshtune.tuner.store import Store
@@ -55,20 +53,3 @@ def test_lessons_are_kept_and_told_once(store: Store, make):
     ]
     assert told == [(2.0, {"lessons": documents}), (4.0, {"lessons": documents[:1]})]
     assert store.campaign("c1").updated_at == 4.0
-
-
-@pytest.mark.parametrize("software", [{}, {"torch": "2.13.0+cu126", "driver": "535.183.01"}])
-def test_the_software_of_a_measurement_is_kept(store: Store, make, software):
-    make.running(store)
-    measured = replace(make.ok().measurement, software=software)
-    outcome = replace(make.ok(), measurement=measured)
-    store.finish("c1", 0, outcome, started_at=1.0, finished_at=2.0, now=3.0)
-    assert store.trial("c1", 0).outcome == outcome
-
-
-def test_the_software_of_a_pruned_job_is_kept(store: Store, make):
-    make.running(store)
-    partial = replace(make.ok().measurement, software={"torch": "2.13.0"})
-    outcome = replace(make.failed(Verdict.PRUNED), partial=partial)
-    store.finish("c1", 0, outcome, started_at=1.0, finished_at=2.0, now=3.0)
-    assert store.trial("c1", 0).outcome == outcome

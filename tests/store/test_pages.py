@@ -7,15 +7,11 @@ import pytest
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import FAILED, Measurement, Outcome, Verdict
-from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute
+from meshtune.search_spaces.plan import Plan, Recompute
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Cursor, Order, TrialKey, TrialsWanted
-from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.proposal import Choice
-from meshtune.tuner.campaign.spec import Backend
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
-from meshtune.tuner.results.ranking import rank
-from meshtune.tuner.results.recommendation import recommend
 from meshtune.tuner.store import NotFound, Store
 
 LONG_LOG = "a line of a log\n" * 50
@@ -44,23 +40,10 @@ def random_outcome(rng: random.Random) -> Outcome:
     )
 
 
-def random_history(
-    store: Store, make, seed: int, *, objective: Objective = Objective.MFU, pareto: bool = False
-) -> None:
+def random_history(store: Store, make, seed: int) -> None:
     """Campaign c1: a baseline, a search, confirmations; some attempts lost and tried again, some trials under way."""
     rng = random.Random(seed)
-    campaign = make.campaign()
-    store.create_campaign(
-        replace(
-            campaign,
-            spec=replace(
-                campaign.spec,
-                workload=Backend(kind="torch", options={"dtype": "bfloat16"}),
-                objective=objective,
-                pareto=pareto,
-            ),
-        )
-    )
+    store.create_campaign(make.campaign())
     recompute = list(Recompute)
     plans = [
         Plan(tp=1 + n % 4, pp=1 + n // 4, recompute=recompute[n % 3], sequence_parallel=n % 2 == 0) for n in range(20)
@@ -187,27 +170,6 @@ def test_filters_leave_the_trials_that_fit(store: Store, make):
         assert found == [trial.number for trial in trials if fits(trial)], name
 
 
-def test_every_dimension_can_be_filtered_by(store: Store, make):
-    random_history(store, make, 0)
-    trial = store.trials("c1")[5]
-    wanted = TrialsWanted(plan={name: (getattr(trial.plan, name),) for name in PLAN_FIELDS})
-    assert trial.number in [trial.number for trial, _ in store.pages.trials("c1", wanted)]
-
-
-@pytest.mark.parametrize(
-    ("seed", "objective"), [(0, Objective.COST), (1, Objective.MFU), (2, Objective.MFU), (3, Objective.COST)]
-)
-def test_a_ranking_of_listed_trials_is_the_ranking_of_whole_trials(store: Store, make, seed: int, objective: Objective):
-    random_history(store, make, seed, objective=objective, pareto=seed % 2 == 1)
-    campaign, trials, few = store.campaign("c1"), store.trials("c1"), store.pages.listed("c1")
-    ranking, right = rank(campaign, few), rank(campaign, trials)
-    for name in ("rank", "objective", "tokens_per_s", "memory_bytes", "headroom_bytes", "mfu", "gain", "training"):
-        assert [getattr(entry, name) for entry in ranking] == [getattr(entry, name) for entry in right]
-    assert [entry.trial.number for entry in ranking] == [entry.trial.number for entry in right]
-    assert [entry.measured_by.number for entry in ranking] == [entry.measured_by.number for entry in right]
-    assert recommend(campaign, few).reason == recommend(campaign, trials).reason
-
-
 def names(store: Store, **wanted) -> list[str]:
     return [stamp.id for stamp in store.pages.stamps(CampaignsWanted(**wanted))]
 
@@ -245,12 +207,3 @@ def test_an_unknown_campaign_has_no_newest_event_and_no_trials(store: Store, mak
     with pytest.raises(NotFound):
         store.newest_event("c9")
     assert store.pages.trials("c9", TrialsWanted()) == store.pages.listed("c9") == []
-
-
-@pytest.mark.postgres
-def test_postgres_is_told_that_it_finds_rows_by_an_index_cheaply(postgres_url: str):
-    with Store.open(postgres_url) as store:
-        for _ in range(2):  # two connections; what reads is rolled back
-            with store._database.reading() as one, store._database.reading() as other:
-                shown = [each.exec_driver_sql("SHOW random_page_cost").scalar_one() for each in (one, other)]
-            assert shown == ["1.1", "1.1"]

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, text
 
 from meshtune.tuner.store import Store, StoreError, StoreUnavailable, schema, tables
 
@@ -56,36 +56,6 @@ def test_a_change_of_the_schema_that_orphans_rows_is_undone(file_url: str, make)
         assert len(store.trials("c1")) == 1
         with pytest.raises(StoreError, match="FOREIGN KEY"), store._database.writing() as connection:
             connection.execute(text("DELETE FROM trials"))
-
-
-def test_a_difference_would_be_seen(store: Store):
-    with store._database.writing() as connection:
-        connection.execute(text("ALTER TABLE steps ADD COLUMN surplus INTEGER"))
-    with store._database.reading() as connection:
-        [found] = differences(connection)
-    assert found[0] == "remove_column"
-
-
-def test_every_constraint_and_index_has_a_name_and_the_lookups_have_an_index(store: Store):
-    with store._database.reading() as connection:
-        found = inspect(connection)
-        columns = set()
-        for table in tables.metadata.tables:
-            # SQLite has no place for the name of a key that counts by AUTOINCREMENT.
-            if table != "events" or connection.dialect.name != "sqlite":
-                assert found.get_pk_constraint(table)["name"] == f"pk_{table}"
-            constraints = found.get_foreign_keys(table) + found.get_unique_constraints(table)
-            assert all(constraint["name"] for constraint in constraints)
-            keys = found.get_indexes(table) + found.get_unique_constraints(table)
-            columns |= {(table, *key["column_names"]) for key in keys}
-    assert {
-        ("events", "campaign_id", "id"),
-        ("trials", "campaign_id", "number"),
-        ("trials", "campaign_id", "plan_key", "origin"),
-        ("attempts", "trial_id", "number"),
-        ("attempts", "job_name"),
-        ("campaigns", "created_at", "id"),
-    } <= columns
 
 
 def test_a_database_of_a_newer_meshtune_is_refused_untouched(shared_url: str, make):

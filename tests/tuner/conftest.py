@@ -98,7 +98,6 @@ class Machine:
     largest: int = 10**6
     nodes: tuple[str, ...] = ()
     closes: bool = False
-    flops: float | None = None
     jobs: dict[str, FakeJob] = field(default_factory=dict)
     sent: Counter[str] = field(default_factory=Counter)
     cancels: list[str] = field(default_factory=list)
@@ -119,7 +118,6 @@ class Machine:
                 step_times_s=tuple(step_s * (1 + 0.001 * index) for index in range(STEPS)),
                 tokens_per_step=128 * job.plan.global_batch_size,
                 devices=job.spec.processes,
-                model_flops_per_token=self.flops,
                 peak_memory_bytes=(2**30,) * job.spec.processes,
             )
             write_result(directory, Outcome(verdict=Verdict.OK, measurement=measurement))

@@ -7,7 +7,6 @@ import pytest
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.proposal import Choice, Expectation, Proposal
 from meshtune.tuner.campaign.trial import Origin, TrialState
-from meshtune.tuner.search.ask import history
 
 EXPECTATION = Expectation(
     step_time_s=1.0, step_time_low_s=0.5, step_time_high_s=2.0, p_fits=0.9, gain=0.03, peak_bytes=2.0**30
@@ -29,39 +28,6 @@ def again(lab, id):
 def enough_after(trials):
     """A search that says that nothing is left once it sees so many trials."""
     return lambda space, seen, n: fresh(space, seen, n, 0.2 if len(seen) < trials else 0.008)
-
-
-def test_the_best_plans_are_measured_again_by_fresh_jobs_before_the_campaign_closes(lab):
-    id = lab.create(confirm=2)
-    lab.run(id)
-    first, confirmed = lab.trials(id)[:4], again(lab, id)
-    fastest = sorted(first, key=lambda trial: trial.measurement.step_time_s)
-    assert [trial.plan for trial in confirmed] == [trial.plan for trial in fastest[:2]]
-    assert [trial.number for trial in confirmed] == [4, 5]
-    assert lab.verdicts(id) == ["ok"] * 6
-    assert len(lab.machine.sent) == lab.machine.sent.total() == 6
-    ended = lab.campaign(id)
-    assert (ended.state, ended.search_ended) == (CampaignState.COMPLETED, "the budget of 4 trials is spent")
-    assert ended.reason == "the budget of 4 trials is spent; the best 2 were measured again"
-
-
-def test_the_stop_rule_ends_the_search_before_its_budget_and_says_the_number(lab):
-    lab.search.say = enough_after(3)
-    id = lab.create(budget={"trials": 9}, confirm=1)
-    lab.run(id)
-    reason = "the probability that any of the 7 untried plans beats the best by more than 2 % is 0.8 %"
-    assert [trial.origin for trial in lab.trials(id)] == [Origin.SEARCH] * 3 + [CONFIRMATION]
-    assert lab.campaign(id).search_ended == reason
-    assert lab.campaign(id).reason == f"{reason}; the best one was measured again"
-    assert lab.campaign(id).chance_left == 0.008
-    assert lab.search.asked == [1] * 4
-
-
-def test_a_chance_that_is_not_believed_yet_does_not_end_the_search(lab):
-    lab.search.say = enough_after(0)
-    id = lab.create(budget={"trials": 9})
-    lab.run(id)
-    assert len(lab.trials(id)) == 3
 
 
 def test_with_several_in_flight_the_last_word_plans_nothing_and_what_runs_is_awaited(lab, make):
@@ -93,45 +59,3 @@ def test_what_was_expected_stays_with_the_trial_and_nothing_is_expected_of_a_con
     id = lab.create(baseline={"tp": 1}, confirm=1)
     lab.run(id)
     assert [trial.expectation for trial in lab.trials(id)] == [None, *[EXPECTATION] * 3, None]
-
-
-def test_the_history_holds_a_confirmed_plan_twice(lab):
-    id = lab.create(budget={"trials": 2}, confirm=2)
-    lab.run(id)
-    seen = history(lab.campaign(id).spec, lab.trials(id))
-    assert [one.plan for one in seen[2:]] == [trial.plan for trial in again(lab, id)]
-    assert len({one.plan for one in seen}) == 2
-    assert all(one.score is not None for one in seen)
-
-
-def test_a_pause_among_the_confirmations_finishes_what_runs_and_goes_on_later(lab):
-    id = lab.create(confirm=2)
-    lab.run(id, until=lambda: bool(again(lab, id)) and again(lab, id)[0].state is TrialState.RUNNING)
-    lab.service.pause(id)
-    lab.run(id, until=lambda: again(lab, id)[0].state.final)
-    for _ in range(5):
-        assert not lab.tick(id, 1.0)
-    assert len(again(lab, id)) == 1
-    lab.service.close()
-    lab.open()  # the store alone knows where it was
-    lab.service.resume(id)
-    lab.run(id)
-    assert [trial.verdict for trial in again(lab, id)] == ["ok", "ok"]
-    assert len(lab.search.asked) == 4
-
-
-def test_a_pause_in_the_middle_of_the_last_word_is_obeyed_and_the_word_comes_again(lab):
-    def say(space, seen, n):
-        if len(seen) == 3 and lab.campaign(id).state is CampaignState.RUNNING and not paused:
-            paused.append(True)
-            lab.service.pause(id)
-        return enough_after(3)(space, seen, n)
-
-    paused: list[bool] = []
-    lab.search.say = say
-    id = lab.create(budget={"trials": 9})
-    lab.run(id, until=lambda: lab.campaign(id).state is CampaignState.PAUSED)
-    assert lab.campaign(id).search_ended == ""
-    lab.service.resume(id)
-    lab.run(id)
-    assert (len(lab.trials(id)), lab.campaign(id).chance_left) == (3, 0.008)

@@ -7,14 +7,20 @@ A plain test run dies at some acts of every kind, `make test-long` between any t
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 
 import pytest
 
+from meshtune.runners.base import RunnerUnavailable, SubmitFailed
+from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.proposal import Choice, Proposal
 from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.store import IllegalMove
 
 TRIALS = 4
 CONFIRMED = 2
@@ -82,7 +88,7 @@ def check_truth(lab, id):
     known = {attempt.job_name for trial in trials for attempt in trial.attempts}
     assert set(lab.machine.jobs) <= known
     ends = Counter((e.data["number"], e.data["attempt"]) for e in lab.store.events(id) if e.kind == "trial.done")
-    assert set(ends.values()) == {1}
+    assert set(ends.values()) <= {1}
     assert len(ends) == sum(len(trial.attempts) for trial in trials)
     assert all(job.status(lab.now).state.final for job in lab.machine.jobs.values())
 
@@ -101,46 +107,87 @@ def check_end(lab, id, reason, what):
     assert lab.machine.sent.total() == TRIALS + CONFIRMED + 2, what
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("every", BEFORE_AND_AFTER)
-def test_a_death_at_any_act_loses_nothing_and_doubles_nothing(lab, make, every, after):
+def every_death(lab, make, every, *, acts, **how):
+    """Campaigns that die at every so many-th act, with the act; a whole campaign has more than `acts`."""
     died, act = True, 0
     while died:
         act += every
-        id, died = run_dying_at(lab, make, act, after=after)
+        id, died = run_dying_at(lab, make, act, **how)
         check_truth(lab, id)
-        check_end(lab, id, "the budget of 4 trials is spent", f"act {act}")
-        assert lab.machine.most_at_once <= 2
+        yield id, f"act {act}"
         lab.machine.sent.clear()
         lab.machine.jobs.clear()
-    assert act > 60  # it did go through a whole campaign
+    assert act > acts
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("every", BEFORE_AND_AFTER)
+def test_a_death_at_any_act_loses_nothing_and_doubles_nothing(lab, make, every, after):
+    for id, act in every_death(lab, make, every, acts=60, after=after):
+        check_end(lab, id, "the budget of 4 trials is spent", act)
+        assert lab.machine.most_at_once <= 2
 
 
 @pytest.mark.parametrize("every", AFTER)
 def test_a_death_after_any_act_of_a_search_that_finds_enough_changes_nothing_of_its_end(lab, make, every):
     lab.search.say = enough
     reason = "the probability that any of the 6 untried plans beats the best by more than 2 % is 1 %"
-    died, act = True, 0
-    while died:
-        act += every
-        id, died = run_dying_at(lab, make, act, after=True, trials=9)
-        check_truth(lab, id)
-        check_end(lab, id, reason, f"act {act}")
+    for id, act in every_death(lab, make, every, acts=60, after=True, trials=9):
+        check_end(lab, id, reason, act)
         assert lab.campaign(id).chance_left == 0.01
-        lab.machine.sent.clear()
-        lab.machine.jobs.clear()
-    assert act > 60
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("every", CANCELLING)
 def test_a_death_at_any_act_of_a_cancelling_leaves_no_job_behind(lab, make, every, after):
-    died, act = True, 0
-    while died:
-        act += every
-        id, died = run_dying_at(lab, make, act, after=after, order=lambda service, id: service.cancel(id))
-        check_truth(lab, id)
-        assert lab.campaign(id).state is CampaignState.CANCELLED, f"act {act}"
-        lab.machine.sent.clear()
-        lab.machine.jobs.clear()
-    assert act > 25
+    for id, act in every_death(lab, make, every, acts=25, after=after, order=Service.cancel):
+        assert lab.campaign(id).state is CampaignState.CANCELLED, act
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_campaigns_that_go_wrong_in_every_way_end_and_keep_their_limits(lab, make, seed):
+    """Jobs end in every way, the runner is silent, services die, people give orders, all at random moments."""
+    rng = random.Random(seed)
+    kinds = ["ok", "ok", "oom", "crashed", "lost", "timed_out"]
+    lab.machine.script = lambda name: make.Behaviour(rng.choice(kinds), queue_s=rng.random(), run_s=rng.uniform(0.1, 9))
+    most, parallel, confirm, attempts = (rng.randint(1, 6), rng.randint(1, 4), rng.randint(0, 3), rng.randint(1, 3))
+    budget = {"trials": most, **rng.choice([{}, {"wall_time_s": 20.0}, {"device_hours": 0.02}])}
+    id = lab.create(
+        budget=budget,
+        parallel=parallel,
+        confirm=confirm,
+        trial={"attempts": attempts, "time_limit_s": 100.0},
+        **rng.choice([{}, {"baseline": {"tp": 1}}]),
+    )
+    for turn in range(1000):
+        campaign, trials = lab.campaign(id), lab.trials(id)
+        assert sum(not trial.state.final for trial in trials) <= parallel
+        if campaign.state.final:
+            break
+        event = rng.random() if turn < 200 else 1.0
+        if event < 0.05:
+            lab.machine.troubles.extend([rng.choice([RunnerUnavailable("no answer"), SubmitFailed("disk full")])] * 2)
+        elif event < 0.1:
+            lab.kill()
+            lab.open()
+        elif event < 0.13 or campaign.state is CampaignState.PAUSED:
+            order = Service.resume if event == 1.0 else rng.choice([Service.pause, Service.resume, Service.cancel])
+            with suppress(IllegalMove):
+                order(lab.service, id)
+        try:
+            acted = lab.service.tick(id)
+        except (RunnerUnavailable, SubmitFailed):
+            acted = False
+        lab.now += 0.0 if acted else rng.uniform(0.0, 2.0)
+    assert lab.campaign(id).state.final
+    check_truth(lab, id)
+    again = [trial.plan for trial in trials if trial.origin is Origin.CONFIRMATION]
+    chosen = [trial for trial in trials if trial.origin is not Origin.CONFIRMATION]
+    assert len(chosen) <= most
+    assert len(again) <= confirm
+    assert set(again) <= {trial.plan for trial in chosen if trial.measurement is not None}
+    assert all(len(trial.attempts) <= attempts for trial in trials)
+    lost = [attempt.outcome.verdict for trial in trials for attempt in trial.attempts[:-1]]
+    assert set(lost) <= {Verdict.LOST}
+    wanted = campaign.spec.baseline is not None
+    assert [trial.origin is Origin.BASELINE for trial in trials] == [wanted, *[False] * len(trials[1:])][: len(trials)]

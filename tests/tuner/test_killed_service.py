@@ -8,24 +8,24 @@ that a rank 0 opens its job file. There a job can be held, so that it is not ove
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import re
 import signal
-import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import yaml
+from jobs import processes_where
 
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.home import Home
-from meshtune.tuner.campaign.trial import Trial, TrialState
+from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.store import Store
 
 COUNT_STARTS = """
@@ -107,30 +107,14 @@ class Site:
         noted = self.home.job(self.campaigns()[0].id, job) / "starts"
         return noted.read_text().split() if noted.exists() else []
 
-    def server_pid(self) -> int | None:
-        """The process that holds the local server's lock."""
-        lock = self.home.runner("local") / "server.lock"
-        if not lock.exists():
-            return None
-        question = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        with lock.open("rb+") as file:
-            kind, _, _, _, pid = struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, question))
-        return None if kind == fcntl.F_UNLCK else pid
-
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Callable[[int, int], Site]]:
     """A site for so many trials of so many steps; its server is told to stop at the end."""
-    made: list[Site] = []
-
-    def make(trials: int, steps: int) -> Site:
-        made.append(Site(tmp_path, trials, steps))
-        return made[-1]
-
-    yield make
-    for site in made:
-        pid = site.server_pid()
-        if pid is not None:
+    yield lambda trials, steps: Site(tmp_path, trials, steps)
+    home = str(tmp_path / "home").encode()
+    for pid in processes_where(lambda folder: home in (folder / "cmdline").read_bytes()):
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
 
 
@@ -193,36 +177,6 @@ def test_a_campaign_survives_many_kills_and_starts_each_job_once(site, budget, t
     assert sorted(ends) == list(range(budget))
     assert len(list((site.home.runner("local") / "jobs").iterdir())) == budget
     assert done_before >= 1  # the kills fell into a campaign at work, not only into its first moments
-
-
-@pytest.mark.long
-def test_a_trial_whose_server_is_killed_is_tried_again_and_measured(site):
-    site = site(12, 10)  # more trials than it comes to
-    site.hold(1)
-    process = site.start("run", "spec.yaml")
-
-    def in_the_middle_of_trial_1() -> bool:
-        if not site.campaigns():
-            return False
-        trials = site.trials()
-        return len(trials) == 2 and trials[1].state is TrialState.RUNNING and site.starts(trials[1].last.job_name) != []
-
-    try:
-        await_(in_the_middle_of_trial_1, "trial 1 runs")
-        os.kill(site.server_pid(), signal.SIGKILL)
-        await_(lambda: len(site.trials()[1].attempts) == 2, "trial 1 is tried again")
-        await_(lambda: site.trials()[1].state.final, "trial 1 ends")
-    finally:
-        process.send_signal(signal.SIGINT)
-        told = finish(process)
-    assert process.returncode == 130, told
-    trial = site.trials()[1]
-    assert [str(attempt.outcome.verdict) for attempt in trial.attempts] == ["lost", "ok"]
-    assert "the local server died" in trial.attempts[0].outcome.reason
-    assert [len(site.starts(attempt.job_name)) for attempt in trial.attempts] == [1, 1]
-    cancel = site.start("cancel", "last")
-    assert "is cancelled" in finish(cancel)
-    assert cancel.returncode == 0
 
 
 @pytest.mark.slow

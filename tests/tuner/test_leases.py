@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from jobs import wait_for
 
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.trial import TrialState
-from meshtune.tuner.service import tick as tick_module
 from meshtune.tuner.service.leases import CampaignBusy, Holder, to_release, to_take
 from meshtune.tuner.service.loop import Driver, drive_all
 from meshtune.tuner.service.service import Service
@@ -44,47 +41,25 @@ def finish(lab, service, id) -> None:
     lab.run(id)
 
 
-@dataclass
-class Dreamer:
-    """A runner whose caller sleeps once, before or after it does `act`."""
+@pytest.fixture
+def sleeping(make, monkeypatch):
+    """Call `sleep` in the next `act` of the runner, before or after it is done."""
 
-    target: Any
-    act: str
-    sleep: list[Callable[[Any], None]]
-    after: bool = False
+    def patch(act: str, sleep: Callable[[Any], None], *, after: bool = False) -> None:
+        real = getattr(make.FakeRunner, act)
 
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self.target, name)
-        if name != self.act:
-            return method
+        def once(runner: Any, argument: Any) -> Any:
+            monkeypatch.setattr(make.FakeRunner, act, real)
+            if not after:
+                sleep(argument)
+                return real(runner, argument)
+            answer = real(runner, argument)
+            sleep(argument)
+            return answer
 
-        def act(*arguments: Any) -> Any:
-            if self.after:
-                answer = method(*arguments)
-                self._dream(arguments)
-                return answer
-            self._dream(arguments)
-            return method(*arguments)
+        monkeypatch.setattr(make.FakeRunner, act, once)
 
-        return act
-
-    def _dream(self, arguments: Any) -> None:
-        if self.sleep:
-            self.sleep.pop()(*arguments)
-
-
-def sleeper(
-    lab, make, act: str, sleep: Callable[[Any], None], *, after: bool = False, provable: bool = False
-) -> Service:
-    """A service that calls `sleep` in its first `act` of the runner."""
-    dreams = [sleep]
-    lab.wrap = lambda thing: Dreamer(thing, act, dreams, after) if isinstance(thing, make.FakeRunner) else thing
-    return open_service(lab, provable=provable)
-
-
-def wide_awake(lab) -> Service:
-    lab.wrap = lambda thing: thing
-    return open_service(lab)
+    return patch
 
 
 def tick_until_lost(lab, service, id) -> None:
@@ -123,16 +98,6 @@ def test_a_campaign_is_one_services_until_it_lets_go_or_is_not_heard_of_for_a_le
     assert lab.verdicts(id) == ["ok"] * 4
 
 
-def test_a_service_that_died_on_this_machine_is_followed_at_once(lab):
-    id = lab.create()
-    lab.service = open_service(lab, provable=True)
-    lab.tick(id)
-    lab.kill()
-    finish(lab, open_service(lab), id)
-    assert lab.verdicts(id) == ["ok"] * 4
-    assert lab.machine.sent.total() == 4
-
-
 class Died(BaseException):
     """Nothing of the service comes after this."""
 
@@ -140,18 +105,19 @@ class Died(BaseException):
 @pytest.mark.parametrize("away_s", [0.0, 3 * LEASE_S])
 @pytest.mark.parametrize("provable", [True, False])
 def test_what_a_service_was_sending_when_it_died_is_given_up_only_where_nobody_can_know_that_it_did(
-    away_s, provable, lab, make
+    away_s, provable, lab, sleeping
 ):
     def die(spec):
         raise Died
 
     id = lab.create()
-    lab.service = sleeper(lab, make, "submit", die, provable=provable)
+    sleeping("submit", die)
+    lab.service = open_service(lab, provable=provable)
     with pytest.raises(Died):
         lab.run(id)
     lab.kill()
     lab.now += away_s
-    other = wide_awake(lab)
+    other = open_service(lab)
     if not (provable or away_s):
         with pytest.raises(CampaignBusy):
             other.tick(id)
@@ -186,17 +152,17 @@ def test_a_file_from_before_a_reboot_or_of_another_machine_proves_nothing(lab):
 # A service that sleeps through its lease
 
 
-def test_a_job_that_was_given_up_is_called_back_by_the_one_that_sends_it_late(lab, make):
+def test_a_job_that_was_given_up_is_called_back_by_the_one_that_sends_it_late(lab, sleeping):
     id = lab.create()
-    other = wide_awake(lab)
+    other = open_service(lab)
 
     def sleep(spec):
         lab.now += LEASE_S
         assert other.tick(id)
         assert attempts(lab, id) == [("lost", None)]
 
-    service = sleeper(lab, make, "submit", sleep)
-    tick_until_lost(lab, service, id)
+    sleeping("submit", sleep)
+    tick_until_lost(lab, open_service(lab), id)
     (late,) = lab.machine.jobs
     assert lab.machine.cancels == [f"id-{late}"]
     finish(lab, other, id)
@@ -207,38 +173,36 @@ def test_a_job_that_was_given_up_is_called_back_by_the_one_that_sends_it_late(la
     assert len(lab.machine.jobs) == 5
 
 
-def test_a_job_that_was_sent_before_the_sleep_is_adopted(lab, make):
+@pytest.mark.parametrize(
+    ("act", "after", "looks"),
+    [
+        pytest.param("find", False, True, id="before it marked the attempt, so that it sends nothing"),
+        pytest.param("submit", False, False, id="before it sent, while the other one did not look yet"),
+        pytest.param("submit", True, True, id="after it sent"),
+    ],
+)
+def test_a_job_is_sent_once_wherever_its_sender_slept(lab, sleeping, act, after, looks):
     id = lab.create()
-    other = wide_awake(lab)
+    other = open_service(lab)
 
-    def sleep(spec):
+    def sleep(_):
         lab.now += LEASE_S
-        finish(lab, other, id)
+        if looks:
+            finish(lab, other, id)
+        else:
+            other.sessions.holder.take([id])
 
-    tick_until_lost(lab, sleeper(lab, make, "submit", sleep, after=True), id)
+    sleeping(act, sleep, after=after)
+    tick_until_lost(lab, open_service(lab), id)
+    finish(lab, other, id)
     assert lab.verdicts(id) == ["ok"] * 4
     assert attempts(lab, id) == [("ok", f"id-{id}-t0000-a1")]
     assert (lab.machine.cancels, lab.machine.sent.total()) == ([], 4)
 
 
-def test_a_late_job_that_the_next_service_has_not_looked_for_yet_is_left_to_it(lab, make):
+def test_a_late_job_that_comes_between_the_look_and_the_giving_up_is_called_back(lab, make, sleeping, monkeypatch):
     id = lab.create()
-    other = wide_awake(lab)
-
-    def sleep(spec):
-        lab.now += LEASE_S
-        other.sessions.holder.take([id])
-
-    tick_until_lost(lab, sleeper(lab, make, "submit", sleep), id)
-    assert lab.trials(id)[0].state is TrialState.PLANNED
-    finish(lab, other, id)
-    assert attempts(lab, id) == [("ok", f"id-{id}-t0000-a1")]
-    assert (lab.machine.cancels, lab.machine.sent.total()) == ([], 4)
-
-
-def test_a_late_job_that_comes_between_the_look_and_the_giving_up_is_called_back(lab, make, monkeypatch):
-    id = lab.create()
-    other = wide_awake(lab)
+    other = open_service(lab)
     real = lab.store.finish
 
     def sleep(spec):
@@ -252,27 +216,15 @@ def test_a_late_job_that_comes_between_the_look_and_the_giving_up_is_called_back
         assert other.tick(id)
         assert lab.machine.cancels == [f"id-{spec.name}"]
 
-    tick_until_lost(lab, sleeper(lab, make, "submit", sleep), id)
+    sleeping("submit", sleep)
+    tick_until_lost(lab, open_service(lab), id)
     finish(lab, other, id)
     assert attempts(lab, id) == [("lost", None), ("ok", f"id-{id}-t0000-a2")]
 
 
-def test_who_slept_before_it_marked_the_attempt_sends_nothing(lab, make):
+def test_who_slept_after_it_marked_the_attempt_looks_at_the_clock_and_sends_nothing(lab, monkeypatch):
     id = lab.create()
-    other = wide_awake(lab)
-
-    def sleep(name):
-        lab.now += LEASE_S
-        finish(lab, other, id)
-
-    tick_until_lost(lab, sleeper(lab, make, "find", sleep), id)
-    assert attempts(lab, id) == [("ok", f"id-{id}-t0000-a1")]
-    assert (lab.machine.cancels, lab.machine.sent.total()) == ([], 4)
-
-
-def test_who_slept_after_it_marked_the_attempt_looks_at_the_clock_and_sends_nothing(lab, make, monkeypatch):
-    id = lab.create()
-    first, other = open_service(lab), wide_awake(lab)
+    first, other = open_service(lab), open_service(lab)
     mark = lab.store.leases.mark_sending
 
     def marking(lease, name):
@@ -289,16 +241,17 @@ def test_who_slept_after_it_marked_the_attempt_looks_at_the_clock_and_sends_noth
     assert lab.machine.sent.total() == 4
 
 
-def test_a_cancelled_campaign_leaves_no_late_job_behind(lab, make):
+def test_a_cancelled_campaign_leaves_no_late_job_behind(lab, sleeping):
     id = lab.create()
-    other = wide_awake(lab)
+    other = open_service(lab)
 
     def sleep(spec):
         lab.now += LEASE_S
         other.cancel(id)
         finish(lab, other, id)
 
-    tick_until_lost(lab, sleeper(lab, make, "submit", sleep), id)
+    sleeping("submit", sleep)
+    tick_until_lost(lab, open_service(lab), id)
     assert lab.campaign(id).state is CampaignState.CANCELLED
     assert lab.verdicts(id) == ["cancelled"]
     assert lab.machine.cancels == [f"id-{id}-t0000-a1"]
@@ -315,15 +268,6 @@ def test_who_woke_up_knows_that_it_lost_the_campaign_though_it_lives_again(lab):
     first.sessions.holder.renew()  # as its heartbeat does
     with pytest.raises(LeaseLost):
         hold.confirm()
-
-
-def test_who_woke_up_before_anybody_took_its_campaign_goes_on(lab):
-    id = lab.create()
-    first = open_service(lab)
-    first.tick(id)
-    lab.now += 10 * LEASE_S
-    finish(lab, first, id)
-    assert lab.verdicts(id) == ["ok"] * 4
 
 
 # Heartbeats, orders, and what a service knows
@@ -365,40 +309,6 @@ def test_orders_to_any_service_reach_the_one_that_drives(lab):
     other.cancel(id)
     lab.run(id)
     assert lab.campaign(id).state is CampaignState.CANCELLED
-
-
-def test_what_a_service_knows_is_what_the_store_says_after_every_tick(lab, make):
-    lab.machine.script = lambda name: make.Behaviour("lost" if name.endswith("t0001-a1") else "ok", queue_s=0.4)
-    id = lab.create(baseline={"tp": 1}, parallel=3, confirm=1, budget={"trials": 6})
-    lab.service = open_service(lab)
-    looks = 0
-    while not lab.campaign(id).state.final:
-        if not lab.service.tick(id):
-            lab.now += 0.3
-        session = lab.service.sessions.get(id)
-        if session is not None:
-            session.look()
-            campaign, trials = session.campaign, session.trials
-            stored = lab.campaign(id)
-            assert trials == lab.trials(id)
-            assert (campaign.state, campaign.elapsed_s) == (stored.state, stored.elapsed_s)
-            assert (campaign.search_ended, campaign.lessons) == (stored.search_ended, stored.lessons)
-            looks += 1
-    assert looks > 20
-
-
-def test_a_tick_that_takes_too_long_goes_on_with_the_next(lab, monkeypatch):
-    monkeypatch.setattr(tick_module, "LONG_TICK_S", -1.0)
-    id = lab.create(parallel=4)
-    lab.service = open_service(lab)
-    sent = []
-    while not lab.campaign(id).state.final:
-        before = lab.machine.sent.total()
-        if not lab.service.tick(id):
-            lab.now += 0.5
-        sent.append(lab.machine.sent.total() - before)
-    assert max(sent) == 1
-    assert lab.verdicts(id) == ["ok"] * 4
 
 
 # Many campaigns

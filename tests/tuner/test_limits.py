@@ -2,44 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import threading
 from functools import partial
 
 import pytest
 
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.tuner.access.quotas import ALIVE_S, CLAIM_S
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.campaign.trial import TrialState
-from meshtune.tuner.service.loop import Driver, drive_all, drive_one
-from meshtune.tuner.service.quotas import InvalidLimits, parse_limits
-from meshtune.tuner.service.service import Service
-from meshtune.tuner.store import Store
-
-SIMULATED = {
-    "model": "gpt-1t",
-    "cluster": {"preset": "frontier", "nodes": 384},
-    "global_batch_size": 9600,
-    "space": {
-        "tp": [8],
-        "pp": [32, 64, 128],
-        "micro_batch_size": [1, 2],
-        "zero_stage": [1],
-        "recompute": ["full"],
-        "vpp": [1, 2],
-        "schedule": ["1f1b", "interleaved"],
-    },
-    "workload": "simulated",
-    "search": "random",
-    "budget": {"trials": 8},
-    "confirm": 0,
-    "trial": {"time_limit_s": 1e6},
-    "parallel": 4,
-    "warm_start": False,
-}
+from meshtune.tuner.service.loop import Driver
+from meshtune.tuner.service.quotas import InvalidLimits
 
 
 def limit(home, text):
@@ -54,12 +25,6 @@ def spans(store, id):
 
 def held_s(times, until):
     return sum(min(end, until) - start for start, end in times if start < until)
-
-
-def most_at_once(*times):
-    """How many jobs ran at the same moment, at the most."""
-    every = [span for each in times for span in each]
-    return max(sum(start <= moment < end for start, end in every) for moment, _ in every)
 
 
 def run_both(lab, one, other, *, step_s=1.0, ticks=1000):
@@ -85,15 +50,6 @@ def test_two_campaigns_share_device_time_however_long_their_jobs_are(lab, make, 
     shares = [held_s(each, until) for each in times]
     assert lab.machine.most_at_once == jobs
     assert min(shares) > 0.8 * max(shares), shares
-
-
-def test_plans_are_chosen_when_they_can_run_and_not_before(lab, make):
-    limit(lab.home, "jobs: 2")
-    lab.machine.script = lambda name: make.Behaviour(run_s=5.0)
-    id = lab.create(parallel=8, budget={"trials": 6})
-    lab.run(id)
-    assert max(lab.search.asked) == 2
-    assert lab.verdicts(id) == ["ok"] * 6
 
 
 def test_a_campaign_that_waits_says_for_what(lab, make):
@@ -173,43 +129,6 @@ def test_spent_device_hours_pause_every_campaign_and_what_runs_is_measured(lab, 
     assert lab.campaign(one).state is CampaignState.RUNNING
 
 
-def test_jobs_larger_than_the_limit_pause_the_campaign(lab):
-    limit(lab.home, "devices: 3")
-    id = lab.create()
-    lab.run(id, until=lambda: lab.campaign(id).state is CampaignState.PAUSED)
-    told = "each of its jobs takes 4 devices, and the service may use 3; resume it to go on"
-    assert lab.campaign(id).reason == told
-
-
-def test_a_campaign_that_nobody_works_on_holds_back_nobody_for_long(lab, make):
-    limit(lab.home, "jobs: 2")
-    lab.machine.script = lambda name: make.Behaviour(run_s=1e5 if name.startswith("left") else 5.0)
-    left = lab.create(name="left", trial={"time_limit_s": 300.0})
-    lab.run(left, until=lambda: lab.trials(left) and lab.trials(left)[0].state is TrialState.RUNNING)
-    lab.kill()
-    lab.open()
-    lab.machine.most_at_once = 0
-    id = lab.create(name="on", parallel=2, budget={"trials": 9})
-    lab.run(id, until=lambda: len(lab.trials(id)) == 2)
-    assert lab.machine.most_at_once == 2  # the job that was left, and one beside it
-    lab.now += 300.0 + ALIVE_S
-    lab.run(id, until=lambda: len(lab.trials(id)) == 5)
-    assert lab.machine.most_at_once == 3  # it should long have ended: nobody can tell
-
-
-def test_an_attempt_that_was_let_through_keeps_its_place_while_sending_fails(lab):
-    limit(lab.home, "jobs: 1")
-    one, other = lab.create(name="one"), lab.create(name="other")
-    lab.run(one, until=lambda: bool(lab.trials(one)))
-    lab.run(other, until=lambda: bool(lab.trials(other)))
-    limits = parse_limits((lab.home.root / "limits.yaml").read_text())
-    assert lab.store.claim(one, 0, limits, now=lab.now) is True
-    assert lab.store.claim(other, 0, limits, now=lab.now) is False
-    assert lab.store.claim(one, 0, limits, now=lab.now + CLAIM_S - 1) is True
-    assert lab.store.claim(other, 0, limits, now=lab.now + CLAIM_S) is False
-    assert lab.store.claim(other, 0, limits, now=lab.now + 2 * CLAIM_S) is True
-
-
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_death_at_any_act_under_limits_leaves_every_place_to_be_had(lab, make, after):
     limit(lab.home, "jobs: 1")
@@ -231,68 +150,3 @@ def test_a_death_at_any_act_under_limits_leaves_every_place_to_be_had(lab, make,
         assert lab.verdicts(id) == ["ok"], act
         assert set(lab.machine.sent.values()) == {1}, act
     assert act > 10
-
-
-# For real
-
-
-def simulated(name, seconds, seed=7):
-    runner = {"kind": "simulated", "seed": seed, "noise": 0.02, "seconds_per_trial": seconds, "slots": 9}
-    return {**SIMULATED, "name": name, "runner": runner}
-
-
-def test_two_simulated_campaigns_of_one_service_share_within_a_fifth(tmp_path):
-    home = Home(tmp_path)
-    limit(home, "jobs: 2")
-    with Store.open("sqlite://") as store:
-        service, stop = Service(store, home), threading.Event()
-        ids = [service.create(simulated(name, 0.4)).id for name in ("one", "other")]
-
-        def watch():
-            if not any(store.campaign(id).state.active for id in ids):
-                stop.set()
-
-        drive_all(Driver(service), service, stop, watch)
-        assert [store.campaign(id).state for id in ids] == [CampaignState.COMPLETED] * 2
-        times = [spans(store, id) for id in ids]
-    assert [len(each) for each in times] == [8, 8]
-    assert most_at_once(*times) == 2
-    until = min(max(end for _, end in each) for each in times)
-    shares = [held_s(each, until) for each in times]
-    assert min(shares) > 0.8 * max(shares), shares
-
-
-def drive_elsewhere(url, root, id):
-    with Store.open(url) as store:
-        service = Service(store, Home(root))
-        drive_one(Driver(service), service, id, lambda: None)
-        service.close()
-    os._exit(0)
-
-
-@pytest.mark.slow
-def test_processes_on_one_store_keep_the_limit_together(tmp_path):
-    home, url = Home(tmp_path), f"sqlite:///{tmp_path}/store.db"
-    limit(home, "jobs: 2")
-    with Store.open(url) as store:
-        service = Service(store, home)
-        ids = [service.create(simulated(name, 0.2)).id for name in ("a", "b", "c")]
-    context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=drive_elsewhere, args=(url, tmp_path, id)) for id in ids]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-    assert [process.exitcode for process in processes] == [0, 0, 0]
-    with Store.open(url) as store:
-        assert [store.campaign(id).state for id in ids] == [CampaignState.COMPLETED] * 3
-        times = [spans(store, id) for id in ids]
-        told = store.events(None, limit=5000)
-    assert [len(each) for each in times] == [8, 8, 8]
-    assert most_at_once(*times) <= 2
-    # As the store saw it: from when a job was sent until its end was known.
-    in_flight = [
-        sum({"trial.submitted": 1, "trial.done": -1}.get(event.kind, 0) for event in told[: end + 1])
-        for end in range(len(told))
-    ]
-    assert (max(in_flight), in_flight[-1]) == (2, 0)

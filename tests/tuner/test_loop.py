@@ -36,15 +36,6 @@ def drive(lab, id, watch=lambda: None):
     return driver
 
 
-def test_a_campaign_is_driven_to_its_end_and_watched(lab):
-    id = lab.create()
-    looks = []
-    drive(lab, id, lambda: looks.append(len(lab.trials(id))))
-    assert lab.verdicts(id) == ["ok"] * 4
-    assert looks == sorted(looks)
-    assert looks[-1] == 4
-
-
 def test_a_silent_runner_is_waited_for_and_the_trouble_is_told(lab):
     id = lab.create()
     lab.machine.troubles.extend([RunnerUnavailable("no answer")] * 5)
@@ -80,14 +71,6 @@ def test_a_database_that_stays_unusable_is_told(lab, monkeypatch):
     monkeypatch.setattr(lab.store, "plan_trials", refuse)
     with pytest.raises(StoreUnavailable, match="read-only"):
         drive_one(Driver(lab.service, QUICK), lab.service, id, lambda: None)
-
-
-def test_pauses_grow_up_to_a_limit(lab):
-    driver = Driver(lab.service)
-    for pause_s in (1, 2, 4, 8, 16, 30, 30, 30):
-        before = time.monotonic()
-        driver.trouble("c", "x")
-        assert before + pause_s <= driver._not_before["c"] <= time.monotonic() + pause_s
 
 
 def test_a_pause_ends_the_drive_when_the_running_trials_have_ended(lab, make):
@@ -160,18 +143,6 @@ def test_a_list_of_campaigns_that_cannot_be_read_is_read_again(lab, monkeypatch)
     driver = drive_them_all(lab, lambda driver: lab.campaign(id).state.final)
     assert len(told) > 1
     assert driver.troubles == {}
-
-
-def test_ended_campaigns_hold_no_locks(lab):
-    ids = [lab.create(budget={"trials": 1}) for _ in range(3)]
-    seen = []
-    drive_them_all(
-        lab,
-        lambda driver: (
-            all(lab.campaign(id).state.final for id in ids)
-            and (seen.append(len(lab.service.sessions.holder.holds)) or seen[-1] == 0)
-        ),
-    )
 
 
 def test_searches_that_would_use_up_the_processor_ask_in_turn_and_for_half_of_the_time(lab):

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
-
 import pytest
 
-from meshtune.runners.base import RunnerUnavailable, SubmitFailed
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.home import Home
-from meshtune.tuner.campaign.trial import Origin, TrialState
-from meshtune.tuner.service.leases import CampaignBusy
-from meshtune.tuner.service.service import Service
+from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.specs.document import InvalidSpec
-from meshtune.tuner.store import IllegalMove, NotFound, Store
-
-BASELINE = {"tp": 1, "micro_batch_size": 1}
-
-
-def told(lab, id):
-    return [event.kind for event in lab.store.events(id)]
+from meshtune.tuner.store import IllegalMove, NotFound
 
 
 def test_a_campaign_runs_its_budget_of_trials_and_completes(lab):
@@ -32,49 +20,12 @@ def test_a_campaign_runs_its_budget_of_trials_and_completes(lab):
     assert lab.machine.most_at_once == 1
 
 
-def test_the_baseline_runs_first_and_alone(lab):
-    id = lab.create(baseline=BASELINE, parallel=1)
-    lab.run(id)
-    first, *others = lab.trials(id)
-    assert (first.origin, first.plan.key) == (Origin.BASELINE, "tp1 pp1 dp4 mbs1 ga2 zero0")
-    assert {trial.origin for trial in others} == {Origin.SEARCH}
-    assert len(lab.trials(id)) == 4
-
-
-def test_parallel_trials_fill_the_room_and_never_more(lab, make):
-    lab.machine.script = lambda name: make.Behaviour(run_s=5.0)
-    id = lab.create(parallel=3, budget={"trials": 7})
-    lab.run(id)
-    assert lab.machine.most_at_once == 3
-    assert lab.verdicts(id) == ["ok"] * 7
-
-
 def test_what_a_job_measured_is_what_is_stored(lab):
     id = lab.create(budget={"trials": 1})
     lab.run(id)
     (trial,) = lab.trials(id)
     assert trial.measurement.step_times_s[0] == lab.machine.step_s(trial.plan)
     assert (trial.last.started_at, trial.last.finished_at) == (1000.0, 1001.0)
-
-
-def test_a_lost_job_is_tried_again_as_a_new_attempt(lab, make):
-    lab.machine.script = lambda name: make.Behaviour("lost" if name.endswith("-a1") else "ok")
-    id = lab.create(budget={"trials": 2})
-    lab.run(id)
-    assert lab.verdicts(id) == ["ok", "ok"]
-    assert [[str(a.outcome.verdict) for a in trial.attempts] for trial in lab.trials(id)] == [["lost", "ok"]] * 2
-    assert [job.spec.directory.name for job in lab.machine.jobs.values()] == list(lab.machine.jobs)
-
-
-def test_a_job_that_the_runner_can_never_run_fails_the_campaign_at_once(lab):
-    lab.machine.largest = 3
-    id = lab.create(budget={"trials": 4})
-    lab.run(id)
-    assert lab.verdicts(id) == ["illegal"]
-    assert lab.campaign(id).state is CampaignState.FAILED
-    assert "the runner takes no such jobs: trial 0: " in lab.campaign(id).reason
-    assert "needs 4 processes, but there are 3" in lab.campaign(id).reason
-    assert not lab.machine.sent
 
 
 def test_a_job_that_is_refused_after_others_were_taken_is_illegal_and_the_campaign_goes_on(lab):
@@ -96,25 +47,6 @@ def test_a_job_that_outlives_its_time_limit_is_cancelled_once(lab, make):
 
 
 # What the runner does to us
-
-
-@pytest.mark.parametrize("error", [RunnerUnavailable("no answer"), SubmitFailed("disk full")])
-def test_bursts_of_trouble_with_the_runner_lose_nothing_and_double_nothing(lab, error):
-    id = lab.create(baseline=BASELINE, parallel=2)
-    for _ in range(300):
-        if lab.campaign(id).state.final:
-            break
-        lab.machine.troubles.extend([error] * (3 if int(lab.now) % 2 else 0))
-        try:
-            acted = lab.service.tick(id)
-        except type(error):
-            acted = False
-        lab.now += 0 if acted else 0.5
-    lab.machine.troubles.clear()
-    lab.run(id)
-    assert lab.verdicts(id) == ["ok"] * 4
-    assert set(lab.machine.sent.values()) == {1}
-    assert [len(trial.attempts) for trial in lab.trials(id)] == [1] * 4
 
 
 def test_a_runner_that_forgot_a_job_costs_an_attempt_not_the_trial(lab, make):
@@ -168,20 +100,6 @@ def test_a_search_with_nothing_to_say_is_not_asked_at_every_tick(lab, make):
     assert lab.campaign(id).reason == "the search fake proposes no further plan"
 
 
-def test_a_tick_that_must_not_ask_does_all_else_and_the_next_one_asks(lab):
-    id = lab.create(parallel=2, budget={"trials": 4})
-    while [trial.state for trial in lab.trials(id)] != [TrialState.RUNNING] * 2:
-        lab.tick(id, 0.1)
-    asked = list(lab.search.asked)
-    while lab.verdicts(id).count("ok") < 2:
-        lab.service.tick(id, lambda: False)
-        lab.now += 0.5
-    assert not lab.service.tick(id, lambda: False)
-    assert lab.search.asked == asked
-    assert lab.service.tick(id)
-    assert lab.search.asked == [*asked, 2]
-
-
 @pytest.mark.parametrize(
     ("say", "reason"),
     [
@@ -218,14 +136,6 @@ def test_the_search_sees_the_history_in_the_order_of_choosing_with_scores(lab, m
     ]
     assert [s.score is not None for s in seen_last] == [True, False, False, True]
     assert seen_last[0].score == pytest.approx(1024 / 4 / lab.trials(id)[0].measurement.step_time_s)
-
-
-def test_an_exhausted_space_completes_the_campaign_and_says_so(lab):
-    id = lab.create(budget={"trials": 100}, parallel=3)
-    legal = lab.campaign(id).legal
-    lab.run(id)
-    assert len(lab.trials(id)) == legal == 10
-    assert lab.campaign(id).reason == "every one of the 10 legal plans has been tried"
 
 
 # Budgets
@@ -279,16 +189,10 @@ def test_only_time_that_a_service_works_on_a_running_campaign_counts(lab, make):
 # Pause, resume, cancel
 
 
-def running(lab, make, trials=2):
-    """A campaign with so many trials running."""
-    lab.machine.script = lambda name: make.Behaviour(run_s=10.0)
-    id = lab.create(parallel=trials, budget={"trials": 6})
-    lab.run(id, until=lambda: [t.state for t in lab.trials(id)] == [TrialState.RUNNING] * trials)
-    return id
-
-
 def test_a_pause_lets_running_trials_finish_and_starts_no_more(lab, make):
-    id = running(lab, make)
+    lab.machine.script = lambda name: make.Behaviour(run_s=10.0)
+    id = lab.create(parallel=2, budget={"trials": 6})
+    lab.run(id, until=lambda: [t.state for t in lab.trials(id)] == [TrialState.RUNNING] * 2)
     lab.service.pause(id)
     lab.run(id, until=lambda: all(t.state.final for t in lab.trials(id)))
     for _ in range(5):
@@ -300,31 +204,6 @@ def test_a_pause_lets_running_trials_finish_and_starts_no_more(lab, make):
     assert lab.verdicts(id) == ["ok"] * 6
 
 
-def test_a_lost_trial_is_tried_again_after_the_pause_only(lab, make):
-    lab.machine.script = lambda name: make.Behaviour("lost" if name.endswith("-a1") else "ok", run_s=10.0)
-    id = lab.create(budget={"trials": 1})
-    lab.run(id, until=lambda: lab.trials(id) and lab.trials(id)[0].state is TrialState.RUNNING)
-    lab.service.pause(id)
-    for _ in range(20):
-        lab.tick(id, 1.0)
-    assert lab.verdicts(id) == ["lost"]
-    lab.service.resume(id)
-    lab.run(id)
-    assert lab.verdicts(id) == ["ok"]
-
-
-def test_a_cancelled_campaign_ends_its_running_jobs_and_keeps_what_was_measured(lab, make):
-    id = running(lab, make)
-    lab.run(id, until=lambda: "ok" in lab.verdicts(id))
-    lab.service.cancel(id)
-    lab.run(id)
-    assert lab.campaign(id).state is CampaignState.CANCELLED
-    assert lab.campaign(id).reason == "cancelled"
-    assert "ok" in lab.verdicts(id)
-    assert None not in lab.verdicts(id)
-    assert all(job.status(lab.now).state.final for job in lab.machine.jobs.values())
-
-
 def test_a_planned_trial_of_a_cancelled_campaign_is_withdrawn_without_being_sent(lab):
     id = lab.create()
     lab.run(id, until=lambda: len(lab.trials(id)) == 1)
@@ -333,25 +212,6 @@ def test_a_planned_trial_of_a_cancelled_campaign_is_withdrawn_without_being_sent
     lab.run(id)
     assert lab.verdicts(id) == ["cancelled"]
     assert not lab.machine.sent
-
-
-def test_a_job_that_was_sent_but_not_yet_recorded_is_cancelled_too(lab, make, monkeypatch):
-    def die(*args, **kwargs):
-        raise make.Killed
-
-    lab.machine.script = lambda name: make.Behaviour(run_s=10.0)
-    id = lab.create()
-    with monkeypatch.context() as patch:
-        patch.setattr(lab.store, "mark_submitted", die)
-        with pytest.raises(make.Killed):
-            lab.run(id)
-    lab.kill()
-    lab.open()
-    assert lab.trials(id)[0].state is TrialState.PLANNED
-    lab.service.cancel(id)
-    lab.run(id)
-    assert lab.verdicts(id) == ["cancelled"]
-    assert [job.status(lab.now).state.final for job in lab.machine.jobs.values()] == [True]
 
 
 def test_a_job_that_cannot_be_cancelled_is_asked_once_and_waited_for(lab, make):
@@ -399,38 +259,6 @@ def test_an_order_that_comes_in_the_middle_of_a_tick_is_obeyed_by_the_next(lab, 
     assert lab.trials(id) == []
     lab.tick(id)
     assert lab.campaign(id).state is (CampaignState.PAUSED if order == "pause" else CampaignState.CANCELLED)
-
-
-# One driver at a time
-
-
-def drive_elsewhere(url, home, id, answer):
-    with Store.open(url) as store:
-        service = Service(store, Home(home))
-        try:
-            service.tick(id)
-            answer.put("ticked")
-        except CampaignBusy as busy:
-            answer.put(str(busy))
-        service.close()
-
-
-@pytest.mark.parametrize("url", ["file"], indirect=True)
-def test_a_second_process_cannot_drive_the_same_campaign_until_the_first_lets_go(lab, url):
-    id = lab.create()
-    lab.tick(id)
-    context = multiprocessing.get_context("fork")
-    answers = context.Queue()
-
-    def ask() -> str:
-        process = context.Process(target=drive_elsewhere, args=(url, lab.home.root, id, answers))
-        process.start()
-        process.join(60)
-        return answers.get(timeout=60)
-
-    assert "is working on campaign " + id in ask()
-    lab.service.release(id)
-    assert ask() == "ticked"
 
 
 def test_a_campaign_that_is_over_is_let_go_of(lab):

@@ -6,13 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from slurm_lab import SlurmLab
+from slurm_lab import SlurmLab, wait_for
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
@@ -57,7 +56,7 @@ class Site:
     def let_go(self, job: str) -> None:
         (self.holds / job).unlink()
 
-    def write_spec(self, **changes: object) -> None:
+    def write_spec(self) -> None:
         values = ["{micro_batch_size}", "{zero_stage}", "{grad_accum_steps}"]
         spec = {
             "name": "faults",
@@ -74,29 +73,24 @@ class Site:
             "confirm": 0,
             "trial": {"time_limit_s": 60},
             "runner": {"kind": "slurm", "poll_s": 0.2},
-            **changes,
+            "budget": {"trials": 7},
         }
         (self.folder / "spec.yaml").write_text(yaml.safe_dump(spec))
 
-    def start(self, *arguments: str, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """A `meshtune` command in a process of its own; what it says is kept in `told.txt`."""
         return subprocess.Popen(
             [sys.executable, "-m", "meshtune.tuner.cli", *arguments, "--home", str(self.home.root)],
             stdout=self.told,
             stderr=subprocess.STDOUT,
             cwd=self.folder,
-            env={**os.environ, **(environment or {})},
             start_new_session=True,
         )
 
-    def campaign(self) -> Campaign:
+    def ended(self) -> tuple[Campaign, list[Trial]]:
         with Store.open(self.home.database_url) as store:
             (campaign,) = store.campaigns(limit=9)
-        return campaign
-
-    def trials(self) -> list[Trial]:
-        with Store.open(self.home.database_url) as store:
-            return [trial for campaign in store.campaigns(limit=9) for trial in store.trials(campaign.id)]
+            return campaign, store.trials(campaign.id)
 
     def job(self, number: int, attempt: int = 1) -> Path:
         """The folder of an attempt's job."""
@@ -105,11 +99,12 @@ class Site:
 
     def await_ranks(self, number: int, attempt: int = 1) -> list[int]:
         """The process ids of a job's two ranks, once both run."""
-        paths = [self.job(number, attempt) / f"starts-{rank}" for rank in (0, 1)]
-        await_(lambda: all((self.job(number, attempt) / path.name).exists() for path in paths), f"trial {number} runs")
-        paths = [self.job(number, attempt) / path.name for path in paths]
-        await_(lambda: all(path.read_text().endswith("\n") for path in paths), f"the ranks of trial {number} are known")
-        return [int(path.read_text()) for path in paths]
+
+        def starts() -> list[str]:
+            return [path.read_text() for path in sorted(self.job(number, attempt).glob("starts-*"))]
+
+        wait_for(lambda: "".join(starts()).count("\n") == 2, f"trial {number} does not run")
+        return [int(start) for start in starts()]
 
     def node_of(self, number: int, attempt: int = 1) -> str:
         """The node of the job's first rank."""
@@ -127,13 +122,6 @@ class Site:
         for path in self.home.root.glob("campaigns/*/*/starts-0"):
             found[path.parent.name] = len(path.read_text().split())
         return found
-
-
-def await_(holds: Callable[[], object], what: str, limit_s: float = 90.0) -> None:
-    end = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < end, f"not within {limit_s} s: {what}"
-        time.sleep(0.05)
 
 
 def end(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> None:
@@ -158,7 +146,7 @@ def site(tmp_path: Path, lab: SlurmLab) -> Iterator[Site]:
 
 
 def test_a_campaign_survives_what_happens_on_a_cluster_and_loses_and_doubles_nothing(site, lab):
-    site.write_spec(budget={"trials": 7})
+    site.write_spec()
     site.hold("0001-a1", "0002-a1", "0003-a1", "0004-a1", "0005-a1")
     service = site.start("run", "spec.yaml")
     try:
@@ -181,8 +169,8 @@ def test_a_campaign_survives_what_happens_on_a_cluster_and_loses_and_doubles_not
     finally:
         if service.poll() is None:
             end(service)
-    trials = site.trials()
-    assert site.campaign().state is CampaignState.COMPLETED, (site.folder / "told.txt").read_text()
+    campaign, trials = site.ended()
+    assert campaign.state is CampaignState.COMPLETED, (site.folder / "told.txt").read_text()
     assert [trial.verdict for trial in trials] == [
         *(Verdict.OK, Verdict.CRASHED, Verdict.OK, Verdict.OK, Verdict.OK, Verdict.CANCELLED, Verdict.OK)
     ]
@@ -196,35 +184,3 @@ def test_a_campaign_survives_what_happens_on_a_cluster_and_loses_and_doubles_not
     assert {name: id for id, name, _ in lab.jobs()} == attempts
     assert len({id for id, _, _ in lab.jobs()}) == len(attempts)
     assert site.starts() == dict.fromkeys(attempts, 1)
-
-
-def test_a_campaign_pauses_at_the_end_of_its_allocation_and_goes_on_in_the_next(site, lab):
-    site.write_spec(budget={"trials": 5}, runner={"kind": "slurm", "mode": "allocation", "poll_s": 0.2})
-    python, home = f"{sys.executable} -m meshtune.tuner.cli", f"--home {site.home.root}"
-    environment = lab.environment["SLURM_CONF"]
-
-    def allocate(command: str, minutes: int) -> str:
-        """A batch job that holds two nodes and runs a command of ours on the first of them."""
-        script = f"cd {site.folder}; SLURM_CONF={environment} {python} {command} {home} >> told.txt 2>&1"
-        size = ("--nodes=2", "--ntasks-per-node=1", f"--time={minutes}", "--output=/dev/null")
-        return lab.run("sbatch", "--parsable", *size, f"--wrap={script}").strip()
-
-    # A trial may take 60 s, so that it fits into two minutes, but not into what is left of one.
-    site.hold("0001-a1")
-    first = allocate("run spec.yaml", 2)
-    site.await_ranks(1)
-    lab.run("scontrol", "update", f"JobId={first}", "TimeLimit=1")  # as a site's limit may be lowered
-    site.let_go("0001-a1")
-    lab.wait_job(first)
-    paused = site.campaign()
-    assert paused.state is CampaignState.PAUSED, (site.folder / "told.txt").read_text()
-    assert f"allocation {first} ends in" in paused.reason
-    done = [trial for trial in site.trials() if trial.state.final]
-    assert all(trial.verdict is Verdict.OK for trial in done)
-    assert len(done) == 2
-    second = allocate("resume last", 10)
-    lab.wait_job(second)
-    assert site.campaign().state is CampaignState.COMPLETED, (site.folder / "told.txt").read_text()
-    trials = site.trials()
-    assert [trial.verdict for trial in trials] == [Verdict.OK] * 5
-    assert site.starts() == {trial.last.job_name: 1 for trial in trials}

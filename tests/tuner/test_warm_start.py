@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from rich.console import Console
 
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import Lesson
-from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.campaign.proposal import Proposal
-from meshtune.tuner.cli.commands.campaign import follow, print_campaign
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.search.base import Observation, PastCampaign, Task
 from meshtune.tuner.search.baseline import GridSearch
-from meshtune.tuner.service.service import Service
-from meshtune.tuner.service.session import open_session
-from meshtune.tuner.store import Store
-
-SIMULATED = {
-    "name": "small",
-    "model": "gpt-1.4b",
-    "cluster": {"preset": "dgx-a100", "nodes": 2},
-    "global_batch_size": 64,
-    "space": {"tp": [1, 2, 4, 8], "pp": [1, 2], "micro_batch_size": [1, 2, 4, 8], "recompute": ["none", "full"]},
-    "workload": "simulated",
-    "runner": {"kind": "simulated", "seed": 7},
-    "search": "physics",
-    "budget": {"trials": 10},
-    "stop": {"chance": 0},
-    "confirm": 0,
-    "trial": {"time_limit_s": 1e6},
-}
 
 
 @dataclass
@@ -62,18 +40,11 @@ def learnt(lab, id: str) -> list[object]:
     return [event.data for event in lab.store.events(id) if event.kind == "campaign.learns"]
 
 
-def test_the_first_campaign_of_a_home_has_no_past(lab, noted):
-    id = lab.create()
-    lab.run(id)
-    assert noted.past == ()
-    assert lab.campaign(id).lessons == ()
-    assert learnt(lab, id) == []
-
-
 def test_a_later_campaign_sees_what_an_earlier_one_measured_and_keeps_from_which_it_learnt(lab, noted, make):
     lab.machine.script = lambda name: make.Behaviour(kind="oom" if name.endswith("t0001-a1") else "ok")
     first = lab.create(confirm=0)
     lab.run(first)
+    assert (noted.past, lab.campaign(first).lessons, learnt(lab, first)) == ((), (), [])
     second = lab.create(cluster={"preset": "local-cpu", "nodes": 2})
     lab.run(second)
     (past,) = noted.past
@@ -111,26 +82,6 @@ def test_what_is_learnt_is_read_once_and_again_when_the_campaign_is_opened_again
     assert len(learnt(lab, second)) == 1
 
 
-def test_the_past_is_read_again_only_for_other_software(lab, noted, make):
-    lab.run(lab.create())
-    campaign = lab.campaign(lab.create(name="second"))
-    hold = lab.service.sessions.holder.hold(campaign.id)
-    session = open_session(lab.store, lab.home, campaign, hold)
-    own = {version: [make.trial(0, make.measurement(1.0, software={"torch": version}))] for version in ("2.12", "2.13")}
-    try:
-        session.trials = own["2.12"]
-        session.learn_from_others(lab.now)
-        lab.run(lab.create(name="third"))
-        session.trials = own["2.12"]
-        session.learn_from_others(lab.now)
-        assert len(session.task.past) == 1
-        session.trials = own["2.13"]
-        session.learn_from_others(lab.now)
-        assert len(session.task.past) == 2
-    finally:
-        session.close()
-
-
 @pytest.mark.parametrize("after", [False, True])
 def test_a_service_that_dies_as_it_keeps_the_lessons_doubles_nothing(lab, noted, make, after):
     lab.run(lab.create())
@@ -146,30 +97,3 @@ def test_a_service_that_dies_as_it_keeps_the_lessons_doubles_nothing(lab, noted,
     lab.open()
     lab.run(id)
     assert len(noted.past) == len(lab.campaign(id).lessons) == len(learnt(lab, id)) == 1
-
-
-@pytest.fixture
-def service(tmp_path):
-    with Store.open("sqlite://") as store:
-        service = Service(store, Home(tmp_path / "home"))
-        yield service
-        service.close()
-
-
-@pytest.fixture
-def printed(monkeypatch) -> io.StringIO:
-    text = io.StringIO()
-    monkeypatch.setattr("meshtune.tuner.cli.commands.campaign.console", Console(file=text, width=200))
-    return text
-
-
-def test_run_and_show_tell_from_what_the_default_search_learns(service, printed):
-    small = service.create(SIMULATED)
-    follow(service, small)
-    assert "learns from" not in printed.getvalue()
-    large = service.create({**SIMULATED, "cluster": {"preset": "dgx-a100", "nodes": 4}})
-    follow(service, large)
-    told = [line for line in printed.getvalue().splitlines() if line.startswith("learns from")]
-    assert told == ["learns from 1 earlier campaign, 10 trials"]
-    print_campaign(service.store.campaign(large.id), service)
-    assert f"learns from 1 earlier campaign, 10 trials: {small.id} (10 trials, weight 1)\n" in printed.getvalue()

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 
-from meshtune.runners.dialects.bash.lexer import Piece, Word
+from meshtune.runners.dialects.bash.lexer import PAIRS, Piece, Word, bracket_end
 
 # What is unknown stands between these marks, as the script has it.
 _OPEN, _CLOSE = "\x01", "\x02"
@@ -106,16 +106,10 @@ def _end(text: str, start: int) -> int:
     """Where the expansion that begins at `start` ends."""
     if text[start] == "`":
         return text.find("`", start + 1) + 1 or len(text)
-    bracket = text[start + 1 : start + 2]
-    if bracket not in ("{", "("):
-        name = _NAME.match(text, start + 1)
-        return name.end() if name else start + 1
-    closing, depth = {"{": "}", "(": ")"}[bracket], 0
-    for at in range(start + 1, len(text)):
-        depth += (text[at] == bracket) - (text[at] == closing)
-        if depth == 0:
-            return at + 1
-    return len(text)
+    if text[start + 1 : start + 2] in PAIRS:
+        return bracket_end(text, start + 1) or len(text)
+    name = _NAME.match(text, start + 1)
+    return name.end() if name else start + 1
 
 
 def _value(written: str, values: Values) -> str:
@@ -125,11 +119,8 @@ def _value(written: str, values: Values) -> str:
         return unknown if total is None else str(total)
     if written == "$":
         return written
-    if written.startswith("${"):
-        braced = _BRACED.fullmatch(written[2:-1])
-    else:
-        braced = _BRACED.fullmatch(written[1:]) if written[0] == "$" else None
-    if braced is None:
+    braced = _BRACED.fullmatch(written[2:-1] if written.startswith("${") else written[1:])
+    if braced is None or written[0] != "$":
         return unknown
     name, how, default = braced["name"], braced["how"], braced["default"]
     known = values.get(name)

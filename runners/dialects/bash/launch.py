@@ -1,7 +1,4 @@
-"""Finds in a launch script the training program that it starts, and on how many devices: torchrun, srun, deepspeed ...
-
-What else a trial would need is told with it: where the program starts, what is exported, what sets its environment up.
-"""
+"""Finds the training program that a launch script starts, and on how many devices: by torchrun, srun, deepspeed ..."""
 
 from __future__ import annotations
 

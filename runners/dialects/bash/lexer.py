@@ -1,8 +1,4 @@
-"""Cuts a bash script into words and operators, with their lines; nothing is expanded and nothing is run.
-
-Quotes, comments, continued lines, arrays and here-documents are understood; what bash would expand is kept as written,
-in pieces that say how they were quoted.
-"""
+"""Cuts a bash script into words and operators, with their lines; what bash would expand is kept as written."""
 
 from __future__ import annotations
 
@@ -13,7 +9,9 @@ _OPERATORS = ("&&", "||", "<<-", "<<", ">>", "&>>", "&>", ";;", ";", "&", "|", "
 # 2>&1 joins streams, and the 2 of 2>file says which: neither is a word.
 _STREAMS = re.compile(r"\d?[<>]&[\d-]|\d(?=[<>])")
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=$")
-_PAIRS = {"{": "}", "(": ")"}
+# Comments and continued lines are blanks.
+_BLANKS = re.compile(r"(?:[ \t\r]|\\\n|#[^\n]*)+")
+PAIRS = {"{": "}", "(": ")"}
 
 
 class NotBash(ValueError):
@@ -60,19 +58,33 @@ def cut(text: str) -> list[Token]:
     return _Cutter(text).tokens()
 
 
+def bracket_end(text: str, at: int) -> int:
+    """Where the bracket that opens at `at` has been closed; 0 where it never is."""
+    opening, closing, depth = text[at], PAIRS[text[at]], 0
+    for end in range(at, len(text)):
+        depth += (text[end] == opening) - (text[end] == closing)
+        if depth == 0:
+            return end + 1
+    return 0
+
+
 @dataclass(slots=True)
 class _Cutter:
     text: str
     at: int = 0
-    line: int = 1
     waiting: list[tuple[int, str, bool]] = field(default_factory=list)
+
+    @property
+    def line(self) -> int:
+        return self.text.count("\n", 0, self.at) + 1
 
     def tokens(self, closing: str = "") -> list[Token]:
         """Up to the end, or to the operator `closing`, which is taken."""
-        opened, found = self.line, list[Token]()
-        while (start := self._skip_blanks()) is not None:
+        opened, found = self.at, list[Token]()
+        while self._skip_blanks():
+            line = self.line
             if self.text[self.at] == "\n":
-                found.append(Operator("\n", self.line))
+                found.append(Operator("\n", line))
                 self._newline(found)
             elif streams := _STREAMS.match(self.text, self.at):
                 self.at = streams.end()
@@ -80,31 +92,23 @@ class _Cutter:
                 self.at += len(operator)
                 if operator == closing:
                     return found
-                found.append(Operator(operator, start))
+                found.append(Operator(operator, line))
                 if operator in ("<<", "<<-"):
                     self._await_document(found)
             else:
                 found.append(self._word())
         if closing:
-            raise NotBash(f"line {opened}: the bracket that opens here is never closed")
+            self._close("bracket", opened, 0)
         return found
 
-    def _skip_blanks(self) -> int | None:
-        """The line of the next token, None at the end. Comments and continued lines are blanks."""
-        while self.at < len(self.text):
-            if self.text.startswith("\\\n", self.at):
-                self.at, self.line = self.at + 2, self.line + 1
-            elif self.text[self.at] == "#":
-                end = self.text.find("\n", self.at)
-                self.at = len(self.text) if end < 0 else end
-            elif self.text[self.at] in " \t\r":
-                self.at += 1
-            else:
-                return self.line
-        return None
+    def _skip_blanks(self) -> bool:
+        """False at the end."""
+        if blanks := _BLANKS.match(self.text, self.at):
+            self.at = blanks.end()
+        return self.at < len(self.text)
 
     def _newline(self, found: list[Token]) -> None:
-        self.at, self.line = self.at + 1, self.line + 1
+        self.at += 1
         for index, end, literal in self.waiting:
             found[index] = Operator("<<", self.line, self._document(end, literal))
         self.waiting.clear()
@@ -112,7 +116,7 @@ class _Cutter:
     def _await_document(self, found: list[Token]) -> None:
         """Its text starts on the next line and ends at the word that follows here."""
         index = len(found) - 1
-        if self._skip_blanks() is not None and self.text[self.at] != "\n":
+        if self._skip_blanks() and self.text[self.at] != "\n":
             end = self._word()
             self.waiting.append((index, end.plain, any(piece.quoted for piece in end.pieces)))
 
@@ -120,7 +124,7 @@ class _Cutter:
         start, lines = self.line, list[str]()
         while self.at < len(self.text):
             line, _, _ = self.text[self.at :].partition("\n")
-            self.at, self.line = self.at + len(line) + 1, self.line + 1
+            self.at += len(line) + 1
             if line.strip() == end:
                 break
             lines.append(line)
@@ -148,60 +152,46 @@ class _Cutter:
         return Word((*pieces, *([Piece(open_)] if open_ else [])), line)
 
     def _quoted(self, char: str) -> list[Piece]:
+        start = self.at + 1
         if char == "\\":
-            escaped = self.text[self.at + 1 : self.at + 2]
             self.at += 2
-            self.line += escaped == "\n"
+            escaped = self.text[start : self.at]
             return [Piece(escaped, quoted=True, literal=True)] if escaped not in ("", "\n") else []
         if char == "'":
-            return [Piece(self._until("'", self.at + 1), quoted=True, literal=True)]
-        return self._double_quoted()
-
-    def _double_quoted(self) -> list[Piece]:
-        opened, pieces, open_ = self.line, list[Piece](), ""
-        self.at += 1
+            self._close("quote", self.at, self.text.find("'", start) + 1)
+            return [Piece(self.text[start : self.at - 1], quoted=True, literal=True)]
+        pieces, open_ = list[Piece](), ""
+        self.at = start
         while self.at < len(self.text):
             char, two = self.text[self.at], self.text[self.at : self.at + 2]
             if char == '"':
                 self.at += 1
                 return [*pieces, Piece(open_, quoted=True)]
-            if two == "\\\n":
-                self.at, self.line = self.at + 2, self.line + 1
-            elif two in ('\\"', "\\$", "\\`", "\\\\"):
+            if char in "$`":
+                open_ += self._expansion()
+                continue
+            if two in ('\\"', "\\$", "\\`", "\\\\"):
                 pieces += [Piece(open_, quoted=True), Piece(two[1], quoted=True, literal=True)]
                 open_ = ""
-                self.at += 2
-            elif char in "$`":
-                open_ += self._expansion()
-            else:
-                open_ += char
-                self.line += char == "\n"
-                self.at += 1
-        raise NotBash(f"line {opened}: the quote that opens here is never closed")
+            elif two != "\\\n":
+                open_, two = open_ + char, char
+            self.at += len(two)
+        self._close("quote", start, 0)
+        return []
 
     def _expansion(self) -> str:
         """`$name`, `${...}`, `$(...)` or `` `...` `` as written."""
-        start, opened = self.at, self.line
+        start = self.at
         if self.text[start] == "`":
-            return f"`{self._until('`', start + 1)}`"
-        self.at += 1
-        bracket = self.text[self.at : self.at + 1]
-        if bracket not in _PAIRS:
-            return "$"
-        depth = 0
-        while self.at < len(self.text):
-            char = self.text[self.at]
-            self.line += char == "\n"
+            self._close("quote", start, self.text.find("`", start + 1) + 1)
+        elif self.text[start + 1 : start + 2] in PAIRS:
+            self._close("bracket", start, bracket_end(self.text, start + 1))
+        else:
             self.at += 1
-            depth += (char == bracket) - (char == _PAIRS[bracket])
-            if depth == 0:
-                return self.text[start : self.at]
-        raise NotBash(f"line {opened}: the bracket that opens here is never closed")
+        return self.text[start : self.at]
 
-    def _until(self, char: str, start: int) -> str:
-        end = self.text.find(char, start)
-        if end < 0:
-            raise NotBash(f"line {self.line}: the quote that opens here is never closed")
-        inner = self.text[start:end]
-        self.at, self.line = end + 1, self.line + inner.count("\n")
-        return inner
+    def _close(self, what: str, start: int, end: int) -> None:
+        """Go on at `end`, which is 0 where what opens at `start` is never closed. Raises NotBash."""
+        self.at = end or start
+        if not end:
+            raise NotBash(f"line {self.line}: the {what} that opens here is never closed")

@@ -1,7 +1,6 @@
 """Reads a bash script for what it would run: commands with their variables filled in. Runs nothing, guesses nothing.
 
-Assignments, arrays, `if` with plain tests, and here-documents are followed. What a loop, a function or a test on
-something unknown would do is left out, and said in a note with its line.
+What a loop, a function or a test on something unknown would do is left out, and said in a note with its line.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """DeepSpeed's words for a plan: a ds_config.json, laid over the user's own. Written for DeepSpeed 0.19.8.
 
-Micro-batch, accumulation, ZeRO stage and number format are always its words; tensor parallelism is AutoTP's, context
-parallelism Ulysses'. What else a plan says (stages of a pipeline, recomputation) only the user's script can do.
+Tensor parallelism is AutoTP's, context parallelism Ulysses'. Stages of a pipeline and recomputation are the script's.
 """
 
 from __future__ import annotations

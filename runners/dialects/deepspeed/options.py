@@ -5,23 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar
 
+from meshtune.runners.trainer.job import Dtype as Dtype
 from meshtune.runners.workloads.template import Template, parse_template
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
-
-
-class Dtype(StrEnum):
-    """The number format of weights and matrix products."""
-
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
-
 
 CONFIG_FILE = "ds_config.json"
 # ThroughputTimer times from the third step on (its start_step in deepspeed/utils/timer.py).

@@ -1,7 +1,4 @@
-"""A model, a plan and a number format in Megatron's arguments. Which plans can be said is `megatron_rules`' business.
-
-What neither the shapes nor the plan say (biases, dropout, data, learning rate) stays as the user has it.
-"""
+"""A model, a plan and a number format in Megatron's arguments; all others stay as the user has them."""
 
 from __future__ import annotations
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshtune.runners.dialects.arguments import Arguments, render_lines, without
-from meshtune.runners.dialects.base import CannotExpress, Files, Imported, unsupported
+from meshtune.runners.dialects.base import CannotExpress, Files, unsupported
 from meshtune.runners.dialects.megatron.arguments import DS_CONFIG_FILE, arguments_of, ds_config_of, environment_of
 from meshtune.runners.dialects.megatron.options import MegatronOptions
-from meshtune.runners.dialects.megatron.reader import read_launch
+from meshtune.runners.dialects.megatron.reader import parse as parse
 from meshtune.runners.dialects.megatron.rules import capabilities_of
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.cluster import ClusterSpec
@@ -45,11 +45,6 @@ def render_files(
     if options.through_deepspeed:
         files[DS_CONFIG_FILE] = json.dumps(ds_config_of(plan, options), indent=1) + "\n"
     return files
-
-
-def parse(text: str) -> Imported:
-    """What a launch script, or a file of arguments, says. Raises CannotRead."""
-    return read_launch(text)
 
 
 def _launch_script(plan: Plan, cluster: ClusterSpec, options: MegatronOptions, arguments: Arguments) -> str:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from meshtune.runners.dialects.arguments import Arguments, read_lines
+from meshtune.runners.trainer.job import Dtype as Dtype
 from meshtune.search_spaces.checks import CLOSED, Checks
 
 
@@ -16,14 +17,6 @@ class Flavour(StrEnum):
 
     MEGATRON_LM = "megatron-lm"
     MEGATRON_DEEPSPEED = "megatron-deepspeed"
-
-
-class Dtype(StrEnum):
-    """The number format of weights and matrix products."""
-
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
 
 
 # What follows from the plan, the number format and the model's shapes; nobody else sets it.

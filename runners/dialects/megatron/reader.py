@@ -42,8 +42,8 @@ _UNMAPPED: Mapping[str, str] = {
 _FSDP = ("--use-megatron-fsdp", "--use-custom-fsdp")
 
 
-def read_launch(text: str) -> Imported:
-    """What a launch script says. Raises CannotRead."""
+def parse(text: str) -> Imported:
+    """What a launch script, or a file of arguments, says. Raises CannotRead."""
     launch = find_launch(text)
     arguments, loose = read_arguments(launch.words)
     reading = _Reading(arguments, launch, notes=list(launch.notes))

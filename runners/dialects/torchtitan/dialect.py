@@ -13,26 +13,18 @@ from typing import Any
 from meshtune.runners.dialects.arguments import render_lines, without
 from meshtune.runners.dialects.base import CannotExpress, Files, unsupported
 from meshtune.runners.dialects.overlay import overlaid, read_base, render_toml
-from meshtune.runners.dialects.torchtitan.options import Release, TorchtitanOptions
+from meshtune.runners.dialects.torchtitan.options import SCHEDULES, Release, TorchtitanOptions
 from meshtune.runners.dialects.torchtitan.reader import parse as parse
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import RECOMPUTES
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute
 from meshtune.search_spaces.space_context import Capabilities, Constraint
 
 TOML_FILE = "torchtitan.toml"
 FLAGS_FILE = "torchtitan.args"
 _RECOMPUTE = "activation_checkpoint"
-# torch's names (torch/distributed/pipelining/schedules.py, get_schedule_class).
-SCHEDULES: Mapping[Schedule, str] = {
-    Schedule.GPIPE: "GPipe",
-    Schedule.ONE_F_ONE_B: "1F1B",
-    Schedule.INTERLEAVED: "Interleaved1F1B",
-    Schedule.ZERO_BUBBLE: "InterleavedZeroBubble",
-    Schedule.ZBV: "ZBVZeroBubble",
-}
 _SELECTIVE = RECOMPUTES.index(Recompute.SELECTIVE)
 _REPLICATED_ALONE = Constraint(
     "torchtitan-ddp-alone",

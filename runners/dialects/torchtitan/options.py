@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from meshtune.runners.dialects.arguments import Arguments, read_lines
 from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.plan import Schedule
 
 
 class Release(StrEnum):
@@ -23,6 +24,16 @@ class Dtype(StrEnum):
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
+
+
+# torch's names (torch/distributed/pipelining/schedules.py, get_schedule_class).
+SCHEDULES: Mapping[Schedule, str] = {
+    Schedule.GPIPE: "GPipe",
+    Schedule.ONE_F_ONE_B: "1F1B",
+    Schedule.INTERLEAVED: "Interleaved1F1B",
+    Schedule.ZERO_BUBBLE: "InterleavedZeroBubble",
+    Schedule.ZBV: "ZBVZeroBubble",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from meshtune.runners.dialects.arguments import Arguments, read_lines, render_lines
 from meshtune.runners.dialects.base import CannotRead, Imported
 from meshtune.runners.dialects.overlay import overlaid
+from meshtune.runners.dialects.torchtitan.options import SCHEDULES
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
 
-_SCHEDULES: Mapping[str, Schedule] = {
-    "gpipe": Schedule.GPIPE,
-    "1f1b": Schedule.ONE_F_ONE_B,
-    "interleaved1f1b": Schedule.INTERLEAVED,
-    "interleavedzerobubble": Schedule.ZERO_BUBBLE,
-    "zbvzerobubble": Schedule.ZBV,
-}
 _RECOMPUTE = "activation-checkpoint:"
 # Flags of these sections may speak of the plan; all others are the user's own.
 _SECTIONS = ("training", "parallelism")
@@ -32,19 +27,8 @@ def parse(text: str) -> Imported:
     except tomllib.TOMLDecodeError as error:
         raise CannotRead(f"neither TOML nor flags: {error}") from error
     reading = _Reading(config)
-    imported = reading.imported()
-    rest = {"config": reading.left} if reading.left else {}
-    return _with_workload(imported, {"kind": "torchtitan", "release": "v0.2", "dtype": reading.dtype, **rest})
-
-
-def _with_workload(imported: Imported, workload: Mapping[str, Any]) -> Imported:
-    return Imported(
-        workload=workload,
-        model=imported.model,
-        plan=imported.plan,
-        global_batch_size=imported.global_batch_size,
-        notes=imported.notes,
-    )
+    imported = reading.imported("v0.2")
+    return replace(imported, workload={**imported.workload, **({"config": reading.left} if reading.left else {})})
 
 
 def _parse_flags(text: str) -> Imported:
@@ -65,10 +49,9 @@ def _parse_flags(text: str) -> Imported:
     if kinds:
         config["activation_checkpoint"] = {"mode": kinds[-1].removeprefix(_RECOMPUTE)}
     reading = _Reading(config)
-    imported = reading.imported()
+    imported = reading.imported("v0.3")
     rest = render_lines(_kept(given, reading.left))
-    workload = {"kind": "torchtitan", "release": "v0.3", "dtype": reading.dtype}
-    return _with_workload(imported, {**workload, **({"arguments": rest} if rest else {})})
+    return replace(imported, workload={**imported.workload, **({"arguments": rest} if rest else {})})
 
 
 def _value(values: tuple[str, ...], off: bool) -> Any:
@@ -93,10 +76,10 @@ class _Reading:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.left = overlaid({}, config)
-        self.dtype = str(self._take("training", "mixed_precision_param") or "bfloat16")
         self._notes: list[str] = []
 
-    def imported(self) -> Imported:
+    def imported(self, release: str) -> Imported:
+        dtype = str(self._take("training", "mixed_precision_param") or "bfloat16")
         pp = self._whole("parallelism", "pipeline_parallel_degree") or 1
         cp = self._whole("parallelism", "context_parallel_degree") or 1
         plan: dict[str, Any] = {
@@ -112,17 +95,16 @@ class _Reading:
         if cp > 1:
             plan["context"] = str(ContextParallel.RING if rotate == "alltoall" else ContextParallel.ALL_GATHER)
         self._take("parallelism", "expert_tensor_parallel_degree")
+        sequence_parallel = self._take("parallelism", "enable_sequence_parallel") is not False
         if plan["tp"] > 1:
-            plan["sequence_parallel"] = self._take("parallelism", "enable_sequence_parallel") is not False
-        else:
-            self._take("parallelism", "enable_sequence_parallel")
+            plan["sequence_parallel"] = sequence_parallel
         if pp > 1 or plan["ep"] > 1:
             self._take("training", "disable_cuda_graphs")
         batch = self._batch(plan)
         seq_len = self._whole("training", "seq_len")
         model = {} if seq_len is None else {"seq_len": seq_len}
-        notes = tuple(self._notes)
-        return Imported(workload={}, model=model, plan=plan, global_batch_size=batch, notes=notes)
+        workload = {"kind": "torchtitan", "release": release, "dtype": dtype}
+        return Imported(workload=workload, model=model, plan=plan, global_batch_size=batch, notes=tuple(self._notes))
 
     def _data(self, pp: int, cp: int) -> dict[str, Any]:
         replicate = self._whole("parallelism", "data_parallel_replicate_degree") or 1
@@ -154,7 +136,7 @@ class _Reading:
                 self._notes.append(f"the {end} stage has {1 if less is None else less} layers less; plans cut evenly")
         if pp == 1:
             return {}
-        known = _SCHEDULES.get(str(schedule).lower())
+        known = {name.lower(): kind for kind, name in SCHEDULES.items()}.get(str(schedule).lower())
         if known is None:
             self._notes.append(f"pipeline_parallel_schedule {schedule!r} is not known, and left out")
             return {}

@@ -1,11 +1,8 @@
 """The peak memory of any rank of any plan, to the tensor, from the trainer's own code on one core without a cluster.
 
-The trainer takes two steps on tensors without memory (see fakes), so sharding, schedule, recomputation and optimizer
-are what they are in a real run, pipeline buffers included. Large jobs are taken by a few layers and micro-batches and
-extrapolated. Not counted: the CUDA context, NCCL's buffers, workspaces of libraries, the allocator's slack.
-Kernels are the CPU's, also for cuda: its fused attention keeps what flash keeps on cuda (no score matrix), but with
-cp all_gather CUDA's kernel for masks may need more. Learned routing is taken as balanced. No ring attention.
-"""
+The trainer takes two steps on tensors without memory (see fakes); large jobs are extrapolated from a few layers and
+micro-batches. Not counted: the CUDA context, NCCL's buffers, workspaces of libraries, the allocator's slack. Kernels
+are the CPU's, also for cuda: with cp all_gather CUDA's kernel for masks may need more. Routing is taken as balanced."""
 
 from __future__ import annotations
 
@@ -35,9 +32,9 @@ from meshtune.search_spaces.plan import ContextParallel, Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactPeak:
-    """What one rank's tensors take at most. lasting_bytes: of the peak, what stays from step to step (weights,
-    optimizer states, flat gradients, pipeline buffers). parameters: those on this rank. extrapolated: fewer layers were
-    run than the job has. micro_batches: how many were run of the job's. seconds: what the estimate took."""
+    """What one rank's tensors take at most. lasting_bytes: of the peak, what stays from step to step. parameters: those
+    on this rank. extrapolated: fewer layers were run. micro_batches: how many were run. seconds: what the estimate
+    took."""
 
     rank: int
     stage: int
@@ -51,31 +48,30 @@ class ExactPeak:
 
 def exact_peak(job: Job, rank: int, *, extrapolate: bool | None = None) -> ExactPeak:
     """Starts a process group of its own, so there must be none. extrapolate: over the layers; None: where it pays.
-
-    Raises InvalidValue for what the trainer, or this estimate, does not support.
-    """
+    Raises InvalidValue."""
     require_estimable(job, rank)
     start = time.perf_counter()
     torch.set_num_threads(1)
     with alone(job, rank) as live:
         mesh = build_mesh(job.plan, "cpu")
         stage = mesh.pipeline_rank
-        layers = _layers_per_chunk(job, stage)
-        result = extend(job, layers, lambda sized: _run(sized, mesh, live()), extrapolate=extrapolate)
+        chunks = [cut_layers(job.model.layers, job.plan.pp * job.plan.vpp, at) for at in stages_of(job.plan, stage)]
+        layers = sum(map(len, chunks)) / len(chunks)
+        sample, extrapolated, micro_batches = extend(
+            job, layers, lambda sized: _run(sized, mesh, live()), extrapolate=extrapolate
+        )
     return ExactPeak(
         rank=rank,
         stage=stage,
-        peak_bytes=result.sample.peak_bytes,
-        lasting_bytes=result.sample.lasting_bytes,
-        parameters=result.sample.parameters,
-        extrapolated=result.extrapolated,
-        micro_batches=result.micro_batches,
+        **asdict(sample),
+        extrapolated=extrapolated,
+        micro_batches=micro_batches,
         seconds=time.perf_counter() - start,
     )
 
 
 def require_estimable(job: Job, rank: int = 0) -> None:
-    """Raise InvalidValue naming everything about `job` that cannot be estimated."""
+    """Raise InvalidValue naming everything that cannot be estimated."""
     require_supported(job)
     plan, model = job.plan, job.model
     checks = Checks()
@@ -97,22 +93,13 @@ def require_estimable(job: Job, rank: int = 0) -> None:
 
 
 def representatives(plan: Plan) -> list[int]:
-    """One rank of the first, the second, a middle and the last pipeline stage; the others do what one of these does.
-
-    In 1F1B the second holds one micro-batch fewer than the first, and no embedding: the stages between fall off evenly.
-    """
+    """One rank of the first, the second, a middle and the last pipeline stage; the others do what one of these does."""
     per_stage = plan.world_size // plan.pp
     return [stage * per_stage for stage in sorted({0, min(1, plan.pp - 1), plan.pp // 2, plan.pp - 1})]
 
 
-def _layers_per_chunk(job: Job, stage: int) -> float:
-    count = job.plan.pp * job.plan.vpp
-    chunks = [cut_layers(job.model.layers, count, chunk) for chunk in stages_of(job.plan, stage)]
-    return sum(map(len, chunks)) / len(chunks)
-
-
 def _run(job: Job, mesh: Mesh, live: FakeLiveTensors) -> Sample:
-    """Two steps of a trainer, the second of which has the optimizer's states (as in measure)."""
+    """Two steps of a trainer, the second of which has the optimizer's states."""
     with without_numbers(), live:
         trainer = Trainer(job, mesh, torch.device("cpu"), Progress())
         for step in range(COUNTED_STEPS):

@@ -1,9 +1,7 @@
 """A large job's memory from a few of its layers and micro-batches: both peaks are straight lines, beyond a first bend.
 
-Layers: each adds its weights, states and activations, whatever the others do. Micro-batches: of 1F1B and its kin only
-so many are in flight, but torch keeps a receive buffer for every one of them, so the peak still grows, slowly; GPipe
-keeps the activations of all. Not for models whose layers differ. Knows no torch: what runs a job is given.
-"""
+Each layer adds its weights, states and activations. Of 1F1B only so many micro-batches are in flight, but torch keeps a
+receive buffer for every one; GPipe keeps the activations of all. Not for models whose layers differ. Knows no torch."""
 
 from __future__ import annotations
 
@@ -27,28 +25,11 @@ class Sample:
     parameters: int
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How much of a job is run. layers: per model chunk; None: the job's own."""
-
-    layers: int | None
-    micro_batches: int
-
-
-@dataclass(frozen=True, slots=True)
-class Extended:
-    """The job's sample. extrapolated: over its layers. micro_batches: how many of its own were run."""
-
-    sample: Sample
-    extrapolated: bool
-    micro_batches: int
-
-
-def extend(job: Job, layers: float, run: Callable[[Job], Sample], *, extrapolate: bool | None = None) -> Extended:
-    """The sample of `job` on one rank, from as few and small runs as it takes.
-
-    layers: the rank's, per model chunk, on average. extrapolate: see exact_peak.
-    """
+def extend(
+    job: Job, layers: float, run: Callable[[Job], Sample], *, extrapolate: bool | None = None
+) -> tuple[Sample, bool, int]:
+    """The sample of `job` on one rank, from as few and small runs as it takes. layers: the rank's, per model chunk, on
+    average. extrapolate: see exact_peak. Also returned: whether it was, and how many micro-batches were run."""
     plan = job.plan
     enough, stride = enough_micro_batches(plan)
     few = plan.grad_accum_steps if plan.grad_accum_steps <= enough + stride else enough
@@ -60,7 +41,7 @@ def extend(job: Job, layers: float, run: Callable[[Job], Sample], *, extrapolate
 
     @cache
     def at(layers: int | None, micro_batches: int) -> Sample:
-        return run(_sized(job, Size(layers, micro_batches)))
+        return run(_sized(job, layers, micro_batches))
 
     def whole(micro_batches: int) -> Sample:
         if not extrapolate:
@@ -74,30 +55,26 @@ def extend(job: Job, layers: float, run: Callable[[Job], Sample], *, extrapolate
         some = high if extrapolate else low if layers > low else None
         start, next_one = (whole(count) if all_in_flight else at(some, count) for count in (few, few + stride))
         sample = _moved(sample, start, _line(start, next_one, (plan.grad_accum_steps - few) / stride))
-    return Extended(sample, extrapolate, few)
+    return sample, extrapolate, few
 
 
 def enough_micro_batches(plan: Plan) -> tuple[int, int]:
     """From how many micro-batches on the peak is a straight line, and in which strides it is looked at.
 
-    One stage: the first, one between and the last. 1F1B: each stage has as many in flight as it ever has, gradients
-    beside them, and one under way to a neighbour. Interleaved kinds go in rounds of pp, and are not shortened
-    where their rounds are uneven.
-    """
-    if plan.pp == 1:
-        return 3, 1
-    if plan.schedule is Schedule.GPIPE:
+    One stage: the first, one between and the last. 1F1B: as many in flight as ever, gradients beside them, and one
+    under way to a neighbour. Interleaved kinds go in rounds of pp, and are not shortened where these are uneven."""
+    if plan.pp == 1 or plan.schedule is Schedule.GPIPE:
         return 3, 1
     if plan.schedule is Schedule.ONE_F_ONE_B:
         return plan.pp + 3, 1
     return (2 * plan.pp, plan.pp) if plan.grad_accum_steps % plan.pp == 0 else (plan.grad_accum_steps, 1)
 
 
-def _sized(job: Job, size: Size) -> Job:
-    plan = replace(job.plan, grad_accum_steps=size.micro_batches)
-    if size.layers is None:
-        return replace(job, plan=plan)
-    return replace(job, plan=plan, model=replace(job.model, layers=size.layers * plan.pp * plan.vpp))
+def _sized(job: Job, layers: int | None, micro_batches: int) -> Job:
+    """layers: per model chunk; None: the job's own."""
+    plan = replace(job.plan, grad_accum_steps=micro_batches)
+    model = job.model if layers is None else replace(job.model, layers=layers * plan.pp * plan.vpp)
+    return replace(job, plan=plan, model=model)
 
 
 def _line(one: Sample, other: Sample, way: float) -> Sample:

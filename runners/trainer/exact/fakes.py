@@ -1,8 +1,7 @@
 """One rank of a job alone, without its peers, its device or any memory: tensors have shapes, collectives do nothing.
 
-What runs inside of `alone` is the trainer as it is; only what would need numbers is replaced: the talk of neighbouring
-pipeline stages about shapes, and how many tokens the router sends to each expert, which is taken to be even. Not for
-ring attention, whose kernels exist for CUDA alone. torch's private interfaces throughout (2.13).
+What runs inside of `alone` is the trainer as it is; replaced is only what needs numbers: the talk of neighbouring
+stages about shapes, and how many tokens go to each expert. Not for ring attention. torch's private interfaces (2.13).
 """
 
 from __future__ import annotations
@@ -53,10 +52,7 @@ class Sent:
 
 
 class FakeLiveTensors(LiveTensors):  # type: ignore[no-untyped-call]
-    """Counts fake tensors by the bytes that real ones of their shape would take, and sends experts equal shares.
-
-    Learned routing depends on the numbers, so it is estimated as balanced.
-    """
+    """Counts fake tensors by the bytes that real ones would take, and sends experts equal shares."""
 
     def __init__(self, job: Job) -> None:
         super().__init__()
@@ -100,7 +96,6 @@ def alone(job: Job, rank: int) -> Iterator[Callable[[], FakeLiveTensors]]:
 
 
 def without_numbers() -> FakeTensorMode:
-    """While entered: tensors are made without memory."""
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
@@ -161,7 +156,7 @@ def _to_empty(module: nn.Module, *, device: torch.device) -> nn.Module:
 
 
 def _boundary(job: Job) -> _TensorMeta:
-    """What passes from one stage to the next for a micro-batch."""
+    """The tensor that passes between stages for a micro-batch."""
     plan, model = job.plan, job.model
     length = model.seq_len // plan.cp // (plan.tp if plan.sequence_parallel else 1)
     shape = torch.Size((plan.micro_batch_size, length, model.hidden))

@@ -1,10 +1,7 @@
 """Context parallelism: each rank holds a slice of the sequence, and attention alone looks beyond it.
 
-`places_of` gives the slice of a rank. Gathered keys and values, and Ulysses, work on every device. Ring attention (Liu
-et al. 2023) uses torch's own context-parallel kernels, which exist for CUDA alone, by an API that is private in torch
-2.13. It has not run on CUDA devices: tests drive it over gloo with a CPU kernel in the place of CUDA's, so NCCL and the
-real kernels are not verified. Plans that want it on CPU are refused.
-"""
+Ring attention (Liu et al. 2023) uses torch's own kernels, for CUDA alone, by an API that is private in torch 2.13. It
+has not run on CUDA devices: tests drive it over gloo with a CPU kernel. Plans that want it on CPU are refused."""
 
 from __future__ import annotations
 
@@ -22,11 +19,8 @@ from meshtune.search_spaces.plan import ContextParallel, Plan
 
 
 def places_of(plan: Plan, context_rank: int, seq_len: int) -> Places:
-    """The places of the sequence that a rank of cp holds.
-
-    One slice; in a ring one from the front and the matching one from the back, so that all ranks have equally much to
-    attend to under the causal mask (Dubey et al. 2024, section 3.3.2).
-    """
+    """The places of the sequence that a rank of cp holds: one slice; in a ring one from the front and the matching one
+    from the back, for equal work under the causal mask (Dubey et al. 2024, section 3.3.2)."""
     if plan.cp == 1 or plan.context is not ContextParallel.RING:
         return (_slice(context_rank, plan.cp, seq_len),)
     return tuple(_slice(part, 2 * plan.cp, seq_len) for part in (context_rank, 2 * plan.cp - 1 - context_rank))
@@ -37,7 +31,6 @@ def _slice(index: int, parts: int, length: int) -> range:
 
 
 def spread_attention(model: Transformer, mesh: DeviceMesh, kind: ContextParallel) -> None:
-    """Let every layer's attention see the whole sequence over `mesh`."""
     for layer in model.layer_list():
         layer.attention.attend = _build_attend(model.places, mesh, kind)
 
@@ -51,10 +44,8 @@ def _build_attend(places: Places, mesh: DeviceMesh, kind: ContextParallel) -> At
 
 
 class GatheredAttention:
-    """Own queries against everybody's keys and values, gathered (Dubey et al. 2024).
-
-    The mask is a tensor, so torch's flash kernel does not apply: for long sequences ulysses or ring are quicker.
-    """
+    """Own queries against everybody's keys and values, gathered (Dubey et al. 2024). The mask is a tensor, so torch's
+    flash kernel does not apply."""
 
     def __init__(self, places: Places, mesh: DeviceMesh) -> None:
         self._places, self._mesh = places, mesh
@@ -67,17 +58,15 @@ class GatheredAttention:
         )
 
     def _gather(self, heads: Tensor) -> Tensor:
-        """The whole sequence. Its gradient is a sum over the ranks, each of which has used it for its queries."""
+        """The whole sequence. Its gradient is a sum over the ranks."""
         cut = DTensor.from_local(heads.contiguous(), self._mesh, [Shard(2)], run_check=False)
         whole: Tensor = cut.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
         return whole
 
 
 class UlyssesAttention:
-    """All-to-all from slices of the sequence to slices of the heads, and back (Jacobs et al. 2023, DeepSpeed-Ulysses).
-
-    Each rank then attends over the whole sequence with its heads, so the usual causal kernel applies.
-    """
+    """All-to-all from slices of the sequence to slices of the heads, and back (Jacobs et al. 2023,
+    DeepSpeed-Ulysses)."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
@@ -99,8 +88,7 @@ class _Core(nn.Module):
 
 
 class RingAttention:
-    """Keys and values pass around the ring. Grouped key/value heads are repeated first: torch's ring needs as many
-    as there are query heads, so a ring carries more than the model strictly asks for."""
+    """Keys and values pass around the ring. Grouped key/value heads are repeated first, as torch's ring needs."""
 
     def __init__(self, places: Places, mesh: DeviceMesh) -> None:
         from torch.distributed.tensor.experimental._attention import (

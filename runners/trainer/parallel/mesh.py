@@ -1,15 +1,14 @@
 """Every rank finds its place in one mesh (pp, edp, ep, cp, tp), tp innermost; dp is edp and ep together.
 
-Ranks of one node are consecutive, so tensor parallelism, which talks most, stays inside a node, and pipeline stages,
-which talk least, lie farthest apart (Narayanan et al. 2021, section 3). Dense parameters have a replica on every rank
-of dp x cp. The experts are spread over ep, so one expert's parameters have a replica on every rank of edp x cp alone
-(Singh et al. 2023, DeepSpeed-TED; the dense and the sparse view of one mesh).
-"""
+Ranks of one node are consecutive, so tensor parallelism stays inside a node (Narayanan et al. 2021, section 3). Dense
+parameters have replicas over dp x cp, an expert's over edp x cp alone (Singh et al. 2023, DeepSpeed-TED)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
+import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import Tensor
@@ -17,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from meshtune.search_spaces.plan import Plan
 
+Value = TypeVar("Value")
 AXES = ("pp", "edp", "ep", "cp", "tp")
 
 
@@ -38,7 +38,7 @@ class Mesh:
 
     @property
     def replica(self) -> int:
-        """Which part of the global batch is this rank's; the ranks of one cp group share it."""
+        """Which part of the global batch is this rank's."""
         return self.dp.get_local_rank()
 
 
@@ -58,7 +58,7 @@ def build_mesh(plan: Plan, device_type: str) -> Mesh:
 
 
 def _join(whole: DeviceMesh, *axes: str) -> DeviceMesh:
-    """One axis out of several; those of size 1 add nothing, not even a process group."""
+    """One axis out of several; those of size 1 add nothing."""
     wide = [axis for axis in axes if whole[axis].size() > 1]
     if len(wide) < 2:
         return whole[wide[0] if wide else axes[0]]
@@ -67,10 +67,8 @@ def _join(whole: DeviceMesh, *axes: str) -> DeviceMesh:
 
 
 def build_tie_group(plan: Plan, mesh: Mesh) -> dist.ProcessGroup | None:
-    """The group of the first and the last pipeline ranks that hold the same part of a tied weight.
-
-    Collective. None on the ranks between, which hold no copy.
-    """
+    """The group of the first and the last pipeline ranks that hold the same part of a tied weight; None between them.
+    Collective."""
     if plan.pp == 2:
         return mesh.pp.get_group()
     per_stage = plan.world_size // plan.pp
@@ -83,13 +81,30 @@ def build_tie_group(plan: Plan, mesh: Mesh) -> dist.ProcessGroup | None:
     return own
 
 
+def slowest(elapsed_s: float, device: torch.device) -> float:
+    """The largest of all ranks' numbers. Collective."""
+    longest = torch.tensor(elapsed_s, dtype=torch.float64, device=device)
+    dist.all_reduce(longest, dist.ReduceOp.MAX)
+    return float(longest.item())
+
+
+def gather(value: Value) -> list[Value]:
+    """Every rank's value, in order of rank. Collective."""
+    every: list[Value] = [value] * dist.get_world_size()
+    dist.all_gather_object(every, value)
+    return every
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def exchange(
     rows: Tensor, group: dist.ProcessGroup, *, receive: list[int] | None = None, send: list[int] | None = None
 ) -> Tensor:
     """Send the next `send` rows to each rank in turn, and return the `receive` rows from each; None: equally many.
-
-    Differentiable: gradients take the way back.
-    """
+    Differentiable."""
     out: Tensor = functional.wait_tensor(functional.all_to_all_single_autograd(rows, receive, send, group))  # type: ignore[no-untyped-call]
     return out
 

@@ -1,13 +1,9 @@
-"""AdamW in two forms behind one seam: on one flat buffer (ZeRO 0 and 1), and on FSDP2's parameters.
-
-Both keep master weights and reduce gradients in float32, whatever the model computes in. The flat form does not
-overlap its communication with the backward pass. No gradient clipping, no learning rate schedule, no loss scaling.
-"""
+"""AdamW in two forms: on one flat buffer (ZeRO 0 and 1), and on FSDP2's parameters. Both keep master weights and reduce
+gradients in float32. No gradient clipping, no learning rate schedule, no loss scaling."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -16,19 +12,6 @@ from torch.distributed.tensor import DTensor
 
 from meshtune.runners.trainer.compat import all_gather_single, reduce_scatter_single
 from meshtune.runners.trainer.parallel.sharding import like_parameter, local
-
-
-class Optimizer(Protocol):
-    """Sums the replicas' gradients, steps, and leaves equal weights on all replicas."""
-
-    def clear(self) -> None:
-        """Forget the gradients of the last step."""
-
-    def gradient(self, parameter: nn.Parameter) -> Tensor:
-        """This rank's gradient of `parameter`, to be changed in place between the backward pass and `step`."""
-
-    def step(self) -> None:
-        """Collective over the replicas. Update the weights from the gradients gathered since `clear`."""
 
 
 class ShardedAdamW:
@@ -55,10 +38,8 @@ class ShardedAdamW:
 
 
 class Both:
-    """One optimizer for the dense parameters and one for the experts, whose replicas are other ranks.
-
-    The experts' states are sharded over dp / ep x cp and the rest over dp x cp (Singh et al. 2023, DeepSpeed-TED).
-    """
+    """One optimizer for the dense parameters and one for the experts, whose replicas are other ranks
+    (DeepSpeed-TED)."""
 
     def __init__(self, dense: FlatAdamW, experts: FlatAdamW) -> None:
         self._dense, self._experts = dense, experts
@@ -79,9 +60,8 @@ class FlatAdamW:
     """AdamW on one flat buffer of all parameters of this rank.
 
     Unsharded (ZeRO 0): all-reduce, AdamW on everything. Sharded (ZeRO 1): reduce-scatter, AdamW on this replica's
-    slice, all-gather. Gradients are added to a flat buffer as the backward pass makes them, so that they exist once;
-    not so with split backward passes, where torch sums a step's gradients itself, in the model's number format.
-    """
+    slice, all-gather. Gradients are added to a flat buffer as the backward pass makes them; not so with split backward
+    passes, where torch sums a step's gradients itself, in the model's number format."""
 
     def __init__(
         self, parameters: Sequence[nn.Parameter], learning_rate: float, replicas: dist.ProcessGroup, *, shard: bool
@@ -89,8 +69,11 @@ class FlatAdamW:
         count = replicas.size()
         self._replicas = replicas if count > 1 else None
         self._parameters = parameters
-        self._spans = _spans(parameters)
-        total = sum(local(parameter).numel() for parameter in parameters)
+        self._spans: dict[nn.Parameter, slice] = {}
+        total = 0
+        for parameter in parameters:
+            start, total = total, total + local(parameter).numel()
+            self._spans[parameter] = slice(start, total)
         like = local(parameters[0])
         self._weights = torch.zeros(total + -total % count, dtype=like.dtype, device=like.device)
         self._gradients = torch.zeros_like(self._weights, dtype=torch.float32)
@@ -109,12 +92,13 @@ class FlatAdamW:
         return parameter in self._spans
 
     def clear(self) -> None:
+        """Forget the gradients of the last step."""
         self._gradients.zero_()
         for parameter in self._parameters:
             parameter.grad = None
 
     def gradient(self, parameter: nn.Parameter) -> Tensor:
-        """A view of the flat buffer, whole over tp."""
+        """A view of the flat buffer, whole over tp, to be changed in place between the backward pass and `step`."""
         view = self._gradients[self._spans[parameter]].view(local(parameter).shape)
         if parameter.grad is not None:
             view.add_(like_parameter(parameter.grad, parameter))
@@ -122,6 +106,7 @@ class FlatAdamW:
         return view
 
     def step(self) -> None:
+        """Collective over the replicas: sum the gradients and leave equal weights everywhere."""
         for parameter in self._parameters:
             self.gradient(parameter)
         self._master.grad = self._reduced()
@@ -161,10 +146,4 @@ class FlatAdamW:
         self.gradient(parameter)
 
 
-def _spans(parameters: Sequence[nn.Parameter]) -> dict[nn.Parameter, slice]:
-    spans, start = {}, 0
-    for parameter in parameters:
-        end = start + local(parameter).numel()
-        spans[parameter] = slice(start, end)
-        start = end
-    return spans
+Optimizer = ShardedAdamW | Both | FlatAdamW

@@ -1,13 +1,10 @@
-"""Cuts the model into chunks and runs micro-batches through them, forward and backward, in one of two ways.
-
-One pipeline rank: a plain loop. More: one of torch's schedules, with one chunk per rank or several. Both add up the
-loss on the device and reduce gradients over the replicas as late as the ZeRO stage allows.
-"""
+"""Cuts the model into chunks and runs micro-batches through them: a plain loop on one pipeline rank, else one of
+torch's schedules. Gradients are reduced over the replicas as late as the ZeRO stage allows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,13 +25,6 @@ from meshtune.runners.trainer.parallel.mesh import Mesh
 from meshtune.search_spaces.plan import Plan, Schedule
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
-
-
-class Passes(Protocol):
-    """All forward and backward passes of one optimizer step on one replica."""
-
-    def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Leave the gradients on the parameters; return the sum of the losses, 0 where this rank sees none."""
 
 
 def cut_layers(layers: int, stages: int, stage: int) -> range:
@@ -59,7 +49,10 @@ _SCHEDULES: dict[Schedule, Callable[..., Any]] = {
 
 
 class AccumulatingLoop:
-    """One stage: micro-batch after micro-batch."""
+    """One stage: micro-batch after micro-batch.
+
+    run: leave the gradients on the parameters; return the sum of the losses, 0 where this rank sees none.
+    """
 
     def __init__(self, model: Transformer, plan: Plan, loss_function: LossFunction) -> None:
         self._model, self._plan, self._loss_function = model, plan, loss_function
@@ -86,11 +79,8 @@ class AccumulatingLoop:
 
 
 class Pipeline:
-    """More stages: torch's schedule.
-
-    Over FSDP2 it reduces gradients and reshards weights after the last micro-batch's backward pass only, so ZeRO 2 and
-    3 hold whole gradients of a stage until then: more memory than their names promise.
-    """
+    """More stages: torch's schedule. Over FSDP2 it reduces gradients and reshards weights after the last micro-batch's
+    backward pass only, so ZeRO 2 and 3 hold whole gradients of a stage until then."""
 
     def __init__(
         self, models: Sequence[Transformer], plan: Plan, mesh: Mesh, loss_function: LossFunction, device: torch.device
@@ -126,9 +116,7 @@ class Pipeline:
 
 def note_passes(models: Sequence[Transformer], loss_function: LossFunction, progress: Progress) -> LossFunction:
     """Keep `progress` at what the rank computes, from within a schedule too; return the loss function that does.
-
-    Whatever lies between a forward pass (or its loss) and the next one counts as backward, waiting included.
-    """
+    Whatever lies between a forward pass (or its loss) and the next one counts as backward."""
 
     def enter(*_: object) -> None:
         progress.phase = Phase.FORWARD

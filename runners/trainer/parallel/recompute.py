@@ -1,9 +1,7 @@
 """Which activations of a layer the backward pass computes again (Chen et al. 2016; Korthikanti et al. 2022).
 
-full: the layer's input is kept, all else is computed again. selective: what is dear to compute or to communicate is
-kept, what is cheap (norms, activation functions, rotations, casts) is computed again; of a mixture of experts that is
-inside of the experts. Split backward passes run full recomputation twice, and selective not at all (see support).
-"""
+full: all but the layer's input. selective: what is cheap (norms, activation functions, rotations, casts); of a mixture
+of experts, inside of the experts. Split backward passes run full twice, and selective not at all (see support)."""
 
 from __future__ import annotations
 

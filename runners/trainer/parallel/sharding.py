@@ -1,8 +1,5 @@
-"""Shards a chunk of the model over its replicas, then gives every shard its part of the whole.
-
-Order matters: build on the meta device, tensor parallelism, replicas, storage, numbers; so no rank ever holds more
-than its own shards and one whole parameter. Which ZeRO stage takes which road is decided in `choose_sharding`.
-"""
+"""Shards a chunk of the model over its replicas, then gives every shard its part of the whole. Order matters: meta
+device, tensor parallelism, replicas, storage, numbers; so no rank ever holds more than its shards and one parameter."""
 
 from __future__ import annotations
 
@@ -31,12 +28,8 @@ class Sharding(StrEnum):
 
 
 def choose_sharding(job: Job) -> Sharding:
-    """The road for the job's ZeRO stage.
-
-    Stage 0 on CPU goes flat as well: it was the quicker one in every pair of runs, 247 against 320 ms a step at 4
-    layers of 128, 77 against 100 ms at 4 layers of 64 (2 ranks, gloo, a busy 2-core machine). On CUDA replicate()
-    overlaps its all-reduces with the backward pass, which the flat optimizer does not.
-    """
+    """Stage 0 on CPU goes flat as well: 247 against 320 ms a step at 4 layers of 128 (2 ranks, gloo). On CUDA
+    replicate() overlaps its all-reduces with the backward pass, which the flat optimizer does not."""
     if job.plan.dp * job.plan.cp == 1 or job.plan.zero_stage == 1:
         return Sharding.FLAT
     if job.plan.zero_stage == 0:
@@ -45,10 +38,8 @@ def choose_sharding(job: Job) -> Sharding:
 
 
 def shard_replicas(model: Transformer, mesh: Mesh, job: Job, sharding: Sharding) -> None:
-    """Wrap every layer, then the rest, with FSDP2; its experts first, over the replicas that are theirs.
-
-    Every reduction becomes a sum: the loss is already divided.
-    """
+    """Wrap every layer, then the rest, with FSDP2; its experts first, over their own replicas. Every reduction is a
+    sum."""
     mixed = MixedPrecisionPolicy(param_dtype=getattr(torch, job.dtype), reduce_dtype=torch.float32)
     wrap: Callable[..., object] = partial(fully_shard, mp_policy=mixed, reshard_after_forward=job.plan.zero_stage == 3)
     if sharding is Sharding.REPLICATE:
@@ -68,7 +59,6 @@ def shard_replicas(model: Transformer, mesh: Mesh, job: Job, sharding: Sharding)
 
 @torch.no_grad()
 def materialize(model: Transformer, device: torch.device, seed: int) -> None:
-    """Give a model on the meta device its storage on `device` and its initial numbers."""
     model.to_empty(device=device)
     model.tie()
     for name, parameter in model.named_parameters():
@@ -77,10 +67,8 @@ def materialize(model: Transformer, device: torch.device, seed: int) -> None:
 
 
 def own_part(whole: Tensor, parameter: Tensor) -> Tensor:
-    """This rank's part of `whole`, cut as `parameter` is.
-
-    FSDP2 cuts what tensor parallelism left, so tp goes first although it is the inner axis of the mesh.
-    """
+    """This rank's part of `whole`, cut as `parameter` is. FSDP2 cuts what tensor parallelism left, so tp goes first
+    although it is the inner axis of the mesh."""
     if not isinstance(parameter, DTensor):
         return whole
     mesh = parameter.device_mesh
@@ -102,11 +90,8 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def like_parameter(gradient: Tensor, parameter: Tensor) -> Tensor:
-    """The local part of `gradient`, cut as `parameter` is.
-
-    Gradients may come as partial sums over tp (norms under sequence parallelism): without this the step is wrong by
-    a little and says nothing.
-    """
+    """The local part of `gradient`, cut as `parameter` is. It may come as partial sums over tp (norms under sequence
+    parallelism): without this the step is wrong by a little and says nothing."""
     if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
         gradient = gradient.redistribute(placements=parameter.placements)
     return local(gradient)

@@ -1,9 +1,7 @@
 """Tensor parallelism as in Megatron (Shoeybi et al. 2019), with sequence parallelism (Korthikanti et al. 2022) or not.
 
-Between the blocks, and between the stages, activations are local tensors: split along the sequence with sequence
-parallelism, whole on every rank without. Logits are local tensors split along the vocabulary. A mixture of experts is
-cut inside of every expert, so each rank of tp routes and computes all tokens with its part of every expert.
-"""
+Between blocks and stages, activations are local tensors: split along the sequence, or whole on every rank. Logits are
+split along the vocabulary. A mixture of experts is cut inside of every expert."""
 
 from __future__ import annotations
 
@@ -28,11 +26,8 @@ from meshtune.search_spaces.model import Activation
 
 
 class SharedProjection(nn.Module):
-    """A key or value projection of fewer heads than tensor-parallel ranks: each rank computes the one head it needs.
-
-    The weight stays whole on every rank. The ranks' gradients concern different parts of the layer's output, so they
-    are partial sums, for the weight as well as for the input.
-    """
+    """A key or value projection of fewer heads than ranks: each rank computes the one head it needs, from a whole
+    weight. The ranks' gradients are partial sums, for the weight as well as for the input."""
 
     def __init__(self, linear: nn.Linear, mesh: DeviceMesh, kv_heads: int) -> None:
         super().__init__()
@@ -47,11 +42,8 @@ class SharedProjection(nn.Module):
 
 
 class LocalProjection(nn.Module):
-    """A projection of local tensors with this rank's part of the weight, for modules that communicate at their ends.
-
-    placement: how the weight lies over tp. A whole weight gets partial sums as gradients, for the loss sees this
-    rank's part of the block's answer alone.
-    """
+    """A projection of local tensors with this rank's part of the weight, for modules that communicate at their ends. A
+    whole weight gets partial sums as gradients."""
 
     def __init__(self, linear: nn.Linear, mesh: DeviceMesh, placement: Placement) -> None:
         super().__init__()
@@ -63,10 +55,8 @@ class LocalProjection(nn.Module):
 
 
 class PartialAnswers(ParallelStyle):
-    """A module that sees all tokens as a local tensor and answers with its part of a sum over tp.
-
-    `layout` is how activations lie outside of it. Gradients of the tokens are partial sums as well.
-    """
+    """A module that sees all tokens as a local tensor and answers with its part of a sum over tp. layout: of
+    activations outside of it."""
 
     def __init__(self, layout: Placement) -> None:
         super().__init__()
@@ -95,7 +85,6 @@ def _local_weight(weight: Tensor, gradient: Placement) -> Tensor:
 
 
 def shard_tensors(model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bool) -> None:
-    """Cut the model over `mesh`, and let its modules communicate accordingly."""
     layout: Placement = Shard(1) if sequence_parallel else Replicate()
     styles: dict[str, ParallelStyle] = {}
     if model.embedding is not None:
@@ -116,7 +105,7 @@ def shard_tensors(model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bo
 
 
 def _layer_styles(layer: Layer, mesh: DeviceMesh, model: Transformer, layout: Placement) -> dict[str, ParallelStyle]:
-    """How the parts of one layer are cut; the parts that torch has no style for are replaced on the way."""
+    """Parts that torch has no style for are replaced on the way."""
     grouped = model.spec.kv_heads < mesh.size()
     gated = model.spec.activation is Activation.SWIGLU
     styles: dict[str, ParallelStyle] = {}

@@ -1,11 +1,9 @@
 """One rank of a probe, from its request to the file; or the process that starts all ranks of this machine.
 
     python -m meshtune.runners.trainer.probe DIRECTORY            one rank: of a launcher (the request says which), or
-    of ours python -m meshtune.runners.trainer.probe DIRECTORY --start    starts the ranks, and says on stderr which one
-    failed and why
+    python -m meshtune.runners.trainer.probe DIRECTORY --start    of ours, started here
 
-DIRECTORY holds the request (`request.json`); rank 0 writes `probe.json` there. Exit status: 0 measured, 1 failed.
-"""
+DIRECTORY holds the request (`request.json`); rank 0 writes `probe.json` there. Exit status: 0 measured, 1 failed."""
 
 from __future__ import annotations
 
@@ -42,6 +40,7 @@ from meshtune.runners.json_files import read_json_value
 from meshtune.runners.processes.gang import exit_text, run_gang
 from meshtune.runners.trainer.compat import register_gloo
 from meshtune.runners.trainer.failure import Phase, describe, first_cause, read_failures, write_failure
+from meshtune.runners.trainer.parallel.mesh import gather
 from meshtune.runners.trainer.probe.rates import Place, dtypes, time_matmul, time_memory, time_messages
 from meshtune.runners.trainer.software import software
 from meshtune.search_spaces.cluster import DeviceKind
@@ -74,8 +73,7 @@ class Layout:
 
 
 def lay_out(nodes: Sequence[str], devices_per_node: int | None) -> Layout:
-    """The layout of ranks that name their nodes, in order of rank. Raises ProbeRefused where the nodes differ, or have
-    other than the devices asked for."""
+    """The layout of ranks that name their nodes, in order of rank. Raises ProbeRefused."""
     members: dict[str, list[int]] = {}
     for rank, node in enumerate(nodes):
         members.setdefault(node, []).append(rank)
@@ -109,7 +107,6 @@ def main(argv: list[str]) -> int:
 
 
 def start_ranks(request: ProbeRequest, directory: Path) -> int:
-    """All ranks, as processes of this machine; when one dies the others are killed."""
     visible = torch.cuda.device_count()
     try:
         ranks = count_ranks(request.devices_per_node, visible, len(os.sched_getaffinity(0)))
@@ -137,13 +134,13 @@ def start_ranks(request: ProbeRequest, directory: Path) -> int:
 
 
 def run_rank(request: ProbeRequest, directory: Path) -> int:
-    """Everything one rank does. Failing, it says why and ends the process at once, as peers may be gone."""
+    """Failing, it says why and ends the process at once, as peers may be gone."""
     launch = request.launch
     rank = launch.rank if launch else int(os.environ["RANK"])
     try:
         device = choose_device(launch.local_rank if launch else int(os.environ["LOCAL_RANK"]))
         meet(request, rank, directory, device)
-        nodes = _every_node(launch.node if launch else "here")
+        nodes = gather(launch.node if launch else "here")
         probed = measure(request.seconds, lay_out(nodes, request.devices_per_node), Place(device))
         if rank == 0:
             write_probed(directory, probed)
@@ -228,7 +225,7 @@ def _all_reduce(layout: Layout, tier: Tier) -> Callable[[Tensor], None]:
 
 
 def _ping_pong(layout: Layout, tier: Tier) -> Callable[[Tensor], None] | None:
-    """There and back between the members of each pair of a group, all pairs at once; None for an odd one out."""
+    """There and back within each pair of a group, all pairs at once; None for an odd one out."""
     pairs = [pair for ranks in layout.groups(tier) for pair in zip(ranks[::2], ranks[1::2], strict=False)]
     own = next((pair for pair in pairs if dist.get_rank() in pair), None)
     if own is None:
@@ -246,12 +243,6 @@ def _ping_pong(layout: Layout, tier: Tier) -> Callable[[Tensor], None] | None:
     return there_and_back
 
 
-def _every_node(own: str) -> list[str]:
-    names: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(names, own)
-    return names
-
-
 def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
@@ -261,7 +252,7 @@ def device_name(device: torch.device) -> str:
 
 
 def memory_bytes(device: torch.device, ranks: int) -> int:
-    """Of one device; on CPU the machine's memory in equal shares, whatever limit a container has."""
+    """Of one device; on CPU an equal share of the machine's."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // ranks

@@ -1,13 +1,12 @@
 """Times matrix products, memory and messages on every rank at once, as training uses them: the sharing is measured too.
 
-A sample is as many operations in a row as take some milliseconds, so that neither a clock nor a launch is timed. What
-all ranks must do equally often is decided from the slowest rank's time, which all know. Warm-up is dropped.
-"""
+A sample is as many operations in a row as take some milliseconds. What all ranks must do equally often is decided from
+the slowest rank's time. Warm-up is dropped."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
@@ -16,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from meshtune.runners.cluster_probe.results import TRIAD, Message, Rate, spread
+from meshtune.runners.trainer.parallel.mesh import gather, slowest, synchronize
 
 KIB, MIB = 2**10, 2**20
 MESSAGE_BYTES = tuple(KIB * 4**power for power in range(9))  # 1 KiB to 64 MiB
@@ -27,6 +27,8 @@ ARRAY_BYTES = {"cpu": 64 * MIB, "cuda": 512 * MIB}
 SAMPLE_S = 0.005
 MAX_IN_A_ROW = 200
 MIN_SAMPLES = 3
+# Median seconds per operation, number of samples, spread.
+Sample = tuple[float, int, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,37 +37,23 @@ class Place:
 
     device: torch.device
 
-    def wait(self) -> None:
-        """Until the device has done what it was given."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
     def meet(self) -> None:
         """All ranks begin together. Collective."""
-        self.wait()
+        synchronize(self.device)
         dist.barrier()
 
     def time(self, operation: Callable[[], object], times: int) -> float:
         """Seconds per operation, on this rank."""
-        self.wait()
+        synchronize(self.device)
         start = time.perf_counter()
         for _ in range(times):
             operation()
-        self.wait()
+        synchronize(self.device)
         return (time.perf_counter() - start) / times
 
     def slowest(self, elapsed_s: float) -> float:
         """The largest of all ranks' numbers. Collective."""
-        longest = torch.tensor(elapsed_s, dtype=torch.float64, device=self.device)
-        dist.all_reduce(longest, dist.ReduceOp.MAX)
-        return float(longest.item())
-
-    def gather(self, values: Sequence[float]) -> list[list[float]]:
-        """Every rank's numbers, in order of rank. Collective."""
-        own = torch.tensor(values, dtype=torch.float64, device=self.device)
-        every = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-        dist.all_gather(every, own)
-        return [each.tolist() for each in every]
+        return slowest(elapsed_s, self.device)
 
 
 def dtypes(device: torch.device) -> list[torch.dtype]:
@@ -77,10 +65,8 @@ def dtypes(device: torch.device) -> list[torch.dtype]:
 
 
 def time_matmul(place: Place, dtype: torch.dtype, seconds: float) -> list[Rate]:
-    """FLOP/s of products of square matrices, by size; larger ones are left out where `seconds` do not allow them.
-
-    2 n^3 FLOP per product. Collective.
-    """
+    """FLOP/s of products of square matrices (2 n^3), by size; larger ones are left out where time is short.
+    Collective."""
     rates: list[Rate] = []
     remaining_s, sizes = seconds, MATMUL_ROWS[place.device.type]
     for index, rows in enumerate(sizes):
@@ -101,8 +87,7 @@ def time_matmul(place: Place, dtype: torch.dtype, seconds: float) -> list[Rate]:
 
 
 def time_memory(place: Place, seconds: float) -> list[Rate]:
-    """Bytes/s read and written by one rank: copy (b = a) and triad (a = b + s c), as STREAM counts them, so without
-    what a cache reads before it writes. Collective."""
+    """Bytes/s read and written by one rank: copy (b = a) and triad (a = b + s c), as STREAM counts. Collective."""
     size = ARRAY_BYTES[place.device.type]
     target, left, right = (torch.ones(size // 4, device=place.device) for _ in range(3))
     copied, _ = _time_rate(place, lambda: target.copy_(left), seconds / 2)
@@ -113,12 +98,9 @@ def time_memory(place: Place, seconds: float) -> list[Rate]:
 def time_messages(
     place: Place, exchange: Callable[[Tensor], None] | None, seconds: float, *, trips: int = 1
 ) -> list[Message]:
-    """The time of one trip of `exchange`, which makes `trips` of them, by size; at least MIN_SIZES, more where
-    `seconds` allow them.
+    """The time of one trip of `exchange`, which makes `trips`, by size; at least MIN_SIZES, more where `seconds` allow.
 
-    Sizes take turns, so that a disturbance that lasts hits all of them alike. exchange None: this rank has no partner,
-    and only hears how long the others take. Collective.
-    """
+    Sizes take turns, so that a disturbance hits all alike. exchange None: this rank has no partner. Collective."""
     started = time.perf_counter()
 
     def spent() -> float:
@@ -149,11 +131,9 @@ def time_messages(
     ]
 
 
-def _time_rate(place: Place, operation: Callable[[], object], seconds: float) -> tuple[list[list[float]], float]:
-    """Every rank's median seconds per operation, number of samples and spread; and the slowest rank's seconds of one.
-
-    All ranks work for the same time, so that each has the others beside it. Collective.
-    """
+def _time_rate(place: Place, operation: Callable[[], object], seconds: float) -> tuple[list[Sample], float]:
+    """Every rank's median seconds per operation, samples and spread; and the slowest rank's seconds of one.
+    Collective."""
     operation()
     place.meet()
     once_s = place.slowest(place.time(operation, 1))
@@ -163,10 +143,10 @@ def _time_rate(place: Place, operation: Callable[[], object], seconds: float) ->
     times: list[float] = []
     while len(times) < MIN_SAMPLES or time.perf_counter() < deadline:
         times.append(place.time(operation, in_a_row))
-    return place.gather((median(times), len(times), spread(times))), once_s
+    return gather((median(times), len(times), spread(times))), once_s
 
 
-def _rate(what: str, size: int, work: float, ranks: list[list[float]]) -> Rate:
+def _rate(what: str, size: int, work: float, ranks: list[Sample]) -> Rate:
     """work: FLOP or bytes of one operation. ranks: as from _time_rate."""
     rates = [work / median_s for median_s, _, _ in ranks]
     return Rate(
@@ -175,14 +155,10 @@ def _rate(what: str, size: int, work: float, ranks: list[list[float]]) -> Rate:
         per_s=median(rates),
         lowest_per_s=min(rates),
         highest_per_s=max(rates),
-        samples=int(min(samples for _, samples, _ in ranks)),
+        samples=min(samples for _, samples, _ in ranks),
         spread=max(each for _, _, each in ranks),
     )
 
 
 def _in_a_row(once_s: float) -> int:
-    return _clamp(SAMPLE_S / max(once_s, 1e-9), 1, MAX_IN_A_ROW)
-
-
-def _clamp(value: float, least: int, most: int) -> int:
-    return max(least, min(most, int(value)))
+    return max(1, min(MAX_IN_A_ROW, int(SAMPLE_S / max(once_s, 1e-9))))

@@ -1,9 +1,7 @@
 """Takes a few steps apart, after the timed ones: each rank's time by part, and what in it was waiting for others.
 
 A blocking call splits at the moment when the last of its members arrived: before, the rank waited; after, data moved.
-Ranks tell each other their arrivals once per step, outside of it, so the size of that message grows with the ranks:
-meant for tens to hundreds of them.
-"""
+Ranks tell each other their arrivals once per step, outside of it: meant for tens to hundreds of ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from meshtune.runners.measuring.step_breakdown import Part, Profile
 from meshtune.runners.trainer.failure import Progress
-from meshtune.runners.trainer.parallel.mesh import Mesh
+from meshtune.runners.trainer.parallel.mesh import Mesh, gather
 from meshtune.runners.trainer.timing.interception import Interception, PartOf
 from meshtune.runners.trainer.timing.stopwatch import Key, Span, Stopwatch
 from meshtune.runners.trainer.train import Trainer
@@ -29,11 +26,10 @@ CLOCK_BARRIERS = 9
 _PARTS_BY_AXIS = {"tp": Part.TP, "cp": Part.CP, "ep": Part.EP}
 
 Seconds = dict[str, float]
-Value = TypeVar("Value")
 
 
 def profile_steps(steps: range, trainer: Trainer, mesh: Mesh, device: torch.device, progress: Progress) -> Profile:
-    """Collective. Takes these steps, and reports the one of median length on all ranks."""
+    """Take these steps, and report the one of median length. Collective."""
     offset_s = clock_offset_s()
     seen: list[tuple[float, Seconds, Seconds]] = []
     for step in steps:
@@ -42,7 +38,7 @@ def profile_steps(steps: range, trainer: Trainer, mesh: Mesh, device: torch.devi
     by_length = sorted(range(len(seen)), key=lambda index: seen[index][0])
     step_time_s, parts, waiting = seen[by_length[len(by_length) // 2]]
     own = [parts[Part.COMPUTE] + parts[Part.OPTIMIZER] for _, parts, _ in seen]
-    every = _gather((parts, waiting, own, mesh.pipeline_rank))
+    every = gather((parts, waiting, own, mesh.pipeline_rank))
     return Profile(
         step_time_s=step_time_s,
         parts_s=tuple(parts for parts, _, _, _ in every),
@@ -55,7 +51,7 @@ def profile_steps(steps: range, trainer: Trainer, mesh: Mesh, device: torch.devi
 def _profile_step(
     step: int, trainer: Trainer, mesh: Mesh, device: torch.device, progress: Progress, offset_s: float
 ) -> tuple[float, Seconds, Seconds]:
-    """The step from its first rank's start to its last one's end, this rank's parts, and what of them was waiting."""
+    """The step from its first rank's start to its last one's end, this rank's parts, and their waiting."""
     tokens, targets = trainer.batch(step)
     stopwatch = Stopwatch(device)
     with Interception(stopwatch, part_by_axis(mesh)).active():
@@ -69,7 +65,7 @@ def _profile_step(
         stopwatch.stop()
     start_s, end_s = stopwatch.spans[0].start_s, stopwatch.spans[-1].end_s
     arrivals = {key: at - offset_s for key, at in stopwatch.arrivals.items()}
-    every = _gather((start_s - offset_s, end_s - offset_s, arrivals))
+    every = gather((start_s - offset_s, end_s - offset_s, arrivals))
     # What lies before a rank's own start (it left the barrier late) or after its end is idle time of the same step.
     first_start_s, last_end_s = min(start for start, _, _ in every), max(end for _, end, _ in every)
     last = last_arrivals([arrivals for _, _, arrivals in every])
@@ -88,7 +84,7 @@ def last_arrivals(arrivals: Sequence[Mapping[Key, float]]) -> dict[Key, float]:
 
 
 def sum_parts(spans: Sequence[Span], last: Mapping[Key, float]) -> tuple[Seconds, Seconds]:
-    """Seconds by part, all parts named, and the waiting in those of collectives. last: see `last_arrivals`."""
+    """Seconds by part, and the waiting in those of collectives. last: see `last_arrivals`."""
     parts: Seconds = {str(part): 0.0 for part in Part}
     waiting: defaultdict[str, float] = defaultdict(float)
     for span in spans:
@@ -107,7 +103,7 @@ def sum_parts(spans: Sequence[Span], last: Mapping[Key, float]) -> tuple[Seconds
 
 
 def part_by_axis(mesh: Mesh) -> PartOf:
-    """Which part a group's communication is: of activations by the axis that splits them, else DP among replicas."""
+    """Which part a group's communication is: of activations by the axis that splits them, else DP."""
     axes = {_ranks(getattr(mesh, name)): part for name, part in _PARTS_BY_AXIS.items()}
     replicas = {_ranks(axis) for axis in (mesh.replicas, mesh.expert_replicas, mesh.dp)}
     stages = set(_ranks(mesh.pp))
@@ -127,23 +123,14 @@ def _ranks(axis: DeviceMesh) -> tuple[int, ...]:
 
 
 def clock_offset_s() -> float:
-    """This rank's clock minus rank 0's. Collective. 0 where all ranks run on one machine and so read one clock.
-
-    Between machines: the clocks at the ends of a few barriers, the median difference; wrong by as much as ranks leave
-    a barrier apart.
-    """
+    """This rank's clock minus rank 0's; 0 on one machine. Collective. Between machines the median difference of the
+    clocks at the ends of a few barriers."""
     boot = BOOT_ID.read_text(encoding="ascii") if BOOT_ID.exists() else ""
-    if len(set(_gather(boot))) == 1:
+    if len(set(gather(boot))) == 1:
         return 0.0
     ends = []
     for _ in range(CLOCK_BARRIERS):
         dist.barrier()
         ends.append(Stopwatch(torch.device("cpu")).now())
-    first = _gather(ends)[0]
+    first = gather(ends)[0]
     return median(own - other for own, other in zip(ends, first, strict=True))
-
-
-def _gather(value: Value) -> list[Value]:
-    every: list[Value] = [value] * dist.get_world_size()
-    dist.all_gather_object(every, value)
-    return every

@@ -1,17 +1,15 @@
 """Everything that a rank says to a process group passes through here while a step is taken apart.
 
-torch has two doors: the methods of ProcessGroup (torch.distributed's functions, FSDP2, the pipeline), whose results are
-awaited by `Work.wait`, and the operators of `_c10d_functional` (DTensor). Both are replaced by name for the time of a
-step. A TorchDispatchMode would see them as well, and every other operator too, at a cost that doubles small steps. Not
-seen: what is called through an operator's overload (`op.default`); torch 2.13 does that for none of these in eager
-mode, and a test counts.
-"""
+torch has two doors: the methods of ProcessGroup, whose results are awaited by `Work.wait`, and the operators of
+`_c10d_functional` (DTensor). Both are replaced by name for the time of a step; a TorchDispatchMode would double the
+time of small steps. Not seen: an operator's overload (`op.default`), which torch 2.13 calls for none of these."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,14 +55,12 @@ class Interception:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Replace torch's doors; everything is as it was afterwards."""
         with ExitStack() as stack:
-            for name in _COLLECTIVES:
-                _replace(stack, ProcessGroup, name, self._collective)
-            for name in _EXCHANGES:
-                _replace(stack, ProcessGroup, name, self._exchange)
-            _replace(stack, ProcessGroup, "send", self._send)
-            _replace(stack, ProcessGroup, "recv", self._receive)
+            for names, activations in ((_COLLECTIVES, False), (_EXCHANGES, True)):
+                for name in names:
+                    _replace(stack, ProcessGroup, name, partial(self._collective, activations=activations))
+            _replace(stack, ProcessGroup, "send", partial(self._transfer, sends=True))
+            _replace(stack, ProcessGroup, "recv", partial(self._transfer, sends=False))
             _replace(stack, Work, "wait", self._wait)
             for namespace in (getattr(torch.ops, name) for name in _NAMESPACES):
                 for name in _OPERATORS:
@@ -83,27 +79,18 @@ class Interception:
         key: Key = ranks, direction, number
         return Call(key, self._part_of(ranks, activations) if part is None else part)
 
-    def _collective(self, inner: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda group, *args, **kwargs: self._issue(self._call(group), inner, group, *args, **kwargs)
-
-    def _exchange(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+    def _collective(self, inner: Callable[..., Any], *, activations: bool) -> Callable[..., Any]:
         return lambda group, *args, **kwargs: self._issue(
-            self._call(group, activations=True), inner, group, *args, **kwargs
+            self._call(group, activations=activations), inner, group, *args, **kwargs
         )
 
-    def _send(self, inner: Callable[..., Any]) -> Callable[..., Any]:
-        def send(group: ProcessGroup, tensors: Any, target: int, *rest: Any, **kwargs: Any) -> Any:
-            call = self._call(group, f"{group.rank()}>{target}", Part.SEND_RECEIVE)
-            return self._issue(call, inner, group, tensors, target, *rest, **kwargs)
+    def _transfer(self, inner: Callable[..., Any], *, sends: bool) -> Callable[..., Any]:
+        def transfer(group: ProcessGroup, tensors: Any, peer: int, *rest: Any, **kwargs: Any) -> Any:
+            source, target = (group.rank(), peer) if sends else (peer, group.rank())
+            call = self._call(group, f"{source}>{target}", Part.SEND_RECEIVE)
+            return self._issue(call, inner, group, tensors, peer, *rest, **kwargs)
 
-        return send
-
-    def _receive(self, inner: Callable[..., Any]) -> Callable[..., Any]:
-        def receive(group: ProcessGroup, tensors: Any, source: int, *rest: Any, **kwargs: Any) -> Any:
-            call = self._call(group, f"{source}>{group.rank()}", Part.SEND_RECEIVE)
-            return self._issue(call, inner, group, tensors, source, *rest, **kwargs)
-
-        return receive
+        return transfer
 
     def _issue(self, call: Call, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with self._stopwatch.blocked(call):

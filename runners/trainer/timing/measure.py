@@ -1,16 +1,13 @@
 """Times optimizer steps until the median is known well enough. A step takes as long as its slowest rank.
 
-First two steps in which memory is counted: the optimizer's state is made in the first, so the second has the peak.
-They are slower for it and no part of the timing. Then warm-up and timed steps, told apart by
-`runners.measuring.warmup`; last, a few steps taken apart (`trainer.timing.breakdown`). Making the data is not timed,
-nor is agreeing about times and losses.
-"""
+First two steps in which memory is counted (the optimizer's state is made in the first, so the second has the peak),
+then warm-up and timed steps (`runners.measuring.warmup`), last a few steps taken apart (`trainer.timing.breakdown`)."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -19,12 +16,11 @@ import torch
 import torch.distributed as dist
 
 from meshtune.runners.measuring.early_stopping import is_surely_slower
-from meshtune.runners.measuring.median_interval import is_tight
 from meshtune.runners.measuring.step_breakdown import Profile
 from meshtune.runners.measuring.warmup import WINDOW, is_settled, warmup_length
 from meshtune.runners.trainer.failure import Progress
 from meshtune.runners.trainer.job import Job, Measuring
-from meshtune.runners.trainer.parallel.mesh import Mesh
+from meshtune.runners.trainer.parallel.mesh import Mesh, slowest, synchronize
 from meshtune.runners.trainer.timing.breakdown import profile_steps
 from meshtune.runners.trainer.timing.memory import LiveTensors
 from meshtune.runners.trainer.train import Trainer
@@ -46,9 +42,9 @@ class Next(IntEnum):
 
 @dataclass(slots=True)
 class Timings:
-    """What the steps took, warm-up apart, and the first losses. Equal on all ranks. settled: warm-up came to its end
-    by itself. pruned: given up as slower than the incumbent. first_s, last_s: when the first step began and the last
-    one ended, since the epoch."""
+    """What the steps took, and the first losses; equal on all ranks. settled: warm-up came to its end by itself.
+    pruned: given up as slower than the incumbent. first_s, last_s: the first step's start and the last one's end, since
+    the epoch."""
 
     warmup_times_s: list[float] = field(default_factory=list)
     step_times_s: list[float] = field(default_factory=list)
@@ -73,10 +69,16 @@ class Steps:
     def take(self) -> float:
         """One step; how long the slowest rank took. Collective. Raises LossNotFinite."""
         tokens, targets = self._trainer.batch(self.taken)
-        elapsed_s, loss = _timed(lambda: self._trainer.step(tokens, targets), self._device)
-        longest_s = slowest(elapsed_s, self._device)
+        synchronize(self._device)
+        dist.barrier()
+        start = time.perf_counter()
+        loss = self._trainer.step(tokens, targets)
+        synchronize(self._device)
+        longest_s = slowest(time.perf_counter() - start, self._device)
         if self.taken < self._wanted:
-            self.losses.append(_finite(self._trainer.global_loss(loss), self.taken))
+            self.losses.append(self._trainer.global_loss(loss))
+            if not math.isfinite(self.losses[-1]):
+                raise LossNotFinite(f"the loss of step {self.taken} is {self.losses[-1]}")
         self.taken += 1
         self._progress.beat()
         return longest_s
@@ -85,7 +87,7 @@ class Steps:
 def measure(
     job: Job, trainer: Trainer, mesh: Mesh, device: torch.device, live: LiveTensors | None, progress: Progress
 ) -> Timings:
-    """Collective. live: what counts the memory of the first steps, None where the device's allocator does."""
+    """Collective. live: counts the memory of the first steps; None where the device's allocator does."""
     steps = Steps(job, trainer, device, progress)
     with live or nullcontext():
         for _ in range(COUNTED_STEPS):
@@ -126,42 +128,11 @@ def _decide(timings: Timings, measuring: Measuring, incumbent_s: float | None) -
     samples = timings.step_times_s
     if incumbent_s is not None and is_surely_slower(samples, incumbent_s):
         return Next.GIVE_UP
-    if len(samples) < measuring.min_steps:
-        return Next.STEP
-    if len(samples) >= measuring.max_steps or sum(samples) >= measuring.max_seconds:
-        return Next.ENOUGH
-    return Next.ENOUGH if is_tight(samples, measuring.precision) else Next.STEP
+    return Next.ENOUGH if measuring.enough(samples) else Next.STEP
 
 
 def _agreed(decision: Next, device: torch.device) -> Next:
-    """What rank 0 thinks, so that no two ranks can differ about taking one more step."""
+    """Rank 0's decision, so that no two ranks differ."""
     vote = torch.tensor(int(decision), device=device)
     dist.broadcast(vote, src=0)
     return Next(int(vote.item()))
-
-
-def _timed(step: Callable[[], torch.Tensor], device: torch.device) -> tuple[float, torch.Tensor]:
-    synchronize(device)
-    dist.barrier()
-    start = time.perf_counter()
-    loss = step()
-    synchronize(device)
-    return time.perf_counter() - start, loss
-
-
-def slowest(elapsed_s: float, device: torch.device) -> float:
-    """The largest of all ranks' numbers. Collective."""
-    longest = torch.tensor(elapsed_s, dtype=torch.float64, device=device)
-    dist.all_reduce(longest, dist.ReduceOp.MAX)
-    return float(longest.item())
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def _finite(loss: float, step: int) -> float:
-    if not math.isfinite(loss):
-        raise LossNotFinite(f"the loss of step {step} is {loss}")
-    return loss

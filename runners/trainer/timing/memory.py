@@ -1,9 +1,7 @@
-"""One rank's peak memory, and the cap that a CPU rank sets on itself.
+"""One rank's peak memory, and the cap that a CPU rank sets on itself. CPU: Linux only.
 
-Two numbers. Tensors: on CUDA as counted by the allocator, on CPU by `LiveTensors` during a step. Held: on CUDA what the
-allocator reserved, on CPU resident memory above what was there at the start, which includes the allocator's slack,
-gloo's buffers and libraries' pages; it is far from the first number. CPU: Linux only.
-"""
+Tensors: counted by CUDA's allocator, on CPU by `LiveTensors`. Held: what CUDA's allocator reserved, on CPU resident
+memory above what was there at the start, gloo's buffers and libraries' pages included."""
 
 from __future__ import annotations
 
@@ -48,7 +46,7 @@ class PeakMemory:
         self._at_start = status_bytes("VmRSS")
 
     def tensor_bytes(self) -> int:
-        """The most that tensors took. On CPU: in the steps during which `live` was entered."""
+        """The most that tensors took; on CPU in the steps during which `live` was entered."""
         return torch.cuda.max_memory_allocated(self._device) if self.live is None else self.live.peak_bytes
 
     def held_bytes(self) -> int:
@@ -62,9 +60,7 @@ class PeakMemory:
 def capped(limit_bytes: int | None) -> Iterator[None]:
     """Let this process allocate `limit_bytes` more than it has now; what goes beyond fails as out of memory.
 
-    RLIMIT_DATA, because it counts private writable memory alone: torch's allocator then fails cleanly, while a cap on
-    the address space would count libraries as well. The cap is gone after the block, so that a failure can be told.
-    """
+    RLIMIT_DATA counts private writable memory alone: torch's allocator then fails cleanly."""
     if limit_bytes is None:
         yield
         return
@@ -77,7 +73,7 @@ def capped(limit_bytes: int | None) -> Iterator[None]:
 
 
 class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as are all of the mode's own methods
-    """While entered: bytes and peak_bytes of the storages made since. What is made stays known after leaving."""
+    """While entered: bytes and peak_bytes of the storages made since, which stay known after leaving."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -98,7 +94,6 @@ class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as are
         return out
 
     def _counts(self, tensor: Tensor) -> bool:
-        """Whether its bytes are to be counted."""
         # The storage is asked: DTensor plans with fake tensors, which claim to be on the CPU and hold nothing.
         return tensor.untyped_storage().device.type == "cpu"
 

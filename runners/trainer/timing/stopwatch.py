@@ -1,10 +1,6 @@
-"""Cuts a rank's step into spans: every moment belongs to exactly one, so nothing is counted twice or lost.
-
-A span is either the rank's own work (compute, optimizer) or one call into a process group, blocking: issuing it or
-waiting for it. On CPU nothing is slowed down, so communication that overlaps with work is seen only as far as the
-rank waited for it. On CUDA the host runs ahead of the device, so it is synchronised where spans meet: that is exact,
-but nothing overlaps in such a step, and it is longer than a timed one where something otherwise did.
-"""
+"""Cuts a rank's step into spans: every moment belongs to exactly one, the rank's own work or one blocking call into a
+process group. On CPU overlapping communication is seen only as far as the rank waited for it. On CUDA the device is
+synchronised where spans meet: exact, but nothing overlaps in such a step."""
 
 from __future__ import annotations
 
@@ -17,6 +13,7 @@ import torch
 
 from meshtune.runners.measuring.step_breakdown import Part
 from meshtune.runners.trainer.failure import Phase
+from meshtune.runners.trainer.parallel.mesh import synchronize
 
 # What a call into a process group is known by on all of its members: the ranks, the direction ("", or "source>target"
 # within the group) and a number that counts such calls.
@@ -83,6 +80,5 @@ class Stopwatch:
         self._since = now
 
     def _settled_now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        synchronize(self.device)
         return self.now()
