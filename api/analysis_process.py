@@ -15,12 +15,12 @@ from typing import Annotated, ParamSpec, TypeVar
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
-from fastapi import Depends, Request
+from fastapi import Depends
 from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
 from meshtune.api.campaign_cache import Answer, CampaignCache, answer_of
-from meshtune.api.dependencies import ONE_SPACE
+from meshtune.api.dependencies import ONE_SPACE, state
 from meshtune.api.errors import WorkerEnded
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.space import space_of
@@ -92,7 +92,7 @@ class Analyses:
 
     async def of(self, campaign_id: str) -> Answer:
         """Raises NotFound, WorkerEnded."""
-        event = await run_in_threadpool(self._store.pages.newest_event, campaign_id, TEACHING)
+        event = await run_in_threadpool(self._store.newest_event, campaign_id, TEACHING)
         key = (campaign_id, "analysis")
         found: Answer | None = self._cache.find(key, event)
         if found is not None:
@@ -113,12 +113,7 @@ def analysis_json(campaign: Campaign, trials: Sequence[Trial]) -> bytes:
     return _ANALYSIS.dump_json(analyse(campaign, space, trials))
 
 
-async def analyses_of(request: Request) -> Analyses:
-    analyses: Analyses = request.app.state.analyses
-    return analyses
-
-
-AnalysesHandle = Annotated[Analyses, Depends(analyses_of)]
+AnalysesHandle = Annotated[Analyses, Depends(state("analyses"))]
 
 
 def _begin() -> None:

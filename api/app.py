@@ -27,6 +27,7 @@ from meshtune.api.routes import (
     campaign_actions,
     campaigns,
     catalog,
+    common,
     comparison,
     health,
     jobs,
@@ -37,7 +38,6 @@ from meshtune.api.routes import (
     stream,
     trials,
 )
-from meshtune.api.routes.common import router
 from meshtune.api.routes.metrics import Metrics
 from meshtune.api.routes.metrics import router as metrics_router
 from meshtune.api.settings import DEFAULTS, Settings
@@ -111,19 +111,22 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
     app.state.hub = hub
     app.state.end_soon = end_soon
     app.state.thread = None
-    app.include_router(router)
-    app.include_router(campaigns.router)
-    app.include_router(trials.router)
-    app.include_router(campaign_actions.router)
-    app.include_router(jobs.router)
-    app.include_router(logs.router)
-    app.include_router(plans.router)
-    app.include_router(comparison.router)
-    app.include_router(catalog.router)
-    app.include_router(recommendation.router)
-    app.include_router(access.router)
-    app.include_router(reports.router)
-    app.include_router(stream.router)
+    for routes in (
+        common,
+        campaigns,
+        trials,
+        campaign_actions,
+        jobs,
+        logs,
+        plans,
+        comparison,
+        catalog,
+        recommendation,
+        access,
+        reports,
+        stream,
+    ):
+        app.include_router(routes.router)
     app.include_router(health.router(readiness))
     app.include_router(metrics_router(metrics, [] if settings.metrics_open else [reads]))
     # The last one is the first to see a request.

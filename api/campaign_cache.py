@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 from cachetools import LRUCache
 from fastapi import Depends, Request, Response
 
+from meshtune.api.dependencies import state
 from meshtune.tuner.store import Store
 
 MAX_BYTES = 64 * 2**20
@@ -60,11 +61,12 @@ class CampaignCache:
         self._store = store
         self._entries: LRUCache[Hashable, tuple[Hashable, Any]] = LRUCache(max_bytes, getsizeof=_size)
         self._lock = threading.Lock()
-        self._turns: WeakValueDictionary[Hashable, _Turn] = WeakValueDictionary()
+        # Held by the thread that computes a key's value.
+        self._turns: WeakValueDictionary[Hashable, threading.Lock] = WeakValueDictionary()
 
     def answer(self, campaign_id: str, question: str, render: Callable[[], bytes]) -> Answer:
         """The rendered answer as of the campaign's newest event. Raises NotFound."""
-        event = self._store.pages.newest_event(campaign_id)
+        event = self._store.newest_event(campaign_id)
         return self.get((campaign_id, question), event, lambda: answer_of(render()))
 
     def find(self, key: Hashable, version: Hashable) -> Any:
@@ -79,21 +81,14 @@ class CampaignCache:
         if found is not None:
             return found
         with self._lock:
-            turn = self._turns.setdefault(key, _Turn())
-        with turn.lock:
+            turn = self._turns.setdefault(key, threading.Lock())
+        with turn:
             found = self.find(key, version)
             if found is None:
                 found = compute()
                 with self._lock, suppress(ValueError):  # larger than the whole cache
                     self._entries[key] = (version, found)
             return found
-
-
-class _Turn:
-    """Held by the thread that computes a key's value."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
 
 
 def _size(entry: tuple[Hashable, Any]) -> int:
@@ -103,9 +98,4 @@ def _size(entry: tuple[Hashable, Any]) -> int:
     return ENTRY_BYTES + (len(value) if isinstance(value, bytes) else 0)
 
 
-async def cache_of(request: Request) -> CampaignCache:
-    cache: CampaignCache = request.app.state.cache
-    return cache
-
-
-CacheHandle = Annotated[CampaignCache, Depends(cache_of)]
+CacheHandle = Annotated[CampaignCache, Depends(state("cache"))]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import Annotated
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query, Request
 
@@ -20,19 +21,18 @@ ID_PATTERN = r"^[A-Za-z0-9._-]+$"
 ONE_SPACE = threading.Lock()
 
 
-# On the event loop: a thread for each would cost more than the rest of a request.
-async def service_of(request: Request) -> Service:
-    service: Service = request.app.state.service
-    return service
+def state(name: str) -> Callable[[Request], Awaitable[Any]]:
+    """A dependency that is an attribute of the application's state."""
+
+    # On the event loop: a thread for each would cost more than the rest of a request.
+    async def found(request: Request) -> Any:
+        return getattr(request.app.state, name)
+
+    return found
 
 
-async def driver_of(request: Request) -> Driver:
-    driver: Driver = request.app.state.driver
-    return driver
-
-
-ServiceHandle = Annotated[Service, Depends(service_of)]
-DriverHandle = Annotated[Driver, Depends(driver_of)]
+ServiceHandle = Annotated[Service, Depends(state("service"))]
+DriverHandle = Annotated[Driver, Depends(state("driver"))]
 CampaignId = Annotated[str, Path(pattern=ID_PATTERN, max_length=100)]
 TrialNumber = Annotated[int, Path(ge=0, le=MAX_NUMBER)]
 PageSize = Annotated[int, Query(ge=1, le=MAX_PER_PAGE, description="Most entries on this page.")]

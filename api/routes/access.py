@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
 
@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query
 from meshtune.api.dependencies import ServiceHandle
 from meshtune.api.openapi import problems
 from meshtune.api.requests.authorization import CallerHandle, administers, reads
-from meshtune.api.schemas.trials import rfc3339
+from meshtune.api.schemas.trials import optional_time, rfc3339, view_of
 from meshtune.tuner.access.tokens import Quotas, Scope, Used
 
 router = APIRouter(prefix="/v1", responses=problems(401, 403, 422, 429, 503), tags=["access"])
@@ -53,12 +53,11 @@ class AuditPage:
 @router.get("/whoami", dependencies=[reads])
 def whoami(caller: CallerHandle, service: ServiceHandle) -> WhoamiView:
     """What the token that was sent allows, and what of its quotas is used."""
-    return WhoamiView(
-        name=caller.name,
+    return view_of(
+        WhoamiView,
+        caller,
         scopes=sorted(caller.scopes),
-        expires_at=None if caller.expires_at is None else rfc3339(caller.expires_at),
-        loopback=caller.loopback,
-        quotas=caller.quotas,
+        expires_at=optional_time(caller.expires_at),
         used=service.used(caller.name),
     )
 
@@ -73,6 +72,6 @@ def list_audit(
     found = service.store.access.audit(after=after, limit=limit + 1)
     shown = found[:limit]
     return AuditPage(
-        entries=[AuditEntryView(**asdict(record) | {"at": rfc3339(record.at)}) for record in shown],
+        entries=[view_of(AuditEntryView, record, at=rfc3339(record.at)) for record in shown],
         next_after=shown[-1].id if len(found) > limit else None,
     )

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Path
 from meshtune.api.dependencies import DriverHandle, ServiceHandle
 from meshtune.api.openapi import problems
 from meshtune.api.requests.authorization import reads
-from meshtune.api.schemas.trials import rfc3339
+from meshtune.api.schemas.trials import optional_time, view_of
 from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
@@ -174,22 +174,21 @@ def list_presets() -> PresetsView:
     clusters = [get_cluster_preset(name) for name in cluster_presets()]
     return PresetsView(
         models=[
-            ModelEntry(
+            view_of(
+                ModelEntry,
+                view.description,
                 name=view.name,
-                parameters=view.parameters,
-                layers=view.description.layers,
                 hidden_size=view.description.hidden,
-                seq_len=view.description.seq_len,
                 experts=view.description.experts or None,
                 source=view.source,
             )
             for view in models
         ],
         clusters=[
-            ClusterEntry(
+            view_of(
+                ClusterEntry,
+                view.description,
                 name=view.name,
-                nodes=view.description.nodes,
-                devices_per_node=view.description.devices_per_node,
                 device=view.description.device.name,
                 memory_bytes=view.description.device.memory_bytes,
                 source=view.source,
@@ -203,13 +202,7 @@ def list_presets() -> PresetsView:
 def get_model_preset(name: PresetName) -> ModelView:
     """The whole description of a model."""
     source, model = _preset("model", name, model_presets(), ModelSpec)
-    return ModelView(
-        name=name,
-        source=source,
-        parameters=model.parameters,
-        flops_per_token=model.flops_per_token,
-        description=model,
-    )
+    return view_of(ModelView, model, name=name, source=source, description=model)
 
 
 @router.get("/presets/clusters/{name}", responses=problems(404))
@@ -241,15 +234,7 @@ def get_registry() -> RegistryView:
         workloads=sorted(WORKLOADS),
         runners=sorted(RUNNERS),
         searches=sorted(SEARCHES),
-        objectives=[
-            ObjectiveEntry(
-                name=one,
-                unit=one.unit,
-                smaller_is_better=one.smaller_is_better,
-                words=one.words,
-            )
-            for one in Objective
-        ],
+        objectives=[view_of(ObjectiveEntry, one, name=one) for one in Objective],
         export_formats=[FormatEntry(name=name, words=format.words) for name, format in FORMATS.items()],
         dimensions=list(PLAN_FIELDS),
         verdicts=list(Verdict),
@@ -283,7 +268,7 @@ def list_runners(service: ServiceHandle, driver: DriverHandle) -> RunnersView:
             trouble=trouble,
             active_campaigns=campaigns[kind],
             in_flight=in_flight[kind],
-            last_polled_at=None if health.answered_at is None else rfc3339(health.answered_at),
+            last_polled_at=optional_time(health.answered_at),
             poll_errors=health.poll_errors,
         )
 

@@ -79,7 +79,7 @@ def show_campaign(campaign: Campaign, store: Store, driver: Driver, cache: Campa
         trials = store.pages.listed(campaign.id)
         return trial_counts(trials), summary_view(campaign, trials)
 
-    event = store.pages.newest_event(campaign.id)
+    event = store.newest_event(campaign.id)
     counts, shown = cache.get((campaign.id, "summary"), event, summary)
     return campaign_view(campaign, counts, shown, driver.troubles.get(campaign.id, ""))
 

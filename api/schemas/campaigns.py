@@ -255,6 +255,4 @@ def _ranked_view(spec: CampaignSpec, entry: Ranked, whole: Mapping[int, Trial]) 
 
 def _measured_again_view(known: Confirmation) -> MeasuredAgainView:
     assert known.trial.verdict is not None  # it has ended
-    return MeasuredAgainView(
-        trial=known.trial.number, verdict=known.trial.verdict, first=known.first, change=known.change
-    )
+    return view_of(MeasuredAgainView, known, trial=known.trial.number, verdict=known.trial.verdict)

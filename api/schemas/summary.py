@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from meshtune.api.schemas.trials import view_of
 from meshtune.runners.failure_cause import Cause
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.interval import Estimate
@@ -66,11 +67,10 @@ class SummaryView:
 
 
 def objective_view(spec: CampaignSpec, reached: Estimate) -> ObjectiveView:
-    return ObjectiveView(
+    return view_of(
+        ObjectiveView,
+        reached,
         name=spec.objective,
-        value=reached.value,
-        low=reached.low,
-        high=reached.high,
         unit=yardstick_of(spec).unit,
         smaller_is_better=spec.objective.smaller_is_better,
     )

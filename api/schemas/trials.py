@@ -132,7 +132,7 @@ def trial_view(trial: Trial) -> TrialView:
     )
 
 
-def view_of(kind: type[View], source: object, **others: Any) -> View:
+def view_of(kind: type[View], source: object, /, **others: Any) -> View:
     """The view whose fields are the attributes of `source` with the same names, but for `others`."""
     names = (each.name for each in fields(cast(Any, kind)) if each.name not in others)
     return kind(**{name: getattr(source, name) for name in names}, **others)

@@ -64,5 +64,5 @@ def test_a_job_that_begins_to_run_leaves_an_analysis_as_it_is(client, service, c
         service.tick(id)
     assert {each.kind for each in store.events(id, after=event)} == {"trial.submitted", "trial.running"}
     cache = client.app.state.cache
-    version = store.pages.newest_event(id, ("campaign.created", "trial.planned", "trial.done"))
+    version = store.newest_event(id, ("campaign.created", "trial.planned", "trial.done"))
     assert cache.find((id, "analysis"), version).etag == first.headers["etag"]

@@ -203,8 +203,7 @@ def test_pages_of_campaigns_go_on_where_the_last_one_ended(store: Store, make):
 
 def test_an_unknown_campaign_has_no_newest_event_and_no_trials(store: Store, make):
     make.running(store)
-    assert store.pages.newest_event("c1") == store.events("c1")[-1].id
+    assert store.newest_event("c1") == store.events("c1")[-1].id
     with pytest.raises(NotFound):
-        store.pages.newest_event("c9")
+        store.newest_event("c9")
     assert store.pages.trials("c9", TrialsWanted()) == store.pages.listed("c9") == []
-    assert store.pages.campaigns(["c1", "c9"]).keys() == {"c1"}

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, delete, insert, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Table, delete, insert, or_, select, update
 
 from meshtune.tuner.access.quotas import require_room
 from meshtune.tuner.access.tokens import UNLIMITED
@@ -47,18 +47,11 @@ class Campaigns:
         with self._database.reading() as connection:
             return read_campaign(connection, id)
 
-    def campaigns(
-        self, *, limit: int, before: str | None = None, states: Collection[CampaignState] | None = None
-    ) -> list[Campaign]:
-        """A page, newest first. before: the last campaign of the page before; NotFound when there is none such."""
+    def campaigns(self, *, limit: int, states: Collection[CampaignState] = tuple(CampaignState)) -> list[Campaign]:
+        """The newest ones in these states, newest first."""
         with self._database.reading() as connection:
-            page = _NEWEST_FIRST.limit(limit)
-            if before is not None:
-                last = _campaign_row(connection, before)
-                page = page.where(tuple_(campaigns.c.created_at, campaigns.c.id) < tuple_(last.created_at, last.id))
-            if states is not None:
-                page = page.where(campaigns.c.state.in_([str(state) for state in states]))
-            return [campaign_of(row) for row in connection.execute(page)]
+            among = campaigns.c.state.in_([str(state) for state in states])
+            return [campaign_of(row) for row in connection.execute(_NEWEST_FIRST.where(among).limit(limit))]
 
     def campaigns_on(self, device: str, workload: str, *, limit: int) -> list[Campaign]:
         """As `readable_campaigns`, of those on this device with this kind of workload."""
@@ -138,7 +131,10 @@ _NEWEST_FIRST = select(campaigns).order_by(campaigns.c.created_at.desc(), campai
 
 def read_campaign(connection: Connection, id: str) -> Campaign:
     """Raises NotFound."""
-    return campaign_of(_campaign_row(connection, id))
+    row = connection.execute(select(campaigns).where(campaigns.c.id == id)).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no campaign {id}")
+    return campaign_of(row)
 
 
 def campaign_state(connection: Connection, id: str) -> CampaignState:
@@ -154,13 +150,6 @@ def require_running(connection: Connection, campaign_id: str, subject: str, stat
     campaign = campaign_state(connection, campaign_id)
     if campaign is not CampaignState.RUNNING:
         raise IllegalMove(subject, state, wanted, f"the campaign is {campaign}, not running")
-
-
-def _campaign_row(connection: Connection, id: str) -> Row[Any]:
-    row = connection.execute(select(campaigns).where(campaigns.c.id == id)).one_or_none()
-    if row is None:
-        raise NotFound(f"there is no campaign {id}")
-    return row
 
 
 def _update(connection: Connection, id: str, values: Mapping[str, Any]) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, func, insert, select
+from sqlalchemy import Connection, Row, bindparam, insert, select
 
 from meshtune.runners.outcome import Outcome
 from meshtune.tuner.campaign.campaign import Event
@@ -17,6 +17,8 @@ from meshtune.tuner.store.tables import events
 # Made once, since making them takes longer than asking: each campaign that is driven asks at every look.
 _AFTER = select(events).where(events.c.id > bindparam("after")).order_by(events.c.id).limit(bindparam("most"))
 _AFTER_OF = _AFTER.where(events.c.campaign_id == bindparam("of"))
+_NEWEST = select(events.c.id).order_by(events.c.id.desc()).limit(1)
+_NEWEST_OF = _NEWEST.where(events.c.campaign_id == bindparam("of"))
 
 
 def add_event(connection: Connection, campaign_id: str, now: float, kind: str, data: Mapping[str, object]) -> None:
@@ -34,12 +36,11 @@ def events_after(connection: Connection, campaign_id: str | None, after: int, li
     return [event_of(row) for row in connection.execute(query, {"after": after, "most": limit, **of})]
 
 
-def newest_event(connection: Connection, campaign_id: str | None = None) -> int:
-    """The id of the newest event, of one campaign or (None) of all; 0 before the first."""
-    query = select(func.max(events.c.id))
-    if campaign_id is not None:
-        query = query.where(events.c.campaign_id == campaign_id)
-    return connection.scalar(query) or 0
+def newest_event(connection: Connection, campaign_id: str | None, kinds: Collection[str]) -> int:
+    """The id of the newest event, of one campaign or (None) of all; 0 for none. kinds: of these alone, if any."""
+    query = _NEWEST if campaign_id is None else _NEWEST_OF
+    query = query.where(events.c.kind.in_(kinds)) if kinds else query
+    return connection.scalar(query, {} if campaign_id is None else {"of": campaign_id}) or 0
 
 
 def planned_data(trial: Trial) -> dict[str, object]:

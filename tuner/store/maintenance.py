@@ -32,14 +32,6 @@ _RETRYABLE = [str(verdict) for verdict in Verdict if verdict.retryable]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upgraded:
-    """The schema before and after; before is empty for a database that held nothing."""
-
-    before: str
-    after: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Dump:
     """How to copy a PostgreSQL database into a file, as one snapshot."""
 
@@ -50,14 +42,6 @@ class Dump:
     environment: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Flight:
-    """A job that was sent and has not ended, by its campaign and its name."""
-
-    campaign_id: str
-    job_name: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """The findings of a check."""
@@ -65,14 +49,15 @@ class Report:
     schema: str
     # Sentences, none where all is well.
     troubles: Sequence[str]
-    # Jobs whose folders must be there.
-    in_flight: Sequence[Flight]
+    # Jobs that were sent and have not ended, whose folders must be there: their campaigns and names.
+    in_flight: Sequence[tuple[str, str]]
     # How many, by table.
     rows: Mapping[str, int]
 
 
-def upgrade(url: str) -> Upgraded:
-    """Bring a database that nobody uses to the newest schema; an empty one becomes a store.
+def upgrade(url: str) -> tuple[str, str]:
+    """Bring a database that nobody uses to the newest schema; an empty one becomes a store. The schema before, empty
+    for a database that held nothing, and after.
 
     Raises StoreUnavailable where a process serves or drives campaigns on it: one of an older version would go on with
     a schema that it does not know.
@@ -87,7 +72,7 @@ def upgrade(url: str) -> Upgraded:
         with database.upgrading() as connection:
             before = schema.version_of(connection)
             schema.upgrade(connection, database.name)
-            return Upgraded(before=before, after=schema.version_of(connection))
+            return before, schema.version_of(connection)
 
 
 def _using(connection: Connection, now: float) -> list[str]:
@@ -292,11 +277,11 @@ def _lost_ids(connection: Connection) -> Iterator[str]:
         yield f"the next event would get the id {given + 1}, but the newest has {newest} already"
 
 
-def _in_flight(connection: Connection) -> list[Flight]:
+def _in_flight(connection: Connection) -> list[tuple[str, str]]:
     query = (
         select(trials.c.campaign_id, attempts.c.job_name)
         .join(attempts, attempts.c.trial_id == trials.c.id)
         .where(attempts.c.state.in_(_OUT))
         .order_by(attempts.c.id)
     )
-    return [Flight(campaign_id, job_name) for campaign_id, job_name in connection.execute(query)]
+    return [(campaign_id, job_name) for campaign_id, job_name in connection.execute(query)]

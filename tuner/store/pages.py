@@ -10,16 +10,13 @@ from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Double, Select, and_, bindparam, case, cast, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Double, Select, and_, case, cast, func, or_, select, tuple_
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import FAILED
-from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Stamp, TrialKey, TrialsWanted
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.store.database import Database
-from meshtune.tuner.store.errors import NotFound
-from meshtune.tuner.store.rows import campaign_of
 from meshtune.tuner.store.tables import attempts, campaigns, events, measurements, trials
 from meshtune.tuner.store.trials import read_trials, trials_numbered
 
@@ -36,8 +33,6 @@ _HELD_S = (
     .scalar_subquery()
 )
 _NEWEST = select(func.max(events.c.id)).where(events.c.campaign_id == campaigns.c.id).scalar_subquery()
-# Made once: making it takes longer than asking, and every request asks.
-_NEWEST_EVENT = select(events.c.id).where(events.c.campaign_id == bindparam("of")).order_by(events.c.id.desc()).limit(1)
 _CAMPAIGN_KEYS: Mapping[CampaignKey, ColumnElement[Any]] = {
     CampaignKey.CREATED_AT: campaigns.c.created_at,
     CampaignKey.UPDATED_AT: campaigns.c.updated_at,
@@ -62,16 +57,6 @@ class Pages:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def newest_event(self, campaign_id: str, kinds: Collection[str] = ()) -> int:
-        """The id of the campaign's newest event: while it stays, its trials have not changed. kinds: of these alone,
-        where some are named; "campaign.created" is one of them. Raises NotFound."""
-        query = _NEWEST_EVENT.where(events.c.kind.in_(kinds)) if kinds else _NEWEST_EVENT
-        with self._database.reading() as connection:
-            newest: int | None = connection.scalar(query, {"of": campaign_id})
-        if newest is None:
-            raise NotFound(f"there is no campaign {campaign_id}")
-        return newest
-
     def stamps(self, wanted: CampaignsWanted) -> list[Stamp]:
         """A page of campaigns, by their ids and versions."""
         value = _CAMPAIGN_KEYS[wanted.order.key]
@@ -83,16 +68,7 @@ class Pages:
         ends = (value, campaigns.c.id)
         query = query.order_by(*(end.desc() if wanted.order.descending else end for end in ends)).limit(wanted.limit)
         with self._database.reading() as connection:
-            return [
-                Stamp(id=row.id, event=row.event, updated_at=row.updated_at, value=row.value)
-                for row in connection.execute(query)
-            ]
-
-    def campaigns(self, ids: Collection[str]) -> dict[str, Campaign]:
-        """Those of the campaigns that there are, by id. Raises StoreError for a spec that today's rules do not read."""
-        query = select(campaigns).where(campaigns.c.id.in_(list(ids)))
-        with self._database.reading() as connection:
-            return {row.id: campaign_of(row) for row in connection.execute(query)}
+            return [Stamp(**row._mapping) for row in connection.execute(query)]
 
     def trials(
         self, campaign_id: str, wanted: TrialsWanted, *, listed: bool = False

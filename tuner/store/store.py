@@ -9,7 +9,7 @@ writers that want the same move one gets IllegalMove. Times are epoch seconds, g
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
@@ -20,6 +20,7 @@ from meshtune.tuner.store import schema, usage
 from meshtune.tuner.store.access import Access
 from meshtune.tuner.store.campaigns import Campaigns
 from meshtune.tuner.store.database import Database
+from meshtune.tuner.store.errors import NotFound
 from meshtune.tuner.store.events import events_after, newest_event
 from meshtune.tuner.store.leases import Leases
 from meshtune.tuner.store.pages import Pages
@@ -84,10 +85,14 @@ class Store(Campaigns, Trials):
         with self._database.reading() as connection:
             return events_after(connection, campaign_id, after, limit)
 
-    def newest_event(self, campaign_id: str | None = None) -> int:
-        """The id of the newest event, of one campaign or (None) of all; 0 before the first."""
+    def newest_event(self, campaign_id: str | None = None, kinds: Collection[str] = ()) -> int:
+        """The id of the newest event, of one campaign (while it stays, no trial has changed) or of all; 0 before the
+        first. kinds: of these alone, if any; "campaign.created" is one of them. Raises NotFound."""
         with self._database.reading() as connection:
-            return newest_event(connection, campaign_id)
+            newest = newest_event(connection, campaign_id, kinds)
+        if campaign_id is not None and not newest:
+            raise NotFound(f"there is no campaign {campaign_id}")
+        return newest
 
     def demands(self, asking: str, now: float) -> list[Demand]:
         """The jobs that every campaign has in flight and wants. asking: the one that is worked on just now."""

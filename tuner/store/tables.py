@@ -60,8 +60,12 @@ metadata = MetaData(
 _Id = BigInteger().with_variant(Integer(), "sqlite")
 
 
-def _required(name: str, kind: Any) -> Column[Any]:
-    return Column(name, kind, nullable=False)
+def _required(kind: Any, *names: str) -> list[Column[Any]]:
+    return [Column(name, kind, nullable=False) for name in names]
+
+
+def _optional(kind: Any, *names: str) -> list[Column[Any]]:
+    return [Column(name, kind) for name in names]
 
 
 # JSON, not JSONB: kept as written, so that a spec comes back exactly and escaped NULs are taken.
@@ -69,28 +73,21 @@ campaigns = Table(
     "campaigns",
     metadata,
     Column("id", PlainText, primary_key=True),
-    _required("name", PlainText),
-    _required("spec", JSON),
-    _required("state", PlainText),
-    _required("reason", PlainText),
-    _required("created_at", Double),
-    _required("updated_at", Double),
-    _required("running_since", Double),
-    _required("elapsed_s", Double),
-    _required("combinations", BigInteger),
-    _required("legal", BigInteger),
-    _required("search_ended", PlainText),
-    Column("chance_left", Double),
-    _required("lessons", JSON),
+    *_required(PlainText, "name"),
+    *_required(JSON, "spec"),
+    *_required(PlainText, "state", "reason"),
+    *_required(Double, "created_at", "updated_at", "running_since", "elapsed_s"),
+    *_required(BigInteger, "combinations", "legal"),
+    *_required(PlainText, "search_ended"),
+    *_optional(Double, "chance_left"),
+    *_required(JSON, "lessons"),
     # The name of the token that created it; empty for the command line and for trusted loopback.
-    _required("owner", PlainText),
+    *_required(PlainText, "owner"),
     # From the spec: what later campaigns look for, and what quotas count.
-    _required("devices", Integer),
-    _required("device", PlainText),
-    _required("workload", PlainText),
+    *_required(Integer, "devices"),
+    *_required(PlainText, "device", "workload"),
     # From the spec, for pages of campaigns: the names of its model and its cluster.
-    _required("model", PlainText),
-    _required("cluster", PlainText),
+    *_required(PlainText, "model", "cluster"),
     Index(None, "created_at", "id"),
     Index(None, "device", "workload", "created_at", "id"),
     Index(None, "state", "updated_at"),
@@ -104,11 +101,10 @@ trials = Table(
     metadata,
     Column("id", _Id, primary_key=True),
     Column("campaign_id", PlainText, ForeignKey("campaigns.id"), nullable=False),
-    _required("number", Integer),
-    _required("origin", PlainText),
-    _required("plan_key", PlainText),
-    *(_required(axis.name, _PLAN_TYPES.get(axis.kind, PlainText)) for axis in AXES),
-    Column("expectation", JSON),
+    *_required(Integer, "number"),
+    *_required(PlainText, "origin", "plan_key"),
+    *(Column(axis.name, _PLAN_TYPES.get(axis.kind, PlainText), nullable=False) for axis in AXES),
+    *_optional(JSON, "expectation"),
     # The index of this constraint is the one for "the trials of a campaign", too.
     UniqueConstraint("campaign_id", "number"),
     # With the origin: a confirmation repeats a plan.
@@ -120,32 +116,27 @@ attempts = Table(
     metadata,
     Column("id", _Id, primary_key=True),
     Column("trial_id", _Id, ForeignKey("trials.id"), nullable=False),
-    _required("number", Integer),
-    _required("job_name", PlainText),
-    Column("job_id", PlainText),
-    _required("state", PlainText),
-    Column("verdict", PlainText),
-    _required("reason", PlainText),
+    *_required(Integer, "number"),
+    *_required(PlainText, "job_name"),
+    *_optional(PlainText, "job_id"),
+    *_required(PlainText, "state"),
+    *_optional(PlainText, "verdict"),
+    *_required(PlainText, "reason"),
     # Where somebody named one; else it is the verdict's own.
-    Column("cause", PlainText),
-    Column("phase", PlainText),
-    Column("failed_rank", Integer),
+    *_optional(PlainText, "cause", "phase"),
+    *_optional(Integer, "failed_rank"),
     # Lists of names; NULL for none.
-    Column("avoid", JSON),
-    Column("nodes", JSON),
-    Column("failed_nodes", JSON),
-    _required("planned_at", Double),
+    *_optional(JSON, "avoid", "nodes", "failed_nodes"),
+    *_required(Double, "planned_at"),
     # When a quota let it through; it counts as sent from then on.
-    Column("claimed_at", Double),
+    *_optional(Double, "claimed_at"),
     # By which epoch of the campaign's lease it was about to be sent.
-    Column("sending_epoch", BigInteger),
-    Column("submitted_at", Double),
-    Column("started_at", Double),
-    Column("finished_at", Double),
+    *_optional(BigInteger, "sending_epoch"),
+    *_optional(Double, "submitted_at", "started_at", "finished_at"),
     # What a pruned job had measured before it gave up. Not in `measurements`: it is none.
-    Column("partial", JSON),
+    *_optional(JSON, "partial"),
     # Last: SQLite reads a row from its start, and lists need no log.
-    _required("log_tail", PlainText),
+    *_required(PlainText, "log_tail"),
     UniqueConstraint("trial_id", "number"),
     UniqueConstraint("job_name"),
     Index(None, "finished_at"),
@@ -157,8 +148,8 @@ holders = Table(
     "holders",
     metadata,
     Column("name", PlainText, primary_key=True),
-    _required("expires_at", Double),
-    _required("serves", Boolean),
+    *_required(Double, "expires_at"),
+    *_required(Boolean, "serves"),
 )
 
 # holder: "" for nobody. epoch: grows with each new holder. vanished_epoch: the newest whose holder may wake up again.
@@ -166,9 +157,8 @@ leases = Table(
     "leases",
     metadata,
     Column("campaign_id", PlainText, ForeignKey("campaigns.id", ondelete="CASCADE"), primary_key=True),
-    _required("holder", PlainText),
-    _required("epoch", BigInteger),
-    _required("vanished_epoch", BigInteger),
+    *_required(PlainText, "holder"),
+    *_required(BigInteger, "epoch", "vanished_epoch"),
     Index(None, "holder"),
 )
 
@@ -176,21 +166,14 @@ measurements = Table(
     "measurements",
     metadata,
     Column("attempt_id", _Id, ForeignKey("attempts.id"), primary_key=True, autoincrement=False),
-    _required("tokens_per_step", BigInteger),
-    _required("devices", Integer),
-    Column("model_flops_per_token", Double),
-    Column("peak_flops_per_device", Double),
+    *_required(BigInteger, "tokens_per_step"),
+    *_required(Integer, "devices"),
+    *_optional(Double, "model_flops_per_token", "peak_flops_per_device"),
     # The fields of MeasurementSummary: what lists and rankings need of the steps and the ranks.
-    _required("median_step_time_s", Double),
-    _required("step_time_low_s", Double),
-    _required("step_time_high_s", Double),
-    Column("max_memory_bytes", BigInteger),
-    Column("max_held_bytes", BigInteger),
-    _required("first_losses", JSON),
-    _required("software", JSON),
-    _required("peak_memory_bytes", JSON),
-    _required("peak_held_bytes", JSON),
-    Column("profile", JSON),
+    *_required(Double, "median_step_time_s", "step_time_low_s", "step_time_high_s"),
+    *_optional(BigInteger, "max_memory_bytes", "max_held_bytes"),
+    *_required(JSON, "first_losses", "software", "peak_memory_bytes", "peak_held_bytes"),
+    *_optional(JSON, "profile"),
 )
 
 # number counts from 0 over all steps of the job, warm-up first.
@@ -199,8 +182,8 @@ steps = Table(
     metadata,
     Column("attempt_id", _Id, ForeignKey("attempts.id"), primary_key=True, autoincrement=False),
     Column("number", Integer, primary_key=True, autoincrement=False),
-    _required("warmup", Boolean),
-    _required("seconds", Double),
+    *_required(Boolean, "warmup"),
+    *_required(Double, "seconds"),
 )
 
 # AUTOINCREMENT: an id is never given twice, so a reader may say "after the last one that I saw".
@@ -209,9 +192,9 @@ events = Table(
     metadata,
     Column("id", _Id, primary_key=True),
     Column("campaign_id", PlainText, ForeignKey("campaigns.id"), nullable=False),
-    _required("at", Double),
-    _required("kind", PlainText),
-    _required("data", JSON),
+    *_required(Double, "at"),
+    *_required(PlainText, "kind"),
+    *_required(JSON, "data"),
     Index(None, "campaign_id", "id"),
     sqlite_autoincrement=True,
 )
@@ -221,15 +204,12 @@ tokens = Table(
     "tokens",
     metadata,
     Column("name", PlainText, primary_key=True),
-    _required("sha256", PlainText),
-    _required("scopes", JSON),
-    _required("created_at", Double),
-    Column("expires_at", Double),
-    Column("last_used_at", Double),
-    Column("revoked_at", Double),
-    Column("campaigns", Integer),
-    Column("trials", Integer),
-    Column("device_hours", Double),
+    *_required(PlainText, "sha256"),
+    *_required(JSON, "scopes"),
+    *_required(Double, "created_at"),
+    *_optional(Double, "expires_at", "last_used_at", "revoked_at"),
+    *_optional(Integer, "campaigns", "trials"),
+    *_optional(Double, "device_hours"),
     UniqueConstraint("sha256"),
 )
 
@@ -237,12 +217,8 @@ audit = Table(
     "audit",
     metadata,
     Column("id", _Id, primary_key=True),
-    _required("at", Double),
-    _required("token", PlainText),
-    _required("action", PlainText),
-    _required("object", PlainText),
-    _required("outcome", PlainText),
-    _required("detail", PlainText),
+    *_required(Double, "at"),
+    *_required(PlainText, "token", "action", "object", "outcome", "detail"),
     Index(None, "at"),
 )
 
@@ -252,10 +228,10 @@ idempotency = Table(
     metadata,
     Column("caller", PlainText, primary_key=True),
     Column("key", PlainText, primary_key=True),
-    _required("fingerprint", PlainText),
-    _required("at", Double),
-    Column("status", Integer),
-    Column("headers", JSON),
-    Column("body", LargeBinary),
+    *_required(PlainText, "fingerprint"),
+    *_required(Double, "at"),
+    *_optional(Integer, "status"),
+    *_optional(JSON, "headers"),
+    *_optional(LargeBinary, "body"),
     Index(None, "at"),
 )

@@ -181,10 +181,10 @@ class Trials:
         with self._database.reading() as connection:
             return _read_trial(connection, campaign_id, number)
 
-    def trials(self, campaign_id: str, *, after: int = -1, limit: int | None = None) -> list[Trial]:
-        """The trials with numbers above `after`, complete, in the order of their numbers; none for no campaign."""
+    def trials(self, campaign_id: str, *, limit: int | None = None) -> list[Trial]:
+        """The first trials, complete, in the order of their numbers; none for no campaign."""
         with self._database.reading() as connection:
-            return read_trials(connection, campaign_id, trials.c.number > after, limit=limit)
+            return read_trials(connection, campaign_id, limit=limit)
 
     def verdict_counts(self, campaign_ids: Collection[str]) -> Mapping[str, Mapping[str, int]]:
         """For each of the campaigns: trials by the verdict of their last attempt, by its state while it has none."""

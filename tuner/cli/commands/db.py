@@ -21,11 +21,11 @@ db_app = typer.Typer(no_args_is_help=True, help="Upgrade, copy and check the dat
 @db_app.command()
 def upgrade(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
     """Bring the database to the newest schema. Every other command does so as well; this one says what it did."""
-    done = maintenance.upgrade(_existing(home, db))
-    if done.before == done.after:
-        console.print(f"the schema is {done.after} already, the newest")
+    before, after = maintenance.upgrade(_existing(home, db))
+    if before == after:
+        console.print(f"the schema is {after} already, the newest")
     else:
-        console.print(f"the schema was {done.before or 'none'} and is {done.after} now")
+        console.print(f"the schema was {before or 'none'} and is {after} now")
 
 
 @db_app.command()
@@ -55,9 +55,7 @@ def check(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
     something is wrong."""
     report = maintenance.check(_existing(home, db))
     place = Home(home.absolute())
-    lost = [
-        flight.job_name for flight in report.in_flight if not place.job(flight.campaign_id, flight.job_name).is_dir()
-    ]
+    lost = [name for campaign_id, name in report.in_flight if not place.job(campaign_id, name).is_dir()]
     troubles = [*report.troubles, *(f"the job {name} is in flight, but its folder is gone" for name in lost)]
     for trouble in troubles:
         console.print(trouble, soft_wrap=True)
