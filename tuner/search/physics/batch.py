@@ -52,12 +52,14 @@ class Weighing:
     def worth(self) -> FloatColumn:
         """The logarithm of what a trial of each candidate is worth."""
         log_runs = np.log(np.maximum(self.memory.runs, 1e-12))
-        time, _ = self._times()
+        time, _ = moments_of(self.components)
         if self.best is None:
             return -time + np.minimum(log_runs, np.log(LIKELY))
-        gain = self._growth() if self.pareto else None
-        if gain is None:
+        front = self._front()
+        if front is None:
             gain = log_expected_improvement(self.components, self.best)
+        else:
+            gain = log_expected_growth(front, self._outlook(), self.seed)
         cost: FloatColumn = np.log(self.trials.cost.of(time + self.rows.log_tokens, self.memory.runs))
         return gain + log_runs - cost
 
@@ -90,24 +92,19 @@ class Weighing:
         """The probability that a candidate is better than the best by more than the tolerance, see `Proposal`."""
         if not len(self.trials.best):
             return None
-        front = self._front() if self.pareto else None
+        front = self._front()
         if front is not None:
             return chance_of_growth(front, self._outlook(), self.memory.runs, tolerance, self.seed)
         single = self.components, self.memory.runs, self.rows
         return chance_left(self.speeds, *single, self.trials.best, tolerance, self.seed)
 
-    def _times(self) -> tuple[FloatColumn, FloatColumn]:
-        return moments_of(self.components)
-
     def _front(self) -> Front | None:
+        if not self.pareto:
+            return None
         return measured_front(self.trials.own_times, self.trials.own_peaks, float(self.rows.log_capacity[0]))
 
-    def _growth(self) -> FloatColumn | None:
-        front = self._front()
-        return None if front is None else log_expected_growth(front, self._outlook(), self.seed)
-
     def _outlook(self) -> Outlook:
-        return Outlook(*self._times(), self.memory.peak, self.memory.peak_sd)
+        return Outlook(*moments_of(self.components), self.memory.peak, self.memory.peak_sd)
 
 
 def moments_of(components: Sequence[Component]) -> tuple[FloatColumn, FloatColumn]:

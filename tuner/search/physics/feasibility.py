@@ -19,7 +19,7 @@ from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.columns import RECOMPUTES, Columns, FloatColumn, columns_of
 from meshtune.search_spaces.physics.estimates import heavy_cdf
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute
-from meshtune.tuner.search.physics.gaussian import Field, Points, Process, condition
+from meshtune.tuner.search.physics.gaussian import Field, Points, Process, condition, weights_of
 from meshtune.tuner.search.physics.prior import Rows
 
 # What the same plan's peak differs by from run to run, as a standard deviation of logarithms.
@@ -27,8 +27,6 @@ NOISE = 0.03
 # The chance of each failure, had the plan fitted: out-of-memory verdicts are hardly ever wrong, crashes often are not
 # memory's doing.
 OTHER_CAUSE = {Verdict.OOM: 0.02, Verdict.CRASHED: 0.15}
-# What weighs less than this is left out: it would cost as much as the others.
-MIN_WEIGHT = 1e-3
 # Failures that are not memory's: this share of plans is expected to have one, which weighs as much as so many trials.
 BASE_FAILURES = 0.05
 BASE_TRIALS = 2.0
@@ -114,10 +112,7 @@ def learn_feasibility(tried: Tried) -> Feasibility:
         return Feasibility([(one.weight, one, None) for one in HYPOTHESES], None, np.zeros(0))
     found = [_learn(hypothesis, tried) for hypothesis in HYPOTHESES]
     evidence = np.array([log(one.weight) + density for one, (_, density, _) in zip(HYPOTHESES, found, strict=True)])
-    shares = np.exp(evidence - evidence.max())
-    shares /= shares.sum()
-    shares[shares < MIN_WEIGHT] = 0.0
-    shares /= shares.sum()
+    shares = weights_of(evidence)
     suspects = np.sum([share * blame for share, (_, _, blame) in zip(shares, found, strict=True)], axis=0)
     kept = [
         (float(share), hypothesis, process)
@@ -135,11 +130,10 @@ def _learn(hypothesis: _Hypothesis, tried: Tried) -> tuple[Process | None, float
     points, noise = _points_of(rows.take(known)), NOISE**2 / tried.weights[known]
     process = condition(field, points, (tried.log_peak - base)[known], noise) if len(known) else None
     density = process.log_evidence if process else 0.0
-    suspects = np.zeros(len(rows))
-    for index, verdict in enumerate(tried.verdicts):
-        if verdict is Verdict.TIMED_OUT:
-            suspects[index] = 1.0
-    censored = np.array([i for i in range(len(rows)) if _is_censored(tried, i)], dtype=np.int64)
+    late = np.array([verdict is Verdict.TIMED_OUT for verdict in tried.verdicts], dtype=np.bool_)
+    suspects = late.astype(np.float64)
+    # Of these only a bound of the peak is known; a time-out says nothing about memory.
+    censored = np.flatnonzero(~np.isfinite(tried.log_peak) & ~late)
     if not len(censored):
         return process, density, suspects
     chosen = rows.take(censored)
@@ -207,11 +201,6 @@ def _moments(
         mean += column * push
         covariance -= np.outer(column, column) * min(shrink, 0.999 / before)
     return _Sites(value, variance, blame, evidence)
-
-
-def _is_censored(tried: Tried, index: int) -> bool:
-    """True where only a bound of the peak is known; a time-out says nothing about memory."""
-    return not np.isfinite(tried.log_peak[index]) and tried.verdicts[index] is not Verdict.TIMED_OUT
 
 
 def _expected(hypothesis: _Hypothesis, rows: Rows) -> FloatColumn:

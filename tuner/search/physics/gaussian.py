@@ -17,6 +17,8 @@ from meshtune.tuner.search.physics.prior import Matrix
 
 # Keeps a matrix of equal plans positive definite; far below any noise.
 JITTER = 1e-9
+# A hypothesis that weighs less than this is left out: it would cost as much as the others.
+MIN_WEIGHT = 1e-3
 # More runs than this are not taken for a sick node's: then it is the field that is wrong.
 MAX_OUTLIERS = 5
 
@@ -145,6 +147,15 @@ def condition(field: Field, points: Points, residuals: FloatColumn, noise_varian
     scaled = inverse @ residuals
     density = -0.5 * float(scaled @ scaled) - float(np.sum(np.log(np.diag(lower))))
     return Process(field, points, residuals, noise_variance, inverse, inverse.T @ scaled, density)
+
+
+def weights_of(evidence: FloatColumn) -> FloatColumn:
+    """Weights of hypotheses from their log evidence; those below MIN_WEIGHT are 0."""
+    weights: FloatColumn = np.exp(evidence - evidence.max())
+    weights /= weights.sum()
+    weights[weights < MIN_WEIGHT] = 0.0
+    weights /= weights.sum()
+    return weights
 
 
 def tamed(field: Field, points: Points, residuals: FloatColumn, noise_variance: FloatColumn, far: float) -> FloatColumn:

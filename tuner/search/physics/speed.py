@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshtune.search_spaces.columns import FloatColumn
-from meshtune.tuner.search.physics.gaussian import Field, Points, Process, View, condition, tamed
+from meshtune.tuner.search.physics.gaussian import Field, Points, Process, View, condition, tamed, weights_of
 from meshtune.tuner.search.physics.prior import Matrix, Rows
 
 # Between two runs of one plan, as a standard deviation of logarithms.
@@ -30,8 +30,6 @@ CAMPAIGN_OFFSET = 0.1
 FREEDOM = 3.0
 # On the diagonal of a covariance that is drawn from: plans that are all but equal would else make it indefinite.
 ROUNDING = 1e-7
-# What weighs less than this is left out: it would cost as much as the others.
-MIN_WEIGHT = 1e-3
 
 
 class Expects(StrEnum):
@@ -150,11 +148,8 @@ def learn_speeds(
         noise = tamed(hypothesis.field, points, residuals, NOISE**2 / weights, FAR)
         processes.append(condition(hypothesis.field, points, residuals, noise))
         evidence.append(np.log(hypothesis.weight) + processes[-1].log_evidence)
-    shares = np.exp(np.array(evidence) - max(evidence))
-    shares /= shares.sum()
-    shares[shares < MIN_WEIGHT] = 0.0
-    shares /= shares.sum()
-    return Speeds([kept for kept in zip(shares.tolist(), hypotheses, processes, strict=True) if kept[0] > 0])
+    weighed = weights_of(np.array(evidence)).tolist()
+    return Speeds([kept for kept in zip(weighed, hypotheses, processes, strict=True) if kept[0] > 0])
 
 
 def expected(hypothesis: Hypothesis, rows: Rows) -> FloatColumn:
