@@ -138,8 +138,9 @@ def _learn(hypothesis: _Hypothesis, tried: Tried) -> tuple[Process | None, float
         return process, density, suspects
     chosen = rows.take(censored)
     bound = chosen.log_capacity - base[censored]
-    others = [OTHER_CAUSE.get(tried.verdicts[i], 0.0) for i in censored]
-    above = np.array([tried.verdicts[i] in OTHER_CAUSE for i in censored])
+    verdicts = [tried.verdicts[i] for i in censored.tolist()]
+    others = [OTHER_CAUSE.get(verdict, 0.0) for verdict in verdicts]
+    above = np.array([verdict in OTHER_CAUSE for verdict in verdicts])
     at = _points_of(chosen)
     mean, covariance = (np.zeros(len(censored)), field.between(at, at)) if process is None else process.joint(at)
     sites = _moments(mean, covariance, bound, above, np.array(others), tried.weights[censored])
