@@ -102,25 +102,6 @@ def _bubble_s(rank: Rank, layer: LayerTime, stages: _Stages) -> FloatColumn:
     return left
 
 
-@dataclass(frozen=True, slots=True)
-class _Transfers:
-    """Seconds of one group's collectives: of all gradients reduced or scattered, of all weights gathered, and what a
-    gather of every further layer by itself costs more."""
-
-    reduce: FloatColumn
-    scatter: FloatColumn
-    gather: FloatColumn
-    latencies: FloatColumn
-
-    def __add__(self, other: _Transfers) -> _Transfers:
-        return _Transfers(
-            self.reduce + other.reduce,
-            self.scatter + other.scatter,
-            self.gather + other.gather,
-            self.latencies + other.latencies,
-        )
-
-
 def _replicas_s(rank: Rank, layer: LayerTime, stages: _Stages) -> FloatColumn:
     """The replicas' collectives: dense weights over dp x cp, experts' over dp / ep x cp, one after the other."""
     c, model = rank.columns, rank.training.model
@@ -129,24 +110,26 @@ def _replicas_s(rank: Rank, layer: LayerTime, stages: _Stages) -> FloatColumn:
     if model.experts:
         experts = stages.layers * rank.expert_weights
         replicas = np.maximum(c["dp"] / c["ep"], 1.0) * c["cp"]
-        transfers += _transfers(rank, experts, replicas, c["tp"] * c["cp"] * c["ep"], stages.layers)
+        transfers = transfers + _transfers(rank, experts, replicas, c["tp"] * c["cp"] * c["ep"], stages.layers)
     return _shown_s(rank, transfers, stages.slowest_s - stages.layers * (layer.tp + layer.cp + layer.ep))
 
 
 def _transfers(
     rank: Rank, weights: FloatColumn, n: FloatColumn, stride: FloatColumn, layers: FloatColumn
-) -> _Transfers:
-    """The transfers of one group of `n` ranks, none where that is one."""
+) -> FloatColumn:
+    """Seconds of the collectives of one group of `n` ranks, 0 where that is one. Four rows: all gradients reduced;
+    all gradients scattered; all weights gathered; and the latency of gathering every further layer by itself."""
     framework, network = rank.training.framework, rank.network
-    return _Transfers(
-        np.where(n > 1, network.all_reduce_s(weights * framework.reduce_bytes, n, stride), 0.0),
-        np.where(n > 1, network.gather_s(weights * framework.reduce_bytes, n, stride), 0.0),
-        np.where(n > 1, network.gather_s(weights * framework.gather_bytes, n, stride), 0.0),
-        np.where(n > 1, (np.maximum(layers, 1) - 1) * network.gather_s(0.0, n, stride), 0.0),
-    )
+    seconds = [
+        network.all_reduce_s(weights * framework.reduce_bytes, n, stride),
+        network.gather_s(weights * framework.reduce_bytes, n, stride),
+        network.gather_s(weights * framework.gather_bytes, n, stride),
+        (np.maximum(layers, 1) - 1) * network.gather_s(0.0, n, stride),
+    ]
+    return np.where(n > 1, np.stack(seconds), 0.0)
 
 
-def _shown_s(rank: Rank, transfers: _Transfers, window: FloatColumn) -> FloatColumn:
+def _shown_s(rank: Rank, transfers: FloatColumn, window: FloatColumn) -> FloatColumn:
     """Seconds that the transfers add to a step (Rajbhandari et al. 2020, section 7).
 
     ZeRO 0 reduces gradients; 1 and 2 scatter them and gather weights; 3 gathers weights, layer by layer, forward and
@@ -161,15 +144,14 @@ def _shown_s(rank: Rank, transfers: _Transfers, window: FloatColumn) -> FloatCol
     backward = window * 2 / 3
     every = c["grad_accum_steps"] if framework.reduces_every_micro_batch else np.ones_like(c["pp"])
     rounds = np.where(c["pp"] > 1, 1.0, every)
-    scatter, gather = transfers.scatter, transfers.gather
+    reduce, scatter, gather, latencies = transfers
     late = rank.exposed_s(gather, window / 3) if framework.overlapped_gathers else gather
     stages = [
-        shown(transfers.reduce, backward),
+        shown(reduce, backward),
         shown(scatter, backward) + late,
         shown(scatter, backward) * rounds + late,
         # In a pipeline gradients are whole until the end, but weights are gathered for every micro-batch.
-        shown(scatter * rounds / c["grad_accum_steps"] + 2 * gather + 3 * transfers.latencies, window)
-        * c["grad_accum_steps"],
+        shown(scatter * rounds / c["grad_accum_steps"] + 2 * gather + 3 * latencies, window) * c["grad_accum_steps"],
     ]
     result: FloatColumn = np.select([c["zero_stage"] == stage for stage in range(4)], stages)
     return result

@@ -31,7 +31,7 @@ def flying(service, create, client) -> tuple[str, str]:
 
 @pytest.fixture
 def reports(service) -> Reports:
-    service.reports = Reports(service.home, "http://here:8000/prefix/")
+    service.reports.url = "http://here:8000/prefix"
     return service.reports
 
 

@@ -64,7 +64,7 @@ def test_the_gaussian_process_visits_every_plan_of_a_space_once(
 
 def test_without_torch_only_the_gaussian_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(SearchMisconfigured, match=r"optuna with sampler gp needs torch.*pip install torch"):
+    with pytest.raises(SearchMisconfigured, match=r"sampler gp needs PyTorch.*pip install 'meshtune.torch.'"):
         gp()
     create_search("optuna", seed=0, options={"sampler": "tpe"})
 

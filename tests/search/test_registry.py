@@ -56,7 +56,7 @@ def test_a_negative_seed_is_refused() -> None:
 @pytest.mark.parametrize("library", ["deephyper", "optuna"])
 def test_a_missing_library_breaks_only_its_own_search(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(SearchMisconfigured, match=f"pip install {library}"):
+    with pytest.raises(SearchMisconfigured, match=f"pip install 'meshtune.{library}.'"):
         create_search(library, seed=0, options={})
     for kind in SEARCHES.keys() - {library}:
         create_search(kind, seed=0, options={})

@@ -34,16 +34,16 @@ class Reports:
 
     def __init__(self, home: Home, url: str) -> None:
         self._home = home
-        self._url = url.rstrip("/")
+        self.url = url.rstrip("/")
 
     def equip(self, job: JobSpec, now: float) -> JobSpec:
         """The job with where to report to; its token is put into its folder. May be repeated. Raises OSError."""
-        if not self._url:
+        if not self.url:
             return job
         job.directory.mkdir(parents=True, exist_ok=True)
         expires = int(now + job.time_limit_s + SLACK_S)
         write_private(job.directory / TOKEN_FILE, token_of(self._key(), job.name, expires))
-        return replace(job, env={**job.env, REPORT_URL: f"{self._url}/v1/reports/{job.name}"})
+        return replace(job, env={**job.env, REPORT_URL: f"{self.url}/v1/reports/{job.name}"})
 
     def check(self, job_name: str, token: str, now: float) -> None:
         """Raises ReportRefused for a token that is not this job's, or has ended."""

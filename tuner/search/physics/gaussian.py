@@ -17,7 +17,7 @@ from meshtune.tuner.search.physics.prior import Matrix
 
 # Keeps a matrix of equal plans positive definite; far below any noise.
 JITTER = 1e-9
-# A hypothesis that weighs less than this is left out: it would cost as much as the others.
+# A hypothesis of a lower weight is left out: it would cost as much as the others.
 MIN_WEIGHT = 1e-3
 # More runs than this are not taken for a sick node's: then it is the field that is wrong.
 MAX_OUTLIERS = 5
@@ -149,9 +149,9 @@ def condition(field: Field, points: Points, residuals: FloatColumn, noise_varian
     return Process(field, points, residuals, noise_variance, inverse, inverse.T @ scaled, density)
 
 
-def weights_of(evidence: FloatColumn) -> FloatColumn:
-    """Weights of hypotheses from their log evidence; those below MIN_WEIGHT are 0."""
-    weights: FloatColumn = np.exp(evidence - evidence.max())
+def weights_of(log_evidence: FloatColumn) -> FloatColumn:
+    """The weights of hypotheses, which add up to 1; 0 for one below MIN_WEIGHT."""
+    weights: FloatColumn = np.exp(log_evidence - log_evidence.max())
     weights /= weights.sum()
     weights[weights < MIN_WEIGHT] = 0.0
     weights /= weights.sum()

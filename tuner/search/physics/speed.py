@@ -98,11 +98,7 @@ class Speeds:
 
     def at(self, rows: Rows) -> list[Component]:
         """Each hypothesis' speeds of these plans."""
-        found = []
-        for weight, hypothesis, process in self.kept:
-            view = _view(hypothesis, process, rows)
-            found.append(Component(weight, expected(hypothesis, rows) + view.mean, view.sd))
-        return found
+        return self.views(rows).components()
 
     def views(self, rows: Rows) -> Views:
         """The same, for updates by believed plans. It holds a matrix of plans x observations for each."""
@@ -148,8 +144,8 @@ def learn_speeds(
         noise = tamed(hypothesis.field, points, residuals, NOISE**2 / weights, FAR)
         processes.append(condition(hypothesis.field, points, residuals, noise))
         evidence.append(np.log(hypothesis.weight) + processes[-1].log_evidence)
-    weighed = weights_of(np.array(evidence)).tolist()
-    return Speeds([kept for kept in zip(weighed, hypotheses, processes, strict=True) if kept[0] > 0])
+    shares = weights_of(np.array(evidence))
+    return Speeds([kept for kept in zip(shares.tolist(), hypotheses, processes, strict=True) if kept[0] > 0])
 
 
 def expected(hypothesis: Hypothesis, rows: Rows) -> FloatColumn:

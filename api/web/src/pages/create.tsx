@@ -83,7 +83,7 @@ function OwnText({ from, loading, problem }: { from: string; loading: boolean; p
     <div class="pile muted">
       <p>{from ? `The spec of ${from}, to be changed.` : "Paste a spec beside, in YAML or JSON, or change the one that is there."}</p>
       <p>
-        Every key is in <code>docs/spec.md</code>. The form would write it anew; an example replaces it. Your text is kept until you leave
+        Every key is in <code>docs/reference/spec.md</code>. The form would write it anew; an example replaces it. Your text is kept until you leave
         the page.
       </p>
     </div>
