@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from math import inf
 from typing import TypeVar
 
 from meshtune.search_spaces.compat import StrEnum
@@ -63,6 +64,11 @@ class Checks:
                 for name, value in values.items()
             ]
         )
+
+    def positive(self, **values: float | None) -> None:
+        """Require every named value that is known to be positive and finite."""
+        for name, value in values.items():
+            self.require(value is None or 0 < value < inf, name, f"must be positive and finite, not {value}")
 
     def whole(self, minimum: int, **values: int) -> bool:
         """Require every named value to be an integer from `minimum` to MAX_WHOLE; True when all are."""

@@ -43,14 +43,8 @@ class DeviceSpec:
         object.__setattr__(self, "kind", checks.member(DeviceKind, "kind", self.kind))
         checks.at_least(1, memory_bytes=self.memory_bytes)
         for name, rates in (("peak_flops", self.peak_flops), ("sustained_flops", self.sustained_flops)):
-            for dtype, rate in rates.items():
-                checks.require(0 < rate < inf, f"{name}.{dtype}", f"must be positive and finite, not {rate}")
-        if self.memory_bandwidth_bytes_per_s is not None:
-            checks.require(
-                0 < self.memory_bandwidth_bytes_per_s < inf,
-                "memory_bandwidth_bytes_per_s",
-                f"must be positive and finite, not {self.memory_bandwidth_bytes_per_s}",
-            )
+            checks.positive(**{f"{name}.{dtype}": rate for dtype, rate in rates.items()})
+        checks.positive(memory_bandwidth_bytes_per_s=self.memory_bandwidth_bytes_per_s)
         checks.done()
 
 
@@ -70,11 +64,7 @@ class LinkSpec:
     def __post_init__(self) -> None:
         checks = Checks()
         checks.require(0 <= self.latency_s < inf, "latency_s", f"must be finite, at least 0, not {self.latency_s}")
-        checks.require(
-            0 < self.bandwidth_bytes_per_s < inf,
-            "bandwidth_bytes_per_s",
-            f"must be positive and finite, not {self.bandwidth_bytes_per_s}",
-        )
+        checks.positive(bandwidth_bytes_per_s=self.bandwidth_bytes_per_s)
         checks.done()
 
 
@@ -127,11 +117,7 @@ class ClusterSpec:
             "rack_link",
             "leads out of a rack, but nodes_per_rack is 0: one flat network",
         )
-        checks.require(
-            self.device_hour_price is None or 0 < self.device_hour_price < inf,
-            "device_hour_price",
-            f"must be positive and finite, not {self.device_hour_price}",
-        )
+        checks.positive(device_hour_price=self.device_hour_price)
         checks.done()
 
     @property

@@ -39,20 +39,6 @@ def _kv_heads_numbers(p: Plan, s: SpaceContext) -> str:
     return text + (", nor the other way round" if s.capabilities.kv_replication else "")
 
 
-def _inside_node(c: Columns, s: SpaceContext) -> BoolColumn:
-    if s.tp_across_nodes:
-        return np.ones_like(c["tp"], dtype=np.bool_)
-    inside: BoolColumn = s.cluster.devices_per_node % c["tp"] == 0
-    return inside
-
-
-def _batch(c: Columns, s: SpaceContext) -> BoolColumn:
-    if s.global_batch_size is None:
-        return np.ones_like(c["tp"], dtype=np.bool_)
-    fits: BoolColumn = c["micro_batch_size"] * c["grad_accum_steps"] * c["dp"] == s.global_batch_size
-    return fits
-
-
 def _zero_runs(c: Columns, s: SpaceContext) -> BoolColumn:
     alone = np.isin(c["zero_stage"], list(s.capabilities.zero_stages))
     with_pp = np.isin(c["zero_stage"], list(s.capabilities.zero_stages_with_pp))
@@ -71,12 +57,6 @@ def _listed(values: frozenset[int]) -> str:
 def _rounds(c: Columns, s: SpaceContext) -> BoolColumn:
     even: BoolColumn = c["grad_accum_steps"] % np.maximum(1, c["grad_accum_steps"] // c["pp"]) == 0
     return even | ~np.isin(c["schedule"], _IN_ROUNDS)
-
-
-def _sequence(c: Columns, s: SpaceContext) -> BoolColumn:
-    cuts = c["cp"] * np.where(c["sequence_parallel"] == 1, c["tp"], 1)
-    even: BoolColumn = s.model.seq_len % cuts == 0
-    return even
 
 
 def _sequence_numbers(p: Plan, s: SpaceContext) -> str:
@@ -110,7 +90,10 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         "global-batch",
         "the global batch is fixed, so that tuning never changes what is trained",
-        _batch,
+        lambda c, s: (
+            (c["micro_batch_size"] * c["grad_accum_steps"] * c["dp"] == s.global_batch_size)
+            | (s.global_batch_size is None)
+        ),
         lambda p, s: (
             f"micro_batch_size({p.micro_batch_size}) * grad_accum_steps({p.grad_accum_steps}) * dp({p.dp}) = "
             f"{p.global_batch_size}, but the global batch is {s.global_batch_size}"
@@ -119,7 +102,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         "tp-in-node",
         "tensor parallelism communicates in every layer, so its group stays inside a node unless the spec allows more",
-        _inside_node,
+        lambda c, s: (s.cluster.devices_per_node % c["tp"] == 0) | s.tp_across_nodes,
         lambda p, s: f"tp({p.tp}) does not divide the {s.cluster.devices_per_node} devices of a node",
     ),
     _divides("tp-heads", "tp", "each rank computes whole attention heads", lambda m: m.heads, "heads"),
@@ -134,7 +117,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         "sequence",
         "context and sequence parallelism cut the sequence evenly",
-        _sequence,
+        lambda c, s: s.model.seq_len % (c["cp"] * np.where(c["sequence_parallel"] == 1, c["tp"], 1)) == 0,
         _sequence_numbers,
     ),
     Constraint(

@@ -115,7 +115,8 @@ def make_projection(
     """
     reference = spec.cluster.nodes
     counts = sorted({reference, *nodes})
-    trainings = [_at(spec, count) for count in counts]
+    training = training_of(spec)
+    trainings = [replace(training, cluster=replace(training.cluster, nodes=count)) for count in counts]
     # Larger clusters miss what smaller ones do, and more.
     if problems := missing(trainings[-1]):
         raise InvalidValue(problems)
@@ -144,11 +145,6 @@ def make_projection(
         tokens=tokens,
         basis=basis,
     )
-
-
-def _at(spec: CampaignSpec, nodes: int) -> Training:
-    training = training_of(spec)
-    return replace(training, cluster=replace(training.cluster, nodes=nodes))
 
 
 def _row(spec: CampaignSpec, basis: Basis, training: Training, scaling: Scaling) -> Row:
@@ -184,7 +180,8 @@ def _row(spec: CampaignSpec, basis: Basis, training: Training, scaling: Scaling)
 
 def _why_none(space: Space, batch: int | None) -> str:
     """Why no plan is legal; the batch where it alone forbids all."""
-    tp, cp, size = (pick(space.dimensions[name]) for name, pick in _EXTREMES)
+    tp, cp = (max(space.dimensions[name]) for name in ("tp", "cp"))
+    size = min(space.dimensions["micro_batch_size"])
     devices = space.context.cluster.devices
     # Ranks that are neither tp nor cp each need a micro-batch of their own: dp * pp of them, where there is a pipeline.
     needed = -(-devices // (tp * cp)) * size
@@ -194,9 +191,6 @@ def _why_none(space: Space, batch: int | None) -> str:
     ranked = sorted(space.counts.rejected.items(), key=lambda item: -item[1])[:3]
     shares = "; ".join(f"{name} rejects {count}" for name, count in ranked)
     return f"no legal plan among {space.counts.combinations} combinations: {shares}"
-
-
-_EXTREMES = (("tp", max), ("cp", max), ("micro_batch_size", min))
 
 
 def _compared(row: Row, start: Row, tokens: float | None) -> Row:
@@ -218,21 +212,19 @@ def _compared(row: Row, start: Row, tokens: float | None) -> Row:
 def _wall(scaling: Scaling, rows: Sequence[Row], start: Row, least: float) -> Wall:
     """The first node count beyond the reference that has no plan or is not efficient enough, and what makes it so."""
     for row in rows:
-        if row.nodes > start.nodes and (told := _wall_sentence(row, start, least)):
+        if row.nodes <= start.nodes:
+            continue
+        told = ""
+        if row.best is None:
+            told = f"ends before {count_nodes(row.nodes)}: {row.reason}"
+        elif row.efficiency is not None and row.efficiency < least:
+            reached = f"{count_nodes(row.nodes)} ({100 * row.efficiency:.0f} %)"
+            told = f"falls below {100 * least:g} % efficiency at {reached}: {_largest_loss(row, start)}"
+        if told:
             return Wall(scaling=scaling, nodes=row.nodes, sentence=f"{scaling} scaling {told}")
     farthest = count_nodes(max(row.nodes for row in rows))
     told = f"keeps at least {100 * least:g} % efficiency up to {farthest}"
     return Wall(scaling=scaling, nodes=None, sentence=f"{scaling} scaling {told}")
-
-
-def _wall_sentence(row: Row, start: Row, least: float) -> str:
-    """Why this row is beyond the wall; empty for one that is not."""
-    if row.best is None:
-        return f"ends before {count_nodes(row.nodes)}: {row.reason}"
-    if row.efficiency is None or row.efficiency >= least:
-        return ""
-    reached = f"{count_nodes(row.nodes)} ({100 * row.efficiency:.0f} %)"
-    return f"falls below {100 * least:g} % efficiency at {reached}: {_largest_loss(row, start)}"
 
 
 def _largest_loss(row: Row, start: Row) -> str:

@@ -20,13 +20,12 @@ from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.space import workload_of
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.step_parts import time_by_part
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.results.ranking import Confirmation, Ranked, rank
+from meshtune.tuner.results.ranking import Ranked, rank
 from meshtune.tuner.results.recommendation import Recommendation, front_of, recommend
 
 # The program of a user whose campaign does not name it.
@@ -58,13 +57,19 @@ def ranked_document(campaign: Campaign, entry: Ranked) -> dict[str, Any]:
     """One measured setting as plain JSON values."""
     profile = entry.measurement.profile
     straggler = None if profile is None else profile.straggler
+    again = entry.confirmation
     return {
         "rank": entry.rank,
         "trial": entry.trial.number,
         "origin": str(entry.trial.origin),
         "plan": entry.trial.plan.as_dict(),
         "plan_key": entry.trial.plan.key,
-        "objective": objective_document(campaign.spec, entry.objective),
+        "objective": {
+            "name": str(campaign.spec.objective),
+            **asdict(entry.objective),
+            "unit": yardstick_of(campaign.spec).unit,
+            "smaller_is_better": campaign.spec.objective.smaller_is_better,
+        },
         "tokens_per_s": asdict(entry.tokens_per_s),
         "step_time_s": entry.measurement.step_time_s,
         "timed_steps": len(entry.measurement.step_times_s),
@@ -77,15 +82,14 @@ def ranked_document(campaign: Campaign, entry: Ranked) -> dict[str, Any]:
         "first_losses": list(entry.measurement.first_losses),
         "gain_over_baseline": None if entry.gain is None else asdict(entry.gain),
         "trains_as_baseline": entry.trains_as_baseline,
-        "measured_again": None if entry.confirmation is None else _confirmation(entry.confirmation),
+        "measured_again": again
+        and {
+            "trial": again.trial.number,
+            "verdict": str(again.trial.verdict),
+            "first": again.first,
+            "change": again.change,
+        },
     }
-
-
-def objective_document(spec: CampaignSpec, reached: Estimate) -> dict[str, Any]:
-    """A value of the campaign's objective, with how to read it."""
-    objective = spec.objective
-    reading = {"unit": yardstick_of(spec).unit, "smaller_is_better": objective.smaller_is_better}
-    return {"name": str(objective), **asdict(reached), **reading}
 
 
 def best_document(campaign: Campaign, trials: Sequence[Trial], top: int) -> dict[str, Any]:
@@ -174,10 +178,6 @@ def _scheduler(name: str, scheduler: Scheduler) -> Format:
     return Format(name=name, words=scheduler.words, render=render, command=lambda *_: command, script=script)
 
 
-def _setting_json(export: Export) -> Files:
-    return {"setting.json": json.dumps(export.setting, indent=1) + "\n"}
-
-
 def _job_line(export: Export, files: Files) -> str:
     """The built-in trainer starts its own ranks on one machine, and takes srun's; others read torchrun's variables."""
     job = export.job
@@ -216,7 +216,11 @@ def _torchrun(nodes: int, processes_per_node: int) -> str:
 
 
 _FORMATS = (
-    Format(name="json", words="the setting with its measurement, for programs", render=_setting_json),
+    Format(
+        name="json",
+        words="the setting with its measurement, for programs",
+        render=lambda export: {"setting.json": json.dumps(export.setting, indent=1) + "\n"},
+    ),
     Format(
         name="job",
         words="the files of the job that measured it, to run it again by hand",
@@ -291,12 +295,3 @@ def write_export(export: Export, directory: Path, name: str = "") -> list[Path]:
     for file, text in texts.items():
         (directory / file).write_text(text, encoding="utf-8")
     return [directory / file for file in texts]
-
-
-def _confirmation(known: Confirmation) -> dict[str, Any]:
-    return {
-        "trial": known.trial.number,
-        "verdict": str(known.trial.verdict),
-        "first": known.first,
-        "change": known.change,
-    }

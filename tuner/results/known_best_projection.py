@@ -137,26 +137,20 @@ def _around(question: Question, target: Target, records: CampaignRecords) -> Ite
     for doubt, far, campaign in sorted(specs, key=lambda entry: entry[:2]):
         trials = records.trials_of(campaign.id)
         advice = advice_of(campaign, trials)
-        if advice is not None:
-            yield _neighbour(question, target, advice, trials, doubt, far)
-
-
-def _neighbour(
-    question: Question, target: Target, advice: Advice, trials: Sequence[Trial], doubt: float, far: float
-) -> _Neighbour:
-    """doubt, far: what follows from the two specs; what the best plan ran on and its batch come on top."""
-    spec = advice.campaign.spec
-    batch = advice.choice.trial.plan.global_batch_size
-    asked = question.global_batch_size or batch
-    software = other_software(question.software, advice.software)
-    other_batch = [f"global batch {batch}, asked for {asked}"] if batch != asked else []
-    return _Neighbour(
-        advice=advice,
-        trials=trials,
-        differs=(*_differences(spec, _moved(spec, question, target)), *other_batch, *software),
-        doubt=hypot(doubt, OTHER_RELEASE if software else 0.0),
-        doublings=far + abs(log2(asked / batch)),
-    )
+        if advice is None:
+            continue
+        # Beside what follows from the two specs: what the best plan ran on, and its batch.
+        batch = advice.choice.trial.plan.global_batch_size
+        asked = question.global_batch_size or batch
+        software = other_software(question.software, advice.software)
+        other_batch = [f"global batch {batch}, asked for {asked}"] if batch != asked else []
+        yield _Neighbour(
+            advice=advice,
+            trials=trials,
+            differs=(*_differences(campaign.spec, _moved(campaign.spec, question, target)), *other_batch, *software),
+            doubt=hypot(doubt, OTHER_RELEASE if software else 0.0),
+            doublings=far + abs(log2(asked / batch)),
+        )
 
 
 def _moved(spec: CampaignSpec, question: Question, target: Target) -> CampaignSpec:

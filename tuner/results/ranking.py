@@ -70,12 +70,9 @@ class RunVariance:
     changes: of each such plan, the second speed over the first minus 1; at least one. log_sd: the standard deviation of
     the logarithm of one run's speed.
 
-    The interval of one run holds what changes from step to step. Another node, another hour or a neighbour's job
-    changes all the steps of a run together, and only a second run shows it. The logarithm of a plan's second speed over
-    its first has twice the variance of one run, so m such pairs give one run's standard deviation with m degrees of
-    freedom, and Student's t an interval around it. The pairs are not centred: a first run was chosen for being fast, so
-    the second tends to be slower, and a whole cluster may have slowed down; both belong to how far a single number may
-    be off. Assumed: the noise is log-normal and the same for every plan.
+    The logarithm of a plan's second speed over its first has twice the variance of one run, so m such pairs give one
+    run's standard deviation with m degrees of freedom, and Student's t an interval around it. The pairs are not
+    centred: a first run was chosen for being fast, and a whole cluster may have slowed down.
     """
 
     changes: tuple[float, ...]
@@ -199,8 +196,8 @@ def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
                 rank=position,
                 trial=run.trial,
                 measurement=measured,
-                objective=_over_runs(yardstick.reached(measured), variance, runs=1),
-                tokens_per_s=_over_runs(rate_of(measured, measured.tokens_per_step), variance, runs=1),
+                objective=over_runs(yardstick.reached(measured), variance, runs=1),
+                tokens_per_s=over_runs(rate_of(measured, measured.tokens_per_step), variance, runs=1),
                 memory_bytes=measured.max_memory_bytes,
                 headroom_bytes=run.headroom_bytes(spec.cluster.device.memory_bytes),
                 tflops_per_device=yardstick.tflops_per_device(measured, measured.step_time_s),
@@ -275,8 +272,9 @@ def _gain(measurement: Measurement, base: Measurement, variance: RunVariance | N
     if measurement is base:
         return Estimate(0.0, 0.0, 0.0)
     own, other = (rate_of(one, one.tokens_per_step / one.devices) for one in (measurement, base))
-    return _over_runs(own.over(other), variance, runs=2).as_gain()
+    return over_runs(own.over(other), variance, runs=2).as_gain()
 
 
-def _over_runs(estimate: Estimate, variance: RunVariance | None, *, runs: int) -> Estimate:
+def over_runs(estimate: Estimate, variance: RunVariance | None, *, runs: int) -> Estimate:
+    """As `RunVariance.around`; the estimate itself where no plan was measured twice."""
     return estimate if variance is None else variance.around(estimate, runs=runs)

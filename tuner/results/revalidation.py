@@ -17,7 +17,7 @@ from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.results.ranking import Ranked, RunVariance, rank, rate_of, run_variance
+from meshtune.tuner.results.ranking import Ranked, RunVariance, over_runs, rank, rate_of, run_variance
 from meshtune.tuner.results.recommendation import recommend
 
 
@@ -140,4 +140,4 @@ def _remeasured(entry: Ranked, outcome: Outcome, variance: RunVariance | None) -
 def _gain(one: Measurement, other: Measurement, variance: RunVariance | None) -> Estimate:
     """The ratio of tokens per second minus 1, of two measurements on equal devices."""
     ratio = rate_of(one, one.tokens_per_step).over(rate_of(other, other.tokens_per_step))
-    return (ratio if variance is None else variance.around(ratio, runs=2)).as_gain()
+    return over_runs(ratio, variance, runs=2).as_gain()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Protocol
 
 from meshtune.runners.outcome import Verdict
@@ -52,9 +51,7 @@ class Observation:
         if (self.score is not None) != (self.verdict is Verdict.OK):
             raise ValueError(f"{self.plan.key}: a score ({self.score}) goes with verdict ok only, not {self.verdict}")
         checks = Checks()
-        for name in ("step_time_s", "peak_bytes"):
-            value = getattr(self, name)
-            checks.require(value is None or 0 < value < inf, name, f"must be positive and finite, not {value}")
+        checks.positive(step_time_s=self.step_time_s, peak_bytes=self.peak_bytes)
         checks.done()
 
 

@@ -71,7 +71,8 @@ def learn_from(
         left -= len(taught[other.id])
         if left == 0:
             break
-    software = software_of(own) or _newest_software(others, taught)
+    known = (software_of(own), *(software_of(taught.get(other.id, ())) for other in others))
+    software: Mapping[str, str] = next(filter(None, known), {})
     return [
         Earlier(
             other.id,
@@ -137,10 +138,6 @@ def lessons_text(lessons: Sequence[Lesson]) -> str:
         f"learns from {len(lessons)} earlier campaign{'' if len(lessons) == 1 else 's'}, "
         f"{trials} trial{'' if trials == 1 else 's'}"
     )
-
-
-def _newest_software(others: Sequence[Campaign], taught: Mapping[str, Sequence[Trial]]) -> Mapping[str, str]:
-    return next((software for other in others if (software := software_of(taught.get(other.id, ())))), {})
 
 
 def release_of(version: str) -> str:

@@ -41,7 +41,7 @@ from meshtune.tuner.results.known_best import (
     software_versions,
 )
 from meshtune.tuner.results.known_best_projection import best_projected
-from meshtune.tuner.results.revalidation import Remeasured, judge, to_measure
+from meshtune.tuner.results.revalidation import judge, to_measure
 from meshtune.tuner.service.remeasure import remeasure
 
 
@@ -169,15 +169,12 @@ def revalidate(
     else:
         for name, one in (("optimum", found.optimum), ("runner-up", found.rival)):
             if one is not None:
-                console.print(f"{name}, trial {one.trial}: {_line(one)}", soft_wrap=True)
+                speeds = one.tokens_per_s_per_device
+                now = f"{one.verdict}: {one.reason}" if speeds.now is None else number(speeds.now)
+                line = f"{one.plan_key}: recorded {number(speeds.recorded)}, now {now} tokens/s/device"
+                console.print(f"{name}, trial {one.trial}: {line}", soft_wrap=True)
         changes = found.optimum.software_changes.items()
         versions = ", ".join(f"{name} {before} -> {now}" for name, (before, now) in changes)
         console.print(f"software: {versions or 'as recorded'}", soft_wrap=True)
         console.print(found.words, style="green" if found.stands else "red", soft_wrap=True)
     raise typer.Exit(0 if found.stands else 1)
-
-
-def _line(one: Remeasured) -> str:
-    speeds = one.tokens_per_s_per_device
-    now = f"{one.verdict}: {one.reason}" if speeds.now is None else number(speeds.now)
-    return f"{one.plan_key}: recorded {number(speeds.recorded)}, now {now} tokens/s/device"

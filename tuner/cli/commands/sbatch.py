@@ -57,8 +57,11 @@ def sbatch(
     """
     try:
         text = script.read_text(encoding="utf-8")
-        asked = {**read_directive(directives(text, "MESHTUNE")), **_given(model=model, cluster=cluster)}
-        options, own = _split(arguments or [])
+        named = {name: value for name, value in (("model", model), ("cluster", cluster)) if value}
+        asked = read_directive(directives(text, "MESHTUNE")) | named
+        words = arguments or []
+        end = words.index("--") if "--" in words else len(words)
+        options, own = words[:end], words[end + 1 :]
         nodes = node_count(text, options)
     except ValueError as error:  # not UTF-8, or an open quote
         raise Refused(f"{script}: {error}") from None
@@ -73,11 +76,11 @@ def sbatch(
             _warn("--export lets no variables into the job: only placeholders are filled")
         options = exported or options
     if dry_run:
-        _show(script, options, own, filled)
+        sys.stdout.write(f"{shlex.join(['sbatch', *options, str(script), *own])}\n\n{filled}")
         return
     with TemporaryDirectory(prefix="meshtune-") as folder:
         sent = script
-        if has_placeholders(text):
+        if PLACEHOLDER.search(text):
             sent = Path(folder) / script.name  # the same name: jobs are called by it
             sent.write_text(filled, encoding="utf-8")
         code = submit([*options, str(sent), *own], hide=SECRET_VARIABLES)
@@ -100,23 +103,6 @@ def _values(url: str, asked: Mapping[str, str], nodes: int | None) -> dict[str, 
     return values
 
 
-def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """sbatch's options, and the script's own arguments."""
-    words = list(arguments)
-    if "--" not in words:
-        return words, []
-    end = words.index("--")
-    return words[:end], words[end + 1 :]
-
-
-def _given(**named: str) -> dict[str, str]:
-    return {name: value for name, value in named.items() if value}
-
-
-def _show(script: Path, options: Sequence[str], own: Sequence[str], filled: str) -> None:
-    sys.stdout.write(f"{shlex.join(['sbatch', *options, str(script), *own])}\n\n{filled}")
-
-
 def _warn(message: str) -> None:
     errors.print(f"meshtune: warning: {message}", style="yellow", soft_wrap=True)
 
@@ -130,10 +116,6 @@ def read_directive(words: Sequence[str]) -> dict[str, str]:
             raise Refused(f"#MESHTUNE {word}: must be key=value; {did_you_mean(key, KEYS)}")
         found[key] = value
     return found
-
-
-def has_placeholders(script: str) -> bool:
-    return PLACEHOLDER.search(script) is not None
 
 
 def fill(script: str, values: Mapping[str, str]) -> str:
@@ -205,13 +187,9 @@ def _fetch(url: str, question: Mapping[str, str], token: str, limit_s: float) ->
     text = body.decode("utf-8", errors="replace")
     if response.status != 200:
         raise NoAnswer(f"{url}: {response.status}: {_detail(text) or response.reason}")
-    return _variables(url, text if whole else "")
-
-
-def _variables(url: str, text: str) -> dict[str, str]:
-    """Half a plan would be worse than none, so that an answer that was cut off counts as none."""
+    # Half a plan would be worse than none, so that an answer that was cut off counts as none.
     found = [_LINE.fullmatch(line) for line in text.splitlines()]
-    if not found or None in found or not text.endswith("\n"):
+    if not whole or not found or None in found or not text.endswith("\n"):
         raise NoAnswer(f"{url}: the answer is not lines of MESHTUNE_NAME=value")
     return {match[1]: match[2] for match in found if match}
 

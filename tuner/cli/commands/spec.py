@@ -17,7 +17,6 @@ from meshtune.runners.documents import plain
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.presets import cluster_presets
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.cli.common import (
     DEFAULT_HOME,
@@ -131,7 +130,11 @@ def estimate(
         found = estimate_exactly(campaign_spec, chosen, rank or [])
         _show(plain(found), exact_memory_parts(found), as_json)
         return
-    basis = _learn_from(calibrate, campaign_spec, home, db) if calibrate else Basis()
+    basis = Basis()
+    if calibrate:
+        campaign, trials = _recorded(calibrate, home, db)
+        check_same(campaign.spec, campaign_spec)
+        basis = learn(campaign.label, campaign.spec, trials)
     if chosen is not None:
         explanation = explain(campaign_spec, space, chosen, basis)
         document = plain(explanation)
@@ -166,12 +169,6 @@ def project(
     counts = node_counts(nodes, spec.cluster.nodes)
     found = make_projection(spec, basis, counts, least_efficiency=wall, tokens=tokens, trials=trials)
     _show(plain(found), projection_parts(found), as_json)
-
-
-def _learn_from(campaign_id: str, spec: CampaignSpec, home: Path, db: str) -> Basis:
-    campaign, trials = _recorded(campaign_id, home, db)
-    check_same(campaign.spec, spec)
-    return learn(campaign.label, campaign.spec, trials)
 
 
 def _recorded(campaign_id: str, home: Path, db: str) -> tuple[Campaign, list[Trial]]:

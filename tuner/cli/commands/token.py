@@ -97,21 +97,20 @@ def revoke(name: Name, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "")
 
 def _row(service: Service, token: Token, now: float) -> tuple[str, ...]:
     used, quotas = service.store.access.used(token.name, now), token.quotas
+
+    def of(used: str, quota: float | None) -> str:
+        return used if quota is None else f"{used} of {quota:g}"
+
+    def when(at: float | None) -> str:
+        return "never" if at is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
     return (
         token.name,
         " ".join(sorted(token.scopes)),
         token.refusal(now).removeprefix("the token ").removeprefix("was ").removeprefix("has ") or "valid",
-        "never" if token.expires_at is None else _when(token.expires_at),
-        "never" if token.last_used_at is None else _when(token.last_used_at),
-        _of(f"{used.campaigns}", quotas.campaigns),
-        _of(f"{used.trials}", quotas.trials),
-        _of(f"{used.device_hours:.3g}", quotas.device_hours),
+        when(token.expires_at),
+        when(token.last_used_at),
+        of(f"{used.campaigns}", quotas.campaigns),
+        of(f"{used.trials}", quotas.trials),
+        of(f"{used.device_hours:.3g}", quotas.device_hours),
     )
-
-
-def _of(used: str, most: float | None) -> str:
-    return used if most is None else f"{used} of {most:g}"
-
-
-def _when(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))

@@ -43,9 +43,7 @@ def analysis_parts(found: Analysis) -> list[Table | Text]:
 def _winners(winners: Sequence[Winner]) -> list[Table | Text]:
     if not winners:
         return [Text("No plan was measured, so none wins")]
-    table = new_table("Why the best plans win")
-    for name in ("#", "trial", "setting"):
-        table.add_column(name, overflow="fold")
+    table = new_table("Why the best plans win", "#", "trial", "setting")
     table.add_column("step", justify="right")
     table.add_column("time by part, %", overflow="fold")
     for winner in winners:

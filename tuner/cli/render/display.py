@@ -44,11 +44,8 @@ def best_table(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> Rende
     """
     spec = campaign.spec
     front = front_of(ranking) if spec.pareto else []
-    table = new_table(f"Best settings of {campaign.id}")
-    for name in ("#", "trial", "setting"):
-        table.add_column(name, overflow="fold")
-    for name in (yardstick_of(spec).unit, "95 % interval", "step", "memory/rank", "gain over baseline"):
-        table.add_column(name, justify="right", overflow="fold")
+    numbers = (yardstick_of(spec).unit, "95 % interval", "step", "memory/rank", "gain over baseline")
+    table = new_table(f"Best settings of {campaign.id}", "#", "trial", "setting", right=numbers)
     for entry in ranking[:top]:
         table.add_row(
             str(entry.rank),
@@ -66,11 +63,8 @@ def best_table(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> Rende
 
 def front_table(campaign: Campaign, ranking: Sequence[Ranked]) -> RenderableType:
     """The Pareto front, the fastest first: what each setting leaves of the device's memory on its fullest rank."""
-    table = new_table("Front of speed and memory left over")
-    for name in ("trial", "setting"):
-        table.add_column(name, overflow="fold")
-    for name in (yardstick_of(campaign.spec).unit, "slower", "headroom", "of the device"):
-        table.add_column(name, justify="right", overflow="fold")
+    numbers = (yardstick_of(campaign.spec).unit, "slower", "headroom", "of the device")
+    table = new_table("Front of speed and memory left over", "trial", "setting", right=numbers)
     front = front_of(ranking)
     for entry in front:
         headroom_bytes = entry.headroom_bytes or 0.0
@@ -140,9 +134,8 @@ def recommendation_text(recommendation: Recommendation) -> Text:
 
 def trials_table(trials: Sequence[Trial]) -> Table:
     """Every trial with how it ended."""
-    table = new_table("Trials")
-    for name in ("trial", "setting", "chosen by", "state", "step", "tokens/s", "attempts", "reason"):
-        table.add_column(name, overflow="fold")
+    columns = ("trial", "setting", "chosen by", "state", "step", "tokens/s", "attempts", "reason")
+    table = new_table("Trials", *columns)
     for trial in trials:
         measured = trial.measurement
         table.add_row(
@@ -160,9 +153,7 @@ def trials_table(trials: Sequence[Trial]) -> Table:
 
 def campaigns_table(rows: Sequence[tuple[Campaign, Mapping[str, int]]]) -> Table:
     """Campaigns with their progress. Each row: a campaign and its trials by verdict or state."""
-    table = new_table("Campaigns")
-    for name in ("campaign", "state", "created", "trials", "legal plans", "reason"):
-        table.add_column(name, overflow="fold")
+    table = new_table("Campaigns", "campaign", "state", "created", "trials", "legal plans", "reason")
     for campaign, counts in rows:
         shares = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
         table.add_row(
@@ -305,13 +296,18 @@ def pruned_text(partial: Measurement) -> str:
 def _why(trial: Trial) -> str:
     if trial.outcome is None:
         return ""
-    return pruned_text(trial.outcome.partial) if trial.outcome.partial else _first_line(trial.outcome.reason)
+    if trial.outcome.partial:
+        return pruned_text(trial.outcome.partial)
+    lines = trial.outcome.reason.strip().splitlines()
+    return lines[0][:100] if lines else ""
 
 
-def new_table(title: str) -> Table:
-    """Without lines between the columns, which would take a fifth of a narrow terminal."""
-    return Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0][:100] if text.strip() else ""
+def new_table(title: str, *left: str, right: Sequence[str] = ()) -> Table:
+    """A table with columns that fold, those of numbers (`right`) last. Without lines between the columns, which would
+    take a fifth of a narrow terminal."""
+    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in left:
+        table.add_column(name, overflow="fold")
+    for name in right:
+        table.add_column(name, justify="right", overflow="fold")
+    return table

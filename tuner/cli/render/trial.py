@@ -45,8 +45,10 @@ def trial_page(trial: Trial) -> Group:
         lines += _measured(outcome.measurement)
     elif outcome.partial is not None:
         lines.append(Text(f"{pruned_text(outcome.partial)}; no measurement"))
-    if measured is not None:
-        lines += _of_ranks(measured)
+    if measured is not None and measured.first_losses:
+        lines.append(Text("first losses: " + ", ".join(f"{loss:.6g}" for loss in measured.first_losses)))
+    if measured is not None and (measured.peak_memory_bytes or measured.peak_held_bytes or measured.profile):
+        lines.append(ranks_table(measured))
     if outcome.log_tail.strip():
         # Decoded, so that no job's escape codes reach the terminal as they are.
         lines += [Text("end of the log:", style="bold"), Text.from_ansi(outcome.log_tail)]
@@ -56,9 +58,8 @@ def trial_page(trial: Trial) -> Group:
 def attempts_table(trial: Trial) -> Table:
     """Every attempt with how it ended, in full; its nodes where any are known, with `!` at those that failed."""
     located = any(attempt.nodes or attempt.failed_nodes for attempt in trial.attempts)
-    table = new_table("Attempts")
-    for name in ("attempt", "job", *(["nodes"] if located else []), "ended", "ran for", "rank", "phase", "reason"):
-        table.add_column(name, overflow="fold")
+    nodes = ["nodes"] if located else []
+    table = new_table("Attempts", "attempt", "job", *nodes, "ended", "ran for", "rank", "phase", "reason")
     for attempt in trial.attempts:
         outcome = attempt.outcome
         table.add_row(
@@ -91,9 +92,7 @@ def expectation_table(expected: Expectation, trial: Trial) -> Table:
         ("fits into memory", f"{100 * expected.p_fits:.0f} %", trial.verdict and _FITS.get(trial.verdict)),
         ("gain over the best before", f"{100 * expected.gain:+.1f} %", None),
     )
-    table = new_table("Expected")
-    for name in ("", "expected", "measured"):
-        table.add_column(name, overflow="fold")
+    table = new_table("Expected", "", "expected", "measured")
     for name, value, found in rows:
         table.add_row(name, value, found or "-")
     return table
@@ -109,9 +108,7 @@ def ranks_table(measured: Measurement) -> Table:
     if profile is not None:
         columns += [("stage", [str(stage) for stage in profile.stages]), *_part_columns(profile)]
     columns = [(name, values) for name, values in columns if values]
-    table = new_table("Ranks")
-    for name in ("rank", *(name for name, _ in columns)):
-        table.add_column(name, justify="right", overflow="fold")
+    table = new_table("Ranks", right=("rank", *(name for name, _ in columns)))
     for rank, row in enumerate(zip_longest(*(values for _, values in columns), fillvalue="-")):
         table.add_row(str(rank), *row)
     return table
@@ -142,12 +139,3 @@ def _measured(measured: Measurement) -> list[RenderableType]:
         Text(f"speed: {rates}"),
         *time_notes("this trial", measured),
     ]
-
-
-def _of_ranks(measured: Measurement) -> list[RenderableType]:
-    lines: list[RenderableType] = []
-    if measured.first_losses:
-        lines.append(Text("first losses: " + ", ".join(f"{loss:.6g}" for loss in measured.first_losses)))
-    if measured.peak_memory_bytes or measured.peak_held_bytes or measured.profile:
-        lines.append(ranks_table(measured))
-    return lines

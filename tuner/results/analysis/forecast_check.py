@@ -103,18 +103,15 @@ def check_forecasts(trials: Sequence[Trial]) -> ForecastCheck:
         # A pruned trial ran; a crash or a time limit may hide a plan that does not fit.
         if trial.expectation is not None and trial.verdict in (Verdict.OK, Verdict.PRUNED, Verdict.OOM)
     ]
-    return ForecastCheck(forecasts=tuple(forecasts), steps=_check_steps(forecasts), fits=_check_fits(fits))
-
-
-def _check_steps(forecasts: Sequence[Forecast]) -> StepCheck | None:
-    if not forecasts:
-        return None
-    return StepCheck(
-        trials=len(forecasts),
-        within=mean(forecast.within for forecast in forecasts),
-        median_error=median(abs(forecast.ratio - 1) for forecast in forecasts),
-        spearman=_spearman([one.expected_s.value for one in forecasts], [one.measured_s for one in forecasts]),
-    )
+    steps = None
+    if forecasts:
+        steps = StepCheck(
+            trials=len(forecasts),
+            within=mean(forecast.within for forecast in forecasts),
+            median_error=median(abs(forecast.ratio - 1) for forecast in forecasts),
+            spearman=_spearman([one.expected_s.value for one in forecasts], [one.measured_s for one in forecasts]),
+        )
+    return ForecastCheck(forecasts=tuple(forecasts), steps=steps, fits=_check_fits(fits))
 
 
 def _check_fits(fits: Sequence[tuple[float, bool]]) -> FitCheck | None:

@@ -65,7 +65,7 @@ class DeepHyperSearch:
         require_library("deephyper", "deephyper")
 
     def ask(self, task: Task, seen: Sequence[Observation], n: int) -> Proposal:
-        kappa = _kappa(len(seen))
+        kappa = KAPPA_FIRST * (KAPPA_LAST / KAPPA_FIRST) ** (len(seen) % KAPPA_PERIOD / KAPPA_PERIOD)
 
         def acquire(
             history: History, under_way: Sequence[Features], candidates: IntArray, n: int, seed: int
@@ -129,11 +129,6 @@ def _traded_off(history: History, seed: int) -> list[float]:
     weighed = shares * (weight, 1.0 - weight)
     worths: list[float] = (weighed.min(axis=1) + AUGMENTED * weighed.sum(axis=1)).tolist()
     return worths
-
-
-def _kappa(trial: int) -> float:
-    """UCB's weight of the uncertainty at the campaign's n-th trial."""
-    return float(KAPPA_FIRST * (KAPPA_LAST / KAPPA_FIRST) ** (trial % KAPPA_PERIOD / KAPPA_PERIOD))
 
 
 def create(seed: int, options: Mapping[str, Any]) -> Search:

@@ -49,7 +49,9 @@ class Encoding:
         ranks: list[IntArray] = []
         for name in space.dimensions if len(space) else ():
             values, positions = np.unique(space.columns[name], return_inverse=True)
-            features = tuple(_feature_of_code(name, int(value)) for value in values)
+            # Categories stand in columns as the index of their member.
+            known = CATEGORIES.get(name)
+            features = tuple(known[value] if known else _feature(name, int(value)) for value in values)
             if len(features) == 1:
                 fixed[name] = features[0]
                 continue
@@ -122,8 +124,3 @@ def _feature(name: str, value: Any) -> Feature:
     if name in CATEGORIES:
         return str(value)
     return float(np.log2(value)) if name in FACTORS else float(value)
-
-
-def _feature_of_code(name: str, code: int) -> Feature:
-    """The feature of a value in the space's columns, where categories stand as the index of their member."""
-    return CATEGORIES[name][code] if name in CATEGORIES else _feature(name, code)

@@ -39,12 +39,10 @@ def _learnt(training: Training, seen: Sequence[Observation]) -> Calibration:
         return UNCALIBRATED
     measured = Measured(
         step_time_s=np.full(len(teaching), np.nan),
-        peak_memory_bytes=np.array([_peak_bytes(one) for one in teaching], dtype=np.float64),
+        # The peak of a plan that ran out of memory is only known to lie above the device's.
+        peak_memory_bytes=np.array(
+            [np.nan if one.verdict is Verdict.OOM else one.peak_bytes for one in teaching], dtype=np.float64
+        ),
         oom=np.array([one.verdict is Verdict.OOM for one in teaching], dtype=np.bool_),
     )
     return calibrate([(estimate(training, columns_of([one.plan for one in teaching])), measured)])
-
-
-def _peak_bytes(one: Observation) -> float:
-    """NaN for a plan that ran out of memory: its peak is only known to lie above the device's."""
-    return np.nan if one.verdict is Verdict.OOM or one.peak_bytes is None else one.peak_bytes

@@ -130,17 +130,17 @@ def _learn(hypothesis: _Hypothesis, tried: Tried) -> tuple[Process | None, float
     points, noise = _points_of(rows.take(known)), NOISE**2 / tried.weights[known]
     process = condition(field, points, (tried.log_peak - base)[known], noise) if len(known) else None
     density = process.log_evidence if process else 0.0
-    suspects = np.zeros(len(rows))
-    for index, verdict in enumerate(tried.verdicts):
-        if verdict is Verdict.TIMED_OUT:
-            suspects[index] = 1.0
-    censored = np.array([i for i in range(len(rows)) if _is_censored(tried, i)], dtype=np.int64)
+    late = np.array([verdict is Verdict.TIMED_OUT for verdict in tried.verdicts], dtype=np.bool_)
+    suspects = late.astype(np.float64)
+    # Of these only a bound of the peak is known; a time-out says nothing about memory.
+    censored = np.flatnonzero(~np.isfinite(tried.log_peak) & ~late)
     if not len(censored):
         return process, density, suspects
     chosen = rows.take(censored)
     bound = chosen.log_capacity - base[censored]
-    others = [OTHER_CAUSE.get(tried.verdicts[i], 0.0) for i in censored]
-    above = np.array([tried.verdicts[i] in OTHER_CAUSE for i in censored])
+    verdicts = [tried.verdicts[i] for i in censored.tolist()]
+    others = [OTHER_CAUSE.get(verdict, 0.0) for verdict in verdicts]
+    above = np.array([verdict in OTHER_CAUSE for verdict in verdicts])
     at = _points_of(chosen)
     mean, covariance = (np.zeros(len(censored)), field.between(at, at)) if process is None else process.joint(at)
     sites = _moments(mean, covariance, bound, above, np.array(others), tried.weights[censored])
@@ -202,11 +202,6 @@ def _moments(
         mean += column * push
         covariance -= np.outer(column, column) * min(shrink, 0.999 / before)
     return _Sites(value, variance, blame, evidence)
-
-
-def _is_censored(tried: Tried, index: int) -> bool:
-    """True where only a bound of the peak is known; a time-out says nothing about memory."""
-    return not np.isfinite(tried.log_peak[index]) and tried.verdicts[index] is not Verdict.TIMED_OUT
 
 
 def _expected(hypothesis: _Hypothesis, rows: Rows) -> FloatColumn:

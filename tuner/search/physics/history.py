@@ -89,7 +89,7 @@ def read_trials(task: Task, seen: Sequence[Observation], catalogue: Catalogue) -
         measured=rows.take(measured),
         log_times=log_time[measured],
         weights=weight[measured],
-        tried=Tried(rows, _log_peaks(told), [_verdict(one) for one in told], weight),
+        tried=Tried(rows, _log_peaks(told), [one.verdict for one in told if one.verdict is not None], weight),
         own_times=times[timed],
         own_peaks=_log_peaks([informative[int(i)] for i in timed]),
         best=catalogue.rows(fastest),
@@ -131,11 +131,6 @@ def _teaches(one: Observation) -> bool:
     if one.verdict is None or not one.verdict.informative:
         return False
     return one.score is None or (isfinite(one.score) and one.step_time_s is not None)
-
-
-def _verdict(one: Observation) -> Verdict:
-    assert one.verdict is not None
-    return one.verdict
 
 
 def _telling(log_times: FloatColumn, most: int) -> npt.NDArray[np.int64]:

@@ -72,26 +72,22 @@ one_thread = _OneThread()
 
 
 @dataclass(slots=True)
-class _Known:
-    """The catalogue of the last ask's task, for the next ask."""
-
-    catalogue: Catalogue | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class PhysicsSearch:
     """Expected improvement under a physical prior. rows_of: what the physics says of plans; experiments distort it."""
 
     seed: int
     options: PhysicsOptions = field(default_factory=PhysicsOptions)
     rows_of: RowsOf = rows_of
-    _known: _Known = field(default_factory=_Known, compare=False)
+    # Of the last ask's task, for the next ask.
+    _catalogue: Catalogue | None = field(default=None, compare=False)
 
     @one_thread
     def ask(self, task: Task, seen: Sequence[Observation], n: int) -> Proposal:
         if n <= 0 or not len(task.space):
             return Proposal(())
-        catalogue = self._catalogue(task)
+        catalogue = self._catalogue
+        if catalogue is None or catalogue.task is not task:
+            catalogue = self._catalogue = Catalogue(task, self.rows_of)
         trials = read_trials(task, seen, catalogue)
         hopeful = trials.unseen
         if self.options.fits:
@@ -142,11 +138,6 @@ class PhysicsSearch:
             pareto=task.pareto,
             seed=seed,
         )
-
-    def _catalogue(self, task: Task) -> Catalogue:
-        if self._known.catalogue is None or self._known.catalogue.task is not task:
-            self._known.catalogue = Catalogue(task, self.rows_of)
-        return self._known.catalogue
 
 
 def create(seed: int, options: Mapping[str, Any]) -> Search:
