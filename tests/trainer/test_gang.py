@@ -127,9 +127,10 @@ def test_a_terminated_gang_leaves_no_rank(tmp_path, make_job):
     (tmp_path / "job.json").write_text(render_job(make_job(plan={"dp": 2}, measuring=measuring)), encoding="utf-8")
     command = [sys.executable, "-m", "meshtune.runners.trainer", "job.json", "--directory", "."]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
-    wait_for((tmp_path / "rendezvous").exists, 180)
-    ranks = children(process.pid)
-    assert len(ranks) == 2
-    process.terminate()
+    try:
+        wait_for(lambda: (tmp_path / "rendezvous").exists() and len(children(process.pid)) == 2, 180)
+        ranks = children(process.pid)
+    finally:
+        process.terminate()
     assert process.wait(timeout=60) == 128 + signal.SIGTERM
     assert not any(map(alive, ranks))
