@@ -2,7 +2,7 @@
 
 A campaign counts when the same training code ran on the same device: the physics' errors belong to those. Model, node
 count, batch and sequence length may differ; the search sees them in `PastCampaign.training`. Other differences lower
-its weight: docs/explanation/warm-start.md has the weights and their reasons.
+its weight: docs/how-to/warm-start.md has the weights and their reasons.
 """
 
 from __future__ import annotations
