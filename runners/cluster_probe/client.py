@@ -1,7 +1,6 @@
 """Measures the machine, or the allocation that a launcher made, in processes of their own: that needs torch.
 
-Alone it starts one process, which starts the ranks; under a launcher one, which is a rank.
-"""
+Alone it starts one process, which starts the ranks; under a launcher one, which is a rank."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ class ProbeFailed(RunnerError):
 def probe(request: ProbeRequest, *, start_limit_s: float = START_LIMIT_S) -> Probed | None:
     """Measure. None: this process is a rank other than 0, which has nothing to tell. Raises ProbeFailed, MissingExtra.
 
-    The ranks see all of this process's environment: the network's settings are part of what is measured.
-    """
+    The ranks see all of this process's environment: the network's settings are part of what is measured."""
     require_extra("torch", "the probe")
     limit_s = start_limit_s + OVERRUN * request.seconds
     with tempfile.TemporaryDirectory(prefix="meshtune-probe-") as name:

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobStatus, RunnerUnavailable, SubmitFailed
 from meshtune.runners.documents import read_value
+from meshtune.runners.json_files import write_whole
 from meshtune.runners.local.spool import Spool, SpooledJob, require_fit
-from meshtune.runners.processes.job_json import write_whole
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 

@@ -1,8 +1,7 @@
 """The spool: how the local runner and its server speak, through files alone, so that either may die at any moment.
 
-root/jobs/NAME/spec.json      the job; its directory is renamed into place
-root/jobs/NAME/status.json    its state, written by the server alone, by rename; none means queued
-root/jobs/NAME/cancel         somebody asked for the job's end
+root/jobs/NAME/spec.json      the job; its directory is renamed into place root/jobs/NAME/status.json    its state,
+written by the server alone, by rename; none means queued root/jobs/NAME/cancel         somebody asked for the job's end
 root/server.lock, server.log  the lock of the living server; its output"""
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus
-from meshtune.runners.json_files import read_json_value
+from meshtune.runners.json_files import encode_job, read_json_value, write_whole
 from meshtune.runners.processes.gang import minimal_environment
-from meshtune.runners.processes.job_json import encode_job, write_whole
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 

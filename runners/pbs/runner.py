@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from meshtune.runners.base import JobSpec, JobStatus, RunnerUnavailable
-from meshtune.runners.batch.base import BatchRunner, ThrottledRunner
-from meshtune.runners.batch.notes import read_notes
-from meshtune.runners.batch.records import Record
+from meshtune.runners.batch.base import BatchRunner, Record, ThrottledRunner
+from meshtune.runners.batch.launch_wrapper import read_notes
 from meshtune.runners.batch.script import submit_host
 from meshtune.runners.documents import read_value
-from meshtune.runners.pbs.qstat import Unreadable, read_jobs
 from meshtune.runners.pbs.script import PbsOptions, render
-from meshtune.runners.pbs.vocabulary import read_status, status_of
+from meshtune.runners.pbs.vocabulary import Unreadable, read_jobs, read_status, status_of
 from meshtune.runners.processes.command import Answer
 from meshtune.search_spaces.cluster import ClusterSpec
 

@@ -25,10 +25,9 @@ from typing import Any, ClassVar
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, RunnerUnavailable, SubmitFailed
 from meshtune.runners.documents import plain, read_value
-from meshtune.runners.json_files import read_json_value
+from meshtune.runners.json_files import read_json_value, write_whole
 from meshtune.runners.local.spool import is_fit, require_fit
 from meshtune.runners.outcome import RESULT_FILE, write_result
-from meshtune.runners.processes.job_json import write_whole
 from meshtune.runners.simulated.ground_truth import Conditions, Ending, run
 from meshtune.runners.workloads.simulated import JOB_FILE, SimulatedJob, parse_job
 from meshtune.search_spaces.checks import CLOSED, Checks

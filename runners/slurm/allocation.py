@@ -18,7 +18,7 @@ from pathlib import Path
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, NoTimeLeft, RunnerUnavailable, Start
 from meshtune.runners.batch.base import refuse_wider
-from meshtune.runners.batch.notes import (
+from meshtune.runners.batch.launch_wrapper import (
     GANG_FILE,
     noted_end,
     noted_hosts,

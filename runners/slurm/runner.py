@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobStatus, Runner, RunnerUnavailable
-from meshtune.runners.batch.base import BatchRunner, ThrottledRunner
-from meshtune.runners.batch.notes import noted_end, read_notes
-from meshtune.runners.batch.records import Record
+from meshtune.runners.batch.base import BatchRunner, Record, ThrottledRunner
+from meshtune.runners.batch.launch_wrapper import noted_end, read_notes
 from meshtune.runners.batch.script import submit_host
 from meshtune.runners.processes.command import Answer
 from meshtune.runners.slurm.allocation import create_steps
-from meshtune.runners.slurm.judge import status_of, suspects
 from meshtune.runners.slurm.script import SCRIPT_FILE, Mode, SlurmOptions, minutes, options_for, render
 from meshtune.runners.slurm.vocabulary import (
     REFUSALS,
@@ -30,6 +28,8 @@ from meshtune.runners.slurm.vocabulary import (
     parse_jobs,
     parse_partitions,
     room_for,
+    status_of,
+    suspects,
 )
 from meshtune.search_spaces.cluster import ClusterSpec
 

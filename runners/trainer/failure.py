@@ -20,10 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.json_files import read_json_value
+from meshtune.runners.json_files import read_json_value, write_whole
 from meshtune.runners.logs.failure_texts import cause_of_line, first_in_precedence, is_echo
 from meshtune.runners.outcome import Verdict
-from meshtune.runners.processes.job_json import write_whole
 from meshtune.search_spaces.compat import StrEnum
 
 REASON_LINES = 3

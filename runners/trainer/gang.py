@@ -10,10 +10,10 @@ from pathlib import Path
 
 from meshtune.runners.base import JobSpec
 from meshtune.runners.logs.lines import read_tail
-from meshtune.runners.measuring.step_breakdown import Part, Profile
 from meshtune.runners.outcome import RESULT_FILE, Measurement, ResultError, Verdict, read_result
 from meshtune.runners.processes import gang as supervisor
 from meshtune.runners.processes.gang import exit_text, log_path
+from meshtune.runners.step_breakdown import Part, Profile
 from meshtune.runners.trainer.failure import first_cause, read_failures
 from meshtune.runners.trainer.job import Job
 

@@ -22,10 +22,9 @@ import torch.distributed as dist
 from meshtune.runners.trainer.compat import register_gloo
 from meshtune.runners.trainer.failure import Phase, Progress, describe, start_watchdog, write_failure
 from meshtune.runners.trainer.gang import run_gang
-from meshtune.runners.trainer.job import Job, JobMalformed, parse_job
+from meshtune.runners.trainer.job import Job, JobMalformed, parse_job, require_supported
 from meshtune.runners.trainer.parallel.mesh import build_mesh, gather, slowest
 from meshtune.runners.trainer.report import report
-from meshtune.runners.trainer.support import require_supported
 from meshtune.runners.trainer.timing.measure import measure
 from meshtune.runners.trainer.timing.memory import PeakMemory, capped
 from meshtune.runners.trainer.train import Trainer

@@ -1,7 +1,7 @@
 """A decoder-only transformer from a ModelSpec, whose weights are the same numbers however it is laid out.
 
-A stage or a shard has the parameter names of the whole model, and initial values depend on the name and the seed
-alone. Nothing here knows of meshes. No dropout."""
+A stage or a shard has the parameter names of the whole model, and initial values depend on the name and the seed alone.
+Nothing here knows of meshes. No dropout."""
 
 from __future__ import annotations
 

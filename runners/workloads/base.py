@@ -101,8 +101,7 @@ class Workload(ABC):
     ) -> JobSpec:
         """The job that measures `plan`, as pure text: nothing is written or started.
 
-        incumbent_step_time_s: it may end as PRUNED once it is surely slower than this.
-        """
+        incumbent_step_time_s: it may end as PRUNED once it is surely slower than this."""
         return self.job(
             JobRequest(
                 name=name,

@@ -1,7 +1,6 @@
 """Asks the built-in trainer for the exact peak memory of a job's ranks, in a process of its own: it needs torch.
 
-For jobs of that trainer alone: what other programs keep in memory is not known here. Starts no job and no cluster.
-"""
+For jobs of that trainer alone: what other programs keep in memory is not known here. Starts no job and no cluster."""
 
 from __future__ import annotations
 
@@ -9,11 +8,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from meshtune.runners.base import JobSpec
 from meshtune.runners.documents import read_value
 from meshtune.runners.extras import require_extra
+from meshtune.runners.trainer.job import ExactPeak
 from meshtune.search_spaces.checks import InvalidValue, Problem
 
 TRAINER = (sys.executable, "-m", "meshtune.runners.trainer")
@@ -21,25 +20,10 @@ TRAINER = (sys.executable, "-m", "meshtune.runners.trainer")
 TIME_LIMIT_S = 900.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankPeak:
-    """What one rank's tensors take at most; see `runners.trainer.exact.ExactPeak`, whose JSON this is."""
-
-    rank: int
-    stage: int
-    peak_bytes: int
-    lasting_bytes: int
-    parameters: int
-    extrapolated: bool
-    micro_batches: int
-    seconds: float
-
-
-def exact_peaks(spec: JobSpec, ranks: Sequence[int] = (), *, time_limit_s: float = TIME_LIMIT_S) -> list[RankPeak]:
+def exact_peaks(spec: JobSpec, ranks: Sequence[int] = (), *, time_limit_s: float = TIME_LIMIT_S) -> list[ExactPeak]:
     """The peaks of `ranks`, by default of one rank per kind of pipeline stage. Takes seconds; may be repeated.
 
-    Raises InvalidValue for jobs that cannot be estimated, with the reason; MissingExtra.
-    """
+    Raises InvalidValue for jobs that cannot be estimated, with the reason; MissingExtra."""
     if spec.command[:3] != TRAINER or spec.command[3] not in spec.files:
         raise _refusal("exact memory is known for jobs of the workload torch alone")
     require_extra("torch", "the exact estimate")
@@ -58,7 +42,7 @@ def exact_peaks(spec: JobSpec, ranks: Sequence[int] = (), *, time_limit_s: float
     if done.returncode:
         told = done.stderr.strip().splitlines()[-1:] or [f"it ended with exit status {done.returncode}"]
         raise _refusal(f"no exact estimate: {told[0]}")
-    return [read_value(RankPeak, entry) for entry in json.loads(done.stdout)]
+    return [read_value(ExactPeak, entry) for entry in json.loads(done.stdout)]
 
 
 def _refusal(message: str) -> InvalidValue:

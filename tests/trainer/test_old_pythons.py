@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 # Of the trainer what needs no torch; its other modules are compiled only.
 TORCHLESS = (
     *("report", "outcome", "json_files", "cluster_probe.results"),
-    *("trainer.job", "trainer.failure", "trainer.gang", "trainer.support"),
+    *("trainer.job", "trainer.failure", "trainer.gang"),
 )
 IMPORTS = f"""
 import sys

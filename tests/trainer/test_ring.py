@@ -15,7 +15,7 @@ STAND_IN = (
     UNCHECKED
     + """
 import torch
-import meshtune.runners.trainer.parallel.context as ring
+import meshtune.runners.trainer.parallel.tensor as ring
 
 aten = torch.ops.aten
 kernels = torch.library.Library("aten", "IMPL")

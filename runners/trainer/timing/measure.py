@@ -1,7 +1,7 @@
 """Times optimizer steps until the median is known well enough. A step takes as long as its slowest rank.
 
 First two steps in which memory is counted (the optimizer's state is made in the first, so the second has the peak),
-then warm-up and timed steps (`runners.measuring.warmup`), last a few steps taken apart (`trainer.timing.breakdown`)."""
+then warm-up and timed steps (`runners.measuring`), last a few steps taken apart (`trainer.timing.breakdown`)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,14 @@ from enum import IntEnum
 import torch
 import torch.distributed as dist
 
-from meshtune.runners.measuring.early_stopping import is_surely_slower
-from meshtune.runners.measuring.step_breakdown import Profile
-from meshtune.runners.measuring.warmup import WINDOW, is_settled, warmup_length
+from meshtune.runners.measuring import COUNTED_STEPS, WINDOW, is_settled, is_surely_slower, warmup_length
+from meshtune.runners.step_breakdown import Profile
 from meshtune.runners.trainer.failure import Progress
 from meshtune.runners.trainer.job import Job, Measuring
 from meshtune.runners.trainer.parallel.mesh import Mesh, slowest, synchronize
 from meshtune.runners.trainer.timing.breakdown import profile_steps
 from meshtune.runners.trainer.timing.memory import LiveTensors
 from meshtune.runners.trainer.train import Trainer
-
-COUNTED_STEPS = 2
 
 
 class LossNotFinite(RuntimeError):

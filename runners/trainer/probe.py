@@ -41,8 +41,8 @@ from meshtune.runners.processes.gang import exit_text, run_gang
 from meshtune.runners.trainer.compat import register_gloo
 from meshtune.runners.trainer.failure import Phase, describe, first_cause, read_failures, write_failure
 from meshtune.runners.trainer.parallel.mesh import gather
-from meshtune.runners.trainer.probe.rates import Place, dtypes, time_matmul, time_memory, time_messages
-from meshtune.runners.trainer.software import software
+from meshtune.runners.trainer.probe_rates import Place, dtypes, time_matmul, time_memory, time_messages
+from meshtune.runners.trainer.report import software
 from meshtune.search_spaces.cluster import DeviceKind
 
 # How long a rank waits for its peers; under a launcher they may start minutes apart.
@@ -256,3 +256,7 @@ def memory_bytes(device: torch.device, ranks: int) -> int:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // ranks
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
