@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 from meshtune.runners.base import (
     InvalidJob,
@@ -22,7 +22,7 @@ from meshtune.runners.base import (
     SubmitFailed,
 )
 from meshtune.runners.batch.launch_wrapper import GANG_FILE, read_gang, render_gang
-from meshtune.runners.batch.script import CLAIM_FILE
+from meshtune.runners.batch.script import CLAIM_FILE, BatchOptions, SubmitHost, submit_host
 from meshtune.runners.json_files import read_json_value, write_whole
 from meshtune.runners.local.spool import is_fit, require_fit
 from meshtune.runners.processes.command import Answer, call
@@ -101,7 +101,10 @@ class Records:
         return self._jobs / f"{name}.json"
 
 
-class BatchRunner(ABC):
+Options = TypeVar("Options", bound=BatchOptions)
+
+
+class BatchRunner(ABC, Generic[Options]):
     """A Runner over a batch scheduler and the records under `root`; a subclass says how the scheduler is asked."""
 
     # Of the job script, in the job's folder.
@@ -117,21 +120,22 @@ class BatchRunner(ABC):
     def __init__(
         self,
         root: Path,
+        options: Options,
         *,
         nodes: int,
         devices_per_node: int,
-        call_limit_s: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """nodes, devices_per_node: of the campaign's cluster; a job that needs more is invalid."""
         self._records = Records(root.resolve())
+        self._options = options
         self._nodes, self._devices_per_node = nodes, devices_per_node
-        self._call_limit_s = call_limit_s
         self._clock = clock
 
+    @staticmethod
     @abstractmethod
-    def _render(self, spec: JobSpec) -> str:
-        """The job script."""
+    def render(spec: JobSpec, options: Options, host: SubmitHost) -> str:
+        """The job script. The job's directory is absolute."""
 
     @abstractmethod
     def _send(self, spec: JobSpec, script: Path) -> tuple[Answer, str | None]:
@@ -219,11 +223,11 @@ class BatchRunner(ABC):
         id = record.claimed_by or self._search(record)
         return None if id is None else self._keep_id(record, id)
 
-    def close(self) -> None:  # noqa: B027  # most schedulers hold nothing
+    def close(self) -> None:  # most schedulers hold nothing
         """There is nothing to give back."""
 
     def _call(self, *arguments: str) -> Answer:
-        return call(arguments, time_limit_s=self._call_limit_s, environment=self._environment(arguments[0]))
+        return call(arguments, time_limit_s=self._options.call_limit_s, environment=self._environment(arguments[0]))
 
     def _ask(self, *arguments: str) -> str:
         """The output of a command that must succeed. Raises RunnerUnavailable."""
@@ -234,7 +238,7 @@ class BatchRunner(ABC):
 
     def _write_script(self, spec: JobSpec) -> Path:
         path = spec.directory / self.script_file
-        write_whole(path, self._render(spec))
+        write_whole(path, self.render(spec, self._options, submit_host()))
         return path
 
     def _keep_id(self, record: Record, id: str) -> str:

@@ -11,9 +11,9 @@ import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.constraints import CONSTRAINTS
@@ -51,6 +51,51 @@ class Imported:
     nodes: int | None = None
     devices_per_node: int | None = None
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramOptions:
+    """What a spec says of a run of any other program. directory: where it is started, for relative paths; empty: the
+    trial's own. env: its variables. steps: how many it is to take, warmup_steps of them not timed."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    directory: str = ""
+    python: str = "python3"
+    env: Mapping[str, str] = field(default_factory=dict)
+    steps: int = 25
+    warmup_steps: int = 5
+
+    def _check(self, checks: Checks, least_warmup: int) -> None:
+        if checks.whole(least_warmup, warmup_steps=self.warmup_steps) & checks.whole(1, steps=self.steps):
+            needed = f"steps({self.steps}) must be more than warmup_steps({self.warmup_steps})"
+            checks.require(self.steps > self.warmup_steps, "steps", needed)
+        checks.require(bool(self.python), "python", "must not be empty")
+        for name in self.env:
+            checks.require(name.isidentifier() and name.isascii(), f"env.{name}", "is no name of a variable")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlagOptions(ProgramOptions):
+    """arguments: the user's own, as texts such as `--lr 1e-4`."""
+
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def given(self) -> Arguments:
+        """The user's own arguments by name."""
+        return read_lines(self.arguments)[0]
+
+    def _check_arguments(self, checks: Checks, example: str) -> Arguments:
+        """The arguments; none where they cannot be read."""
+        try:
+            given, loose = read_lines(self.arguments)
+        except ValueError as error:
+            checks.require(False, "arguments", f"a quote is never closed: {error}")
+            return {}
+        told = f"{' '.join(loose)} stands before the first name, such as {example}"
+        checks.require(not loose, "arguments", told)
+        return given
 
 
 def unsupported(model: ModelSpec, plan: Plan, cluster: ClusterSpec, able: Capabilities) -> list[Problem]:

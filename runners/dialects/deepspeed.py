@@ -11,13 +11,22 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from meshtune.runners.dialects.base import CannotExpress, CannotRead, Files, Imported, overlaid, read_base, unsupported
+from meshtune.runners.dialects.base import (
+    CannotExpress,
+    CannotRead,
+    Files,
+    Imported,
+    ProgramOptions,
+    overlaid,
+    read_base,
+    unsupported,
+)
 from meshtune.runners.documents import read_value
 from meshtune.runners.trainer.job import Dtype as Dtype
 from meshtune.runners.workloads.config_file import Template, parse_template
-from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue
+from meshtune.search_spaces.checks import Checks, InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute
@@ -32,37 +41,23 @@ PLACEHOLDERS = (*PLAN_FIELDS, *_SHAPES, "global_batch_size", "config", "steps", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeepSpeedOptions:
-    """script or module: the program. directory: where it is started, for relative paths; empty: the trial's own.
-    arguments: texts such as `--max-steps {steps}`, with PLACEHOLDERS. config: the user's ds_config, or the path of its
-    file. pipeline_module: the script builds a PipelineModule of {pp} stages. steps: how many it is to take,
-    warmup_steps of them not timed."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
+class DeepSpeedOptions(ProgramOptions):
+    """script or module: the program. arguments: texts such as `--max-steps {steps}`, with PLACEHOLDERS. config: the
+    user's ds_config, or the path of its file. pipeline_module: the script builds a PipelineModule of {pp} stages."""
 
     script: str = ""
     module: str = ""
-    directory: str = ""
     arguments: tuple[str, ...] = ("--deepspeed_config {config}",)
     config: Mapping[str, Any] | str = field(default_factory=dict)
     pipeline_module: bool = False
     dtype: Dtype = Dtype.BFLOAT16
-    python: str = "python3"
-    env: Mapping[str, str] = field(default_factory=dict)
-    steps: int = 25
-    warmup_steps: int = 5
 
     def __post_init__(self) -> None:
         checks = Checks()
-        if checks.whole(UNTIMED_STEPS, warmup_steps=self.warmup_steps):
-            needed = f"steps({self.steps}) must be more than warmup_steps({self.warmup_steps})"
-            checks.require(self.steps > self.warmup_steps, "steps", needed)
+        self._check(checks, least_warmup=UNTIMED_STEPS)
         checks.require(not (self.script and self.module), "module", f"does not go with script({self.script})")
         found = bool(self.directory) or Path(self.script or "/").is_absolute()
         checks.require(found, "script", f"{self.script} is relative: say to which directory, such as `directory: .`")
-        checks.require(bool(self.python), "python", "must not be empty")
-        for name in self.env:
-            checks.require(name.isidentifier() and name.isascii(), f"env.{name}", "is no name of a variable")
         try:
             stages = self.tells("pp") or not self.pipeline_module
             checks.require(stages, "arguments", "a pipeline_module must be told its stages: {pp} is missing")

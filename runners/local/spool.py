@@ -1,7 +1,8 @@
 """The spool: how the local runner and its server speak, through files alone, so that either may die at any moment.
 
-root/jobs/NAME/spec.json      the job; its directory is renamed into place root/jobs/NAME/status.json    its state,
-written by the server alone, by rename; none means queued root/jobs/NAME/cancel         somebody asked for the job's end
+root/jobs/NAME/spec.json      the job; its directory is renamed into place
+root/jobs/NAME/status.json    its state, written by the server alone, by rename; none means queued
+root/jobs/NAME/cancel         somebody asked for the job's end
 root/server.lock, server.log  the lock of the living server; its output"""
 
 from __future__ import annotations

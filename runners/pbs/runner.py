@@ -15,7 +15,8 @@ from meshtune.runners.batch.base import BatchRunner, Record, ThrottledRunner
 from meshtune.runners.batch.launch_wrapper import read_notes
 from meshtune.runners.batch.script import submit_host
 from meshtune.runners.documents import read_value
-from meshtune.runners.pbs.script import PbsOptions, render
+from meshtune.runners.pbs.script import PbsOptions
+from meshtune.runners.pbs.script import render as render_script_of
 from meshtune.runners.pbs.vocabulary import Unreadable, read_jobs, read_status, status_of
 from meshtune.runners.processes.command import Answer
 from meshtune.search_spaces.cluster import ClusterSpec
@@ -34,19 +35,15 @@ _UNKNOWN = "Unknown Job Id"
 _NO_HISTORY = "not configured to maintain job history"
 
 
-class PbsRunner(BatchRunner):
+class PbsRunner(BatchRunner[PbsOptions]):
     script_file = "pbs.sh"
     refusals = _REFUSALS
     cancel_command = "qdel"
     over = (_UNKNOWN, "Job has finished", "Request invalid for state of job", "Delete already in progress")
 
-    def __init__(self, root: Path, options: PbsOptions, *, nodes: int, devices_per_node: int) -> None:
-        super().__init__(root, nodes=nodes, devices_per_node=devices_per_node, call_limit_s=options.call_limit_s)
-        self._options = options
-        self._keeps_history = True
-
-    def _render(self, spec: JobSpec) -> str:
-        return render(spec, self._options, submit_host())
+    render = staticmethod(render_script_of)
+    # Until the server says otherwise.
+    _keeps_history = True
 
     def _send(self, spec: JobSpec, script: Path) -> tuple[Answer, str | None]:
         answer = self._call("qsub", str(script))

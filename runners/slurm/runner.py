@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from meshtune.runners.batch.launch_wrapper import noted_end, read_notes
 from meshtune.runners.batch.script import submit_host
 from meshtune.runners.processes.command import Answer
 from meshtune.runners.slurm.allocation import create_steps
-from meshtune.runners.slurm.script import SCRIPT_FILE, Mode, SlurmOptions, minutes, options_for, render
+from meshtune.runners.slurm.script import SCRIPT_FILE, Mode, SlurmOptions, minutes, options_for
+from meshtune.runners.slurm.script import render as render_script_of
 from meshtune.runners.slurm.vocabulary import (
     REFUSALS,
     SACCT_FORMAT,
@@ -38,30 +39,16 @@ _NUMBER = re.compile(r"^(\d+)(?:;\S*)?$", re.MULTILINE)
 _UNKNOWN_NODE = ("Invalid node name",)
 
 
-class SlurmRunner(BatchRunner):
+class SlurmRunner(BatchRunner[SlurmOptions]):
     script_file = SCRIPT_FILE
     refusals = REFUSALS
     silences = SILENCES
     cancel_command = "scancel"
     over = UNKNOWN_JOB
+    render = staticmethod(render_script_of)
 
-    def __init__(
-        self,
-        root: Path,
-        options: SlurmOptions,
-        *,
-        nodes: int,
-        devices_per_node: int,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        super().__init__(
-            root, nodes=nodes, devices_per_node=devices_per_node, call_limit_s=options.call_limit_s, clock=clock
-        )
-        self._options = options
-        self._has_accounting = True
-
-    def _render(self, spec: JobSpec) -> str:
-        return render(spec, self._options, submit_host())
+    # Until sacct says otherwise.
+    _has_accounting = True
 
     def _placed(self, spec: JobSpec) -> JobSpec:
         """Without `avoid` where that would leave too few nodes."""

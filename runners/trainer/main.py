@@ -16,14 +16,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
 
-import torch
 import torch.distributed as dist
 
-from meshtune.runners.trainer.compat import register_gloo
 from meshtune.runners.trainer.failure import Phase, Progress, describe, start_watchdog, write_failure
 from meshtune.runners.trainer.gang import run_gang
 from meshtune.runners.trainer.job import Job, JobMalformed, parse_job, require_supported
-from meshtune.runners.trainer.parallel.mesh import build_mesh, gather, slowest
+from meshtune.runners.trainer.parallel.mesh import build_mesh, choose_device, gather, meet, slowest
 from meshtune.runners.trainer.report import report
 from meshtune.runners.trainer.timing.measure import measure
 from meshtune.runners.trainer.timing.memory import PeakMemory, capped
@@ -74,10 +72,11 @@ def run_rank(job: Job, rank: int, directory: Path) -> int:
     start_watchdog(progress, job.measuring.stall_s, rank, directory)
     try:
         start = time.perf_counter()
-        device = choose_device(job)
+        device = choose_device(cuda=job.device is not DeviceKind.CPU, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
         peak = PeakMemory(device)
         progress.phase = Phase.RENDEZVOUS
-        meet(job, rank, directory)
+        elsewhere = os.environ.get("MASTER_ADDR", LOOPBACK) != LOOPBACK
+        meet(device, rank, job.plan.world_size, PEER_TIMEOUT, None if elsewhere else directory / RENDEZVOUS_FILE)
         progress.phase = Phase.INIT
         progress.beat()
         mesh = build_mesh(job.plan, device.type)
@@ -95,33 +94,6 @@ def run_rank(job: Job, rank: int, directory: Path) -> int:
         fail(error, rank, progress, directory)
     dist.destroy_process_group()
     return 0
-
-
-def choose_device(job: Job) -> torch.device:
-    """This rank's device, made the current one. A scheduler may show each rank its own device alone."""
-    if job.device is DeviceKind.CPU:
-        torch.set_num_threads(1)
-        return torch.device("cpu")
-    visible = torch.cuda.device_count()
-    if visible == 0:
-        raise RuntimeError("the job asks for cuda, but torch sees no such device")
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % visible)
-    torch.cuda.set_device(device)
-    return device
-
-
-def meet(job: Job, rank: int, directory: Path) -> None:
-    """Meet the other ranks: at MASTER_ADDR where it is another machine's, else over a file in the job's directory."""
-    backend = register_gloo() if job.device is DeviceKind.CPU else "nccl"
-    world_size = job.plan.world_size
-    if os.environ.get("MASTER_ADDR", LOOPBACK) != LOOPBACK:
-        dist.init_process_group(backend, "env://", rank=rank, world_size=world_size, timeout=PEER_TIMEOUT)
-        return
-    # All ranks are on this machine: a file cannot be in use, as a port can. gloo would ask the host's name, which may
-    # not resolve.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    store = dist.FileStore(str(directory / RENDEZVOUS_FILE), world_size)  # type: ignore[attr-defined]  # no __all__
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=PEER_TIMEOUT)
 
 
 def fail(error: BaseException, rank: int, progress: Progress, directory: Path) -> NoReturn:

@@ -38,9 +38,8 @@ from meshtune.runners.cluster_probe.results import (
 )
 from meshtune.runners.json_files import read_json_value
 from meshtune.runners.processes.gang import exit_text, run_gang
-from meshtune.runners.trainer.compat import register_gloo
 from meshtune.runners.trainer.failure import Phase, describe, first_cause, read_failures, write_failure
-from meshtune.runners.trainer.parallel.mesh import gather
+from meshtune.runners.trainer.parallel.mesh import choose_device, gather, meet
 from meshtune.runners.trainer.probe_rates import Place, dtypes, time_matmul, time_memory, time_messages
 from meshtune.runners.trainer.report import software
 from meshtune.search_spaces.cluster import DeviceKind
@@ -138,8 +137,15 @@ def run_rank(request: ProbeRequest, directory: Path) -> int:
     launch = request.launch
     rank = launch.rank if launch else int(os.environ["RANK"])
     try:
-        device = choose_device(launch.local_rank if launch else int(os.environ["LOCAL_RANK"]))
-        meet(request, rank, directory, device)
+        local_rank = launch.local_rank if launch else int(os.environ["LOCAL_RANK"])
+        device = choose_device(cuda=torch.cuda.device_count() > 0, local_rank=local_rank)
+        if launch is None:
+            meet(device, rank, int(os.environ["WORLD_SIZE"]), PEER_TIMEOUT, directory / "rendezvous")
+        else:
+            if launch.address in ("127.0.0.1", "localhost"):
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+            os.environ |= {"MASTER_ADDR": launch.address, "MASTER_PORT": str(launch.port)}
+            meet(device, rank, launch.world_size, PEER_TIMEOUT, None)
         nodes = gather(launch.node if launch else "here")
         probed = measure(request.seconds, lay_out(nodes, request.devices_per_node), Place(device))
         if rank == 0:
@@ -155,33 +161,6 @@ def run_rank(request: ProbeRequest, directory: Path) -> int:
         os._exit(1)
     dist.destroy_process_group()
     return 0
-
-
-def choose_device(local_rank: int) -> torch.device:
-    """This rank's device, made the current one. A scheduler may show each rank its own device alone."""
-    visible = torch.cuda.device_count()
-    if visible == 0:
-        torch.set_num_threads(1)  # as the trainer's ranks
-        return torch.device("cpu")
-    device = torch.device("cuda", local_rank % visible)
-    torch.cuda.set_device(device)
-    return device
-
-
-def meet(request: ProbeRequest, rank: int, directory: Path, device: torch.device) -> None:
-    """Meet the other ranks where the launcher says, else over a file."""
-    backend = "nccl" if device.type == "cuda" else register_gloo()
-    launch = request.launch
-    if launch is None or launch.address in ("127.0.0.1", "localhost"):
-        # All ranks are on this machine; gloo would ask the host's name, which may not resolve.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    if launch is not None:
-        os.environ |= {"MASTER_ADDR": launch.address, "MASTER_PORT": str(launch.port)}
-        dist.init_process_group(backend, "env://", rank=rank, world_size=launch.world_size, timeout=PEER_TIMEOUT)
-        return
-    world_size = int(os.environ["WORLD_SIZE"])
-    store = dist.FileStore(str(directory / "rendezvous"), world_size)  # type: ignore[attr-defined]  # no __all__
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=PEER_TIMEOUT)
 
 
 def measure(seconds: float, layout: Layout, place: Place) -> Probed:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any
 
-from meshtune.runners.dialects.base import Arguments, read_lines, without
+from meshtune.runners.dialects.base import Arguments, FlagOptions, without
 from meshtune.runners.trainer.job import Dtype as Dtype
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import Checks
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute
 
@@ -48,58 +48,29 @@ FROM_MODEL = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MegatronOptions:
-    """script: the program, pretrain_gpt.py. directory: where it is started; relative paths count from there. arguments:
-    the user's other ones, as texts such as `--lr 1e-4`. setup: lines of bash that come first. env: exported before it.
-    ds_config: DeepSpeed's settings but for batch sizes, stage and number format. steps: how many it is to take,
-    warmup_steps of them not timed."""
-
-    __pydantic_config__: ClassVar[Any] = CLOSED
+class MegatronOptions(FlagOptions):
+    """setup: lines of bash that come first, before env is exported. ds_config: DeepSpeed's settings but for batch
+    sizes, stage and number format."""
 
     script: str = "pretrain_gpt.py"
-    directory: str = ""
     flavour: Flavour = Flavour.MEGATRON_LM
     dtype: Dtype = Dtype.BFLOAT16
-    arguments: tuple[str, ...] = ()
-    python: str = "python3"
     setup: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
     ds_config: Mapping[str, Any] = field(default_factory=dict)
-    steps: int = 25
-    warmup_steps: int = 5
 
     def __post_init__(self) -> None:
         checks = Checks()
-        if checks.whole(0, warmup_steps=self.warmup_steps) & checks.whole(1, steps=self.steps):
-            needed = f"steps({self.steps}) must be more than warmup_steps({self.warmup_steps})"
-            checks.require(self.steps > self.warmup_steps, "steps", needed)
+        self._check(checks, least_warmup=0)
         for name in ("script", "directory", "python"):
             text = getattr(self, name)
             checks.require("\n" not in text, name, f"must be one line, not {text!r}")
-        for name in ("script", "python"):
-            checks.require(bool(getattr(self, name)), name, "must not be empty")
-        for name in self.env:
-            checks.require(name.isidentifier() and name.isascii(), f"env.{name}", "is no name of a variable")
-        self._check_arguments(checks)
+        checks.require(bool(self.script), "script", "must not be empty")
+        for name in self._check_arguments(checks, "--lr"):
+            checks.require(name not in FROM_PLAN, "arguments", f"{name} follows from the plan; leave it out")
+            checks.require(name not in FROM_MODEL, "arguments", f"{name} follows from the model; leave it out")
         to_deepspeed = self.flavour is Flavour.MEGATRON_DEEPSPEED or not self.ds_config
         checks.require(to_deepspeed, "ds_config", f"goes with flavour {Flavour.MEGATRON_DEEPSPEED}")
         checks.done()
-
-    def _check_arguments(self, checks: Checks) -> None:
-        try:
-            given, loose = read_lines(self.arguments)
-        except ValueError as error:
-            checks.require(False, "arguments", f"a quote is never closed: {error}")
-            return
-        checks.require(not loose, "arguments", f"{' '.join(loose)} stands before the first name, such as --lr")
-        for name in given:
-            checks.require(name not in FROM_PLAN, "arguments", f"{name} follows from the plan; leave it out")
-            checks.require(name not in FROM_MODEL, "arguments", f"{name} follows from the model; leave it out")
-
-    @property
-    def given(self) -> Arguments:
-        """The user's other arguments by name."""
-        return read_lines(self.arguments)[0]
 
     @property
     def through_deepspeed(self) -> bool:
