@@ -12,15 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
-from meshtune.runners.base import (
-    InvalidJob,
-    JobSpec,
-    JobState,
-    JobStatus,
-    Runner,
-    RunnerUnavailable,
-    SubmitFailed,
-)
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Runner, RunnerUnavailable, SubmitFailed
 from meshtune.runners.batch.launch_wrapper import GANG_FILE, read_gang, render_gang
 from meshtune.runners.batch.script import CLAIM_FILE, BatchOptions, SubmitHost, submit_host
 from meshtune.runners.json_files import read_json_value, write_whole

@@ -149,106 +149,68 @@ def require_supported(job: Job) -> None:
     checks = Checks()
     _check_features(job, checks)
     _check_shapes(job, checks)
+    _check_pipeline(job, checks)
+    _check_experts(job, checks)
     checks.done()
 
 
 def _check_features(job: Job, checks: Checks) -> None:
-    plan = job.plan
+    plan, schedule = job.plan, job.plan.schedule
     on_cpu = job.device is DeviceKind.CPU
-    checks.require(
-        not (on_cpu and plan.context is ContextParallel.RING),
-        "plan.context",
-        "ring attention runs on cuda only: torch has no ring over its CPU attention kernel",
-    )
-    checks.require(
-        not (on_cpu and job.dtype is Dtype.FLOAT16),
-        "dtype",
-        "float16 runs on cuda only; on cpu use bfloat16 or float32",
-    )
-    checks.require(
-        plan.zero_stage < 3 or not plan.schedule.splits_backward,
-        "plan.zero_stage",
-        f"zero_stage({plan.zero_stage}) with schedule({plan.schedule}) would train wrongly without an error: "
-        "split backward passes meet resharded weights",
-    )
-    checks.require(
-        plan.recompute is not Recompute.SELECTIVE or not plan.schedule.splits_backward,
-        "plan.recompute",
-        f"selective with schedule({plan.schedule}): torch allows one backward pass of what is recomputed selectively",
-    )
-    checks.require(
-        plan.schedule.interleaves == (plan.vpp > 1) and (plan.pp > 1 or plan.vpp == 1),
-        "plan.vpp",
-        f"vpp({plan.vpp}) does not go with schedule({plan.schedule}) and pp({plan.pp})",
-    )
-    checks.require(
-        plan.schedule is not Schedule.ZBV or plan.vpp == 2, "plan.vpp", f"zbv needs vpp(2), not vpp({plan.vpp})"
-    )
+    told = "ring attention runs on cuda only: torch has no ring over its CPU attention kernel"
+    checks.require(not (on_cpu and plan.context is ContextParallel.RING), "plan.context", told)
+    told = "float16 runs on cuda only; on cpu use bfloat16 or float32"
+    checks.require(not (on_cpu and job.dtype is Dtype.FLOAT16), "dtype", told)
+    told = "would train wrongly without an error: split backward passes meet resharded weights"
+    told = f"zero_stage({plan.zero_stage}) with schedule({schedule}) {told}"
+    checks.require(plan.zero_stage < 3 or not schedule.splits_backward, "plan.zero_stage", told)
+    told = f"selective with schedule({schedule}): torch allows one backward pass of what is recomputed selectively"
+    selective = plan.recompute is Recompute.SELECTIVE
+    checks.require(not selective or not schedule.splits_backward, "plan.recompute", told)
+    told = f"vpp({plan.vpp}) does not go with schedule({schedule}) and pp({plan.pp})"
+    fits = schedule.interleaves == (plan.vpp > 1) and (plan.pp > 1 or plan.vpp == 1)
+    checks.require(fits, "plan.vpp", told)
+    checks.require(schedule is not Schedule.ZBV or plan.vpp == 2, "plan.vpp", f"zbv needs vpp(2), not vpp({plan.vpp})")
 
 
 def _check_shapes(job: Job, checks: Checks) -> None:
     plan, model = job.plan, job.model
+    tp, cp, seq_len, kv_heads = plan.tp, plan.cp, model.seq_len, model.kv_heads
     for name in ("heads", "ffn"):
         size = getattr(model, name)
-        checks.require(size % plan.tp == 0, "plan.tp", f"tp({plan.tp}) does not divide {name}({size})")
-    checks.require(
-        model.kv_heads % plan.tp == 0 or plan.tp % model.kv_heads == 0,
-        "plan.tp",
-        f"tp({plan.tp}) and kv_heads({model.kv_heads}): neither divides the other",
-    )
-    slices = plan.cp * (2 if plan.context is ContextParallel.RING else 1)
-    checks.require(
-        model.seq_len % slices == 0, "plan.cp", f"cp({plan.cp}) does not cut seq_len({model.seq_len}) into {slices}"
-    )
-    checks.require(
-        not plan.sequence_parallel or model.seq_len // plan.cp % plan.tp == 0,
-        "plan.tp",
-        f"tp({plan.tp}) does not divide seq_len({model.seq_len}) / cp({plan.cp})",
-    )
-    if plan.context is ContextParallel.ULYSSES:
-        for name in ("heads", "kv_heads"):
-            size = getattr(model, name)
-            checks.require(
-                size % (plan.tp * plan.cp) == 0,
-                "plan.cp",
-                f"tp({plan.tp}) * cp({plan.cp}) = {plan.tp * plan.cp} does not divide {name}({size})",
-            )
-    _check_pipeline(job, checks)
-    _check_experts(job, checks)
+        checks.require(size % tp == 0, "plan.tp", f"tp({tp}) does not divide {name}({size})")
+    told = f"tp({tp}) and kv_heads({kv_heads}): neither divides the other"
+    checks.require(kv_heads % tp == 0 or tp % kv_heads == 0, "plan.tp", told)
+    slices = cp * (2 if plan.context is ContextParallel.RING else 1)
+    checks.require(seq_len % slices == 0, "plan.cp", f"cp({cp}) does not cut seq_len({seq_len}) into {slices}")
+    told = f"tp({tp}) does not divide seq_len({seq_len}) / cp({cp})"
+    checks.require(not plan.sequence_parallel or seq_len // cp % tp == 0, "plan.tp", told)
+    for name in ("heads", "kv_heads") if plan.context is ContextParallel.ULYSSES else ():
+        size = getattr(model, name)
+        told = f"tp({tp}) * cp({cp}) = {tp * cp} does not divide {name}({size})"
+        checks.require(size % (tp * cp) == 0, "plan.cp", told)
 
 
 def _check_pipeline(job: Job, checks: Checks) -> None:
-    plan, model = job.plan, job.model
-    stages = plan.pp * plan.vpp
-    checks.require(
-        stages <= model.layers, "plan.pp", f"pp({plan.pp}) * vpp({plan.vpp}) is above layers({model.layers})"
-    )
+    pp, vpp, layers, schedule = job.plan.pp, job.plan.vpp, job.model.layers, job.plan.schedule
+    batches = job.plan.grad_accum_steps
+    checks.require(pp * vpp <= layers, "plan.pp", f"pp({pp}) * vpp({vpp}) is above layers({layers})")
     # torch's Schedule1F1B refuses fewer micro-batches than stages; GPipe does not.
-    checks.require(
-        plan.schedule is Schedule.GPIPE or plan.pp == 1 or plan.grad_accum_steps >= plan.pp,
-        "plan.grad_accum_steps",
-        f"{plan.schedule} needs grad_accum_steps({plan.grad_accum_steps}) of at least pp({plan.pp})",
-    )
-    rounds = max(1, plan.grad_accum_steps // plan.pp)
-    checks.require(
-        plan.schedule not in (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE) or plan.grad_accum_steps % rounds == 0,
-        "plan.grad_accum_steps",
-        f"{plan.schedule} needs grad_accum_steps({plan.grad_accum_steps}) to be a multiple of its {rounds} rounds",
-    )
+    told = f"{schedule} needs grad_accum_steps({batches}) of at least pp({pp})"
+    checks.require(schedule is Schedule.GPIPE or pp == 1 or batches >= pp, "plan.grad_accum_steps", told)
+    rounds = max(1, batches // pp)
+    told = f"{schedule} needs grad_accum_steps({batches}) to be a multiple of its {rounds} rounds"
+    in_rounds = schedule in (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE)
+    checks.require(not in_rounds or batches % rounds == 0, "plan.grad_accum_steps", told)
 
 
 def _check_experts(job: Job, checks: Checks) -> None:
     plan, model = job.plan, job.model
-    checks.require(plan.dp % plan.ep == 0, "plan.ep", f"ep({plan.ep}) does not divide dp({plan.dp})")
-    checks.require(
-        plan.ep == 1 or (model.experts > 0 and model.experts % plan.ep == 0),
-        "plan.ep",
-        f"ep({plan.ep}) does not divide experts({model.experts})" if model.experts else "the model has no experts",
-    )
-    copies = model.seq_len // plan.cp * model.top_k
-    checks.require(
-        model.experts == 0 or job.router is Router.LEARNED or copies % model.experts == 0,
-        "router",
-        f"experts({model.experts}) do not share seq_len({model.seq_len}) / cp({plan.cp}) * top_k({model.top_k}) = "
-        f"{copies} tokens evenly",
-    )
+    dp, ep, cp, experts = plan.dp, plan.ep, plan.cp, model.experts
+    checks.require(dp % ep == 0, "plan.ep", f"ep({ep}) does not divide dp({dp})")
+    told = f"ep({ep}) does not divide experts({experts})" if experts else "the model has no experts"
+    checks.require(ep == 1 or (experts > 0 and experts % ep == 0), "plan.ep", told)
+    copies = model.seq_len // cp * model.top_k
+    told = f"experts({experts}) do not share seq_len({model.seq_len}) / cp({cp}) * top_k({model.top_k}) = {copies}"
+    even = experts == 0 or job.router is Router.LEARNED or copies % experts == 0
+    checks.require(even, "router", f"{told} tokens evenly")
