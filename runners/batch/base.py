@@ -126,7 +126,7 @@ class BatchRunner(ABC, Generic[Options]):
 
     @staticmethod
     @abstractmethod
-    def render(spec: JobSpec, options: Options, host: SubmitHost) -> str:
+    def script_text(spec: JobSpec, options: Options, host: SubmitHost) -> str:
         """The job script. The job's directory is absolute."""
 
     @abstractmethod
@@ -230,7 +230,7 @@ class BatchRunner(ABC, Generic[Options]):
 
     def _write_script(self, spec: JobSpec) -> Path:
         path = spec.directory / self.script_file
-        write_whole(path, self.render(spec, self._options, submit_host()))
+        write_whole(path, self.script_text(spec, self._options, submit_host()))
         return path
 
     def _keep_id(self, record: Record, id: str) -> str:

@@ -17,8 +17,7 @@ from meshtune.runners.batch.launch_wrapper import noted_end, read_notes
 from meshtune.runners.batch.script import submit_host
 from meshtune.runners.processes.command import Answer
 from meshtune.runners.slurm.allocation import create_steps
-from meshtune.runners.slurm.script import SCRIPT_FILE, Mode, SlurmOptions, minutes, options_for
-from meshtune.runners.slurm.script import render as render_script_of
+from meshtune.runners.slurm.script import SCRIPT_FILE, Mode, SlurmOptions, minutes, options_for, render
 from meshtune.runners.slurm.vocabulary import (
     REFUSALS,
     SACCT_FORMAT,
@@ -45,7 +44,7 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
     silences = SILENCES
     cancel_command = "scancel"
     over = UNKNOWN_JOB
-    render = staticmethod(render_script_of)
+    script_text = staticmethod(render)
 
     # Until sacct says otherwise.
     _has_accounting = True

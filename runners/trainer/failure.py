@@ -27,6 +27,7 @@ from meshtune.search_spaces.compat import StrEnum
 
 REASON_LINES = 3
 TRACEBACK_LINES = 20
+LAST_WORDS_BYTES = 16_000  # of a log: the C library's word and faulthandler's stacks after it
 
 _OUT_OF_MEMORY_TYPES = ("MemoryError", "OutOfMemoryError")
 # Errors of our own: a plan that the trainer does not run, and a job file that no plan can mend.

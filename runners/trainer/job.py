@@ -115,23 +115,6 @@ class Job:
         object.__setattr__(self, "router", Router(self.router))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExactPeak:
-    """What the tensors of one rank of a job take at most, as `trainer.exact` finds it."""
-
-    rank: int
-    stage: int
-    peak_bytes: int
-    # Of the peak, what stays from step to step.
-    lasting_bytes: int
-    parameters: int
-    # Fewer layers were run.
-    extrapolated: bool
-    # How many were run.
-    micro_batches: int
-    seconds: float
-
-
 def render_job(job: Job) -> str:
     return render_versioned(job, JOB_VERSION)
 

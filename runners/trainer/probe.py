@@ -27,7 +27,13 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from meshtune.runners.base import JobSpec
-from meshtune.runners.cluster_probe.results import (
+from meshtune.runners.json_files import read_json_value
+from meshtune.runners.processes.gang import exit_text, run_gang
+from meshtune.runners.trainer.failure import Phase, describe, first_cause, read_failures, write_failure
+from meshtune.runners.trainer.parallel.mesh import choose_device, gather, meet
+from meshtune.runners.trainer.probe_rates import Place, dtypes, time_matmul, time_memory, time_messages
+from meshtune.runners.trainer.report import software
+from meshtune.runners.trainer_answers import (
     REQUEST_FILE,
     Exchange,
     Pattern,
@@ -36,12 +42,6 @@ from meshtune.runners.cluster_probe.results import (
     Tier,
     write_probed,
 )
-from meshtune.runners.json_files import read_json_value
-from meshtune.runners.processes.gang import exit_text, run_gang
-from meshtune.runners.trainer.failure import Phase, describe, first_cause, read_failures, write_failure
-from meshtune.runners.trainer.parallel.mesh import choose_device, gather, meet
-from meshtune.runners.trainer.probe_rates import Place, dtypes, time_matmul, time_memory, time_messages
-from meshtune.runners.trainer.report import software
 from meshtune.search_spaces.cluster import DeviceKind
 
 # How long a rank waits for its peers; under a launcher they may start minutes apart.

@@ -16,12 +16,10 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from meshtune.runners.trainer.blocks import Mixture, place_tensor
 from meshtune.runners.trainer.failure import Phase, Progress
 from meshtune.runners.trainer.job import Job
-from meshtune.runners.trainer.model import Transformer, stream
+from meshtune.runners.trainer.model import Mixture, Transformer, place_tensor, stream
 from meshtune.runners.trainer.parallel.mesh import Mesh, build_tie_group
-from meshtune.runners.trainer.parallel.optimizer import Both, FlatAdamW, Optimizer, ShardedAdamW
 from meshtune.runners.trainer.parallel.pipeline import (
     AccumulatingLoop,
     LossFunction,
@@ -30,7 +28,17 @@ from meshtune.runners.trainer.parallel.pipeline import (
     note_passes,
     stages_of,
 )
-from meshtune.runners.trainer.parallel.sharding import Sharding, choose_sharding, local, materialize, shard_replicas
+from meshtune.runners.trainer.parallel.sharding import (
+    Both,
+    FlatAdamW,
+    Optimizer,
+    ShardedAdamW,
+    Sharding,
+    choose_sharding,
+    local,
+    materialize,
+    shard_replicas,
+)
 from meshtune.runners.trainer.parallel.tensor import places_of, shard_tensors, spread_attention
 from meshtune.search_spaces.plan import Recompute, Schedule
 

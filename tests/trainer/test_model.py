@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from meshtune.runners.trainer.blocks import Mixture, place_tensor, rotate
 from meshtune.runners.trainer.job import Router
-from meshtune.runners.trainer.model import Transformer
+from meshtune.runners.trainer.model import Mixture, Transformer, place_tensor, rotate
 from meshtune.runners.trainer.parallel.pipeline import cut_layers, stages_of
 from meshtune.runners.trainer.parallel.sharding import materialize
 from meshtune.runners.trainer.parallel.tensor import places_of

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshtune.runners.trainer.job import ExactPeak
-from meshtune.runners.workloads.exact_memory import exact_peaks
+from meshtune.runners.trainer_answers import ExactPeak
+from meshtune.runners.trainer_client import exact_peaks
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.space import workload_of

@@ -23,8 +23,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from meshtune.runners.trainer.blocks import Attend, Mixture, Places, attend_causally, place_tensor
-from meshtune.runners.trainer.model import Layer, Transformer
+from meshtune.runners.trainer.model import Attend, Layer, Mixture, Places, Transformer, attend_causally, place_tensor
 from meshtune.runners.trainer.parallel.mesh import exchange
 from meshtune.search_spaces.model import Activation
 from meshtune.search_spaces.plan import ContextParallel, Plan

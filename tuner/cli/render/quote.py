@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from meshtune.runners.trainer.job import ExactPeak
+from meshtune.runners.trainer_answers import ExactPeak
 from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.units import gibibytes, number, percent, seconds
 from meshtune.tuner.cli.render.display import LEAST_SHARE, new_table

@@ -1,4 +1,5 @@
-"""The values of a probe: the launch that it runs under, its request, what its ranks measured, and links fitted to that.
+"""The answers of the trainer's other commands: the figures of a probe, with the launch that it ran under and the links
+fitted to them; and exact peaks of memory.
 
 A link is the alpha-beta model, fitted by relative least squares, because the times span five decades: a large message's
 noise does not drown a small one's latency. Every number is a median over repeats, with its spread."""
@@ -261,3 +262,20 @@ def spread(samples: Sequence[float]) -> float:
         return 0.0
     lower, middle, upper = quantiles(samples, n=4, method="inclusive")
     return (upper - lower) / 2 / middle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactPeak:
+    """What the tensors of one rank of a job take at most, as `trainer.exact` finds it."""
+
+    rank: int
+    stage: int
+    peak_bytes: int
+    # Of the peak, what stays from step to step.
+    lasting_bytes: int
+    parameters: int
+    # Fewer layers were run.
+    extrapolated: bool
+    # How many were run.
+    micro_batches: int
+    seconds: float
