@@ -18,13 +18,13 @@ from pathlib import Path
 
 import torch
 
+from meshtune.runners.measuring import COUNTED_STEPS
 from meshtune.runners.trainer.failure import Progress
 from meshtune.runners.trainer.fakes import FakeLiveTensors, alone, without_numbers
 from meshtune.runners.trainer.job import Job, JobMalformed, parse_job, require_supported
 from meshtune.runners.trainer.parallel.mesh import Mesh, build_mesh
 from meshtune.runners.trainer.parallel.pipeline import cut_layers, stages_of
 from meshtune.runners.trainer.parallel.sharding import local
-from meshtune.runners.trainer.timing.measure import COUNTED_STEPS
 from meshtune.runners.trainer.train import Trainer
 from meshtune.runners.trainer_answers import ExactPeak
 from meshtune.search_spaces.checks import Checks, InvalidValue
