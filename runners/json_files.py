@@ -38,6 +38,11 @@ def read_json_value(kind: type[Value], document: object) -> Value:
     return value
 
 
+def read_json_file(kind: type[Value], path: Path) -> Value:
+    """Raises OSError when there is none, ValueError when it is none of ours."""
+    return read_json_value(kind, json.loads(path.read_text(encoding="utf-8")))
+
+
 def render_versioned(value: Any, version: int) -> str:
     """The text of a file that holds one dataclass; `read_versioned` gives it back."""
     return json.dumps({"version": version, **asdict(value)}, indent=1) + "\n"

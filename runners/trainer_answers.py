@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import quantiles
 
 from meshtune.runners.base import RunnerError
-from meshtune.runners.json_files import read_json_value, write_whole
+from meshtune.runners.json_files import read_json_file, write_whole
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.compat import StrEnum
 
@@ -253,7 +253,7 @@ def write_probed(directory: Path, probed: Probed) -> Path:
 
 def read_probed(directory: Path) -> Probed:
     """Raises OSError when there is none, ValueError when it is none of ours."""
-    return read_json_value(Probed, json.loads((directory / PROBE_FILE).read_text(encoding="utf-8")))
+    return read_json_file(Probed, directory / PROBE_FILE)
 
 
 def spread(samples: Sequence[float]) -> float:

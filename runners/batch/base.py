@@ -15,7 +15,7 @@ from typing import ClassVar, Generic, TypeVar
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Runner, RunnerUnavailable, SubmitFailed
 from meshtune.runners.batch.launch_wrapper import GANG_FILE, read_gang, render_gang
 from meshtune.runners.batch.script import CLAIM_FILE, BatchOptions, SubmitHost, submit_host
-from meshtune.runners.json_files import read_json_value, write_whole
+from meshtune.runners.json_files import read_json_file, write_whole
 from meshtune.runners.local.spool import is_fit, require_fit
 from meshtune.runners.processes.command import Answer, call
 
@@ -75,7 +75,7 @@ class Records:
         """The record of that name, None where there is none. Raises RunnerUnavailable: what cannot be read may well
         have been sent."""
         try:
-            return read_json_value(Record, json.loads(self._path(name).read_text(encoding="utf-8")))
+            return read_json_file(Record, self._path(name))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:

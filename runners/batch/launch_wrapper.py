@@ -19,7 +19,7 @@ from pathlib import Path
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.json_files import encode_job, read_json_value, write_whole
+from meshtune.runners.json_files import encode_job, read_json_file, write_whole
 from meshtune.runners.processes.gang import (
     FIRST_PORT,
     GRACE_S,
@@ -66,7 +66,7 @@ def render_gang(spec: JobSpec) -> str:
 
 def read_gang(directory: Path) -> JobSpec:
     """The job as it was sent. Raises OSError and ValueError."""
-    return read_json_value(JobSpec, json.loads((directory / GANG_FILE).read_text(encoding="utf-8")))
+    return read_json_file(JobSpec, directory / GANG_FILE)
 
 
 def write_note(directory: Path, note: Note) -> None:
@@ -80,7 +80,7 @@ def read_notes(directory: Path) -> list[Note]:
     notes = []
     for path in directory.glob("rank-*.json"):
         with suppress(OSError, ValueError):
-            notes.append(read_json_value(Note, json.loads(path.read_text(encoding="utf-8"))))
+            notes.append(read_json_file(Note, path))
     return sorted(notes, key=lambda note: note.rank)
 
 

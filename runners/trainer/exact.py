@@ -12,7 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def enough_micro_batches(plan: Plan) -> tuple[int, int]:
     """From how many micro-batches on the peak is a straight line, and in which strides it is looked at.
 
     Of 1F1B only so many micro-batches are in flight, but torch keeps a receive buffer for every one; GPipe keeps the
-    activations of all.     One stage: the first, one between and the last. 1F1B: as many in flight as ever, gradients
+    activations of all. One stage: the first, one between and the last. 1F1B: as many in flight as ever, gradients
     beside them, and one under way to a neighbour. Interleaved kinds go in rounds of pp, and are not shortened where
     these are uneven."""
     if plan.pp == 1 or plan.schedule is Schedule.GPIPE:
@@ -99,19 +99,15 @@ def _sized(job: Job, layers: int | None, micro_batches: int) -> Job:
 
 def _line(one: Sample, other: Sample, way: float) -> Sample:
     """The point at `way` on the line through both: `one` at 0, `other` at 1."""
-    return Sample(
-        round(one.peak_bytes + way * (other.peak_bytes - one.peak_bytes)),
-        round(one.lasting_bytes + way * (other.lasting_bytes - one.lasting_bytes)),
-        round(one.parameters + way * (other.parameters - one.parameters)),
-    )
+    return Sample(*(round(a + way * (b - a)) for a, b in zip(astuple(one), astuple(other), strict=True)))
 
 
 def _moved(sample: Sample, start: Sample, end: Sample) -> Sample:
     """`sample`, by as much as `end` is away from `start`."""
-    return Sample(
-        sample.peak_bytes + end.peak_bytes - start.peak_bytes,
-        sample.lasting_bytes + end.lasting_bytes - start.lasting_bytes,
-        sample.parameters,
+    return replace(
+        sample,
+        peak_bytes=sample.peak_bytes + end.peak_bytes - start.peak_bytes,
+        lasting_bytes=sample.lasting_bytes + end.lasting_bytes - start.lasting_bytes,
     )
 
 
@@ -144,20 +140,13 @@ def require_estimable(job: Job, rank: int = 0) -> None:
     require_supported(job)
     plan, model = job.plan, job.model
     checks = Checks()
-    checks.require(
-        plan.cp == 1 or plan.context is not ContextParallel.RING,
-        "plan.context",
-        "ring attention has CUDA's kernels alone, which the exact estimate cannot run",
-    )
+    told = "ring attention has CUDA's kernels alone, which the exact estimate cannot run"
+    checks.require(plan.cp == 1 or plan.context is not ContextParallel.RING, "plan.context", told)
     copies = plan.micro_batch_size * (model.seq_len // plan.cp) * model.top_k
-    checks.require(
-        model.experts == 0 or copies % model.experts == 0,
-        "model.experts",
-        f"routing is taken as even, but experts({model.experts}) do not divide a micro-batch's {copies} copies",
-    )
-    checks.require(
-        0 <= rank < plan.world_size, "rank", f"must be at least 0 and below {plan.world_size} ranks, not {rank}"
-    )
+    told = f"routing is taken as even, but experts({model.experts}) do not divide a micro-batch's {copies} copies"
+    checks.require(model.experts == 0 or copies % model.experts == 0, "model.experts", told)
+    told = f"must be at least 0 and below {plan.world_size} ranks, not {rank}"
+    checks.require(0 <= rank < plan.world_size, "rank", told)
     checks.done()
 
 

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.json_files import read_json_value, write_whole
+from meshtune.runners.json_files import read_json_file, write_whole
 from meshtune.runners.logs.failure_texts import cause_of_line, first_in_precedence, is_echo
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.compat import StrEnum
@@ -135,7 +135,7 @@ def read_failures(directory: Path) -> list[RankFailure]:
     failures = []
     for path in directory.glob("failure-*.json"):
         with suppress(OSError, ValueError):
-            failures.append(read_json_value(RankFailure, json.loads(path.read_text(encoding="utf-8"))))
+            failures.append(read_json_file(RankFailure, path))
     return sorted(failures, key=lambda failure: failure.at)
 
 

@@ -66,11 +66,8 @@ class Measuring:
         checks.require(self.stall_s > 0, "stall_s", f"must be positive, not {self.stall_s}")
         checks.require(self.max_seconds > 0, "max_seconds", f"must be positive, not {self.max_seconds}")
         checks.require(0 < self.precision < 1, "precision", f"must lie between 0 and 1, not {self.precision}")
-        checks.require(
-            self.max_steps >= self.min_steps,
-            "max_steps",
-            f"max_steps({self.max_steps}) is below min_steps({self.min_steps})",
-        )
+        told = f"max_steps({self.max_steps}) is below min_steps({self.min_steps})"
+        checks.require(self.max_steps >= self.min_steps, "max_steps", told)
         checks.done()
 
     def enough(self, step_times_s: Sequence[float]) -> bool:

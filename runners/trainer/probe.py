@@ -8,7 +8,6 @@ DIRECTORY holds the request (`request.json`); rank 0 writes `probe.json` there. 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import socket
@@ -27,7 +26,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from meshtune.runners.base import JobSpec
-from meshtune.runners.json_files import read_json_value
+from meshtune.runners.json_files import read_json_file
 from meshtune.runners.processes.gang import exit_text, run_gang
 from meshtune.runners.trainer.failure import Phase, describe, first_cause, read_failures, write_failure
 from meshtune.runners.trainer.parallel.mesh import choose_device, gather, meet
@@ -101,7 +100,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--start", action="store_true", help="start the ranks of this machine")
     arguments = parser.parse_args(argv)
     directory: Path = arguments.directory
-    request = read_json_value(ProbeRequest, json.loads((directory / REQUEST_FILE).read_text(encoding="utf-8")))
+    request = read_json_file(ProbeRequest, directory / REQUEST_FILE)
     return start_ranks(request, directory) if arguments.start else run_rank(request, directory)
 
 

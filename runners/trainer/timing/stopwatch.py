@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -135,11 +135,16 @@ class Interception:
                     _replace(stack, ProcessGroup, name, partial(self._collective, activations=activations))
             _replace(stack, ProcessGroup, "send", partial(self._transfer, sends=True))
             _replace(stack, ProcessGroup, "recv", partial(self._transfer, sends=False))
-            _replace(stack, Work, "wait", self._wait)
+            _replace(stack, Work, "wait", partial(self._wait, known_by=id, begun=self._works))
             for namespace in (getattr(torch.ops, name) for name in _NAMESPACES):
                 for name in _OPERATORS:
                     _replace(stack, namespace, name, self._operator)
-            _replace(stack, torch.ops._c10d_functional, "wait_tensor", self._wait_tensor)
+            _replace(
+                stack,
+                torch.ops._c10d_functional,
+                "wait_tensor",
+                partial(self._wait, known_by=Tensor.data_ptr, begun=self._tensors),
+            )
             yield
         self._works.clear()
         self._tensors.clear()
@@ -172,13 +177,15 @@ class Interception:
         self._works[id(work)] = work, call
         return work
 
-    def _wait(self, inner: Callable[..., Any]) -> Callable[..., Any]:
-        def wait(work: Work, *args: Any, **kwargs: Any) -> Any:
-            _, call = self._works.pop(id(work), (None, None))
-            if call is None:
-                return inner(work, *args, **kwargs)
-            with self._stopwatch.blocked(call):
-                return inner(work, *args, **kwargs)
+    def _wait(
+        self, inner: Callable[..., Any], known_by: Callable[[Any], int], begun: dict[int, tuple[Any, Call]]
+    ) -> Callable[..., Any]:
+        """Waits belong to the call that began what is awaited. known_by: its key among those begun."""
+
+        def wait(awaited: Any, *args: Any, **kwargs: Any) -> Any:
+            _, call = begun.pop(known_by(awaited), (None, None))
+            with nullcontext() if call is None else self._stopwatch.blocked(call):
+                return inner(awaited, *args, **kwargs)
 
         return wait
 
@@ -195,16 +202,6 @@ class Interception:
             return out
 
         return operate
-
-    def _wait_tensor(self, inner: Callable[..., Any]) -> Callable[..., Any]:
-        def wait(tensor: Tensor) -> Any:
-            _, call = self._tensors.pop(tensor.data_ptr(), (None, None))
-            if call is None:
-                return inner(tensor)
-            with self._stopwatch.blocked(call):
-                return inner(tensor)
-
-        return wait
 
 
 class _Operator:
