@@ -13,7 +13,7 @@ from meshtune.api.errors import InvalidQuery, Unanswerable
 from meshtune.api.openapi import problems
 from meshtune.api.requests.authorization import reads
 from meshtune.search_spaces.checks import InvalidValue, Problem
-from meshtune.tuner.campaign.space import workload_of
+from meshtune.tuner.campaign.spec import workload_of
 from meshtune.tuner.results.export import FORMATS, Export, choose, export_files, export_of
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import InvalidSpec, parse_options

@@ -8,7 +8,7 @@ import pytest
 from command_lab import run_meshtune
 
 from meshtune.tuner.access.tokens import Quotas, Scope, digest
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.store import Store
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from meshtune.runners.outcome import Measurement
 from meshtune.runners.registry import create_workload
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.tuner.campaign.interval import Estimate
+from meshtune.tuner.campaign.units import Estimate
 
 if TYPE_CHECKING:
     from meshtune.tuner.campaign.spec import CampaignSpec

@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from meshtune.runners.registry import create_workload
+from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
-from meshtune.search_spaces.space import Bounds
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.search_spaces.space_context import SpaceContext
 from meshtune.tuner.campaign.objective import Objective
 
 
@@ -51,7 +54,7 @@ class Budget:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialLimits:
     """Limits of one trial: time_limit_s for each attempt, attempts where the infrastructure loses jobs. racing: give a
-    trial up as PRUNED once it is surely slower than the best one so far (see `tuner.campaign.placement`)."""
+    trial up as PRUNED once it is surely slower than the best one so far (see `tuner.campaign.decide`)."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
@@ -129,3 +132,27 @@ def check_plain(name: str, parallel: int, seed: int, confirm: int) -> Checks:
     checks.at_least(1, parallel=parallel)
     checks.at_least(0, seed=seed, confirm=confirm)
     return checks
+
+
+def workload_of(spec: CampaignSpec) -> Workload:
+    """The spec's training code."""
+    return create_workload(spec.workload.kind, spec.workload.options)
+
+
+def space_of(spec: CampaignSpec) -> Space:
+    """The spec's space. Raises SpaceTooLarge."""
+    return build_space(spec.space, spec.model, spec.cluster, spec.global_batch_size, workload_of(spec))
+
+
+def build_space(
+    bounds: Bounds, model: ModelSpec, cluster: ClusterSpec, global_batch_size: int | None, workload: Workload
+) -> Space:
+    """The plans that are legal for a model on a cluster with a workload. Raises SpaceTooLarge."""
+    setting = SpaceContext(
+        model=model,
+        cluster=cluster,
+        global_batch_size=global_batch_size,
+        capabilities=workload.capabilities,
+        tp_across_nodes=bounds.tp_across_nodes,
+    )
+    return Space(bounds, setting)

@@ -20,9 +20,8 @@ from meshtune.runners.documents import read_value
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
-from meshtune.tuner.access.credentials import database_url
-from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.access.tokens import database_url
+from meshtune.tuner.campaign.campaign import Campaign, Home
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import InvalidSpec, parse_options, parse_yaml

@@ -13,8 +13,7 @@ from pathlib import Path
 from meshtune.runners.workloads.exact_memory import RankPeak, exact_peaks
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.space import workload_of
-from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,8 @@ from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import yardstick_of
-from meshtune.tuner.campaign.space import workload_of
-from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.campaign.step_parts import time_by_part
-from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
+from meshtune.tuner.campaign.trial import Trial, time_by_part
 from meshtune.tuner.results.ranking import Ranked, rank
 from meshtune.tuner.results.recommendation import Recommendation, front_of, recommend
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from meshtune.runners.base import JobSpec, NoTimeLeft
 from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.decide import (
+    FAULTS_S,
     Ask,
     Cancel,
     Close,
@@ -27,19 +28,18 @@ from meshtune.tuner.campaign.decide import (
     Starting,
     Submit,
     decide,
+    incumbent_step_time_s,
+    nodes_to_avoid,
 )
-from meshtune.tuner.campaign.home import Home
-from meshtune.tuner.campaign.placement import FAULTS_S, incumbent_step_time_s, nodes_to_avoid
-from meshtune.tuner.campaign.proposal import Choice
 from meshtune.tuner.campaign.stopping import search_end
-from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
+from meshtune.tuner.campaign.trial import Choice, Origin, Trial, TrialState
 from meshtune.tuner.search.ask import propose
 from meshtune.tuner.search.base import SearchError
-from meshtune.tuner.service.job_reports import Reports
-from meshtune.tuner.service.metrics import ServiceMetrics
+from meshtune.tuner.service.job_files import Reports
 from meshtune.tuner.service.quotas import CampaignQuotas
 from meshtune.tuner.service.session import Session
 from meshtune.tuner.service.submission import call_back, send
+from meshtune.tuner.service.telemetry import ServiceMetrics
 from meshtune.tuner.store import IllegalMove, Store
 
 # A tick acts for no longer: hundreds of jobs to send keep neither an order to cancel nor other campaigns waiting.

@@ -30,10 +30,9 @@ from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.search_spaces.presets import cluster_presets, model_presets
 from meshtune.search_spaces.space import Bounds, Space, SpaceTooLarge
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.objective import Objective
-from meshtune.tuner.campaign.space import build_space
-from meshtune.tuner.campaign.spec import Backend, Budget, CampaignSpec, StopRule, TrialLimits, check_plain
+from meshtune.tuner.campaign.spec import Backend, Budget, CampaignSpec, StopRule, TrialLimits, build_space, check_plain
 from meshtune.tuner.search.base import SearchError
 from meshtune.tuner.search.registry import SEARCHES, create_search
 from meshtune.tuner.specs.document import InvalidSpec, find_unstorable

@@ -14,8 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from meshtune.search_spaces.space import Space
-from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.stopping import phase_text
 from meshtune.tuner.campaign.trial import Origin, job_name
@@ -37,7 +36,7 @@ from meshtune.tuner.cli.common import (
     read_spec_file,
 )
 from meshtune.tuner.cli.render import display
-from meshtune.tuner.cli.render.quote import quote_parts
+from meshtune.tuner.cli.render.predictions import quote_parts
 from meshtune.tuner.cli.render.trial import trial_page
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import make_quote

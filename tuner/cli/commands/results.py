@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from meshtune.runners.documents import plain
-from meshtune.tuner.campaign.space import space_of
+from meshtune.tuner.campaign.spec import space_of
 from meshtune.tuner.campaign.units import number
 from meshtune.tuner.cli.common import (
     DEFAULT_HOME,
@@ -27,8 +27,7 @@ from meshtune.tuner.cli.common import (
     print_json,
     print_page,
 )
-from meshtune.tuner.cli.render.analysis import analysis_parts
-from meshtune.tuner.cli.render.recommendation import recommendation_lines
+from meshtune.tuner.cli.render.analysis import analysis_parts, recommendation_lines
 from meshtune.tuner.results.analysis.analysis import analyse
 from meshtune.tuner.results.export import FORMATS, NothingToExport, choose, export_of, write_export
 from meshtune.tuner.results.known_best import (
@@ -42,7 +41,7 @@ from meshtune.tuner.results.known_best import (
 )
 from meshtune.tuner.results.known_best_projection import best_projected
 from meshtune.tuner.results.revalidation import judge, to_measure
-from meshtune.tuner.service.remeasure import remeasure
+from meshtune.tuner.service.service import remeasure
 
 
 def export(

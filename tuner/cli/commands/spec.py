@@ -35,8 +35,7 @@ from meshtune.tuner.cli.common import (
     read_spec_file,
 )
 from meshtune.tuner.cli.render import display
-from meshtune.tuner.cli.render.quote import exact_memory_parts, explanation_parts, quote_parts
-from meshtune.tuner.cli.render.scaling import projection_parts
+from meshtune.tuner.cli.render.predictions import exact_memory_parts, explanation_parts, projection_parts, quote_parts
 from meshtune.tuner.prediction.exact_memory import estimate_exactly
 from meshtune.tuner.prediction.explain_plan import explain
 from meshtune.tuner.prediction.predict import Basis, check_same, learn

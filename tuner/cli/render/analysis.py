@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 from rich.text import Text
 
-from meshtune.tuner.campaign.units import percent, seconds
+from meshtune.tuner.campaign.units import number, percent, seconds
 from meshtune.tuner.cli.render.display import LEAST_SHARE, new_table
-from meshtune.tuner.cli.render.quote import interval_s
+from meshtune.tuner.cli.render.predictions import interval_s
 from meshtune.tuner.results.analysis.analysis import Analysis
 from meshtune.tuner.results.analysis.failure_rates import Failures
 from meshtune.tuner.results.analysis.forecast_check import FitCheck, ForecastCheck
 from meshtune.tuner.results.analysis.knob_effects import signed
 from meshtune.tuner.results.analysis.knob_importance import Sensitivity
 from meshtune.tuner.results.analysis.why_faster import Winner
+from meshtune.tuner.results.known_best import BestKnown, Provenance
 
 # The JSON has all of them.
 MAX_EFFECTS = 20
@@ -135,3 +136,28 @@ def _fits(found: FitCheck) -> list[Table | Text]:
         f"{found.brier:.3f}, against {found.brier_of_share:.3f} of always telling {share}"
     )
     return [Text(sentence), table]
+
+
+STANDING = {
+    Provenance.MEASURED: "measured",
+    Provenance.PROJECTED: "projected, not measured",
+    Provenance.SIMULATED: "simulated: made-up numbers",
+}
+
+
+def recommendation_lines(found: BestKnown) -> Iterator[str]:
+    """The plan, its speed, the reason, and the sources."""
+    speed = found.tokens_per_s
+    yield f"{found.model} on {found.nodes} x {found.cluster} ({found.devices} devices): {found.plan_key}"
+    fits = "" if found.p_fits is None else f", P(fits) {percent(found.p_fits)}"
+    yield (
+        f"{STANDING[found.standing]}: {number(speed.value)} tokens/s ({number(speed.low)} to {number(speed.high)}), "
+        f"global batch {found.global_batch_size}, {found.workload}{fits}"
+    )
+    yield found.reason
+    for source in found.sources:
+        versions = ", ".join(f"{name} {version}" for name, version in sorted(source.software.items()))
+        twice = ", measured twice" if source.confirmed else ""
+        notes = "; ".join([versions or "software unknown", *([", ".join(source.differs)] if source.differs else [])])
+        speed_text = f"{number(source.tokens_per_s.value)} tokens/s"
+        yield f"from {source.campaign}, trial {source.trial}: {source.plan_key}, {speed_text}{twice}; {notes}"

@@ -18,8 +18,7 @@ from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.decide import device_seconds
 from meshtune.tuner.campaign.objective import yardstick_of
-from meshtune.tuner.campaign.step_parts import time_by_part
-from meshtune.tuner.campaign.trial import Origin, Trial
+from meshtune.tuner.campaign.trial import Origin, Trial, time_by_part
 from meshtune.tuner.campaign.units import gibibytes, number, seconds
 from meshtune.tuner.results.ranking import Confirmation, Ranked, run_variance
 from meshtune.tuner.results.recommendation import Recommendation, front_of
