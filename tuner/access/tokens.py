@@ -1,6 +1,7 @@
-"""Tokens with scopes, an end and quotas. Pure; only a token's digest is ever kept.
+"""Tokens with scopes, an end and quotas; records of the audit log; secrets in files and the environment.
 
-A secret is shown once, when it is made. Its 256 random bits need no salt and no slow hash: nobody guesses them.
+A secret is shown once, when it is made, and only its digest is kept. Its 256 random bits need no salt and no slow
+hash: nobody guesses them.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ MAX_CHARACTERS = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """One thing that was done or refused."""
+    """One thing that was done or refused, without secrets."""
 
     # Grows with time; 0 before it is stored.
     id: int = 0

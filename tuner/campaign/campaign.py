@@ -1,9 +1,10 @@
-"""A Campaign: one spec being worked on, how far it is, and why it ended."""
+"""A Campaign (one spec, its progress, and why it ended) and Home, the folder with the files of all campaigns."""
 
 from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -38,16 +39,14 @@ class CampaignState(StrEnum):
 
     def may_become(self, other: CampaignState) -> bool:
         """The legal moves; a final state has none."""
-        return other in {
-            CampaignState.RUNNING: {
-                CampaignState.PAUSED,
-                CampaignState.CANCELLING,
-                CampaignState.COMPLETED,
-                CampaignState.FAILED,
-            },
-            CampaignState.PAUSED: {CampaignState.RUNNING, CampaignState.CANCELLING},
-            CampaignState.CANCELLING: {CampaignState.CANCELLED},
-        }.get(self, set())
+        return other in _MOVES.get(self, ())
+
+
+_MOVES: Mapping[CampaignState, tuple[str, ...]] = {
+    CampaignState.RUNNING: ("paused", "cancelling", "completed", "failed"),
+    CampaignState.PAUSED: ("running", "cancelling"),
+    CampaignState.CANCELLING: ("cancelled",),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +123,7 @@ def new_id(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Paths under one root. Nothing is created by asking for one."""
+    """Paths of meshtune's files under one root. Creates nothing."""
 
     root: Path
 
@@ -142,16 +141,16 @@ class Home:
 
     @property
     def bin(self) -> Path:
-        """What is being deleted. On the file system of the campaigns, so that a rename moves it there."""
+        """Folders of campaigns that are being deleted; on their file system, so that a rename moves them there."""
         return self.root / "campaigns.bin"
 
     def export(self, job_name: str) -> Path:
-        """Where a job that was exported over the network would lie; nobody writes it but who took it."""
+        """The folder of a job that was exported over the network, which only its recipient creates."""
         return self.root / "exports" / job_name
 
     @property
     def limits(self) -> Path:
-        """What all campaigns may use together; there only where somebody wrote it."""
+        """The limits of all campaigns together, an optional file."""
         return self.root / "limits.yaml"
 
     def holder(self, name: str) -> Path:
@@ -160,9 +159,9 @@ class Home:
 
     @property
     def report_key(self) -> Path:
-        """What the tokens of jobs that report over HTTP are made with; for its owner's eyes alone."""
+        """The private key behind the tokens of jobs that report over HTTP."""
         return self.root / "report.key"
 
     def runner(self, kind: str) -> Path:
-        """What a runner keeps for itself, shared by all campaigns of this home."""
+        """A runner's own files, shared by all campaigns of this home."""
         return self.root / kind

@@ -14,13 +14,7 @@ from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.outcome import Outcome
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.stopping import (
-    closing_reason,
-    confirmations,
-    finalists,
-    hopeless_reason,
-    loses_every_job,
-)
+from meshtune.tuner.campaign.stopping import closing_reason, confirmations, finalists, hopeless_reason, loses_every_job
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 
 # A runner ends jobs at their time limit; one that runs this much longer is cancelled by us.

@@ -1,7 +1,7 @@
-"""CampaignSpec: what a user asks for, as values that check themselves. Reading documents is `tuner.specs.read`' work.
+"""CampaignSpec: a user's request as values that check themselves, with the workload and the space that it stands for.
 
-Sections are independent values; what must hold between them (a legal space, a legal baseline, a peak for MFU) is
-checked in `tuner.specs.read`, with the path of each problem.
+Sections are independent values; rules between them (a legal space, a legal baseline, a peak for MFU) are checked in
+`tuner.specs.read`, with the path of each problem.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ class Budget:
     def __post_init__(self) -> None:
         checks = Checks()
         limits = {"trials": self.trials, "wall_time_s": self.wall_time_s, "device_hours": self.device_hours}
-        checks.require(
-            any(limit is not None for limit in limits.values()), "", f"set at least one limit of {', '.join(limits)}"
-        )
+        some = any(limit is not None for limit in limits.values())
+        checks.require(some, "", f"set at least one limit of {', '.join(limits)}")
         for name, limit in limits.items():
             checks.require(limit is None or limit > 0, name, f"must be positive, not {limit}")
         checks.done()
@@ -99,14 +98,14 @@ class CampaignSpec:
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
-    name: str
+    name: str = "campaign"
     model: ModelSpec
     cluster: ClusterSpec
     workload: Backend
     global_batch_size: int | None
     space: Bounds
     baseline: Plan | None
-    objective: Objective
+    objective: Objective = Objective.TOKENS_PER_S_PER_DEVICE
     search: Backend
     runner: Backend
     budget: Budget
@@ -119,19 +118,33 @@ class CampaignSpec:
     warm_start: bool = True
 
     def __post_init__(self) -> None:
-        checks = check_plain(self.name, self.parallel, self.seed, self.confirm)
-        if self.global_batch_size is not None:
-            checks.at_least(1, global_batch_size=self.global_batch_size)
-        checks.done()
+        check_scalars({name: getattr(self, name) for name in (*SCALARS, "global_batch_size")})
 
 
-def check_plain(name: str, parallel: int, seed: int, confirm: int) -> Checks:
-    """What holds for the plain values of a spec, whatever its sections say."""
+# The plain values at the top of a spec.
+SCALARS: Mapping[str, type] = {
+    "name": str,
+    "objective": Objective,
+    "parallel": int,
+    "seed": int,
+    "pareto": bool,
+    "confirm": int,
+    "warm_start": bool,
+}
+
+
+def check_scalars(values: Mapping[str, Any]) -> None:
+    """Check the plain values of a spec, as far as they are given, whatever its sections say. Raises InvalidValue."""
     checks = Checks()
-    checks.require(bool(name.strip()) and len(name) <= 100, "name", f"must have 1 to 100 characters, not {len(name)}")
-    checks.at_least(1, parallel=parallel)
-    checks.at_least(0, seed=seed, confirm=confirm)
-    return checks
+    if "name" in values:
+        length = len(values["name"])
+        checks.require(
+            bool(values["name"].strip()) and length <= 100, "name", f"must have 1 to 100 characters, not {length}"
+        )
+    for key, minimum in {"parallel": 1, "seed": 0, "confirm": 0, "global_batch_size": 1}.items():
+        if values.get(key) is not None:
+            checks.at_least(minimum, **{key: values[key]})
+    checks.done()
 
 
 def workload_of(spec: CampaignSpec) -> Workload:
@@ -148,11 +161,11 @@ def build_space(
     bounds: Bounds, model: ModelSpec, cluster: ClusterSpec, global_batch_size: int | None, workload: Workload
 ) -> Space:
     """The plans that are legal for a model on a cluster with a workload. Raises SpaceTooLarge."""
-    setting = SpaceContext(
+    context = SpaceContext(
         model=model,
         cluster=cluster,
         global_batch_size=global_batch_size,
         capabilities=workload.capabilities,
         tp_across_nodes=bounds.tp_across_nodes,
     )
-    return Space(bounds, setting)
+    return Space(bounds, context)

@@ -1,4 +1,4 @@
-"""A Trial is one Plan in one Campaign; an Attempt is one job that tried to measure it.
+"""A Trial is one Plan in one Campaign, proposed by a search (Proposal); an Attempt is one job that tried to measure it.
 
 State says how far an attempt is and only moves forward; the verdict (in its Outcome) says how it ended. A trial is as
 far as its last attempt: a LOST one is followed by another attempt, anything else is the trial's end.
@@ -130,12 +130,8 @@ def time_by_part(profile: Profile | None) -> tuple[PartTime, ...]:
     if profile is None:
         return ()
     named = {name for parts in profile.parts_s for name in parts}
-    known = [str(part) for part in Part if part in named]
-    ranks = len(profile.parts_s)
-    means = {
-        name: sum(parts.get(name, 0.0) for parts in profile.parts_s) / ranks
-        for name in [*known, *sorted(named - {*known})]
-    }
+    ordered = [*(str(part) for part in Part if part in named), *sorted(named - {*Part})]
+    means = {name: sum(parts.get(name, 0.0) for parts in profile.parts_s) / len(profile.parts_s) for name in ordered}
     total = sum(means.values())
     return tuple(PartTime(name, mean, mean / total if total else 0.0) for name, mean in means.items())
 

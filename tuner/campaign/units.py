@@ -1,4 +1,4 @@
-"""Numbers with their units as people read them: seconds, bytes, shares."""
+"""Quantities with intervals, and numbers with their units as text: seconds, bytes, shares."""
 
 from __future__ import annotations
 

@@ -21,8 +21,10 @@ from meshtune.search_spaces.checks import InvalidValue
 from meshtune.tuner.cli.commands import campaign, cluster, results, sbatch, service, spec
 from meshtune.tuner.cli.common import Refused, console, errors
 from meshtune.tuner.results.export import NothingToExport
+from meshtune.tuner.results.known_best import NothingKnown
 from meshtune.tuner.search.base import SearchError
 from meshtune.tuner.service.leases import CampaignBusy
+from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.store import StoreError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -68,8 +70,8 @@ def _options(
 
 # Errors that a user can mend; any other is a defect of ours and keeps its traceback.
 USER_ERRORS = (
-    *(Refused, InvalidValue, StoreError, RunnerError, SearchError, UnknownBackend, MissingExtra),
-    *(CampaignBusy, NothingToExport, CannotExpress, OSError),
+    *(Refused, InvalidValue, InvalidSpec, StoreError, RunnerError, SearchError, UnknownBackend, MissingExtra),
+    *(CampaignBusy, NothingToExport, NothingKnown, CannotExpress, OSError),
 )
 
 
@@ -83,4 +85,3 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
-

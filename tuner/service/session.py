@@ -1,4 +1,4 @@
-"""One campaign in a service's hands: its lease, its row and trials, and its search, workload and runner.
+"""Campaigns in a service's hands: for each its lease, its row and trials, and its search, workload and runner.
 
 All of it can be built again from the store at any time; nothing here is truth. Every change of a trial and of a
 campaign's state adds an event in its own transaction, so a look that finds no new event has missed nothing, and costs

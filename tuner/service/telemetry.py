@@ -1,7 +1,8 @@
-"""The log of a process: lines of text or JSON without secrets; events and troubles of campaigns as lines.
+"""The log of a process (lines of text or JSON; events and troubles of campaigns as lines) and its Prometheus metrics.
 
 Masked wherever they stand, in messages, fields and tracebacks: tokens of ours, Authorization headers, and passwords
-in database URLs and settings.
+in database URLs and settings. The metrics belong to no registry; `api.routes.metrics` adds them to its own, with those
+of the store.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Documents that a spec is read from: YAML text parsed, merge patches applied, and values refused that cannot be stored
-and read again, everywhere, exactly.
+"""Documents that a spec is read from: YAML text parsed, merge patches applied, values refused that cannot be stored and
+read again, everywhere, exactly, and the parts found that need the scope `command`.
 
 YAML makes dates, sets, NaN and cycles of its own; JSON bodies may hold numbers and characters that databases refuse.
+Parts that let somebody run programs, or read and write files, are all that `HARMLESS` does not list: a new option is
+refused until it is listed. They are found in the document as it came, before any backend reads a file.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from math import isfinite
 from typing import Any
 
 import yaml
+from yaml.constructor import ConstructorError as _ConstructorError
 
 from meshtune.search_spaces.checks import Problem
 from meshtune.tuner.campaign.spec import CampaignSpec
@@ -96,30 +99,25 @@ def find_unstorable(document: object) -> list[Problem]:
 
 def _walk(path: str, value: object, depth: int) -> Iterator[tuple[str, object, int]]:
     yield path, value, depth
-    inside: list[tuple[object, object]] = []
-    if isinstance(value, Mapping):
-        inside = list(value.items())
-    elif isinstance(value, list):
-        inside = list(enumerate(value))
+    inside = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in inside:
         yield from _walk(f"{path}.{key}" if path else str(key), inner, depth + 1)
 
 
 def _unstorable(value: object) -> str:
     """Why one value cannot be kept, without looking into it; empty where it can."""
-    if isinstance(value, Mapping):
-        odd = [key for key in value if not isinstance(key, str) or _unstorable(key)]
-        return f"a key must be plain text, not {odd[0]!r}" if odd else ""
-    if isinstance(value, str):
-        odd_letter = any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in value)
-        return f"holds characters that cannot be stored: {value[:60]!r}" if odd_letter else ""
-    if isinstance(value, int):
-        exact = abs(value) <= MAX_INTEGER
-        return "" if exact else f"must be at most 2^53, not a number of {value.bit_length()} bits"
-    if isinstance(value, float):
-        return "" if isfinite(value) else f"must be a finite number, not {value}"
-    if value is None or isinstance(value, list):
-        return ""
+    match value:
+        case Mapping():
+            odd = [key for key in value if not isinstance(key, str) or _unstorable(key)]
+            return f"a key must be plain text, not {odd[0]!r}" if odd else ""
+        case str() if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in value):
+            return f"holds characters that cannot be stored: {value[:60]!r}"
+        case int() if abs(value) > MAX_INTEGER:
+            return f"must be at most 2^53, not a number of {value.bit_length()} bits"
+        case float() if not isfinite(value):
+            return f"must be a finite number, not {value}"
+        case None | str() | int() | float() | list():
+            return ""
     return f"must be text, a number, true or false, a list or a mapping, not the {type(value).__name__} {value}"
 
 
@@ -134,24 +132,18 @@ class _OneKeyOnce(yaml.SafeLoader):
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         sources = [value for key, value in node.value if key.tag == "tag:yaml.org,2002:merge"]
         if any(len(source.value) > MAX_MERGED for source in sources if isinstance(source, yaml.SequenceNode)):
-            raise yaml.constructor.ConstructorError(
-                None, None, f"merges more than {MAX_MERGED} mappings", node.start_mark
-            )
+            raise _ConstructorError(None, None, f"merges more than {MAX_MERGED} mappings", node.start_mark)
         super().flatten_mapping(node)
         self._merged += len(node.value) if sources else 0
         if self._merged > MAX_VALUES:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"merges make more than {MAX_VALUES} values", node.start_mark
-            )
+            raise _ConstructorError(None, None, f"merges make more than {MAX_VALUES} values", node.start_mark)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key_node, _ in node.value:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", key_node.start_mark
-                )
+                raise _ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
             seen |= {key} if isinstance(key, str) else set()
         return super().construct_mapping(node, deep)
 

@@ -32,7 +32,16 @@ from meshtune.search_spaces.presets import cluster_presets, model_presets
 from meshtune.search_spaces.space import Bounds, Space, SpaceTooLarge
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.objective import Objective
-from meshtune.tuner.campaign.spec import Backend, Budget, CampaignSpec, StopRule, TrialLimits, build_space, check_plain
+from meshtune.tuner.campaign.spec import (
+    SCALARS,
+    Backend,
+    Budget,
+    CampaignSpec,
+    StopRule,
+    TrialLimits,
+    build_space,
+    check_scalars,
+)
 from meshtune.tuner.search.base import SearchError
 from meshtune.tuner.search.registry import SEARCHES, create_search
 from meshtune.tuner.specs.document import InvalidSpec, find_unstorable
@@ -100,11 +109,11 @@ class _Reading:
 
     def plain_values(self) -> None:
         """Names, numbers and choices that stand at the top of the document."""
-        names = {entry.name for entry in fields(_Plain)} - set(self.refused)
-        self.section("", _Plain, {name: self.document[name] for name in names if name in self.document})
-        plain = self.values.pop("", None)
-        if plain is not None:
-            self.values |= {entry.name: getattr(plain, entry.name) for entry in fields(plain)}
+        for name, kind in SCALARS.items():
+            if name in self.document:
+                self.section(name, kind, self.document[name])
+        with self.noting(""):
+            check_scalars(self.values)
         if "global_batch_size" in self.refused:
             return
         batch = self.document.get("global_batch_size")
@@ -169,22 +178,6 @@ class _Reading:
             self.problems.append(Problem(f"{name}.kind", f"no {name} is called {kind!r}; {hint}"))
             return
         self.values[name] = Backend(kind=kind, options={key: raw[key] for key in raw if key != "kind"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plain:
-    """The plain values at the top of a document."""
-
-    name: str = "campaign"
-    objective: Objective = Objective.TOKENS_PER_S_PER_DEVICE
-    parallel: int = 1
-    seed: int = 0
-    pareto: bool = False
-    confirm: int = 3
-    warm_start: bool = True
-
-    def __post_init__(self) -> None:
-        check_plain(self.name, self.parallel, self.seed, self.confirm).done()
 
 
 def _check_between(reading: _Reading, home: Home | None) -> Space | None:

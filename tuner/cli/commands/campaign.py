@@ -144,9 +144,12 @@ def best(
 
 
 def _work_on(service: Service, campaign: Campaign) -> None:
-    """Drive a campaign with live progress, and print its result."""
+    """Drive a campaign with live progress on a terminal, else with a line for each trial, and print its result."""
     try:
-        follow(service, campaign)
+        if console.is_terminal:
+            _follow_live(Driver(service), service, campaign.id)
+        else:
+            _follow_logged(Driver(service), service, campaign)
     except KeyboardInterrupt:
         console.print(
             f"\nInterrupted. Running trials go on by themselves and are collected by `meshtune resume {campaign.id}`; "
@@ -181,15 +184,6 @@ def dry_run_lines(spec: CampaignSpec, space: Space, home: Path) -> Iterator[str]
         yield f"\nthe runner {spec.runner.kind} starts {job.processes} processes: {shlex.join(job.command)}"
 
 
-def follow(service: Service, campaign: Campaign) -> None:
-    """Drive a campaign until it rests: with live progress on a terminal, else with a line for each trial."""
-    driver = Driver(service)
-    if console.is_terminal:
-        _follow_live(driver, service, campaign.id)
-    else:
-        _follow_logged(driver, service, campaign)
-
-
 def print_best(campaign: Campaign, service: Service, top: int) -> bool:
     """Print the table, what there is to say about it, and the recommendation; False when nothing was measured."""
     if campaign.simulated:
@@ -197,14 +191,11 @@ def print_best(campaign: Campaign, service: Service, top: int) -> bool:
     trials = service.store.trials(campaign.id)
     ranking = rank(campaign, trials)
     if ranking:
-        console.print(display.best_table(campaign, ranking, top))
-        for note in display.best_notes(campaign, ranking, top):
-            console.print(note, soft_wrap=True)
+        print_page([display.best_table(campaign, ranking, top), *display.best_notes(campaign, ranking, top)])
         if campaign.spec.pareto:
             console.print(display.front_table(campaign, ranking))
-    failures = display.failure_counts(trials)
-    if failures:
-        console.print("failures: " + ", ".join(f"{count} {kind}" for kind, count in failures.items()))
+    if failures := display.failures_text(trials):
+        console.print(failures)
     console.print(display.recommendation_text(recommend(campaign, trials)), soft_wrap=True)
     return bool(ranking)
 
@@ -242,19 +233,18 @@ def _follow_live(driver: Driver, service: Service, campaign_id: str) -> None:
 
 def _follow_logged(driver: Driver, service: Service, campaign: Campaign) -> None:
     begun, ended = False, False
-    told: set[int] = {trial.number for trial in service.store.trials(campaign.id) if trial.state.final}
-    learns_told, trouble_told = "", ""
+    told = {trial.number for trial in service.store.trials(campaign.id) if trial.state.final}
+    learns, trouble = "", ""
 
     def watch() -> None:
-        nonlocal begun, ended, learns_told, trouble_told
+        nonlocal begun, ended, learns, trouble
         now, trials = service.store.campaign(campaign.id), service.store.trials(campaign.id)
         if not begun:
             console.print(display.header(campaign), soft_wrap=True)
         begun = True
-        learns = lessons_text(now.lessons)
-        if learns != learns_told:
+        before, learns = learns, lessons_text(now.lessons)
+        if learns != before:
             console.print(learns, soft_wrap=True)
-        learns_told = learns
         for trial in trials:
             if trial.state.final and trial.number not in told:
                 told.add(trial.number)
@@ -263,9 +253,8 @@ def _follow_logged(driver: Driver, service: Service, campaign: Campaign) -> None
         if now.search_ended and not ended:
             console.print(phase_text(now, trials), soft_wrap=True)
         ended = bool(now.search_ended)
-        trouble = driver.troubles.get(campaign.id, "")
-        if trouble and trouble != trouble_told:
+        before, trouble = trouble, driver.troubles.get(campaign.id, "")
+        if trouble and trouble != before:
             errors.print(f"waiting: {trouble}", style="yellow")
-        trouble_told = trouble
 
     drive_one(driver, service, campaign.id, watch)

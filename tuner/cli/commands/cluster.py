@@ -156,9 +156,9 @@ def as_document(probed: Probed, section: dict[str, Any]) -> dict[str, Any]:
 
 def tables(probed: Probed) -> Group:
     """The rates, the links, and the messages that they were fitted from."""
-    rates = new_table(f"{probed.device}: one of {probed.devices_per_node} per node, all at work")
-    for name in ("what", "size", "per rank", "slowest rank", "fastest rank", "spread", "samples"):
-        rates.add_column(name, justify="left" if name == "what" else "right")
+    title = f"{probed.device}: one of {probed.devices_per_node} per node, all at work"
+    numbers = ("size", "per rank", "slowest rank", "fastest rank", "spread", "samples")
+    rates = new_table(title, "what", right=numbers)
     best = probed.best_matmul()
     for rate in probed.matmul:
         _add(rates, rate, f"matmul {rate.what}", str(rate.size), "FLOP/s", bold=rate in best)
@@ -170,10 +170,8 @@ def tables(probed: Probed) -> Group:
 
 
 def _messages_table(probed: Probed) -> Table:
-    table = new_table("Messages: the slowest rank's time, and its spread")
-    table.add_column("size", justify="right")
-    for exchange in probed.exchanges:
-        table.add_column(f"{_pattern(exchange)}, {exchange.tier}", justify="right")
+    names = [f"{_pattern(exchange)}, {exchange.tier}" for exchange in probed.exchanges]
+    table = new_table("Messages: the slowest rank's time, and its spread", right=("size", *names))
     columns = [{message.size_bytes: message for message in exchange.messages} for exchange in probed.exchanges]
     for size in sorted({size for column in columns for size in column}):
         found = [column.get(size) for column in columns]

@@ -18,22 +18,18 @@ from meshtune.tuner.cli.common import (
     DatabaseOption,
     HomeOption,
     JsonOption,
-    Refused,
     console,
     errors,
     find_campaign,
-    named_options,
     open_service,
-    print_json,
-    print_page,
+    print_found,
 )
-from meshtune.tuner.cli.render.analysis import analysis_parts, recommendation_lines
+from meshtune.tuner.cli.render.analysis import analysis_parts, recommendation_lines, revalidation_lines
 from meshtune.tuner.results.analysis.analysis import analyse
 from meshtune.tuner.results.export import FORMATS, NothingToExport, choose, export_of, write_export
 from meshtune.tuner.results.known_best import (
     MAX_CAMPAIGNS,
     CampaignRecords,
-    NothingKnown,
     Question,
     best_measured,
     environment_text,
@@ -42,6 +38,7 @@ from meshtune.tuner.results.known_best import (
 from meshtune.tuner.results.known_best_projection import best_projected
 from meshtune.tuner.results.revalidation import judge, to_measure
 from meshtune.tuner.service.service import remeasure
+from meshtune.tuner.specs.document import parse_options
 
 
 def export(
@@ -59,7 +56,7 @@ def export(
     with open_service(home, db) as service:
         chosen = find_campaign(service, campaign)
         entry = choose(chosen, service.store.trials(chosen.id), trial)
-        setting = export_of(chosen, entry, output, named_options(option or []))
+        setting = export_of(chosen, entry, output, parse_options(option or []))
         for path in write_export(setting, output, format):
             console.print(f"wrote {path}", soft_wrap=True)
 
@@ -72,10 +69,7 @@ def analyze(
         chosen = find_campaign(service, campaign)
         trials = service.store.trials(chosen.id)
     found = analyse(chosen, space_of(chosen.spec), trials)
-    if as_json:
-        print_json(plain(found))
-        return
-    print_page(analysis_parts(found))
+    print_found(plain(found), analysis_parts(found), as_json)
 
 
 def recommend(
@@ -103,16 +97,11 @@ def recommend(
     )
     with open_service(home, db) as service:
         records = CampaignRecords(service.store.readable_campaigns(limit=MAX_CAMPAIGNS), service.store.trials)
-        try:
-            found = best_measured(question, records) or best_projected(question, records)
-        except NothingKnown as nothing:
-            raise Refused(str(nothing)) from None
-    if as_json:
-        print_json(plain(found))
-    elif as_env:
+        found = best_measured(question, records) or best_projected(question, records)
+    if as_env and not as_json:
         sys.stdout.write(environment_text(found))
     else:
-        print_page(recommendation_lines(found))
+        print_found(plain(found), recommendation_lines(found), as_json)
 
 
 def rerun(
@@ -146,10 +135,7 @@ def rerun(
 
 
 def revalidate(
-    campaign: CampaignId,
-    as_json: JsonOption = False,
-    home: HomeOption = DEFAULT_HOME,
-    db: DatabaseOption = "",
+    campaign: CampaignId, as_json: JsonOption = False, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = ""
 ) -> None:
     """Measure the optimum and the best other plan once more, and say whether the optimum still stands. Stores nothing.
 
@@ -163,17 +149,5 @@ def revalidate(
             raise NothingToExport(f"campaign {chosen.id} has no plan to measure again")
         outcomes = [outcome for _, outcome in remeasure(service, chosen, [entry.trial for entry in entries])]
     found = judge(chosen, trials, entries, outcomes)
-    if as_json:
-        print_json(plain(found))
-    else:
-        for name, one in (("optimum", found.optimum), ("runner-up", found.rival)):
-            if one is not None:
-                speeds = one.tokens_per_s_per_device
-                now = f"{one.verdict}: {one.reason}" if speeds.now is None else number(speeds.now)
-                line = f"{one.plan_key}: recorded {number(speeds.recorded)}, now {now} tokens/s/device"
-                console.print(f"{name}, trial {one.trial}: {line}", soft_wrap=True)
-        changes = found.optimum.software_changes.items()
-        versions = ", ".join(f"{name} {before} -> {now}" for name, (before, now) in changes)
-        console.print(f"software: {versions or 'as recorded'}", soft_wrap=True)
-        console.print(found.words, style="green" if found.stands else "red", soft_wrap=True)
+    print_found(plain(found), revalidation_lines(found), as_json)
     raise typer.Exit(0 if found.stands else 1)

@@ -14,7 +14,6 @@ import typer
 from rich.table import Table
 
 from meshtune.runners.processes.command import call
-from meshtune.search_spaces.checks import InvalidValue
 from meshtune.tuner.access.tokens import (
     DEFAULT_EXPIRES,
     AuditRecord,
@@ -27,10 +26,19 @@ from meshtune.tuner.access.tokens import (
     write_private,
 )
 from meshtune.tuner.campaign.campaign import Home
-from meshtune.tuner.cli.common import DEFAULT_HOME, DatabaseOption, HomeOption, Refused, console, errors, open_service
+from meshtune.tuner.cli.common import (
+    DEFAULT_HOME,
+    DatabaseOption,
+    HomeOption,
+    Refused,
+    console,
+    errors,
+    existing_database,
+    open_service,
+)
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.service.telemetry import LogFormat, LogLevel, set_up_logging
-from meshtune.tuner.store import AlreadyExists, NotFound, StoreUnavailable, maintenance
+from meshtune.tuner.store import StoreUnavailable, maintenance
 
 token_app = typer.Typer(no_args_is_help=True, help="Tokens for the REST API and the dashboard.")
 COLUMNS = ("name", "scopes", "state", "expires", "last used", "campaigns", "trials / 24 h", "device-hours / 30 d")
@@ -53,24 +61,18 @@ def create(
 ) -> None:
     """Make a token and print it, once: it is kept nowhere."""
     now, secret = time.time(), new_secret()
-    try:
-        token = Token(
-            name=name,
-            sha256=digest(secret),
-            scopes=frozenset(scope),
-            created_at=now,
-            expires_at=expiry(expires, now),
-            quotas=Quotas(campaigns=campaigns, trials=trials, device_hours=device_hours),
-        )
-    except InvalidValue as error:
-        raise Refused(str(error)) from None
+    token = Token(
+        name=name,
+        sha256=digest(secret),
+        scopes=frozenset(scope),
+        created_at=now,
+        expires_at=expiry(expires, now),
+        quotas=Quotas(campaigns=campaigns, trials=trials, device_hours=device_hours),
+    )
     if output is not None and output.exists():
         raise Refused(f"{output} is there already")
     with open_service(home, db, create=True) as service:
-        try:
-            service.store.access.create(token)
-        except AlreadyExists as taken:
-            raise Refused(str(taken)) from None
+        service.store.access.create(token)
         detail = f"{', '.join(sorted(token.scopes))}; expires {expires}"
         service.store.access.record(AuditRecord(at=now, token="", action="token create", object=name, detail=detail))
     if output is None:
@@ -86,14 +88,11 @@ def list_tokens(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> Non
     """Show all tokens, those that open nothing any more included, and what of their quotas is used."""
     now = time.time()
     with open_service(home, db) as service:
-        tokens = service.store.access.tokens()
         table = Table(*COLUMNS)
-        for token in tokens:
+        for token in service.store.access.tokens():
             table.add_row(*_row(service, token, now))
-    if tokens:
-        console.print(table)
-    else:
-        console.print("there is no token yet; make one with `meshtune token create NAME --scope read`")
+    nothing = "there is no token yet; make one with `meshtune token create NAME --scope read`"
+    console.print(table if table.rows else nothing)
 
 
 @token_app.command()
@@ -101,10 +100,7 @@ def revoke(name: Name, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "")
     """Let a token open nothing any more, within 5 seconds. Its campaigns go on."""
     now = time.time()
     with open_service(home, db) as service:
-        try:
-            service.store.access.revoke(name, now)
-        except NotFound as unknown:
-            raise Refused(str(unknown)) from None
+        service.store.access.revoke(name, now)
         service.store.access.record(AuditRecord(at=now, token="", action="token revoke", object=name))
     console.print(f"the token {name} opens nothing any more")
 
@@ -138,7 +134,7 @@ db_app = typer.Typer(no_args_is_help=True, help="Upgrade, copy and check the dat
 @db_app.command()
 def upgrade(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
     """Bring the database to the newest schema. Every other command does so as well; this one says what it did."""
-    before, after = maintenance.upgrade(_existing(home, db))
+    before, after = maintenance.upgrade(existing_database(home, db))
     if before == after:
         console.print(f"the schema is {after} already, the newest")
     else:
@@ -153,7 +149,7 @@ def backup(
     db: DatabaseOption = "",
 ) -> None:
     """Copy the database as it is at one moment, while services go on; the copy is read once before it gets its name."""
-    url = _existing(home, db)
+    url = existing_database(home, db)
     source = maintenance.sqlite_file(url)
     with maintenance.new_file(file.absolute(), force=force) as partial:
         if source is not None:
@@ -161,7 +157,10 @@ def backup(
         else:
             dump = maintenance.dump_of(url, partial)
             for command in (dump.command, dump.check):
-                _run(command, {**os.environ, "LC_ALL": "C", **dump.environment})
+                environment = {**os.environ, "LC_ALL": "C", **dump.environment}
+                answer = call(command, time_limit_s=DUMP_LIMIT_S, environment=environment)
+                if answer.code != 0:
+                    raise StoreUnavailable(f"{command[0]}: {answer.complaint}", transient=True)
         size = partial.stat().st_size
     console.print(f"wrote {file} ({size / 2**20:.1f} MiB)", soft_wrap=True)
 
@@ -170,7 +169,7 @@ def backup(
 def check(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
     """Look for damage, for rows that contradict each other, and for jobs in flight without a folder. Exit code 1 where
     something is wrong."""
-    report = maintenance.check(_existing(home, db))
+    report = maintenance.check(existing_database(home, db))
     place = Home(home.absolute())
     lost = [name for campaign_id, name in report.in_flight if not place.job(campaign_id, name).is_dir()]
     troubles = [*report.troubles, *(f"the job {name} is in flight, but its folder is gone" for name in lost)]
@@ -182,20 +181,6 @@ def check(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
         console.print(f"{len(troubles)} trouble{'s' if len(troubles) > 1 else ''}", style="red")
         raise typer.Exit(1)
     console.print("nothing is wrong")
-
-
-def _run(command: tuple[str, ...], environment: dict[str, str]) -> None:
-    answer = call(command, time_limit_s=DUMP_LIMIT_S, environment=environment)
-    if answer.code != 0:
-        raise StoreUnavailable(f"{command[0]}: {answer.complaint}", transient=True)
-
-
-def _existing(home: Path, db: str) -> str:
-    """The database's URL. Raises Refused for a SQLite file that is not there: nothing is made by looking."""
-    place = Home(home.absolute())
-    if not db and not Path(place.database_url.partition(":///")[2]).is_file():
-        raise Refused(f"--home {home}: there is no database yet")
-    return db or place.database_url
 
 
 # By name: this package knows nothing of the web.
