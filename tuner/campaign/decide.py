@@ -2,6 +2,12 @@
 
 Values in, intents out: no clock, no database, no runner. The service acts on the intents and calls again, so an intent
 may be lost by a crash at any moment and is simply decided again. Nothing here is remembered between calls.
+
+Decided as well, when a job is sent: the nodes that it keeps away from, and the step time that it must beat. An attempt
+avoids nodes that failed under its trial, nodes that failed twice under anybody lately, and, for a plan that is measured
+once more, the nodes of its first run: a second run elsewhere tells the plan from the node. A runner drops the nodes that
+cannot be avoided. With racing, off by default, a trial that is surely slower than the best ends as PRUNED, without a
+measurement: this saves steps, and the search learns nothing from slow plans.
 """
 
 from __future__ import annotations
@@ -19,6 +25,10 @@ from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 
 # A runner ends jobs at their time limit; one that runs this much longer is cancelled by us.
 OVERTIME_S = 60.0
+# So many failures exclude a node: one may be the job's, a second one under another job is the node's.
+EXCLUDED_AT = 2
+# Failures under other campaigns count for so long: a node that was mended comes back.
+FAULTS_S = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,12 +258,6 @@ def _spent(campaign: Campaign, trials: Sequence[Trial], now: float) -> str:
 def _to_retry(trial: Trial, campaign: Campaign) -> bool:
     verdict = trial.verdict
     return verdict is not None and verdict.retryable and len(trial.attempts) < campaign.spec.trial.attempts
-
-
-# So many failures exclude a node: one may be the job's, a second one under another job is the node's.
-EXCLUDED_AT = 2
-# Failures under other campaigns count for so long: a node that was mended comes back.
-FAULTS_S = 86400.0
 
 
 def nodes_to_avoid(trials: Sequence[Trial], trial: Trial, faults: Mapping[str, int]) -> tuple[str, ...]:

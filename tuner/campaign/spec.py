@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, get_type_hints
 
+from meshtune.runners.base import JobSpec
 from meshtune.runners.registry import create_workload
 from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.checks import CLOSED, Checks
@@ -123,24 +125,15 @@ class CampaignSpec:
 
 # The plain values at the top of a spec.
 SCALARS: Mapping[str, type] = {
-    "name": str,
-    "objective": Objective,
-    "parallel": int,
-    "seed": int,
-    "pareto": bool,
-    "confirm": int,
-    "warm_start": bool,
+    name: kind for name, kind in get_type_hints(CampaignSpec).items() if kind in (str, int, bool, Objective)
 }
 
 
 def check_scalars(values: Mapping[str, Any]) -> None:
     """Check the plain values of a spec, as far as they are given, whatever its sections say. Raises InvalidValue."""
     checks = Checks()
-    if "name" in values:
-        length = len(values["name"])
-        checks.require(
-            bool(values["name"].strip()) and length <= 100, "name", f"must have 1 to 100 characters, not {length}"
-        )
+    name = values.get("name", "campaign")
+    checks.require(bool(name.strip()) and len(name) <= 100, "name", f"must have 1 to 100 characters, not {len(name)}")
     for key, minimum in {"parallel": 1, "seed": 0, "confirm": 0, "global_batch_size": 1}.items():
         if values.get(key) is not None:
             checks.at_least(minimum, **{key: values[key]})
@@ -150,6 +143,28 @@ def check_scalars(values: Mapping[str, Any]) -> None:
 def workload_of(spec: CampaignSpec) -> Workload:
     """The spec's training code."""
     return create_workload(spec.workload.kind, spec.workload.options)
+
+
+def job_of(
+    spec: CampaignSpec,
+    plan: Plan,
+    name: str,
+    directory: Path,
+    workload: Workload | None = None,
+    incumbent_step_time_s: float | None = None,
+) -> JobSpec:
+    """The job that measures a plan in this folder, as pure text; with an incumbent, one that is given up when it is
+    slower. workload: the spec's, where it was created before."""
+    return (workload or workload_of(spec)).materialize(
+        name,
+        spec.model,
+        plan,
+        spec.cluster,
+        directory,
+        seed=spec.seed,
+        time_limit_s=spec.trial.time_limit_s,
+        incumbent_step_time_s=incumbent_step_time_s,
+    )
 
 
 def space_of(spec: CampaignSpec) -> Space:

@@ -17,6 +17,56 @@ from meshtune.search_spaces.checks import Checks
 from meshtune.search_spaces.plan import Plan
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """step_time_s: the median, with the ends of its 95 % interval. p_fits: the probability that the plan fits into
+    memory and runs. gain: the expected improvement over the best plan measured before, as a share of its speed, with
+    the chance of none counted as 0 (0.03: 3 %). peak_bytes: at the fullest rank."""
+
+    step_time_s: float
+    step_time_low_s: float
+    step_time_high_s: float
+    p_fits: float
+    gain: float
+    peak_bytes: float
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        for name in ("step_time_s", "step_time_low_s", "step_time_high_s", "peak_bytes"):
+            value = getattr(self, name)
+            checks.require(0 < value < inf, name, f"must be positive and finite, not {value}")
+        checks.require(0 <= self.p_fits <= 1, "p_fits", f"must be a probability, not {self.p_fits}")
+        checks.require(0 <= self.gain < inf, "gain", f"must be at least 0, not {self.gain}")
+        checks.done()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A plan to try. expectation: why, in numbers; None for a search that expects nothing."""
+
+    plan: Plan
+    expectation: Expectation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What to try next, best first. chance_left: the probability that some plan that is neither tried nor under way
+    is better than the best measured one by more than the task's tolerance (of a Pareto task: that one would extend the
+    front by more than it); None where the search does not know."""
+
+    choices: tuple[Choice, ...]
+    chance_left: float | None = None
+
+    @property
+    def plans(self) -> list[Plan]:
+        return [choice.plan for choice in self.choices]
+
+
+def proposal_of(plans: Sequence[Plan]) -> Proposal:
+    """Plans of a search that expects nothing of them."""
+    return Proposal(tuple(Choice(plan) for plan in plans))
+
+
 class TrialState(StrEnum):
     """PLANNED is written before anything is sent, SUBMITTED after the runner took it, DONE with an outcome."""
 
@@ -134,53 +184,3 @@ def time_by_part(profile: Profile | None) -> tuple[PartTime, ...]:
     means = {name: sum(parts.get(name, 0.0) for parts in profile.parts_s) / len(profile.parts_s) for name in ordered}
     total = sum(means.values())
     return tuple(PartTime(name, mean, mean / total if total else 0.0) for name, mean in means.items())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expectation:
-    """step_time_s: the median, with the ends of its 95 % interval. p_fits: the probability that the plan fits into
-    memory and runs. gain: the expected improvement over the best plan measured before, as a share of its speed, with
-    the chance of none counted as 0 (0.03: 3 %). peak_bytes: at the fullest rank."""
-
-    step_time_s: float
-    step_time_low_s: float
-    step_time_high_s: float
-    p_fits: float
-    gain: float
-    peak_bytes: float
-
-    def __post_init__(self) -> None:
-        checks = Checks()
-        for name in ("step_time_s", "step_time_low_s", "step_time_high_s", "peak_bytes"):
-            value = getattr(self, name)
-            checks.require(0 < value < inf, name, f"must be positive and finite, not {value}")
-        checks.require(0 <= self.p_fits <= 1, "p_fits", f"must be a probability, not {self.p_fits}")
-        checks.require(0 <= self.gain < inf, "gain", f"must be at least 0, not {self.gain}")
-        checks.done()
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A plan to try. expectation: why, in numbers; None for a search that expects nothing."""
-
-    plan: Plan
-    expectation: Expectation | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """What to try next, best first. chance_left: the probability that some plan that is neither tried nor under way
-    is better than the best measured one by more than the task's tolerance (of a Pareto task: that one would extend the
-    front by more than it); None where the search does not know."""
-
-    choices: tuple[Choice, ...]
-    chance_left: float | None = None
-
-    @property
-    def plans(self) -> list[Plan]:
-        return [choice.plan for choice in self.choices]
-
-
-def proposal_of(plans: Sequence[Plan]) -> Proposal:
-    """Plans of a search that expects nothing of them."""
-    return Proposal(tuple(Choice(plan) for plan in plans))

@@ -100,7 +100,14 @@ def read_spec_file(spec: Path, home: Path | None) -> tuple[object, CampaignSpec,
         raise Refused("\n".join([f"{spec}: the spec has {mistakes}:", *lines])) from None
 
 
-def find_campaign(service: Service, campaign_id: str) -> Campaign:
+@contextmanager
+def open_campaign(home: Path, db: str, campaign_id: str) -> Iterator[tuple[Service, Campaign]]:
+    """The service, and the campaign of that id, or with `last` the newest."""
+    with open_service(home, db) as service:
+        yield service, _find_campaign(service, campaign_id)
+
+
+def _find_campaign(service: Service, campaign_id: str) -> Campaign:
     if campaign_id == "last":
         newest = service.store.campaigns(limit=1)
         if not newest:

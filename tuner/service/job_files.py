@@ -1,8 +1,8 @@
 """Files in jobs' folders: results that jobs report over HTTP, and logs that people read.
 
-A report needs the attempt's token, made of the job's name and its expiry, and not stored here. The key is a file in the
-home that its owner alone can read; a token is a file in the job's own folder (`runners.report.TOKEN_FILE`), never in its
-arguments, environment or script. It can end that one job's measurement, and nothing else.
+A report needs the attempt's token, made of the job's name and its expiry, and not stored here. The key is a file in
+the home that its owner alone can read; a token is a file in the job's own folder (`runners.report.TOKEN_FILE`), never
+in its arguments, environment or script. It can end that one job's measurement, and nothing else.
 
 A job may write anything into its folder. So names of logs are looked up in the folder alone, links are not followed,
 and only regular files with a log's name are opened: neither the job's token, nor a pipe that nobody writes to.

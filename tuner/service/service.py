@@ -12,22 +12,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from meshtune.runners.base import JobSpec, JobState, JobStatus, Runner, RunnerUnavailable
+from meshtune.runners.base import JobState, JobStatus, Runner, RunnerUnavailable
 from meshtune.runners.outcome import Outcome
 from meshtune.runners.registry import create_runner
-from meshtune.runners.workloads.base import Workload
-from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.access.tokens import Used
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home, new_id
 from meshtune.tuner.campaign.decide import excluded_nodes
-from meshtune.tuner.campaign.spec import workload_of
+from meshtune.tuner.campaign.spec import job_of, workload_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.service.job_files import Reports
 from meshtune.tuner.service.leases import LEASE_S, CampaignBusy, Holder
 from meshtune.tuner.service.quotas import CampaignQuotas, InvalidLimits
 from meshtune.tuner.service.session import Sessions
 from meshtune.tuner.service.telemetry import ServiceMetrics
-from meshtune.tuner.service.tick import Ticker, job_of, node_faults
+from meshtune.tuner.service.tick import Ticker, node_faults
 from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store import LeaseLost, Store
 
@@ -174,10 +172,6 @@ class Service:
         """Release every campaign."""
         self.sessions.close()
 
-    def job(self, campaign: Campaign, plan: Plan, name: str, workload: Workload) -> JobSpec:
-        """The job that measures `plan` for this campaign."""
-        return job_of(self.home, campaign, plan, name, workload)
-
 
 # Between two looks: short at first, for jobs that take a second, and gentle to a scheduler whose jobs wait for hours.
 LEAST_PAUSE_S, MOST_PAUSE_S = 0.05, 2.0
@@ -195,9 +189,10 @@ def remeasure(service: Service, campaign: Campaign, trials: Sequence[Trial]) -> 
     try:
         for trial in trials:
             name = f"{campaign.id}-t{trial.number:04d}-again-{uuid.uuid4().hex[:6]}"
-            job_id = runner.submit(service.job(campaign, trial.plan, name, workload))
+            directory = service.home.job(campaign.id, name).resolve()
+            job_id = runner.submit(job_of(spec, trial.plan, name, directory, workload))
             status = _await_end(runner, job_id, 2 * spec.trial.time_limit_s + 60.0)
-            yield trial, workload.read(service.home.job(campaign.id, name), status)
+            yield trial, workload.read(directory, status)
     finally:
         runner.close()
 

@@ -7,7 +7,7 @@ one small query however long the history is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,7 +33,7 @@ SAVE_ELAPSED_S = 10.0
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """Made by `open_session`. Used from the thread that ticks."""
+    """Made by `Sessions`. Used from the thread that ticks."""
 
     store: Store
     hold: Hold
@@ -69,7 +69,13 @@ class Session:
             self.trials = self.store.trials(id)
             self._event = newest
         elif events:
-            self._read_changes([event.data.get("number") for event in events if event.kind.startswith("trial.")])
+            changed = {event.data.get("number") for event in events if event.kind.startswith("trial.")}
+            if numbers := sorted(number for number in changed if isinstance(number, int)):
+                fresh = self.store.pages.numbered(id, numbers)
+                # New ones come last, and their numbers have no gaps.
+                self.trials += [fresh[number] for number in numbers if number >= len(self.trials)]
+                for number in numbers:
+                    self.trials[number] = fresh[number]
             if any(not event.kind.startswith("trial.") for event in events):
                 self.campaign = self.store.campaign(id)
             self._event = events[-1].id
@@ -108,30 +114,6 @@ class Session:
             self.task = replace(self.task, past=past)
         self._software = software
 
-    def close(self) -> None:
-        self.runner.close()
-
-    def _read_changes(self, changed: Sequence[object]) -> None:
-        numbers = sorted({number for number in changed if isinstance(number, int)})
-        if numbers:
-            fresh = self.store.pages.numbered(self.campaign.id, numbers)
-            # New ones come last, and their numbers have no gaps.
-            self.trials += [fresh[number] for number in numbers if number >= len(self.trials)]
-            for number in numbers:
-                self.trials[number] = fresh[number]
-
-
-def open_session(store: Store, home: Home, campaign: Campaign, hold: Hold) -> Session:
-    """Build what it takes to work on a campaign that this process holds. Raises what the backends raise."""
-    spec = campaign.spec
-    search = create_search(spec.search.kind, seed=spec.seed, options=spec.search.options)
-    task = Task(space=space_of(spec), training=training_of(spec), tolerance=spec.stop.tolerance, pareto=spec.pareto)
-    workload = workload_of(spec)
-    runner = create_runner(spec.runner.kind, home.runner(spec.runner.kind), spec.cluster, spec.runner.options)
-    return Session(
-        store=store, hold=hold, campaign=campaign, task=task, search=search, workload=workload, runner=runner
-    )
-
 
 class Sessions:
     """The sessions, by campaign. A campaign may be held and not opened yet. clock: seconds since the epoch.
@@ -144,9 +126,6 @@ class Sessions:
         self._store, self._home, self._clock = store, home, clock
         self._sessions: dict[str, Session] = {}
 
-    def __len__(self) -> int:
-        return len(self._sessions)
-
     def get(self, campaign_id: str) -> Session | None:
         """The session of the campaign, None where none is open."""
         return self._sessions.get(campaign_id)
@@ -154,7 +133,8 @@ class Sessions:
     def open(self, campaign_id: str) -> Session | None:
         """The session of the campaign, which this process holds; None for a campaign that is over.
 
-        Raises NotFound, CampaignBusy where another process has it, LeaseLost where one has taken it from us.
+        Raises NotFound, CampaignBusy where another process has it, LeaseLost where one has taken it from us, and the
+        backends' errors.
         """
         if campaign_id not in self._sessions:
             campaign = self._store.campaign(campaign_id)
@@ -163,7 +143,18 @@ class Sessions:
                 return None
             hold = self.holder.hold(campaign_id)
             try:
-                self._sessions[campaign_id] = open_session(self._store, self._home, campaign, hold)
+                spec = campaign.spec
+                space, training = space_of(spec), training_of(spec)
+                runner_files = self._home.runner(spec.runner.kind)
+                self._sessions[campaign_id] = Session(
+                    store=self._store,
+                    hold=hold,
+                    campaign=campaign,
+                    search=create_search(spec.search.kind, seed=spec.seed, options=spec.search.options),
+                    task=Task(space=space, training=training, tolerance=spec.stop.tolerance, pareto=spec.pareto),
+                    workload=workload_of(spec),
+                    runner=create_runner(spec.runner.kind, runner_files, spec.cluster, spec.runner.options),
+                )
             except BaseException:
                 self.holder.release(campaign_id)
                 raise
@@ -183,7 +174,7 @@ class Sessions:
         self.holder.forget(campaign_id)
         session = self._sessions.pop(campaign_id, None)
         if session is not None:
-            session.close()
+            session.runner.close()
 
     def close(self) -> None:
         """Let other processes have all of them."""
@@ -202,4 +193,4 @@ class Sessions:
             with suppress(LeaseLost), self._store.leases.guarding(session.hold.lease):
                 session.save_time(self._clock())
         finally:
-            session.close()
+            session.runner.close()

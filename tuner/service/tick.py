@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from meshtune.runners.base import JobSpec, NoTimeLeft
-from meshtune.runners.workloads.base import Workload
-from meshtune.search_spaces.plan import Plan
+from meshtune.runners.base import NoTimeLeft
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.decide import (
     FAULTS_S,
@@ -31,6 +29,7 @@ from meshtune.tuner.campaign.decide import (
     incumbent_step_time_s,
     nodes_to_avoid,
 )
+from meshtune.tuner.campaign.spec import job_of
 from meshtune.tuner.campaign.stopping import search_end
 from meshtune.tuner.campaign.trial import Choice, Origin, Trial, TrialState
 from meshtune.tuner.search.ask import propose
@@ -161,14 +160,10 @@ class Ticker:
         campaign, trials = session.campaign, session.trials
         if not self.quotas.claim(campaign, trial.number, self.clock()):
             return False
-        job = job_of(
-            self.home,
-            campaign,
-            trial.plan,
-            trial.last.job_name,
-            session.workload,
-            incumbent_step_time_s=incumbent_step_time_s(campaign, trials, trial),
-        )
+        name = trial.last.job_name
+        directory = self.home.job(campaign.id, name).resolve()
+        incumbent_s = incumbent_step_time_s(campaign, trials, trial)
+        job = job_of(campaign.spec, trial.plan, name, directory, session.workload, incumbent_s)
         job = replace(job, avoid=nodes_to_avoid(trials, trial, node_faults(self.store, campaign, self.clock())))
         send(session, trial, self.reports.equip(job, self.clock()), self.clock)
         return True
@@ -202,28 +197,6 @@ class Ticker:
         if not proposal.choices:
             session.stuck_at = ended
         return bool(proposal.choices)
-
-
-def job_of(
-    home: Home,
-    campaign: Campaign,
-    plan: Plan,
-    name: str,
-    workload: Workload,
-    *,
-    incumbent_step_time_s: float | None = None,
-) -> JobSpec:
-    """The job that measures `plan` for this campaign, or, with an incumbent, gives it up as slower than that."""
-    return workload.materialize(
-        name,
-        campaign.spec.model,
-        plan,
-        campaign.spec.cluster,
-        home.job(campaign.id, name).resolve(),
-        seed=campaign.spec.seed,
-        time_limit_s=campaign.spec.trial.time_limit_s,
-        incumbent_step_time_s=incumbent_step_time_s,
-    )
 
 
 def node_faults(store: Store, campaign: Campaign, now: float) -> Mapping[str, int]:

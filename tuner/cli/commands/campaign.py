@@ -15,7 +15,7 @@ from rich.text import Text
 
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
-from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.spec import CampaignSpec, job_of
 from meshtune.tuner.campaign.stopping import phase_text
 from meshtune.tuner.campaign.trial import Origin, job_name
 from meshtune.tuner.campaign.units import seconds
@@ -29,7 +29,7 @@ from meshtune.tuner.cli.common import (
     SpecFile,
     console,
     errors,
-    find_campaign,
+    open_campaign,
     open_service,
     print_json,
     print_page,
@@ -40,7 +40,7 @@ from meshtune.tuner.cli.render.predictions import quote_parts
 from meshtune.tuner.cli.render.trial import trial_page
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import make_quote
-from meshtune.tuner.results.export import FORMATS, Export, best_document, job_of
+from meshtune.tuner.results.export import FORMATS, Export, best_document
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.recommendation import recommend
 from meshtune.tuner.search.warm_start import lessons_text
@@ -70,8 +70,7 @@ def run(
 
 def resume(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
     """Go on with a campaign that was interrupted or paused."""
-    with open_service(home, db) as service:
-        known = find_campaign(service, campaign)
+    with open_campaign(home, db, campaign) as (service, known):
         if known.state.final:
             why = known.reason.partition("\n")[0]  # without the end of a log
             raise Refused(f"{known.id} is {known.state} ({why}): there is nothing to resume")
@@ -85,15 +84,14 @@ def resume(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOp
 
 def pause(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
     """Start no more trials; running ones are measured to their end."""
-    with open_service(home, db) as service:
-        known = service.pause(find_campaign(service, campaign).id)
+    with open_campaign(home, db, campaign) as (service, known):
+        service.pause(known.id)
         console.print(f"{known.id} is paused; `meshtune resume {known.id}` goes on")
 
 
 def cancel(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
     """End a campaign and its running jobs; what was measured stays."""
-    with open_service(home, db) as service:
-        known = find_campaign(service, campaign)
+    with open_campaign(home, db, campaign) as (service, known):
         if known.state is not CampaignState.CANCELLING:  # else an earlier cancel was interrupted: finish it
             service.cancel(known.id)
         try:
@@ -113,13 +111,13 @@ def show(
     """Show all campaigns, or one with every trial, or one trial with all that is known of it."""
     if trial is not None and not campaign:
         raise Refused(f"--trial {trial} needs a campaign: `meshtune show last --trial {trial}`")
-    with open_service(home, db) as service:
-        if not campaign:
+    if not campaign:
+        with open_service(home, db) as service:
             known = service.store.campaigns(limit=50)
             counts = service.store.verdict_counts([entry.id for entry in known])
             console.print(display.campaigns_table([(entry, counts.get(entry.id, {})) for entry in known]))
-            return
-        chosen = find_campaign(service, campaign)
+        return
+    with open_campaign(home, db, campaign) as (service, chosen):
         if trial is None:
             print_campaign(chosen, service)
         else:
@@ -134,8 +132,7 @@ def best(
     db: DatabaseOption = "",
 ) -> None:
     """Print the best settings measured, with intervals, memory and the gain over the baseline."""
-    with open_service(home, db) as service:
-        chosen = find_campaign(service, campaign)
+    with open_campaign(home, db, campaign) as (service, chosen):
         trials = service.store.trials(chosen.id)
         if as_json:
             print_json(best_document(chosen, trials, top))

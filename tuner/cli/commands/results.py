@@ -20,7 +20,7 @@ from meshtune.tuner.cli.common import (
     JsonOption,
     console,
     errors,
-    find_campaign,
+    open_campaign,
     open_service,
     print_found,
 )
@@ -53,8 +53,7 @@ def export(
     db: DatabaseOption = "",
 ) -> None:
     """Write a setting as setting.json and as the job file that measures it again, or in another program's words."""
-    with open_service(home, db) as service:
-        chosen = find_campaign(service, campaign)
+    with open_campaign(home, db, campaign) as (service, chosen):
         entry = choose(chosen, service.store.trials(chosen.id), trial)
         setting = export_of(chosen, entry, output, parse_options(option or []))
         for path in write_export(setting, output, format):
@@ -65,8 +64,7 @@ def analyze(
     campaign: CampaignId, as_json: JsonOption = False, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = ""
 ) -> None:
     """Say what the trials teach: the knobs that matter, failures, what was expected, why the best plans win."""
-    with open_service(home, db) as service:
-        chosen = find_campaign(service, campaign)
+    with open_campaign(home, db, campaign) as (service, chosen):
         trials = service.store.trials(chosen.id)
     found = analyse(chosen, space_of(chosen.spec), trials)
     print_found(plain(found), analysis_parts(found), as_json)
@@ -113,8 +111,7 @@ def rerun(
     db: DatabaseOption = "",
 ) -> None:
     """Measure settings once more, by fresh jobs, and say whether their order holds. Stores nothing."""
-    with open_service(home, db) as service:
-        chosen = find_campaign(service, campaign)
+    with open_campaign(home, db, campaign) as (service, chosen):
         recorded = service.store.trials(chosen.id)
         named = {entry.rank: entry for name in trials or ["best", "worst"] if (entry := choose(chosen, recorded, name))}
         entries = list(named.values())
@@ -141,8 +138,7 @@ def revalidate(
 
     Exit code 0: it stands; 1: it is slower, fails, or another plan is better now.
     """
-    with open_service(home, db) as service:
-        chosen = find_campaign(service, campaign)
+    with open_campaign(home, db, campaign) as (service, chosen):
         trials = service.store.trials(chosen.id)
         entries = to_measure(chosen, trials)
         if not entries:

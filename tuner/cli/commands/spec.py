@@ -25,8 +25,7 @@ from meshtune.tuner.cli.common import (
     SpecFile,
     console,
     errors,
-    find_campaign,
-    open_service,
+    open_campaign,
     plan_fields,
     print_found,
     read_spec_file,
@@ -168,6 +167,5 @@ def project(
 
 
 def _recorded(campaign_id: str, home: Path, db: str) -> tuple[Campaign, list[Trial]]:
-    with open_service(home, db) as service:
-        campaign = find_campaign(service, campaign_id)
+    with open_campaign(home, db, campaign_id) as (service, campaign):
         return campaign, service.store.trials(campaign.id)
