@@ -5,7 +5,7 @@ may be lost by a crash at any moment and is simply decided again. Nothing here i
 
 Decided as well, when a job is sent: the nodes that it keeps away from, and the step time that it must beat. An attempt
 avoids nodes that failed under its trial, nodes that failed twice under anybody lately, and, for a plan that is measured
-once more, the nodes of its first run: a second run elsewhere tells the plan from the node. A runner drops the nodes that
+once more, the nodes of its first run: a second run elsewhere tells the plan from the node. A runner drops nodes that
 cannot be avoided. With racing, off by default, a trial that is surely slower than the best ends as PRUNED, without a
 measurement: this saves steps, and the search learns nothing from slow plans.
 """
@@ -161,7 +161,12 @@ def decide(
         return [Pause(lost)]
     if not trials and campaign.spec.baseline is not None:
         return [] if trials_left == 0 else [PlanBaseline()]
-    retries: list[Intent] = [Retry(trial.number) for trial in trials if _to_retry(trial, campaign)]
+    retries: list[Intent] = [
+        Retry(trial.number)
+        for trial in trials
+        if trial.verdict is not None and trial.verdict.retryable
+        if len(trial.attempts) < campaign.spec.trial.attempts
+    ]
     submits: list[Intent] = [Submit(trial.number) for trial in unfinished if trial.state is TrialState.PLANNED]
     if retries:
         return [*overtime, *retries]
@@ -253,11 +258,6 @@ def _spent(campaign: Campaign, trials: Sequence[Trial], now: float) -> str:
         if used >= budget.device_hours:
             return f"the budget of {budget.device_hours:g} device-hours is spent"
     return ""
-
-
-def _to_retry(trial: Trial, campaign: Campaign) -> bool:
-    verdict = trial.verdict
-    return verdict is not None and verdict.retryable and len(trial.attempts) < campaign.spec.trial.attempts
 
 
 def nodes_to_avoid(trials: Sequence[Trial], trial: Trial, faults: Mapping[str, int]) -> tuple[str, ...]:

@@ -3,6 +3,12 @@
 All of it can be built again from the store at any time; nothing here is truth. Every change of a trial and of a
 campaign's state adds an event in its own transaction, so a look that finds no new event has missed nothing, and costs
 one small query however long the history is.
+
+Attempts are sent to the runner exactly once. The attempt's job name is the key: a job that was sent and not written
+down is found by it. Every act may be repeated. A process that is stopped in the middle may wake up after another one
+has its campaign. Its writes are refused; jobs that it sends are not, so an attempt is marked before it is sent
+(`Leases.mark_sending`). The process that takes over looks for a marked attempt once: where it is not to be found, it
+gives the name up, and the one that wakes calls its job back.
 """
 
 from __future__ import annotations
@@ -12,12 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from meshtune.runners.base import Runner
+from meshtune.runners.base import InvalidJob, JobSpec, Runner
+from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.registry import create_runner
 from meshtune.runners.workloads.base import Workload
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.spec import space_of, workload_of
-from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.campaign.trial import Trial, TrialState
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.search.base import Search, Task
 from meshtune.tuner.search.registry import create_search
@@ -29,6 +36,7 @@ from meshtune.tuner.store import LeaseLost, Store
 MAX_EVENTS = 1000
 # Time worked on a campaign is saved this often; a killed service forgets at most so much of it.
 SAVE_ELAPSED_S = 10.0
+VANISHED = "its service vanished while sending it"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,6 +45,8 @@ class Session:
 
     store: Store
     hold: Hold
+    # Seconds since the epoch.
+    clock: Callable[[], float]
     # The campaign's row and trials at the last look.
     campaign: Campaign
     trials: list[Trial] = field(default_factory=list)
@@ -114,6 +124,61 @@ class Session:
             self.task = replace(self.task, past=past)
         self._software = software
 
+    def send(self, trial: Trial, job: JobSpec) -> None:
+        """Send the planned attempt, unless the runner has it: a crash after sending is healed by finding its name.
+
+        A job that the runner can never run ends here, as ILLEGAL; one that another process may still send, as LOST.
+        Raises the other RunnerErrors: then it was not sent. Raises LeaseLost: then it is another process's to send.
+        """
+        try:
+            job_id = self.runner.find(job.name)
+            if job_id is None:
+                if not self.store.leases.mark_sending(self.hold.lease, job.name):
+                    self._withdraw(trial, Outcome(verdict=Verdict.LOST, reason=VANISHED))
+                    return
+                self.hold.confirm()
+                job_id = self.runner.submit(job)
+        except InvalidJob as error:
+            self._end(trial, Outcome(verdict=Verdict.ILLEGAL, reason=str(error)))
+            return
+        try:
+            self.store.mark_submitted(self.campaign.id, trial.number, job_id, avoid=job.avoid, now=self.clock())
+        except LeaseLost:
+            # Another process may have ended the attempt as never sent. One that is still planned is left alone: the
+            # other process finds its job.
+            attempt = self.store.trial(self.campaign.id, trial.number).attempts[trial.last.number - 1]
+            if attempt.state.final and attempt.job_id is None:
+                self.runner.cancel(job_id)
+            raise
+
+    def call_back(self, trial: Trial, reason: str) -> bool:
+        """Ask once for the end of the attempt's job; an attempt that was never sent ends here. False: asked already."""
+        name = trial.last.job_name
+        job_id = trial.last.job_id or self.runner.find(name)
+        if job_id is None:
+            self._withdraw(trial, Outcome(verdict=Verdict.CANCELLED, reason=reason))
+            return True
+        if trial.state is TrialState.PLANNED:
+            self.store.mark_submitted(self.campaign.id, trial.number, job_id, now=self.clock())
+        if name in self.cancelled:
+            return False
+        self.hold.confirm()
+        self.runner.cancel(job_id)
+        self.cancelled.add(name)
+        return True
+
+    def _withdraw(self, trial: Trial, outcome: Outcome) -> None:
+        """End an attempt that was not sent. A process that sent it before it could see this end is found out here; one
+        that sends it later sees the end (`send`)."""
+        self._end(trial, outcome)
+        late = self.runner.find(trial.last.job_name)
+        if late is not None:
+            self.runner.cancel(late)
+
+    def _end(self, trial: Trial, outcome: Outcome) -> None:
+        now = self.clock()
+        self.store.finish(self.campaign.id, trial.number, outcome, started_at=None, finished_at=now, now=now)
+
 
 class Sessions:
     """The sessions, by campaign. A campaign may be held and not opened yet. clock: seconds since the epoch.
@@ -149,6 +214,7 @@ class Sessions:
                 self._sessions[campaign_id] = Session(
                     store=self._store,
                     hold=hold,
+                    clock=self._clock,
                     campaign=campaign,
                     search=create_search(spec.search.kind, seed=spec.seed, options=spec.search.options),
                     task=Task(space=space, training=training, tolerance=spec.stop.tolerance, pareto=spec.pareto),

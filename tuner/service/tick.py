@@ -37,7 +37,6 @@ from meshtune.tuner.search.base import SearchError
 from meshtune.tuner.service.job_files import Reports
 from meshtune.tuner.service.quotas import CampaignQuotas
 from meshtune.tuner.service.session import Session
-from meshtune.tuner.service.submission import call_back, send
 from meshtune.tuner.service.telemetry import ServiceMetrics
 from meshtune.tuner.store import IllegalMove, Store
 
@@ -131,7 +130,7 @@ class Ticker:
             case Submit(number):
                 return self._submit(session, session.trials[number])
             case Cancel(number, reason):
-                return call_back(session, session.trials[number], reason, self.clock)
+                return session.call_back(session.trials[number], reason)
             case PlanBaseline():
                 assert session.campaign.spec.baseline is not None
                 self.store.plan_trials(id, [Choice(session.campaign.spec.baseline)], Origin.BASELINE, now=now)
@@ -165,7 +164,7 @@ class Ticker:
         incumbent_s = incumbent_step_time_s(campaign, trials, trial)
         job = job_of(campaign.spec, trial.plan, name, directory, session.workload, incumbent_s)
         job = replace(job, avoid=nodes_to_avoid(trials, trial, node_faults(self.store, campaign, self.clock())))
-        send(session, trial, self.reports.equip(job, self.clock()), self.clock)
+        session.send(trial, self.reports.equip(job, self.clock()))
         return True
 
     def _ask(self, session: Session, n: int) -> bool:

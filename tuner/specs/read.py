@@ -65,9 +65,7 @@ def read_spec(document: object, home: Home | None) -> tuple[CampaignSpec, Space]
     if "" in refused:
         raise InvalidSpec(foreign)
     reading = _Reading({key: value for key, value in document.items() if value is not None}, refused, problems=foreign)
-    reading.keys()
-    reading.plain_values()
-    reading.sections()
+    reading.read()
     space = _check_between(reading, home)
     if reading.problems or space is None:
         raise InvalidSpec(reading.problems)
@@ -94,12 +92,6 @@ class _Reading:
         except (SearchError, UnknownBackend, MissingExtra) as error:
             self.problems.append(Problem(section, str(error)))
 
-    def keys(self) -> None:
-        known = [entry.name for entry in fields(CampaignSpec)]
-        for key in self.document:
-            if key not in known:
-                self.problems.append(Problem(key, f"is not a known key; {did_you_mean(key, known)}"))
-
     def section(self, name: str, kind: type, raw: object) -> None:
         """Read one section into `values`, or note its problems."""
         if name in self.refused:
@@ -107,25 +99,25 @@ class _Reading:
         with self.noting(name):
             self.values[name] = read_value(kind, raw)
 
-    def plain_values(self) -> None:
-        """Names, numbers and choices that stand at the top of the document."""
+    def read(self) -> None:
+        """Read everything but what follows from several sections."""
+        known = [entry.name for entry in fields(CampaignSpec)]
+        for key in self.document:
+            if key not in known:
+                self.problems.append(Problem(key, f"is not a known key; {did_you_mean(key, known)}"))
         for name, kind in SCALARS.items():
             if name in self.document:
                 self.section(name, kind, self.document[name])
         with self.noting(""):
             check_scalars(self.values)
-        if "global_batch_size" in self.refused:
-            return
         batch = self.document.get("global_batch_size")
-        if batch == FREE:
-            self.values["global_batch_size"] = None
-        elif isinstance(batch, int) and not isinstance(batch, bool) and batch >= 1:
-            self.values["global_batch_size"] = batch
+        if "global_batch_size" in self.refused:
+            pass
+        elif batch == FREE or (isinstance(batch, int) and not isinstance(batch, bool) and batch >= 1):
+            self.values["global_batch_size"] = None if batch == FREE else batch
         else:
             given = "is missing" if batch is None else f"must be at least 1, or {FREE!r}, not {batch!r}"
             self.problems.append(Problem("global_batch_size", given))
-
-    def sections(self) -> None:
         self._preset("model", ModelSpec, model_presets())
         self._preset("cluster", ClusterSpec, cluster_presets())
         self.section("space", Bounds, self.document.get("space", {}))
@@ -188,11 +180,8 @@ def _check_between(reading: _Reading, home: Home | None) -> Space | None:
         return None
     batch, bounds, cluster = values["global_batch_size"], values["space"], values["cluster"]
     if batch is not None and bounds.grad_accum_steps is not None:
-        problems.append(
-            Problem(
-                "space.grad_accum_steps", f"follows from the global batch; set global_batch_size: {FREE} to search it"
-            )
-        )
+        message = f"follows from the global batch; set global_batch_size: {FREE} to search it"
+        problems.append(Problem("space.grad_accum_steps", message))
     problems += _check_objective(values.get("objective"), batch, cluster, workload)
     try:
         space = build_space(bounds, values["model"], cluster, batch, workload)
