@@ -14,7 +14,7 @@ from typing import Any, ClassVar, get_type_hints
 from meshtune.runners.base import JobSpec
 from meshtune.runners.registry import create_workload
 from meshtune.runners.workloads.base import Workload
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
@@ -120,7 +120,9 @@ class CampaignSpec:
     warm_start: bool = True
 
     def __post_init__(self) -> None:
-        check_scalars({name: getattr(self, name) for name in (*SCALARS, "global_batch_size")})
+        problems = scalar_problems({name: getattr(self, name) for name in (*SCALARS, "global_batch_size")})
+        if problems:
+            raise InvalidValue(problems)
 
 
 # The plain values at the top of a spec.
@@ -129,15 +131,16 @@ SCALARS: Mapping[str, type] = {
 }
 
 
-def check_scalars(values: Mapping[str, Any]) -> None:
-    """Check the plain values of a spec, as far as they are given, whatever its sections say. Raises InvalidValue."""
-    checks = Checks()
+def scalar_problems(values: Mapping[str, Any]) -> list[Problem]:
+    """The broken rules of a spec's plain values, as far as they are given, whatever its sections say."""
+    found: list[Problem] = []
     name = values.get("name", "campaign")
-    checks.require(bool(name.strip()) and len(name) <= 100, "name", f"must have 1 to 100 characters, not {len(name)}")
+    if not name.strip() or len(name) > 100:
+        found.append(Problem("name", f"must have 1 to 100 characters, not {len(name)}"))
     for key, minimum in {"parallel": 1, "seed": 0, "confirm": 0, "global_batch_size": 1}.items():
-        if values.get(key) is not None:
-            checks.at_least(minimum, **{key: values[key]})
-    checks.done()
+        if (value := values.get(key)) is not None and value < minimum:
+            found.append(Problem(key, f"must be at least {minimum}, not {value}"))
+    return found
 
 
 def workload_of(spec: CampaignSpec) -> Workload:

@@ -40,7 +40,7 @@ from meshtune.tuner.campaign.spec import (
     StopRule,
     TrialLimits,
     build_space,
-    check_scalars,
+    scalar_problems,
 )
 from meshtune.tuner.search.base import SearchError
 from meshtune.tuner.search.registry import SEARCHES, create_search
@@ -108,8 +108,9 @@ class _Reading:
         for name, kind in SCALARS.items():
             if name in self.document:
                 self.section(name, kind, self.document[name])
-        with self.noting(""):
-            check_scalars(self.values)
+        for problem in scalar_problems(self.values):
+            self.problems.append(problem)
+            del self.values[problem.path]
         batch = self.document.get("global_batch_size")
         if "global_batch_size" in self.refused:
             pass
