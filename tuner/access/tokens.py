@@ -30,6 +30,16 @@ NEVER = "never"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _SPAN = re.compile(r"([0-9]{1,6})([hdw])")
 _SPAN_S = {"h": 3600.0, "d": DAY_S, "w": 7 * DAY_S}
+# A record goes when it is older, and the oldest go when there are more.
+KEPT_S = 400 * 86400.0
+MAX_RECORDS = 1_000_000
+# Callers from outside decide how long the texts are; a line of a log stays one.
+MAX_CHARACTERS = 500
+DATABASE_FILE = "MESHTUNE_DB_FILE"
+TOKEN_VARIABLES = ("MESHTUNE_TOKEN", "MESHTUNE_TOKEN_FILE")
+# Variables that no job sees, nor a scheduler's command that may hand its environment on.
+SECRET_VARIABLES = (*TOKEN_VARIABLES, "MESHTUNE_DB", DATABASE_FILE)
+_PASSWORD = re.compile(r"://[^/@]*:[^@]+@")
 
 
 class Scope(StrEnum):
@@ -139,13 +149,6 @@ def expiry(text: str, now: float) -> float | None:
     return now + int(found[1]) * _SPAN_S[found[2]]
 
 
-# A record goes when it is older, and the oldest go when there are more.
-KEPT_S = 400 * 86400.0
-MAX_RECORDS = 1_000_000
-# Callers from outside decide how long the texts are; a line of a log stays one.
-MAX_CHARACTERS = 500
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
     """One thing that was done or refused, without secrets."""
@@ -161,13 +164,6 @@ class AuditRecord:
     # "done", or the status and kind of a refusal.
     outcome: str = "done"
     detail: str = ""
-
-
-DATABASE_FILE = "MESHTUNE_DB_FILE"
-TOKEN_VARIABLES = ("MESHTUNE_TOKEN", "MESHTUNE_TOKEN_FILE")
-# Variables that no job sees, nor a scheduler's command that may hand its environment on.
-SECRET_VARIABLES = (*TOKEN_VARIABLES, "MESHTUNE_DB", DATABASE_FILE)
-_PASSWORD = re.compile(r"://[^/@]*:[^@]+@")
 
 
 def database_url(given: str) -> str:

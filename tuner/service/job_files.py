@@ -31,6 +31,13 @@ from meshtune.tuner.campaign.campaign import Home
 # A job may wait so long in a scheduler's queue, beside its own time limit.
 SLACK_S = 7 * 86400.0
 MAX_BYTES = 1_000_000
+# Of ranks (`runners.processes.gang.log_path`) and of schedulers, and what training codes call theirs.
+SUFFIXES = (".log", ".out", ".err")
+MAX_FILES = 200
+# A job may leave any number of others.
+MAX_ENTRIES = 20_000
+_CHUNK_BYTES = 64 * 1024
+_NUMBERS = re.compile(r"(\d+)")
 
 
 class ReportRefused(Exception):
@@ -102,15 +109,6 @@ def token_of(key: bytes, job_name: str, expires: int) -> str:
     """The expiry in epoch seconds, a dot, and the HMAC of the name and the expiry."""
     made = hmac.new(key, f"{job_name}\n{expires}".encode(), hashlib.sha256).hexdigest()
     return f"{expires}.{made}"
-
-
-# Of ranks (`runners.processes.gang.log_path`) and of schedulers, and what training codes call theirs.
-SUFFIXES = (".log", ".out", ".err")
-MAX_FILES = 200
-# A job may leave any number of others.
-MAX_ENTRIES = 20_000
-_CHUNK_BYTES = 64 * 1024
-_NUMBERS = re.compile(r"(\d+)")
 
 
 class NoSuchLog(LookupError):

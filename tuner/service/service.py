@@ -29,6 +29,9 @@ from meshtune.tuner.service.tick import Ticker, node_faults
 from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store import LeaseLost, Store
 
+# Between two looks: short at first, for jobs that take a second, and gentle to a scheduler whose jobs wait for hours.
+LEAST_PAUSE_S, MOST_PAUSE_S = 0.05, 2.0
+
 
 def always() -> bool:
     """For one campaign alone, which holds nobody up."""
@@ -171,10 +174,6 @@ class Service:
     def close(self) -> None:
         """Release every campaign."""
         self.sessions.close()
-
-
-# Between two looks: short at first, for jobs that take a second, and gentle to a scheduler whose jobs wait for hours.
-LEAST_PAUSE_S, MOST_PAUSE_S = 0.05, 2.0
 
 
 def remeasure(service: Service, campaign: Campaign, trials: Sequence[Trial]) -> Iterator[tuple[Trial, Outcome]]:

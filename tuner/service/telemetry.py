@@ -46,6 +46,10 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
 _NUMBERS = re.compile(r"\d+")
 _log = logging.getLogger(__name__)
 _SECRET_FIELDS = ("authorization", "password")
+# Bounds of the histograms: from a tick that finds nothing to do to a search that takes a minute.
+SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0)
+# Else each counter has one more series, the time of its start; the process's start time is a metric of its own.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class LogFormat(StrEnum):
@@ -142,12 +146,6 @@ def _masked(value: Any) -> Any:
         case None | bool() | int() | float():
             return value
     return mask(str(value))
-
-
-# Bounds of the histograms: from a tick that finds nothing to do to a search that takes a minute.
-SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0)
-# Else each counter has one more series, the time of its start; the process's start time is a metric of its own.
-disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

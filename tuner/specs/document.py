@@ -26,6 +26,43 @@ MAX_DEPTH = 20
 MAX_VALUES = 10_000
 # Mappings that one `<<` of a YAML text takes.
 MAX_MERGED = 10
+# Sections without backends: names, numbers and choices, which no program takes for a path or a command.
+PLAIN = frozenset(
+    {
+        *("name", "model", "cluster", "global_batch_size", "space", "baseline", "objective", "budget", "trial", "stop"),
+        *("parallel", "seed", "pareto", "confirm", "warm_start"),
+    }
+)
+# section -> kind -> the options that are harmless. Of a kind that is not here, nothing is.
+HARMLESS: Mapping[str, Mapping[str, frozenset[str]]] = {
+    "workload": {
+        "torch": frozenset({"dtype", "learning_rate", "router", "measuring"}),
+        "simulated": frozenset({"framework", "measuring"}),
+    },
+    "runner": {
+        "local": frozenset({"slots", "idle_s"}),
+        "simulated": frozenset({"seed", "noise", "fault_rate", "seconds_per_trial", "slots"}),
+        # address would have the service connect to, and trust, whatever answers there.
+        "ray": frozenset({"namespace", "idle_s"}),
+        # extra_lines may name files and programs, setup is shell.
+        "slurm": frozenset(
+            {
+                *("mode", "partition", "account", "qos", "constraint", "reservation", "gres", "exclude"),
+                *("cpus_per_device", "call_limit_s", "poll_s"),
+            }
+        ),
+        # mpiexec is a command line.
+        "pbs": frozenset({"queue", "project", "filesystems", "select", "place", "call_limit_s", "poll_s"}),
+    },
+    "search": {
+        "physics": frozenset({"prior", "fits", "residual"}),
+        "deephyper": frozenset({"n_initial", "guard", "filter_failures"}),
+        "optuna": frozenset({"n_initial", "guard", "sampler"}),
+        "random": frozenset(),
+        "grid": frozenset(),
+    },
+}
+DEFAULTS = {"workload": "torch", "runner": "local", "search": "physics"}
 
 
 class InvalidSpec(ValueError):
@@ -146,45 +183,6 @@ class _OneKeyOnce(yaml.SafeLoader):
                 raise _ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
             seen |= {key} if isinstance(key, str) else set()
         return super().construct_mapping(node, deep)
-
-
-# Sections without backends: names, numbers and choices, which no program takes for a path or a command.
-PLAIN = frozenset(
-    {
-        *("name", "model", "cluster", "global_batch_size", "space", "baseline", "objective", "budget", "trial", "stop"),
-        *("parallel", "seed", "pareto", "confirm", "warm_start"),
-    }
-)
-# section -> kind -> the options that are harmless. Of a kind that is not here, nothing is.
-HARMLESS: Mapping[str, Mapping[str, frozenset[str]]] = {
-    "workload": {
-        "torch": frozenset({"dtype", "learning_rate", "router", "measuring"}),
-        "simulated": frozenset({"framework", "measuring"}),
-    },
-    "runner": {
-        "local": frozenset({"slots", "idle_s"}),
-        "simulated": frozenset({"seed", "noise", "fault_rate", "seconds_per_trial", "slots"}),
-        # address would have the service connect to, and trust, whatever answers there.
-        "ray": frozenset({"namespace", "idle_s"}),
-        # extra_lines may name files and programs, setup is shell.
-        "slurm": frozenset(
-            {
-                *("mode", "partition", "account", "qos", "constraint", "reservation", "gres", "exclude"),
-                *("cpus_per_device", "call_limit_s", "poll_s"),
-            }
-        ),
-        # mpiexec is a command line.
-        "pbs": frozenset({"queue", "project", "filesystems", "select", "place", "call_limit_s", "poll_s"}),
-    },
-    "search": {
-        "physics": frozenset({"prior", "fits", "residual"}),
-        "deephyper": frozenset({"n_initial", "guard", "filter_failures"}),
-        "optuna": frozenset({"n_initial", "guard", "sampler"}),
-        "random": frozenset(),
-        "grid": frozenset(),
-    },
-}
-DEFAULTS = {"workload": "torch", "runner": "local", "search": "physics"}
 
 
 class CommandNotAllowed(InvalidSpec):

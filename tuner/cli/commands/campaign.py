@@ -208,7 +208,7 @@ def print_campaign(campaign: Campaign, service: Service) -> None:
     if waits := service.waits(campaign.id):
         console.print(f"waits: {waits}", soft_wrap=True)
     if nodes := service.excluded_nodes(campaign):
-        console.print(f"shunned nodes: {', '.join(nodes)}", soft_wrap=True)
+        console.print(f"excluded nodes: {', '.join(nodes)}", soft_wrap=True)
     if campaign.lessons:
         console.print(f"{lessons_text(campaign.lessons)}: {', '.join(map(str, campaign.lessons))}", soft_wrap=True)
     console.print(display.trials_table(trials))

@@ -32,6 +32,9 @@ from meshtune.tuner.cli.common import Refused, console, errors
 from meshtune.tuner.cli.render.display import new_table
 
 cluster_app = typer.Typer(no_args_is_help=True, help="Describe the cluster that jobs run on.")
+LINKS = {Tier.NODE: "node_link", Tier.NETWORK: "network_link"}
+# More than repeats agree in.
+DIGITS = 4
 
 
 @cluster_app.command()
@@ -91,11 +94,6 @@ def require_writable(output: Path, *, force: bool) -> None:
 
 def _draft(output: Path) -> Path:
     return output.with_name(f".{output.name}.{os.getpid()}")
-
-
-LINKS = {Tier.NODE: "node_link", Tier.NETWORK: "network_link"}
-# More than repeats agree in.
-DIGITS = 4
 
 
 def cluster_section(probed: Probed, name: str, memory_bytes: int | None) -> dict[str, Any]:

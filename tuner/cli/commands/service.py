@@ -45,6 +45,11 @@ COLUMNS = ("name", "scopes", "state", "expires", "last used", "campaigns", "tria
 Name = Annotated[
     str, typer.Argument(help="Whose it is; campaigns that it creates carry this name.", show_default=False)
 ]
+# For a database of some hundred gigabytes.
+DUMP_LIMIT_S = 6 * 3600.0
+db_app = typer.Typer(no_args_is_help=True, help="Upgrade, copy and check the database.")
+# By name: this package knows nothing of the web.
+SERVER = "meshtune.api.server"
 
 
 @token_app.command()
@@ -102,7 +107,7 @@ def revoke(name: Name, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "")
     with open_service(home, db) as service:
         service.store.access.revoke(name, now)
         service.store.access.record(AuditRecord(at=now, token="", action="token revoke", object=name))
-    console.print(f"the token {name} opens nothing any more")
+    console.print(f"the token {name} is revoked")
 
 
 def _row(service: Service, token: Token, now: float) -> tuple[str, ...]:
@@ -124,11 +129,6 @@ def _row(service: Service, token: Token, now: float) -> tuple[str, ...]:
         of(f"{used.trials}", quotas.trials),
         of(f"{used.device_hours:.3g}", quotas.device_hours),
     )
-
-
-# For a database of some hundred gigabytes.
-DUMP_LIMIT_S = 6 * 3600.0
-db_app = typer.Typer(no_args_is_help=True, help="Upgrade, copy and check the database.")
 
 
 @db_app.command()
@@ -178,13 +178,9 @@ def check(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
     rows = ", ".join(f"{count} {name}" for name, count in report.rows.items())
     console.print(f"schema {report.schema}: {rows}; {len(report.in_flight)} jobs in flight", soft_wrap=True)
     if troubles:
-        console.print(f"{len(troubles)} trouble{'s' if len(troubles) > 1 else ''}", style="red")
+        console.print(f"{len(troubles)} problem{'s' if len(troubles) > 1 else ''}", style="red")
         raise typer.Exit(1)
     console.print("nothing is wrong")
-
-
-# By name: this package knows nothing of the web.
-SERVER = "meshtune.api.server"
 
 
 def serve(

@@ -23,6 +23,11 @@ from meshtune.tuner.results.revalidation import Revalidation
 MAX_EFFECTS = 20
 BAR = 30
 NO_FORECASTS = "Expected against what came: the search expected nothing of any trial that has ended"
+STANDING = {
+    Provenance.MEASURED: "measured",
+    Provenance.PROJECTED: "projected, not measured",
+    Provenance.SIMULATED: "simulated: made-up numbers",
+}
 
 
 def analysis_parts(found: Analysis) -> list[Table | Text]:
@@ -122,13 +127,6 @@ def _fits(found: FitCheck) -> list[Table | Text]:
         f"{found.brier:.3f}, against {found.brier_of_share:.3f} of always telling {share}"
     )
     return [Text(sentence), table]
-
-
-STANDING = {
-    Provenance.MEASURED: "measured",
-    Provenance.PROJECTED: "projected, not measured",
-    Provenance.SIMULATED: "simulated: made-up numbers",
-}
 
 
 def recommendation_lines(found: BestKnown) -> Iterator[str]:

@@ -16,6 +16,12 @@ from meshtune.tuner.prediction.predict import Prediction
 from meshtune.tuner.prediction.quote import Quote, Range
 from meshtune.tuner.prediction.scaling import Projection, Row, Scaling, count_nodes
 
+TITLES = {
+    Scaling.WEAK: "Weak scaling: the global batch grows with the devices",
+    Scaling.STRONG: "Strong scaling: the global batch stays",
+    Scaling.FREE: "The global batch is free",
+}
+
 
 def quote_parts(quote: Quote) -> list[Table | Text]:
     """Everything of a quote, from top to bottom."""
@@ -161,13 +167,6 @@ def _how(peak: RankPeak, micro_batches: int) -> str:
 def _range_s(span: Range) -> str:
     low, high = seconds(span.low), seconds(span.high)
     return low if low == high else f"{low} to {high}"
-
-
-TITLES = {
-    Scaling.WEAK: "Weak scaling: the global batch grows with the devices",
-    Scaling.STRONG: "Strong scaling: the global batch stays",
-    Scaling.FREE: "The global batch is free",
-}
 
 
 def projection_parts(found: Projection) -> list[Table | Text]:
