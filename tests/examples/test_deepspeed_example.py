@@ -15,7 +15,7 @@ from command_lab import run_campaign
 
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.workloads.base import CONTEXT_FILE
-from meshtune.tuner.campaign.space import workload_of
+from meshtune.tuner.campaign.spec import workload_of
 from meshtune.tuner.specs.document import parse_yaml
 from meshtune.tuner.specs.read import read_spec
 
