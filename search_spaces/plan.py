@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import Field, asdict, dataclass, field, fields
 from typing import Any, ClassVar
 
-from meshtune.search_spaces.checks import CLOSED, Checks
-from meshtune.search_spaces.compat import StrEnum
+from meshtune.search_spaces.checks import CLOSED, Checks, StrEnum
 
 
 class Recompute(StrEnum):

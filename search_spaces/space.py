@@ -14,10 +14,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem
-from meshtune.search_spaces.columns import BoolColumn, IntColumn, code, columns_of, rows, value_of
+from meshtune.search_spaces.columns import (
+    BoolColumn,
+    Constraint,
+    IntColumn,
+    SpaceContext,
+    Violation,
+    code,
+    columns_of,
+    rows,
+    value_of,
+)
 from meshtune.search_spaces.constraints import CONSTRAINTS
 from meshtune.search_spaces.plan import AXES, PLAN_FIELDS, Axis, Plan
-from meshtune.search_spaces.space_context import Constraint, SpaceContext, Violation
 
 # 10^7 combinations are about 1 GB of columns and some seconds; more is a mistake in the bounds.
 MAX_COMBINATIONS = 10_000_000
@@ -28,12 +37,13 @@ DEFAULT_ACCUMULATIONS = (1, 2, 4, 8, 16, 32)
 
 
 class SpaceTooLarge(ValueError):
-    """The bounds span more combinations than are enumerated; narrow them."""
+    """The bounds span more combinations than MAX_COMBINATIONS."""
 
 
 def _values_of(axis: Axis) -> tuple[str, Any, Any]:
     """The field of Bounds for an axis: name, type and default."""
-    values = tuple[axis.kind, ...]
+    kind: Any = axis.kind
+    values: Any = tuple[kind, ...]
     return axis.name, values | None if axis.tried is None else values, field(default=axis.tried)
 
 
@@ -242,7 +252,6 @@ def _plan(row: dict[str, int]) -> Plan:
 
 
 def _rules(context: SpaceContext) -> tuple[Constraint, ...]:
-    """The rules for every plan, and those of this training code."""
     return CONSTRAINTS + context.capabilities.rules
 
 

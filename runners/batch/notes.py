@@ -13,7 +13,7 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.json_files import read_json_value
 from meshtune.runners.processes.gang import first_death, gang_end
 from meshtune.runners.processes.job_json import encode_job, write_whole
-from meshtune.search_spaces.compat import StrEnum
+from meshtune.search_spaces.checks import StrEnum
 
 # The job as its processes read it: command, environment, time limit.
 GANG_FILE = "gang.json"

@@ -15,8 +15,8 @@ from meshtune.runners.cluster_probe.link_fit import LinkFit, fit_all_reduce, fit
 from meshtune.runners.json_files import read_json_value
 from meshtune.runners.processes.job_json import write_whole
 from meshtune.runners.processes.launcher_env import Launch
+from meshtune.search_spaces.checks import StrEnum
 from meshtune.search_spaces.cluster import DeviceKind
-from meshtune.search_spaces.compat import StrEnum
 
 REQUEST_FILE = "request.json"
 PROBE_FILE = "probe.json"

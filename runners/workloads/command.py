@@ -36,9 +36,9 @@ from meshtune.runners.workloads.command_space import FRAMEWORKS, capabilities_of
 from meshtune.runners.workloads.config_file import ConfigFile
 from meshtune.runners.workloads.template import Template, parse_template, word
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, did_you_mean
-from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
+from meshtune.search_spaces.columns import Capabilities
+from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
 from meshtune.search_spaces.plan import PLAN_FIELDS
-from meshtune.search_spaces.space_context import Capabilities
 
 _MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
 _TRIAL = ("world_size", "global_batch_size", "nodes", "devices_per_node", "steps", "warmup_steps", "seed", "dtype")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from meshtune.runners.registry import create_workload
 from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.search_spaces.space_context import SpaceContext
 from meshtune.tuner.campaign.spec import CampaignSpec
 
 

@@ -33,8 +33,7 @@ from meshtune.tuner.campaign.placement import FAULTS_S, incumbent_step_time_s, n
 from meshtune.tuner.campaign.proposal import Choice
 from meshtune.tuner.campaign.stopping import search_end
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
-from meshtune.tuner.search.ask import propose
-from meshtune.tuner.search.base import SearchError
+from meshtune.tuner.search.base import SearchError, propose
 from meshtune.tuner.service.job_reports import Reports
 from meshtune.tuner.service.metrics import ServiceMetrics
 from meshtune.tuner.service.quotas import CampaignQuotas

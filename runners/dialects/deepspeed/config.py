@@ -15,9 +15,9 @@ from meshtune.runners.dialects.deepspeed.options import CONFIG_FILE, DeepSpeedOp
 from meshtune.runners.dialects.overlay import overlaid, read_base
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.columns import Capabilities, Constraint
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute
-from meshtune.search_spaces.space_context import Capabilities, Constraint
 
 _ALONE = Constraint(
     "deepspeed-tp-alone",

@@ -8,9 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from meshtune.runners.dialects.megatron.options import Flavour
-from meshtune.search_spaces.columns import RECOMPUTES, SCHEDULES
+from meshtune.search_spaces.columns import RECOMPUTES, SCHEDULES, Capabilities, Constraint
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
-from meshtune.search_spaces.space_context import Capabilities, Constraint
 
 _FULL, _SELECTIVE = RECOMPUTES.index(Recompute.FULL), RECOMPUTES.index(Recompute.SELECTIVE)
 _INTERLEAVED = SCHEDULES.index(Schedule.INTERLEAVED)

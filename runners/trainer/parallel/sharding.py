@@ -15,8 +15,8 @@ from torch.distributed.tensor import DTensor
 from meshtune.runners.trainer.job import Job
 from meshtune.runners.trainer.model import Transformer, initial_values
 from meshtune.runners.trainer.parallel.mesh import Mesh
+from meshtune.search_spaces.checks import StrEnum
 from meshtune.search_spaces.cluster import DeviceKind
-from meshtune.search_spaces.compat import StrEnum
 
 
 class Sharding(StrEnum):

@@ -9,10 +9,8 @@ from meshtune.runners.workloads.exact_memory import RankPeak
 from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.units import gibibytes, number, percent, seconds
 from meshtune.tuner.cli.render.display import LEAST_SHARE, new_table
-from meshtune.tuner.prediction.exact_memory import ExactMemory
-from meshtune.tuner.prediction.explain_plan import PART_WORDS, Explanation
-from meshtune.tuner.prediction.predict import Prediction
-from meshtune.tuner.prediction.quote import Quote, Range
+from meshtune.tuner.prediction.predict import ExactMemory, Prediction
+from meshtune.tuner.prediction.quote import PART_WORDS, Explanation, Quote, Range
 
 
 def quote_parts(quote: Quote) -> list[Table | Text]:

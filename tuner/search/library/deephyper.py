@@ -15,9 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from meshtune.tuner.campaign.proposal import Proposal
-from meshtune.tuner.search.base import Observation, Search, SearchMisconfigured, Task
-from meshtune.tuner.search.library.encoding import Encoding, Features, IntArray
-from meshtune.tuner.search.library.history import History
+from meshtune.tuner.search.base import Observation, Search, Task
+from meshtune.tuner.search.library.encoding import Encoding, Features, History, IntArray
 from meshtune.tuner.search.library.surrogate import SurrogateOptions, propose
 from meshtune.tuner.search.registry import parse_options, require_library
 
@@ -81,12 +80,7 @@ class DeepHyperSearch:
         return propose(task, seen, n, self.seed, self.options, acquire)
 
     def _build(self, encoding: Encoding, offered: list[Features], seed: int, kappa: float, scratch: str) -> Any:
-        try:
-            from deephyper.hpo import CBO, HpProblem
-        except ImportError as error:
-            raise SearchMisconfigured(
-                f"search deephyper cannot import deephyper ({error}): pip install deephyper"
-            ) from error
+        from deephyper.hpo import CBO, HpProblem
 
         problem = HpProblem()
         for name, features in encoding.choices.items():

@@ -23,9 +23,8 @@ from pydantic import Field
 
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.proposal import Proposal
-from meshtune.tuner.search.base import Observation, Search, SearchMisconfigured, Task
-from meshtune.tuner.search.library.encoding import CATEGORIES, Encoding, Features, FloatArray, IntArray
-from meshtune.tuner.search.library.history import History, Sample
+from meshtune.tuner.search.base import Observation, Search, Task
+from meshtune.tuner.search.library.encoding import CATEGORIES, Encoding, Features, FloatArray, History, IntArray, Sample
 from meshtune.tuner.search.library.surrogate import SurrogateOptions, propose
 from meshtune.tuner.search.registry import parse_options, require_library
 
@@ -90,7 +89,6 @@ def best_by_gp(history: History, under_way: Sequence[Features], candidates: IntA
     """`n` of the candidates: each the best by the acquisition, with those before it under way."""
     encoding = history.encoding
     free, chosen = candidates[:MAX_CANDIDATES], list[int]()
-    _optuna()
     with quiet_optuna():
         while len(chosen) < n and len(free):
             # Sample as RUNNING, each would cost a second: Optuna then integrates over what may become of it. A poor
@@ -130,9 +128,10 @@ def _grid_points(encoding: Encoding, indexes: IntArray) -> FloatArray:
 
 def drawn_by_tpe(history: History, under_way: Sequence[Features], candidates: IntArray, n: int, seed: int) -> list[int]:
     """`n` of the candidates: the first draw that is one of them, or the one nearest to the first draw."""
+    import optuna
+
     encoding = history.encoding
     points, free, chosen = encoding.points(), candidates, list[int]()
-    optuna = _optuna()
     with quiet_optuna():
         study = _study(history, optuna.samplers.TPESampler(seed=seed, n_startup_trials=1, multivariate=True))
         for features in under_way:
@@ -217,14 +216,6 @@ def _params(encoding: Encoding, features: Features) -> Params:
 
 def _features(encoding: Encoding, params: Mapping[str, Any]) -> Features:
     return {name: value if name in CATEGORIES else encoding.choices[name][value] for name, value in params.items()}
-
-
-def _optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as error:
-        raise SearchMisconfigured(f"search optuna cannot import optuna ({error}): pip install optuna") from error
-    return optuna
 
 
 def create(seed: int, options: Mapping[str, Any]) -> Search:
