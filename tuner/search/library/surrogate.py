@@ -25,9 +25,8 @@ from meshtune.tuner.campaign.proposal import Proposal, proposal_of
 from meshtune.tuner.search.base import Observation, Task
 from meshtune.tuner.search.library.encoding import Encoding, Features, FloatArray, History, IntArray, read_history
 
-# Random plans of which the next first one is taken. Best candidates (Mitchell 1991) reached 5 % of the best of three
-# analytic landscapes after 13, 17 and 34.5 trials, maximin over all plans, which takes the corners of the space, after
-# 21.5, 29 and 75.5, and plain random plans after 21.5, 33.5 and 38.5 (DeepHyper; medians of 16 seeds).
+# Random plans of which the next first one is taken: best candidates (Mitchell 1991). Maximin over all plans takes the
+# corners of the space and needs up to twice as many trials (docs/log.md).
 CANDIDATES = 10
 
 

@@ -92,10 +92,14 @@ class PhysicsSearch:
         choices: list[Choice] = []
         chance: float | None = 0.0 if len(trials.best) else None
         if len(weighed):
-            batch = self._batch(trials, catalogue.sloped(weighed), task, seed)
-            chance = batch.weighing.chance_left(task.tolerance)
-            for at, weighing in batch.choices(n):
-                choices.append(Choice(task.space[int(weighed[at])], weighing.expectation(at)))
+            candidates, belief = catalogue.sloped(weighed), believe(trials, self.options)
+            views = belief.speeds.views(stack([candidates, trials.pending]))
+            components = views.components(len(candidates))
+            weighing = self._weighing(trials, candidates, belief, components, task, seed)
+            batch = Batch(weighing, views, belief.memory(trials.pending).peak)
+            chance = weighing.chance_left(task.tolerance)
+            for at, chosen_by in batch.choices(n):
+                choices.append(Choice(task.space[int(weighed[at])], chosen_by.expectation(at)))
         # What surely runs out of memory, or was screened out, comes when nothing else is left.
         rest = np.setdiff1d(trials.unseen, weighed)[: n - len(choices)]
         choices += [Choice(task.space[int(index)]) for index in rest]
@@ -112,12 +116,6 @@ class PhysicsSearch:
         components = belief.speeds.at(candidates)
         first_look = self._weighing(first, candidates, belief, components, catalogue.task, seed).worth()
         return np.sort(hopeful[np.argsort(-first_look, kind="stable")[:SCREENED]])
-
-    def _batch(self, trials: Trials, candidates: Rows, task: Task, seed: int) -> Batch:
-        belief = believe(trials, self.options)
-        views = belief.speeds.views(stack([candidates, trials.pending]))
-        weighing = self._weighing(trials, candidates, belief, views.components(len(candidates)), task, seed)
-        return Batch(weighing, views, belief.memory(trials.pending).peak)
 
     def _weighing(
         self, trials: Trials, candidates: Rows, belief: Belief, components: Sequence[Component], task: Task, seed: int
