@@ -16,9 +16,10 @@ from typing import Annotated
 import numpy as np
 from pydantic import ConfigDict, Field, InstanceOf, computed_field
 
-from meshtune.runners.measuring.step_budget import COUNTED_STEPS
+from meshtune.runners.measuring import COUNTED_STEPS
 from meshtune.runners.outcome import Verdict
-from meshtune.runners.workloads.exact_memory import RankPeak, exact_peaks
+from meshtune.runners.trainer_answers import ExactPeak
+from meshtune.runners.trainer_client import exact_peaks
 from meshtune.search_spaces.checks import Checks, InvalidValue, Problem
 from meshtune.search_spaces.columns import Columns, FloatColumn, IntColumn, columns_of
 from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
@@ -234,7 +235,7 @@ class ExactMemory:
 
     plan: Plan
     memory_bytes: int
-    peaks: tuple[RankPeak, ...]
+    peaks: tuple[ExactPeak, ...]
 
 
 def estimate_exactly(spec: CampaignSpec, plan: Plan | None, ranks: Sequence[int]) -> ExactMemory:

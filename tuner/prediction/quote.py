@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from meshtune.runners.measuring.step_budget import StepCounts, step_counts
+from meshtune.runners.measuring import StepCounts, step_counts
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import FloatColumn, Violation, columns_of
 from meshtune.search_spaces.physics.timing import TimePart
