@@ -23,7 +23,7 @@ from optuna.importance import (
 from rich.console import Console
 from rich.table import Table
 
-from meshtune.search_spaces.physics.calibration import UNCALIBRATED
+from meshtune.search_spaces.physics.constants import UNCALIBRATED
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.prediction.predict import foresee, training_of
 from meshtune.tuner.results.analysis.knob_importance import study_of

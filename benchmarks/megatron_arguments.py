@@ -34,10 +34,10 @@ from meshtune.runners.dialects.megatron.arguments import Flavour
 from meshtune.runners.dialects.megatron.dialect import ARGUMENTS_FILE, capabilities_of
 from meshtune.runners.workloads.megatron import MegatronWorkload
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.search_spaces.space_context import SpaceContext
 
 DEVICE = DeviceSpec(name="stand-in", kind=DeviceKind.CUDA, memory_bytes=80 * 2**30)
 CLUSTER = ClusterSpec(name="stand-in", nodes=2, devices_per_node=8, device=DEVICE)

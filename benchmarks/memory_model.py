@@ -17,9 +17,9 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.constants import DEFAULTS
-from meshtune.search_spaces.physics.estimates import MemoryPart, Training
 from meshtune.search_spaces.physics.framework_profiles import TRAINER_BFLOAT16
-from meshtune.search_spaces.physics.memory import stage_parts
+from meshtune.search_spaces.physics.memory import MemoryPart, stage_parts
+from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
 
 # Tensors alone: nothing that an allocator or a library adds.

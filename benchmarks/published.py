@@ -24,10 +24,10 @@ from rich.table import Table
 
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.columns import FloatColumn, columns_of
-from meshtune.search_spaces.physics.calibration import UNCALIBRATED, Calibration
-from meshtune.search_spaces.physics.constants import TIME_CONSTANTS
-from meshtune.search_spaces.physics.estimate import estimate
-from meshtune.search_spaces.physics.estimates import Estimates, TimePart, Training
+from meshtune.search_spaces.physics.constants import TIME_CONSTANTS, UNCALIBRATED, Calibration
+from meshtune.search_spaces.physics.estimate import Estimates, estimate
+from meshtune.search_spaces.physics.timing import TimePart
+from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
 
 TOLERANCE = 0.15

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshtune.search_spaces.physics.framework_profile import FrameworkProfile, Kept
-from meshtune.search_spaces.physics.framework_profiles import MEGATRON_DEEPSPEED
+from meshtune.search_spaces.physics.framework_profiles import MEGATRON_DEEPSPEED, FrameworkProfile, Kept
 
 # Dates are of NVIDIA/Megatron-LM's history. The table of results was committed on 2021-04-08; the asynchronous
 # all-reduce of the backward pass (--no-async-tensor-model-parallel-allreduce) on 2021-09-02, and products that add up

@@ -16,8 +16,8 @@ from pydantic import TypeAdapter
 from reported import cluster_spec
 
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm
-from meshtune.search_spaces.physics.estimates import Training
-from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
+from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.presets import cluster_presets, model_presets
 

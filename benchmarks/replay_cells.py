@@ -15,10 +15,10 @@ from reported import Leaving, Reported, reported
 from tables import CellKey, Status, cell_of, read_table
 
 from meshtune.runners.outcome import Verdict
-from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.columns import SpaceContext
+from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
-from meshtune.search_spaces.space_context import SpaceContext
 from meshtune.tuner.search.base import Observation, PastCampaign, Task
 
 # With fewer settings that ran there is little to search.

@@ -18,16 +18,15 @@ from rich.console import Console
 from rich.table import Table
 
 from meshtune.runners.outcome import Verdict
-from meshtune.search_spaces.columns import rows
+from meshtune.search_spaces.columns import Capabilities, SpaceContext, rows
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.constants import DEFAULTS
 from meshtune.search_spaces.physics.estimate import log_peak, log_step
-from meshtune.search_spaces.physics.estimates import Training, usable_bytes
 from meshtune.search_spaces.physics.framework_profiles import NANOTRON
+from meshtune.search_spaces.physics.training import Training, usable_bytes
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.presets import model_presets
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.search_spaces.space_context import Capabilities, SpaceContext
 from meshtune.tuner.search.base import Observation, Search, Task
 
 REPEATS = 5

@@ -20,9 +20,8 @@ from tables import Row, Status, TableError
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
-from meshtune.search_spaces.physics.estimates import Training
-from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
-from meshtune.search_spaces.physics.framework_profiles import FSDP, MEGATRON_DEEPSPEED, NANOTRON
+from meshtune.search_spaces.physics.framework_profiles import FSDP, MEGATRON_DEEPSPEED, NANOTRON, FrameworkProfile
+from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan, Recompute, Schedule
 from meshtune.search_spaces.presets import cluster_presets
 

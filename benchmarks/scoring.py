@@ -12,10 +12,10 @@ from reported import Reported
 from tables import Status
 
 from meshtune.search_spaces.columns import Columns, columns_of, rows
-from meshtune.search_spaces.physics.calibration import UNCALIBRATED, Calibration, Measured
-from meshtune.search_spaces.physics.estimate import estimate, estimate_memory, log_step
-from meshtune.search_spaces.physics.estimates import Estimates, Training, usable_bytes
-from meshtune.search_spaces.physics.fitting import calibrate
+from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
+from meshtune.search_spaces.physics.estimate import Estimates, estimate, estimate_memory, log_step
+from meshtune.search_spaces.physics.fitting import Measured, calibrate
+from meshtune.search_spaces.physics.training import Training, usable_bytes
 
 Floats = npt.NDArray[np.float64]
 Positions = npt.NDArray[np.int64]

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshtune.search_spaces.columns import Columns
-from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import PLAN_FIELDS
 from meshtune.tuner.search.base import Search
 from meshtune.tuner.search.physics.prior import Rows, rows_of

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from meshtune.runners.failure_cause import Cause
-from meshtune.search_spaces.compat import StrEnum
+from meshtune.search_spaces.checks import StrEnum
 
 
 class RunnerError(Exception):

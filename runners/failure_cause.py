@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshtune.search_spaces.compat import StrEnum
+from meshtune.search_spaces.checks import StrEnum
 
 
 class Cause(StrEnum):

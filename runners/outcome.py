@@ -19,8 +19,7 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.json_files import read_json_value
 from meshtune.runners.measuring import Interval, median_interval
 from meshtune.runners.step_breakdown import Profile
-from meshtune.search_spaces.checks import Checks, InvalidValue
-from meshtune.search_spaces.compat import StrEnum
+from meshtune.search_spaces.checks import Checks, InvalidValue, StrEnum
 
 RESULT_FILE = "result.json"
 RESULT_VERSION = 1

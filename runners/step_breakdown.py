@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 from statistics import median
 
-from meshtune.search_spaces.compat import StrEnum
+from meshtune.search_spaces.checks import StrEnum
 
 # A rank is named from here on: what people would act on, and beyond what placement on a socket explains.
 MIN_RATIO = 1.2

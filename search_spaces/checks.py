@@ -6,13 +6,24 @@ numbers. `InvalidValue` is a ValueError, so Pydantic reports it at the edges; `p
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import inf
 from typing import TypeVar
 
-from meshtune.search_spaces.compat import StrEnum
+if sys.version_info >= (3, 11):
+    from enum import StrEnum as StrEnum
+else:  # jobs run in their site's own environment, from Python 3.10 on
+    from enum import Enum
+
+    class StrEnum(str, Enum):
+        """Members are texts, and print as such."""
+
+        __str__ = str.__str__
+        __format__ = str.__format__
+
 
 # What every value that is read from a document carries as `__pydantic_config__`: a misspelt key is an error.
 CLOSED = {"extra": "forbid"}
@@ -56,14 +67,9 @@ class Checks:
             self._problems.append(Problem(path, message))
         return holds
 
-    def at_least(self, minimum: float, **values: float) -> bool:
-        """Require every named value to be >= `minimum`; True when all are."""
-        return all(
-            [
-                self.require(value >= minimum, name, f"must be at least {minimum}, not {value}")
-                for name, value in values.items()
-            ]
-        )
+    def at_least(self, minimum: float, **values: float) -> None:
+        for name, value in values.items():
+            self.require(value >= minimum, name, f"must be at least {minimum}, not {value}")
 
     def positive(self, **values: float | None) -> None:
         """Require every named value that is known to be positive and finite."""
@@ -96,6 +102,4 @@ class Checks:
 def did_you_mean(word: str, known: Collection[str]) -> str:
     """A hint for an unknown name: the closest known one, else the whole list."""
     close = get_close_matches(word, known, n=1)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    return f"known: {', '.join(sorted(known))}"
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"

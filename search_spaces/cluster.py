@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, ClassVar
 
-from meshtune.search_spaces.checks import CLOSED, MAX_WHOLE, Checks
-from meshtune.search_spaces.compat import StrEnum
+from meshtune.search_spaces.checks import CLOSED, MAX_WHOLE, Checks, StrEnum
 
 
 class DeviceKind(StrEnum):

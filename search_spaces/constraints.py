@@ -12,10 +12,18 @@ from collections.abc import Callable
 import numpy as np
 
 from meshtune.search_spaces.cluster import DeviceKind
-from meshtune.search_spaces.columns import CONTEXTS, RECOMPUTES, SCHEDULES, BoolColumn, Columns
+from meshtune.search_spaces.columns import (
+    CONTEXTS,
+    RECOMPUTES,
+    SCHEDULES,
+    BoolColumn,
+    Columns,
+    Constraint,
+    SpaceContext,
+    codes,
+)
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
-from meshtune.search_spaces.space_context import Constraint, SpaceContext, codes
 
 
 def _divides(name: str, field_name: str, reason: str, size: Callable[[ModelSpec], int], label: str) -> Constraint:
@@ -47,11 +55,8 @@ def _zero_runs(c: Columns, s: SpaceContext) -> BoolColumn:
 
 def _zero_numbers(p: Plan, s: SpaceContext) -> str:
     able = s.capabilities.zero_stages_with_pp if p.pp > 1 else s.capabilities.zero_stages
-    return f"zero_stage({p.zero_stage}) with pp({p.pp}): the trainer runs stages {_listed(able)} there"
-
-
-def _listed(values: frozenset[int]) -> str:
-    return ", ".join(map(str, sorted(values))) or "none"
+    listed = ", ".join(map(str, sorted(able))) or "none"
+    return f"zero_stage({p.zero_stage}) with pp({p.pp}): the trainer runs stages {listed} there"
 
 
 def _rounds(c: Columns, s: SpaceContext) -> BoolColumn:
@@ -59,14 +64,14 @@ def _rounds(c: Columns, s: SpaceContext) -> BoolColumn:
     return even | ~np.isin(c["schedule"], _IN_ROUNDS)
 
 
-def _sequence_numbers(p: Plan, s: SpaceContext) -> str:
-    parts = f"cp({p.cp}) * tp({p.tp}) = {p.cp * p.tp}" if p.sequence_parallel else f"cp({p.cp})"
-    return f"{parts} does not divide seq_len({s.model.seq_len})"
-
-
-def _ulysses(heads: Callable[[ModelSpec], int]) -> Callable[[Columns, SpaceContext], BoolColumn]:
+def _ulysses(name: str, words: str, heads: Callable[[ModelSpec], int], label: str) -> Constraint:
     """The rule that each context rank gets whole heads out of those that tensor parallelism leaves."""
-    return lambda c, s: (c["context"] != _ULYSSES) | (heads(s.model) % (c["tp"] * c["cp"]) == 0)
+    return Constraint(
+        name,
+        f"ulysses gives each context rank whole {words} heads, out of those that tensor parallelism leaves",
+        lambda c, s: (c["context"] != _ULYSSES) | (heads(s.model) % (c["tp"] * c["cp"]) == 0),
+        lambda p, s: f"tp({p.tp}) * cp({p.cp}) = {p.tp * p.cp} does not divide {label}({heads(s.model)})",
+    )
 
 
 _INTERLEAVING = codes(SCHEDULES, frozenset(s for s in SCHEDULES if s.interleaves))
@@ -118,7 +123,10 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         "sequence",
         "context and sequence parallelism cut the sequence evenly",
         lambda c, s: s.model.seq_len % (c["cp"] * np.where(c["sequence_parallel"] == 1, c["tp"], 1)) == 0,
-        _sequence_numbers,
+        lambda p, s: (
+            (f"cp({p.cp}) * tp({p.tp}) = {p.cp * p.tp}" if p.sequence_parallel else f"cp({p.cp})")
+            + f" does not divide seq_len({s.model.seq_len})"
+        ),
     ),
     Constraint(
         "pp-layers",
@@ -232,18 +240,8 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         lambda c, s: ~np.isin(c["schedule"], _SPLIT_BACKWARD) | (c["recompute"] != _SELECTIVE),
         lambda p, s: f"recompute({p.recompute}) with schedule({p.schedule})",
     ),
-    Constraint(
-        "ulysses-heads",
-        "ulysses gives each context rank whole attention heads, out of those that tensor parallelism leaves",
-        _ulysses(lambda m: m.heads),
-        lambda p, s: f"tp({p.tp}) * cp({p.cp}) = {p.tp * p.cp} does not divide heads({s.model.heads})",
-    ),
-    Constraint(
-        "ulysses-kv-heads",
-        "ulysses gives each context rank whole key/value heads, out of those that tensor parallelism leaves",
-        _ulysses(lambda m: m.kv_heads),
-        lambda p, s: f"tp({p.tp}) * cp({p.cp}) = {p.tp * p.cp} does not divide kv_heads({s.model.kv_heads})",
-    ),
+    _ulysses("ulysses-heads", "attention", lambda m: m.heads, "heads"),
+    _ulysses("ulysses-kv-heads", "key/value", lambda m: m.kv_heads, "kv_heads"),
     Constraint(
         "ring-cuda",
         "torch has ring attention for its CUDA kernels alone",

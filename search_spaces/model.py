@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from meshtune.search_spaces.checks import CLOSED, Checks
-from meshtune.search_spaces.compat import StrEnum
+from meshtune.search_spaces.checks import CLOSED, Checks, StrEnum
 
 
 class Norm(StrEnum):
@@ -63,15 +62,8 @@ class ModelSpec:
         checks = Checks()
         for name, kind in (("norm", Norm), ("activation", Activation), ("position", Position)):
             object.__setattr__(self, name, checks.member(kind, name, getattr(self, name)))
-        positive = checks.whole(
-            1,
-            layers=self.layers,
-            hidden=self.hidden,
-            heads=self.heads,
-            ffn=self.ffn,
-            vocab=self.vocab,
-            seq_len=self.seq_len,
-        )
+        sizes = ("layers", "hidden", "heads", "ffn", "vocab", "seq_len")
+        positive = checks.whole(1, **{name: getattr(self, name) for name in sizes})
         positive &= checks.whole(0, kv_heads=self.kv_heads, experts=self.experts, top_k=self.top_k)
         if positive:
             object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
@@ -103,7 +95,6 @@ class ModelSpec:
 
     @property
     def kv_width(self) -> int:
-        """Width of the key (and of the value) projection."""
         return self.kv_heads * self.head_dim
 
     @property
@@ -124,13 +115,8 @@ class ModelSpec:
     @property
     def layer_parameters(self) -> int:
         """Weights of one layer, all its experts and their router included."""
-        blocks = max(1, self.experts)
-        return (
-            self.attention_parameters
-            + blocks * self.feed_forward_parameters
-            + self.hidden * self.experts
-            + 2 * self.norm_parameters
-        )
+        blocks = max(1, self.experts) * self.feed_forward_parameters + self.hidden * self.experts
+        return self.attention_parameters + blocks + 2 * self.norm_parameters
 
     @property
     def embedding_parameters(self) -> int:

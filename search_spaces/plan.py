@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import Field, asdict, dataclass, field, fields
 from typing import Any, ClassVar
 
-from meshtune.search_spaces.checks import CLOSED, Checks
-from meshtune.search_spaces.compat import StrEnum
+from meshtune.search_spaces.checks import CLOSED, Checks, StrEnum
 
 
 class Recompute(StrEnum):
@@ -56,9 +55,9 @@ class ContextParallel(StrEnum):
     RING = "ring"
 
 
-def _axis(key: str, label: str, description: str, *, always_in_key: bool = False, **limits: int) -> dict[str, Any]:
-    """The metadata of a field, as `Axis` has them."""
-    return {"key": key, "label": label, "description": description, "always_in_key": always_in_key, **limits}
+def _axis(key: str, label: str, description: str, **more: Any) -> dict[str, Any]:
+    """The metadata of a field: fields of `Axis`. tried: None where a space chooses the values, else the default."""
+    return {"key": key, "label": label, "description": description, **more}
 
 
 def _describe(schema: dict[str, Any]) -> None:
@@ -71,24 +70,31 @@ def _describe(schema: dict[str, Any]) -> None:
 class Plan:
     """One parallelism setting."""
 
-    # Each field declares an axis: `AXES` lists them for the space, the search, the store, the API and the page.
+    # Each field declares an axis: `AXES` lists them for the space and its bounds, the search, the store, API and page.
     __pydantic_config__: ClassVar[Any] = CLOSED | {"json_schema_extra": _describe}
 
-    tp: int = field(default=1, metadata=_axis("tp{}", "tp", "tensor parallel degree", always_in_key=True))
-    pp: int = field(default=1, metadata=_axis("pp{}", "pp", "pipeline parallel degree", always_in_key=True))
+    tp: int = field(default=1, metadata=_axis("tp{}", "tp", "tensor parallel degree", always_in_key=True, tried=None))
+    pp: int = field(default=1, metadata=_axis("pp{}", "pp", "pipeline parallel degree", always_in_key=True, tried=None))
     dp: int = field(
-        default=1, metadata=_axis("dp{}", "dp", "data parallel degree; tp * pp * cp * dp = devices", always_in_key=True)
+        default=1,
+        metadata=_axis(
+            "dp{}", "dp", "data parallel degree; tp * pp * cp * dp = devices", always_in_key=True, bounded=False
+        ),
     )
     cp: int = field(default=1, metadata=_axis("cp{}", "cp", "context parallel degree"))
     ep: int = field(default=1, metadata=_axis("ep{}", "ep", "expert parallel degree, taken out of dp"))
     vpp: int = field(default=1, metadata=_axis("vpp{}", "vpp", "model chunks per pipeline rank"))
     micro_batch_size: int = field(
         default=1,
-        metadata=_axis("mbs{}", "mbs", "sequences per forward pass and data-parallel replica", always_in_key=True),
+        metadata=_axis(
+            "mbs{}", "mbs", "sequences per forward pass and data-parallel replica", always_in_key=True, tried=None
+        ),
     )
     grad_accum_steps: int = field(
         default=1,
-        metadata=_axis("ga{}", "ga", "micro-batches per optimizer step and data-parallel replica", always_in_key=True),
+        metadata=_axis(
+            "ga{}", "ga", "micro-batches per optimizer step and data-parallel replica", always_in_key=True, tried=None
+        ),
     )
     zero_stage: int = field(
         default=0,
@@ -100,6 +106,7 @@ class Plan:
             always_in_key=True,
             low=0,
             high=3,
+            tried=(0, 1, 2, 3),
         ),
     )
     recompute: Recompute = field(
@@ -165,13 +172,17 @@ class Axis:
     default: Any
     # How a value stands in a plan's key, as a format of it.
     key: str
-    # The key holds the default value, too.
-    always_in_key: bool
     # The short name that tables and charts show.
     label: str
     description: str
     # The words of an enumeration, in order; empty for a number or a truth value.
     members: tuple[StrEnum, ...]
+    # The values of a space whose bounds name none; None: chosen from the model and the cluster.
+    tried: tuple[Any, ...] | None
+    # A space bounds the axis, else its value follows from the others.
+    bounded: bool = True
+    # The key holds the default value, too.
+    always_in_key: bool = False
     # Limits of a number; high None: the largest whole number of all.
     low: int = 1
     high: int | None = None
@@ -185,7 +196,8 @@ class Axis:
 def _axis_of(each: Field[Any]) -> Axis:
     kind = type(each.default)
     members = tuple(kind) if issubclass(kind, StrEnum) else ()
-    return Axis(name=each.name, kind=kind, default=each.default, members=members, **each.metadata)
+    derived = {"name": each.name, "kind": kind, "default": each.default, "members": members, "tried": (each.default,)}
+    return Axis(**{**derived, **each.metadata})
 
 
 AXES: tuple[Axis, ...] = tuple(map(_axis_of, fields(Plan)))

@@ -7,17 +7,26 @@ sampled. A Plan is legal when it lies within the bounds and keeps every rule of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, make_dataclass
 from math import isqrt, prod
 from typing import Any, ClassVar
 
 import numpy as np
 
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem
-from meshtune.search_spaces.columns import BoolColumn, IntColumn, code, columns_of, rows, value_of
+from meshtune.search_spaces.columns import (
+    BoolColumn,
+    Constraint,
+    IntColumn,
+    SpaceContext,
+    Violation,
+    code,
+    columns_of,
+    rows,
+    value_of,
+)
 from meshtune.search_spaces.constraints import CONSTRAINTS
-from meshtune.search_spaces.plan import AXES, PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
-from meshtune.search_spaces.space_context import Constraint, SpaceContext, Violation
+from meshtune.search_spaces.plan import AXES, PLAN_FIELDS, Axis, Plan
 
 # 10^7 combinations are about 1 GB of columns and some seconds; more is a mistake in the bounds.
 MAX_COMBINATIONS = 10_000_000
@@ -28,11 +37,23 @@ DEFAULT_ACCUMULATIONS = (1, 2, 4, 8, 16, 32)
 
 
 class SpaceTooLarge(ValueError):
-    """The bounds span more combinations than are enumerated; narrow them."""
+    """The bounds span more combinations than MAX_COMBINATIONS."""
+
+
+def _values_of(axis: Axis) -> tuple[str, Any, Any]:
+    """The field of Bounds for an axis: name, type and default."""
+    kind: Any = axis.kind
+    values: Any = tuple[kind, ...]
+    return axis.name, values | None if axis.tried is None else values, field(default=axis.tried)
+
+
+_ValuesOfAxes: Any = make_dataclass(
+    "_ValuesOfAxes", [_values_of(axis) for axis in AXES if axis.bounded], frozen=True, slots=True, kw_only=True
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class Bounds(_ValuesOfAxes):  # type: ignore[misc]  # one field for each bounded axis of a Plan
     """The values that each dimension may take. None: chosen from the model and the cluster (see `dimensions`).
 
     dp has no bounds, it follows from the devices; grad_accum_steps follows from a fixed global batch and may only be
@@ -41,30 +62,15 @@ class Bounds:
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
-    tp: tuple[int, ...] | None = None
-    pp: tuple[int, ...] | None = None
-    cp: tuple[int, ...] = (1,)
-    ep: tuple[int, ...] = (1,)
-    vpp: tuple[int, ...] = (1,)
-    micro_batch_size: tuple[int, ...] | None = None
-    grad_accum_steps: tuple[int, ...] | None = None
-    zero_stage: tuple[int, ...] = (0, 1, 2, 3)
-    recompute: tuple[Recompute, ...] = (Recompute.NONE,)
-    schedule: tuple[Schedule, ...] = (Schedule.ONE_F_ONE_B,)
-    sequence_parallel: tuple[bool, ...] = (True,)
-    recompute_interval: tuple[int, ...] = (1,)
-    context: tuple[ContextParallel, ...] = (ContextParallel.ALL_GATHER,)
     tp_across_nodes: bool = False
 
     def __post_init__(self) -> None:
         checks = Checks()
-        words = [(axis, getattr(self, axis.name)) for axis in AXES if axis.members]
-        checked = {
-            axis.name: tuple(checks.member(axis.kind, axis.name, value) for value in given) for axis, given in words
-        }
+        for axis in AXES:
+            if axis.members:
+                named = (checks.member(axis.kind, axis.name, value) for value in getattr(self, axis.name))
+                object.__setattr__(self, axis.name, tuple(named))
         checks.done()
-        for name, members in checked.items():
-            object.__setattr__(self, name, members)
         for axis in AXES:
             values: tuple[Any, ...] | None = getattr(self, axis.name, None)
             if values is None:
@@ -246,7 +252,6 @@ def _plan(row: dict[str, int]) -> Plan:
 
 
 def _rules(context: SpaceContext) -> tuple[Constraint, ...]:
-    """The rules for every plan, and those of this training code."""
     return CONSTRAINTS + context.capabilities.rules
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from meshtune.api.dependencies import MAX_NUMBER, MAX_PER_PAGE
 from meshtune.api.requests import page_tokens
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
-from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Recompute, Schedule
+from meshtune.search_spaces.plan import AXES, PLAN_FIELDS
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Cursor, Order, TrialKey, TrialsWanted
 from meshtune.tuner.campaign.trial import Origin, TrialState
@@ -82,7 +82,7 @@ class CampaignQuery(BaseModel):
         return page_tokens.encode(self.question, Cursor(value, id))
 
 
-class TrialQuery(BaseModel):
+class _TrialFilters(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     view: Literal["full", "brief"] = Field("full", description="Whole trials, or one line of numbers for each.")
@@ -91,20 +91,23 @@ class TrialQuery(BaseModel):
     origin: list[Origin] = _any_of("trials that were chosen so")
     failure: list[Cause] = _any_of("trials that failed for this cause")
     number: list[Whole] = _any_of("trials with this number")
-    tp: list[Whole] = _any_of("plans with this value")
-    pp: list[Whole] = _any_of("plans with this value")
-    dp: list[Whole] = _any_of("plans with this value")
-    cp: list[Whole] = _any_of("plans with this value")
-    ep: list[Whole] = _any_of("plans with this value")
-    vpp: list[Whole] = _any_of("plans with this value")
-    micro_batch_size: list[Whole] = _any_of("plans with this value")
-    grad_accum_steps: list[Whole] = _any_of("plans with this value")
-    zero_stage: list[Whole] = _any_of("plans with this value")
-    recompute: list[Recompute] = _any_of("plans with this value")
-    schedule: list[Schedule] = _any_of("plans with this value")
-    sequence_parallel: list[bool] = _any_of("plans with this value")
-    recompute_interval: list[Whole] = _any_of("plans with this value")
-    context: list[ContextParallel] = _any_of("plans with this value")
+
+
+# With a filter for each axis of a plan.
+if TYPE_CHECKING:
+    _PlanFilters = _TrialFilters
+else:
+    _PlanFilters = create_model(
+        "_PlanFilters",
+        __base__=_TrialFilters,
+        **{
+            axis.name: (list[Whole if axis.kind is int else axis.kind], _any_of("plans with this value"))
+            for axis in AXES
+        },
+    )
+
+
+class TrialQuery(_PlanFilters):
     sort: TrialSort = Field("number", description="With a leading -: the largest first. What lacks it comes last.")
     page_size: int = Field(100, ge=1, le=MAX_LISTED, description="Most entries on this page; 500 of whole trials.")
     page_token: Token | None = None

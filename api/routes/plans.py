@@ -18,8 +18,8 @@ from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.prediction.explain_plan import Explanation, explain
 from meshtune.tuner.prediction.predict import Basis, learn
+from meshtune.tuner.prediction.quote import Explanation, explain
 from meshtune.tuner.prediction.scaling import Projection, make_projection, node_counts
 from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.specs.read import read_spec

@@ -31,7 +31,7 @@ from meshtune.runners.processes.gang import (
     gang_end,
     kill_marked,
 )
-from meshtune.search_spaces.compat import StrEnum
+from meshtune.search_spaces.checks import StrEnum
 
 # The job as its processes read it: command, environment, time limit.
 GANG_FILE = "gang.json"

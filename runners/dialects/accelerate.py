@@ -15,10 +15,9 @@ from meshtune.runners.dialects.deepspeed import CONFIG_FILE
 from meshtune.runners.dialects.deepspeed import render as render_deepspeed
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.cluster import ClusterSpec
-from meshtune.search_spaces.columns import RECOMPUTES
+from meshtune.search_spaces.columns import RECOMPUTES, Capabilities, Constraint
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute
-from meshtune.search_spaces.space_context import Capabilities, Constraint
 
 YAML_FILE = "accelerate.yaml"
 _NO_RECOMPUTE = RECOMPUTES.index(Recompute.NONE)

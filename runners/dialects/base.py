@@ -15,11 +15,10 @@ from typing import Any, ClassVar
 
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem
 from meshtune.search_spaces.cluster import ClusterSpec
-from meshtune.search_spaces.columns import columns_of
+from meshtune.search_spaces.columns import Capabilities, SpaceContext, Violation, columns_of
 from meshtune.search_spaces.constraints import CONSTRAINTS
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
-from meshtune.search_spaces.space_context import Capabilities, SpaceContext, Violation
 
 # Texts by file name.
 Files = Mapping[str, str]

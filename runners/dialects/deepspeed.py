@@ -28,9 +28,9 @@ from meshtune.runners.trainer.job import Dtype as Dtype
 from meshtune.runners.workloads.config_file import Template, parse_template
 from meshtune.search_spaces.checks import Checks, InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.columns import Capabilities, Constraint
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute
-from meshtune.search_spaces.space_context import Capabilities, Constraint
 
 CONFIG_FILE = "ds_config.json"
 # ThroughputTimer times from the third step on (its start_step in deepspeed/utils/timer.py).

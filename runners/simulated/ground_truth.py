@@ -20,9 +20,9 @@ from meshtune.runners.step_breakdown import Part, Profile
 from meshtune.runners.workloads.simulated import SimulatedJob
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.constants import DEFAULTS, PRIOR_LOG_SD, Constants
-from meshtune.search_spaces.physics.estimates import MemoryPart, TimePart, Training
-from meshtune.search_spaces.physics.memory import memory_parts
-from meshtune.search_spaces.physics.timing import time_parts
+from meshtune.search_spaces.physics.memory import MemoryPart, memory_parts
+from meshtune.search_spaces.physics.timing import TimePart, time_parts
+from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
 
 # How far the hidden cluster is from the physics, beyond its constants: standard deviations of logarithms.

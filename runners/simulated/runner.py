@@ -32,7 +32,7 @@ from meshtune.runners.simulated.ground_truth import Conditions, Ending, run
 from meshtune.runners.workloads.simulated import JOB_FILE, SimulatedJob, parse_job
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec
-from meshtune.search_spaces.physics.unknown_speeds import missing
+from meshtune.search_spaces.physics.training import missing
 
 JOBS, OVER = "jobs", "over"
 

@@ -23,7 +23,7 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.json_files import read_json_file, write_whole
 from meshtune.runners.logs.failure_texts import cause_of_line, first_in_precedence, is_echo
 from meshtune.runners.outcome import Verdict
-from meshtune.search_spaces.compat import StrEnum
+from meshtune.search_spaces.checks import StrEnum
 
 REASON_LINES = 3
 TRACEBACK_LINES = 20

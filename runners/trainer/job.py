@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 
 from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.measuring import is_tight
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import CLOSED, Checks, StrEnum
 from meshtune.search_spaces.cluster import DeviceKind
-from meshtune.search_spaces.compat import StrEnum
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 

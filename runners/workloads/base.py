@@ -13,10 +13,10 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.outcome import FAILED, Measurement, Outcome, ResultMalformed, ResultMissing, Verdict, read_result
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
+from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
 from meshtune.search_spaces.plan import Plan
-from meshtune.search_spaces.space_context import Capabilities
 
 # The context of a job's log, in its directory: what a step is, whose time a program's log tells.
 CONTEXT_FILE = "brief.json"

@@ -33,11 +33,10 @@ from meshtune.runners.workloads.base import (
 )
 from meshtune.runners.workloads.config_file import ConfigFile, Template, parse_template, word
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, did_you_mean
-from meshtune.search_spaces.columns import BoolColumn, Columns, code
+from meshtune.search_spaces.columns import BoolColumn, Capabilities, Columns, Constraint, code
 from meshtune.search_spaces.physics import framework_profiles
-from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
 from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
-from meshtune.search_spaces.space_context import Capabilities, Constraint
 
 # By the names in `search_spaces.physics.framework_profiles`: "megatron-deepspeed", "fsdp" ...
 FRAMEWORKS: Mapping[str, FrameworkProfile] = {

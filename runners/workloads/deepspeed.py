@@ -39,9 +39,8 @@ from meshtune.runners.workloads.base import (
 )
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.cluster import DeviceKind
-from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
-from meshtune.search_spaces.physics.framework_profiles import DEEPSPEED
-from meshtune.search_spaces.space_context import Capabilities
+from meshtune.search_spaces.columns import Capabilities
+from meshtune.search_spaces.physics.framework_profiles import DEEPSPEED, FrameworkProfile
 
 # What DeepSpeed's own checks say (runtime/config.py, runtime/engine.py, runtime/pipe/engine.py).
 _ILLEGAL = (

@@ -18,9 +18,8 @@ from meshtune.runners.logs.lines import Patterns
 from meshtune.runners.logs.reader import outcome_from_log
 from meshtune.runners.outcome import Outcome
 from meshtune.runners.workloads.base import JobRequest, Workload, context_file
-from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
-from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, MEGATRON_DEEPSPEED
-from meshtune.search_spaces.space_context import Capabilities
+from meshtune.search_spaces.columns import Capabilities
+from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, MEGATRON_DEEPSPEED, FrameworkProfile
 
 # The lines of training_log, in megatron/training/training.py (Megatron-DeepSpeed: megatron/training.py),
 # and of report_memory in their utils, whose MB are 2^20 bytes; the refusals are those of their validate_args.

@@ -20,12 +20,17 @@ from meshtune.runners.workloads.base import JobRequest, Workload, outcome_from_r
 from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.estimates import Training
-from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
-from meshtune.search_spaces.physics.framework_profiles import FSDP, MEGATRON_DEEPSPEED, NANOTRON, TRAINER_FLOAT32
+from meshtune.search_spaces.physics.framework_profiles import (
+    FSDP,
+    MEGATRON_DEEPSPEED,
+    NANOTRON,
+    TRAINER_FLOAT32,
+    FrameworkProfile,
+)
+from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan, Recompute, Schedule
-from meshtune.search_spaces.space_context import Capabilities
 
 JOB_FILE = "simulated.json"
 JOB_VERSION = 1

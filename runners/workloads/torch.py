@@ -20,10 +20,14 @@ from meshtune.runners.trainer.job import JOB_FILE, Dtype, Job, JobMalformed, Mea
 from meshtune.runners.workloads.base import JobRequest, Workload, failed, outcome_from_result, outcome_without_result
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import DeviceKind
-from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
-from meshtune.search_spaces.physics.framework_profiles import TRAINER_BFLOAT16, TRAINER_FLOAT16, TRAINER_FLOAT32
+from meshtune.search_spaces.columns import Capabilities
+from meshtune.search_spaces.physics.framework_profiles import (
+    TRAINER_BFLOAT16,
+    TRAINER_FLOAT16,
+    TRAINER_FLOAT32,
+    FrameworkProfile,
+)
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
-from meshtune.search_spaces.space_context import Capabilities
 
 FRAMEWORKS: Mapping[Dtype, FrameworkProfile] = {
     Dtype.FLOAT32: TRAINER_FLOAT32,

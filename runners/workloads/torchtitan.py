@@ -26,9 +26,8 @@ from meshtune.runners.logs.lines import Patterns
 from meshtune.runners.logs.reader import outcome_from_log
 from meshtune.runners.outcome import RESULT_FILE, Outcome
 from meshtune.runners.workloads.base import JobRequest, Workload, context_file, in_directory
-from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
-from meshtune.search_spaces.physics.framework_profiles import TORCHTITAN
-from meshtune.search_spaces.space_context import Capabilities
+from meshtune.search_spaces.columns import Capabilities
+from meshtune.search_spaces.physics.framework_profiles import TORCHTITAN, FrameworkProfile
 
 # MetricsProcessor.log in torchtitan/components/metrics.py; grad_norm since 0.2.0, mfu N/A with quantization in 0.3.0.
 # Ranks that see no loss, of all stages of a pipeline but the last, say -1 (trainer.py, train_step).

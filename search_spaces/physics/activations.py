@@ -13,7 +13,7 @@ import numpy as np
 
 from meshtune.search_spaces.columns import RECOMPUTES, Columns, FloatColumn
 from meshtune.search_spaces.model import ModelSpec, Norm
-from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
 from meshtune.search_spaces.plan import Recompute
 
 FLOAT32_BYTES = 4
@@ -44,7 +44,6 @@ def tokens_per_rank(model: ModelSpec, columns: Columns) -> FloatColumn:
 
 
 def layer_bytes(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> LayerBytes:
-    """One layer under each plan."""
     tokens = tokens_per_rank(model, columns)
     tp = columns["tp"].astype(np.float64)
     split = np.where((columns["sequence_parallel"] > 0) & (tp > 1), tp, 1.0)

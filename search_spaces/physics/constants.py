@@ -1,4 +1,4 @@
-"""The constants of the physics: numbers that no data sheet has, each with a default and a prior uncertainty.
+"""The constants of the physics, numbers that no data sheet has, and their calibration for a cluster.
 
 All are positive, and calibration moves their logarithms: a prior is a log-normal with the default as its median. How
 the defaults were found is in docs/explanation/physics.md; they hold for no cluster in particular.
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from meshtune.search_spaces.checks import Checks
 
@@ -86,3 +87,23 @@ def stacked(variants: Sequence[Constants], plans: int) -> Constants:
         column = np.repeat([getattr(variant, name) for variant in variants], plans)
         object.__setattr__(columns, name, column)
     return columns
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The constants, the covariance of their logarithms (in the order of CONSTANTS), and the standard deviations of
+    log(real / expected) around the formulas, from plan to plan. times, memories, ooms: how many were learnt from."""
+
+    constants: Constants
+    covariance: npt.NDArray[np.float64]
+    time_log_sd: float = 0.15
+    memory_log_sd: float = 0.12
+    times: int = 0
+    memories: int = 0
+    ooms: int = 0
+
+    def log_sd(self, name: str) -> float:
+        return float(np.sqrt(self.covariance[CONSTANTS.index(name), CONSTANTS.index(name)]))
+
+
+UNCALIBRATED = Calibration(DEFAULTS, np.diag([PRIOR_LOG_SD[name] ** 2 for name in CONSTANTS]))

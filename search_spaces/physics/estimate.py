@@ -2,19 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from math import exp
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, pi, sqrt
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from meshtune.search_spaces.columns import Columns, FloatColumn, rows
-from meshtune.search_spaces.physics.calibration import UNCALIBRATED, Calibration
-from meshtune.search_spaces.physics.constants import CONSTANTS, MEMORY_CONSTANTS, TIME_CONSTANTS, Constants, stacked
-from meshtune.search_spaces.physics.estimates import Estimates, MemoryEstimate, TimeEstimate, Training
-from meshtune.search_spaces.physics.memory import memory_parts
-from meshtune.search_spaces.physics.timing import time_parts
+from meshtune.search_spaces.physics.constants import (
+    CONSTANTS,
+    MEMORY_CONSTANTS,
+    TIME_CONSTANTS,
+    UNCALIBRATED,
+    Calibration,
+    Constants,
+    stacked,
+)
+from meshtune.search_spaces.physics.memory import MemoryPart, memory_parts
+from meshtune.search_spaces.physics.timing import TimePart, time_parts
+from meshtune.search_spaces.physics.training import Training, usable_bytes
+
+
+def _total(parts: Mapping[Any, FloatColumn]) -> FloatColumn:
+    """The expected peak or step: the sum of its parts."""
+    total: FloatColumn = np.sum(list(parts.values()), axis=0)
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Bytes by part of the most loaded rank. log_sd: standard deviation of log(real peak / peak_bytes), per plan."""
+
+    parts: Mapping[MemoryPart, FloatColumn]
+    log_sd: FloatColumn
+
+    @property
+    def peak_bytes(self) -> FloatColumn:
+        return _total(self.parts)
+
+    def fits(self, memory_bytes: float) -> FloatColumn:
+        return heavy_cdf(np.log(memory_bytes / self.peak_bytes) / self.log_sd)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeEstimate:
+    """Seconds per optimizer step by part. log_sd: standard deviation of log(real step / step_s), per plan."""
+
+    parts: Mapping[TimePart, FloatColumn]
+    log_sd: FloatColumn
+
+    @property
+    def step_s(self) -> FloatColumn:
+        return _total(self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """The costs of plans (rows of `columns`) of one training."""
+
+    training: Training
+    columns: Columns
+    memory: MemoryEstimate
+    time: TimeEstimate
+
+    @property
+    def fits(self) -> FloatColumn:
+        return self.memory.fits(usable_bytes(self.training.cluster))
+
+    @property
+    def tokens_per_s(self) -> FloatColumn:
+        c = self.columns
+        sequences = c["micro_batch_size"] * c["grad_accum_steps"] * c["dp"]
+        return sequences * self.training.model.seq_len / self.time.step_s
+
+    @property
+    def model_flops_per_device(self) -> FloatColumn:
+        """Model FLOP/s per device, recomputation left out."""
+        c = self.columns
+        return self.tokens_per_s * self.training.model.flops_per_token / (c["tp"] * c["pp"] * c["cp"] * c["dp"])
+
+
+def heavy_cdf(value: FloatColumn) -> FloatColumn:
+    """The distribution function of Student's t with 3 degrees of freedom, in closed form.
+
+    Peaks of real runs scatter with tails that are heavier than normal (docs/explanation/physics-memory.md).
+    """
+    scaled = np.asarray(value) / sqrt(3)
+    result: FloatColumn = 0.5 + (scaled / (1 + scaled**2) + np.arctan(scaled)) / pi
+    return result
+
 
 Logs = Callable[[Training, Columns, Constants], FloatColumn]
 # Half the step of the central difference in a constant's logarithm.
@@ -42,7 +120,7 @@ def estimate_memory(training: Training, columns: Columns, calibration: Calibrati
 
 
 def estimate_time(training: Training, columns: Columns, calibration: Calibration = UNCALIBRATED) -> TimeEstimate:
-    """The step time alone; every speed that `search_spaces.physics.unknown_speeds` asks for must be known."""
+    """The step time alone; every speed that `search_spaces.physics.training` asks for must be known."""
     constants = calibration.constants
     slope = slopes(log_step, training, columns, constants, TIME_CONSTANTS)
     return TimeEstimate(
@@ -52,13 +130,13 @@ def estimate_time(training: Training, columns: Columns, calibration: Calibration
 
 def log_step(training: Training, columns: Columns, constants: Constants) -> FloatColumn:
     """The logarithm of the expected seconds per step."""
-    logs: FloatColumn = np.log(np.sum(list(time_parts(training, columns, constants).values()), axis=0))
+    logs: FloatColumn = np.log(_total(time_parts(training, columns, constants)))
     return logs
 
 
 def log_peak(training: Training, columns: Columns, constants: Constants) -> FloatColumn:
     """The logarithm of the expected bytes at the most loaded rank."""
-    logs: FloatColumn = np.log(np.sum(list(memory_parts(training, columns, constants).values()), axis=0))
+    logs: FloatColumn = np.log(_total(memory_parts(training, columns, constants)))
     return logs
 
 

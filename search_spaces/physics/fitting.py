@@ -15,11 +15,18 @@ from math import exp, log, sqrt
 import numpy as np
 import numpy.typing as npt
 
-from meshtune.search_spaces.columns import Columns, FloatColumn, rows
-from meshtune.search_spaces.physics.calibration import UNCALIBRATED, Calibration, Measured
-from meshtune.search_spaces.physics.constants import CONSTANTS, MEMORY_CONSTANTS, TIME_CONSTANTS, Constants
-from meshtune.search_spaces.physics.estimate import Logs, log_peak, log_step, slopes
-from meshtune.search_spaces.physics.estimates import Estimates, Training, usable_bytes
+from meshtune.search_spaces.checks import Checks
+from meshtune.search_spaces.columns import BoolColumn, Columns, FloatColumn, rows
+from meshtune.search_spaces.physics.constants import (
+    CONSTANTS,
+    MEMORY_CONSTANTS,
+    TIME_CONSTANTS,
+    UNCALIBRATED,
+    Calibration,
+    Constants,
+)
+from meshtune.search_spaces.physics.estimate import Estimates, Logs, log_peak, log_step, slopes
+from meshtune.search_spaces.physics.training import Training, usable_bytes
 
 # Degrees of freedom: 2 let one run in ten lie far off, as public measurements do (docs/explanation/physics.md).
 # `_above` is the closed form for 2.
@@ -36,37 +43,39 @@ Matrix = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class _Model:
-    """A formula over the plans that were measured, of one training after the other."""
+class Measured:
+    """Outcomes of plans, row by row: seconds per step and bytes at the fullest rank, NaN where nothing was measured.
 
-    logs: Logs
-    plans: Sequence[tuple[Training, Columns]]
+    oom: the plan did not fit, so its peak lies above the device's memory (a censored observation). Raises InvalidValue.
+    """
 
-    def at(self, constants: Constants) -> FloatColumn:
-        return _joined([self.logs(training, columns, constants) for training, columns in self.plans])
+    step_time_s: FloatColumn
+    peak_memory_bytes: FloatColumn
+    oom: BoolColumn
 
-    def slopes(self, constants: Constants, names: Sequence[str]) -> Matrix:
-        return np.concatenate([slopes(self.logs, *plans, constants, names) for plans in self.plans])
-
-
-@dataclass(frozen=True, slots=True)
-class _Data:
-    """Logarithms of what was measured, or of the bound that a censored row lies above."""
-
-    values: FloatColumn
-    censored: npt.NDArray[np.bool_]
+    def __post_init__(self) -> None:
+        checks = Checks()
+        for name in ("step_time_s", "peak_memory_bytes"):
+            column = getattr(self, name)
+            checks.require(len(column) == len(self.oom), name, f"has {len(column)} rows, oom has {len(self.oom)}")
+            for row in np.flatnonzero(column <= 0):
+                checks.require(False, f"{name}[{row}]", f"must be positive, not {column[row]}")
+        checks.done()
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
     """The loss of a fit: the distance of a formula from its data, and of its constants `names` from their prior.
 
-    center, precision: the prior's, of the constants' logarithms. log_sd: the prior's scatter around the formula, which
-    `weighs` as much as so many measurements.
+    plans: those that were measured, of one training after the other. values: logarithms of what was measured, or of the
+    bound that a censored row lies above. center, precision: the prior's, of the constants' logarithms. log_sd: the
+    prior's scatter around the formula, which `weighs` as much as so many measurements.
     """
 
-    model: _Model
-    data: _Data
+    logs: Logs
+    plans: Sequence[tuple[Training, Columns]]
+    values: FloatColumn
+    censored: BoolColumn
     prior: Constants
     names: Sequence[str]
     center: FloatColumn
@@ -74,29 +83,42 @@ class _Target:
     log_sd: float
     weighs: float
 
-    @property
-    def places(self) -> list[int]:
-        return [CONSTANTS.index(name) for name in self.names]
-
     def constants_at(self, point: FloatColumn) -> Constants:
         values = {name: exp(value) for name, value in zip(self.names, point.tolist(), strict=True)}
         return replace(self.prior, **values)
 
+    def off_at(self, point: FloatColumn, sd: float) -> FloatColumn:
+        """The rows' distances from the formula, in units of the scatter."""
+        constants = self.constants_at(point)
+        expected = _joined([self.logs(training, columns, constants) for training, columns in self.plans])
+        off: FloatColumn = (self.values - expected) / sd
+        return off
+
     def loss_at(self, point: FloatColumn, sd: float) -> float:
-        off = point - self.center
-        losses = _losses(self.data, self.model.at(self.constants_at(point)), sd)
-        return float(losses.sum() + off @ self.precision @ off / 2)
+        away, off = point - self.center, self.off_at(point, sd)
+        scattered = (FREEDOM + 1) / 2 * np.log1p(off**2 / FREEDOM)
+        losses = np.where(self.censored, -np.log(_above(off)), scattered)
+        return float(losses.sum() + away @ self.precision @ away / 2)
 
     def bends_at(self, point: FloatColumn, sd: float) -> tuple[FloatColumn, Matrix]:
         """The loss's gradient and, with a positive stand-in for the rows' own curvature, its Hessian."""
-        constants = self.constants_at(point)
-        slope = self.model.slopes(constants, self.names)[:, self.places]
-        pull, weight = _derivatives(self.data, self.model.at(constants), sd)
+        off, constants = self.off_at(point, sd), self.constants_at(point)
+        slope = np.concatenate([slopes(self.logs, *plans, constants, self.names) for plans in self.plans])
+        slope = slope[:, [CONSTANTS.index(name) for name in self.names]]
+        weight, hazard = (FREEDOM + 1) / (FREEDOM + off**2), _hazard(off)
+        pull = np.where(self.censored, -hazard, -weight * off) / sd
+        curvature = np.where(self.censored, np.maximum(hazard * (hazard - weight * off), 0.0), weight) / sd**2
         gradient = slope.T @ pull + self.precision @ (point - self.center)
-        return gradient, slope.T @ (weight[:, None] * slope) + self.precision
+        return gradient, slope.T @ (curvature[:, None] * slope) + self.precision
 
     def scatter_at(self, point: FloatColumn) -> float:
-        return _scatter(self.data, self.model.at(self.constants_at(point)), self.log_sd, self.weighs)
+        """The scatter's scale: a mean of squares, far-off rows counted less as Student's t does, and the prior's share.
+        A censored row widens it as far as its loss falls with the scale, and never narrows it."""
+        off = self.off_at(point, self.log_sd)
+        weight = (FREEDOM + 1) / (FREEDOM + off**2)
+        squares = np.where(self.censored, np.maximum(_hazard(off) * off, 0.0), weight * off**2)
+        measured = np.count_nonzero(~self.censored)
+        return self.log_sd * sqrt((self.weighs + float(squares.sum())) / (self.weighs + measured))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,32 +139,26 @@ def calibrate(observed: Sequence[tuple[Estimates, Measured]], prior: Calibration
     """
     time_rows = [(e, np.flatnonzero(np.isfinite(m.step_time_s)), m) for e, m in observed]
     peak_rows = [(e, np.flatnonzero(np.isfinite(m.peak_memory_bytes) | m.oom), m) for e, m in observed]
-    times = _Data(
-        _joined([np.log(m.step_time_s[index]) for _, index, m in time_rows]),
-        np.zeros(sum(len(index) for _, index, _ in time_rows), dtype=np.bool_),
-    )
-    peaks = _Data(
-        _joined([_log_peaks(e, m, index) for e, index, m in peak_rows]),
-        np.concatenate([m.oom[index] for _, index, m in peak_rows]) if peak_rows else np.zeros(0, dtype=np.bool_),
-    )
-
-    steps = _Model(log_step, [(e.training, rows(e.columns, i)) for e, i, _ in time_rows if len(i)])
-    sizes = _Model(log_peak, [(e.training, rows(e.columns, i)) for e, i, _ in peak_rows if len(i)])
+    times = _joined([np.log(m.step_time_s[index]) for _, index, m in time_rows])
+    peaks = _joined([_log_peaks(e, m, index) for e, index, m in peak_rows])
+    censored = np.concatenate([np.zeros(0, dtype=np.bool_), *(m.oom[index] for _, index, m in peak_rows)])
+    measured = np.zeros(len(times), dtype=np.bool_)
     constants, covariance, time_log_sd = _fit(
-        steps, times, prior, TIME_CONSTANTS, prior.time_log_sd, PRIOR_ROWS + prior.times
+        log_step, time_rows, times, measured, prior, TIME_CONSTANTS, prior.time_log_sd, PRIOR_ROWS + prior.times
     )
     after = replace(prior, constants=constants, covariance=covariance)
     constants, covariance, memory_log_sd = _fit(
-        sizes, peaks, after, MEMORY_CONSTANTS, prior.memory_log_sd, PRIOR_ROWS + prior.memories
+        log_peak, peak_rows, peaks, censored, after, MEMORY_CONSTANTS, prior.memory_log_sd, PRIOR_ROWS + prior.memories
     )
+    ooms = int(np.count_nonzero(censored))
     return Calibration(
         constants,
         covariance,
         time_log_sd=time_log_sd,
         memory_log_sd=memory_log_sd,
-        times=prior.times + len(times.values),
-        memories=prior.memories + int(np.count_nonzero(~peaks.censored)),
-        ooms=prior.ooms + int(np.count_nonzero(peaks.censored)),
+        times=prior.times + len(times),
+        memories=prior.memories + len(peaks) - ooms,
+        ooms=prior.ooms + ooms,
     )
 
 
@@ -157,16 +173,24 @@ def _joined(columns: Sequence[FloatColumn]) -> FloatColumn:
 
 
 def _fit(
-    model: _Model, data: _Data, prior: Calibration, names: Sequence[str], log_sd: float, weighs: float
+    logs: Logs,
+    found: Sequence[tuple[Estimates, npt.NDArray[np.intp], Measured]],
+    values: FloatColumn,
+    censored: BoolColumn,
+    prior: Calibration,
+    names: Sequence[str],
+    log_sd: float,
+    weighs: float,
 ) -> tuple[Constants, Matrix, float]:
     """The constants, their covariance and the scatter: the best of the descents from every start that moves one of
-    `names`."""
-    if not len(data.values):
+    `names`. found: the estimates, with the rows of them that `values` belong to."""
+    if not len(values):
         return prior.constants, prior.covariance, log_sd
+    plans = [(e.training, rows(e.columns, index)) for e, index, _ in found if len(index)]
     places = [CONSTANTS.index(name) for name in names]
     center = np.log([getattr(prior.constants, name) for name in names])
     precision = np.linalg.inv(prior.covariance[np.ix_(places, places)]).astype(np.float64)
-    target = _Target(model, data, prior.constants, names, center, precision, log_sd, weighs)
+    target = _Target(logs, plans, values, censored, prior.constants, names, center, precision, log_sd, weighs)
     starts = [start for start in STARTS if all(name in names for name in start)]
     shifts = [np.array([start.get(name, 0.0) * prior.log_sd(name) for name in names]) for start in starts]
     best = min((_descend(target, center + shift) for shift in shifts), key=lambda fit: fit.loss)
@@ -193,23 +217,7 @@ def _descend(target: _Target, begin: FloatColumn) -> _Fit:
         if np.max(np.abs(step)) < ENOUGH:
             break
         sd = target.scatter_at(at)
-    return _Fit(at, hessian, sd, target.loss_at(at, sd) + (len(target.data.values) + target.weighs) * log(sd))
-
-
-def _losses(data: _Data, expected: FloatColumn, sd: float) -> FloatColumn:
-    off = (data.values - expected) / sd
-    scattered = (FREEDOM + 1) / 2 * np.log1p(off**2 / FREEDOM)
-    return np.where(data.censored, -np.log(_above(off)), scattered)
-
-
-def _derivatives(data: _Data, expected: FloatColumn, sd: float) -> tuple[FloatColumn, FloatColumn]:
-    """Derivatives of each row's loss by the expected logarithm: the first, and a positive stand-in for the second."""
-    off = (data.values - expected) / sd
-    weight = (FREEDOM + 1) / (FREEDOM + off**2)
-    hazard = _hazard(off)
-    pull = np.where(data.censored, -hazard, -weight * off) / sd
-    curvature = np.where(data.censored, np.maximum(hazard * (hazard - weight * off), 0.0), weight) / sd**2
-    return pull, curvature
+    return _Fit(at, hessian, sd, target.loss_at(at, sd) + (len(target.values) + target.weighs) * log(sd))
 
 
 def _above(off: FloatColumn) -> FloatColumn:
@@ -225,13 +233,3 @@ def _hazard(off: FloatColumn) -> FloatColumn:
     """The density at `off`, given that the value lies above."""
     hazard: FloatColumn = (FREEDOM + off**2) ** -1.5 / _above(off)
     return hazard
-
-
-def _scatter(data: _Data, expected: FloatColumn, log_sd: float, weighs: float) -> float:
-    """The scatter's scale: a mean of squares, far-off rows counted less as Student's t does, and the prior's share. A
-    censored row widens it as far as its loss falls with the scale, and never narrows it."""
-    off = (data.values - expected) / log_sd
-    weight = (FREEDOM + 1) / (FREEDOM + off**2)
-    squares = np.where(data.censored, np.maximum(_hazard(off) * off, 0.0), weight * off**2)
-    measured = np.count_nonzero(~data.censored)
-    return log_sd * sqrt((weighs + float(squares.sum())) / (weighs + measured))

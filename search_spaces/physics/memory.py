@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 
@@ -16,18 +17,37 @@ from meshtune.search_spaces.columns import SCHEDULES, BoolColumn, Columns, Float
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.activations import FLOAT32_BYTES, LayerBytes, layer_bytes, tokens_per_rank
 from meshtune.search_spaces.physics.constants import Constants
-from meshtune.search_spaces.physics.estimates import MemoryPart, Training
-from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
+from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Schedule
+
+
+class MemoryPart(StrEnum):
+    """Parts of a rank's memory at its fullest moment.
+
+    ACTIVATIONS: kept for the backward passes of all micro-batches in flight, with the working set of the layer at hand.
+    LOGITS: of the last stage's loss. GATHERED: ZeRO-3's whole weights of the units at hand, and reductions' buffers.
+    BUFFERS: receive buffers, libraries' workspaces, the device's context, the allocator's slack.
+    """
+
+    WEIGHTS = "weights"
+    GRADIENTS = "gradients"
+    OPTIMIZER = "optimizer"
+    ACTIVATIONS = "activations"
+    LOGITS = "logits"
+    GATHERED = "gathered"
+    BUFFERS = "buffers"
+
 
 Parts = dict[MemoryPart, FloatColumn]
 
+# The columns' values of the schedules that compute gradients of inputs and of weights in separate passes.
+SPLITTING = [index for index, schedule in enumerate(SCHEDULES) if schedule.splits_backward]
 # Of the device's memory: how far the allocator lets buffers pile up that it could have back.
 CACHED_SHARE = 0.8
 
 
 def memory_parts(training: Training, columns: Columns, constants: Constants) -> Parts:
-    """Bytes by part of the most loaded rank under each plan."""
     pp = columns["pp"]
     stages = [np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1]
     parts = fullest([stage_parts(training, columns, constants, stage) for stage in stages])
@@ -44,7 +64,8 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     tokens = tokens_per_rank(model, columns)
     nothing = np.zeros(len(tokens))
 
-    kept = flight * layer.kept + np.where(_splits(columns), held.layers / columns["vpp"] * layer.products, 0.0)
+    splits = np.isin(columns["schedule"], SPLITTING) & (columns["pp"] > 1)
+    kept = flight * layer.kept + np.where(splits, held.layers / columns["vpp"] * layer.products, 0.0)
     backward = np.where(held.layers > 0, kept + layer.again + layer.gradients, 0.0)
     logits = tokens * model.vocab / columns["tp"] * _logit_bytes(framework, columns)
     last_norm = (2 + (columns["tp"] > 1) * framework.kept.gathered_inputs) * layer.between
@@ -112,12 +133,6 @@ def _logit_bytes(framework: FrameworkProfile, columns: Columns) -> FloatColumn:
     width = framework.activation_bytes
     piped = width + (at_once - 1) * (width + FLOAT32_BYTES)
     return single + np.where(columns["pp"] > 1, piped, 0.0)
-
-
-def _splits(columns: Columns) -> BoolColumn:
-    """True where gradients of inputs and of weights are computed in separate passes."""
-    splitting = [index for index, schedule in enumerate(SCHEDULES) if schedule.splits_backward]
-    return np.isin(columns["schedule"], splitting) & (columns["pp"] > 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,35 @@ reduced and the optimizer runs once per step. The step is the slowest stage's. N
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.columns import SCHEDULES, Columns, FloatColumn
 from meshtune.search_spaces.physics.constants import Constants
-from meshtune.search_spaces.physics.estimates import TimePart, Training
-from meshtune.search_spaces.physics.layer_time import LayerTime, Rank
-from meshtune.search_spaces.physics.network import Network
-from meshtune.search_spaces.physics.unknown_speeds import missing
+from meshtune.search_spaces.physics.layer_time import LayerTime, Network, Rank
+from meshtune.search_spaces.physics.training import Training, missing
 from meshtune.search_spaces.plan import Schedule
+
+
+class TimePart(StrEnum):
+    """Parts of a step's time; work beside computation that does not lengthen the step is in none.
+
+    COMPUTE: forward and backward passes. RECOMPUTE: activations computed again. TP, CP, EP: collectives in the layers.
+    SEND_RECEIVE: between stages. BUBBLE: stages idle while the pipeline fills and drains. DP: gradients' reduction and
+    ZeRO's gathers. OPTIMIZER: the update.
+    """
+
+    COMPUTE = "compute"
+    RECOMPUTE = "recompute"
+    TP = "tp"
+    CP = "cp"
+    EP = "ep"
+    SEND_RECEIVE = "send_receive"
+    BUBBLE = "bubble"
+    DP = "dp"
+    OPTIMIZER = "optimizer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +52,7 @@ class _Stages:
 def time_parts(training: Training, columns: Columns, constants: Constants) -> dict[TimePart, FloatColumn]:
     """Seconds per optimizer step by part, on the path that decides the step: its slowest pipeline stage.
 
-    Raises InvalidValue where the cluster's description leaves out what a time depends on (`unknown_speeds.missing`).
+    Raises InvalidValue where the cluster's description leaves out what a time depends on (`training.missing`).
     """
     if problems := missing(training):
         raise InvalidValue(problems)

@@ -23,19 +23,18 @@ def model_presets() -> Mapping[str, Mapping[str, Any]]:
 @cache
 def cluster_presets() -> Mapping[str, Mapping[str, Any]]:
     """The clusters by name; each mapping describes a ClusterSpec, `source` (node's and device's) apart."""
-    devices = device_presets()
-    return {key: _with_device(key, entry, devices[entry["device"]]) for key, entry in _read("clusters.toml").items()}
+    found = {}
+    for key, entry in _read("clusters.toml").items():
+        device = dict(device_presets()[entry["device"]])
+        source = f"{entry['source']}. Device: {device.pop('source')}"
+        found[key] = {**entry, "name": key, "device": device, "source": source}
+    return found
 
 
 @cache
 def device_presets() -> Mapping[str, Mapping[str, Any]]:
     """The devices by name; each mapping describes a DeviceSpec, `source` apart."""
     return {key: {**entry, "name": key} for key, entry in _read("devices.toml").items()}
-
-
-def _with_device(name: str, cluster: Mapping[str, Any], device: Mapping[str, Any]) -> dict[str, Any]:
-    plain = {key: value for key, value in device.items() if key != "source"}
-    return {**cluster, "name": name, "device": plain, "source": f"{cluster['source']}. Device: {device['source']}"}
 
 
 def _read(name: str) -> dict[str, dict[str, Any]]:

@@ -11,8 +11,7 @@ from reported import GB, reported
 from tables import read_table
 
 from meshtune.search_spaces.columns import columns_of
-from meshtune.search_spaces.physics.calibration import UNCALIBRATED
-from meshtune.search_spaces.physics.constants import DEFAULTS
+from meshtune.search_spaces.physics.constants import DEFAULTS, UNCALIBRATED
 from meshtune.search_spaces.physics.estimate import estimate
 
 MakeTable = Callable[..., Path]

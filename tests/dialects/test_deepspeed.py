@@ -13,10 +13,10 @@ from meshtune.runners.dialects.base import CannotExpress, CannotRead
 from meshtune.runners.dialects.deepspeed import DeepSpeedOptions, capabilities, parse, render
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.search_spaces.space_context import SpaceContext
 
 MODEL = ModelSpec(name="m", layers=16, hidden=512, heads=16, ffn=2048, vocab=1024, seq_len=256)
 DEVICE = DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**36)

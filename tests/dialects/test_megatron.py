@@ -17,10 +17,10 @@ from meshtune.runners.dialects.megatron.arguments import Flavour, MegatronOption
 from meshtune.runners.dialects.megatron.dialect import capabilities_of, parse, render
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.search_spaces.space_context import SpaceContext
 
 DENSE = ModelSpec(name="d", layers=24, hidden=1024, heads=16, kv_heads=4, ffn=2816, vocab=51200, seq_len=2048)
 MIXTURE = ModelSpec(

@@ -19,10 +19,10 @@ from meshtune.runners.workloads.base import read_context
 from meshtune.runners.workloads.command import PLACEHOLDERS, CommandOptions, CommandWorkload
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.search_spaces.space_context import SpaceContext
 
 MODEL = ModelSpec(name="tiny", layers=4, hidden=32, heads=4, kv_heads=2, ffn=64, vocab=128, seq_len=16)
 DEVICE = DeviceSpec(name="d", kind=DeviceKind.CPU, memory_bytes=2**30, peak_flops={"bfloat16": 1e12, "float32": 5e11})

@@ -18,7 +18,7 @@ from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.constants import DEFAULTS
 from meshtune.search_spaces.physics.estimate import log_step
-from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
 
 MODEL = ModelSpec(name="m", layers=32, hidden=4096, heads=32, ffn=16384, vocab=32000, seq_len=2048)

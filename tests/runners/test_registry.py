@@ -10,7 +10,7 @@ import pytest
 from meshtune.runners.registry import RUNNERS, WORKLOADS, UnknownBackend, check_pair, create_runner, create_workload
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from meshtune.search_spaces.space_context import Capabilities
+from meshtune.search_spaces.columns import Capabilities
 
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, memory_bytes=2**30)
 CLUSTER = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=CPU)

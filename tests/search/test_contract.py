@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from meshtune.runners.outcome import Verdict
-from meshtune.search_spaces.physics.estimates import Training
 from meshtune.search_spaces.physics.framework_profiles import MEGATRON_DEEPSPEED
+from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan, Recompute
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.tuner.search.base import Observation, Search, Task

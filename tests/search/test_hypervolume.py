@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshtune.tuner.search.physics.hypervolume import (
+from meshtune.tuner.search.physics.acquisition import (
     Outlook,
     added_area,
     chance_of_growth,

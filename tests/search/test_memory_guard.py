@@ -11,10 +11,10 @@ import pytest
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.physics.estimate import estimate_memory
-from meshtune.search_spaces.physics.estimates import Training, usable_bytes
+from meshtune.search_spaces.physics.training import Training, usable_bytes
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.tuner.search.base import Observation, Task
-from meshtune.tuner.search.library.memory_guard import in_turn
+from meshtune.tuner.search.library.surrogate import in_turn
 from meshtune.tuner.search.registry import create_search
 
 GUARD = 0.5

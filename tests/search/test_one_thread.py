@@ -9,7 +9,7 @@ import pytest
 from threadpoolctl import ThreadpoolController
 
 from meshtune.search_spaces.columns import Columns
-from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.search.base import Task
 from meshtune.tuner.search.physics.prior import Rows, rows_of

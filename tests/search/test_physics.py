@@ -17,15 +17,14 @@ from meshtune.runners.simulated.ground_truth import hidden_constants
 from meshtune.search_spaces.columns import FloatColumn
 from meshtune.search_spaces.physics.constants import CONSTANTS, DEFAULTS, Constants
 from meshtune.search_spaces.physics.estimate import log_peak, log_step
-from meshtune.search_spaces.physics.estimates import TimePart
-from meshtune.search_spaces.physics.timing import time_parts
-from meshtune.search_spaces.physics.unknown_speeds import missing
+from meshtune.search_spaces.physics.timing import TimePart, time_parts
+from meshtune.search_spaces.physics.training import missing
 from meshtune.search_spaces.plan import Recompute
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.tuner.search.base import Observation, PastCampaign, Search, Task
-from meshtune.tuner.search.physics.belief import PhysicsOptions
 from meshtune.tuner.search.physics.feasibility import surely_out_of_memory
 from meshtune.tuner.search.physics.search import PhysicsSearch
+from meshtune.tuner.search.physics.weighing import PhysicsOptions
 
 GIB = 2**30
 NEAR = 0.95

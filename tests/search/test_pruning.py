@@ -14,9 +14,14 @@ from meshtune.runners.simulated.ground_truth import hidden_constants
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.constants import DEFAULTS
 from meshtune.search_spaces.physics.estimate import log_peak
-from meshtune.search_spaces.physics.estimates import Training
-from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
-from meshtune.search_spaces.physics.framework_profiles import FSDP, MEGATRON_DEEPSPEED, NANOTRON, TRAINER_BFLOAT16
+from meshtune.search_spaces.physics.framework_profiles import (
+    FSDP,
+    MEGATRON_DEEPSPEED,
+    NANOTRON,
+    TRAINER_BFLOAT16,
+    FrameworkProfile,
+)
+from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan, Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.tuner.search.base import Observation, Task

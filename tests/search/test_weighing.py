@@ -13,13 +13,11 @@ from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Recompute
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.tuner.search.base import Observation, Task
-from meshtune.tuner.search.physics.batch import Weighing
-from meshtune.tuner.search.physics.belief import PhysicsOptions, believe
-from meshtune.tuner.search.physics.catalogue import Catalogue
+from meshtune.tuner.search.physics.acquisition import dominated_area, front_of
 from meshtune.tuner.search.physics.history import read_trials
-from meshtune.tuner.search.physics.hypervolume import dominated_area, front_of
-from meshtune.tuner.search.physics.prior import Rows, rows_of
+from meshtune.tuner.search.physics.prior import Catalogue, Rows, rows_of
 from meshtune.tuner.search.physics.search import PhysicsSearch
+from meshtune.tuner.search.physics.weighing import PhysicsOptions, Weighing, believe
 
 SPREAD = 0.08
 

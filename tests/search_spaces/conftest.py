@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.columns import Capabilities, SpaceContext
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
-from meshtune.search_spaces.space_context import Capabilities, SpaceContext
 
 SHAPES = {"name": "toy", "layers": 8, "hidden": 512, "heads": 8, "ffn": 2048, "vocab": 1024, "seq_len": 256}
 EVERYTHING = Capabilities(

@@ -9,10 +9,10 @@ import pytest
 from meshtune.runners.trainer.job import Job, require_supported
 from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.columns import Capabilities, SpaceContext
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.search_spaces.space_context import Capabilities, SpaceContext
 
 DENSE = ModelSpec(name="d", layers=8, hidden=64, heads=8, kv_heads=4, ffn=128, vocab=256, seq_len=64)
 MIXTURE = replace(DENSE, name="m", experts=4, top_k=2)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.constraints import CONSTRAINTS
 from meshtune.search_spaces.plan import Plan, Recompute
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.search_spaces.space_context import Capabilities
 
 PLAIN = Capabilities()
 # constraint, what the setting changes, the plan (dp and accumulation completed), the message's numbers, and what else

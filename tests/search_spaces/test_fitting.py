@@ -9,16 +9,21 @@ import pytest
 
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
-from meshtune.search_spaces.columns import Columns, rows
+from meshtune.search_spaces.columns import Capabilities, Columns, SpaceContext, rows
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.calibration import UNCALIBRATED, Calibration, Measured
-from meshtune.search_spaces.physics.constants import CONSTANTS, DEFAULTS, TIME_CONSTANTS, Constants
+from meshtune.search_spaces.physics.constants import (
+    CONSTANTS,
+    DEFAULTS,
+    TIME_CONSTANTS,
+    UNCALIBRATED,
+    Calibration,
+    Constants,
+)
 from meshtune.search_spaces.physics.estimate import estimate, log_peak, log_step
-from meshtune.search_spaces.physics.estimates import Training, usable_bytes
-from meshtune.search_spaces.physics.fitting import calibrate
+from meshtune.search_spaces.physics.fitting import Measured, calibrate
 from meshtune.search_spaces.physics.framework_profiles import TRAINER_BFLOAT16
+from meshtune.search_spaces.physics.training import Training, usable_bytes
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.search_spaces.space_context import Capabilities, SpaceContext
 
 MODEL = ModelSpec(name="llama", layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=32768, seq_len=4096)
 DEVICE = DeviceSpec(
@@ -179,7 +184,7 @@ def test_running_out_of_memory_alone_lowers_the_odds_of_plans_alike(count):
     likely = likely_plans()
     learnt = calibrate([out_of_memory(rows(likely, slice(0, count)))])
     before, after = estimate(TRAINING, likely), estimate(TRAINING, likely, learnt)
-    assert learnt.ooms == min(count, len(before))
+    assert learnt.ooms == min(count, len(before.columns["tp"]))
     assert (after.memory.peak_bytes > before.memory.peak_bytes).all()
     assert (after.fits < before.fits).all()
     assert (after.fits > 0).all()

@@ -14,10 +14,14 @@ from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.activations import layer_bytes
 from meshtune.search_spaces.physics.constants import DEFAULTS
-from meshtune.search_spaces.physics.estimates import MemoryPart, Training
-from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
-from meshtune.search_spaces.physics.framework_profiles import MEGATRON_DEEPSPEED, NANOTRON, TRAINER_BFLOAT16
-from meshtune.search_spaces.physics.memory import in_flight, memory_parts, stage_parts
+from meshtune.search_spaces.physics.framework_profiles import (
+    MEGATRON_DEEPSPEED,
+    NANOTRON,
+    TRAINER_BFLOAT16,
+    FrameworkProfile,
+)
+from meshtune.search_spaces.physics.memory import MemoryPart, in_flight, memory_parts, stage_parts
+from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan, Schedule
 
 GPT = ModelSpec(

@@ -8,7 +8,7 @@ import pytest
 
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from meshtune.search_spaces.physics.constants import DEFAULTS
-from meshtune.search_spaces.physics.network import Network
+from meshtune.search_spaces.physics.layer_time import Network
 
 MODULE = LinkSpec(latency_s=1e-6, bandwidth_bytes_per_s=400e9)
 NODE = LinkSpec(latency_s=2e-6, bandwidth_bytes_per_s=100e9)

@@ -11,12 +11,12 @@ import pytest
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from meshtune.search_spaces.columns import columns_of, rows
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.calibration import UNCALIBRATED
 from meshtune.search_spaces.physics.constants import (
     CONSTANTS,
     DEFAULTS,
     MEMORY_CONSTANTS,
     TIME_CONSTANTS,
+    UNCALIBRATED,
 )
 from meshtune.search_spaces.physics.estimate import (
     estimate,
@@ -26,8 +26,8 @@ from meshtune.search_spaces.physics.estimate import (
     log_step,
     slopes,
 )
-from meshtune.search_spaces.physics.estimates import Training
 from meshtune.search_spaces.physics.framework_profiles import NANOTRON
+from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
 
 MODEL = ModelSpec(name="llama", layers=16, hidden=2048, heads=32, kv_heads=8, ffn=8192, vocab=32768, seq_len=4096)

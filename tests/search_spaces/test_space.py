@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.space import MAX_COMBINATIONS, Bounds, Space, SpaceTooLarge
-from meshtune.search_spaces.space_context import Capabilities
 
 ALL = {"recompute": tuple(Recompute), "schedule": tuple(Schedule)}
 

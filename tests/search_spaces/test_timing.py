@@ -10,10 +10,10 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.constants import DEFAULTS
-from meshtune.search_spaces.physics.estimates import TimePart, Training
-from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
-from meshtune.search_spaces.physics.network import Network
-from meshtune.search_spaces.physics.timing import time_parts
+from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
+from meshtune.search_spaces.physics.layer_time import Network
+from meshtune.search_spaces.physics.timing import TimePart, time_parts
+from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import ContextParallel, Plan
 
 RATE, MEMORY = 1e14, 1e12

@@ -11,10 +11,15 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.constants import DEFAULTS
-from meshtune.search_spaces.physics.estimates import Training
-from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
-from meshtune.search_spaces.physics.framework_profiles import FSDP, MEGATRON_DEEPSPEED, NANOTRON, TRAINER_BFLOAT16
+from meshtune.search_spaces.physics.framework_profiles import (
+    FSDP,
+    MEGATRON_DEEPSPEED,
+    NANOTRON,
+    TRAINER_BFLOAT16,
+    FrameworkProfile,
+)
 from meshtune.search_spaces.physics.timing import time_parts
+from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.presets import cluster_presets
 

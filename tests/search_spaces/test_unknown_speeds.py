@@ -8,9 +8,8 @@ import pytest
 
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.estimates import Training
 from meshtune.search_spaces.physics.framework_profiles import MEGATRON_DEEPSPEED, TRAINER_BFLOAT16, TRAINER_FLOAT32
-from meshtune.search_spaces.physics.unknown_speeds import missing, with_usual_speeds
+from meshtune.search_spaces.physics.training import Training, missing, with_usual_speeds
 
 MODEL = ModelSpec(name="any", layers=4, hidden=256, heads=8, ffn=1024, vocab=1024, seq_len=128)
 LINK = LinkSpec(latency_s=1e-6, bandwidth_bytes_per_s=1e9)

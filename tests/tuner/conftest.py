@@ -25,14 +25,14 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.workloads.base import outcome_from_result, outcome_without_result
 from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.physics.framework_profiles import TRAINER_FLOAT32
 from meshtune.search_spaces.plan import Plan
-from meshtune.search_spaces.space_context import Capabilities
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Attempt, Origin, Proposal, Trial, TrialState, job_name, proposal_of
 from meshtune.tuner.search import registry as searches
-from meshtune.tuner.search.baseline import GridSearch
+from meshtune.tuner.search.registry import GridSearch
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store import Store

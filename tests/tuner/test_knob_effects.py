@@ -10,7 +10,7 @@ import toy
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.columns import columns_of
-from meshtune.search_spaces.physics.calibration import UNCALIBRATED
+from meshtune.search_spaces.physics.constants import UNCALIBRATED
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.prediction.predict import foresee, training_of
 from meshtune.tuner.results.analysis.knob_effects import (

@@ -10,8 +10,7 @@ from rich.console import Console
 
 from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.physics.calibration import UNCALIBRATED, Calibration
-from meshtune.search_spaces.physics.constants import DEFAULTS
+from meshtune.search_spaces.physics.constants import DEFAULTS, UNCALIBRATED, Calibration
 from meshtune.tuner.campaign.spec import build_space
 from meshtune.tuner.cli.render.predictions import projection_parts
 from meshtune.tuner.prediction.predict import Basis, foresee, learn, training_of

@@ -12,7 +12,7 @@ from meshtune.tuner.campaign.campaign import Lesson
 from meshtune.tuner.campaign.trial import Proposal
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.search.base import Observation, PastCampaign, Task
-from meshtune.tuner.search.baseline import GridSearch
+from meshtune.tuner.search.registry import GridSearch
 
 
 @dataclass

@@ -16,10 +16,10 @@ from meshtune.runners.registry import create_workload
 from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem
 from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.search_spaces.space_context import SpaceContext
 from meshtune.tuner.campaign.objective import Objective
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -17,21 +18,23 @@ from pydantic import ConfigDict, Field, InstanceOf, computed_field
 
 from meshtune.runners.measuring import COUNTED_STEPS
 from meshtune.runners.outcome import Verdict
-from meshtune.search_spaces.checks import InvalidValue, Problem
+from meshtune.runners.trainer_answers import ExactPeak
+from meshtune.runners.trainer_client import exact_peaks
+from meshtune.search_spaces.checks import Checks, InvalidValue, Problem
 from meshtune.search_spaces.columns import Columns, FloatColumn, IntColumn, columns_of
-from meshtune.search_spaces.physics.calibration import UNCALIBRATED, Calibration, Measured
-from meshtune.search_spaces.physics.estimate import estimate, estimate_memory, estimate_time
-from meshtune.search_spaces.physics.estimates import (
+from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
+from meshtune.search_spaces.physics.estimate import (
     Estimates,
     MemoryEstimate,
-    MemoryPart,
     TimeEstimate,
-    TimePart,
-    Training,
-    usable_bytes,
+    estimate,
+    estimate_memory,
+    estimate_time,
 )
-from meshtune.search_spaces.physics.fitting import calibrate
-from meshtune.search_spaces.physics.unknown_speeds import missing
+from meshtune.search_spaces.physics.fitting import Measured, calibrate
+from meshtune.search_spaces.physics.memory import MemoryPart
+from meshtune.search_spaces.physics.timing import TimePart
+from meshtune.search_spaces.physics.training import Training, missing, usable_bytes
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Trial
@@ -90,7 +93,6 @@ class Speed:
 
     @property
     def shares(self) -> dict[TimePart, float]:
-        """Each part's share of the step."""
         return {part: seconds / self.step_s.value for part, seconds in self.parts_s.items()}
 
 
@@ -129,15 +131,10 @@ class Predictions:
     fits: FloatColumn
     score: FloatColumn
 
-    def __len__(self) -> int:
-        return len(self.columns["tp"])
-
     def best(self, count: int) -> IntColumn:
-        """The rows of the best plans, the best first."""
         return np.argsort(-self.score, kind="stable")[:count]
 
     def of(self, row: int, plan: Plan) -> Prediction:
-        """The prediction of the plan in this row."""
         peak, sd = float(self.memory.peak_bytes[row]), float(self.memory.log_sd[row])
         return Prediction(
             plan=plan,
@@ -163,7 +160,6 @@ class Predictions:
 
 
 def training_of(spec: CampaignSpec) -> Training:
-    """The model, cluster and training code of a spec."""
     return Training(spec.model, spec.cluster, workload_of(spec).framework)
 
 
@@ -198,15 +194,13 @@ def learn(name: str, spec: CampaignSpec, trials: Sequence[Trial]) -> Basis:
 def check_same(basis: CampaignSpec, spec: CampaignSpec) -> None:
     """Raises InvalidValue when the basis of one campaign does not hold for another spec (other device or code)."""
     learnt, wanted = training_of(basis), training_of(spec)
-    devices = (learnt.cluster.device.name, wanted.cluster.device.name)
-    frameworks = (learnt.framework.name, wanted.framework.name)
-    problems = []
-    if devices[0] != devices[1]:
-        problems.append(Problem("cluster.device", f"was measured for {devices[0]}, but the spec has {devices[1]}"))
-    if frameworks[0] != frameworks[1]:
-        problems.append(Problem("workload", f"was measured for {frameworks[0]}, but the spec has {frameworks[1]}"))
-    if problems:
-        raise InvalidValue(problems)
+    checks = Checks()
+    for path, old, new in (
+        ("cluster.device", learnt.cluster.device.name, wanted.cluster.device.name),
+        ("workload", learnt.framework.name, wanted.framework.name),
+    ):
+        checks.require(old == new, path, f"was measured for {old}, but the spec has {new}")
+    checks.done()
 
 
 def measured_rows(trials: Sequence[Trial]) -> Measured:
@@ -231,3 +225,28 @@ def _startup_s(trials: Sequence[Trial]) -> float | None:
             steps_s += (COUNTED_STEPS + profiled) * measured.step_time_s
             beside.append(max(0.0, ran_s - steps_s))
     return float(np.median(beside)) if beside else None
+
+
+@dataclass(frozen=True, slots=True)
+class ExactMemory:
+    """The peaks of some ranks under a plan, exact to the tensor for the built-in trainer (see `runners.trainer.exact`,
+    which also says what is not counted). memory_bytes: of one device."""
+
+    plan: Plan
+    memory_bytes: int
+    peaks: tuple[ExactPeak, ...]
+
+
+def estimate_exactly(spec: CampaignSpec, plan: Plan | None, ranks: Sequence[int]) -> ExactMemory:
+    """The exact peaks of `ranks`, by default of one rank per kind of stage. plan None: the spec's baseline.
+
+    Raises InvalidValue for a plan or a workload without exact peaks.
+    """
+    chosen = plan or spec.baseline
+    if chosen is None:
+        raise InvalidValue([Problem("baseline", "the spec names none, so a plan must be given")])
+    # Nothing is written or run there: the text of the job is the input of the estimate.
+    job = workload_of(spec).materialize(
+        "estimate", spec.model, chosen, spec.cluster, Path(), seed=spec.seed, time_limit_s=spec.trial.time_limit_s
+    )
+    return ExactMemory(chosen, spec.cluster.device.memory_bytes, tuple(exact_peaks(job, ranks)))

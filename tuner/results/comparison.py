@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.physics.unknown_speeds import missing
+from meshtune.search_spaces.physics.training import missing
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of

@@ -18,11 +18,10 @@ from meshtune.runners.outcome import Verdict
 from meshtune.runners.registry import UnknownBackend
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.columns import columns_of
-from meshtune.search_spaces.physics.calibration import Calibration
+from meshtune.search_spaces.physics.constants import Calibration
 from meshtune.search_spaces.physics.estimate import estimate
-from meshtune.search_spaces.physics.estimates import Training
 from meshtune.search_spaces.physics.fitting import calibrate
-from meshtune.search_spaces.physics.unknown_speeds import missing
+from meshtune.search_spaces.physics.training import Training, missing
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space, SpaceTooLarge
 from meshtune.tuner.campaign.campaign import Campaign

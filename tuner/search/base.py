@@ -1,4 +1,4 @@
-"""The seam to a search: which plans to try next, as a function of what has been tried.
+"""The interface of a search: the plans to try next, as a function of the campaign's history.
 
 SearchError              root; the search cannot go on; the same history gives the same error
 +-- UnknownSearch        no search of that name
@@ -8,15 +8,17 @@ SearchError              root; the search cannot go on; the same history gives t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.checks import Checks
-from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
-from meshtune.tuner.campaign.trial import Proposal
+from meshtune.tuner.campaign.objective import yardstick_of
+from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.trial import Proposal, Trial
 
 
 class SearchError(Exception):
@@ -97,3 +99,42 @@ class Search(Protocol):
         Fewer than n, or none: the space holds no more unseen plans. The same arguments give the same plans, so a
         call may be repeated after a crash. Raises SearchError.
         """
+
+
+def history(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Observation]:
+    """The campaign as a search sees it, in the order of choosing; a plan that was confirmed stands there twice."""
+    yardstick = yardstick_of(spec)
+    return [
+        Observation(
+            plan=trial.plan,
+            verdict=trial.verdict,
+            score=None if (found := trial.measurement) is None else yardstick.score(found),
+            step_time_s=None if found is None else found.step_time_s,
+            peak_bytes=None if found is None else found.fullest_rank_bytes,
+            held_s=trial.last.running_s or None,
+        )
+        for trial in trials
+    ]
+
+
+def propose(search: Search, task: Task, spec: CampaignSpec, trials: Sequence[Trial], n: int) -> Proposal:
+    """Up to n new plans from the search. Raises SearchError for one that is illegal or not new, for a chance that is
+    none, and for a crash."""
+    seen = history(spec, trials)
+    try:
+        proposal = search.ask(task, seen, n)
+    except SearchError:
+        raise
+    except Exception as error:  # a defect of a search library must not take the service down
+        raise SearchError(f"{type(error).__name__}: {error}") from error
+    known = {entry.plan for entry in seen}
+    for plan in proposal.plans[:n]:
+        broken = task.space.explain(plan)
+        if broken:
+            raise SearchError(f"it proposed the illegal plan {plan.key}: {broken[0]}")
+        if plan in known:
+            raise SearchError(f"it proposed the plan {plan.key} again")
+        known.add(plan)
+    if proposal.chance_left is not None and not 0 <= proposal.chance_left <= 1:
+        raise SearchError(f"it gave the chance left as {proposal.chance_left}, which is no probability")
+    return replace(proposal, choices=proposal.choices[:n])

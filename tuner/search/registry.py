@@ -1,34 +1,35 @@
 """The searches by name, each imported on first use: a missing library breaks only its own search.
 
-The options of a search are a frozen dataclass, which `parse_options` reads from a document.
+And the two that learn nothing: random, which any other must beat, and grid, which leaves nothing out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from importlib import import_module
-from types import MappingProxyType
+from itertools import islice
 from typing import Any, TypeVar, cast, get_type_hints
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from meshtune.runners.registry import MissingExtra, require_extra
 from meshtune.search_spaces.checks import did_you_mean
-from meshtune.tuner.search.base import Search, SearchMisconfigured, UnknownSearch
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.trial import Proposal, proposal_of
+from meshtune.tuner.search.base import Observation, Search, SearchMisconfigured, Task, UnknownSearch
 
 T = TypeVar("T")
 
 # Name -> "module:function"; the function takes (seed, options) and raises SearchMisconfigured.
-SEARCHES: Mapping[str, str] = MappingProxyType(
-    {
-        "physics": "meshtune.tuner.search.physics.search:create",
-        "deephyper": "meshtune.tuner.search.library.deephyper:create",
-        "optuna": "meshtune.tuner.search.library.optuna:create",
-        "random": "meshtune.tuner.search.baseline:create_random",
-        "grid": "meshtune.tuner.search.baseline:create_grid",
-    }
-)
+SEARCHES: Mapping[str, str] = {
+    "physics": "meshtune.tuner.search.physics.search:create",
+    "deephyper": "meshtune.tuner.search.library.deephyper:create",
+    "optuna": "meshtune.tuner.search.library.optuna:create",
+    "random": "meshtune.tuner.search.registry:create_random",
+    "grid": "meshtune.tuner.search.registry:create_grid",
+}
 
 
 def create_search(kind: str, *, seed: int, options: Mapping[str, Any]) -> Search:
@@ -44,13 +45,14 @@ def create_search(kind: str, *, seed: int, options: Mapping[str, Any]) -> Search
 
 
 def parse_options(search: str, kind: type[T], given: Mapping[str, Any]) -> T:
-    """`given` as a `kind`; each value must have its field's type, nothing is converted. Raises SearchMisconfigured."""
+    """`given` as a `kind`, a frozen dataclass, nothing converted. Raises SearchMisconfigured."""
     types = get_type_hints(kind, include_extras=True)
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # every kind of options is a dataclass
     for name, value in given.items():
         if name not in known:
-            hint = did_you_mean(str(name), known) if known else "it takes no options"
-            raise SearchMisconfigured(f"search {search}: unknown option {name!r} ({value!r}); {_listed(known, hint)}")
+            near = f"{did_you_mean(str(name), known)} (known options: {', '.join(known)})"
+            hint = near if known else "it takes no options"
+            raise SearchMisconfigured(f"search {search}: unknown option {name!r} ({value!r}); {hint}")
         try:
             TypeAdapter(types[name]).validate_python(value, strict=True)
         except ValidationError as error:
@@ -62,12 +64,46 @@ def parse_options(search: str, kind: type[T], given: Mapping[str, Any]) -> T:
 
 
 def require_library(search: str, extra: str) -> None:
-    """Check that the library of an extra is installed. Raises SearchMisconfigured."""
     try:
         require_extra(extra, f"the search {search}")
     except MissingExtra as missing:
         raise SearchMisconfigured(str(missing)) from None
 
 
-def _listed(known: list[str], hint: str) -> str:
-    return f"{hint} (known options: {', '.join(known)})" if known else hint
+@dataclass(frozen=True, slots=True)
+class NoOptions:
+    """These searches have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class RandomSearch:
+    """The space in one random order, fixed by the seed: exact sampling without replacement."""
+
+    seed: int
+
+    def ask(self, task: Task, seen: Sequence[Observation], n: int) -> Proposal:
+        order = np.random.default_rng(self.seed).permutation(len(task.space))
+        return _unseen((task.space[int(index)] for index in order), seen, n)
+
+
+@dataclass(frozen=True, slots=True)
+class GridSearch:
+    """The space in its own order: dimension by dimension, the last one fastest."""
+
+    def ask(self, task: Task, seen: Sequence[Observation], n: int) -> Proposal:
+        return _unseen(task.space, seen, n)
+
+
+def _unseen(plans: Iterable[Plan], seen: Sequence[Observation], n: int) -> Proposal:
+    taken = {one.plan for one in seen}
+    return proposal_of(list(islice((plan for plan in plans if plan not in taken), max(0, n))))
+
+
+def create_random(seed: int, options: Mapping[str, Any]) -> Search:
+    parse_options("random", NoOptions, options)
+    return RandomSearch(seed)
+
+
+def create_grid(seed: int, options: Mapping[str, Any]) -> Search:
+    parse_options("grid", NoOptions, options)
+    return GridSearch()

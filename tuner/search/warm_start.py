@@ -17,13 +17,12 @@ from meshtune.runners.registry import UnknownBackend
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.physics.training import Training
 from meshtune.tuner.campaign.campaign import Campaign, Lesson
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.prediction.predict import training_of
-from meshtune.tuner.search.ask import history
-from meshtune.tuner.search.base import PastCampaign
+from meshtune.tuner.search.base import PastCampaign, history
 from meshtune.tuner.search.physics.speed import NOISE
 
 # By how much the physics' error for one plan is taken to differ, as standard deviations of its logarithm: judged.

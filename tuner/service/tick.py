@@ -14,8 +14,7 @@ from meshtune.tuner.campaign.decide import FAULTS_S, Observation, decide, incumb
 from meshtune.tuner.campaign.spec import job_of
 from meshtune.tuner.campaign.stopping import search_end
 from meshtune.tuner.campaign.trial import Choice, Origin, Trial, TrialState
-from meshtune.tuner.search.ask import propose
-from meshtune.tuner.search.base import SearchError
+from meshtune.tuner.search.base import SearchError, propose
 from meshtune.tuner.service.job_files import Reports
 from meshtune.tuner.service.quotas import CampaignQuotas
 from meshtune.tuner.service.session import Session

@@ -25,10 +25,9 @@ from meshtune.runners.dialects.megatron.arguments import (
 from meshtune.runners.dialects.megatron.reader import parse as parse
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.cluster import ClusterSpec
-from meshtune.search_spaces.columns import RECOMPUTES, SCHEDULES
+from meshtune.search_spaces.columns import RECOMPUTES, SCHEDULES, Capabilities, Constraint
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
-from meshtune.search_spaces.space_context import Capabilities, Constraint
 
 _FULL, _SELECTIVE = RECOMPUTES.index(Recompute.FULL), RECOMPUTES.index(Recompute.SELECTIVE)
 _INTERLEAVED = SCHEDULES.index(Schedule.INTERLEAVED)

@@ -23,10 +23,9 @@ from meshtune.runners.dialects.torchtitan.reader import SCHEDULES, Release, Torc
 from meshtune.runners.dialects.torchtitan.reader import parse as parse
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.cluster import ClusterSpec
-from meshtune.search_spaces.columns import RECOMPUTES
+from meshtune.search_spaces.columns import RECOMPUTES, Capabilities, Constraint
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute
-from meshtune.search_spaces.space_context import Capabilities, Constraint
 
 TOML_FILE = "torchtitan.toml"
 FLAGS_FILE = "torchtitan.args"

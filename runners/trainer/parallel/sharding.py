@@ -17,8 +17,8 @@ from meshtune.runners.trainer.compat import all_gather_single, reduce_scatter_si
 from meshtune.runners.trainer.job import Job
 from meshtune.runners.trainer.model import Transformer, initial_values
 from meshtune.runners.trainer.parallel.mesh import Mesh
+from meshtune.search_spaces.checks import StrEnum
 from meshtune.search_spaces.cluster import DeviceKind
-from meshtune.search_spaces.compat import StrEnum
 
 
 class Sharding(StrEnum):

@@ -32,10 +32,8 @@ from meshtune.tuner.cli.common import (
 )
 from meshtune.tuner.cli.render import display
 from meshtune.tuner.cli.render.predictions import exact_memory_parts, explanation_parts, projection_parts, quote_parts
-from meshtune.tuner.prediction.exact_memory import estimate_exactly
-from meshtune.tuner.prediction.explain_plan import explain
-from meshtune.tuner.prediction.predict import Basis, check_same, learn
-from meshtune.tuner.prediction.quote import make_quote
+from meshtune.tuner.prediction.predict import Basis, check_same, estimate_exactly, learn
+from meshtune.tuner.prediction.quote import explain, make_quote
 from meshtune.tuner.prediction.scaling import make_projection, node_counts
 from meshtune.tuner.specs.import_script import import_notes, missing, parse_script, render_spec, spec_document
 

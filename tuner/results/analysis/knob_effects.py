@@ -18,10 +18,9 @@ import numpy as np
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.columns import code, columns_of
-from meshtune.search_spaces.physics.calibration import Calibration
-from meshtune.search_spaces.physics.constants import TIME_CONSTANTS
+from meshtune.search_spaces.physics.constants import TIME_CONSTANTS, Calibration
 from meshtune.search_spaces.physics.estimate import log_step, slopes
-from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.units import Estimate

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from meshtune.search_spaces.columns import columns_of
-from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.trial import Origin, PartTime, time_by_part
 from meshtune.tuner.campaign.units import seconds
-from meshtune.tuner.prediction.explain_plan import MIN_SHARE, PART_WORDS
 from meshtune.tuner.prediction.predict import Basis, foresee
+from meshtune.tuner.prediction.quote import MIN_SHARE, PART_WORDS
 from meshtune.tuner.results.analysis.knob_effects import Evidence, signed
 from meshtune.tuner.results.ranking import Ranked
 

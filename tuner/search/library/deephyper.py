@@ -15,27 +15,20 @@ from typing import Any, Literal
 import numpy as np
 
 from meshtune.tuner.campaign.trial import Proposal
-from meshtune.tuner.search.base import Observation, Search, SearchMisconfigured, Task
-from meshtune.tuner.search.library.encoding import Encoding, Features, IntArray
-from meshtune.tuner.search.library.history import History
+from meshtune.tuner.search.base import Observation, Search, Task
+from meshtune.tuner.search.library.encoding import Encoding, Features, History, IntArray
 from meshtune.tuner.search.library.surrogate import SurrogateOptions, propose
 from meshtune.tuner.search.registry import parse_options, require_library
 
 # DeepHyper makes Python objects of every candidate for every point of a batch: of 20,000, at 100 observations, ask(1)
 # takes 0.4 s of CPU and ask(8) 2.1 s, and both grow in proportion. More than this many are thinned out at random.
 MAX_CANDIDATES = 20_000
-
 # DeepHyper's own schedule ("periodic-exp-decay"): kappa falls from 1.96 to 0.01 over 10 trials, then starts again. It
 # counts what this optimizer object was asked, which is always nothing here, so the count is ours.
 KAPPA_FIRST, KAPPA_LAST, KAPPA_PERIOD = 1.96, 0.01, 10
-
-# DeepHyper's default of 10 trees that stop splitting at an impurity of .005 predicts the same score for many plans.
-# Trials to within 5 % of the best on two analytic landscapes of 268 and 402 plans, 16 seeds, cut at 80, median and
-# mean: default 23 / 32.5 and 24.5 / 28.2; 30 full trees (failures as "mean") 19 / 24.4 and 16.5 / 27.9. On measured
-# settings (14 cells on H100, 4 seeds, failures as "min", mean 19.9) 10 trees, a random forest, EId, a constant kappa of
-# 0.5 or 1.96, scores as logarithms and 4 first plans instead of 2 d + 1 changed the mean by -1.5 to +1.0: by chance.
+# DeepHyper's default of 10 trees that stop splitting at an impurity of .005 predicts the same score for many plans
+# (docs/log.md, with what else was tried).
 TREES = 30
-
 # The share of the weighed sum beside the weighed minimum, as in ParEGO.
 AUGMENTED = 0.05
 
@@ -45,10 +38,8 @@ class DeepHyperOptions(SurrogateOptions):
     """filter_failures: the score a failed plan gets, the worst success ("min") or the mean one. DeepHyper's third way,
     "ignore", proposes the same failing plan for ever.
 
-    With "min", DeepHyper's default, the search may keep away from good plans beside failed ones for long: trials to
-    within 5 % of the best over 14 cells of measured settings on H100 and 10 seeds, median, mean and 90th percentile,
-    are 14, 21.8 and 57.3, with "mean" 13, 17.2 and 39.1. Two cells make the difference, by 43 and 18 trials. The price
-    is more failed trials: 28 % instead of 22 %.
+    With "min", DeepHyper's default, the search may keep away from good plans beside failed ones for long; the price of
+    "mean" is more failed trials, 28 % instead of 22 % (docs/log.md).
     """
 
     filter_failures: Literal["min", "mean"] = "mean"
@@ -81,12 +72,7 @@ class DeepHyperSearch:
         return propose(task, seen, n, self.seed, self.options, acquire)
 
     def _build(self, encoding: Encoding, offered: list[Features], seed: int, kappa: float, scratch: str) -> Any:
-        try:
-            from deephyper.hpo import CBO, HpProblem
-        except ImportError as error:
-            raise SearchMisconfigured(
-                f"search deephyper cannot import deephyper ({error}): pip install deephyper"
-            ) from error
+        from deephyper.hpo import CBO, HpProblem
 
         problem = HpProblem()
         for name, features in encoding.choices.items():

@@ -1,23 +1,29 @@
-"""The numbers and names that a surrogate sees for a plan: one feature per searched dimension, and the way back.
+"""Plans and a campaign's history as a surrogate sees them: one feature per searched dimension, and the way back.
 
 Searched is a dimension of the space that takes more than one value over the legal plans. Degrees and sizes are log2
 (cost is made of products and ratios of them), the ZeRO stage is an ordinal, sequence parallelism is 0 or 1, and
 recompute, schedule and context are categories.
 Derived fields (dp; grad_accum_steps under a fixed global batch) follow from the others and would only repeat them.
+
+A plan that was cancelled or lost teaches nothing and is still not proposed again. A plan outside of the space (a
+user's present setting) teaches where it has features (`Encoding.encode`), and is passed over where it has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.columns import MEMBERS
 from meshtune.search_spaces.plan import AXES, Plan
 from meshtune.search_spaces.space import Space
+from meshtune.tuner.search.base import Observation, Task
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -66,7 +72,6 @@ class Encoding:
         return encoding
 
     def features(self, index: int) -> Features:
-        """The features of the space's plan at `index`."""
         return {
             name: features[rank]
             for (name, features), rank in zip(self.choices.items(), self.ranks[index].tolist(), strict=True)
@@ -124,3 +129,52 @@ def _feature(name: str, value: Any) -> Feature:
     if name in CATEGORIES:
         return str(value)
     return float(np.log2(value)) if name in FACTORS else float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One observation. score None: the plan failed, in the way that `verdict` names. peak_bytes: of all the device's
+    memory where the peak is unknown."""
+
+    features: Features
+    verdict: Verdict
+    score: float | None
+    peak_bytes: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class History:
+    """pareto: peak memory counts beside the score. taken, unseen: positions in the space; together they are the whole
+    space."""
+
+    pareto: bool
+    encoding: Encoding
+    told: Sequence[Sample]
+    pending: Sequence[Features]
+    taken: IntArray
+    unseen: IntArray
+
+    @property
+    def scores(self) -> list[float]:
+        return [told.score for told in self.told if told.score is not None]
+
+
+def read_history(task: Task, seen: Sequence[Observation]) -> History:
+    """The history of one campaign. Scores that are no finite number (a broken score) are passed over."""
+    space, device_bytes = task.space, task.training.cluster.device.memory_bytes
+    encoding = Encoding.of(space)
+    told: list[Sample] = []
+    pending: list[Features] = []
+    free = np.ones(len(space), dtype=np.bool_)
+    for one in seen:
+        features = encoding.encode(one.plan)
+        index = None if features is None else encoding.index_of(features)
+        if features is None or (index is not None and space[index] != one.plan):
+            continue
+        if index is not None:
+            free[index] = False
+        if one.verdict is None:
+            pending.append(features)
+        elif one.verdict.informative and (one.score is None or isfinite(one.score)):
+            told.append(Sample(features, one.verdict, one.score, one.peak_bytes or device_bytes))
+    return History(task.pareto, encoding, told, pending, np.flatnonzero(~free), np.flatnonzero(free))

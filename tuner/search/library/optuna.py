@@ -4,11 +4,8 @@ TPE draws from densities, so it names illegal plans and repeats itself (optuna 5
 12). A draw that is no legal unseen plan is left RUNNING, and the next one drawn: the constant liar then keeps away from
 it, yet it does not count as an observation. The Gaussian process is handed the list of legal unseen plans instead.
 
-Trials to within 5 % of the best, median, mean and 90th percentile, over 14 cells of 60 to 169 measured settings on H100
-and 4 seeds (docs/log.md): TPE 12.5, 19.6 and 39.5, the Gaussian process 15, 24.3 and 55.5, random 32, 37 and 95.5; over
-17 cells of 11 to 47 settings on A100 the means are 6.6, 5.7 and 8.8. TPE is the default: the order changes from table
-to table, and on 2,562 plans an ask of the Gaussian process costs some 20 times as much (0.35 s at 20 observations).
-TPE's own acquisition on every legal plan, which Optuna keeps private, was no better than its draws.
+TPE is the default: which of the two needs fewer trials changes from table to table (docs/log.md), and on 2,562 plans an
+ask of the Gaussian process costs some 20 times as much (0.35 s at 20 observations).
 """
 
 from __future__ import annotations
@@ -23,9 +20,8 @@ from pydantic import Field
 
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.trial import Proposal
-from meshtune.tuner.search.base import Observation, Search, SearchMisconfigured, Task
-from meshtune.tuner.search.library.encoding import CATEGORIES, Encoding, Features, FloatArray, IntArray
-from meshtune.tuner.search.library.history import History, Sample
+from meshtune.tuner.search.base import Observation, Search, Task
+from meshtune.tuner.search.library.encoding import CATEGORIES, Encoding, Features, FloatArray, History, IntArray, Sample
 from meshtune.tuner.search.library.surrogate import SurrogateOptions, propose
 from meshtune.tuner.search.registry import parse_options, require_library
 
@@ -38,7 +34,6 @@ if TYPE_CHECKING:
 
 # Draws of TPE per proposal before the candidate nearest to the first of them is taken instead.
 TRIES = 10
-
 # The Gaussian process weighs so many candidates; more are thinned out at random.
 MAX_CANDIDATES = 20_000
 
@@ -47,10 +42,7 @@ Params = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptunaOptions(SurrogateOptions):
-    """sampler: tree-structured Parzen estimators ("tpe") or a Gaussian process ("gp", which needs torch).
-
-    n_initial: with 4, TPE took 14 trials (median of 10 seeds on the H100 cells), with 9 (2 d + 1) 16, with 1 16.5.
-    """
+    """sampler: tree-structured Parzen estimators ("tpe") or a Gaussian process ("gp", which needs torch)."""
 
     n_initial: Annotated[int, Field(ge=1)] | None = 4
     sampler: Literal["tpe", "gp"] = "tpe"
@@ -90,7 +82,6 @@ def best_by_gp(history: History, under_way: Sequence[Features], candidates: IntA
     """`n` of the candidates: each the best by the acquisition, with those before it under way."""
     encoding = history.encoding
     free, chosen = candidates[:MAX_CANDIDATES], list[int]()
-    _optuna()
     with quiet_optuna():
         while len(chosen) < n and len(free):
             # Sample as RUNNING, each would cost a second: Optuna then integrates over what may become of it. A poor
@@ -130,9 +121,10 @@ def _grid_points(encoding: Encoding, indexes: IntArray) -> FloatArray:
 
 def drawn_by_tpe(history: History, under_way: Sequence[Features], candidates: IntArray, n: int, seed: int) -> list[int]:
     """`n` of the candidates: the first draw that is one of them, or the one nearest to the first draw."""
+    import optuna
+
     encoding = history.encoding
     points, free, chosen = encoding.points(), candidates, list[int]()
-    optuna = _optuna()
     with quiet_optuna():
         study = _study(history, optuna.samplers.TPESampler(seed=seed, n_startup_trials=1, multivariate=True))
         for features in under_way:
@@ -217,14 +209,6 @@ def _params(encoding: Encoding, features: Features) -> Params:
 
 def _features(encoding: Encoding, params: Mapping[str, Any]) -> Features:
     return {name: value if name in CATEGORIES else encoding.choices[name][value] for name, value in params.items()}
-
-
-def _optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as error:
-        raise SearchMisconfigured(f"search optuna cannot import optuna ({error}): pip install optuna") from error
-    return optuna
 
 
 def create(seed: int, options: Mapping[str, Any]) -> Search:

@@ -1,7 +1,9 @@
 """The common part of the searches with a borrowed model: spread the first plans, then let the model choose the next.
 
 The model is asked only when there is a success to learn from. Plans under way, those just chosen in the same ask
-included, are handed to it, so that parallel workers get different plans.
+included, are handed to it, so that parallel workers get different plans. Plans that are expected not to fit into memory
+come last: P(fits) is the physical model's, calibrated by the campaign's own peaks and out-of-memory verdicts. What
+earlier campaigns learnt is left out, and so are crashes, which need not be memory's doing.
 """
 
 from __future__ import annotations
@@ -13,22 +15,25 @@ from typing import Annotated, Protocol
 import numpy as np
 from pydantic import Field
 
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.columns import columns_of, rows
+from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
+from meshtune.search_spaces.physics.estimate import estimate, estimate_memory
+from meshtune.search_spaces.physics.fitting import Measured, calibrate
+from meshtune.search_spaces.physics.training import Training, missing, usable_bytes
 from meshtune.tuner.campaign.trial import Proposal, proposal_of
 from meshtune.tuner.search.base import Observation, Task
-from meshtune.tuner.search.library.encoding import Encoding, Features, FloatArray, IntArray
-from meshtune.tuner.search.library.history import History, read_history
-from meshtune.tuner.search.library.memory_guard import in_turn
+from meshtune.tuner.search.library.encoding import Encoding, Features, FloatArray, History, IntArray, read_history
 
-# Random plans of which the next first one is taken. Best candidates (Mitchell 1991) reached 5 % of the best of three
-# analytic landscapes after 13, 17 and 34.5 trials, maximin over all plans, which takes the corners of the space, after
-# 21.5, 29 and 75.5, and plain random plans after 21.5, 33.5 and 38.5 (DeepHyper; medians of 16 seeds).
+# Random plans of which the next first one is taken: best candidates (Mitchell 1991). Maximin over all plans takes the
+# corners of the space and needs up to twice as many trials (docs/log.md).
 CANDIDATES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurrogateOptions:
     """n_initial: plans spread over the space before the model chooses (None: see `first_plans`). guard: plans that fit
-    into memory with a lower probability are proposed when nothing else is left (see `guard`); 0 holds none back."""
+    into memory with a lower probability are proposed when nothing else is left; 0 holds none back."""
 
     n_initial: Annotated[int, Field(ge=1)] | None = None
     guard: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -44,45 +49,27 @@ class Model(Protocol):
 def propose(
     task: Task, seen: Sequence[Observation], n: int, seed: int, options: SurrogateOptions, model: Model
 ) -> Proposal:
-    """The plans of one ask, see `Search.ask`."""
-    history = read_history(task, seen)
-    ask_seed = derived_seed(seed, seen)
-    rng = np.random.default_rng(ask_seed)
+    history, ask_seed = read_history(task, seen), derived_seed(seed, seen)
+    encoding, points, rng = history.encoding, history.encoding.points(), np.random.default_rng(ask_seed)
     n = max(0, min(n, len(history.unseen)))
-    first = first_plans(options.n_initial, history.encoding) - history.observed if history.scores else n
+    told = len(history.told) + len(history.pending)
+    first = first_plans(options.n_initial, encoding) - told if history.scores else n
     chosen: list[int] = []
-    for offered in in_turn(task, seen, history.unseen, options.guard):
-        wanted = min(n - len(chosen), len(offered))
-        if wanted:
-            chosen += _choose(history, chosen, offered, wanted, first - len(chosen), model, rng, ask_seed)
-    return proposal_of([task.space[index] for index in chosen])
 
-
-def _choose(
-    history: History,
-    before: Sequence[int],
-    offered: IntArray,
-    n: int,
-    first: int,
-    model: Model,
-    rng: np.random.Generator,
-    seed: int,
-) -> list[int]:
-    """`n` of the positions `offered`: the `first` of them spread, then the model's. before: chosen in this ask."""
-    encoding = history.encoding
-    points = encoding.points()
-
-    def spread_apart(chosen: Sequence[int], count: int) -> list[int]:
-        taken = np.concatenate([history.taken, np.array([*before, *chosen], dtype=np.int64)])
+    def spread_apart(offered: IntArray, count: int) -> list[int]:
+        taken = np.concatenate([history.taken, np.array(chosen, dtype=np.int64)])
         return spread(points, taken, np.setdiff1d(offered, chosen), count, rng)
 
-    chosen = spread_apart([], max(0, min(n, first)))
-    if len(chosen) < n:
-        under_way = [*history.pending, *(encoding.features(index) for index in (*before, *chosen))]
-        candidates = rng.permutation(np.setdiff1d(offered, chosen))
-        chosen += model(history, under_way, candidates, n - len(chosen), seed)
-    # A model may name a plan twice within a batch; fewer plans than asked for would mean an exhausted space.
-    return chosen + spread_apart(chosen, n - len(chosen))
+    for offered in in_turn(task, seen, history.unseen, options.guard):
+        end = min(n, len(chosen) + len(offered))
+        chosen += spread_apart(offered, min(end, first) - len(chosen))
+        if len(chosen) < end:
+            under_way = [*history.pending, *map(encoding.features, chosen)]
+            candidates = rng.permutation(np.setdiff1d(offered, chosen))
+            chosen += model(history, under_way, candidates, end - len(chosen), ask_seed)
+            # A model may name a plan twice within a batch; fewer plans than asked for would mean an exhausted space.
+            chosen += spread_apart(offered, end - len(chosen))
+    return proposal_of([task.space[index] for index in chosen])
 
 
 def first_plans(asked: int | None, encoding: Encoding) -> int:
@@ -104,16 +91,36 @@ def spread(points: FloatArray, taken: IntArray, free: IntArray, n: int, rng: np.
     others, left = points[taken], free
     for _ in range(min(n, len(free))):
         drawn = rng.choice(left, size=min(CANDIDATES, len(left)), replace=False)
-        best = int(drawn[np.argmax(_nearest(points[drawn], others))])
+        # The squared distance to the nearest other; the same for all where there is none.
+        apart = np.sum((points[drawn][:, None, :] - others[None, :, :]) ** 2, axis=2)
+        best = int(drawn[np.argmax(apart.min(axis=1, initial=np.inf))])
         chosen.append(best)
         others, left = np.vstack([others, points[best]]), left[left != best]
     return chosen
 
 
-def _nearest(candidates: FloatArray, others: FloatArray) -> FloatArray:
-    """Each candidate's squared distance to the nearest other; the same for all where there is none."""
-    if not len(others):
-        return np.zeros(len(candidates))
-    squares: FloatArray = np.sum((candidates[:, None, :] - others[None, :, :]) ** 2, axis=2)
-    nearest: FloatArray = squares.min(axis=1)
-    return nearest
+def in_turn(task: Task, seen: Sequence[Observation], unseen: IntArray, guard: float) -> list[IntArray]:
+    """The positions `unseen` in the turns they are to be proposed in: those of plans that fit with at least the
+    probability `guard`, then the others. A guard of 0 holds nothing back."""
+    if guard == 0.0:
+        return [unseen]
+    training = task.training
+    memory = estimate_memory(training, rows(task.space.columns, unseen), _learnt(training, seen))
+    likely = memory.fits(usable_bytes(training.cluster)) >= guard
+    return [unseen[likely], unseen[~likely]]
+
+
+def _learnt(training: Training, seen: Sequence[Observation]) -> Calibration:
+    """The calibration of memory by the trials; the prior where a speed is missing that estimates of times need."""
+    teaching = [one for one in seen if one.verdict is Verdict.OOM or one.peak_bytes is not None]
+    if not teaching or missing(training):
+        return UNCALIBRATED
+    measured = Measured(
+        step_time_s=np.full(len(teaching), np.nan),
+        # The peak of a plan that ran out of memory is only known to lie above the device's.
+        peak_memory_bytes=np.array(
+            [np.nan if one.verdict is Verdict.OOM else one.peak_bytes for one in teaching], dtype=np.float64
+        ),
+        oom=np.array([one.verdict is Verdict.OOM for one in teaching], dtype=np.bool_),
+    )
+    return calibrate([(estimate(training, columns_of([one.plan for one in teaching])), measured)])

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import erf, exp, log, pi, sqrt
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.columns import RECOMPUTES, Columns, FloatColumn, columns_of
-from meshtune.search_spaces.physics.estimates import heavy_cdf
+from meshtune.search_spaces.physics.estimate import heavy_cdf
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute
 from meshtune.tuner.search.physics.gaussian import Field, Points, Process, condition, weights_of
 from meshtune.tuner.search.physics.prior import Rows
@@ -45,8 +46,7 @@ WITHOUT_BUFFERS = 1
 Peaks = Sequence[tuple[float, FloatColumn, FloatColumn]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Hypothesis:
+class _Hypothesis(NamedTuple):
     weight: float
     physics: bool
     field: Field
@@ -75,8 +75,8 @@ class Feasibility:
     """The belief about memory and other failures. suspects: plans that failed, with the probability of each that
     memory was not the cause."""
 
-    kept: Sequence[tuple[float, _Hypothesis, Process | None]]
-    tried: Points | None
+    kept: Sequence[tuple[float, _Hypothesis, Process]]
+    tried: Points
     suspects: FloatColumn
 
     def runs(self, rows: Rows, peaks: Peaks) -> FloatColumn:
@@ -84,35 +84,24 @@ class Feasibility:
         fits = np.zeros(len(rows))
         for weight, mean, sd in peaks:
             fits += weight * heavy_cdf((rows.log_capacity - mean) / np.sqrt(sd**2 + NOISE**2))
-        return fits * (1.0 - self._other_failures(rows))
+        near = NEIGHBOURS.between(_points_of(rows), self.tried)
+        others = (BASE_TRIALS * BASE_FAILURES + near @ self.suspects) / (BASE_TRIALS + near.sum(axis=1))
+        runs: FloatColumn = fits * (1.0 - others)
+        return runs
 
     def peaks(self, rows: Rows) -> Peaks:
         """By hypothesis: its weight, and mean and standard deviation of the logarithm of each plan's peak."""
         found = []
         for weight, hypothesis, process in self.kept:
-            points, base = _points_of(rows), _expected(hypothesis, rows)
-            if process is None:
-                found.append((weight, base, np.sqrt(hypothesis.field.variance(points))))
-            else:
-                mean, sd = process.at(points)
-                found.append((weight, base + mean, sd))
+            view = process.view(_points_of(rows))
+            found.append((weight, _expected(hypothesis, rows) + view.mean, view.sd))
         return found
-
-    def _other_failures(self, rows: Rows) -> FloatColumn:
-        if self.tried is None:
-            return np.full(len(rows), BASE_FAILURES)
-        near = NEIGHBOURS.between(_points_of(rows), self.tried)
-        failures: FloatColumn = (BASE_TRIALS * BASE_FAILURES + near @ self.suspects) / (BASE_TRIALS + near.sum(axis=1))
-        return failures
 
 
 def learn_feasibility(tried: Tried) -> Feasibility:
-    """The feasibility of other plans after these trials."""
-    if not len(tried.rows):
-        return Feasibility([(one.weight, one, None) for one in HYPOTHESES], None, np.zeros(0))
     found = [_learn(hypothesis, tried) for hypothesis in HYPOTHESES]
     evidence = np.array([log(one.weight) + density for one, (_, density, _) in zip(HYPOTHESES, found, strict=True)])
-    shares = weights_of(evidence)
+    shares = weights_of(evidence) if len(tried.rows) else np.array([one.weight for one in HYPOTHESES])
     suspects = np.sum([share * blame for share, (_, _, blame) in zip(shares, found, strict=True)], axis=0)
     kept = [
         (float(share), hypothesis, process)
@@ -122,14 +111,14 @@ def learn_feasibility(tried: Tried) -> Feasibility:
     return Feasibility(kept, _points_of(tried.rows), suspects)
 
 
-def _learn(hypothesis: _Hypothesis, tried: Tried) -> tuple[Process | None, float, FloatColumn]:
+def _learn(hypothesis: _Hypothesis, tried: Tried) -> tuple[Process, float, FloatColumn]:
     """The process, its log evidence, and how far each trial's failure is not memory's doing."""
     rows, field = tried.rows, hypothesis.field
     base = _expected(hypothesis, rows)
     known = np.flatnonzero(np.isfinite(tried.log_peak))
     points, noise = _points_of(rows.take(known)), NOISE**2 / tried.weights[known]
-    process = condition(field, points, (tried.log_peak - base)[known], noise) if len(known) else None
-    density = process.log_evidence if process else 0.0
+    process = condition(field, points, (tried.log_peak - base)[known], noise)
+    density = process.log_evidence
     late = np.array([verdict is Verdict.TIMED_OUT for verdict in tried.verdicts], dtype=np.bool_)
     suspects = late.astype(np.float64)
     # Of these only a bound of the peak is known; a time-out says nothing about memory.
@@ -142,27 +131,14 @@ def _learn(hypothesis: _Hypothesis, tried: Tried) -> tuple[Process | None, float
     others = [OTHER_CAUSE.get(verdict, 0.0) for verdict in verdicts]
     above = np.array([verdict in OTHER_CAUSE for verdict in verdicts])
     at = _points_of(chosen)
-    mean, covariance = (np.zeros(len(censored)), field.between(at, at)) if process is None else process.joint(at)
-    sites = _moments(mean, covariance, bound, above, np.array(others), tried.weights[censored])
-    suspects[censored] = sites.blame
-    useful = np.isfinite(sites.variance)
-    if np.any(useful):
-        more = _points_of(chosen.take(np.flatnonzero(useful)))
-        values, variances = sites.value[useful], sites.variance[useful]
-        process = (
-            condition(field, more, values, variances) if process is None else process.extended(more, values, variances)
-        )
-    return process, density + sites.log_evidence, suspects
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sites:
-    """Censored observations as normal ones: value and variance (infinite: says nothing), blame, log evidence."""
-
-    value: FloatColumn
-    variance: FloatColumn
-    blame: FloatColumn
-    log_evidence: float
+    value, variance, blame, evidence = _moments(
+        *process.joint(at), bound, above, np.array(others), tried.weights[censored]
+    )
+    suspects[censored] = blame
+    useful = np.flatnonzero(np.isfinite(variance))
+    if len(useful):
+        process = process.extended(_points_of(chosen.take(useful)), value[useful], variance[useful])
+    return process, density + evidence, suspects
 
 
 def _moments(
@@ -172,9 +148,12 @@ def _moments(
     above: npt.NDArray[np.bool_],
     others: FloatColumn,
     weights: FloatColumn,
-) -> _Sites:
-    """Assumed density filtering, one observation after the other (Opper 1998): each is replaced by the normal one that
-    gives the same mean and variance. Below or above `bound`; above with the chance `others` of another cause."""
+) -> tuple[FloatColumn, FloatColumn, FloatColumn, float]:
+    """Censored observations as normal ones: values and variances (infinite: says nothing), blames, and log evidence.
+
+    Assumed density filtering, one observation after the other (Opper 1998): each is replaced by the normal one that
+    gives the same mean and variance. Below or above `bound`; above with the chance `others` of another cause.
+    """
     mean, covariance = mean.copy(), covariance.copy()
     count = len(mean)
     value, variance, blame = np.zeros(count), np.full(count, np.inf), np.zeros(count)
@@ -201,7 +180,7 @@ def _moments(
         column = covariance[:, i].copy()
         mean += column * push
         covariance -= np.outer(column, column) * min(shrink, 0.999 / before)
-    return _Sites(value, variance, blame, evidence)
+    return value, variance, blame, evidence
 
 
 def _expected(hypothesis: _Hypothesis, rows: Rows) -> FloatColumn:

@@ -59,7 +59,6 @@ class Points:
     campaign: FloatColumn
 
     def take(self, index: npt.NDArray[np.int64]) -> Points:
-        """Some of the points."""
         return Points(self.features[index], self.slopes[index], self.campaign[index])
 
 
@@ -107,27 +106,19 @@ class Process:
     pull: FloatColumn
     log_evidence: float
 
-    def at(self, points: Points) -> tuple[FloatColumn, FloatColumn]:
-        """The mean and the standard deviation of the residual at each point, noise left out."""
-        view = self.view(points)
-        return view.mean, view.sd
-
     def view(self, points: Points) -> View:
-        """The prediction for these points, for updates."""
         across = self.field.between(points, self.points)
         explained = across @ self.inverse.T
         variance = self.field.variance(points) - np.sum(explained**2, axis=1)
         return View(self.field, points, across @ self.pull, variance, (explained,))
 
     def joint(self, points: Points) -> tuple[FloatColumn, Matrix]:
-        """The mean and the covariance of all points together."""
         across = self.field.between(points, self.points)
         explained = across @ self.inverse.T
         covariance: Matrix = self.field.between(points, points) - explained @ explained.T
         return across @ self.pull, covariance
 
     def extended(self, points: Points, residuals: FloatColumn, noise_variance: FloatColumn) -> Process:
-        """The field after these further observations."""
         both = Points(
             *(np.concatenate([getattr(self.points, name), getattr(points, name)]) for name in Points.__slots__)
         )

@@ -11,13 +11,12 @@ import numpy.typing as npt
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.columns import FloatColumn
-from meshtune.search_spaces.physics.estimates import Training
+from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.search.base import Observation, PastCampaign, Task
 from meshtune.tuner.search.physics.acquisition import Cost, cost_of
-from meshtune.tuner.search.physics.catalogue import Catalogue
 from meshtune.tuner.search.physics.feasibility import Tried
-from meshtune.tuner.search.physics.prior import Rows, stack
+from meshtune.tuner.search.physics.prior import Catalogue, Rows, stack
 
 # More observations than this are thinned out: a Gaussian process costs their cube, and the last hundreds say little.
 MAX_OBSERVATIONS = 300
@@ -101,7 +100,6 @@ def read_trials(task: Task, seen: Sequence[Observation], catalogue: Catalogue) -
 
 
 def flat(rows: Rows) -> Rows:
-    """The rows without slopes."""
     none = np.zeros((len(rows), 0))
     return replace(rows, step_slopes=none, peak_slopes=none)
 

@@ -7,19 +7,20 @@ earlier campaigns teach.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import log, log2
 
 import numpy as np
 import numpy.typing as npt
 
-from meshtune.search_spaces.columns import Columns, FloatColumn
+from meshtune.search_spaces.columns import Columns, FloatColumn, columns_of
+from meshtune.search_spaces.columns import rows as columns_at
 from meshtune.search_spaces.physics.constants import CONSTANTS, DEFAULTS, MEMORY_CONSTANTS, PRIOR_LOG_SD, TIME_CONSTANTS
 from meshtune.search_spaces.physics.estimate import log_peak, log_step, slopes
-from meshtune.search_spaces.physics.estimates import Training, usable_bytes
-from meshtune.search_spaces.physics.unknown_speeds import with_usual_speeds
-from meshtune.search_spaces.plan import AXES
+from meshtune.search_spaces.physics.training import Training, usable_bytes, with_usual_speeds
+from meshtune.search_spaces.plan import AXES, Plan
+from meshtune.tuner.search.base import Task
 
 Matrix = npt.NDArray[np.float64]
 
@@ -36,6 +37,8 @@ USUAL_SHARE = 0.4
 # A network that retries sends: every transfer between stages takes a quarter of a second, as in a public table of H100
 # (docs/log.md). No slope of the default, half a millisecond, leads there.
 STALLED = replace(DEFAULTS, send_overhead_s=0.25)
+# Plans whose slopes are worked out at once.
+MAX_SLOPED = 20_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,12 +68,10 @@ class Rows:
         return len(self.log_step)
 
     def take(self, index: npt.NDArray[np.integer] | slice) -> Rows:
-        """Some of the rows."""
         return Rows(*(getattr(self, name)[index] for name in Rows.__slots__))
 
 
 def stack(parts: Sequence[Rows]) -> Rows:
-    """The rows of all parts, one after the other."""
     return Rows(*(np.concatenate([getattr(part, name) for part in parts]) for name in Rows.__slots__))
 
 
@@ -86,9 +87,13 @@ def rows_of(training: Training, columns: Columns, campaign: int = 0, *, sloped: 
     ideal = np.full(count, log(model.flops_per_token / devices / (USUAL_SHARE * peak)))
     sd = np.array([PRIOR_LOG_SD[name] for name in CONSTANTS])
     flat = np.zeros((count, 0))
+    stages = [np.asarray(columns["zero_stage"] >= stage, dtype=np.float64) for stage in (1, 2, 3)]
+    choices = [choice * PER_CHOICE for choice in (*stages, *(columns[name] for name in CHOICES))]
+    factors = [np.log2(columns[name]) * PER_FACTOR for name in FACTORS]
     scales = [log2(devices), log2(model.parameters), log2(model.seq_len)]
+    features = [np.stack([*factors, *choices], axis=1), np.tile(np.array(scales) * PER_SCALE, (count, 1))]
     return Rows(
-        features=np.concatenate([_features(columns), np.tile(np.array(scales) * PER_SCALE, (count, 1))], axis=1),
+        features=np.concatenate(features, axis=1),
         step_slopes=slopes(log_step, training, columns, DEFAULTS, TIME_CONSTANTS) * sd if sloped else flat,
         peak_slopes=slopes(log_peak, training, columns, DEFAULTS, MEMORY_CONSTANTS) * sd if sloped else flat,
         log_step=log_step(training, columns, DEFAULTS) - tokens,
@@ -101,8 +106,32 @@ def rows_of(training: Training, columns: Columns, campaign: int = 0, *, sloped: 
     )
 
 
-def _features(columns: Columns) -> Matrix:
-    stages = [np.asarray(columns["zero_stage"] >= stage, dtype=np.float64) for stage in (1, 2, 3)]
-    choices = [*stages, *(columns[name] for name in CHOICES)]
-    factors = [np.log2(columns[name]) * PER_FACTOR for name in FACTORS]
-    return np.stack([*factors, *(choice * PER_CHOICE for choice in choices)], axis=1)
+# As `rows_of`.
+RowsOf = Callable[..., Rows]
+
+
+class Catalogue:
+    """The physics' rows of one task's legal plans; with slopes where there are at most MAX_SLOPED. All that a search
+    keeps between its asks, since the task alone determines it."""
+
+    def __init__(self, task: Task, rows_of: RowsOf) -> None:
+        self.task = task
+        self._rows_of = rows_of
+        self.complete = len(task.space) <= MAX_SLOPED
+        self.legal = rows_of(task.training, task.space.columns, sloped=self.complete)
+
+    def unseen(self, plans: Sequence[Plan]) -> npt.NDArray[np.int64]:
+        """The positions in the space of all but these plans."""
+        space, free = self.task.space, np.ones(len(self.task.space), dtype=np.bool_)
+        free[[space.index_of(plan) for plan in set(plans) if plan in space]] = False
+        return np.flatnonzero(free)
+
+    def sloped(self, index: npt.NDArray[np.int64]) -> Rows:
+        if self.complete:
+            return self.legal.take(index)
+        return self._rows_of(self.task.training, columns_at(self.task.space.columns, index))
+
+    def rows(self, plans: Sequence[Plan], campaign: int = 0) -> Rows:
+        """The rows of any plans, with their slopes. campaign: 0 for the task's own, 1 for the first of its past."""
+        training = self.task.past[campaign - 1].training if campaign else self.task.training
+        return self._rows_of(training, columns_of(plans), campaign)

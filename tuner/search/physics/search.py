@@ -3,11 +3,10 @@
 Every legal plan is weighed: the expected improvement over the best measured speed, times the probability that the plan
 runs, over what its trial costs. The speed is the physics' prediction with a residual that is learnt (`speed`), the
 probability is the memory estimate's with a residual of its own (`feasibility`); both hold hypotheses that trust the
-physics and some that do not, so that a wrong prior is found out. Plans under way count as measured just as expected.
+physics and some that do not, so that a wrong prior is found out.
 
 Exact for all plans as long as plans times observations is moderate (`MAX_WEIGHED`); beyond that the plans are first
-ranked by the most telling observations alone, and the best `SCREENED` of them are weighed exactly. All that is kept
-between asks is what the task alone says.
+ranked by the most telling observations alone, and the best `SCREENED` of them are weighed exactly.
 """
 
 from __future__ import annotations
@@ -25,13 +24,11 @@ from threadpoolctl import ThreadpoolController
 from meshtune.tuner.campaign.trial import Choice, Proposal
 from meshtune.tuner.search.base import Observation, Search, Task
 from meshtune.tuner.search.library.surrogate import derived_seed
-from meshtune.tuner.search.physics.batch import Batch, Weighing
-from meshtune.tuner.search.physics.belief import Belief, PhysicsOptions, believe
-from meshtune.tuner.search.physics.catalogue import Catalogue, RowsOf
 from meshtune.tuner.search.physics.feasibility import surely_out_of_memory
 from meshtune.tuner.search.physics.history import Trials, flat, read_trials
-from meshtune.tuner.search.physics.prior import Rows, rows_of, stack
+from meshtune.tuner.search.physics.prior import Catalogue, Rows, RowsOf, rows_of, stack
 from meshtune.tuner.search.physics.speed import Component
+from meshtune.tuner.search.physics.weighing import Batch, Belief, PhysicsOptions, Weighing, believe
 from meshtune.tuner.search.registry import parse_options
 
 # Plans times observations that are weighed at once.
@@ -43,10 +40,8 @@ SCREENED_BY = 24
 class _OneThread(ContextDecorator):
     """Limits the linear algebra of the process to one thread while at least one ask is inside.
 
-    Matrices of some hundred rows gain nothing from more, and BLAS threads that wait for each other spin: on two
-    processors that others use too, an ask with 300 observations took 5 to 13 times as long with two of them
-    (docs/log.md). An environment variable would be inherited by jobs. Campaigns ask at the same time, so the first sets
-    the limit and the last lifts it.
+    On two processors that others use too, an ask with 300 observations took 5 to 13 times as long with two threads
+    (docs/log.md). Jobs would inherit an environment variable. Campaigns ask at once: the first sets it, the last lifts.
     """
 
     def __init__(self) -> None:
@@ -97,10 +92,14 @@ class PhysicsSearch:
         choices: list[Choice] = []
         chance: float | None = 0.0 if len(trials.best) else None
         if len(weighed):
-            batch = self._batch(trials, catalogue.sloped(weighed), task, seed)
-            chance = batch.weighing.chance_left(task.tolerance)
-            for at, weighing in batch.choices(n):
-                choices.append(Choice(task.space[int(weighed[at])], weighing.expectation(at)))
+            candidates, belief = catalogue.sloped(weighed), believe(trials, self.options)
+            views = belief.speeds.views(stack([candidates, trials.pending]))
+            components = views.components(len(candidates))
+            weighing = self._weighing(trials, candidates, belief, components, task, seed)
+            batch = Batch(weighing, views, belief.memory(trials.pending).peak)
+            chance = weighing.chance_left(task.tolerance)
+            for at, chosen_by in batch.choices(n):
+                choices.append(Choice(task.space[int(weighed[at])], chosen_by.expectation(at)))
         # What surely runs out of memory, or was screened out, comes when nothing else is left.
         rest = np.setdiff1d(trials.unseen, weighed)[: n - len(choices)]
         choices += [Choice(task.space[int(index)]) for index in rest]
@@ -118,26 +117,12 @@ class PhysicsSearch:
         first_look = self._weighing(first, candidates, belief, components, catalogue.task, seed).worth()
         return np.sort(hopeful[np.argsort(-first_look, kind="stable")[:SCREENED]])
 
-    def _batch(self, trials: Trials, candidates: Rows, task: Task, seed: int) -> Batch:
-        belief = believe(trials, self.options)
-        views = belief.speeds.views(stack([candidates, trials.pending]))
-        weighing = self._weighing(trials, candidates, belief, views.components(len(candidates)), task, seed)
-        return Batch(weighing, views, belief.memory(trials.pending).peak)
-
     def _weighing(
         self, trials: Trials, candidates: Rows, belief: Belief, components: Sequence[Component], task: Task, seed: int
     ) -> Weighing:
         best = float(np.min(trials.own_times)) if self.options.residual and len(trials.own_times) else None
-        return Weighing(
-            trials=trials,
-            rows=candidates,
-            speeds=belief.speeds,
-            components=components,
-            memory=belief.memory(candidates),
-            best=best,
-            pareto=task.pareto,
-            seed=seed,
-        )
+        memory = belief.memory(candidates)
+        return Weighing(trials, candidates, belief.speeds, components, memory, best, task.pareto, seed)
 
 
 def create(seed: int, options: Mapping[str, Any]) -> Search:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +41,7 @@ class Expects(StrEnum):
     ALIKE = "alike"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hypothesis:
+class Hypothesis(NamedTuple):
     """weight: before any measurement."""
 
     weight: float
@@ -49,23 +49,21 @@ class Hypothesis:
     field: Field
 
 
-def _hypothesis(weight: float, expects: Expects, slopes: float, amplitude: float, length: float) -> Hypothesis:
-    field = Field(slopes=slopes, amplitude=amplitude, length=length, offset=OFFSET, campaign_offset=CAMPAIGN_OFFSET)
-    return Hypothesis(weight=weight, expects=expects, field=field)
+def _field(slopes: float, amplitude: float, length: float = 1.0) -> Field:
+    return Field(slopes=slopes, amplitude=amplitude, length=length, offset=OFFSET, campaign_offset=CAMPAIGN_OFFSET)
 
 
 # Chosen on the public H100 and A100 tables, where wide ranges of them do equally well (docs/log.md).
 HYPOTHESES = (
-    _hypothesis(0.45, Expects.PHYSICS, slopes=1.0, amplitude=0.08, length=1.0),
-    _hypothesis(0.27, Expects.PHYSICS, slopes=2.0, amplitude=0.2, length=1.0),
-    _hypothesis(0.1, Expects.STALLS, slopes=2.0, amplitude=0.2, length=1.0),
-    _hypothesis(0.09, Expects.ALIKE, slopes=0.0, amplitude=0.4, length=1.0),
-    _hypothesis(0.09, Expects.ALIKE, slopes=0.0, amplitude=0.5, length=2.0),
+    Hypothesis(0.45, Expects.PHYSICS, _field(slopes=1.0, amplitude=0.08)),
+    Hypothesis(0.27, Expects.PHYSICS, _field(slopes=2.0, amplitude=0.2)),
+    Hypothesis(0.1, Expects.STALLS, _field(slopes=2.0, amplitude=0.2)),
+    Hypothesis(0.09, Expects.ALIKE, _field(slopes=0.0, amplitude=0.4)),
+    Hypothesis(0.09, Expects.ALIKE, _field(slopes=0.0, amplitude=0.5, length=2.0)),
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Component:
+class Component(NamedTuple):
     """One hypothesis after the measurements, for some plans: mean and standard deviation of log(seconds per token)."""
 
     weight: float
@@ -92,43 +90,32 @@ class Views:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Speeds:
-    """The hypotheses that are left, each with its weight and its process (None before any measurement)."""
+    """The hypotheses that are left, each with its weight and its process."""
 
-    kept: Sequence[tuple[float, Hypothesis, Process | None]]
+    kept: Sequence[tuple[float, Hypothesis, Process]]
 
     def at(self, rows: Rows) -> list[Component]:
-        """Each hypothesis' speeds of these plans."""
         return self.views(rows).components()
 
     def views(self, rows: Rows) -> Views:
         """The same, for updates by believed plans. It holds a matrix of plans x observations for each."""
-        return Views([(weight, expected(one, rows), _view(one, process, rows)) for weight, one, process in self.kept])
+        return Views(
+            [(weight, expected(one, rows), process.view(points_of(rows))) for weight, one, process in self.kept]
+        )
 
     def draw(self, rows: Rows, count: int, random: np.random.Generator) -> Matrix:
         """Joint samples of log(seconds per token): about `count` x plans. Their tails are Student's t: steps of real
         clusters are further off, more often, than a normal distribution has it (docs/log.md)."""
         samples = []
         for weight, hypothesis, process in self.kept:
-            points, base = points_of(rows), expected(hypothesis, rows)
-            mean, covariance = (
-                (np.zeros(len(rows)), hypothesis.field.between(points, points))
-                if process is None
-                else process.joint(points)
-            )
+            mean, covariance = process.joint(points_of(rows))
             lower = np.linalg.cholesky(covariance + ROUNDING * np.eye(len(rows)))
             draws = max(1, round(weight * count))
             # Divided by a chi, the whole draw is a multivariate Student's t.
             normal = random.standard_normal((draws, len(rows)))
             scale = np.sqrt(FREEDOM / random.chisquare(FREEDOM, (draws, 1)))
-            samples.append(base + mean + scale * (normal @ lower.T))
+            samples.append(expected(hypothesis, rows) + mean + scale * (normal @ lower.T))
         return np.concatenate(samples)
-
-
-def _view(hypothesis: Hypothesis, process: Process | None, rows: Rows) -> View:
-    points = points_of(rows)
-    if process is None:
-        return View(hypothesis.field, points, np.zeros(len(rows)), hypothesis.field.variance(points))
-    return process.view(points)
 
 
 def learn_speeds(
@@ -136,26 +123,21 @@ def learn_speeds(
 ) -> Speeds:
     """The hypotheses after these measurements. log_times: of seconds per token. weights: how much each counts."""
     if not len(rows):
-        total = sum(hypothesis.weight for hypothesis in hypotheses)
-        return Speeds([(hypothesis.weight / total, hypothesis, None) for hypothesis in hypotheses])
+        total, nothing = sum(one.weight for one in hypotheses), (points_of(rows), np.zeros(0), np.zeros(0))
+        return Speeds([(one.weight / total, one, condition(one.field, *nothing)) for one in hypotheses])
     points, processes, evidence = points_of(rows), [], []
-    for hypothesis in hypotheses:
-        residuals = log_times - expected(hypothesis, rows)
-        noise = tamed(hypothesis.field, points, residuals, NOISE**2 / weights, FAR)
-        processes.append(condition(hypothesis.field, points, residuals, noise))
-        evidence.append(np.log(hypothesis.weight) + processes[-1].log_evidence)
+    for one in hypotheses:
+        residuals = log_times - expected(one, rows)
+        noise = tamed(one.field, points, residuals, NOISE**2 / weights, FAR)
+        processes.append(condition(one.field, points, residuals, noise))
+        evidence.append(np.log(one.weight) + processes[-1].log_evidence)
     shares = weights_of(np.array(evidence))
     return Speeds([kept for kept in zip(shares.tolist(), hypotheses, processes, strict=True) if kept[0] > 0])
 
 
 def expected(hypothesis: Hypothesis, rows: Rows) -> FloatColumn:
-    match hypothesis.expects:
-        case Expects.PHYSICS:
-            return rows.log_step
-        case Expects.STALLS:
-            return rows.log_stalled
-        case Expects.ALIKE:
-            return rows.log_ideal
+    known = {Expects.PHYSICS: rows.log_step, Expects.STALLS: rows.log_stalled, Expects.ALIKE: rows.log_ideal}
+    return known[hypothesis.expects]
 
 
 def points_of(rows: Rows) -> Points:

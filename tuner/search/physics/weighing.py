@@ -1,4 +1,4 @@
-"""The worth of a trial of each candidate, and the choice of several candidates that are measured at once.
+"""The belief after the trials, the worth of a trial of each candidate, and the choice of several at once.
 
 Each is chosen as if the plans under way, and those chosen before it, had been measured just as expected (the kriging
 believer, Ginsbourger et al. 2010). That moves no mean and takes doubt away around them, so a choice costs one product
@@ -16,23 +16,82 @@ import numpy.typing as npt
 from meshtune.search_spaces.columns import FloatColumn
 from meshtune.tuner.campaign.trial import Expectation
 from meshtune.tuner.prediction.predict import WIDTH
-from meshtune.tuner.search.physics.acquisition import chance_left, log_expected_improvement
-from meshtune.tuner.search.physics.belief import Memory, moments
-from meshtune.tuner.search.physics.history import Trials
-from meshtune.tuner.search.physics.hypervolume import (
+from meshtune.tuner.search.physics.acquisition import (
     Front,
     Outlook,
+    chance_left,
     chance_of_growth,
     log_expected_growth,
+    log_expected_improvement,
     measured_front,
 )
+from meshtune.tuner.search.physics.feasibility import Feasibility, Tried, learn_feasibility
+from meshtune.tuner.search.physics.history import Trials
 from meshtune.tuner.search.physics.prior import Rows
-from meshtune.tuner.search.physics.speed import Component, Speeds, Views
+from meshtune.tuner.search.physics.speed import HYPOTHESES, Component, Expects, Speeds, Views, learn_speeds
 
 # Two plans whose worth differs by less than this share are alike, and the seed chooses.
 ALIKE = 1e-3
 # Before anything is measured, a plan that so likely runs is as good as one that surely does.
 LIKELY = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhysicsOptions:
+    """Parts of the belief; all of them, unless an experiment shows the contribution of each.
+
+    prior: the physics' times. fits: the probability that a plan runs. residual: what was measured.
+    """
+
+    prior: bool = True
+    fits: bool = True
+    residual: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Memory:
+    """runs: the probability that each plan fits into memory and runs. peak, peak_sd: mean and standard deviation of the
+    logarithm of its peak; the physics' own without a feasibility."""
+
+    runs: FloatColumn
+    peak: FloatColumn
+    peak_sd: FloatColumn
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Belief:
+    """feasibility None: every plan is taken to run."""
+
+    speeds: Speeds
+    feasibility: Feasibility | None
+
+    def memory(self, rows: Rows) -> Memory:
+        feasibility = self.feasibility or learn_feasibility(_nothing(rows))
+        peaks = feasibility.peaks(rows)
+        runs = np.ones(len(rows)) if self.feasibility is None else self.feasibility.runs(rows, peaks)
+        return Memory(runs, *moments(peaks))
+
+
+def believe(trials: Trials, options: PhysicsOptions) -> Belief:
+    hypotheses = [one for one in HYPOTHESES if options.prior or one.expects is Expects.ALIKE]
+    if options.residual:
+        speeds = learn_speeds(trials.measured, trials.log_times, trials.weights, hypotheses)
+        tried = trials.tried
+    else:
+        nothing = trials.measured.take(slice(0, 0))
+        speeds, tried = learn_speeds(nothing, np.zeros(0), np.zeros(0), hypotheses), _nothing(nothing)
+    return Belief(speeds, learn_feasibility(tried) if options.fits else None)
+
+
+def moments(mixture: Sequence[tuple[float, FloatColumn, FloatColumn]]) -> tuple[FloatColumn, FloatColumn]:
+    """Mean and standard deviation of a mixture of (weight, means, standard deviations)."""
+    mean: FloatColumn = np.sum([weight * means for weight, means, _ in mixture], axis=0)
+    square = np.sum([weight * (sd**2 + (means - mean) ** 2) for weight, means, sd in mixture], axis=0)
+    return mean, np.sqrt(square)
+
+
+def _nothing(rows: Rows) -> Tried:
+    return Tried(rows.take(slice(0, 0)), np.zeros(0), [], np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +111,7 @@ class Weighing:
     def worth(self) -> FloatColumn:
         """The logarithm of what a trial of each candidate is worth."""
         log_runs = np.log(np.maximum(self.memory.runs, 1e-12))
-        time, _ = moments_of(self.components)
+        time, _ = moments(self.components)
         if self.best is None:
             return -time + np.minimum(log_runs, np.log(LIKELY))
         front = self._front()
@@ -64,15 +123,13 @@ class Weighing:
         return gain + log_runs - cost
 
     def choose(self, left: npt.NDArray[np.bool_]) -> int:
-        """The position of the best candidate that is left."""
         worth = np.where(left, self.worth(), -np.inf)
         alike = np.flatnonzero(worth >= worth.max() - ALIKE)
         return int(np.random.default_rng(self.seed).choice(alike))
 
     def expectation(self, at: int) -> Expectation:
-        """The expectation of the candidate at this position."""
-        components = [Component(one.weight, one.mean[at : at + 1], one.sd[at : at + 1]) for one in self.components]
-        _, spread = moments_of(components)
+        components = [Component(weight, mean[at : at + 1], sd[at : at + 1]) for weight, mean, sd in self.components]
+        _, spread = moments(components)
         sd, likeliest = float(spread[0]), max(components, key=lambda one: one.weight)
         step = float(likeliest.mean[0] + self.rows.log_tokens[at])
         runs = float(np.clip(self.memory.runs[at], 0.0, 1.0))
@@ -104,12 +161,7 @@ class Weighing:
         return measured_front(self.trials.own_times, self.trials.own_peaks, float(self.rows.log_capacity[0]))
 
     def _outlook(self) -> Outlook:
-        return Outlook(*moments_of(self.components), self.memory.peak, self.memory.peak_sd)
-
-
-def moments_of(components: Sequence[Component]) -> tuple[FloatColumn, FloatColumn]:
-    """Mean and standard deviation of each plan's log(seconds per token)."""
-    return moments([(one.weight, one.mean, one.sd) for one in components])
+        return Outlook(*moments(self.components), self.memory.peak, self.memory.peak_sd)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,7 +175,9 @@ class Batch:
 
     def choices(self, most: int) -> Iterator[tuple[int, Weighing]]:
         """Up to `most` candidates, best first: the position of each, and the weighing that it was chosen by."""
-        batch = self.waiting()
+        # As if the plans under way were measured just as expected.
+        under_way = len(self.weighing.rows) + np.arange(len(self.under_way_peaks))
+        batch = self.believing(under_way) if len(under_way) else self
         left = np.ones(len(self.weighing.rows), dtype=np.bool_)
         count = min(most, len(left))
         for number in range(count):
@@ -133,15 +187,10 @@ class Batch:
             if number + 1 < count:
                 batch = batch.believing(np.array([at]))
 
-    def waiting(self) -> Batch:
-        """The batch after the plans under way were measured just as expected."""
-        count = len(self.under_way_peaks)
-        return self.believing(len(self.weighing.rows) + np.arange(count)) if count else self
-
     def believing(self, at: npt.NDArray[np.int64]) -> Batch:
         """The batch after the plans at these positions of the views were measured just as expected."""
         weighing, views = self.weighing, self.views.believing(at)
-        times = moments_of(self.views.components())[0][at]
+        times = moments(self.views.components())[0][at]
         best = float(np.min(times if weighing.best is None else np.append(times, weighing.best)))
         trials = weighing.trials
         if weighing.pareto:

@@ -1,0 +1,82 @@
+"""The training that an estimate is of: the memory that a rank can use, and the speeds that are unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from meshtune.search_spaces.checks import Problem
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, LinkSpec
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
+
+# What a rank can fill of its device: on CUDA the driver's context, the communication library's buffers and what the
+# allocator cannot use lie outside of the peak that PyTorch reports; a CPU rank has its cap.
+# See docs/explanation/physics-memory.md.
+USABLE_SHARE = {DeviceKind.CUDA: 0.9, DeviceKind.CPU: 1.0}
+REMEDY = "run `meshtune cluster probe`, or take a preset that has it"
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """The subject of an estimate beside the plan: one model, trained by one code on one cluster."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    framework: FrameworkProfile
+
+
+def usable_bytes(cluster: ClusterSpec) -> float:
+    """The memory that a rank can use, a bound of its peak."""
+    return cluster.device.memory_bytes * USABLE_SHARE[cluster.device.kind]
+
+
+def missing(training: Training) -> list[Problem]:
+    """Every fact that the time of a step depends on and the cluster's description leaves out, by its path in a spec.
+
+    Empty when times can be predicted; memory needs none of it. One device needs no link, one module none beyond its
+    own, one node no network; between racks the network's link stands in for theirs.
+    """
+    cluster, device, dtype = training.cluster, training.cluster.device, training.framework.dtype
+    problems: list[Problem] = []
+    if dtype not in device.peak_flops:
+        known = ", ".join(sorted(device.peak_flops)) or "no format"
+        told = f"is not known: the device {device.name} has a peak for {known}; {REMEDY}"
+        problems.append(Problem(f"cluster.device.peak_flops.{dtype}", told))
+    if device.memory_bandwidth_bytes_per_s is None:
+        problems.append(Problem("cluster.device.memory_bandwidth_bytes_per_s", f"is not known; {REMEDY}"))
+    one_module = cluster.module_link is not None and cluster.devices_per_node == cluster.devices_per_module
+    if cluster.devices_per_node > 1 and cluster.node_link is None and not one_module:
+        told = f"is not known, but a node has {cluster.devices_per_node} devices; {REMEDY}"
+        problems.append(Problem("cluster.node_link", told))
+    if cluster.nodes > 1 and cluster.network_link is None:
+        told = f"is not known, but the cluster has {cluster.nodes} nodes; {REMEDY}"
+        problems.append(Problem("cluster.network_link", told))
+    return problems
+
+
+def _link(latency_s: float, bandwidth_bytes_per_s: float) -> LinkSpec:
+    return LinkSpec(latency_s=latency_s, bandwidth_bytes_per_s=bandwidth_bytes_per_s)
+
+
+# Orders of magnitude: FLOP/s of any format, bytes per second of memory, and the links in a node and between nodes. CPU:
+# what `meshtune cluster probe` found for four ranks on two cores (docs/log.md), and 10-gigabit Ethernet. CUDA: an A100
+# with NVLink and one 200-gigabit port a device.
+USUAL: Mapping[DeviceKind, tuple[float, float, LinkSpec, LinkSpec]] = {
+    DeviceKind.CPU: (5e10, 1.8e10, _link(8e-4, 2.6e9), _link(1e-3, 1.2e9)),
+    DeviceKind.CUDA: (3.12e14, 2e12, _link(3e-6, 3e11), _link(5e-6, 2.5e10)),
+}
+
+
+def with_usual_speeds(training: Training) -> Training:
+    """The training with a usual speed for each that is unknown: enough to say which plan to try first, since a search
+    learns how wrong that is; never to be shown as a prediction."""
+    cluster, device, dtype = training.cluster, training.cluster.device, training.framework.dtype
+    peak_flops, bytes_per_s, node_link, network_link = USUAL[device.kind]
+    known = replace(
+        device,
+        peak_flops={dtype: peak_flops} | device.peak_flops,
+        memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s or bytes_per_s,
+    )
+    node_link, network_link = cluster.node_link or node_link, cluster.network_link or network_link
+    return replace(training, cluster=replace(cluster, device=known, node_link=node_link, network_link=network_link))
