@@ -15,7 +15,7 @@ from fastapi import APIRouter, Path
 from meshtune.api.dependencies import DriverHandle, ServiceHandle
 from meshtune.api.openapi import problems
 from meshtune.api.requests.authorization import reads
-from meshtune.api.schemas.trials import optional_time, view_of
+from meshtune.api.schemas.trials import optional_time
 from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
@@ -29,6 +29,7 @@ from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.results.export import FORMATS
+from meshtune.tuner.results.views import view_of
 from meshtune.tuner.search.registry import SEARCHES
 from meshtune.tuner.service.metrics import RunnerHealth
 from meshtune.tuner.store import NotFound

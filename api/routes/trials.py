@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -12,11 +13,11 @@ from meshtune.api.dependencies import MAX_PER_PAGE, CampaignId, ServiceHandle, T
 from meshtune.api.openapi import problems
 from meshtune.api.requests.authorization import reads
 from meshtune.api.requests.page_queries import TrialQuery
-from meshtune.api.schemas.campaigns import BestView, ParetoView, best_view, pareto_view
-from meshtune.api.schemas.trial_brief import TrialBriefPage, TrialsAnswer, trial_briefs
-from meshtune.api.schemas.trials import TrialPage, TrialView, trial_view
+from meshtune.api.schemas.campaigns import ParetoView
+from meshtune.api.schemas.trials import TrialBriefPage, TrialPage, TrialsAnswer, TrialView, trial_briefs, trial_view
 from meshtune.tuner.results.ranking import rank
-from meshtune.tuner.results.recommendation import front_of, recommend_among
+from meshtune.tuner.results.recommendation import front_of
+from meshtune.tuner.results.views import BestView, best_view, ranked_views
 from meshtune.tuner.store import Store
 
 router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(404, 422, 503), tags=["trials"])
@@ -80,15 +81,11 @@ def pareto_front(request: Request, campaign_id: CampaignId, service: ServiceHand
 def _best(store: Store, campaign_id: str, top: int) -> bytes:
     campaign = store.campaign(campaign_id)
     ranking = rank(campaign, store.pages.listed(campaign_id))
-    recommendation = recommend_among(campaign.spec, ranking)
-    chosen = [] if recommendation.choice is None else [recommendation.choice]
-    shown = {entry.measured_by.number for entry in (*ranking[:top], *front_of(ranking), *chosen)}
-    whole = store.pages.numbered(campaign_id, shown)
-    return _BEST.dump_json(best_view(campaign, recommendation, ranking, top, whole))
+    return _BEST.dump_json(best_view(campaign, ranking, top, partial(store.pages.numbered, campaign_id)))
 
 
 def _pareto(store: Store, campaign_id: str) -> bytes:
     campaign = store.campaign(campaign_id)
     front = front_of(rank(campaign, store.pages.listed(campaign_id)))
-    whole = store.pages.numbered(campaign_id, {entry.measured_by.number for entry in front})
-    return _PARETO.dump_json(pareto_view(campaign, front, whole))
+    shown = ranked_views(campaign, front, partial(store.pages.numbered, campaign_id))
+    return _PARETO.dump_json(ParetoView(campaign=campaign_id, front=shown))

@@ -13,6 +13,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from meshtune.runners.documents import plain
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.home import Home
@@ -41,9 +42,10 @@ from meshtune.tuner.cli.render.quote import quote_parts
 from meshtune.tuner.cli.render.trial import trial_page
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import make_quote
-from meshtune.tuner.results.export import FORMATS, Export, best_document, job_of
+from meshtune.tuner.results.export import FORMATS, Export, job_of
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.recommendation import recommend
+from meshtune.tuner.results.views import best_view
 from meshtune.tuner.search.warm_start import lessons_text
 from meshtune.tuner.service.leases import CampaignBusy
 from meshtune.tuner.service.loop import Driver, drive_one
@@ -139,7 +141,7 @@ def best(
         chosen = find_campaign(service, campaign)
         trials = service.store.trials(chosen.id)
         if as_json:
-            print_json(best_document(chosen, trials, top))
+            print_json(plain(best_view(chosen, rank(chosen, trials), top)))
         else:
             print_best(chosen, service, top)
 
