@@ -24,7 +24,7 @@ from meshtune.runners.dialects.base import CannotExpress
 from meshtune.runners.extras import MissingExtra
 from meshtune.runners.outcome import ResultMalformed
 from meshtune.runners.registry import UnknownBackend
-from meshtune.search_spaces.checks import Problem as Fault
+from meshtune.search_spaces.checks import Problem
 from meshtune.tuner.access.quotas import QuotaExceeded
 from meshtune.tuner.results.export import NothingToExport
 from meshtune.tuner.results.known_best import NothingKnown
@@ -48,7 +48,7 @@ class Mistake:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class ProblemDetails:
     """An error as RFC 9457 has it. errors: every mistake of the request, where that is the trouble."""
 
     type: str
@@ -66,7 +66,7 @@ class Malformed(ValueError):
 class InvalidQuery(ValueError):
     """Parameters that no type describes are wrong; `problems` has their names and, after a dot, parts."""
 
-    def __init__(self, problems: Sequence[Fault]) -> None:
+    def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("; ".join(map(str, problems)))
 
@@ -228,7 +228,7 @@ def _answer(
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
     instance = quote(request.url.path, safe="/:@!$&'()*+,;=~")
-    shown = Problem(type=type_, title=title, status=status, detail=detail, instance=instance, errors=errors)
+    shown = ProblemDetails(type=type_, title=title, status=status, detail=detail, instance=instance, errors=errors)
     content: dict[str, Any] = asdict(shown)
     if not errors:
         del content["errors"]

@@ -12,9 +12,8 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Path
 
-from meshtune.api.dependencies import DriverHandle, ServiceHandle
+from meshtune.api.dependencies import DriverHandle, ServiceHandle, reads
 from meshtune.api.openapi import problems
-from meshtune.api.requests.authorization import reads
 from meshtune.api.schemas.trials import optional_time
 from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
@@ -246,8 +245,8 @@ def get_registry() -> RegistryView:
 @router.get("/runners")
 def list_runners(service: ServiceHandle, driver: DriverHandle) -> RunnersView:
     """The kinds of runners, and how they do: troubles and poll errors are those that this process saw."""
-    active = service.store.campaigns(limit=MAX_ACTIVE, states=ACTIVE)
-    counts = service.store.verdict_counts([campaign.id for campaign in active])
+    active = service.campaigns(limit=MAX_ACTIVE, states=ACTIVE)
+    counts = service.verdict_counts([campaign.id for campaign in active])
     campaigns: Counter[str] = Counter()
     in_flight: Counter[str] = Counter()
     troubles: dict[str, str] = {}

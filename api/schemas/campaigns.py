@@ -129,12 +129,6 @@ class EventView:
     data: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthView:
-    status: str
-    version: str
-
-
 def campaign_view(campaign: Campaign, trials: Mapping[str, int], summary: SummaryView, trouble: str) -> CampaignView:
     spec = campaign.spec
     return view_of(

@@ -15,7 +15,7 @@ from meshtune.tuner.service import logging
 from meshtune.tuner.service.logging import LogFormat, LogLevel
 
 # By name: this package knows nothing of the web.
-SERVER = "meshtune.api.server"
+SERVER = "meshtune.api.app"
 
 
 def serve(
