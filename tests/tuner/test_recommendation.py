@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from meshtune.runners.documents import plain
 from meshtune.runners.measuring.step_breakdown import Profile
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.trial import Origin
-from meshtune.tuner.results.export import (
-    NothingToExport,
-    best_document,
-    choose,
-    ranked_document,
-    recommendation_document,
-)
+from meshtune.tuner.results.export import NothingToExport, choose
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.recommendation import front_of, recommend
+from meshtune.tuner.results.views import best_view, ranked_views
 
 GIB = 2**30
 CLUSTER = {"preset": "local-cpu", "device": {"memory_bytes": 64 * GIB, "peak_flops": {"float32": 1e12}}}
@@ -28,6 +22,14 @@ CLUSTER = {"preset": "local-cpu", "device": {"memory_bytes": 64 * GIB, "peak_flo
 @pytest.fixture
 def campaign(lab, make):
     return lambda **over: make.campaign(lab.spec(**{"baseline": {"tp": 1}, **over}))
+
+
+def ranked_document(campaign, entry):
+    return plain(ranked_views(campaign, [entry])[0])
+
+
+def best_document(campaign, trials, top):
+    return plain(best_view(campaign, rank(campaign, trials), top))
 
 
 def numbers(ranking):
@@ -205,9 +207,9 @@ def test_documents_say_what_the_values_say(campaign, runs):
     assert Plan(**document["plan"]) == measured[1].plan
     assert document["gain_over_baseline"]["value"] == pytest.approx(1.0)
     assert document["objective"]["name"] == "tokens_per_s_per_device"
-    assert recommendation_document(found, recommend(found, measured))["setting"] == document
-    assert recommendation_document(found, recommend(found, ()))["setting"] is None
-    assert ranked_document(found, replace(ranking[0], gain=None))["gain_over_baseline"] is None
+    assert best_document(found, measured, 1)["recommendation"]["setting"] == document
+    assert best_document(found, (), 1)["recommendation"]["setting"] is None
+    assert ranked_document(found, rank(found, measured[1:])[0])["gain_over_baseline"] is None
 
 
 def test_documents_show_both_runs(campaign, runs):
