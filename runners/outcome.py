@@ -227,7 +227,11 @@ class Outcome:
     @property
     def failure(self) -> Cause | None:
         """Why it failed: the cause that was named, else the verdict's own; None for what did not fail."""
-        return None if self.verdict not in FAILED else self.cause or FAILED[self.verdict]
+        return failure_of(self.verdict, self.cause)
+
+
+def failure_of(verdict: Verdict, named: Cause | None) -> Cause | None:
+    return None if verdict not in FAILED else named or FAILED[verdict]
 
 
 def write_result(directory: Path, outcome: Outcome, extra: Mapping[str, Any] | None = None) -> Path:

@@ -29,12 +29,14 @@ from meshtune.api.dependencies import (
 from meshtune.api.openapi import CHANGES_BODY, SPEC_BODY, problems
 from meshtune.api.page_queries import CampaignQuery
 from meshtune.api.schemas.campaigns import (
+    MAX_FIRST,
     CampaignPage,
     CampaignView,
     EventView,
     SummaryView,
     campaign_view,
     event_view,
+    order_of,
     spec_document,
     summary_view,
     trial_counts,
@@ -61,8 +63,9 @@ def show_campaign(campaign: Campaign, service: Service, driver: Driver, cache: C
     """The campaign with what became of its trials and what it waits for. Raises NotFound."""
 
     def summary() -> tuple[dict[str, int], SummaryView]:
-        trials = service.pages.listed(campaign.id)
-        return trial_counts(trials), summary_view(campaign, trials)
+        overview = service.pages.overview(campaign.id, order_of(campaign.spec), MAX_FIRST)
+        every = partial(service.pages.listed, campaign.id)
+        return trial_counts(overview), summary_view(campaign, overview, every)
 
     event = service.newest_event(campaign.id)
     counts, shown = cache.get((campaign.id, "summary"), event, summary)

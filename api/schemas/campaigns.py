@@ -6,7 +6,7 @@ Trials are in `api.schemas.trials`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,12 +17,18 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
 from meshtune.tuner.campaign.interval import Estimate
+from meshtune.tuner.campaign.listing import Order, TrialKey
+from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import Budget, CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 from meshtune.tuner.results.ranking import Ranked, rank
-from meshtune.tuner.results.recommendation import recommend_among
+from meshtune.tuner.results.recommendation import choice_among_first, recommend_among
 from meshtune.tuner.results.views import ObjectiveView, RankedView, objective_view, view_of
 from meshtune.tuner.specs.read import FREE
+from meshtune.tuner.store.pages import Overview
+
+# A summary looks at so many of the best trials first.
+MAX_FIRST = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,27 +180,45 @@ def event_view(event: Event) -> EventView:
     return view_of(EventView, event, at=rfc3339(event.at))
 
 
-def trial_counts(trials: Sequence[Trial]) -> dict[str, int]:
+def trial_counts(overview: Overview) -> dict[str, int]:
     """By verdict, or by state while they have none."""
-    return dict(sorted(Counter(str(trial.verdict or trial.state) for trial in trials).items()))
+    counts: Counter[str] = Counter()
+    for tally in overview.tallies:
+        counts[str(tally.verdict or tally.state)] += tally.attempts if tally.last else 0
+    return dict(sorted((+counts).items()))
 
 
-def summary_view(campaign: Campaign, trials: Sequence[Trial]) -> SummaryView:
-    spec, ranking = campaign.spec, rank(campaign, trials)
+def summary_view(campaign: Campaign, overview: Overview, every: Callable[[], Sequence[Trial]]) -> SummaryView:
+    """overview: of the MAX_FIRST first trials by `order_of`. every: all trials, where these do not suffice."""
+    spec, ranking = campaign.spec, rank(campaign, overview.trials)
+    best = choice_among_first(spec, ranking, overview.first)
+    if best is None and len(overview.first) == MAX_FIRST:
+        ranking = rank(campaign, every())
+    if best is None:
+        best = recommend_among(spec, ranking).choice
     baseline = next((entry for entry in ranking if entry.trial.origin is Origin.BASELINE), None)
-    failures = Counter(trial.outcome.failure for trial in trials if trial.outcome is not None)
-    held_s = sum(attempt.running_s for trial in trials for attempt in trial.attempts)
+    last = [tally for tally in overview.tallies if tally.last]
+    failures = {cause: sum(tally.attempts for tally in last if tally.failure is cause) for cause in Cause}
     return SummaryView(
-        done=sum(trial.state.final for trial in trials),
-        confirmations=sum(trial.origin is Origin.CONFIRMATION and trial.state.final for trial in trials),
-        in_flight=sum(trial.state in (TrialState.SUBMITTED, TrialState.RUNNING) for trial in trials),
-        failed=sum(failures[cause] for cause in Cause),
-        failures={cause: failures[cause] for cause in Cause if failures[cause]},
+        done=sum(tally.attempts for tally in last if tally.state.final),
+        confirmations=sum(
+            tally.attempts for tally in last if tally.origin is Origin.CONFIRMATION and tally.state.final
+        ),
+        in_flight=sum(tally.attempts for tally in last if tally.state in (TrialState.SUBMITTED, TrialState.RUNNING)),
+        failed=sum(failures.values()),
+        failures={cause: count for cause, count in failures.items() if count},
         budget=spec.budget,
-        device_hours=held_s * spec.cluster.devices / 3600.0,
-        best=_best_view(spec, recommend_among(spec, ranking).choice),
+        device_hours=sum(tally.held_s for tally in overview.tallies) * spec.cluster.devices / 3600.0,
+        best=_best_view(spec, best),
         baseline=None if baseline is None else _baseline_view(spec, baseline),
     )
+
+
+def order_of(spec: CampaignSpec) -> Order[TrialKey]:
+    """The order of trials by the spec's objective. All objectives but one order as tokens per second and device do."""
+    if spec.objective is Objective.STEP_TIME:
+        return Order(TrialKey.STEP_TIME)
+    return Order(TrialKey.TOKENS_PER_S_PER_DEVICE, descending=True)
 
 
 def _best_view(spec: CampaignSpec, entry: Ranked | None) -> SummaryBestView | None:
