@@ -98,6 +98,7 @@ def _work(pipe: Any) -> None:
             work, args, kwargs = pipe.recv()
         except EOFError:  # the service was killed
             return
+        answer: tuple[Any, Exception | None]
         try:
             answer = (work(*args, **kwargs), None)
         except Exception as error:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
 
 from meshtune.runners.documents import plain
@@ -9,10 +12,10 @@ from meshtune.runners.measuring.step_breakdown import Profile
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.objective import Objective
-from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.campaign.trial import Origin, TrialState
 from meshtune.tuner.results.export import NothingToExport, choose
 from meshtune.tuner.results.ranking import rank
-from meshtune.tuner.results.recommendation import front_of, recommend
+from meshtune.tuner.results.recommendation import choice_among_first, front_of, recommend
 from meshtune.tuner.results.views import best_view, ranked_views
 
 GIB = 2**30
@@ -124,6 +127,37 @@ def test_what_the_infrastructure_did_to_the_second_run_says_nothing_of_the_setti
 
 
 # The front of speed and memory left over
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_choice_from_the_first_few_is_the_choice_from_all(campaign, make, runs, seed):
+    """Plans that train otherwise, noise beyond the differences, second runs, and no baseline among them."""
+    rng = random.Random(seed)
+    steps = [None if rng.random() < 0.1 else (rng.uniform(0.5, 1.1), rng.choice([0.001, 0.3])) for _ in range(12)]
+    known = [number for number, given in enumerate(steps) if given is not None]
+    ends = [(rng.uniform(0.5, 1.1), 0.001), Verdict.OOM, Verdict.LOST, TrialState.RUNNING]
+    again = {number: rng.choice(ends) for number in rng.sample(known, rng.choice([0, 0, 2]))}
+    trials = runs(*steps, baseline=rng.random() < 0.8, again=again)
+    trials = [
+        replace_losses(trial, rng.choice([(2.0, 1.0), (2.0, 1.5)])) if trial.measurement else trial for trial in trials
+    ]
+    found = campaign()
+    first = sorted((trials[number].measurement.step_time_s, number) for number in known)[:4]
+    numbers = [number for _, number in first]
+    repeated = {trial.plan for trial in trials if trial.origin is Origin.CONFIRMATION}
+    few = [
+        trial
+        for trial in trials
+        if trial.number in numbers or trial.plan in repeated or trial.origin is Origin.BASELINE
+    ]
+    choice, whole = choice_among_first(found.spec, rank(found, few), numbers), recommend(found, trials).choice
+    if choice is not None:
+        assert (choice.trial, choice.again, choice.gain) == (whole.trial, whole.again, whole.gain)
+
+
+def replace_losses(trial, losses):
+    outcome = replace(trial.outcome, measurement=replace(trial.measurement, first_losses=losses))
+    return replace(trial, attempts=(replace(trial.last, outcome=outcome),))
 
 
 @pytest.fixture

@@ -86,7 +86,9 @@ def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analys
     effects = measured_effects(space, measured)
     if basis is not None and usable:
         known = {effect.moves for effect in effects}
-        failed = {trial.plan: trial.verdict for trial in trials if trial.verdict in FAILED}
+        failed = {
+            trial.plan: trial.verdict for trial in trials if trial.verdict is not None and trial.verdict in FAILED
+        }
         predicted = predicted_effects(space, training, basis.calibration, usable[0].trial.plan, failed)
         effects += [one for one in predicted if not {one.moves, reverse(one.moves)} & known]
     return Analysis(
