@@ -11,7 +11,21 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Double, Row, Select, and_, bindparam, case, cast, func, or_, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Double,
+    FromClause,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    case,
+    cast,
+    func,
+    or_,
+    select,
+    tuple_,
+)
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import FAILED, Verdict, failure_of
@@ -26,21 +40,22 @@ _held = attempts.alias("held")
 _LAST = attempts.c.number == (
     select(func.max(_newer.c.number)).where(_newer.c.trial_id == trials.c.id).scalar_subquery()
 )
-_RAN_S = _held.c.finished_at - _held.c.started_at
-# As `Attempt.running_s`: 0 for a job that never started or still runs.
-_HELD_S = (
-    select(func.coalesce(func.sum(case((_RAN_S > 0, _RAN_S), else_=0.0)), 0.0))
-    .where(_held.c.trial_id == trials.c.id)
-    .scalar_subquery()
-)
-_next = attempts.alias("next")
+
+
+def _held_s(of: FromClause) -> ColumnElement[float]:
+    """The sum over attempts, as `Attempt.running_s`: 0 for a job that never started or still runs."""
+    ran_s = of.c.finished_at - of.c.started_at
+    return func.coalesce(func.sum(case((ran_s > 0, ran_s), else_=0.0)), 0.0)
+
+
+_HELD_S = select(_held_s(_held)).where(_held.c.trial_id == trials.c.id).scalar_subquery()
+_next = attempts.alias()
 _ALIKE = (trials.c.origin, attempts.c.state, attempts.c.verdict, attempts.c.cause, _next.c.id.is_(None).label("last"))
-_OWN_S = attempts.c.finished_at - attempts.c.started_at
 _TALLIES = (
     select(
         *_ALIKE,
         func.count().label("attempts"),
-        func.coalesce(func.sum(case((_OWN_S > 0, _OWN_S), else_=0.0)), 0.0).label("held_s"),
+        _held_s(attempts).label("held_s"),
     )
     .join_from(trials, attempts, attempts.c.trial_id == trials.c.id)
     .outerjoin(_next, and_(_next.c.trial_id == trials.c.id, _next.c.number == attempts.c.number + 1))
