@@ -10,8 +10,8 @@ from math import isfinite
 from typing_extensions import TypeAliasType
 
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.measuring.step_breakdown import Straggler
 from meshtune.runners.outcome import Measurement, Verdict
+from meshtune.runners.step_breakdown import Straggler
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.objective import Yardstick, yardstick_of

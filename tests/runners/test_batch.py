@@ -10,8 +10,7 @@ from dataclasses import replace
 import pytest
 
 from meshtune.runners.base import JobState, JobStatus, RunnerUnavailable
-from meshtune.runners.batch.base import ThrottledRunner
-from meshtune.runners.batch.records import Record, Records
+from meshtune.runners.batch.base import Record, Records, ThrottledRunner
 from meshtune.runners.batch.script import CLAIM_FILE, CLAIMED_CODE, SubmitHost, render_body
 
 

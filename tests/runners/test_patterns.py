@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.runners.logs.patterns import Found, Patterns
+from meshtune.runners.logs.lines import Found, Patterns
 from meshtune.search_spaces.checks import InvalidValue
 
 

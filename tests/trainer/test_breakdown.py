@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from meshtune.runners.measuring.step_breakdown import Part
+from meshtune.runners.step_breakdown import Part
 from meshtune.runners.trainer.failure import Phase
 from meshtune.runners.trainer.timing.breakdown import last_arrivals, sum_parts
 from meshtune.runners.trainer.timing.stopwatch import Call, Span, Stopwatch

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any, Literal, TypeVar, cast
 
-from meshtune.runners.measuring.step_breakdown import Straggler
 from meshtune.runners.outcome import Verdict
+from meshtune.runners.step_breakdown import Straggler
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.interval import Estimate
