@@ -8,10 +8,10 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context, parent_process
-from typing import Annotated, ParamSpec, TypeVar
+from multiprocessing import get_context
+from multiprocessing.context import SpawnProcess
+from traceback import format_exc
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
@@ -42,8 +42,11 @@ class AnalysisProcess:
     """Starts with the first work, does one after the other, and ends with the service."""
 
     def __init__(self) -> None:
-        self._pool: ProcessPoolExecutor | None = None
+        self._process: SpawnProcess | None = None
+        self._pipe: Any = None
         self._lock = threading.Lock()
+        # Held by the thread whose work is done.
+        self._turn = threading.Lock()
         self._stopped = False
 
     def start(self) -> None:
@@ -54,31 +57,54 @@ class AnalysisProcess:
         """End the process at once, in the middle of its work if need be."""
         with self._lock:
             self._stopped = True
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            # `ProcessPoolExecutor.kill_workers`, which Python has from 3.14 on.
-            for process in list((pool._processes or {}).values()):
-                process.kill()
-            pool.shutdown(wait=False, cancel_futures=True)
+            if self._process is not None:
+                self._process.kill()
 
     def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What `work`, a function of a module, returns. Raises what it raises, and WorkerEnded."""
-        pool: ProcessPoolExecutor | None = None
+        with self._turn:
+            process = self._started()
+            try:
+                self._pipe.send((work, args, kwargs))
+                result, error = self._pipe.recv()
+            except (EOFError, OSError):
+                process.join()
+                raise WorkerEnded("the process that does this has ended") from None
+        if error is not None:
+            raise error
+        found: T = result
+        return found
+
+    def _started(self) -> SpawnProcess:
+        with self._lock:
+            if self._stopped:
+                raise WorkerEnded("the service is ending")
+            if self._process is None or not self._process.is_alive():
+                # A process that is forked would share the locks of our threads, as they are just then.
+                spawn = get_context("spawn")
+                self._pipe, theirs = spawn.Pipe()
+                self._process = spawn.Process(target=_work, args=(theirs,), daemon=True)
+                self._process.start()
+                theirs.close()
+            return self._process
+
+
+def _work(pipe: Any) -> None:
+    # Ctrl-C goes to both of us; the service ends us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(NICENESS)
+    while True:
         try:
-            with self._lock:
-                if self._stopped:
-                    raise WorkerEnded("the service is ending")
-                if self._pool is None:
-                    # A process that is forked would share the locks of our threads, as they are just then.
-                    self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_begin)
-                pool = self._pool
-                future = pool.submit(work, *args, **kwargs)
-            return future.result()
-        except (BrokenProcessPool, CancelledError):
-            with self._lock:
-                if self._pool is pool:
-                    self._pool = None
-            raise WorkerEnded("the process that does this has ended") from None
+            work, args, kwargs = pipe.recv()
+        except EOFError:  # the service was killed
+            return
+        answer: tuple[Any, Exception | None]
+        try:
+            answer = (work(*args, **kwargs), None)
+        except Exception as error:
+            error.add_note(format_exc())
+            answer = (None, error)
+        pipe.send(answer)
 
 
 class Analyses:
@@ -114,17 +140,3 @@ def analysis_json(campaign: Campaign, trials: Sequence[Trial]) -> bytes:
 
 
 AnalysesHandle = Annotated[Analyses, Depends(state("analyses"))]
-
-
-def _begin() -> None:
-    # Ctrl-C goes to both of us; the service ends us.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(NICENESS)
-    threading.Thread(target=_end_with_service, daemon=True).start()
-
-
-def _end_with_service() -> None:
-    """Or a service that was killed would leave this process behind, which waits for work for ever."""
-    if (service := parent_process()) is not None:
-        service.join()
-    os._exit(0)

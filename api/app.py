@@ -1,4 +1,6 @@
-"""The web application: REST /v1 over a service, and the thread that drives every active campaign."""
+"""The web application: REST /v1 over a service, and the thread that drives every active campaign. `run` serves it until
+SIGTERM or SIGINT, which end its open streams at once and the process within seconds.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
+from types import FrameType
 
+import uvicorn
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.middleware.gzip import GZipMiddleware
@@ -18,28 +22,22 @@ from starlette.middleware.gzip import GZipMiddleware
 from meshtune.api import errors, openapi, static_files
 from meshtune.api.analysis_process import Analyses
 from meshtune.api.campaign_cache import CampaignCache
+from meshtune.api.dependencies import reads
 from meshtune.api.middleware.gate import Gate
 from meshtune.api.middleware.idempotency import Idempotency
 from meshtune.api.middleware.request_log import RequestLog
-from meshtune.api.requests.authorization import reads
 from meshtune.api.routes import (
     access,
-    campaign_actions,
     campaigns,
     catalog,
-    common,
-    comparison,
     health,
     jobs,
     logs,
     plans,
     recommendation,
-    reports,
     stream,
     trials,
 )
-from meshtune.api.routes.metrics import Metrics
-from meshtune.api.routes.metrics import router as metrics_router
 from meshtune.api.settings import DEFAULTS, Settings
 from meshtune.api.settings import from_environment as read_settings
 from meshtune.api.stream_hub import StreamHub
@@ -51,6 +49,8 @@ from meshtune.tuner.store import Store
 
 # How long a stopping service waits for the tick under way. A search may think longer; to be killed in a tick is safe.
 STOP_LIMIT_S = 1.0
+# For requests under way; streams end by themselves.
+GRACE_S = 1
 
 
 def create_app(service: Service, close: Callable[[], None] = lambda: None, settings: Settings = DEFAULTS) -> FastAPI:
@@ -61,7 +61,7 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
     """
     driver = Driver(service)
     hub = StreamHub(service.store, on_events=log_events)
-    metrics = Metrics(service, driver, hub)
+    metrics = health.Metrics(service, driver, hub)
     readiness = health.Readiness(lambda: service.store.check(), hub)
     cache = CampaignCache(service.store)
     analyses = Analyses(service.store, cache)
@@ -112,23 +112,19 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
     app.state.end_soon = end_soon
     app.state.thread = None
     for routes in (
-        common,
         campaigns,
         trials,
-        campaign_actions,
         jobs,
         logs,
         plans,
-        comparison,
         catalog,
         recommendation,
         access,
-        reports,
         stream,
     ):
         app.include_router(routes.router)
-    app.include_router(health.router(readiness))
-    app.include_router(metrics_router(metrics, [] if settings.metrics_open else [reads]))
+    app.include_router(jobs.reports)
+    app.include_router(health.router(readiness, metrics, [] if settings.metrics_open else [reads]))
     # The last one is the first to see a request.
     app.add_middleware(Idempotency, keys=service.store.access.keys)
     app.add_middleware(Gate, access=service.store.access, settings=settings)
@@ -167,3 +163,38 @@ def _operation_id(route: APIRoute) -> str:
 def _drive(driver: Driver, service: Service, stop: threading.Event) -> None:
     log = TroubleLog()
     drive_all(driver, service, stop, lambda: log.update(driver.troubles))
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, app: FastAPI, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._app = app
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # The framework hears of the end only when all requests have ended, and a stream never does.
+        self._app.state.end_soon()
+        super().handle_exit(sig, frame)
+
+
+def run(host: str, port: int, begin: Callable[[bool], None]) -> None:
+    """Serve what the environment names until a signal comes. begin: called before the first request, with whether
+    there is a dashboard. Raises StoreUnavailable, and InvalidValue for settings; ends the process, with a message in
+    the log, where the address cannot be had."""
+    app = from_environment()
+    begin((static_files.FOLDER / "index.html").is_file())
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        timeout_graceful_shutdown=GRACE_S,
+        # A client's address is the connection's, not a header's: loopback may be trusted.
+        proxy_headers=False,
+        server_header=False,
+        # Logging is set up by `tuner.service.logging`; requests are logged by `api.middleware.request_log`.
+        log_config=None,
+        access_log=False,
+    )
+    server = _Server(app, config)
+    server.run()
+    if not server.started:
+        raise SystemExit(3)  # uvicorn has said why

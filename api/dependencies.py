@@ -1,22 +1,44 @@
-"""What routes share: the service and its driver, the form of ids and pages in a URL, the turns that spaces take."""
+"""What routes share: the service and its driver, the form of ids and pages in a URL, the turns that spaces take, the
+body of a request as one JSON or YAML document of bounded size, and authorization. Each route under /v1 names the scope
+that it needs by one of these dependencies:
+
+    @router.get("/things", dependencies=[reads])
+    @router.post("/things", dependencies=[launches])
+
+`launches_unless_dry` asks for `read` alone where the query has dry_run=true. The caller is authenticated before, by
+`api.middleware.gate`.
+"""
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Annotated, Any
 
-from fastapi import Depends, Path, Query, Request
+from fastapi import Depends, Path, Request, Security
+from fastapi.security import HTTPBearer, SecurityScopes
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
-from meshtune.api.requests.body import document_of
+from meshtune.api.errors import Malformed, ScopeMissing, Unauthenticated
+from meshtune.tuner.access.tokens import ALL_SCOPES, UNLIMITED, Quotas, Scope, allows
 from meshtune.tuner.service.loop import Driver
 from meshtune.tuner.service.service import Service
+from meshtune.tuner.specs.document import CommandNotAllowed, InvalidSpec, commands_named, parse_yaml
 
 MAX_PER_PAGE = 500
 # What the database's integer columns hold.
 MAX_NUMBER = 2**31 - 1
 # Ids hold no ':', so that `{id}:pause` is never taken for an id.
 ID_PATTERN = r"^[A-Za-z0-9._-]+$"
+# A spec with every section written out has about 2 kB.
+MAX_BYTES = 1_000_000
+# YAML is read by Python, a second for so much of the worst.
+MAX_YAML_BYTES = 100_000
 # A space holds up to 10^7 combinations, about 1 GB while it is enumerated: requests take turns.
 ONE_SPACE = threading.Lock()
 
@@ -35,8 +57,171 @@ ServiceHandle = Annotated[Service, Depends(state("service"))]
 DriverHandle = Annotated[Driver, Depends(state("driver"))]
 CampaignId = Annotated[str, Path(pattern=ID_PATTERN, max_length=100)]
 TrialNumber = Annotated[int, Path(ge=0, le=MAX_NUMBER)]
-PageSize = Annotated[int, Query(ge=1, le=MAX_PER_PAGE, description="Most entries on this page.")]
-PageToken = Annotated[
-    str | None, Query(description="`next_page_token` of the page before.", pattern=ID_PATTERN, max_length=100)
-]
+
+
+async def document_of(request: Request) -> object:
+    """The value in the body. Raises Malformed, and HTTPException 413 and 415.
+
+    No other types are read: a page of another site can send a form or plain text without asking us first (CORS).
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in READERS:
+        given = f"not {kind}" if kind else "and the request names none"
+        detail = f"the content type must be {' or '.join(READERS)}, {given}"
+        raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, detail)
+    max_bytes, parse = READERS[kind]
+    content = await content_of(request, max_bytes)
+    return await run_in_threadpool(parse, content)
+
+
+def parse_json(content: bytes) -> object:
+    """The value of a JSON text. Raises Malformed, with the place, for what is no JSON or has a key twice."""
+    try:
+        return json.loads(_text(content), object_pairs_hook=_object)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise Malformed(f"is not JSON: {error.msg}, {where}" if content else "is empty") from None
+    except RecursionError:
+        raise Malformed("is nested too deep") from None
+    except ValueError as error:  # more digits than Python reads, or a key twice
+        raise Malformed(str(error)) from None
+
+
+def parse_yaml_body(content: bytes) -> object:
+    """The value of a YAML text. Raises Malformed, with the place."""
+    try:
+        return parse_yaml(_text(content))
+    except InvalidSpec as error:
+        (problem,) = error.problems
+        where = f", {problem.path}" if problem.path else ""
+        raise Malformed(f"is not YAML: {problem.message.removeprefix('is not YAML: ')}{where}") from None
+
+
+READERS: Mapping[str, tuple[int, Callable[[bytes], object]]] = {
+    "application/json": (MAX_BYTES, parse_json),
+    "application/yaml": (MAX_YAML_BYTES, parse_yaml_body),
+}
+
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Malformed(f"is not UTF-8: byte {error.start} is {content[error.start]:#04x}") from None
+
+
+async def content_of(request: Request, max_bytes: int) -> bytes:
+    """The bytes of the body. Raises HTTPException 413 and 400."""
+    content = bytearray()
+    try:
+        async for chunk in request.stream():
+            content += chunk
+            if len(content) > max_bytes:
+                raise HTTPException(
+                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body of this type has at most {max_bytes} bytes"
+                )
+    except ClientDisconnect:
+        raise HTTPException(HTTPStatus.BAD_REQUEST, "the connection ended before the body did") from None
+    return bytes(content)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for key, inner in pairs:
+        if key in value:
+            raise ValueError(f"has the key {key!r} twice in one object")
+        value[key] = inner
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """The sender of a request: a token, or a program on this machine where these are trusted."""
+
+    # Of the token; empty on trusted loopback.
+    name: str
+    # The token's digest; empty on trusted loopback.
+    identity: str
+    scopes: frozenset[Scope]
+    # Epoch seconds; None: never.
+    expires_at: float | None = None
+    quotas: Quotas = UNLIMITED
+
+    @property
+    def loopback(self) -> bool:
+        return not self.identity
+
+    def may(self, scope: Scope) -> bool:
+        return allows(self.scopes, scope)
+
+
+LOOPBACK = Caller(name="", identity="", scopes=ALL_SCOPES)
+_bearer = HTTPBearer(
+    scheme_name="token",
+    bearerFormat="mt_...",
+    description="A token of `meshtune token create`. Scopes: read; launch starts and moves campaigns; command lets a "
+    "spec name what is executed; admin contains all.",
+    auto_error=False,
+)
+
+
 SpecDocument = Annotated[object, Depends(document_of)]
+
+
+async def caller_of(request: Request) -> Caller:
+    """Raises Unauthenticated where the gate let the request through without a token."""
+    caller: Caller | None = getattr(request.state, "caller", None)
+    if caller is None:
+        raise Unauthenticated("this needs a token: send the header `Authorization: Bearer mt_...`")
+    return caller
+
+
+CallerHandle = Annotated[Caller, Depends(caller_of)]
+
+
+# Puts the scheme into the OpenAPI document; the gate has read the header.
+_Shown = Annotated[object, Security(_bearer)]
+
+
+async def _scoped(request: Request, scopes: SecurityScopes, caller: CallerHandle, _: _Shown) -> None:
+    """Raises ScopeMissing."""
+    for scope in scopes.scopes:
+        _require(request, caller, Scope(scope))
+
+
+async def _scoped_unless_dry(
+    request: Request, scopes: SecurityScopes, caller: CallerHandle, _: _Shown, dry_run: bool = False
+) -> None:
+    for scope in scopes.scopes:
+        _require(request, caller, Scope.READ if dry_run else Scope(scope))
+
+
+def _require(request: Request, caller: Caller, scope: Scope) -> None:
+    if not caller.may(scope):
+        has = ", ".join(sorted(caller.scopes))
+        raise ScopeMissing(f"this needs the scope {scope}; the token {caller.name} has {has}")
+    # For the audit log.
+    request.state.changes = scope is not Scope.READ and request.method != "GET"
+
+
+reads = Security(_scoped, scopes=[Scope.READ.value])
+launches = Security(_scoped, scopes=[Scope.LAUNCH.value])
+launches_unless_dry = Security(_scoped_unless_dry, scopes=[Scope.LAUNCH.value])
+administers = Security(_scoped, scopes=[Scope.ADMIN.value])
+
+
+def require_harmless(caller: Caller, document: object, under: str = "") -> None:
+    """Raises CommandNotAllowed where a spec names a command or files, and the caller may not. Before it is read.
+    under: where the body has the spec."""
+    found = [] if caller.may(Scope.COMMAND) else commands_named(document)
+    if found:
+        raise CommandNotAllowed([problem.under(under) for problem in found])
+
+
+async def _harmless(document: SpecDocument, caller: CallerHandle) -> object:
+    require_harmless(caller, document)
+    return document
+
+
+# The body of a request that is a spec.
+HarmlessSpec = Annotated[object, Depends(_harmless)]

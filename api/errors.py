@@ -23,7 +23,7 @@ from meshtune.runners.base import RunnerError
 from meshtune.runners.dialects.base import CannotExpress
 from meshtune.runners.outcome import ResultMalformed
 from meshtune.runners.registry import MissingExtra, UnknownBackend
-from meshtune.search_spaces.checks import Problem as Fault
+from meshtune.search_spaces.checks import Problem
 from meshtune.tuner.access.quotas import QuotaExceeded
 from meshtune.tuner.results.export import NothingToExport
 from meshtune.tuner.results.known_best import NothingKnown
@@ -45,7 +45,7 @@ class Mistake:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class ProblemDetails:
     """An error as RFC 9457 has it. errors: every mistake of the request, where that is the trouble."""
 
     type: str
@@ -63,7 +63,7 @@ class Malformed(ValueError):
 class InvalidQuery(ValueError):
     """Parameters that no type describes are wrong; `problems` has their names and, after a dot, parts."""
 
-    def __init__(self, problems: Sequence[Fault]) -> None:
+    def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("; ".join(map(str, problems)))
 
@@ -225,7 +225,7 @@ def _answer(
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
     instance = quote(request.url.path, safe="/:@!$&'()*+,;=~")
-    shown = Problem(type=type_, title=title, status=status, detail=detail, instance=instance, errors=errors)
+    shown = ProblemDetails(type=type_, title=title, status=status, detail=detail, instance=instance, errors=errors)
     content: dict[str, Any] = asdict(shown)
     if not errors:
         del content["errors"]

@@ -10,9 +10,9 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import TypeAdapter
 
-from meshtune.api.errors import PROBLEM_JSON, Problem
+from meshtune.api.dependencies import READERS
+from meshtune.api.errors import PROBLEM_JSON, ProblemDetails
 from meshtune.api.middleware.idempotency import PARAMETER
-from meshtune.api.requests.body import READERS
 from meshtune.runners.registry import RUNNERS, WORKLOADS
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
@@ -162,7 +162,7 @@ def install(app: FastAPI) -> None:
         if app.openapi_schema is None:
             document = generated()
             schemas = document["components"]["schemas"]
-            schemas |= {"CampaignSpec": SPEC_SCHEMA, "Problem": _inline(Problem)}
+            schemas |= {"CampaignSpec": SPEC_SCHEMA, "Problem": _inline(ProblemDetails)}
             schemas["CampaignView"]["properties"]["spec"] = SPEC_REFERENCE
             _document_access(document)
         return generated()

@@ -26,7 +26,7 @@ from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.trial import Attempt, Expectation, Origin, Trial, TrialState, job_name
 from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store import Store, tables
-from meshtune.tuner.store.events import event_row
+from meshtune.tuner.store.campaigns import event_row
 from meshtune.tuner.store.rows import campaign_row, measurement_row, outcome_columns, step_rows, trial_row
 
 RANKS = 8

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from math import inf, isfinite
 from pathlib import Path
 from statistics import median
@@ -72,18 +73,21 @@ FAILED: Mapping[Verdict, Cause] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementSummary:
-    """The numbers of a measurement's steps and ranks that lists and rankings need."""
+    """The numbers of a measurement's steps and ranks that lists and rankings need.
+
+    step_time_low_s, step_time_high_s: the interval of the median; coverage: what it covers, 0 where that was not kept.
+    max_memory_bytes, max_held_bytes: of the fullest rank; None where unknown.
+    """
 
     median_step_time_s: float
-    # Ends of the interval of the median.
     step_time_low_s: float
     step_time_high_s: float
-    # Of the fullest rank; None where unknown.
+    coverage: float = 0.0
     max_memory_bytes: int | None = None
     max_held_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
     """What one job measured. Raw numbers only; medians and rates are derived, so they cannot disagree.
 
@@ -112,22 +116,25 @@ class Measurement:
     stored_summary: MeasurementSummary | None = None
 
     def __post_init__(self) -> None:
+        # Messages are written for what is wrong alone: a store reads thousands that are right.
         checks = Checks()
-        known = bool(self.step_times_s) or self.stored_summary is not None
-        checks.require(known, "step_times_s", "must name at least one step")
+        if not self.step_times_s and self.stored_summary is None:
+            checks.require(False, "step_times_s", "must name at least one step")
         for name in ("step_times_s", "warmup_times_s"):
             if wrong := [seconds for seconds in getattr(self, name) if not 0 < seconds < inf]:
                 checks.require(False, name, f"must be positive seconds, not {_some(wrong)}")
         for name in ("peak_memory_bytes", "peak_held_bytes"):
-            if wrong := [peak for peak in getattr(self, name) if peak < 0]:
-                checks.require(False, name, f"must be at least 0, not {_some(wrong)}")
+            if below := [peak for peak in getattr(self, name) if peak < 0]:
+                checks.require(False, name, f"must be at least 0, not {_some(below)}")
         for name in ("model_flops_per_token", "peak_flops_per_device"):
             flops = getattr(self, name)
-            checks.require(flops is None or 0 < flops < inf, name, f"must be positive and finite, not {flops}")
-        checks.at_least(1, tokens_per_step=self.tokens_per_step, devices=self.devices)
+            if flops is not None and not 0 < flops < inf:
+                checks.require(False, name, f"must be positive and finite, not {flops}")
+        if self.tokens_per_step < 1 or self.devices < 1:
+            checks.at_least(1, tokens_per_step=self.tokens_per_step, devices=self.devices)
         checks.done()
 
-    @property
+    @cached_property
     def summary(self) -> MeasurementSummary:
         if self.stored_summary is not None:
             return self.stored_summary
@@ -136,6 +143,7 @@ class Measurement:
             median_step_time_s=median(self.step_times_s),
             step_time_low_s=interval.low,
             step_time_high_s=interval.high,
+            coverage=interval.coverage,
             max_memory_bytes=max(self.peak_memory_bytes, default=None),
             max_held_bytes=max(self.peak_held_bytes, default=None),
         )
@@ -143,14 +151,11 @@ class Measurement:
     @property
     def step_time_s(self) -> float:
         """Median of the timed steps."""
-        return median(self.step_times_s) if self.stored_summary is None else self.stored_summary.median_step_time_s
+        return self.summary.median_step_time_s
 
     @property
     def step_time_interval_s(self) -> Interval:
-        """The coverage is 0, not known, where the steps were not read."""
-        if self.stored_summary is None:
-            return median_interval(self.step_times_s)
-        return Interval(self.stored_summary.step_time_low_s, self.stored_summary.step_time_high_s, 0.0)
+        return Interval(self.summary.step_time_low_s, self.summary.step_time_high_s, self.summary.coverage)
 
     @property
     def tokens_per_s(self) -> float:
@@ -172,17 +177,13 @@ class Measurement:
     def fullest_rank_bytes(self) -> float | None:
         """What the fullest rank's process held, since that is what runs out; of tensors where that is unknown; None
         where the job told neither."""
-        summary = self.stored_summary
-        if summary is None:
-            return max(self.peak_held_bytes or self.peak_memory_bytes, default=0) or None
+        summary = self.summary
         return (summary.max_memory_bytes if summary.max_held_bytes is None else summary.max_held_bytes) or None
 
     @property
     def max_memory_bytes(self) -> int | None:
         """Tensors of the fullest rank; None where unknown."""
-        if self.stored_summary is None:
-            return max(self.peak_memory_bytes, default=None)
-        return self.stored_summary.max_memory_bytes
+        return self.summary.max_memory_bytes
 
     @property
     def mfu(self) -> float | None:
@@ -209,22 +210,27 @@ class Outcome:
     log_tail: str = ""
 
     def __post_init__(self) -> None:
+        verdict, measured = self.verdict, self.measurement is not None
         checks = Checks()
-        measured, ok = self.measurement is not None, self.verdict is Verdict.OK
-        checks.require(measured or not ok, "measurement", "is missing, but the verdict is ok")
-        checks.require(ok or not measured, "measurement", f"does not go with the verdict {self.verdict}")
-        pruned = self.verdict is Verdict.PRUNED
-        checks.require(self.partial is None or pruned, "partial", f"does not go with the verdict {self.verdict}")
+        if measured is not (verdict is Verdict.OK):
+            words = f"does not go with the verdict {verdict}" if measured else "is missing, but the verdict is ok"
+            checks.require(False, "measurement", words)
+        if self.partial is not None and verdict is not Verdict.PRUNED:
+            checks.require(False, "partial", f"does not go with the verdict {verdict}")
         if self.failed_rank is not None:
             checks.at_least(0, failed_rank=self.failed_rank)
-        wrong = self.cause is not None and self.verdict not in FAILED
-        checks.require(not wrong, "cause", f"does not go with the verdict {self.verdict}")
+        if self.cause is not None and verdict not in FAILED:
+            checks.require(False, "cause", f"does not go with the verdict {verdict}")
         checks.done()
 
     @property
     def failure(self) -> Cause | None:
         """Why it failed: the cause that was named, else the verdict's own; None for what did not fail."""
-        return None if self.verdict not in FAILED else self.cause or FAILED[self.verdict]
+        return failure_of(self.verdict, self.cause)
+
+
+def failure_of(verdict: Verdict, named: Cause | None) -> Cause | None:
+    return None if verdict not in FAILED else named or FAILED[verdict]
 
 
 def write_result(directory: Path, outcome: Outcome, extra: Mapping[str, Any] | None = None) -> Path:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from http import HTTPStatus
 from ipaddress import ip_address
+from threading import Lock
 from urllib.parse import urlsplit
 
 from anyio import CapacityLimiter
@@ -22,12 +25,11 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from meshtune.api import errors
+from meshtune.api.dependencies import LOOPBACK, Caller
 from meshtune.api.errors import Refused, TooManyRequests, Unauthenticated
-from meshtune.api.middleware.audit import Audit
-from meshtune.api.middleware.rates import TokenBuckets
-from meshtune.api.requests.authorization import LOOPBACK, Caller
 from meshtune.api.settings import Settings
-from meshtune.tuner.access.tokens import PREFIX, Token, digest
+from meshtune.tuner.access.tokens import PREFIX, AuditRecord, Token, digest
+from meshtune.tuner.service.telemetry import mask
 from meshtune.tuner.store import StoreError
 from meshtune.tuner.store.access import Access
 
@@ -39,6 +41,80 @@ USED_EVERY_S = 60.0
 REPORTS = "/v1/reports/"
 METRICS = "/metrics"
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+# The caller that was not seen for longest is forgotten, with a full bucket.
+MAX_CALLERS = 10_000
+REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+# Refusals to one address that are written down: a flood of them shall not fill the log.
+REFUSALS_PER_S, REFUSALS_BURST = 0.2, 20
+
+
+class TokenBuckets:
+    """A token bucket for each of a bounded number of callers. rate_per_s: how fast one fills; burst: how much it holds.
+    Thread-safe.
+
+    The strategies of `limits` count in windows: they have neither a burst with a steady refill, nor fractions of a
+    request a second, nor a monotonic clock, nor a bound on how many callers they remember.
+    """
+
+    def __init__(self, rate_per_s: float, burst: int) -> None:
+        self._rate_per_s = rate_per_s
+        self._burst = float(burst)
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._lock = Lock()
+
+    def take(self, caller: str, now: float) -> float:
+        """0 where the caller may go on now, else the seconds to wait; then nothing was taken. now: monotonic."""
+        with self._lock:
+            level, seen_at = self._levels.pop(caller, (self._burst, now))
+            level = min(self._burst, level + (now - seen_at) * self._rate_per_s)
+            wait_s = 0.0 if level >= 1.0 else (1.0 - level) / self._rate_per_s
+            self._levels[caller] = (level if wait_s else level - 1.0, now)
+            if len(self._levels) > MAX_CALLERS:
+                self._levels.popitem(last=False)
+        return wait_s
+
+
+class Audit:
+    """Writes what changes something, and what was refused to somebody, to the audit log, before the answer goes out: a
+    caller that has the answer finds the entry."""
+
+    def __init__(self, access: Access, now: Callable[[], float], clock: Callable[[], float]) -> None:
+        self._access = access
+        self._now, self._clock = now, clock
+        self._refusals = TokenBuckets(REFUSALS_PER_S, REFUSALS_BURST)
+
+    async def write(self, request: Request, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """Record the request, if it is one to record. Where the audit log cannot be written, the service's log has a
+        line, and the request goes on."""
+        refused = status in REFUSALS
+        changed = getattr(request.state, "changes", False) and status != HTTPStatus.SERVICE_UNAVAILABLE
+        if not (refused or changed):
+            return
+        address = request.client.host if request.client else ""
+        if refused and self._refusals.take(address, self._clock()):
+            return
+        record = self._audit_record(request, status, headers, f"from {address}" if refused else "")
+        try:
+            await run_in_threadpool(self._access.record, record)
+        except StoreError as error:
+            log.warning("the audit log misses %s: %s", record, error)
+
+    def _audit_record(
+        self, request: Request, status: int, headers: Sequence[tuple[bytes, bytes]], detail: str
+    ) -> AuditRecord:
+        caller: Caller | None = getattr(request.state, "caller", None)
+        route = request.scope.get("route")
+        location = next((value.decode("latin-1") for name, value in headers if name.lower() == b"location"), "")
+        named = "/".join(str(value) for value in request.path_params.values()) or location.rpartition("/")[2]
+        problem = getattr(request.state, "problem", "")
+        return AuditRecord(
+            at=self._now(),
+            token="" if caller is None else caller.name,
+            action=mask(f"{request.method} {getattr(route, 'path', request.url.path)}"),
+            object=mask(named),
+            outcome=f"{status} {problem}".strip(),
+            detail=detail,
+        )
 
 
 class Gate:

@@ -20,9 +20,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from meshtune.api import errors
+from meshtune.api.dependencies import MAX_BYTES, Caller
 from meshtune.api.errors import IdempotencyBusy, IdempotencyReused, IdempotencyUnclear, Refused
-from meshtune.api.requests.authorization import Caller
-from meshtune.api.requests.body import MAX_BYTES
 from meshtune.tuner.store import StoreError
 from meshtune.tuner.store.access import Answer, Claim, Keys
 

@@ -8,11 +8,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from meshtune.api.dependencies import ServiceHandle
+from meshtune.api.dependencies import CallerHandle, ServiceHandle, administers, reads
 from meshtune.api.openapi import problems
-from meshtune.api.requests.authorization import CallerHandle, administers, reads
-from meshtune.api.schemas.trials import optional_time, rfc3339, view_of
+from meshtune.api.schemas.trials import optional_time, rfc3339
 from meshtune.tuner.access.tokens import Quotas, Scope, Used
+from meshtune.tuner.results.views import view_of
 
 router = APIRouter(prefix="/v1", responses=problems(401, 403, 422, 429, 503), tags=["access"])
 
@@ -69,7 +69,7 @@ def list_audit(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> AuditPage:
     """Who did what, in order: all that changed something, and what was refused for want of a token or a scope."""
-    found = service.store.access.audit(after=after, limit=limit + 1)
+    found = service.access.audit(after=after, limit=limit + 1)
     shown = found[:limit]
     return AuditPage(
         entries=[view_of(AuditEntryView, record, at=rfc3339(record.at)) for record in shown],

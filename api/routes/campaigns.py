@@ -1,32 +1,87 @@
-"""The routes that show campaigns, one and many."""
+"""The routes that show campaigns and their events, start campaigns, and move them from state to state."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response, status
+from fastapi.responses import JSONResponse
 from pydantic import TypeAdapter
 
 from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, CampaignCache, answer_of, respond
-from meshtune.api.dependencies import CampaignId, DriverHandle, ServiceHandle
-from meshtune.api.openapi import problems
-from meshtune.api.requests.authorization import reads
-from meshtune.api.requests.page_queries import CampaignQuery
-from meshtune.api.routes.common import show_campaign
-from meshtune.api.schemas.campaigns import CampaignPage, CampaignView
+from meshtune.api.dependencies import (
+    ONE_SPACE,
+    CallerHandle,
+    CampaignId,
+    DriverHandle,
+    HarmlessSpec,
+    ServiceHandle,
+    SpecDocument,
+    administers,
+    launches,
+    launches_unless_dry,
+    reads,
+    require_harmless,
+)
+from meshtune.api.openapi import CHANGES_BODY, SPEC_BODY, problems
+from meshtune.api.page_queries import CampaignQuery
+from meshtune.api.schemas.campaigns import (
+    MAX_FIRST,
+    CampaignPage,
+    CampaignView,
+    EventView,
+    SummaryView,
+    campaign_view,
+    event_view,
+    order_of,
+    spec_document,
+    summary_view,
+    trial_counts,
+)
+from meshtune.runners.documents import plain
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.prediction.predict import Basis
+from meshtune.tuner.prediction.quote import Quote, make_quote
 from meshtune.tuner.service.loop import Driver
-from meshtune.tuner.store import Store
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.specs.document import changed_document
+from meshtune.tuner.specs.read import read_spec
 
-router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(422, 503), tags=["campaigns"])
+router = APIRouter(prefix="/v1", responses=problems(422, 503), tags=["campaigns"])
 _CAMPAIGN: TypeAdapter[CampaignView] = TypeAdapter(CampaignView)
 # Of a campaign: its newest event, when its row was changed last, and what it waits for.
 Version = tuple[int, float, str]
+CREATED: dict[int | str, dict[str, Any]] = {
+    201: {"headers": {"Location": {"description": "Path of the new campaign.", "schema": {"type": "string"}}}}
+}
 
 
-@router.get("/campaigns", response_model=CampaignPage, responses=NOT_MODIFIED)
+def show_campaign(campaign: Campaign, service: Service, driver: Driver, cache: CampaignCache) -> CampaignView:
+    """The campaign with what became of its trials and what it waits for. Raises NotFound."""
+
+    def summary() -> tuple[dict[str, int], SummaryView]:
+        overview = service.pages.overview(campaign.id, order_of(campaign.spec), MAX_FIRST)
+        every = partial(service.pages.listed, campaign.id)
+        return trial_counts(overview), summary_view(campaign, overview, every)
+
+    event = service.newest_event(campaign.id)
+    counts, shown = cache.get((campaign.id, "summary"), event, summary)
+    return campaign_view(campaign, counts, shown, driver.troubles.get(campaign.id, ""))
+
+
+async def shower_of(
+    service: ServiceHandle, driver: DriverHandle, cache: CacheHandle
+) -> Callable[[Campaign], CampaignView]:
+    return partial(show_campaign, service=service, driver=driver, cache=cache)
+
+
+ShowCampaign = Annotated[Callable[[Campaign], CampaignView], Depends(shower_of)]
+
+
+@router.get("/campaigns", response_model=CampaignPage, dependencies=[reads], responses=NOT_MODIFIED)
 def list_campaigns(
     request: Request,
     query: Annotated[CampaignQuery, Query()],
@@ -35,35 +90,146 @@ def list_campaigns(
     cache: CacheHandle,
 ) -> Response:
     """Campaigns, newest first unless `sort` says otherwise, each with what became of its trials."""
-    store, troubles = service.store, dict(driver.troubles)
-    found = store.pages.stamps(query.wanted())
+    troubles = dict(driver.troubles)
+    found = service.pages.stamps(query.wanted())
     shown = found[: query.page_size]
     token = query.next_token(shown[-1].value, shown[-1].id) if len(found) > query.page_size else None
     versions = {stamp.id: (stamp.event, stamp.updated_at, troubles.get(stamp.id, "")) for stamp in shown}
     answer = cache.get(
         ("campaigns", request.url.query),
         (tuple(versions.items()), token),
-        lambda: answer_of(_page(store, driver, cache, versions, token)),
+        lambda: answer_of(_page(service, driver, cache, versions, token)),
     )
     return respond(request, answer)
 
 
-@router.get("/campaigns/{campaign_id}", response_model=CampaignView, responses=problems(404) | NOT_MODIFIED)
+@router.get(
+    "/campaigns/{campaign_id}",
+    response_model=CampaignView,
+    dependencies=[reads],
+    responses=problems(404) | NOT_MODIFIED,
+)
 def get_campaign(
     request: Request, campaign_id: CampaignId, service: ServiceHandle, driver: DriverHandle, cache: CacheHandle
 ) -> Response:
     """One campaign, with what became of its trials."""
-    view = show_campaign(service.current(campaign_id), service.store, driver, cache)
+    view = show_campaign(service.current(campaign_id), service, driver, cache)
     return respond(request, answer_of(_CAMPAIGN.dump_json(view)))
 
 
+@router.get("/campaigns/{campaign_id}/events", dependencies=[reads], responses=problems(404))
+def list_events(
+    campaign_id: CampaignId,
+    service: ServiceHandle,
+    after: Annotated[int, Query(ge=0, le=2**63 - 1, description="Only events with larger ids.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> list[EventView]:
+    """What happened, in order."""
+    service.campaign(campaign_id)
+    return [event_view(event) for event in service.events(campaign_id, after=after, limit=limit)]
+
+
+@router.post(
+    "/campaigns",
+    status_code=status.HTTP_201_CREATED,
+    response_model=CampaignView,
+    dependencies=[launches_unless_dry],
+    openapi_extra=SPEC_BODY,
+    responses={
+        200: {"model": Quote, "description": "The quote of a dry run"},
+        **CREATED,
+        **problems(409, 413, 415),
+    },
+)
+def create_campaign(
+    document: HarmlessSpec,
+    caller: CallerHandle,
+    service: ServiceHandle,
+    show: ShowCampaign,
+    response: Response,
+    dry_run: Annotated[bool, Query(description="Only say what it would meet and cost.")] = False,
+) -> CampaignView | Response:
+    """Start a campaign. The body is a campaign spec; all its mistakes come back at once, with their paths.
+
+    With `dry_run` the spec is checked as it would be, the runner's part too, and 200 answers with the quote.
+    """
+    if dry_run:
+        with ONE_SPACE:
+            quote = make_quote(*read_spec(document, service.home), Basis())
+        return JSONResponse(plain(quote))
+    with ONE_SPACE:
+        campaign = service.create(document, caller.name)
+    response.headers["Location"] = f"/v1/campaigns/{campaign.id}"
+    return show(campaign)
+
+
+@router.post(
+    "/campaigns/{campaign_id}:clone",
+    status_code=status.HTTP_201_CREATED,
+    dependencies=[launches],
+    openapi_extra=CHANGES_BODY,
+    responses={**CREATED, **problems(404, 409, 413, 415)},
+)
+def clone_campaign(
+    campaign_id: CampaignId,
+    changes: SpecDocument,
+    caller: CallerHandle,
+    service: ServiceHandle,
+    show: ShowCampaign,
+    response: Response,
+) -> CampaignView:
+    """Start a campaign like this one. The body is laid over its spec as RFC 7396 has it: {} for the same. The spec is
+    complete, so a preset that is named in place of a description takes its place whole only as a text."""
+    document = changed_document(spec_document(service.campaign(campaign_id).spec), changes)
+    require_harmless(caller, document)
+    with ONE_SPACE:
+        campaign = service.create(document, caller.name)
+    response.headers["Location"] = f"/v1/campaigns/{campaign.id}"
+    return show(campaign)
+
+
+@router.delete(
+    "/campaigns/{campaign_id}",
+    status_code=status.HTTP_204_NO_CONTENT,
+    dependencies=[administers],
+    responses=problems(404, 409),
+)
+def delete_campaign(campaign_id: CampaignId, service: ServiceHandle) -> None:
+    """Forget a campaign that is over, with its trials, events and job folders. Campaigns that learnt from it keep its
+    name."""
+    service.delete(campaign_id)
+
+
+@router.post("/campaigns/{campaign_id}:pause", dependencies=[launches], responses=problems(404, 409))
+def pause_campaign(campaign_id: CampaignId, service: ServiceHandle, show: ShowCampaign) -> CampaignView:
+    """Start no more trials; those that run are measured to their end."""
+    return show(service.pause(campaign_id))
+
+
+@router.post("/campaigns/{campaign_id}:resume", dependencies=[launches], responses=problems(404, 409))
+def resume_campaign(campaign_id: CampaignId, service: ServiceHandle, show: ShowCampaign) -> CampaignView:
+    """Go on with a paused campaign; one that runs stays as it is."""
+    return show(service.resume(campaign_id))
+
+
+@router.post(
+    "/campaigns/{campaign_id}:cancel",
+    status_code=status.HTTP_202_ACCEPTED,
+    dependencies=[launches],
+    responses=problems(404, 409),
+)
+def cancel_campaign(campaign_id: CampaignId, service: ServiceHandle, show: ShowCampaign) -> CampaignView:
+    """End the campaign and its running jobs; what was measured stays."""
+    return show(service.cancel(campaign_id))
+
+
 def _page(
-    store: Store, driver: Driver, cache: CampaignCache, versions: Mapping[str, Version], token: str | None
+    service: Service, driver: Driver, cache: CampaignCache, versions: Mapping[str, Version], token: str | None
 ) -> bytes:
     """The JSON of a CampaignPage, in which only campaigns that have changed are rendered anew."""
 
     def rendered(id: str) -> bytes:
-        return _CAMPAIGN.dump_json(show_campaign(store.campaign(id), store, driver, cache))
+        return _CAMPAIGN.dump_json(show_campaign(service.campaign(id), service, driver, cache))
 
     views = [cache.get((id, "listed"), version, partial(rendered, id)) for id, version in versions.items()]
     return b'{"campaigns":[%b],"next_page_token":%b}' % (b",".join(views), json.dumps(token).encode())

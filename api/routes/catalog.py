@@ -12,10 +12,9 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Path
 
-from meshtune.api.dependencies import DriverHandle, ServiceHandle
+from meshtune.api.dependencies import DriverHandle, ServiceHandle, reads
 from meshtune.api.openapi import problems
-from meshtune.api.requests.authorization import reads
-from meshtune.api.schemas.trials import optional_time, view_of
+from meshtune.api.schemas.trials import optional_time
 from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
@@ -29,6 +28,7 @@ from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.results.export import FORMATS
+from meshtune.tuner.results.views import view_of
 from meshtune.tuner.search.registry import SEARCHES
 from meshtune.tuner.service.telemetry import RunnerHealth
 from meshtune.tuner.store import NotFound
@@ -245,8 +245,8 @@ def get_registry() -> RegistryView:
 @router.get("/runners")
 def list_runners(service: ServiceHandle, driver: DriverHandle) -> RunnersView:
     """The kinds of runners, and how they do: troubles and poll errors are those that this process saw."""
-    active = service.store.campaigns(limit=MAX_ACTIVE, states=ACTIVE)
-    counts = service.store.verdict_counts([campaign.id for campaign in active])
+    active = service.campaigns(limit=MAX_ACTIVE, states=ACTIVE)
+    counts = service.verdict_counts([campaign.id for campaign in active])
     campaigns: Counter[str] = Counter()
     in_flight: Counter[str] = Counter()
     troubles: dict[str, str] = {}

@@ -1,24 +1,44 @@
-"""The routes to what a trial ran as: its job's files, and measured settings in the words of other programs."""
+"""The routes to what a trial ran as: its job's files, measured settings in the words of other programs, and the result
+files of jobs that run elsewhere.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Request, Response, Security, status
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.concurrency import run_in_threadpool
 
-from meshtune.api.dependencies import CampaignId, ServiceHandle, TrialNumber
+from meshtune.api.dependencies import ID_PATTERN, CampaignId, ServiceHandle, TrialNumber, content_of, reads
 from meshtune.api.errors import InvalidQuery, Unanswerable
 from meshtune.api.openapi import problems
-from meshtune.api.requests.authorization import reads
+from meshtune.runners.outcome import ResultMalformed
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.tuner.campaign.spec import job_of
 from meshtune.tuner.results.export import FORMATS, Export, choose, export_files, export_of
+from meshtune.tuner.service.job_files import MAX_BYTES
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import InvalidSpec, parse_options
 
 router = APIRouter(prefix="/v1", responses=problems(404, 409, 422, 503), tags=["jobs"], dependencies=[reads])
+reports = APIRouter(prefix="/v1", responses=problems(401, 404, 413, 422, 429, 503), tags=["reports"])
+_bearer = HTTPBearer(
+    scheme_name="job",
+    description="The token in the job's own folder: it opens this one job's report, until its time is over.",
+    auto_error=False,
+)
+_EXAMPLES: dict[str, Any] = {
+    "oom": {
+        "summary": "A job that ran out of memory",
+        "value": {"version": 1, "verdict": "oom", "reason": "rank 0 is out of memory", "failed_rank": 0},
+    }
+}
+JobName = Annotated[str, Path(pattern=ID_PATTERN, max_length=200)]
+Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 Format = Annotated[str, Path(pattern=f"^({'|'.join(FORMATS)})$", examples=["slurm"])]
 Options = Annotated[
     list[Annotated[str, Query(max_length=1000)]] | None,
@@ -59,7 +79,7 @@ class ExportView:
 @router.get("/campaigns/{campaign_id}/trials/{number}/job")
 def get_job(campaign_id: CampaignId, number: TrialNumber, service: ServiceHandle) -> JobView:
     """The job of a trial's last attempt, as its runner got or will get it, but for the limit that racing set."""
-    campaign, trial = service.store.campaign(campaign_id), service.store.trial(campaign_id, number)
+    campaign, trial = service.campaign(campaign_id), service.trial(campaign_id, number)
     spec, name = campaign.spec, trial.last.job_name
     script = FORMATS.get(spec.runner.kind)
     try:
@@ -83,7 +103,7 @@ def export_trial(
 ) -> ExportView:
     """A measured trial's setting in the words of a scheduler or training program. 409 for what these cannot express,
     and for a trial that was not measured."""
-    service.store.trial(campaign_id, number)
+    service.trial(campaign_id, number)
     return _export(service, campaign_id, str(number), format, option)
 
 
@@ -101,10 +121,34 @@ def export_campaign(
     return _export(service, campaign_id, trial, format, option)
 
 
+@reports.put(
+    "/reports/{job_name}",
+    status_code=status.HTTP_204_NO_CONTENT,
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": {"type": "object"}, "examples": _EXAMPLES}},
+        }
+    },
+)
+async def report_result(request: Request, job_name: JobName, bearer: Bearer, service: ServiceHandle) -> Response:
+    """Hand in the result file of a job in flight. Where its folder has one, that one stays."""
+    service.reports.check(job_name, "" if bearer is None else bearer.credentials, time.time())
+    content = await content_of(request, MAX_BYTES)
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ResultMalformed(f"not UTF-8: {error}") from None
+    # NotFound for a job that is not in flight.
+    campaign_id = await run_in_threadpool(service.access.campaign_in_flight, job_name)
+    await run_in_threadpool(service.reports.keep, campaign_id, job_name, text)
+    return Response(status_code=status.HTTP_204_NO_CONTENT)
+
+
 def _export(service: Service, campaign_id: str, selector: str, format: str, option: list[str] | None) -> ExportView:
-    campaign = service.store.campaign(campaign_id)
+    campaign = service.campaign(campaign_id)
     options = _options(option or [])
-    entry = choose(campaign, service.store.trials(campaign_id), selector)
+    entry = choose(campaign, service.trials(campaign_id), selector)
     directory = service.home.export(entry.trial.last.job_name).resolve()
     try:
         export = export_of(campaign, entry, directory, options)

@@ -13,10 +13,9 @@ from fastapi import APIRouter, Header, Path, Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from meshtune.api.dependencies import CampaignId, ServiceHandle, TrialNumber
+from meshtune.api.dependencies import CampaignId, ServiceHandle, TrialNumber, reads
 from meshtune.api.errors import RangeNotSatisfiable
 from meshtune.api.openapi import problems
-from meshtune.api.requests.authorization import reads
 from meshtune.api.schemas.trials import rfc3339
 from meshtune.tuner.service.job_files import OpenLog, list_logs, open_log
 from meshtune.tuner.service.service import Service
@@ -127,7 +126,7 @@ class _LogResponse(StreamingResponse):
 
 def _folder(service: Service, campaign_id: str, number: int, attempt: int) -> FilePath:
     """Raises NotFound."""
-    trial = service.store.trial(campaign_id, number)
+    trial = service.trial(campaign_id, number)
     for one in trial.attempts:
         if one.number == attempt:
             return service.home.job(campaign_id, one.job_name)

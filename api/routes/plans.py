@@ -1,4 +1,6 @@
-"""The routes that answer "why not": one plan of a space, and other node counts. Predicted, and nothing is started."""
+"""The routes about spaces: their size, what a campaign will meet and cost, why not one plan, and other node counts.
+Predicted, and nothing is started.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,19 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 
-from meshtune.api.dependencies import ONE_SPACE, CampaignId, ServiceHandle, SpecDocument
+from meshtune.api.dependencies import (
+    ONE_SPACE,
+    CallerHandle,
+    CampaignId,
+    HarmlessSpec,
+    ServiceHandle,
+    SpecDocument,
+    reads,
+    require_harmless,
+)
 from meshtune.api.errors import InvalidQuery, Unanswerable
-from meshtune.api.openapi import WHY_BODY, plan_parameters, problems
-from meshtune.api.requests.authorization import CallerHandle, reads, require_harmless
+from meshtune.api.openapi import SPEC_BODY, WHY_BODY, plan_parameters, problems
+from meshtune.api.schemas.campaigns import SpaceView, space_view
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
@@ -19,7 +30,7 @@ from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.prediction.predict import Basis, learn
-from meshtune.tuner.prediction.quote import Explanation, explain
+from meshtune.tuner.prediction.quote import Explanation, Quote, explain, make_quote
 from meshtune.tuner.prediction.scaling import Projection, make_projection, node_counts
 from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.specs.read import read_spec
@@ -47,6 +58,28 @@ def plan_fields(request: Request) -> dict[str, Any]:
 PlanFields = Annotated[dict[str, Any], Depends(plan_fields)]
 
 
+@router.get("/campaigns/{campaign_id}/space", responses=problems(404))
+def campaign_space(campaign_id: CampaignId, service: ServiceHandle) -> SpaceView:
+    """The campaign's space: how many plans are legal, and what rejects the others."""
+    spec = service.campaign(campaign_id).spec
+    with ONE_SPACE:
+        return space_view(space_of(spec))
+
+
+@router.post("/spaces", openapi_extra=SPEC_BODY, responses=problems(413, 415))
+def count_space(document: HarmlessSpec, service: ServiceHandle) -> SpaceView:
+    """The space of a spec, without starting anything."""
+    with ONE_SPACE:
+        return space_view(read_spec(document, None)[1])
+
+
+@router.post("/estimates", openapi_extra=SPEC_BODY, responses=problems(413, 415))
+def estimate_campaign(document: HarmlessSpec, service: ServiceHandle) -> Quote:
+    """What a campaign of this spec will meet and cost, predicted without any measurement; nothing is started."""
+    with ONE_SPACE:
+        return make_quote(*read_spec(document, None), Basis())
+
+
 @router.get(
     "/campaigns/{campaign_id}/space/why",
     openapi_extra={"parameters": plan_parameters()},
@@ -55,8 +88,8 @@ PlanFields = Annotated[dict[str, Any], Depends(plan_fields)]
 def explain_plan(campaign_id: CampaignId, service: ServiceHandle, given: PlanFields) -> Explanation:
     """Why a plan was not chosen: the rules it breaks, the memory it needs, and where it would lose its time. Of what
     is left out of the plan, dp and grad_accum_steps follow; the rest is as by default."""
-    campaign = service.store.campaign(campaign_id)
-    trials = service.store.trials(campaign_id)
+    campaign = service.campaign(campaign_id)
+    trials = service.trials(campaign_id)
     with ONE_SPACE:
         space = space_of(campaign.spec)
         plan = space.complete(**given)
@@ -90,8 +123,8 @@ def project_campaign(
 ) -> Projection:
     """The best plan, its speed and its efficiency at other node counts, from what the campaign measured, and where
     scaling ends."""
-    campaign = service.store.campaign(campaign_id)
-    trials = service.store.trials(campaign_id)
+    campaign = service.campaign(campaign_id)
+    trials = service.trials(campaign_id)
     counts = nodes or node_counts("", campaign.spec.cluster.nodes)
     try:
         with ONE_SPACE:

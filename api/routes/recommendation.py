@@ -1,4 +1,4 @@
-"""The route that a launch asks: the best known plan for a model on a cluster, as JSON or as lines for a job script."""
+"""The routes over several campaigns: the best known plan for a launch, and campaigns side by side."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse, Response
 
-from meshtune.api.dependencies import MAX_NUMBER, ONE_SPACE, ServiceHandle
+from meshtune.api.dependencies import ID_PATTERN, MAX_NUMBER, ONE_SPACE, ServiceHandle, reads
 from meshtune.api.openapi import problems
-from meshtune.api.requests.authorization import reads
+from meshtune.tuner.results.comparison import Comparison, compare
 from meshtune.tuner.results.known_best import (
     MAX_CAMPAIGNS,
     BestKnown,
@@ -32,6 +32,7 @@ class Format(StrEnum):
     ENV = "env"
 
 
+MAX_COMPARED = 20
 Name = Annotated[str, Query(min_length=1, max_length=200)]
 Count = Annotated[int, Query(ge=1, le=MAX_NUMBER)]
 ENV_EXAMPLE = "MESHTUNE_TP=4\nMESHTUNE_PP=1\nMESHTUNE_DP=2\nMESHTUNE_MEASURED=1\nMESHTUNE_SOURCE=demo-1a2b3c/7\n"
@@ -78,9 +79,25 @@ def get_recommendation(
         software=software_versions(software),
         simulated=simulated,
     )
-    records = CampaignRecords(service.store.readable_campaigns(limit=MAX_CAMPAIGNS), service.store.trials)
+    records = CampaignRecords(service.readable_campaigns(limit=MAX_CAMPAIGNS), service.trials)
     found = best_measured(question, records)
     if found is None:
         with ONE_SPACE:
             found = best_projected(question, records)
     return PlainTextResponse(environment_text(found)) if format is Format.ENV else found
+
+
+@router.get("/comparison", responses=problems(404), tags=["recommendations"])
+def compare_campaigns(
+    service: ServiceHandle,
+    campaign: Annotated[
+        list[Annotated[str, Query(pattern=ID_PATTERN, max_length=100)]],
+        Query(description="Ids, 2 to 20.", min_length=2, max_length=MAX_COMPARED),
+    ],
+) -> Comparison:
+    """Campaigns side by side, such as of one model at several node counts: scaling and efficiency, measured and
+    projected."""
+    ids = list(dict.fromkeys(campaign))
+    entries = [(service.campaign(id), service.trials(id)) for id in ids]
+    with ONE_SPACE:
+        return compare(entries)

@@ -18,13 +18,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from meshtune.api.dependencies import ID_PATTERN, ServiceHandle
+from meshtune.api.dependencies import ID_PATTERN, Caller, CallerHandle, ServiceHandle, reads
 from meshtune.api.errors import RETRY_AFTER
 from meshtune.api.openapi import problems
-from meshtune.api.requests.authorization import Caller, CallerHandle, reads
 from meshtune.api.stream_hub import MAX_PER_TOKEN, MAX_READ, MAX_STREAMS, StreamHub, Subscriber, frame_of
 from meshtune.tuner.campaign.campaign import Event
-from meshtune.tuner.store import Store, StoreError
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.store import StoreError
 
 HEARTBEAT_S = 15.0
 RETRY = b"retry: 1000\n\n"
@@ -49,9 +49,11 @@ class EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, hub: StreamHub, store: Store, caller: Caller, campaign: str | None, after: int | None) -> None:
+    def __init__(
+        self, hub: StreamHub, service: Service, caller: Caller, campaign: str | None, after: int | None
+    ) -> None:
         super().__init__(self._until_store_fails(), headers=HEADERS)
-        self._hub, self._store, self._caller, self._after = hub, store, caller, after
+        self._hub, self._service, self._caller, self._after = hub, service, caller, after
         # Where the client takes nothing, `send` waits, and only this ends it.
         self._cut = anyio.CancelScope()
         self._subscriber = Subscriber(campaign, caller.name, self._cut.cancel)
@@ -73,7 +75,7 @@ class EventStream(StreamingResponse):
     async def _frames(self) -> AsyncIterator[bytes]:
         yield RETRY
         subscriber, seen = self._subscriber, self._after
-        if seen is not None and seen > await run_in_threadpool(self._store.newest_event):
+        if seen is not None and seen > await run_in_threadpool(self._service.newest_event):
             seen = None  # of another database, such as one from before a backup came back
         # Nothing is kept for a client that is far behind, so that it is not cut off while it catches up.
         while seen is not None and not subscriber.ended and len(page := await self._page(seen)) == MAX_READ:
@@ -107,11 +109,11 @@ class EventStream(StreamingResponse):
         """Whether the caller's token opens anything still."""
         if self._caller.loopback:
             return True
-        token = self._store.access.by_digest(self._caller.identity)
+        token = self._service.access.by_digest(self._caller.identity)
         return token is not None and not token.refusal(time.time())
 
     async def _page(self, after: int) -> list[Event]:
-        return await run_in_threadpool(self._store.events, self._subscriber.campaign, after=after, limit=MAX_READ)
+        return await run_in_threadpool(self._service.events, self._subscriber.campaign, after=after, limit=MAX_READ)
 
 
 @router.get("/stream", response_class=Response, responses={**DOCUMENTED, **problems(404)}, tags=["events"])
@@ -130,14 +132,14 @@ async def stream(
     """What happens from now on, or since the last event that was seen, as server-sent events."""
     hub: StreamHub = request.app.state.hub
     if campaign is not None:
-        await run_in_threadpool(service.store.campaign, campaign)
+        await run_in_threadpool(service.campaign, campaign)
     if not hub.running:
         raise HTTPException(503, "no events are read now: the service is starting or ending", RETRY_AFTER)
     if hub.open_streams >= MAX_STREAMS:
         raise HTTPException(503, f"{MAX_STREAMS} streams are open, which is the most", RETRY_AFTER)
     if hub.of_owner(caller.name) >= MAX_PER_TOKEN:
         raise HTTPException(429, f"this token has {MAX_PER_TOKEN} streams open, which is the most", RETRY_AFTER)
-    return EventStream(hub, service.store, caller, campaign, after if last_event_id is None else last_event_id)
+    return EventStream(hub, service, caller, campaign, after if last_event_id is None else last_event_id)
 
 
 def _joined(events: Iterable[Event]) -> bytes:

@@ -1,23 +1,25 @@
-"""The routes that show a campaign's trials: pages of them, one, the best, and the front."""
+"""The routes that show a campaign's trials: pages of them, one, the best, the front, and the analysis."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import TypeAdapter
 
+from meshtune.api.analysis_process import AnalysesHandle
 from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, respond
-from meshtune.api.dependencies import MAX_PER_PAGE, CampaignId, ServiceHandle, TrialNumber
+from meshtune.api.dependencies import MAX_PER_PAGE, CampaignId, ServiceHandle, TrialNumber, reads
 from meshtune.api.openapi import problems
-from meshtune.api.requests.authorization import reads
-from meshtune.api.requests.page_queries import TrialQuery
-from meshtune.api.schemas.campaigns import BestView, ParetoView, best_view, pareto_view
-from meshtune.api.schemas.trial_brief import TrialBriefPage, TrialsAnswer, trial_briefs
-from meshtune.api.schemas.trials import TrialPage, TrialView, trial_view
+from meshtune.api.page_queries import TrialQuery
+from meshtune.api.schemas.campaigns import ParetoView
+from meshtune.api.schemas.trials import TrialBriefPage, TrialPage, TrialsAnswer, TrialView, trial_briefs, trial_view
+from meshtune.tuner.results.analysis.analysis import Analysis
 from meshtune.tuner.results.ranking import rank
-from meshtune.tuner.results.recommendation import front_of, recommend_among
-from meshtune.tuner.store import Store
+from meshtune.tuner.results.recommendation import front_of
+from meshtune.tuner.results.views import BestView, best_view, ranked_views
+from meshtune.tuner.service.service import Service
 
 router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(404, 422, 503), tags=["trials"])
 DEFAULT_TOP = 10
@@ -37,15 +39,15 @@ def list_trials(
 ) -> Response:
     """Trials in the order of planning unless `sort` says otherwise: complete with attempts and every step time, or,
     with view=brief, one line of numbers for each."""
-    wanted, store, brief = query.wanted(), service.store, query.view == "brief"
+    wanted, brief = query.wanted(), query.view == "brief"
 
     def page() -> bytes:
-        found = store.pages.trials(campaign_id, wanted, listed=brief)
+        found = service.pages.trials(campaign_id, wanted, listed=brief)
         trials = [trial for trial, _ in found[: query.page_size]]
         more = len(found) > query.page_size
         token = query.next_token(found[query.page_size - 1][1], trials[-1].number) if more else None
         if brief:
-            briefs = trial_briefs(store.campaign(campaign_id).spec, trials)
+            briefs = trial_briefs(service.campaign(campaign_id).spec, trials)
             return _BRIEF_PAGE.dump_json(TrialBriefPage(trials=briefs, next_page_token=token))
         return _WHOLE_PAGE.dump_json(TrialPage(trials=list(map(trial_view, trials)), next_page_token=token))
 
@@ -55,7 +57,7 @@ def list_trials(
 @router.get("/campaigns/{campaign_id}/trials/{number}")
 def get_trial(campaign_id: CampaignId, number: TrialNumber, service: ServiceHandle) -> TrialView:
     """One trial."""
-    return trial_view(service.store.trial(campaign_id, number))
+    return trial_view(service.trial(campaign_id, number))
 
 
 @router.get("/campaigns/{campaign_id}/best", response_model=BestView, responses=NOT_MODIFIED)
@@ -67,28 +69,30 @@ def best_trials(
     top: Annotated[int, Query(ge=1, le=MAX_PER_PAGE)] = DEFAULT_TOP,
 ) -> Response:
     """The best settings measured, the front of speed and memory left over, and the recommendation with its reason."""
-    answer = cache.answer(campaign_id, f"best {top}", lambda: _best(service.store, campaign_id, top))
+    answer = cache.answer(campaign_id, f"best {top}", lambda: _best(service, campaign_id, top))
     return respond(request, answer)
 
 
 @router.get("/campaigns/{campaign_id}/pareto", response_model=ParetoView, responses=NOT_MODIFIED)
 def pareto_front(request: Request, campaign_id: CampaignId, service: ServiceHandle, cache: CacheHandle) -> Response:
     """The settings of which none is both slower and fuller than another one."""
-    return respond(request, cache.answer(campaign_id, "pareto", lambda: _pareto(service.store, campaign_id)))
+    return respond(request, cache.answer(campaign_id, "pareto", lambda: _pareto(service, campaign_id)))
 
 
-def _best(store: Store, campaign_id: str, top: int) -> bytes:
-    campaign = store.campaign(campaign_id)
-    ranking = rank(campaign, store.pages.listed(campaign_id))
-    recommendation = recommend_among(campaign.spec, ranking)
-    chosen = [] if recommendation.choice is None else [recommendation.choice]
-    shown = {entry.measured_by.number for entry in (*ranking[:top], *front_of(ranking), *chosen)}
-    whole = store.pages.numbered(campaign_id, shown)
-    return _BEST.dump_json(best_view(campaign, recommendation, ranking, top, whole))
+@router.get("/campaigns/{campaign_id}/analysis", response_model=Analysis, responses=NOT_MODIFIED)
+async def analyse_campaign(request: Request, campaign_id: CampaignId, analyses: AnalysesHandle) -> Response:
+    """What the trials teach: the knobs that matter, failures, what was expected, and why the best plans win."""
+    return respond(request, await analyses.of(campaign_id))
 
 
-def _pareto(store: Store, campaign_id: str) -> bytes:
-    campaign = store.campaign(campaign_id)
-    front = front_of(rank(campaign, store.pages.listed(campaign_id)))
-    whole = store.pages.numbered(campaign_id, {entry.measured_by.number for entry in front})
-    return _PARETO.dump_json(pareto_view(campaign, front, whole))
+def _best(service: Service, campaign_id: str, top: int) -> bytes:
+    campaign = service.campaign(campaign_id)
+    ranking = rank(campaign, service.pages.listed(campaign_id))
+    return _BEST.dump_json(best_view(campaign, ranking, top, partial(service.pages.numbered, campaign_id)))
+
+
+def _pareto(service: Service, campaign_id: str) -> bytes:
+    campaign = service.campaign(campaign_id)
+    front = front_of(rank(campaign, service.pages.listed(campaign_id)))
+    shown = ranked_views(campaign, front, partial(service.pages.numbered, campaign_id))
+    return _PARETO.dump_json(ParetoView(campaign=campaign_id, front=shown))

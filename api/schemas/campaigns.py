@@ -5,25 +5,67 @@ Trials are in `api.schemas.trials`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
-from meshtune.api.schemas.summary import ObjectiveView, SummaryView, objective_view
-from meshtune.api.schemas.trials import rfc3339, view_of
+from meshtune.api.schemas.trials import rfc3339
 from meshtune.runners.documents import plain
-from meshtune.runners.outcome import Verdict
-from meshtune.runners.step_breakdown import Straggler
-from meshtune.search_spaces.plan import Plan
+from meshtune.runners.failure_cause import Cause
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
-from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.campaign.trial import Origin, PartTime, Trial, time_by_part
+from meshtune.tuner.campaign.listing import Order, TrialKey
+from meshtune.tuner.campaign.objective import Objective
+from meshtune.tuner.campaign.spec import Budget, CampaignSpec
+from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 from meshtune.tuner.campaign.units import Estimate
-from meshtune.tuner.results.ranking import Confirmation, Ranked
-from meshtune.tuner.results.recommendation import Recommendation, front_of
+from meshtune.tuner.results.ranking import Ranked, rank
+from meshtune.tuner.results.recommendation import choice_among_first, recommend_among
+from meshtune.tuner.results.views import ObjectiveView, RankedView, objective_view, view_of
 from meshtune.tuner.specs.read import FREE
+from meshtune.tuner.store.pages import Overview
+
+# A summary looks at so many of the best trials first.
+MAX_FIRST = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryBestView:
+    """The recommended setting. trial: the one that chose it; the numbers are of its second run where there is one.
+    gain_over_baseline: a ratio of speeds minus 1; null without a measured baseline."""
+
+    trial: int
+    plan_key: str
+    objective: ObjectiveView
+    step_time_s: float
+    gain_over_baseline: Estimate | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryBaselineView:
+    trial: int
+    objective: ObjectiveView
+    step_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryView:
+    """done: trials that have ended; confirmations: those of them that ran a setting again, beyond the budget;
+    in_flight: those that were sent and have not; failed: those that ended without a speed and not by intent, and
+    failures: the same by cause. budget: null where it sets no limit. device_hours: of jobs that have ended. best: null
+    before anything was measured."""
+
+    done: int
+    confirmations: int
+    in_flight: int
+    failed: int
+    failures: Mapping[Cause, int]
+    budget: Budget
+    device_hours: float
+    best: SummaryBestView | None
+    baseline: SummaryBaselineView | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,69 +109,6 @@ class CampaignPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredAgainView:
-    """The trial that measured a setting once more, by a fresh job. first: the objective's value as the first trial
-    measured it. change: the second speed over the first minus 1; null where it ended without a measurement."""
-
-    trial: int
-    verdict: Verdict
-    first: float
-    change: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankedView:
-    """One measured setting. gain_over_baseline: a ratio of speeds minus 1 (0.25: 25 % faster), with at least 90 %.
-
-    peak_memory_bytes: of tensors, on the most loaded rank. headroom_bytes: what the fullest rank left of its device;
-    null where the job told no memory. mfu: a share of the device's peak. time_by_part: where the time of a profiled
-    step went, means over the ranks; empty where it was not profiled. trains_as_baseline: true, or how the first losses
-    differ from the baseline's; null where there is nothing to compare. measured_again: what all the numbers come from
-    where it measured something; null where nobody tried.
-    """
-
-    rank: int
-    trial: int
-    origin: Origin
-    plan: Plan
-    plan_key: str
-    objective: ObjectiveView
-    tokens_per_s: Estimate
-    step_time_s: float
-    timed_steps: int
-    peak_memory_bytes: int | None
-    headroom_bytes: float | None
-    tflops_per_device: float
-    mfu: float | None
-    time_by_part: list[PartTime]
-    straggler: Straggler | None
-    first_losses: tuple[float, ...]
-    gain_over_baseline: Estimate | None
-    trains_as_baseline: Literal[True] | str | None
-    measured_again: MeasuredAgainView | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecommendationView:
-    """The setting to use, None before anything was measured."""
-
-    reason: str
-    better_than_baseline: bool
-    setting: RankedView | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BestView:
-    """The same as `meshtune best --json`. front: the settings of which none is both slower and fuller than another one,
-    the fastest first, as many as there are."""
-
-    campaign: str
-    recommendation: RecommendationView
-    best: list[RankedView]
-    front: list[RankedView]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ParetoView:
     """The settings of which none is both slower and fuller than another one, the fastest first."""
 
@@ -154,12 +133,6 @@ class EventView:
     at: datetime
     kind: str
     data: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthView:
-    status: str
-    version: str
 
 
 def campaign_view(campaign: Campaign, trials: Mapping[str, int], summary: SummaryView, trouble: str) -> CampaignView:
@@ -203,55 +176,66 @@ def space_view(space: Space) -> SpaceView:
     )
 
 
-def best_view(
-    campaign: Campaign, recommendation: Recommendation, ranking: Sequence[Ranked], top: int, whole: Mapping[int, Trial]
-) -> BestView:
-    """whole: by number, the complete trials of the measurements that are shown."""
-    spec, choice = campaign.spec, recommendation.choice
-    return BestView(
-        campaign=campaign.id,
-        recommendation=RecommendationView(
-            reason=recommendation.reason,
-            better_than_baseline=recommendation.better,
-            setting=None if choice is None else _ranked_view(spec, choice, whole),
-        ),
-        best=[_ranked_view(spec, entry, whole) for entry in ranking[:top]],
-        front=[_ranked_view(spec, entry, whole) for entry in front_of(ranking)],
-    )
-
-
-def pareto_view(campaign: Campaign, front: Sequence[Ranked], whole: Mapping[int, Trial]) -> ParetoView:
-    """whole: as of `best_view`."""
-    return ParetoView(campaign=campaign.id, front=[_ranked_view(campaign.spec, entry, whole) for entry in front])
-
-
 def event_view(event: Event) -> EventView:
     return view_of(EventView, event, at=rfc3339(event.at))
 
 
-def _ranked_view(spec: CampaignSpec, entry: Ranked, whole: Mapping[int, Trial]) -> RankedView:
-    measured = whole[entry.measured_by.number].measurement
-    assert measured is not None  # or it would not be ranked
-    profile = measured.profile
-    return view_of(
-        RankedView,
-        entry,
-        trial=entry.trial.number,
-        origin=entry.trial.origin,
-        plan=entry.trial.plan,
-        plan_key=entry.trial.plan.key,
-        objective=objective_view(spec, entry.objective),
-        step_time_s=measured.step_time_s,
-        timed_steps=len(measured.step_times_s),
-        peak_memory_bytes=entry.memory_bytes,
-        time_by_part=list(time_by_part(profile)),
-        straggler=None if profile is None else profile.straggler,
-        first_losses=measured.first_losses,
-        gain_over_baseline=entry.gain,
-        measured_again=None if entry.confirmation is None else _measured_again_view(entry.confirmation),
+def trial_counts(overview: Overview) -> dict[str, int]:
+    """By verdict, or by state while they have none."""
+    counts: Counter[str] = Counter()
+    for tally in overview.tallies:
+        counts[str(tally.verdict or tally.state)] += tally.attempts if tally.last else 0
+    return dict(sorted((+counts).items()))
+
+
+def summary_view(campaign: Campaign, overview: Overview, every: Callable[[], Sequence[Trial]]) -> SummaryView:
+    """overview: of the MAX_FIRST first trials by `order_of`. every: all trials, where these do not suffice."""
+    spec, ranking = campaign.spec, rank(campaign, overview.trials)
+    best = choice_among_first(spec, ranking, overview.first)
+    if best is None and len(overview.first) == MAX_FIRST:
+        ranking = rank(campaign, every())
+    if best is None:
+        best = recommend_among(spec, ranking).choice
+    baseline = next((entry for entry in ranking if entry.trial.origin is Origin.BASELINE), None)
+    last = [tally for tally in overview.tallies if tally.last]
+    failures = {cause: sum(tally.attempts for tally in last if tally.failure is cause) for cause in Cause}
+    return SummaryView(
+        done=sum(tally.attempts for tally in last if tally.state.final),
+        confirmations=sum(
+            tally.attempts for tally in last if tally.origin is Origin.CONFIRMATION and tally.state.final
+        ),
+        in_flight=sum(tally.attempts for tally in last if tally.state in (TrialState.SUBMITTED, TrialState.RUNNING)),
+        failed=sum(failures.values()),
+        failures={cause: count for cause, count in failures.items() if count},
+        budget=spec.budget,
+        device_hours=sum(tally.held_s for tally in overview.tallies) * spec.cluster.devices / 3600.0,
+        best=_best_view(spec, best),
+        baseline=None if baseline is None else _baseline_view(spec, baseline),
     )
 
 
-def _measured_again_view(known: Confirmation) -> MeasuredAgainView:
-    assert known.trial.verdict is not None  # it has ended
-    return view_of(MeasuredAgainView, known, trial=known.trial.number, verdict=known.trial.verdict)
+def order_of(spec: CampaignSpec) -> Order[TrialKey]:
+    """The order of trials by the spec's objective. All objectives but one order as tokens per second and device do."""
+    if spec.objective is Objective.STEP_TIME:
+        return Order(TrialKey.STEP_TIME)
+    return Order(TrialKey.TOKENS_PER_S_PER_DEVICE, descending=True)
+
+
+def _best_view(spec: CampaignSpec, entry: Ranked | None) -> SummaryBestView | None:
+    if entry is None:
+        return None
+    return SummaryBestView(
+        trial=entry.trial.number,
+        plan_key=entry.trial.plan.key,
+        objective=objective_view(spec, entry.objective),
+        step_time_s=entry.measurement.step_time_s,
+        gain_over_baseline=entry.gain,
+    )
+
+
+def _baseline_view(spec: CampaignSpec, entry: Ranked) -> SummaryBaselineView:
+    return SummaryBaselineView(
+        trial=entry.trial.number,
+        objective=objective_view(spec, entry.objective),
+        step_time_s=entry.measurement.step_time_s,
+    )

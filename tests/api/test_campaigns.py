@@ -2,7 +2,9 @@
 
 import pytest
 
-from meshtune.tuner.results.export import best_document
+from meshtune.runners.documents import plain
+from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.results.views import best_view
 from meshtune.tuner.specs.read import read_spec
 
 
@@ -103,7 +105,7 @@ def test_the_best_settings_are_those_of_the_command_line(client, create, drive, 
     drive(id)
     best = client.get(f"/v1/campaigns/{id}/best", params={"top": 3}).json()
     campaign, trials = service.store.campaign(id), service.store.trials(id)
-    assert best == best_document(campaign, trials, 3)
+    assert best == plain(best_view(campaign, rank(campaign, trials), 3))
     assert [entry["rank"] for entry in best["best"]] == [1, 2, 3]
     assert best["recommendation"]["better_than_baseline"] is True
 

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from meshtune.api.app import create_app
-from meshtune.api.routes import metrics as metrics_module
+from meshtune.api.routes import health
 from meshtune.api.settings import Settings
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.access.tokens import Scope
@@ -35,8 +35,8 @@ def read(client: TestClient) -> dict[tuple[str, ...], float]:
 
 @pytest.fixture(autouse=True)
 def always_fresh(monkeypatch):
-    monkeypatch.setattr(metrics_module, "FRESH_S", 0.0)
-    monkeypatch.setattr(metrics_module, "TIMES_THE_QUERY", 0)
+    monkeypatch.setattr(health, "FRESH_S", 0.0)
+    monkeypatch.setattr(health, "TIMES_THE_QUERY", 0)
 
 
 def test_trials_and_campaigns_are_counted_as_the_store_has_them(client, create, drive):
@@ -119,9 +119,9 @@ def test_a_database_that_is_away_or_hangs_is_told_and_the_rest_as_well(client, s
     def away(now: float) -> None:
         raise StoreUnavailable("away", transient=True)
 
-    monkeypatch.setattr(metrics_module, "STORE_LIMIT_S", 0.05)
+    monkeypatch.setattr(health, "STORE_LIMIT_S", 0.05)
     for figures in (away, lambda now: go_on.wait(120)):
-        monkeypatch.setattr(service.store, "figures", figures)
+        monkeypatch.setattr(service, "figures", figures)
         found = read(client)
         assert found["meshtune_store_up",] == 0
         assert not any(key[0] == "meshtune_campaigns" for key in found)

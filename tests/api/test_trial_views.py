@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 from pydantic import TypeAdapter
 
-from meshtune.api.schemas.trial_brief import TrialBriefPage, trial_briefs
-from meshtune.api.schemas.trials import trial_view
+from meshtune.api.schemas.trials import TrialBriefPage, trial_briefs, trial_view
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.search_spaces.plan import Plan

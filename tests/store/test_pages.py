@@ -1,6 +1,7 @@
 """Pages and listed trials say what the whole trials say, whatever happened to them, in every order and filter."""
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -110,7 +111,7 @@ def listed(trial: Trial) -> Trial:
         outcome = attempt.outcome and replace(attempt.outcome, log_tail="", partial=None)
         if outcome and (measured := outcome.measurement):
             left_out = {"step_times_s": (), "warmup_times_s": (), "peak_memory_bytes": (), "peak_held_bytes": ()}
-            summary = measured.summary
+            summary = replace(measured.summary, coverage=0.0)
             few = replace(measured, **left_out, profile=None, software={}, stored_summary=summary)
             outcome = replace(outcome, measurement=few)
         attempts.append(replace(attempt, outcome=outcome))
@@ -127,10 +128,44 @@ def test_listed_trials_say_what_the_whole_trials_say(store: Store, make, seed: i
         if measured is None:
             assert short is None
             continue
-        for name in ("step_time_s", "summary", "tokens_per_s_per_device", "fullest_rank_bytes", "max_memory_bytes"):
+        assert short.summary == replace(measured.summary, coverage=0.0)
+        for name in ("step_time_s", "tokens_per_s_per_device", "fullest_rank_bytes", "max_memory_bytes"):
             assert getattr(short, name) == getattr(measured, name), name
         own, other = measured.step_time_interval_s, short.step_time_interval_s
         assert (own.low, own.high) == (other.low, other.high)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_overview_counts_what_the_whole_trials_say_and_has_the_first_of_an_order(store: Store, make, seed: int):
+    random_history(store, make, seed)
+    trials, order = store.trials("c1"), Order(TrialKey.STEP_TIME)
+    found = store.pages.overview("c1", order, 3)
+    kinds: Counter[object] = Counter()
+    for tally in found.tallies:
+        kinds[tally.origin, tally.state, tally.verdict, tally.failure, tally.last] += tally.attempts
+    expected = Counter(
+        (
+            trial.origin,
+            attempt.state,
+            attempt.outcome and attempt.outcome.verdict,
+            attempt.outcome and attempt.outcome.failure,
+            attempt is trial.last,
+        )
+        for trial in trials
+        for attempt in trial.attempts
+    )
+    assert kinds == expected
+    held_s = sum(attempt.running_s for trial in trials for attempt in trial.attempts)
+    assert sum(tally.held_s for tally in found.tallies) == pytest.approx(held_s)
+    ranked = [trial for trial in trials if trial.measurement and trial.origin is not Origin.CONFIRMATION]
+    assert found.first == in_order(ranked, order)[:3]
+    again = {trial.plan for trial in trials if trial.origin is Origin.CONFIRMATION}
+    wanted = [
+        listed(trial)
+        for trial in trials
+        if trial.number in found.first or trial.plan in again or trial.origin is Origin.BASELINE
+    ]
+    assert repr(found.trials) == repr(wanted)
 
 
 FILTERS = {

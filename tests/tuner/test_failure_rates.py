@@ -6,7 +6,7 @@ import pytest
 
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.trial import TrialState
-from meshtune.tuner.results.analysis.failure_rates import count_failures
+from meshtune.tuner.results.analysis.analysis import count_failures
 
 
 @pytest.fixture

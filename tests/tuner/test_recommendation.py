@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 
+from meshtune.runners.documents import plain
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.step_breakdown import Profile
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.objective import Objective
-from meshtune.tuner.campaign.trial import Origin
-from meshtune.tuner.results.export import (
-    NothingToExport,
-    best_document,
-    choose,
-    ranked_document,
-    recommendation_document,
-)
+from meshtune.tuner.campaign.trial import Origin, TrialState
+from meshtune.tuner.results.export import NothingToExport, choose
 from meshtune.tuner.results.ranking import rank
-from meshtune.tuner.results.recommendation import front_of, recommend
+from meshtune.tuner.results.recommendation import choice_among_first, front_of, recommend
+from meshtune.tuner.results.views import best_view, ranked_views
 
 GIB = 2**30
 CLUSTER = {"preset": "local-cpu", "device": {"memory_bytes": 64 * GIB, "peak_flops": {"float32": 1e12}}}
@@ -28,6 +25,14 @@ CLUSTER = {"preset": "local-cpu", "device": {"memory_bytes": 64 * GIB, "peak_flo
 @pytest.fixture
 def campaign(lab, make):
     return lambda **over: make.campaign(lab.spec(**{"baseline": {"tp": 1}, **over}))
+
+
+def ranked_document(campaign, entry):
+    return plain(ranked_views(campaign, [entry])[0])
+
+
+def best_document(campaign, trials, top):
+    return plain(best_view(campaign, rank(campaign, trials), top))
 
 
 def numbers(ranking):
@@ -124,6 +129,37 @@ def test_what_the_infrastructure_did_to_the_second_run_says_nothing_of_the_setti
 # The front of speed and memory left over
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_a_choice_from_the_first_few_is_the_choice_from_all(campaign, make, runs, seed):
+    """Plans that train otherwise, noise beyond the differences, second runs, and no baseline among them."""
+    rng = random.Random(seed)
+    steps = [None if rng.random() < 0.1 else (rng.uniform(0.5, 1.1), rng.choice([0.001, 0.3])) for _ in range(12)]
+    known = [number for number, given in enumerate(steps) if given is not None]
+    ends = [(rng.uniform(0.5, 1.1), 0.001), Verdict.OOM, Verdict.LOST, TrialState.RUNNING]
+    again = {number: rng.choice(ends) for number in rng.sample(known, rng.choice([0, 0, 2]))}
+    trials = runs(*steps, baseline=rng.random() < 0.8, again=again)
+    trials = [
+        replace_losses(trial, rng.choice([(2.0, 1.0), (2.0, 1.5)])) if trial.measurement else trial for trial in trials
+    ]
+    found = campaign()
+    first = sorted((trials[number].measurement.step_time_s, number) for number in known)[:4]
+    numbers = [number for _, number in first]
+    repeated = {trial.plan for trial in trials if trial.origin is Origin.CONFIRMATION}
+    few = [
+        trial
+        for trial in trials
+        if trial.number in numbers or trial.plan in repeated or trial.origin is Origin.BASELINE
+    ]
+    choice, whole = choice_among_first(found.spec, rank(found, few), numbers), recommend(found, trials).choice
+    if choice is not None:
+        assert (choice.trial, choice.again, choice.gain) == (whole.trial, whole.again, whole.gain)
+
+
+def replace_losses(trial, losses):
+    outcome = replace(trial.outcome, measurement=replace(trial.measurement, first_losses=losses))
+    return replace(trial, attempts=(replace(trial.last, outcome=outcome),))
+
+
 @pytest.fixture
 def pareto(campaign):
     return lambda **over: campaign(**{"cluster": CLUSTER, "pareto": True, **over})
@@ -205,9 +241,9 @@ def test_documents_say_what_the_values_say(campaign, runs):
     assert Plan(**document["plan"]) == measured[1].plan
     assert document["gain_over_baseline"]["value"] == pytest.approx(1.0)
     assert document["objective"]["name"] == "tokens_per_s_per_device"
-    assert recommendation_document(found, recommend(found, measured))["setting"] == document
-    assert recommendation_document(found, recommend(found, ()))["setting"] is None
-    assert ranked_document(found, replace(ranking[0], gain=None))["gain_over_baseline"] is None
+    assert best_document(found, measured, 1)["recommendation"]["setting"] == document
+    assert best_document(found, (), 1)["recommendation"]["setting"] is None
+    assert ranked_document(found, rank(found, measured[1:])[0])["gain_over_baseline"] is None
 
 
 def test_documents_show_both_runs(campaign, runs):

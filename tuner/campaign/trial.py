@@ -33,10 +33,12 @@ class Expectation:
     def __post_init__(self) -> None:
         checks = Checks()
         for name in ("step_time_s", "step_time_low_s", "step_time_high_s", "peak_bytes"):
-            value = getattr(self, name)
-            checks.require(0 < value < inf, name, f"must be positive and finite, not {value}")
-        checks.require(0 <= self.p_fits <= 1, "p_fits", f"must be a probability, not {self.p_fits}")
-        checks.require(0 <= self.gain < inf, "gain", f"must be at least 0, not {self.gain}")
+            if not 0 < (value := getattr(self, name)) < inf:
+                checks.require(False, name, f"must be positive and finite, not {value}")
+        if not 0 <= self.p_fits <= 1:
+            checks.require(False, "p_fits", f"must be a probability, not {self.p_fits}")
+        if not 0 <= self.gain < inf:
+            checks.require(False, "gain", f"must be at least 0, not {self.gain}")
         checks.done()
 
 

@@ -8,23 +8,24 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from meshtune.runners.base import JobSpec
 from meshtune.runners.batch.launch_wrapper import GANG_FILE, render_gang
 from meshtune.runners.dialects.base import Files
+from meshtune.runners.documents import plain
 from meshtune.runners.registry import SCHEDULERS, SIMULATED, Scheduler, UnknownBackend, load
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of
-from meshtune.tuner.campaign.trial import Trial, time_by_part
+from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.results.ranking import Ranked, rank
-from meshtune.tuner.results.recommendation import Recommendation, front_of, recommend
+from meshtune.tuner.results.recommendation import recommend
+from meshtune.tuner.results.views import ranked_views
 
 # The program of a user whose campaign does not name it.
 PROGRAM = "train.py"
@@ -49,65 +50,6 @@ def choose(campaign: Campaign, trials: Sequence[Trial], selector: str) -> Ranked
             return entry
     known = ", ".join(str(entry.trial.number) for entry in ranking)
     raise NothingToExport(f"campaign {campaign.id} has no measured trial {selector!r}; measured: {known}")
-
-
-def ranked_document(campaign: Campaign, entry: Ranked) -> dict[str, Any]:
-    """One measured setting as plain JSON values."""
-    profile = entry.measurement.profile
-    straggler = None if profile is None else profile.straggler
-    again = entry.confirmation
-    return {
-        "rank": entry.rank,
-        "trial": entry.trial.number,
-        "origin": str(entry.trial.origin),
-        "plan": entry.trial.plan.as_dict(),
-        "plan_key": entry.trial.plan.key,
-        "objective": {
-            "name": str(campaign.spec.objective),
-            **asdict(entry.objective),
-            "unit": yardstick_of(campaign.spec).unit,
-            "smaller_is_better": campaign.spec.objective.smaller_is_better,
-        },
-        "tokens_per_s": asdict(entry.tokens_per_s),
-        "step_time_s": entry.measurement.step_time_s,
-        "timed_steps": len(entry.measurement.step_times_s),
-        "peak_memory_bytes": entry.memory_bytes,
-        "headroom_bytes": entry.headroom_bytes,
-        "tflops_per_device": entry.tflops_per_device,
-        "mfu": entry.mfu,
-        "time_by_part": [asdict(part) for part in time_by_part(profile)],
-        "straggler": None if straggler is None else asdict(straggler),
-        "first_losses": list(entry.measurement.first_losses),
-        "gain_over_baseline": None if entry.gain is None else asdict(entry.gain),
-        "trains_as_baseline": entry.trains_as_baseline,
-        "measured_again": again
-        and {
-            "trial": again.trial.number,
-            "verdict": str(again.trial.verdict),
-            "first": again.first,
-            "change": again.change,
-        },
-    }
-
-
-def best_document(campaign: Campaign, trials: Sequence[Trial], top: int) -> dict[str, Any]:
-    """The recommendation, the best settings, and the whole front of speed and memory left over."""
-    ranking = rank(campaign, trials)
-    return {
-        "campaign": campaign.id,
-        "recommendation": recommendation_document(campaign, recommend(campaign, trials)),
-        "best": [ranked_document(campaign, entry) for entry in ranking[:top]],
-        "front": [ranked_document(campaign, entry) for entry in front_of(ranking)],
-    }
-
-
-def recommendation_document(campaign: Campaign, recommendation: Recommendation) -> dict[str, Any]:
-    choice = recommendation.choice
-    return {
-        "reason": recommendation.reason,
-        "better_than_baseline": recommendation.better,
-        "setting": None if choice is None else ranked_document(campaign, choice),
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +200,7 @@ def export_of(campaign: Campaign, entry: Ranked, directory: Path, options: Mappi
         plan=trial.plan,
         job=job_of(spec, trial.plan, trial.last.job_name, directory.resolve()),
         options=options or {},
-        setting={"campaign": campaign.id, **ranked_document(campaign, entry)},
+        setting={"campaign": campaign.id, **plain(ranked_views(campaign, [entry])[0])},
     )
 
 

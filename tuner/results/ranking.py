@@ -13,7 +13,8 @@ wide on purpose. As soon as a plan was measured again, all intervals are widened
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from math import exp, inf, isfinite, log, sqrt
 from typing import Literal
 
@@ -124,36 +125,104 @@ class Confirmation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Ground:
+    """The facts that all entries of a ranking are compared by. base: of the baseline; None where it was not measured.
+    tolerance: of losses. device_bytes: memory of a device."""
+
+    yardstick: Yardstick
+    base: Measurement | None
+    variance: RunVariance | None
+    tolerance: float
+    device_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ranked:
-    """One measured plan. trial: the one that chose it. measurement: of the second run where there is one. objective: in
-    the objective's unit. memory_bytes: of tensors on the most loaded rank. headroom_bytes: memory of the device that
-    the fullest rank left free in the fuller of the runs; None where no peak is known. mfu: a share; None where the
-    device's peak is unknown. gain: over the baseline, a ratio of speeds minus 1 (0.25: 25 % faster); None without a
-    measured baseline. training: the first losses against the baseline's; None without a measured baseline, and for
-    another global batch, which trains otherwise by intent."""
+    """One measured plan. trial: the one that chose it. again: the finished trial that repeated it. Derived numbers are
+    computed when they are asked for: a recommendation from a thousand plans looks at few."""
 
     rank: int
     trial: Trial
-    measurement: Measurement
-    objective: Estimate
-    tokens_per_s: Estimate
-    memory_bytes: int | None
-    headroom_bytes: float | None
-    tflops_per_device: float
-    mfu: float | None
-    gain: Estimate | None
-    training: LossCheck | None = None
-    confirmation: Confirmation | None = None
+    again: Trial | None
+    ground: _Ground = field(repr=False)
+
+    @cached_property
+    def measurement(self) -> Measurement:
+        """Of the second run where there is one."""
+        return _measured(self.trial, self.again)
+
+    @cached_property
+    def objective(self) -> Estimate:
+        """In the objective's unit."""
+        return over_runs(self.ground.yardstick.reached(self.measurement), self.ground.variance, runs=1)
+
+    @cached_property
+    def tokens_per_s(self) -> Estimate:
+        return over_runs(rate_of(self.measurement, self.measurement.tokens_per_step), self.ground.variance, runs=1)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Of tensors on the most loaded rank."""
+        return self.measurement.max_memory_bytes
+
+    @property
+    def headroom_bytes(self) -> float | None:
+        """Memory of the device that the fullest rank left free in the fuller of the runs; None where no peak is
+        known."""
+        runs = [trial.measurement for trial in (self.trial, self.again) if trial is not None]
+        peaks = [run.fullest_rank_bytes for run in runs if run is not None]
+        known = [peak for peak in peaks if peak is not None]
+        return self.ground.device_bytes - max(known) if known else None
+
+    @property
+    def tflops_per_device(self) -> float:
+        return self.ground.yardstick.tflops_per_device(self.measurement, self.measurement.step_time_s)
+
+    @property
+    def mfu(self) -> float | None:
+        """A share, by the job's own word where the cluster's description has no peak; None where neither has one."""
+        mfu = self.ground.yardstick.mfu(self.measurement, self.measurement.step_time_s)
+        return self.measurement.mfu if mfu is None else mfu
+
+    @cached_property
+    def gain(self) -> Estimate | None:
+        """Over the baseline, a ratio of tokens per second and device minus 1 (0.25: 25 % faster); None without a
+        measured baseline."""
+        base, own = self.ground.base, self.measurement
+        if base is None or own is base:
+            return None if base is None else Estimate(0.0, 0.0, 0.0)
+        rate, other = (rate_of(one, one.tokens_per_step / one.devices) for one in (own, base))
+        return over_runs(rate.over(other), self.ground.variance, runs=2).as_gain()
+
+    @cached_property
+    def training(self) -> LossCheck | None:
+        """The first losses against the baseline's; None without a measured baseline, and for another global batch,
+        which trains otherwise by intent."""
+        base, own = self.ground.base, self.measurement
+        if base is None or own.tokens_per_step != base.tokens_per_step:
+            return None
+        if own is base:
+            return LossCheck(True, 0, 0.0) if base.first_losses else LossCheck(None)
+        return check_losses(own.first_losses, base.first_losses, self.ground.tolerance)
+
+    @property
+    def confirmation(self) -> Confirmation | None:
+        if self.again is None:
+            return None
+        first = self.trial.measurement
+        assert first is not None  # or it would not be ranked
+        value = self.ground.yardstick.of(first, first.step_time_s)
+        return Confirmation(trial=self.again, first=value, change=_change(self.trial, self.again))
 
     @property
     def measured_by(self) -> Trial:
         """The trial whose measurement this is."""
-        return self.trial if self.confirmation is None or not self.confirmed else self.confirmation.trial
+        return self.again if self.again is not None and self.again.measurement is not None else self.trial
 
     @property
     def confirmed(self) -> bool:
         """True when the plan was measured twice."""
-        return self.confirmation is not None and self.confirmation.change is not None
+        return self.again is not None and self.again.measurement is not None
 
     @property
     def failed_again(self) -> bool:
@@ -181,98 +250,42 @@ class Ranked:
 def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
     """Every measured plan, the best first; equal ones in the order of their numbers."""
     spec, yardstick = campaign.spec, yardstick_of(campaign.spec)
-    runs = _runs(trials)
-    runs.sort(key=lambda run: (-yardstick.score(run.measurement), run.trial.number))
-    variance = variance_of([run.change for run in runs if run.change is not None])
-    base = next((run.measurement for run in runs if run.trial.origin is Origin.BASELINE), None)
-    # The coarsest for a format without one of its own: a false alarm would hide a good setting.
-    tolerance = LOSS_TOLERANCES.get(workload_of(spec).dtype, max(LOSS_TOLERANCES.values()))
-    ranking = []
-    for position, run in enumerate(runs, start=1):
-        measured = run.measurement
-        mfu = yardstick.mfu(measured, measured.step_time_s)
-        ranking.append(
-            Ranked(
-                rank=position,
-                trial=run.trial,
-                measurement=measured,
-                objective=over_runs(yardstick.reached(measured), variance, runs=1),
-                tokens_per_s=over_runs(rate_of(measured, measured.tokens_per_step), variance, runs=1),
-                memory_bytes=measured.max_memory_bytes,
-                headroom_bytes=run.headroom_bytes(spec.cluster.device.memory_bytes),
-                tflops_per_device=yardstick.tflops_per_device(measured, measured.step_time_s),
-                # By the job's own word where the cluster's description has no peak.
-                mfu=measured.mfu if mfu is None else mfu,
-                gain=None if base is None else _gain(measured, base, variance),
-                training=None if base is None else _training(measured, base, tolerance),
-                confirmation=run.confirmation(yardstick),
-            )
-        )
-    return ranking
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """A measured trial, and the finished one that repeated its plan."""
-
-    trial: Trial
-    first: Measurement
-    again: Trial | None
-
-    @property
-    def second(self) -> Measurement | None:
-        return None if self.again is None else self.again.measurement
-
-    @property
-    def measurement(self) -> Measurement:
-        return self.second or self.first
-
-    @property
-    def change(self) -> float | None:
-        return None if self.second is None else self.second.tokens_per_s / self.first.tokens_per_s - 1
-
-    def confirmation(self, yardstick: Yardstick) -> Confirmation | None:
-        if self.again is None:
-            return None
-        first = yardstick.of(self.first, self.first.step_time_s)
-        return Confirmation(trial=self.again, first=first, change=self.change)
-
-    def headroom_bytes(self, device_bytes: int) -> float | None:
-        peaks = [measured.fullest_rank_bytes for measured in (self.first, self.second) if measured is not None]
-        known = [peak for peak in peaks if peak is not None]
-        return device_bytes - max(known) if known else None
-
-
-def _runs(trials: Sequence[Trial]) -> list[_Run]:
     ended = [trial for trial in trials if trial.state.final]
-    again = {trial.plan: trial for trial in ended if trial.origin is Origin.CONFIRMATION}
-    return [
-        _Run(trial, trial.measurement, again.get(trial.plan))
+    second = {trial.plan: trial for trial in ended if trial.origin is Origin.CONFIRMATION}
+    runs = [
+        (trial, second.get(trial.plan))
         for trial in ended
         if trial.measurement is not None and trial.origin is not Origin.CONFIRMATION
     ]
+    runs.sort(key=lambda run: (-yardstick.score(_measured(*run)), run[0].number))
+    changes = [_change(*run) for run in runs]
+    ground = _Ground(
+        yardstick=yardstick,
+        base=next((_measured(*run) for run in runs if run[0].origin is Origin.BASELINE), None),
+        variance=variance_of([change for change in changes if change is not None]),
+        # The coarsest for a format without one of its own: a false alarm would hide a good setting.
+        tolerance=LOSS_TOLERANCES.get(workload_of(spec).dtype, max(LOSS_TOLERANCES.values())),
+        device_bytes=spec.cluster.device.memory_bytes,
+    )
+    return [Ranked(rank=place, trial=run[0], again=run[1], ground=ground) for place, run in enumerate(runs, start=1)]
 
 
-def _training(measurement: Measurement, base: Measurement, tolerance: float) -> LossCheck | None:
-    if measurement.tokens_per_step != base.tokens_per_step:
-        return None
-    if measurement is base:
-        return LossCheck(True, 0, 0.0) if base.first_losses else LossCheck(None)
-    return check_losses(measurement.first_losses, base.first_losses, tolerance)
+def _measured(trial: Trial, again: Trial | None) -> Measurement:
+    found = (again.measurement if again is not None else None) or trial.measurement
+    assert found is not None  # only measured plans are ranked
+    return found
+
+
+def _change(trial: Trial, again: Trial | None) -> float | None:
+    """The second speed over the first minus 1."""
+    first, second = trial.measurement, None if again is None else again.measurement
+    return None if first is None or second is None else second.tokens_per_s / first.tokens_per_s - 1
 
 
 def rate_of(measurement: Measurement, tokens: float) -> Estimate:
     """Tokens per second, of these in a step."""
     interval = measurement.step_time_interval_s
     return Estimate(tokens / measurement.step_time_s, tokens / interval.high, tokens / interval.low)
-
-
-def _gain(measurement: Measurement, base: Measurement, variance: RunVariance | None) -> Estimate:
-    """The ratio of tokens per second and device to the base's, minus 1."""
-    if measurement is base:
-        return Estimate(0.0, 0.0, 0.0)
-    own, other = (rate_of(one, one.tokens_per_step / one.devices) for one in (measurement, base))
-    return over_runs(own.over(other), variance, runs=2).as_gain()
 
 
 def over_runs(estimate: Estimate, variance: RunVariance | None, *, runs: int) -> Estimate:

@@ -7,7 +7,7 @@ first losses: its speed is that of another computation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -50,6 +50,13 @@ def recommend_among(spec: CampaignSpec, ranking: Sequence[Ranked]) -> Recommenda
     if spec.pareto and choice is not None:
         words += _alternatives(ranking, choice)
     return Recommendation(choice, better, "; ".join(words))
+
+
+def choice_among_first(spec: CampaignSpec, ranking: Sequence[Ranked], first: Collection[int]) -> Ranked | None:
+    """The choice from a part of the ranking: the trials that come `first` by the objective, by their numbers, the
+    baseline, and all plans that were to be measured again; None where the other plans have a say."""
+    choice = recommend_among(spec, ranking).choice
+    return choice if choice is not None and (choice.confirmed or choice.trial.number in first) else None
 
 
 def _choose(

@@ -57,6 +57,15 @@ class Service:
         self.store = store
         self.home = home
         self._clock = clock
+        # What routes and commands read, and the audit log and tokens, as the store has them.
+        self.campaign, self.campaigns, self.readable_campaigns = (
+            store.campaign,
+            store.campaigns,
+            store.readable_campaigns,
+        )
+        self.trial, self.trials, self.verdict_counts = store.trial, store.trials, store.verdict_counts
+        self.events, self.newest_event, self.figures = store.events, store.newest_event, store.figures
+        self.pages, self.access = store.pages, store.access
         self.sessions = Sessions(store, home, Holder(store, home, lease_s), clock)
         self.metrics = ServiceMetrics(self.sessions.holder.changes, clock)
         self._quotas = CampaignQuotas(store, home.limits)

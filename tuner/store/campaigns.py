@@ -1,23 +1,36 @@
-"""Campaigns in the database: created, moved from state to state, listed, removed."""
+"""Campaigns in the database: created, moved from state to state, listed, removed; and events: each write of a campaign
+or a trial adds one, in the transaction that changes the rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Table, bindparam, delete, insert, or_, select, update
 
+from meshtune.runners.outcome import Outcome
 from meshtune.tuner.access.quotas import require_room
 from meshtune.tuner.access.tokens import UNLIMITED
-from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Lesson
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
+from meshtune.tuner.campaign.trial import Attempt, Trial
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, StoreError
-from meshtune.tuner.store.events import add_event
 from meshtune.tuner.store.leases import NOBODY, insert_lease
 from meshtune.tuner.store.rows import campaign_of, campaign_row, lessons_document
-from meshtune.tuner.store.tables import campaigns, metadata
+from meshtune.tuner.store.tables import campaigns, events, metadata
 from meshtune.tuner.store.usage import owner_usage, token_quotas
+
+# Made once, since making them takes longer than asking: each campaign that is driven asks at every look.
+_AFTER = select(events).where(events.c.id > bindparam("after")).order_by(events.c.id).limit(bindparam("most"))
+_AFTER_OF = _AFTER.where(events.c.campaign_id == bindparam("of"))
+_NEWEST = select(events.c.id).order_by(events.c.id.desc()).limit(1)
+_NEWEST_OF = _NEWEST.where(events.c.campaign_id == bindparam("of"))
+
+
+_NEWEST_FIRST = select(campaigns).order_by(campaigns.c.created_at.desc(), campaigns.c.id.desc())
 
 
 class Campaigns:
@@ -117,6 +130,26 @@ class Campaigns:
                 if rows is not None:
                     connection.execute(delete(table).where(rows))
 
+    def events(self, campaign_id: str | None, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """The first events with ids above `after`, of one campaign or (None) of all, in the order of commits.
+
+        No event ever appears with an id below one that was seen before.
+        """
+        query, of = (_AFTER, {}) if campaign_id is None else (_AFTER_OF, {"of": campaign_id})
+        with self._database.reading() as connection:
+            rows = connection.execute(query, {"after": after, "most": limit, **of})
+            return [Event(**row._mapping) for row in rows]
+
+    def newest_event(self, campaign_id: str | None = None, kinds: Collection[str] = ()) -> int:
+        """The id of the newest event, of one campaign (while it stays, no trial has changed) or of all; 0 before the
+        first. kinds: of these alone, if any; "campaign.created" is one of them. Raises NotFound."""
+        query, of = (_NEWEST, {}) if campaign_id is None else (_NEWEST_OF, {"of": campaign_id})
+        with self._database.reading() as connection:
+            newest: int = connection.scalar(query.where(events.c.kind.in_(kinds)) if kinds else query, of) or 0
+        if campaign_id is not None and not newest:
+            raise NotFound(f"there is no campaign {campaign_id}")
+        return newest
+
     def _readable(self, limit: int, *where: ColumnElement[bool]) -> list[Campaign]:
         found: list[Campaign] = []
         with self._database.reading() as connection:
@@ -124,9 +157,6 @@ class Campaigns:
                 with suppress(StoreError):
                     found.append(campaign_of(row))
         return found
-
-
-_NEWEST_FIRST = select(campaigns).order_by(campaigns.c.created_at.desc(), campaigns.c.id.desc())
 
 
 def read_campaign(connection: Connection, id: str) -> Campaign:
@@ -167,3 +197,38 @@ def _rows_of(table: Table, id: str) -> ColumnElement[bool] | None:
         if above is not None:
             ways.append(key.parent.in_(select(key.column).where(above)))
     return or_(*ways) if ways else None
+
+
+def add_event(connection: Connection, campaign_id: str, now: float, kind: str, data: Mapping[str, object]) -> None:
+    connection.execute(insert(events), event_row(campaign_id, now, kind, data))
+
+
+def event_row(campaign_id: str, now: float, kind: str, data: Mapping[str, object]) -> dict[str, object]:
+    return {"campaign_id": campaign_id, "at": now, "kind": kind, "data": dict(data)}
+
+
+def planned_data(trial: Trial) -> dict[str, object]:
+    data = {**moved_data(trial.number, trial.last), "plan": trial.plan.key, "origin": str(trial.origin)}
+    return data if trial.expectation is None else {**data, "expectation": asdict(trial.expectation)}
+
+
+def submitted_data(trial: int, attempt: Row[Any]) -> dict[str, object]:
+    data = {**moved_data(trial, attempt), "job_id": attempt.job_id}
+    return {**data, "avoid": list(attempt.avoid)} if attempt.avoid else data
+
+
+def moved_data(trial: int, attempt: Attempt | Row[Any]) -> dict[str, object]:
+    data: dict[str, object] = {"number": trial, "attempt": attempt.number, "state": str(attempt.state)}
+    return {**data, "nodes": list(attempt.nodes)} if attempt.nodes else data
+
+
+def done_data(trial: int, attempt: Row[Any], outcome: Outcome) -> dict[str, object]:
+    data = {**moved_data(trial, attempt), "verdict": str(outcome.verdict)}
+    if outcome.failure is not None:
+        data["failure"] = str(outcome.failure)
+    if attempt.failed_nodes:
+        data["failed_nodes"] = list(attempt.failed_nodes)
+    if outcome.measurement is not None:
+        data["step_time_s"] = outcome.measurement.step_time_s
+        data["tokens_per_s_per_device"] = outcome.measurement.tokens_per_s_per_device
+    return data

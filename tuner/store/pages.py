@@ -6,16 +6,31 @@ work of a page grows with the trials of its one campaign, not with those of the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Double, Select, and_, case, cast, func, or_, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Double,
+    FromClause,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    case,
+    cast,
+    func,
+    or_,
+    select,
+    tuple_,
+)
 
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.outcome import FAILED
-from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Stamp, TrialKey, TrialsWanted
-from meshtune.tuner.campaign.trial import Trial
+from meshtune.runners.outcome import FAILED, Verdict, failure_of
+from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Order, Stamp, TrialKey, TrialsWanted
+from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.tables import attempts, campaigns, events, measurements, trials
 from meshtune.tuner.store.trials import read_trials, trials_numbered
@@ -25,12 +40,27 @@ _held = attempts.alias("held")
 _LAST = attempts.c.number == (
     select(func.max(_newer.c.number)).where(_newer.c.trial_id == trials.c.id).scalar_subquery()
 )
-_RAN_S = _held.c.finished_at - _held.c.started_at
-# As `Attempt.running_s`: 0 for a job that never started or still runs.
-_HELD_S = (
-    select(func.coalesce(func.sum(case((_RAN_S > 0, _RAN_S), else_=0.0)), 0.0))
-    .where(_held.c.trial_id == trials.c.id)
-    .scalar_subquery()
+
+
+def _held_s(of: FromClause) -> ColumnElement[float]:
+    """The sum over attempts, as `Attempt.running_s`: 0 for a job that never started or still runs."""
+    ran_s = of.c.finished_at - of.c.started_at
+    return func.coalesce(func.sum(case((ran_s > 0, ran_s), else_=0.0)), 0.0)
+
+
+_HELD_S = select(_held_s(_held)).where(_held.c.trial_id == trials.c.id).scalar_subquery()
+_next = attempts.alias()
+_ALIKE = (trials.c.origin, attempts.c.state, attempts.c.verdict, attempts.c.cause, _next.c.id.is_(None).label("last"))
+_TALLIES = (
+    select(
+        *_ALIKE,
+        func.count().label("attempts"),
+        _held_s(attempts).label("held_s"),
+    )
+    .join_from(trials, attempts, attempts.c.trial_id == trials.c.id)
+    .outerjoin(_next, and_(_next.c.trial_id == trials.c.id, _next.c.number == attempts.c.number + 1))
+    .where(trials.c.campaign_id == bindparam("of"))
+    .group_by(*_ALIKE)
 )
 _NEWEST = select(func.max(events.c.id)).where(events.c.campaign_id == campaigns.c.id).scalar_subquery()
 _CAMPAIGN_KEYS: Mapping[CampaignKey, ColumnElement[Any]] = {
@@ -49,6 +79,30 @@ _TRIAL_KEYS: Mapping[TrialKey, ColumnElement[Any]] = {
     TrialKey.PEAK_MEMORY: measurements.c.max_memory_bytes,
     TrialKey.DEVICE_SECONDS: _HELD_S,
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Attempts of a campaign that are alike. last: no other followed; then they stand for their trials. held_s: how
+    long their jobs held the devices, together."""
+
+    origin: Origin
+    state: TrialState
+    verdict: Verdict | None
+    failure: Cause | None
+    last: bool
+    attempts: int
+    held_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """A campaign's trials for its summary. first: the numbers of the first measured ones in the order asked for.
+    trials: these as `Pages.listed` has them, the baseline, and every plan that was to be measured again."""
+
+    tallies: Sequence[Tally]
+    first: Collection[int]
+    trials: Sequence[Trial]
 
 
 class Pages:
@@ -86,10 +140,39 @@ class Pages:
         with self._database.reading() as connection:
             return read_trials(connection, campaign_id, listed=True)
 
+    def overview(self, campaign_id: str, order: Order[TrialKey], limit: int) -> Overview:
+        """limit: of `Overview.first`."""
+        wanted = TrialsWanted(
+            order=order, verdicts=(Verdict.OK,), origins=(Origin.BASELINE, Origin.SEARCH), limit=limit
+        )
+        of_campaign, again = trials.c.campaign_id == campaign_id, trials.c.origin == str(Origin.CONFIRMATION)
+        repeated = trials.c.plan_key.in_(select(trials.c.plan_key).where(of_campaign, again))
+        compared = or_(repeated, trials.c.origin == str(Origin.BASELINE))
+        with self._database.reading() as connection:
+            tallies = [_tally(row) for row in connection.execute(_TALLIES, {"of": campaign_id})]
+            first = [row.number for row in connection.execute(_trial_page(campaign_id, wanted))]
+            others = connection.scalars(select(trials.c.number).where(of_campaign, compared))
+            found = trials_numbered(connection, campaign_id, {*first, *others}, listed=True)
+        return Overview(tallies=tallies, first=first, trials=list(found.values()))
+
     def numbered(self, campaign_id: str, numbers: Collection[int]) -> dict[int, Trial]:
         """Those of the campaign's trials that there are, complete, by number."""
         with self._database.reading() as connection:
             return trials_numbered(connection, campaign_id, numbers)
+
+
+def _tally(row: Row[Any]) -> Tally:
+    verdict = None if row.verdict is None else Verdict(row.verdict)
+    cause = None if row.cause is None else Cause(row.cause)
+    return Tally(
+        origin=Origin(row.origin),
+        state=TrialState(row.state),
+        verdict=verdict,
+        failure=None if verdict is None else failure_of(verdict, cause),
+        last=row.last,
+        attempts=row.attempts,
+        held_s=row.held_s,
+    )
 
 
 def _campaign_filters(wanted: CampaignsWanted) -> list[ColumnElement[bool]]:

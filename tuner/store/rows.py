@@ -20,7 +20,7 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Measurement, MeasurementSummary, Outcome, Verdict
 from meshtune.runners.step_breakdown import Profile
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
-from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Lesson
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Attempt, Expectation, Origin, Trial, TrialState
 from meshtune.tuner.store.errors import StoreError
@@ -106,10 +106,6 @@ def campaign_of(row: Row[Any]) -> Campaign:
 
 def lessons_document(lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
     return [asdict(lesson) for lesson in lessons]
-
-
-def event_of(row: Row[Any]) -> Event:
-    return Event(id=row.id, campaign_id=row.campaign_id, at=row.at, kind=row.kind, data=row.data)
 
 
 def trial_row(trial: Trial) -> dict[str, Any]:

@@ -9,25 +9,22 @@ writers that want the same move one gets IllegalMove. Times are epoch seconds, g
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
 
-from meshtune.tuner.access.quotas import Demand
-from meshtune.tuner.campaign.campaign import Event
-from meshtune.tuner.store import schema, usage
+from meshtune.tuner.store import schema
 from meshtune.tuner.store.access import Access
 from meshtune.tuner.store.campaigns import Campaigns
 from meshtune.tuner.store.database import Database
-from meshtune.tuner.store.errors import NotFound
-from meshtune.tuner.store.events import events_after, newest_event
 from meshtune.tuner.store.leases import Leases
 from meshtune.tuner.store.pages import Pages
 from meshtune.tuner.store.trials import Trials
+from meshtune.tuner.store.usage import Usage
 
 
-class Store(Campaigns, Trials):
+class Store(Campaigns, Trials, Usage):
     """The only writer of truth. Made by `Store.open`."""
 
     def __init__(self, database: Database) -> None:
@@ -76,40 +73,3 @@ class Store(Campaigns, Trials):
         """Return when the database answers and takes writes, raise StoreUnavailable when not."""
         with self._database.writing() as connection:
             schema.probe(connection)
-
-    def events(self, campaign_id: str | None, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """The first events with ids above `after`, of one campaign or (None) of all, in the order of commits.
-
-        No event ever appears with an id below one that was seen before.
-        """
-        with self._database.reading() as connection:
-            return events_after(connection, campaign_id, after, limit)
-
-    def newest_event(self, campaign_id: str | None = None, kinds: Collection[str] = ()) -> int:
-        """The id of the newest event, of one campaign (while it stays, no trial has changed) or of all; 0 before the
-        first. kinds: of these alone, if any; "campaign.created" is one of them. Raises NotFound."""
-        with self._database.reading() as connection:
-            newest = newest_event(connection, campaign_id, kinds)
-        if campaign_id is not None and not newest:
-            raise NotFound(f"there is no campaign {campaign_id}")
-        return newest
-
-    def demands(self, asking: str, now: float) -> list[Demand]:
-        """The jobs that every campaign has in flight and wants. asking: the one that is worked on just now."""
-        with self._database.reading() as connection:
-            return usage.read_demands(connection, asking, now)
-
-    def spent_device_s(self, since: float, now: float, owner: str | None = None) -> float:
-        """Devices times the seconds that jobs have held them since then: of all campaigns, or of one owner's."""
-        with self._database.reading() as connection:
-            return usage.spent_device_s(connection, since, now, owner)
-
-    def node_faults(self, device: str, since: float) -> Mapping[str, int]:
-        """How often each node failed under jobs of any campaign on this device that ended since then."""
-        with self._database.reading() as connection:
-            return usage.node_faults(connection, device, since)
-
-    def figures(self, now: float) -> usage.Figures:
-        """Campaigns and trials counted over the whole database, and the device time that they have used."""
-        with self._database.reading() as connection:
-            return usage.read_figures(connection, now)

@@ -11,10 +11,17 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, 
 from meshtune.runners.outcome import Outcome
 from meshtune.tuner.access.quotas import CLAIM_S, Limits, refusal
 from meshtune.tuner.campaign.trial import Attempt, Choice, Origin, Trial, TrialState, job_name
-from meshtune.tuner.store.campaigns import require_running
+from meshtune.tuner.store.campaigns import (
+    add_event,
+    done_data,
+    event_row,
+    moved_data,
+    planned_data,
+    require_running,
+    submitted_data,
+)
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound
-from meshtune.tuner.store.events import add_event, done_data, event_row, moved_data, planned_data, submitted_data
 from meshtune.tuner.store.rows import (
     LISTED_COLUMNS,
     StepTimes,

@@ -13,6 +13,7 @@ from meshtune.tuner.access.quotas import ALIVE_S, CLAIM_S, RECENT_S, Demand
 from meshtune.tuner.access.tokens import DEVICE_HOURS_WITHIN_S, TRIALS_WITHIN_S, UNLIMITED, Quotas, Used
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState
+from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.tables import attempts, campaigns, tokens, trials
 
 # A job that nobody looks at counts for its time limit and so much more: how long a runner takes to end it.
@@ -35,6 +36,55 @@ class Figures:
     device_s: float
 
 
+class Usage:
+    """The part of `Store` that counts over all campaigns."""
+
+    _database: Database
+
+    def demands(self, asking: str, now: float) -> list[Demand]:
+        """The jobs that every campaign has in flight and wants. asking: the one that is worked on just now."""
+        with self._database.reading() as connection:
+            return read_demands(connection, asking, now)
+
+    def spent_device_s(self, since: float, now: float, owner: str | None = None) -> float:
+        """Devices times the seconds that jobs have held them since then: of all campaigns, or of one owner's."""
+        with self._database.reading() as connection:
+            return read_spent_device_s(connection, since, now, owner)
+
+    def node_faults(self, device: str, since: float) -> Mapping[str, int]:
+        """How often each node failed under jobs of any campaign on this device that ended since then."""
+        query = _of_campaigns(select(attempts.c.failed_nodes)).where(
+            attempts.c.finished_at >= since, attempts.c.failed_nodes.is_not(None), campaigns.c.device == device
+        )
+        with self._database.reading() as connection:
+            return Counter(node for failed in connection.scalars(query) for node in failed)
+
+    def figures(self, now: float) -> Figures:
+        """Campaigns and trials counted over the whole database, and the device time that they have used."""
+        newer = attempts.alias()
+        last = (
+            select(attempts.c.verdict, attempts.c.state, func.count())
+            .outerjoin(newer, and_(newer.c.trial_id == attempts.c.trial_id, newer.c.number > attempts.c.number))
+            .where(newer.c.id.is_(None))
+            .group_by(attempts.c.verdict, attempts.c.state)
+        )
+        with self._database.reading() as connection:
+            verdicts: Counter[str] = Counter()
+            in_flight: Counter[str] = Counter()
+            for verdict, state, count in connection.execute(last):
+                if verdict is None:
+                    in_flight[state] += count
+                else:
+                    verdicts[verdict] += count
+            by_state = select(campaigns.c.state, func.count()).group_by(campaigns.c.state)
+            return Figures(
+                campaigns={state: count for state, count in connection.execute(by_state)},
+                verdicts=verdicts,
+                in_flight=in_flight,
+                device_s=read_spent_device_s(connection, 0.0, now),
+            )
+
+
 def read_demands(connection: Connection, asking: str, now: float) -> list[Demand]:
     """One for each campaign that is not over; used_device_s counts from when the youngest of those that want jobs was
     created, since RECENT_S at the most: who comes later neither pays nor gains for what was before."""
@@ -49,7 +99,7 @@ def read_demands(connection: Connection, asking: str, now: float) -> list[Demand
     return [_demand(row, jobs[row.id], row.id in alive, since, now) for row in rows]
 
 
-def spent_device_s(connection: Connection, since: float, now: float, owner: str | None = None) -> float:
+def read_spent_device_s(connection: Connection, since: float, now: float, owner: str | None = None) -> float:
     """Devices times the seconds after `since` that jobs held them until now. owner: of its campaigns alone."""
     start = case((attempts.c.started_at < since, since), else_=attempts.c.started_at)
     ended = _of_campaigns(select(func.sum((attempts.c.finished_at - start) * campaigns.c.devices))).where(
@@ -64,14 +114,6 @@ def spent_device_s(connection: Connection, since: float, now: float, owner: str 
     for row in connection.execute(running):
         spent += row.devices * _held_s(row, _time_limit_s(row.spec), since, now)
     return spent
-
-
-def node_faults(connection: Connection, device: str, since: float) -> Mapping[str, int]:
-    """By node: how many attempts that ended since then blame it."""
-    query = _of_campaigns(select(attempts.c.failed_nodes)).where(
-        attempts.c.finished_at >= since, attempts.c.failed_nodes.is_not(None), campaigns.c.device == device
-    )
-    return Counter(node for failed in connection.scalars(query) for node in failed)
 
 
 def token_quotas(connection: Connection, owner: str) -> Quotas:
@@ -91,31 +133,7 @@ def owner_usage(connection: Connection, owner: str, now: float) -> Used:
     return Used(
         campaigns=connection.scalar(active) or 0,
         trials=connection.scalar(planned) or 0,
-        device_hours=spent_device_s(connection, now - DEVICE_HOURS_WITHIN_S, now, owner) / 3600.0,
-    )
-
-
-def read_figures(connection: Connection, now: float) -> Figures:
-    newer = attempts.alias()
-    last = (
-        select(attempts.c.verdict, attempts.c.state, func.count())
-        .outerjoin(newer, and_(newer.c.trial_id == attempts.c.trial_id, newer.c.number > attempts.c.number))
-        .where(newer.c.id.is_(None))
-        .group_by(attempts.c.verdict, attempts.c.state)
-    )
-    verdicts: Counter[str] = Counter()
-    in_flight: Counter[str] = Counter()
-    for verdict, state, count in connection.execute(last):
-        if verdict is None:
-            in_flight[state] += count
-        else:
-            verdicts[verdict] += count
-    by_state = select(campaigns.c.state, func.count()).group_by(campaigns.c.state)
-    return Figures(
-        campaigns={state: count for state, count in connection.execute(by_state)},
-        verdicts=verdicts,
-        in_flight=in_flight,
-        device_s=spent_device_s(connection, 0.0, now),
+        device_hours=read_spent_device_s(connection, now - DEVICE_HOURS_WITHIN_S, now, owner) / 3600.0,
     )
 
 

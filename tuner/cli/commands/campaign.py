@@ -13,6 +13,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from meshtune.runners.documents import plain
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of
@@ -40,9 +41,10 @@ from meshtune.tuner.cli.render.predictions import quote_parts
 from meshtune.tuner.cli.render.trial import trial_page
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import make_quote
-from meshtune.tuner.results.export import FORMATS, Export, best_document
+from meshtune.tuner.results.export import FORMATS, Export
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.recommendation import recommend
+from meshtune.tuner.results.views import best_view
 from meshtune.tuner.search.warm_start import lessons_text
 from meshtune.tuner.service.leases import CampaignBusy
 from meshtune.tuner.service.loop import Driver, drive_one
@@ -135,7 +137,7 @@ def best(
     with open_campaign(home, db, campaign) as (service, chosen):
         trials = service.store.trials(chosen.id)
         if as_json:
-            print_json(best_document(chosen, trials, top))
+            print_json(plain(best_view(chosen, rank(chosen, trials), top)))
         else:
             print_best(chosen, service, top)
 

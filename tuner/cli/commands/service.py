@@ -49,7 +49,7 @@ Name = Annotated[
 DUMP_LIMIT_S = 6 * 3600.0
 db_app = typer.Typer(no_args_is_help=True, help="Upgrade, copy and check the database.")
 # By name: this package knows nothing of the web.
-SERVER = "meshtune.api.server"
+SERVER = "meshtune.api.app"
 
 
 @token_app.command()

@@ -10,8 +10,7 @@ from rich.text import Text
 from meshtune.tuner.campaign.units import number, percent, seconds
 from meshtune.tuner.cli.render.display import LEAST_SHARE, new_table
 from meshtune.tuner.cli.render.predictions import interval_s
-from meshtune.tuner.results.analysis.analysis import Analysis
-from meshtune.tuner.results.analysis.failure_rates import Failures
+from meshtune.tuner.results.analysis.analysis import Analysis, Failures
 from meshtune.tuner.results.analysis.forecast_check import FitCheck, ForecastCheck
 from meshtune.tuner.results.analysis.knob_effects import signed
 from meshtune.tuner.results.analysis.knob_importance import Sensitivity

@@ -7,20 +7,54 @@ which it is. Plans that do not train as the baseline does are left out: their sp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from meshtune.runners.outcome import FAILED, Verdict
 from meshtune.search_spaces.physics.training import missing
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.prediction.predict import Basis, learn, training_of
-from meshtune.tuner.results.analysis.failure_rates import FAILED, Failures, count_failures
 from meshtune.tuner.results.analysis.forecast_check import ForecastCheck, check_forecasts
 from meshtune.tuner.results.analysis.knob_effects import Effect, by_size, measured_effects, predicted_effects, reverse
 from meshtune.tuner.results.analysis.knob_importance import Sensitivity, sensitivity
 from meshtune.tuner.results.analysis.why_faster import Winner, explain_winners
 from meshtune.tuner.results.ranking import rank
+
+# Trials of one window: a rate in steps of 10 %.
+WINDOW = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Some trials in the order of planning, from number `first` to `last`. rate: the share that failed."""
+
+    first: int
+    last: int
+    trials: int
+    failed: int
+    rate: float
+    verdicts: Mapping[Verdict, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateSoFar:
+    """All trials up to this one."""
+
+    trial: int
+    failed: int
+    rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """Failed trials: of all (null before any trial has ended), after each trial, and in windows of 10."""
+
+    all: Window | None
+    so_far: tuple[RateSoFar, ...]
+    windows: tuple[Window, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +86,9 @@ def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analys
     effects = measured_effects(space, measured)
     if basis is not None and usable:
         known = {effect.moves for effect in effects}
-        failed = {trial.plan: trial.verdict for trial in trials if trial.verdict in FAILED}
+        failed = {
+            trial.plan: trial.verdict for trial in trials if trial.verdict is not None and trial.verdict in FAILED
+        }
         predicted = predicted_effects(space, training, basis.calibration, usable[0].trial.plan, failed)
         effects += [one for one in predicted if not {one.moves, reverse(one.moves)} & known]
     return Analysis(
@@ -66,4 +102,37 @@ def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analys
         winners=explain_winners(training, usable, basis),
         basis=basis,
         unpredicted=f"no times can be predicted: {unknown} is not known of the cluster" if unknown else "",
+    )
+
+
+def count_failures(trials: Sequence[Trial]) -> Failures:
+    """The failures among the trials that have ended: those without a speed, and not by intent. A pruned trial ran and
+    was slower; a cancelled one is left out."""
+    ended = [
+        (trial.number, trial.verdict)
+        for trial in sorted(trials, key=lambda trial: trial.number)
+        if trial.verdict is not None and trial.verdict is not Verdict.CANCELLED
+    ]
+    so_far, failed = [], 0
+    for count, (number, verdict) in enumerate(ended, start=1):
+        failed += verdict in FAILED
+        so_far.append(RateSoFar(trial=number, failed=failed, rate=failed / count))
+    return Failures(
+        all=_window(ended) if ended else None,
+        so_far=tuple(so_far),
+        windows=tuple(_window(ended[start : start + WINDOW]) for start in range(0, len(ended), WINDOW)),
+    )
+
+
+def _window(ended: Sequence[tuple[int, Verdict]]) -> Window:
+    counts = Counter(verdict for _, verdict in ended)
+    failed = sum(counts[verdict] for verdict in FAILED)
+    return Window(
+        first=ended[0][0],
+        last=ended[-1][0],
+        trials=len(ended),
+        failed=failed,
+        rate=failed / len(ended),
+        # In the order of Verdict, so that windows read alike.
+        verdicts={verdict: counts[verdict] for verdict in Verdict if verdict in counts},
     )

@@ -1,13 +1,21 @@
-"""What may be asked of pages of campaigns and trials: every parameter is typed and bounded, an unknown one is a 422."""
+"""What may be asked of pages of campaigns and trials: every parameter is typed and bounded, an unknown one is a 422.
+
+Page tokens are opaque: where the page before ended, and which question it was a page of. A token with another question
+(another order or other filters) is refused, since it would skip or repeat entries. Trials in the order of their numbers
+have no need of it: their token is the last number, which fits every filter.
+"""
 
 from __future__ import annotations
 
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from meshtune.api.dependencies import MAX_NUMBER, MAX_PER_PAGE
-from meshtune.api.requests import page_tokens
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import AXES, PLAN_FIELDS
@@ -17,11 +25,13 @@ from meshtune.tuner.campaign.trial import Origin, TrialState
 
 MAX_LISTED = 1000
 MAX_VALUES = 1000
+# A name of 100 characters, each six bytes of JSON at the most, and a third more in base64.
+MAX_TOKEN = 1200
 Token = Annotated[
     str,
     Field(
         pattern=r"^[A-Za-z0-9_-]+$",
-        max_length=page_tokens.MAX_CHARACTERS,
+        max_length=MAX_TOKEN,
         description="`next_page_token` of the page before, for the same order and filters.",
     ),
 ]
@@ -74,12 +84,12 @@ class CampaignQuery(BaseModel):
             name=self.name,
             model=self.model,
             cluster=self.cluster,
-            after=None if self.page_token is None else page_tokens.decode(self.question, self.page_token),
+            after=None if self.page_token is None else _cursor(self.question, self.page_token),
             limit=self.page_size + 1,
         )
 
     def next_token(self, value: float | str, id: str) -> str:
-        return page_tokens.encode(self.question, Cursor(value, id))
+        return _token(self.question, Cursor(value, id))
 
 
 class _TrialFilters(BaseModel):
@@ -124,7 +134,11 @@ class TrialQuery(_PlanFilters):
     def wanted(self) -> TrialsWanted:
         """The page and one entry more, which tells whether there is a next one. Raises RequestValidationError."""
         if self.view == "full" and self.page_size > MAX_PER_PAGE:
-            raise page_tokens.refused("page_size", self.page_size, f"must be at most {MAX_PER_PAGE} with view=full")
+            raise _refused("page_size", self.page_size, f"must be at most {MAX_PER_PAGE} with view=full")
+        after = None
+        if self.page_token is not None:
+            by_number = self.order.key is TrialKey.NUMBER
+            after = _number_cursor(self.page_token) if by_number else _cursor(self.question, self.page_token)
         return TrialsWanted(
             order=self.order,
             verdicts=tuple(self.verdict),
@@ -133,15 +147,50 @@ class TrialQuery(_PlanFilters):
             failures=tuple(self.failure),
             numbers=tuple(self.number),
             plan={name: tuple(getattr(self, name)) for name in PLAN_FIELDS},
-            after=None if self.page_token is None else self._cursor(self.page_token),
+            after=after,
             limit=self.page_size + 1,
         )
 
     def next_token(self, value: float | None, number: int) -> str:
         if self.order.key is TrialKey.NUMBER:
             return str(number)
-        return page_tokens.encode(self.question, Cursor(value, number))
+        return _token(self.question, Cursor(value, number))
 
-    def _cursor(self, token: str) -> Cursor:
-        by_number = self.order.key is TrialKey.NUMBER
-        return page_tokens.decode_number(token) if by_number else page_tokens.decode(self.question, token)
+
+def _token(question: str, cursor: Cursor) -> str:
+    text = json.dumps([_digest(question, cursor), cursor.value, cursor.name], separators=(",", ":"))
+    return urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _cursor(question: str, token: str) -> Cursor:
+    """The cursor that `_token` was given with this question. Raises RequestValidationError."""
+    try:
+        padded = token + "=" * (-len(token) % 4)
+        digest, found, named = json.loads(urlsafe_b64decode(padded.encode()))
+    except (ValueError, TypeError, RecursionError):
+        raise _refused("page_token", token, "is no page token") from None
+    cursor = Cursor(found, named)
+    if digest != _digest(question, cursor):
+        raise _refused("page_token", token, "is of a page in another order or with other filters; start again")
+    return cursor
+
+
+def _number_cursor(token: str) -> Cursor:
+    """The cursor of trials in the order of their numbers. Raises RequestValidationError."""
+    try:
+        number = int(token) if len(token) <= len(str(MAX_NUMBER)) else MAX_NUMBER + 1
+    except ValueError:
+        raise _refused("page_token", token, "is no page token of trials in the order of their numbers") from None
+    if not -1 <= number <= MAX_NUMBER:
+        raise _refused("page_token", token, f"must be from -1 to {MAX_NUMBER}")
+    return Cursor(number, number)
+
+
+def _refused(name: str, value: object, why: str) -> RequestValidationError:
+    """A mistake that only shows when parameters are taken together."""
+    return RequestValidationError([{"type": "value_error", "loc": ("query", name), "msg": why, "input": value}])
+
+
+def _digest(question: str, cursor: Cursor) -> str:
+    """Over the cursor, too: what was altered is refused before its types can surprise the database."""
+    return blake2b(f"{question} {cursor!r}".encode(), digest_size=6).hexdigest()

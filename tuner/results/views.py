@@ -1,0 +1,165 @@
+"""What is shown of measured settings: by the REST API, by `--json`, and in exports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import islice
+from typing import Any, Literal, TypeVar, cast
+
+from meshtune.runners.outcome import Verdict
+from meshtune.runners.step_breakdown import Straggler
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.objective import Objective, yardstick_of
+from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.trial import Origin, PartTime, Trial, time_by_part
+from meshtune.tuner.campaign.units import Estimate
+from meshtune.tuner.results.ranking import Ranked
+from meshtune.tuner.results.recommendation import front_of, recommend_among
+
+View = TypeVar("View")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectiveView:
+    """A measured objective in its unit, with the ends of its 95 % interval."""
+
+    name: Objective
+    value: float
+    low: float
+    high: float
+    unit: str
+    smaller_is_better: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredAgainView:
+    """The trial that measured a setting once more, by a fresh job. first: the objective's value as the first trial
+    measured it. change: the second speed over the first minus 1; null where it ended without a measurement."""
+
+    trial: int
+    verdict: Verdict
+    first: float
+    change: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedView:
+    """One measured setting. gain_over_baseline: a ratio of speeds minus 1 (0.25: 25 % faster), with at least 90 %.
+
+    peak_memory_bytes: of tensors, on the most loaded rank. headroom_bytes: what the fullest rank left of its device;
+    null where the job told no memory. mfu: a share of the device's peak. time_by_part: where the time of a profiled
+    step went, means over the ranks; empty where it was not profiled. trains_as_baseline: true, or how the first losses
+    differ from the baseline's; null where there is nothing to compare. measured_again: what all the numbers come from
+    where it measured something; null where nobody tried.
+    """
+
+    rank: int
+    trial: int
+    origin: Origin
+    plan: Plan
+    plan_key: str
+    objective: ObjectiveView
+    tokens_per_s: Estimate
+    step_time_s: float
+    timed_steps: int
+    peak_memory_bytes: int | None
+    headroom_bytes: float | None
+    tflops_per_device: float
+    mfu: float | None
+    time_by_part: list[PartTime]
+    straggler: Straggler | None
+    first_losses: tuple[float, ...]
+    gain_over_baseline: Estimate | None
+    trains_as_baseline: Literal[True] | str | None
+    measured_again: MeasuredAgainView | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecommendationView:
+    """The setting to use, None before anything was measured."""
+
+    reason: str
+    better_than_baseline: bool
+    setting: RankedView | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestView:
+    """The same as `meshtune best --json`. front: the settings of which none is both slower and fuller than another one,
+    the fastest first, as many as there are."""
+
+    campaign: str
+    recommendation: RecommendationView
+    best: list[RankedView]
+    front: list[RankedView]
+
+
+def view_of(kind: type[View], source: object, /, **others: Any) -> View:
+    """The view whose fields are the attributes of `source` with the same names, but for `others`."""
+    names = (each.name for each in fields(cast(Any, kind)) if each.name not in others)
+    return kind(**{name: getattr(source, name) for name in names}, **others)
+
+
+def objective_view(spec: CampaignSpec, reached: Estimate) -> ObjectiveView:
+    return view_of(
+        ObjectiveView,
+        reached,
+        name=spec.objective,
+        unit=yardstick_of(spec).unit,
+        smaller_is_better=spec.objective.smaller_is_better,
+    )
+
+
+def best_view(
+    campaign: Campaign,
+    ranking: Sequence[Ranked],
+    top: int,
+    whole: Callable[[set[int]], Mapping[int, Trial]] | None = None,
+) -> BestView:
+    """whole: the complete trials of these numbers, where the ranking is of listed ones."""
+    recommendation = recommend_among(campaign.spec, ranking)
+    choice, best, front = recommendation.choice, ranking[:top], front_of(ranking)
+    views = iter(ranked_views(campaign, [*([] if choice is None else [choice]), *best, *front], whole))
+    setting = None if choice is None else next(views)
+    return BestView(
+        campaign=campaign.id,
+        recommendation=RecommendationView(
+            reason=recommendation.reason, better_than_baseline=recommendation.better, setting=setting
+        ),
+        best=list(islice(views, len(best))),
+        front=list(views),
+    )
+
+
+def ranked_views(
+    campaign: Campaign, entries: Sequence[Ranked], whole: Callable[[set[int]], Mapping[int, Trial]] | None = None
+) -> list[RankedView]:
+    """whole: as of `best_view`."""
+    trials = {} if whole is None else whole({entry.measured_by.number for entry in entries})
+    return [_ranked_view(campaign.spec, entry, trials.get(entry.measured_by.number)) for entry in entries]
+
+
+def _ranked_view(spec: CampaignSpec, entry: Ranked, whole: Trial | None) -> RankedView:
+    measured = (None if whole is None else whole.measurement) or entry.measurement
+    again, profile = entry.confirmation, measured.profile
+    return view_of(
+        RankedView,
+        entry,
+        trial=entry.trial.number,
+        origin=entry.trial.origin,
+        plan=entry.trial.plan,
+        plan_key=entry.trial.plan.key,
+        objective=objective_view(spec, entry.objective),
+        step_time_s=measured.step_time_s,
+        timed_steps=len(measured.step_times_s),
+        peak_memory_bytes=entry.memory_bytes,
+        time_by_part=list(time_by_part(profile)),
+        straggler=None if profile is None else profile.straggler,
+        first_losses=measured.first_losses,
+        gain_over_baseline=entry.gain,
+        measured_again=None
+        if again is None
+        else view_of(MeasuredAgainView, again, trial=again.trial.number, verdict=again.trial.verdict),
+    )
