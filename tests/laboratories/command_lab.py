@@ -40,10 +40,11 @@ def run_meshtune(folder: Path, *arguments: str | Path) -> Result:
     return Result(code, out.getvalue(), err.getvalue())
 
 
-def shown(thing: RenderableType, width: int = 160) -> str:
-    """What a terminal of this width shows."""
+def shown(*things: RenderableType, width: int = 160, soft_wrap: bool = False) -> str:
+    """Output on a terminal of this width. soft_wrap: longer lines stay whole."""
     out = io.StringIO()
-    Console(file=out, width=width, markup=False, emoji=False, highlight=False).print(thing)
+    for thing in things:
+        Console(file=out, width=width, markup=False, emoji=False, highlight=False).print(thing, soft_wrap=soft_wrap)
     return out.getvalue()
 
 

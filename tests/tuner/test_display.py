@@ -80,9 +80,9 @@ def test_narrow_tables_wrap_and_cut_nothing_off(lab, make, every_trial, width):
         display.campaigns_table([(campaign, {"ok": 3})]),
     ):
         # Wrapped or not, every character of the wide table is there.
-        wide, narrow = ("".join(shown(table, w).split()).replace("\u2500", "") for w in (400, width))
+        wide, narrow = ("".join(shown(table, width=w).split()).replace("\u2500", "") for w in (400, width))
         assert width < 80 or sorted(narrow) == sorted(wide)
-        assert all(len(line) <= width for line in shown(table, width).splitlines())
+        assert all(len(line) <= width for line in shown(table, width=width).splitlines())
 
 
 @pytest.fixture

@@ -49,8 +49,10 @@ def test_a_quote_stores_nothing_and_says_the_same_in_words_and_in_json(meshtune,
     document = json.loads(meshtune("estimate", "spec.yaml", "--json"))
     assert f"{document['space']['legal']} legal plans" in words
     assert document["best"][0]["plan_key"] in words
-    assert "basis: uncalibrated" in words
+    for word in ("basis: uncalibrated", "ranked by tokens/s x P(fits)", "device-hours", "zero-needs-dp"):
+        assert word in words
     assert document["basis"]["calibrated"] is False
+    assert set(document["space"]["rejected"]) > {"zero-needs-dp"}
     assert os.listdir(tmp_path) == ["spec.yaml"]
 
 
@@ -74,6 +76,8 @@ def test_a_projection_of_a_spec_says_that_nothing_was_measured(meshtune, tmp_pat
     words = meshtune("project", "spec.yaml", "--nodes", "1,2,4", "--tokens", "1e12")
     assert "basis: uncalibrated" in words
     assert "days for 1e+12 tokens" in words
+    assert "Strong scaling: the global batch stays" in words
+    assert "measured best" not in words
     document = json.loads(meshtune("project", "spec.yaml", "--nodes", "1,2,4", "--json"))
     assert {row["nodes"] for row in document["rows"]} == {1, 2, 4}
     assert document["measured_best"] is None

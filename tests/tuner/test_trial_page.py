@@ -125,7 +125,7 @@ def test_a_pruned_trial_says_how_far_it_came_and_claims_no_speed(make, measureme
 
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_the_page_stays_within_the_terminal(make, measurement, width):
-    text = shown(trial_page(make.trial(0, measurement)), width)
+    text = shown(trial_page(make.trial(0, measurement)), width=width)
     assert all(len(line) <= width for line in text.splitlines())
 
 
