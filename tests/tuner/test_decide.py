@@ -132,10 +132,6 @@ def test_what_is_decided(make, trials, campaign, wanted):
     assert decided(make, built, **campaign) == wanted
 
 
-def test_what_was_lost_often_enough_is_not_tried_again(make):
-    assert decided(make, [make.trial(0, Verdict.LOST, attempt=2)]) == [Ask(1)]
-
-
 def ended_search(make):
     """Five trials, of which four were measured; from the fastest to the slowest: 2, 0, 4, 1."""
     outcomes = [measured(2.0), measured(9.0), measured(1.0), Outcome(verdict=Verdict.OOM), measured(3.0)]
@@ -197,6 +193,7 @@ def test_a_spent_hard_budget_ends_confirmations_too(make):
 @pytest.mark.parametrize("verdict", [v for v in Verdict if v not in (Verdict.LOST, Verdict.OK)])
 def test_only_what_the_infrastructure_lost_is_tried_again(make, verdict):
     assert decided(make, [make.trial(0, verdict)]) == [Ask(1)]
+    assert decided(make, [make.trial(0, Verdict.LOST, attempt=2)]) == [Ask(1)]  # no attempt is left
 
 
 def test_a_job_that_outlives_its_limit_is_cancelled_after_some_patience(make):
@@ -216,9 +213,7 @@ def test_a_spent_hard_budget_ends_what_runs_and_starts_nothing(make, budget):
     assert (cancel.number, "budget" in cancel.reason) == (1, True)
     (close,) = decided(make, [held], budget=budget, elapsed_s=50.0)
     assert (close.state, close.reason) == (CampaignState.COMPLETED, cancel.reason)
-    assert decided(make, [replace(held, attempts=held.attempts)], budget=Budget(wall_time_s=51.0), elapsed_s=50.0) == [
-        Ask(1)
-    ]
+    assert decided(make, [held], budget=Budget(wall_time_s=51.0), elapsed_s=50.0) == [Ask(1)]
 
 
 def test_a_cancelled_campaign_cancels_all_that_is_open_and_then_closes_with_its_reason(make):

@@ -287,5 +287,3 @@ def test_what_another_device_or_code_measured_is_refused():
     bf16, _ = read(workload={"kind": "torch", "dtype": "bfloat16"})
     with pytest.raises(InvalidValue, match="workload: was measured for "):
         check_same(bf16, spec)
-
-

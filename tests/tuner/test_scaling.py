@@ -186,5 +186,3 @@ def test_the_measured_best_stands_beside_its_prediction(make):
     text = shown(*projection_parts(found), soft_wrap=True)
     assert "measured best: trial 1" in text
     assert "calibrated by 2 step times, " in text
-
-
