@@ -33,8 +33,6 @@ SPEC = {
 }
 
 
-
-
 def command_line(*arguments: str | Path) -> list[str]:
     """The command in a process of its own, for what drives a campaign."""
     return [sys.executable, "-m", "meshtune.tuner.cli", *map(str, arguments)]

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from jobs import processes_where
+from jobs import processes_where, wait_for
 
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.home import Home
@@ -40,6 +40,7 @@ def note(event, arguments):
             time.sleep(0.02)
 sys.addaudithook(note)
 """
+LIMIT_S = 200.0
 SPEC = {
     "name": "tiny",
     "model": {"layers": 2, "hidden": 32, "heads": 2, "ffn": 64, "vocab": 128, "seq_len": 16},
@@ -118,16 +119,9 @@ def site(tmp_path: Path) -> Iterator[Callable[[int, int], Site]]:
             os.kill(pid, signal.SIGTERM)
 
 
-def await_(holds: Callable[[], bool], what: str, limit_s: float = 200.0) -> None:
-    end = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < end, f"not within {limit_s} s: {what}"
-        time.sleep(0.02)
-
-
-def finish(process: subprocess.Popen[str], limit_s: float = 240) -> str:
+def finish(process: subprocess.Popen[str]) -> str:
     try:
-        return process.communicate(timeout=limit_s)[0]
+        return process.communicate(timeout=240)[0]
     finally:
         process.kill()
         process.communicate()
@@ -148,9 +142,9 @@ def test_a_campaign_survives_many_kills_and_starts_each_job_once(site, budget, t
         # Every second one dies while it starts; the others live until their first deed, and a little longer.
         before = site.traces()
         if kills % 2:
-            await_(lambda: site.traces() > before or site.begun(end) or process.poll() is not None, "it does something")  # noqa: B023
+            wait_for(lambda: site.traces() > before or site.begun(end) or process.poll() is not None, LIMIT_S)  # noqa: B023
         if kills == times - 1:  # however slow the first job is: each of its files was a deed so far
-            await_(lambda: any(trial.state.final for trial in site.trials()), "a trial ends")
+            wait_for(lambda: any(trial.state.final for trial in site.trials()), LIMIT_S)
         time.sleep(moments.uniform(0.0, 0.4))
         assert process.poll() is None, finish(process)
         kills += 1
@@ -184,7 +178,7 @@ def test_ctrl_c_leaves_a_campaign_that_resume_completes(site):
     site = site(4, 10)
     site.hold(2)
     process = site.start("run", "spec.yaml")
-    await_(lambda: bool(site.campaigns()) and any(t.state.final for t in site.trials()), "a trial ends")
+    wait_for(lambda: bool(site.campaigns()) and any(t.state.final for t in site.trials()), LIMIT_S)
     process.send_signal(signal.SIGINT)
     told = finish(process)
     assert process.returncode == 130, told
