@@ -20,7 +20,7 @@ from meshtune.search_spaces.physics.estimate import log_peak, log_step
 from meshtune.search_spaces.physics.estimates import TimePart, Training
 from meshtune.search_spaces.physics.timing import time_parts
 from meshtune.search_spaces.physics.unknown_speeds import missing
-from meshtune.search_spaces.plan import Recompute
+from meshtune.search_spaces.plan import Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.tuner.search.base import Observation, PastCampaign, Search, Task
 from meshtune.tuner.search.physics.belief import PhysicsOptions
@@ -110,9 +110,17 @@ def with_memory(task: Task, gib: int) -> Task:
 
 
 @pytest.fixture(scope="module")
-def large(landscape: Any, task: MakeTask) -> Task:
+def large(make: MakeSpace, task: MakeTask) -> Task:
     """1,464 plans on 64 devices of 16 GiB, of which every third does not fit."""
-    return with_memory(task(landscape.space), 16)
+    bounds = Bounds(
+        pp=(1, 2, 4, 8),
+        micro_batch_size=(1, 2, 4, 8),
+        cp=(1, 2),
+        vpp=(1, 3),
+        schedule=(Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED),
+        recompute=tuple(Recompute),
+    )
+    return with_memory(task(make(8, 512, bounds)), 16)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,6 @@ from meshtune.tuner.cli.render import display
 from meshtune.tuner.cli.render.trial import trial_page
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.recommendation import recommend
-from meshtune.tuner.specs.read import read_spec
 
 
 @pytest.fixture
@@ -198,40 +197,12 @@ def test_reasons_that_look_like_markup_are_shown_as_they_are(make):
     assert display.trial_line(trial).endswith(": crashed: [rank0]: no such file [/tmp/x] :bomb:")
 
 
-def test_the_space_is_told_by_rule(lab):
-    _, space = read_spec(lab.document(), lab.home)
-    assert "zero-needs-dp        2" in shown(display.space_table(space))
-    assert display.space_text(space).startswith("10 legal plans of 12 combinations of\n  tp: 1, 2, 4\n")
-
-
 def test_recommendations_are_sentences(lab, make, every_trial):
     campaign = make.campaign(lab.spec(baseline={"tp": 1}))
     text = display.recommendation_text(recommend(campaign, every_trial)).plain
     assert text.startswith("Use tp1 pp1 dp4 mbs2 ga2 zero0: +199900.0 %")
     assert text.endswith("faster than the baseline.")
     assert display.recommendation_text(recommend(campaign, ())).plain == ("No recommendation: no setting was measured.")
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0005, "0.5 ms"),
-        (0.25, "250.0 ms"),
-        (1, "1.0 s"),
-        (119.94, "119.9 s"),
-        (121, "2 min 01 s"),
-        (7260, "2 h 01 min"),
-    ],
-)
-def test_seconds_are_said_as_people_do(value, text):
-    assert seconds(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(1234.6, "1,235"), (12.3456, "12.35"), (0.00012344, "0.0001234"), (0, "0")]
-)
-def test_numbers_have_four_digits(value, text):
-    assert number(value) == text
 
 
 @pytest.fixture
@@ -305,11 +276,6 @@ def test_what_was_expected_stands_beside_what_was_measured(make, measurement, ou
         assert line.split() == f"{name} {value} {measured}".split()
 
 
-@pytest.mark.parametrize(("value", "text"), [(2**31, "2.00 GiB"), (2**20, "1 MiB"), (2**20 - 2**10, "1023 KiB")])
-def test_memory_is_said_in_its_own_magnitude(value, text):
-    assert gibibytes(value) == text
-
-
 def test_a_confirmation_says_so_and_what_was_not_counted_has_no_table(make):
     text = shown(trial_page(make.trial(4, make.measurement(1.0), origin=Origin.CONFIRMATION)))
     assert "chosen by: confirmation (a plan that was measured before, once more)" in text
@@ -358,3 +324,25 @@ def test_attempts_show_their_nodes_their_cause_and_what_they_kept_away_from(make
     assert attempts[1][3:6] == ["-", "crashed", "(hang)"]
     assert "verdict: crashed (hang)" in text
     assert "attempt 2 was to keep away from n2, n7, where it could" in text
+
+
+@pytest.mark.parametrize(
+    ("say", "value", "text"),
+    [
+        (seconds, 0.0005, "0.5 ms"),
+        (seconds, 0.25, "250.0 ms"),
+        (seconds, 1, "1.0 s"),
+        (seconds, 119.94, "119.9 s"),
+        (seconds, 121, "2 min 01 s"),
+        (seconds, 7260, "2 h 01 min"),
+        (number, 1234.6, "1,235"),
+        (number, 12.3456, "12.35"),
+        (number, 0.00012344, "0.0001234"),
+        (number, 0, "0"),
+        (gibibytes, 2**31, "2.00 GiB"),
+        (gibibytes, 2**20, "1 MiB"),
+        (gibibytes, 2**20 - 2**10, "1023 KiB"),
+    ],
+)
+def test_quantities_are_said_as_people_do(say, value, text):
+    assert say(value) == text
