@@ -125,8 +125,8 @@ def test_a_guarded_search_proposes_the_unlikely_when_nothing_else_is_left(kind: 
 
 GIB = 2**30
 LIBRARIES = [
-    ("deephyper", {}),
     ("optuna", {"sampler": "tpe"}),
+    pytest.param("deephyper", {}, marks=pytest.mark.long),
     pytest.param("optuna", {"sampler": "gp"}, marks=pytest.mark.long),
 ]
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import toy
 from command_lab import shown
 
 from meshtune.runners.documents import plain
@@ -21,14 +22,7 @@ from meshtune.tuner.prediction.predict import Basis, check_same, foresee, learn,
 from meshtune.tuner.prediction.quote import STARTUP_S, count_fits, make_quote
 from meshtune.tuner.specs.read import read_spec
 
-LINK = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e11}
-DEVICE = {
-    "name": "toy",
-    "kind": "cuda",
-    "memory_bytes": 2**35,
-    "peak_flops": {"float32": 1e12},
-    "memory_bandwidth_bytes_per_s": 1e12,
-}
+DEVICE = toy.DEVICE | {"memory_bytes": 2**35, "peak_flops": {"float32": 1e12}}
 # Without speeds, as CPUs are described.
 BARE = {name: DEVICE[name] for name in ("name", "kind", "memory_bytes")}
 MEASURING = {"max_warmup_steps": 1, "min_steps": 6, "max_steps": 6, "profile_steps": 5}
@@ -60,7 +54,7 @@ def quoted(basis=None, **over):
 
 def eight(**over):
     """Eight devices with links in a node."""
-    cluster = {"devices_per_node": 8, "node_link": LINK, **over.pop("cluster", {})}
+    cluster = {"devices_per_node": 8, "node_link": toy.LINK, **over.pop("cluster", {})}
     return read(cluster=cluster, space={"micro_batch_size": [1, 2, 4]}, **{"global_batch_size": 64, **over})
 
 

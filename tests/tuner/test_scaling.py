@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import toy
 from command_lab import shown
 
 from meshtune.runners.workloads.torch import TorchWorkload
@@ -19,13 +20,7 @@ from meshtune.tuner.specs.read import read_spec
 
 FAST = {"latency_s": 1e-9, "bandwidth_bytes_per_s": 1e15}
 SLOW = {"latency_s": 1e-5, "bandwidth_bytes_per_s": 1e7}
-DEVICE = {
-    "name": "toy",
-    "kind": "cuda",
-    "memory_bytes": 2**40,
-    "peak_flops": {"float32": 1e12},
-    "memory_bandwidth_bytes_per_s": 1e13,
-}
+DEVICE = toy.DEVICE | {"memory_bytes": 2**40, "memory_bandwidth_bytes_per_s": 1e13}
 ANY_DP = {"tp": [1, 2], "pp": [1, 2, 4], "micro_batch_size": [1], "zero_stage": [0]}
 SURE = Basis(calibration=Calibration(DEFAULTS, UNCALIBRATED.covariance * 1e-4, time_log_sd=0.01, memory_log_sd=0.01))
 

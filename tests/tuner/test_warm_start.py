@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+import toy
 
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.model import Activation, Norm, Position
@@ -32,9 +33,7 @@ from meshtune.tuner.search.warm_start import (
     weight_of,
 )
 
-LINK = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e11}
-DEVICE = {"name": "d", "kind": "cuda", "memory_bytes": 2**36, "peak_flops": {"float32": 1e13}}
-CLUSTER = {"nodes": 4, "devices_per_node": 4, "device": DEVICE, "node_link": LINK, "network_link": LINK}
+CLUSTER = toy.CLUSTER | {"nodes": 4}
 OURS = {"torch": "2.13.0+cu126", "cuda": "12.6", "python": "3.11.7", "driver": "535.183.01"}
 
 
@@ -83,8 +82,8 @@ def test_other_models_batches_and_node_counts_count_in_full(site):
 @pytest.mark.parametrize(
     "over",
     [
-        {"cluster": CLUSTER | {"device": DEVICE | {"name": "other"}}},
-        {"cluster": CLUSTER | {"device": DEVICE | {"kind": "cpu"}}},
+        {"cluster": CLUSTER | {"device": toy.DEVICE | {"name": "other"}}},
+        {"cluster": CLUSTER | {"device": toy.DEVICE | {"kind": "cpu"}}},
         {"workload": {"kind": "torch", "dtype": "bfloat16"}},
         {"workload": {"kind": "torch", "dtype": "float32"}},  # the fake workload plays this framework
     ],
@@ -109,7 +108,7 @@ def test_a_campaign_of_a_workload_that_is_no_more_is_passed_over(site, kind):
 
 def test_the_most_alike_comes_first_then_the_nearest_in_scale_then_the_newest(site):
     others = [
-        site.campaign("other links", cluster=CLUSTER | {"node_link": LINK | {"latency_s": 2e-6}}),
+        site.campaign("other links", cluster=CLUSTER | {"node_link": toy.LINK | {"latency_s": 2e-6}}),
         site.campaign("1 node", cluster=CLUSTER | {"nodes": 1}),
         site.campaign("newer", cluster=CLUSTER | {"nodes": 2}),
         site.campaign("older", cluster=CLUSTER | {"nodes": 8}),
