@@ -155,7 +155,7 @@ def check_noted(name: str, link: LinkSpec | None, text: str) -> None:
 
 @pytest.mark.slow
 def test_a_probe_of_two_ranks_is_a_cluster_that_a_spec_takes(tmp_path):
-    code, out, err = finish(start(tmp_path, "--devices-per-node", "2", "--seconds", "1", "--name", "here"))
+    code, out, err = finish(start(tmp_path, "--devices-per-node", "2", "--seconds", "4", "--name", "here"))
     assert code == 0, err
     assert "matmul float32" in err
     spec, space = read_spec({**SPEC, **parse_yaml(out)}, None)
