@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from jobs import processes_where
 from rich.console import Console, RenderableType
 
 from meshtune.tuner.campaign.campaign import Campaign, Home
@@ -39,10 +40,11 @@ def run_meshtune(folder: Path, *arguments: str | Path) -> Result:
     return Result(code, out.getvalue(), err.getvalue())
 
 
-def shown(thing: RenderableType, width: int = 160) -> str:
-    """What a terminal of this width shows."""
+def shown(*things: RenderableType, width: int = 160, soft_wrap: bool = False) -> str:
+    """Output on a terminal of this width. soft_wrap: longer lines stay whole."""
     out = io.StringIO()
-    Console(file=out, width=width, markup=False, emoji=False, highlight=False).print(thing)
+    for thing in things:
+        Console(file=out, width=width, markup=False, emoji=False, highlight=False).print(thing, soft_wrap=soft_wrap)
     return out.getvalue()
 
 
@@ -53,16 +55,9 @@ def run_campaign(folder: Path, document: object, root: Path) -> tuple[Result, Ca
     command = [sys.executable, "-m", "meshtune.tuner.cli", "run", folder / "campaign.yaml", "--home", home.root]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=200, check=False)
     wanted, deadline = str(home.root).encode(), time.monotonic() + 60
-    while any(wanted in _command_line(process) for process in Path("/proc").glob("[0-9]*")):
+    while processes_where(lambda process: wanted in (process / "cmdline").read_bytes()):
         assert time.monotonic() < deadline, "the local server goes on"
         time.sleep(0.05)
     with Store.open(home.database_url) as store:
         (campaign,) = store.campaigns(limit=9)
         return Result(done.returncode, done.stdout, done.stderr), campaign, store.trials(campaign.id)
-
-
-def _command_line(process: Path) -> bytes:
-    try:
-        return (process / "cmdline").read_bytes()
-    except OSError:
-        return b""

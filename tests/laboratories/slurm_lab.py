@@ -24,6 +24,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from jobs import children, processes_where
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "sinfo", "scontrol", "scancel")
 START_LIMIT_S = 90.0
 CALL_LIMIT_S = 30.0
@@ -257,14 +259,8 @@ class SlurmLab:
 
     def _left(self) -> list[int]:
         mark = f"SLURM_CONF={self.folder}".encode()
-        found = []
-        for path in Path("/proc").iterdir():
-            with suppress(OSError):
-                if path.name.isdecimal() and (path / "comm").read_text() == "slurmstepd\n":
-                    pid = int(path.name)
-                    if any(mark in _environment(child) for child in [pid, *_family(pid)]):
-                        found.append(pid)
-        return found
+        daemons = processes_where(lambda folder: (folder / "comm").read_text() == "slurmstepd\n")
+        return [pid for pid in daemons if any(mark in _environment(child) for child in [pid, *_family(pid)])]
 
 
 _MUNGE_FILES = {"key-file": ".key", "socket": ".sock", "pid-file": ".pid", "log-file": ".log", "seed-file": ".seed"}
@@ -309,8 +305,4 @@ def _environment(pid: int) -> bytes:
 
 def _family(pid: int) -> list[int]:
     """The living descendants of a process."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return []
-    return [found for child in map(int, children) for found in (child, *_family(child))]
+    return [found for child in children(pid) for found in (child, *_family(child))]

@@ -1,5 +1,4 @@
-"""The physical search comes near the best in a few trials, whatever the physics has wrong, and does not walk into
-plans that do not fit."""
+"""The physical search: near the best in few trials, whatever the physics has wrong; few failures; one thread."""
 
 from __future__ import annotations
 
@@ -10,20 +9,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import ThreadpoolController
 from wrong_prior import WAYS, create_wrong
 
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.simulated.ground_truth import hidden_constants
-from meshtune.search_spaces.columns import FloatColumn
+from meshtune.search_spaces.columns import Columns, FloatColumn
 from meshtune.search_spaces.physics.constants import CONSTANTS, DEFAULTS, Constants
 from meshtune.search_spaces.physics.estimate import log_peak, log_step
 from meshtune.search_spaces.physics.timing import TimePart, time_parts
-from meshtune.search_spaces.physics.training import missing
-from meshtune.search_spaces.plan import Recompute
+from meshtune.search_spaces.physics.training import Training, missing
+from meshtune.search_spaces.plan import Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.tuner.search.base import Observation, PastCampaign, Search, Task
 from meshtune.tuner.search.physics.feasibility import surely_out_of_memory
-from meshtune.tuner.search.physics.search import PhysicsSearch
+from meshtune.tuner.search.physics.prior import Rows, rows_of
+from meshtune.tuner.search.physics.search import PhysicsSearch, one_thread
 from meshtune.tuner.search.physics.weighing import PhysicsOptions
 
 GIB = 2**30
@@ -108,9 +109,17 @@ def with_memory(task: Task, gib: int) -> Task:
 
 
 @pytest.fixture(scope="module")
-def large(landscape: Any, task: MakeTask) -> Task:
+def large(make: MakeSpace, task: MakeTask) -> Task:
     """1,464 plans on 64 devices of 16 GiB, of which every third does not fit."""
-    return with_memory(task(landscape.space), 16)
+    bounds = Bounds(
+        pp=(1, 2, 4, 8),
+        micro_batch_size=(1, 2, 4, 8),
+        cp=(1, 2),
+        vpp=(1, 3),
+        schedule=(Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED),
+        recompute=tuple(Recompute),
+    )
+    return with_memory(task(make(8, 512, bounds)), 16)
 
 
 @pytest.fixture(scope="module")
@@ -242,3 +251,33 @@ def test_the_same_seed_and_history_give_the_same_proposal_from_a_fresh_search(la
     used = PhysicsSearch(5)
     used.ask(large, seen[:4], 3)
     assert used.ask(large, seen, 4) == PhysicsSearch(5).ask(large, seen, 4)
+
+
+def threads() -> list[int]:
+    """Of each library of linear algebra in this process."""
+    return [library["num_threads"] for library in ThreadpoolController().select(user_api="blas").info()]
+
+
+def test_the_limit_is_lifted_again_also_after_an_error() -> None:
+    def fail() -> None:
+        with one_thread:
+            assert set(threads()) == {1}
+            raise KeyError
+
+    with ThreadpoolController().limit(limits=2, user_api="blas"):
+        with pytest.raises(KeyError):
+            fail()
+        assert set(threads()) == {2}
+
+
+def test_an_ask_has_one_thread(space: Space, task: Callable[..., Task]) -> None:
+    seen: list[list[int]] = []
+
+    def looking(training: Training, columns: Columns, campaign: int = 0, **how: Any) -> Rows:
+        seen.append(threads())
+        return rows_of(training, columns, campaign, **how)
+
+    with ThreadpoolController().limit(limits=2, user_api="blas"):
+        PhysicsSearch(0, rows_of=looking).ask(task(space), [], 2)
+    assert seen
+    assert {count for each in seen for count in each} == {1}

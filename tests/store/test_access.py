@@ -17,6 +17,7 @@ from meshtune.tuner.access.tokens import (
     Used,
     digest,
 )
+from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.store import AlreadyExists, NotFound, Store, access
 from meshtune.tuner.store.access import Answer, Claim
 
@@ -67,9 +68,8 @@ def test_the_last_use_is_kept(store: Store):
 
 def test_owners_use_what_their_campaigns_do(store: Store, make):
     day = 86400.0
-    make.running(store, trials=2)
-    with store._database.writing() as connection:
-        connection.exec_driver_sql("UPDATE campaigns SET owner = 'ann'")
+    store.create_campaign(replace(make.campaign(), owner="ann"))
+    store.plan_trials("c1", make.choices(2), Origin.SEARCH, now=101.0)
     now = store.trials("c1")[0].last.planned_at + 10.0
     devices = store.campaign("c1").spec.cluster.devices
     store.finish("c1", 0, make.ok(), started_at=now - 8, finished_at=now - 6, now=now)
@@ -81,9 +81,8 @@ def test_owners_use_what_their_campaigns_do(store: Store, make):
 
 
 def test_a_new_attempt_is_no_new_trial(store: Store, make):
-    make.running(store, trials=1)
-    with store._database.writing() as connection:
-        connection.exec_driver_sql("UPDATE campaigns SET owner = 'ann'")
+    store.create_campaign(replace(make.campaign(), owner="ann"))
+    store.plan_trials("c1", make.choices(1), Origin.SEARCH, now=101.0)
     store.finish("c1", 0, make.failed(Verdict.LOST), started_at=1.0, finished_at=2.0, now=3.0)
     store.plan_attempt("c1", 0, now=4.0)
     assert store.access.used("ann", 5.0).trials == 1

@@ -1,8 +1,17 @@
-import pytest
+"""Campaigns, lessons and events of the store."""
 
-from meshtune.tuner.campaign.campaign import CampaignState
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import text
+
+from meshtune.tuner.campaign.campaign import CampaignState, Lesson
+from meshtune.tuner.campaign.spec import Backend
 from meshtune.tuner.campaign.trial import Origin
-from meshtune.tuner.store import AlreadyExists, IllegalMove, NotFound, Store
+from meshtune.tuner.store import AlreadyExists, IllegalMove, NotFound, Store, database
 from meshtune.tuner.store.rows import decode_spec, encode_spec
 
 
@@ -101,3 +110,100 @@ def test_campaigns_are_listed_from_new_to_old(store: Store, make):
     running = store.campaigns(limit=3, states=[CampaignState.RUNNING])
     assert [campaign.id for campaign in running] == ["c5", "c4", "c2"]
     assert store.campaigns(limit=10, states=()) == []
+
+
+LESSONS = (Lesson(campaign_id="old", trials=20, weight=0.35), Lesson(campaign_id="older", trials=1, weight=1.0))
+
+
+def named(make, id: str, *, created_at: float = 100.0, device: str = "H200", workload: str = "command"):
+    campaign = make.campaign(id, created_at=created_at)
+    cluster = replace(campaign.spec.cluster, device=replace(campaign.spec.cluster.device, name=device))
+    return replace(campaign, spec=replace(campaign.spec, cluster=cluster, workload=Backend(kind=workload)))
+
+
+def test_campaigns_on_a_device_with_a_workload_come_newest_first(store: Store, make):
+    for number, id in enumerate("abcd"):
+        store.create_campaign(named(make, id, created_at=100.0 + number))
+    store.create_campaign(named(make, "device", device="H100"))
+    store.create_campaign(named(make, "workload", workload="torch"))
+    assert [found.id for found in store.campaigns_on("H200", "command", limit=3)] == ["d", "c", "b"]
+    assert [found.id for found in store.campaigns_on("H100", "command", limit=3)] == ["device"]
+    assert store.campaigns_on("H100", "torch", limit=3) == []
+    assert store.campaigns_on("H200", "command", limit=9)[-1] == store.campaign("a")
+
+
+def test_a_campaign_whose_spec_is_not_read_any_more_is_left_out(store: Store, make):
+    for id in "ab":
+        store.create_campaign(named(make, id))
+    with store._database.writing() as connection:
+        connection.execute(text("UPDATE campaigns SET spec = '{}' WHERE id = 'b'"))
+    assert [found.id for found in store.campaigns_on("H200", "command", limit=9)] == ["a"]
+
+
+def test_lessons_are_kept_and_told_once(store: Store, make):
+    store.create_campaign(make.campaign())
+    assert store.campaign("c1").lessons == ()
+    store.keep_lessons("c1", [], now=1.0)
+    for now in (2.0, 3.0):
+        store.keep_lessons("c1", LESSONS, now=now)
+        assert store.campaign("c1").lessons == LESSONS
+    store.keep_lessons("c1", LESSONS[:1], now=4.0)
+    told = [(event.at, event.data) for event in store.events("c1") if event.kind == "campaign.learns"]
+    documents = [
+        {"campaign_id": "old", "trials": 20, "weight": 0.35},
+        {"campaign_id": "older", "trials": 1, "weight": 1.0},
+    ]
+    assert told == [(2.0, {"lessons": documents}), (4.0, {"lessons": documents[:1]})]
+    assert store.campaign("c1").updated_at == 4.0
+
+
+def test_events_are_read_from_where_one_stopped(store: Store, make):
+    make.running(store, "c1", trials=2)
+    make.running(store, "c2", trials=1)
+    every = store.events(None)
+    assert [event.campaign_id for event in every] == ["c1", "c1", "c1", "c2", "c2"]
+    assert [event.id for event in every] == sorted({event.id for event in every})
+    assert store.events(None, after=every[1].id) == every[2:]
+    assert store.events(None, after=every[1].id, limit=2) == every[2:4]
+    assert store.events("c2", after=every[3].id) == every[4:]
+    assert store.events(None, after=every[-1].id) == []
+
+
+def test_a_reader_that_asks_for_what_came_after_misses_nothing(shared_url: str, make, monkeypatch):
+    """Two processes' worth of writers: with ids in any other order than that of commits, this loses events."""
+    monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 100)  # of four writers one may be the last for long
+    writers = [Store.open(shared_url) for _ in range(4)]
+    done = threading.Event()
+    seen: list[int] = []
+
+    def follow() -> None:
+        while not done.is_set():
+            seen.extend(event.id for event in reader.events(None, after=seen[-1] if seen else 0))
+
+    def write(number: int) -> None:
+        make.running(writers[number], f"c{number}", trials=8)
+        for trial in range(8):
+            writers[number].mark_submitted(f"c{number}", trial, "j", now=1.0)
+
+    with Store.open(shared_url) as reader:
+        following = threading.Thread(target=follow)
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+        following.start()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        done.set()
+        following.join(60)
+        seen.extend(event.id for event in reader.events(None, after=seen[-1] if seen else 0))
+        assert seen == [event.id for event in reader.events(None)]
+        assert len(seen) == 4 * (1 + 8 + 8)
+    for writer in writers:
+        writer.close()
+
+
+def test_what_an_event_tells_comes_back_as_it_was_told(store: Store, make):
+    make.running(store)
+    reason = "half a surrogate \udc80, a NUL \0, 1/3 and \u00e4"
+    store.move_campaign("c1", CampaignState.FAILED, reason=reason, now=2.0)
+    assert store.events("c1")[-1].data["reason"] == reason

@@ -18,7 +18,6 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.store import Store
 
-ROOT = Path(__file__).parents[2]
 SPEC = {
     "name": "tiny",
     "model": {"layers": 2, "hidden": 32, "heads": 2, "ffn": 64, "vocab": 128, "seq_len": 16},
@@ -34,33 +33,18 @@ SPEC = {
 }
 
 
-Meshtune = Callable[..., Result]
-
-
-def start_meshtune(folder: Path, *arguments: str | Path) -> subprocess.Popen[str]:
+def command_line(*arguments: str | Path) -> list[str]:
     """The command in a process of its own, for what drives a campaign."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "meshtune.tuner.cli", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=folder,
-        env={**os.environ},
-    )
+    return [sys.executable, "-m", "meshtune.tuner.cli", *map(str, arguments)]
 
 
 def drive_meshtune(folder: Path, *arguments: str | Path) -> Result:
-    process = start_meshtune(folder, *arguments)
-    try:
-        out, err = process.communicate(timeout=240)
-    finally:
-        process.kill()
-        process.wait()
-    return Result(process.returncode, out, err)
+    done = subprocess.run(command_line(*arguments), capture_output=True, text=True, cwd=folder, timeout=240)
+    return Result(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture
-def meshtune(tmp_path: Path) -> Meshtune:
+def meshtune(tmp_path: Path) -> Callable[..., Result]:
     """The command, run in an empty folder."""
     return lambda *arguments: run_meshtune(tmp_path, *arguments)
 
@@ -224,7 +208,7 @@ def test_a_run_without_a_terminal_tells_each_trial_and_the_result_in_whole_lines
 
 
 @pytest.mark.slow
-def test_show_tells_all_campaigns_or_one(finished):
+def test_show_tells_all_campaigns_or_one_or_everything_of_one_trial(finished):
     everything = run_meshtune(finished, "show").out
     id = campaign_of(finished).id
     assert id in everything
@@ -233,10 +217,6 @@ def test_show_tells_all_campaigns_or_one(finished):
     assert "completed (the budget of 4 trials is spent)" in one
     assert one.count(" ok ") == 4
     assert "baseline" in one
-
-
-@pytest.mark.slow
-def test_show_tells_everything_of_one_trial(finished):
     out = run_meshtune(finished, "show", "last", "--trial", "0").out
     assert f"trial 0 of {campaign_of(finished).id}: tp1 pp1 dp2" in out
     for word in ("chosen by: baseline", "verdict: ok", "95 % interval", "first losses: ", "tensors", "held", "compute"):
@@ -285,9 +265,25 @@ def test_rerun_measures_again_and_stores_nothing(finished):
 
 
 @pytest.mark.slow
+def test_revalidate_measures_two_plans_again_and_stores_nothing(finished):
+    done = drive_meshtune(finished, "revalidate", "last", "--json")
+    found = json.loads(done.out)
+    assert (done.code, done.err) == (0 if found["stands"] else 1, "")
+    assert found["finding"] in ("stands", "slower", "overtaken")
+    for plan in (found["optimum"], found["rival"]):
+        assert plan["verdict"] == "ok"
+        assert plan["tokens_per_s_per_device"]["now"] > 0
+        assert plan["software_changes"] == {}
+    assert found["optimum"]["plan_key"] != found["rival"]["plan_key"]
+    with Store.open(Home(finished / ".meshtune").database_url) as store:
+        assert len(store.trials(found["campaign"])) == 4
+
+
+@pytest.mark.slow
 def test_pausing_resuming_and_cancelling_by_command(meshtune, spec, tmp_path):
     many = {"global_batch_size": 32, "space": {"micro_batch_size": [1, 2, 4, 8, 16]}}  # more than it comes to
-    process = start_meshtune(tmp_path, "run", spec(budget={"trials": 30}, **many), "--home", "h")
+    command = command_line("run", spec(budget={"trials": 30}, **many), "--home", "h")
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
     try:
         for line in process.stdout:
             if line.startswith("trial 1"):

@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 from math import isfinite
@@ -17,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 from command_lab import run_meshtune
-from jobs import children
+from jobs import children, wait_for
 from slurm_lab import free_ports
 
 from meshtune.runners.documents import read_value
@@ -92,6 +91,11 @@ def test_the_yaml_has_one_key_and_says_where_it_comes_from():
 # The command
 
 
+def free_port() -> str:
+    """Below those that the kernel gives to whoever connects, until a rank listens there."""
+    return str(free_ports(1)[0])
+
+
 def start(folder: Path, *arguments: str | Path, **env: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "meshtune.tuner.cli", "cluster", "probe", *map(str, arguments)],
@@ -103,13 +107,11 @@ def start(folder: Path, *arguments: str | Path, **env: str) -> subprocess.Popen[
     )
 
 
-def finish(process: subprocess.Popen[str], limit_s: float = 240) -> tuple[int, str, str]:
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     try:
-        out, err = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
+        out, err = process.communicate(timeout=240)
+    finally:
         process.kill()
-        process.communicate()
-        raise
     return process.returncode, out, err
 
 
@@ -125,13 +127,6 @@ def ours(folder: Path) -> dict[int, int]:
     return found
 
 
-def wait_until(holds: Callable[[], bool], limit_s: float = 120) -> None:
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline, f"not so after {limit_s} s"
-        time.sleep(0.05)
-
-
 def ranks(folder: Path) -> list[int]:
     """The ranks of a probe, in the order in which the process that starts them has started them."""
     found = ours(folder)
@@ -144,7 +139,7 @@ def long_probe(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A probe of two ranks that would measure for minutes, once both ranks run."""
     process = start(tmp_path, "--devices-per-node", "2", "--seconds", "600", "-o", "c.yaml")
     try:
-        wait_until(lambda: len(ranks(tmp_path)) == 2 or process.poll() is not None)
+        wait_for(lambda: len(ranks(tmp_path)) == 2 or process.poll() is not None, 120)
         assert process.poll() is None, process.communicate()
         yield process
     finally:
@@ -204,9 +199,9 @@ def test_json_has_all_that_was_measured_of_three_ranks_too_and_the_file_is_writt
 
 
 @pytest.mark.slow
-def test_under_a_launcher_every_process_is_a_rank_and_rank_0_writes(tmp_path, free_port):
+def test_under_a_launcher_every_process_is_a_rank_and_rank_0_writes(tmp_path):
     file = tmp_path / "c.yaml"
-    common = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port)}
+    common = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     # Two nodes of one rank, as two agents of torchrun would say.
     processes = [
         start(tmp_path, "--seconds", "1", "-o", "c.yaml", RANK=str(rank), GROUP_RANK=str(rank), **common)
@@ -221,12 +216,6 @@ def test_under_a_launcher_every_process_is_a_rank_and_rank_0_writes(tmp_path, fr
     assert (cluster.nodes, cluster.devices_per_node) == (2, 1)
     check_noted("network_link", cluster.network_link, text)
     assert "node_link" not in text
-
-
-@pytest.fixture
-def free_port() -> int:
-    """Below those that the kernel gives to whoever connects, until a rank listens there."""
-    return free_ports(1)[0]
 
 
 @pytest.mark.slow
@@ -244,7 +233,7 @@ def test_a_rank_that_dies_is_one_message_and_leaves_no_process(long_probe, tmp_p
 def test_a_probe_that_is_ended_leaves_no_process_and_no_output(number, code, long_probe, tmp_path):
     os.kill(long_probe.pid, number)
     assert finish(long_probe)[0] == code
-    wait_until(lambda: not ours(tmp_path))
+    wait_for(lambda: not ours(tmp_path), 120)
     assert not (tmp_path / "c.yaml").exists()
 
 
@@ -258,25 +247,21 @@ def check_refused(folder: Path, *arguments: str | Path, words: str) -> None:
     assert words in done.err
 
 
-def test_a_file_that_is_there_is_kept_without_force(tmp_path):
-    (tmp_path / "c.yaml").write_text("mine")
-    check_refused(tmp_path, "-o", "c.yaml", words="c.yaml: is there already; --force replaces it")
-    assert (tmp_path / "c.yaml").read_text() == "mine"
-    assert os.listdir(tmp_path) == ["c.yaml"]
-
-
 @pytest.mark.parametrize(
-    ("output", "words"),
+    ("arguments", "words"),
     [
-        ("none/c.yaml", "none/c.yaml: cannot be written: No such file or directory"),
-        ("folder", "folder: is no ordinary file"),
-        ("/dev/null", "/dev/null: is no ordinary file"),
+        (["-o", "c.yaml"], "c.yaml: is there already; --force replaces it"),
+        (["--force", "-o", "none/c.yaml"], "none/c.yaml: cannot be written: No such file or directory"),
+        (["--force", "-o", "folder"], "folder: is no ordinary file"),
+        (["--force", "-o", "/dev/null"], "/dev/null: is no ordinary file"),
     ],
 )
-def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(output, words, tmp_path):
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(arguments, words, tmp_path):
     (tmp_path / "folder").mkdir()
-    check_refused(tmp_path, "--force", "-o", output, words=words)
-    assert os.listdir(tmp_path) == ["folder"]
+    (tmp_path / "c.yaml").write_text("mine")
+    check_refused(tmp_path, *arguments, words=words)
+    assert (tmp_path / "c.yaml").read_text() == "mine"
+    assert sorted(os.listdir(tmp_path)) == ["c.yaml", "folder"]
 
 
 def test_half_a_launcher_is_refused(tmp_path, monkeypatch):
@@ -285,9 +270,9 @@ def test_half_a_launcher_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_launch_of_other_size_than_asked_for_is_refused_with_both_numbers(tmp_path, free_port, monkeypatch):
+def test_a_launch_of_other_size_than_asked_for_is_refused_with_both_numbers(tmp_path, monkeypatch):
     launch = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-    for name, value in {**launch, "MASTER_PORT": str(free_port), "CUDA_VISIBLE_DEVICES": ""}.items():
+    for name, value in {**launch, "MASTER_PORT": free_port(), "CUDA_VISIBLE_DEVICES": ""}.items():
         monkeypatch.setenv(name, value)
     words = "--devices-per-node 4, but the launcher started 1 ranks per node"
     check_refused(tmp_path, "--devices-per-node", "4", words=words)

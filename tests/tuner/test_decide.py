@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
-from meshtune.search_spaces.space import Bounds
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.decide import (
     OVERTIME_S,
@@ -30,9 +26,9 @@ from meshtune.tuner.campaign.decide import (
     Submit,
     decide,
 )
-from meshtune.tuner.campaign.objective import Objective
-from meshtune.tuner.campaign.spec import Backend, Budget, CampaignSpec, TrialLimits
+from meshtune.tuner.campaign.spec import Budget, TrialLimits
 from meshtune.tuner.campaign.trial import Origin, TrialState
+from meshtune.tuner.specs.read import read_spec
 
 ENOUGH = "it was enough"
 
@@ -46,31 +42,13 @@ OK = measured(1.0)
 LOST = Outcome(verdict=Verdict.LOST, reason="node n2 is down")
 BASELINE = Plan(tp=4)
 PLANNED, SUBMITTED, RUNNING, DONE = TrialState
-DEVICE = DeviceSpec(name="d", kind=DeviceKind.CPU, memory_bytes=1)
-MODEL = ModelSpec(name="m", layers=2, hidden=8, heads=2, ffn=8, vocab=8, seq_len=8)
-
-
-def make_spec(**over: Any) -> CampaignSpec:
-    given = {
-        "name": "c",
-        "model": MODEL,
-        "cluster": ClusterSpec(name="c", nodes=1, devices_per_node=4, device=DEVICE),
-        "workload": Backend(kind="fake"),
-        "global_batch_size": 8,
-        "space": Bounds(),
-        "baseline": None,
-        "objective": Objective.TOKENS_PER_S_PER_DEVICE,
-        "search": Backend(kind="fake"),
-        "runner": Backend(kind="fake"),
-        "budget": Budget(trials=4),
-        "trial": TrialLimits(time_limit_s=100.0, attempts=2),
-    }
-    return CampaignSpec(**{**given, **over})
+MINIMAL = {"model": "gpt-micro", "cluster": "local-cpu", "global_batch_size": 8}
+SPEC = replace(read_spec(MINIMAL, None)[0], budget=Budget(trials=4), trial=TrialLimits(time_limit_s=100.0, attempts=2))
 
 
 def decided(make, trials, *, state=CampaignState.RUNNING, seen=None, now=0.0, elapsed_s=0.0, search_ended="", **over):
     more = {"elapsed_s": elapsed_s, "reason": "because", "search_ended": search_ended}
-    campaign = make.campaign(make_spec(**over), state, **more)
+    campaign = make.campaign(replace(SPEC, **over), state, **more)
     return decide(campaign, trials, seen or {}, now)
 
 
@@ -130,10 +108,6 @@ def test_what_is_decided(make, trials, campaign, wanted):
         for number, one in enumerate(trials)
     ]
     assert decided(make, built, **campaign) == wanted
-
-
-def test_what_was_lost_often_enough_is_not_tried_again(make):
-    assert decided(make, [make.trial(0, Verdict.LOST, attempt=2)]) == [Ask(1)]
 
 
 def ended_search(make):
@@ -197,6 +171,7 @@ def test_a_spent_hard_budget_ends_confirmations_too(make):
 @pytest.mark.parametrize("verdict", [v for v in Verdict if v not in (Verdict.LOST, Verdict.OK)])
 def test_only_what_the_infrastructure_lost_is_tried_again(make, verdict):
     assert decided(make, [make.trial(0, verdict)]) == [Ask(1)]
+    assert decided(make, [make.trial(0, Verdict.LOST, attempt=2)]) == [Ask(1)]  # no attempt is left
 
 
 def test_a_job_that_outlives_its_limit_is_cancelled_after_some_patience(make):
@@ -216,9 +191,7 @@ def test_a_spent_hard_budget_ends_what_runs_and_starts_nothing(make, budget):
     assert (cancel.number, "budget" in cancel.reason) == (1, True)
     (close,) = decided(make, [held], budget=budget, elapsed_s=50.0)
     assert (close.state, close.reason) == (CampaignState.COMPLETED, cancel.reason)
-    assert decided(make, [replace(held, attempts=held.attempts)], budget=Budget(wall_time_s=51.0), elapsed_s=50.0) == [
-        Ask(1)
-    ]
+    assert decided(make, [held], budget=Budget(wall_time_s=51.0), elapsed_s=50.0) == [Ask(1)]
 
 
 def test_a_cancelled_campaign_cancels_all_that_is_open_and_then_closes_with_its_reason(make):
@@ -240,7 +213,7 @@ def test_a_hopeless_campaign_cancels_all_that_is_open_and_then_fails_with_the_lo
 
 def test_a_share_bounds_what_is_chosen_but_not_what_is_planned_or_measured_again(make):
     trials = [make.trial(0, OK), make.trial(1, state=RUNNING), make.trial(2)]
-    campaign = make.campaign(make_spec(parallel=8, budget=Budget(trials=20)))
+    campaign = make.campaign(replace(SPEC, parallel=8, budget=Budget(trials=20)))
     for share, asked in ((None, [Ask(6)]), (5, [Ask(3)]), (99, [Ask(6)]), (2, []), (0, [])):
         assert decide(campaign, trials, {}, 0.0, share) == [Submit(2), *asked]
     ended = replace(campaign, search_ended=ENOUGH)
@@ -248,7 +221,7 @@ def test_a_share_bounds_what_is_chosen_but_not_what_is_planned_or_measured_again
 
 
 def test_no_more_trials_are_planned_than_the_owner_has_left(make):
-    campaign = make.campaign(make_spec(parallel=8, baseline=BASELINE, budget=Budget(trials=20)))
+    campaign = make.campaign(replace(SPEC, parallel=8, baseline=BASELINE, budget=Budget(trials=20)))
     assert decide(campaign, [], {}, 0.0, None, 0) == []
     trials = [make.trial(0, OK, plan=BASELINE), make.trial(1)]
     for left, asked in ((None, [Ask(7)]), (3, [Ask(3)]), (0, [])):

@@ -1,7 +1,4 @@
-"""`meshtune estimate` and `meshtune project` as a user meets them: answers in words and JSON, mistakes in one line.
-
-In this process, but through the entry point of the command.
-"""
+"""`meshtune estimate`, `project` and `run --dry-run` as a user meets them: words, JSON, and mistakes in one line."""
 
 from __future__ import annotations
 
@@ -14,6 +11,8 @@ import pytest
 import toy
 import yaml
 from command_lab import run_meshtune
+
+from meshtune.tuner.results.export import FORMATS
 
 
 @pytest.fixture
@@ -49,8 +48,10 @@ def test_a_quote_stores_nothing_and_says_the_same_in_words_and_in_json(meshtune,
     document = json.loads(meshtune("estimate", "spec.yaml", "--json"))
     assert f"{document['space']['legal']} legal plans" in words
     assert document["best"][0]["plan_key"] in words
-    assert "basis: uncalibrated" in words
+    for word in ("basis: uncalibrated", "ranked by tokens/s x P(fits)", "device-hours", "zero-needs-dp"):
+        assert word in words
     assert document["basis"]["calibrated"] is False
+    assert set(document["space"]["rejected"]) > {"zero-needs-dp"}
     assert os.listdir(tmp_path) == ["spec.yaml"]
 
 
@@ -74,6 +75,8 @@ def test_a_projection_of_a_spec_says_that_nothing_was_measured(meshtune, tmp_pat
     words = meshtune("project", "spec.yaml", "--nodes", "1,2,4", "--tokens", "1e12")
     assert "basis: uncalibrated" in words
     assert "days for 1e+12 tokens" in words
+    assert "Strong scaling: the global batch stays" in words
+    assert "measured best" not in words
     document = json.loads(meshtune("project", "spec.yaml", "--nodes", "1,2,4", "--json"))
     assert {row["nodes"] for row in document["rows"]} == {1, 2, 4}
     assert document["measured_best"] is None
@@ -91,3 +94,50 @@ def test_mistakes_in_a_projection_are_one_message(refused, tmp_path):
     told = refused("project", "spec.yaml", "--nodes", "1,2")
     assert "cluster.network_link: is not known, but the cluster has 2 nodes" in told
     assert "meshtune cluster probe" in told
+
+
+SPEC = {
+    "name": "tiny",
+    "model": {"layers": 2, "hidden": 32, "heads": 2, "ffn": 64, "vocab": 128, "seq_len": 16},
+    "cluster": {"preset": "local-cpu", "devices_per_node": 2},
+    "global_batch_size": 8,
+    "budget": {"trials": 4},
+}
+
+
+@pytest.fixture
+def rehearse(tmp_path: Path) -> Callable[..., str]:
+    """What the command prints for the spec with changes; it must leave nothing but the spec."""
+
+    def run(**over: object) -> str:
+        (tmp_path / "spec.yaml").write_text(yaml.safe_dump({**SPEC, **over}))
+        done = run_meshtune(tmp_path, "run", "spec.yaml", "--dry-run")
+        assert (done.code, done.err) == (0, "")
+        assert os.listdir(tmp_path) == ["spec.yaml"]
+        return done.out
+
+    return run
+
+
+def test_the_quote_and_the_job_of_the_baseline_are_shown(rehearse):
+    shown = rehearse(baseline={"tp": 2, "micro_batch_size": 4})
+    assert "legal plans" in shown
+    assert "cost: 7 trials of " in shown
+    assert "first trial: tp2 pp1 dp1 mbs4 ga2 zero0 (the baseline), in " in shown
+    assert "--- job.json\n{" in shown
+    assert '"name": "dry-run-t0000-a1"' in shown
+    assert "the runner local starts 2 processes: " in shown
+    assert "-m meshtune.runners.trainer job.json" in shown
+
+
+def test_without_a_baseline_the_plan_that_is_predicted_best_comes_first(rehearse):
+    assert "(predicted best), in " in rehearse()
+
+
+@pytest.mark.parametrize("runner", ["slurm", "pbs"])
+def test_the_script_of_a_batch_runner_is_shown(rehearse, runner):
+    shown = rehearse(runner=runner)
+    script = shown.partition(f"--- {FORMATS[runner].script}\n")[2]
+    assert "--- gang.json\n{" in shown
+    assert script.startswith("#!/bin/")
+    assert "dry-run-t0000-a1" in script

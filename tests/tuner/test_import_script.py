@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
-from command_lab import Result, run_meshtune
+from command_lab import run_meshtune
 
 from meshtune.runners.dialects.megatron.dialect import render
 from meshtune.search_spaces.plan import Plan
@@ -23,8 +24,7 @@ torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {SHAPES} \\
 """
 
 
-def run(*arguments: str | Path) -> Result:
-    return run_meshtune(Path.cwd(), *arguments)
+run = partial(run_meshtune, Path())
 
 
 @pytest.fixture
@@ -40,19 +40,9 @@ def test_the_script_s_setting_is_the_baseline_of_a_spec_that_holds(script):
     assert (done.code, done.err) == (0, "")
     spec, space = read_spec(parse_yaml(done.out), None)
     assert (spec.name, spec.cluster.nodes, spec.global_batch_size) == ("train", 2, 64)
-    expected = Plan(
-        tp=2,
-        pp=2,
-        dp=4,
-        vpp=2,
-        schedule="interleaved",
-        micro_batch_size=2,
-        grad_accum_steps=8,
-        recompute="full",
-        recompute_interval=2,
-        sequence_parallel=False,
-    )
-    assert spec.baseline == expected
+    split = {"tp": 2, "pp": 2, "dp": 4, "vpp": 2, "schedule": "interleaved", "sequence_parallel": False}
+    work = {"micro_batch_size": 2, "grad_accum_steps": 8, "recompute": "full", "recompute_interval": 2}
+    assert spec.baseline == Plan(**split, **work)
     # What follows from cluster and batch is left to them, so that another cluster may be named.
     assert not {"dp", "grad_accum_steps"} & parse_yaml(done.out)["baseline"].keys()
     assert spec.baseline in space

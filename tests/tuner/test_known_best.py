@@ -15,7 +15,6 @@ from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.results.known_best import (
     ENVIRONMENT_NAMES,
     CampaignRecords,
-    NothingKnown,
     Provenance,
     Question,
     best_measured,
@@ -138,18 +137,6 @@ def test_what_the_question_leaves_open_is_as_in_the_newest_campaign(campaigns, o
     found = best_measured(ASKED, known)
     assert found.sources[0].campaign == "c0"
     assert "an older campaign with another batch, training code or software than the newest left out" in found.reason
-
-
-@pytest.mark.parametrize(
-    ("over", "words"),
-    [
-        ({"model": "gpt-mikro"}, "no campaign and no preset has a model 'gpt-mikro'; did you mean 'gpt-micro'?"),
-        ({"cluster": "fronteer"}, "no campaign and no preset has a cluster 'fronteer'; did you mean 'frontier'?"),
-    ],
-)
-def test_an_unknown_name_is_told_with_the_nearest_known_one(campaigns, over, words):
-    with pytest.raises(NothingKnown, match=re.escape(words)):
-        best_measured(replace(ASKED, **over), campaigns(((0.5, 1.0), {})))
 
 
 def test_a_script_gets_every_field_of_the_plan_in_safe_characters(campaigns):

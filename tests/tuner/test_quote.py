@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from rich.console import Console
+import toy
+from command_lab import shown
 
 from meshtune.runners.documents import plain
 from meshtune.runners.outcome import Verdict
@@ -20,14 +20,7 @@ from meshtune.tuner.prediction.predict import Basis, check_same, foresee, learn,
 from meshtune.tuner.prediction.quote import STARTUP_S, count_fits, explain, make_quote
 from meshtune.tuner.specs.read import read_spec
 
-LINK = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 1e11}
-DEVICE = {
-    "name": "toy",
-    "kind": "cuda",
-    "memory_bytes": 2**35,
-    "peak_flops": {"float32": 1e12},
-    "memory_bandwidth_bytes_per_s": 1e12,
-}
+DEVICE = toy.DEVICE | {"memory_bytes": 2**35, "peak_flops": {"float32": 1e12}}
 # Without speeds, as CPUs are described.
 BARE = {name: DEVICE[name] for name in ("name", "kind", "memory_bytes")}
 MEASURING = {"max_warmup_steps": 1, "min_steps": 6, "max_steps": 6, "profile_steps": 5}
@@ -59,15 +52,8 @@ def quoted(basis=None, **over):
 
 def eight(**over):
     """Eight devices with links in a node."""
-    cluster = {"devices_per_node": 8, "node_link": LINK, **over.pop("cluster", {})}
+    cluster = {"devices_per_node": 8, "node_link": toy.LINK, **over.pop("cluster", {})}
     return read(cluster=cluster, space={"micro_batch_size": [1, 2, 4]}, **{"global_batch_size": 64, **over})
-
-
-def shown(page):
-    out = io.StringIO()
-    for part in page:
-        Console(file=out, width=240, markup=False, emoji=False, highlight=False).print(part, soft_wrap=True)
-    return out.getvalue()
 
 
 # Plans
@@ -167,7 +153,7 @@ def test_without_speeds_the_quote_says_what_is_missing_and_keeps_plans_and_memor
     peaks = [one.peak_bytes.value for one in found.best]
     assert peaks == sorted(peaks)
     assert found.cost.trial_s.high == 1e6
-    text = shown(quote_parts(found))
+    text = shown(*quote_parts(found), soft_wrap=True)
     assert "no times can be predicted" in text
     assert "`meshtune cluster probe`" in text
 
@@ -182,7 +168,7 @@ def test_an_illegal_plan_is_told_its_rules_and_what_it_would_have_cost():
     assert list(found.violations) == space.explain(plan)
     assert [broken.constraint for broken in found.violations] == ["zero-needs-dp"]
     assert found.prediction.speed.step_s.value > 0
-    assert "would be number" in shown(explanation_parts(found))
+    assert "would be number" in shown(*explanation_parts(found), soft_wrap=True)
 
 
 def test_the_best_plan_is_number_one_and_every_other_is_worse_by_the_parts_that_differ():
@@ -198,7 +184,7 @@ def test_the_best_plan_is_number_one_and_every_other_is_worse_by_the_parts_that_
         assert [*map(abs, found.differences_s.values())] == sorted(map(abs, found.differences_s.values()), reverse=True)
         if plan == found.best.plan:
             assert (found.rank, found.differences_s) == (1, {})
-            assert "nothing is predicted better" in shown(explanation_parts(found))
+            assert "nothing is predicted better" in shown(*explanation_parts(found), soft_wrap=True)
     assert min(ranks) == 1
     assert max(ranks) <= len(space)
 
@@ -293,25 +279,3 @@ def test_what_another_device_or_code_measured_is_refused():
     bf16, _ = read(workload={"kind": "torch", "dtype": "bfloat16"})
     with pytest.raises(InvalidValue, match="workload: was measured for "):
         check_same(bf16, spec)
-
-
-def test_a_quote_is_plain_json_and_a_page():
-    spec, space = eight(budget={"trials": 5, "device_hours": 1e-6})
-    found = make_quote(spec, space, Basis())
-    document = json.loads(json.dumps(plain(found), allow_nan=False))
-    assert document["space"] == {
-        "combinations": space.counts.combinations,
-        "legal": len(space),
-        "rejected": dict(space.counts.rejected),
-    }
-    assert Plan(**document["best"][0]["plan"]) == found.best[0].plan
-    assert document["cost"]["trials"] == 5
-    text = shown(quote_parts(found))
-    for word in (
-        found.best[0].plan.key,
-        "ranked by tokens/s x P(fits)",
-        "uncalibrated",
-        "device-hours",
-        "zero-needs-dp",
-    ):
-        assert word in text

@@ -1,22 +1,68 @@
-"""Ranking, gains with their intervals, second runs, and whether settings train the same."""
+"""Objectives, rankings, gains with their intervals, second runs, recommendations, and the front of speed and memory."""
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from math import exp, inf, log, nan, sqrt
 
 import numpy as np
 import pytest
 
-from meshtune.tuner.campaign.trial import Origin, TrialState
+from meshtune.runners.documents import plain
+from meshtune.runners.outcome import Verdict
+from meshtune.runners.step_breakdown import Profile
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.objective import Objective, Yardstick, yardstick_of
+from meshtune.tuner.campaign.trial import Origin, TrialState, time_by_part
 from meshtune.tuner.campaign.units import Estimate
+from meshtune.tuner.results.export import NothingToExport, choose
 from meshtune.tuner.results.ranking import LossCheck, check_losses, rank, run_variance, variance_of
-from meshtune.tuner.results.recommendation import recommend
+from meshtune.tuner.results.recommendation import choice_among_first, front_of, recommend
+from meshtune.tuner.results.views import best_view, ranked_views
+
+
+@pytest.fixture
+def yardstick(lab):
+    model = lab.spec().model
+    return lambda objective, **more: Yardstick(objective=objective, model=model, **more)
+
+
+@pytest.mark.parametrize(
+    ("objective", "known", "unit", "value"),
+    [
+        (Objective.TOKENS_PER_S_PER_DEVICE, {}, "tokens/s/device", 128.0),
+        (Objective.STEP_TIME, {}, "s", 2.0),
+        (Objective.TFLOPS_PER_DEVICE, {}, "TFLOP/s", 128e9 / 1e12),
+        (Objective.MFU, {"peak_flops": 1e12}, "%", 12.8),
+        (Objective.COST, {}, "device-hours/1e9 tokens", 1e9 / 128 / 3600),
+        (Objective.COST, {"device_hour_price": 2.5}, "cost/1e9 tokens", 2.5 * 1e9 / 128 / 3600),
+    ],
+)
+def test_an_objective_has_its_value_in_its_unit(make, yardstick, objective, known, unit, value):
+    found, measured = yardstick(objective, **known), make.measurement(2.0, model_flops_per_token=1e9)
+    assert found.unit == unit
+    assert found.of(measured, 2.0) == pytest.approx(value)
+
+
+def test_a_specs_yardstick_knows_its_clusters_peak_and_price(lab):
+    cluster = {"preset": "local-cpu", "device": {"peak_flops": {"float32": 1e12}}, "device_hour_price": 0.04}
+    found = yardstick_of(lab.spec(objective="cost", cluster=cluster))
+    assert (found.objective, found.peak_flops, found.device_hour_price) == (Objective.COST, 1e12, 0.04)
+    assert yardstick_of(lab.spec()).device_hour_price is None
 
 
 @pytest.fixture
 def campaign(lab, make):
     return lambda **over: make.campaign(lab.spec(**{"baseline": {"tp": 1}, **over}))
+
+
+def ranked_document(campaign, entry):
+    return plain(ranked_views(campaign, [entry])[0])
+
+
+def best_document(campaign, trials, top):
+    return plain(best_view(campaign, rank(campaign, trials), top))
 
 
 def numbers(ranking):
@@ -216,3 +262,237 @@ def test_when_all_that_is_faster_trains_otherwise_the_baseline_stays_and_slower_
     assert (found.choice.trial.number, found.better) == (0, False)
     assert found.reason.startswith("no setting was measured faster than the baseline; ")
     assert "(1 more likewise)" in found.reason
+
+
+GIB = 2**30
+CLUSTER = {"preset": "local-cpu", "device": {"memory_bytes": 64 * GIB, "peak_flops": {"float32": 1e12}}}
+
+
+@pytest.mark.parametrize(
+    ("steps", "choice", "better", "reason"),
+    [
+        ((1.0, 0.8), 1, True, "+25.0 % (+24.8 to +25.3 %) faster than the baseline"),
+        (((1.0, 0.1), (0.95, 0.1)), 0, False, "keep the baseline; the fastest other setting, "),
+        ((1.0, (0.79, 0.4), 0.8), 2, True, "+25.0 %"),  # a sure gain before a larger one within the noise
+        ((1.0, 1.5), 0, False, "no setting was measured faster than the baseline"),
+        ((None, 0.8), 1, False, "the fastest setting measured; the baseline itself has no measurement"),
+        ((None, None), None, False, "no setting was measured"),
+        ((), None, False, "no setting was measured"),
+    ],
+)
+def test_only_what_was_measured_surely_better_is_called_better(campaign, runs, steps, choice, better, reason):
+    found = recommend(campaign(), runs(*steps))
+    assert (found.choice and found.choice.trial.number, found.better) == (choice, better)
+    assert found.reason.startswith(reason)
+
+
+def test_without_a_baseline_the_fastest_is_named_without_a_gain(campaign, runs):
+    found = recommend(campaign(baseline=None), runs(1.0, 0.8, baseline=False))
+    assert (found.choice.trial.number, found.better, found.choice.gain) == (1, False, None)
+    assert "names no baseline" in found.reason
+
+
+@pytest.mark.parametrize("objective", ["step_time", "cost"])
+def test_step_time_and_cost_are_better_when_smaller(campaign, runs, objective):
+    found = recommend(campaign(objective=objective), runs(1.0, 2.0, 0.5))
+    assert (found.choice.trial.number, found.better) == (2, True)
+
+
+# Second runs
+
+
+ONCE = "ranks above it, but was measured only once"
+
+
+@pytest.mark.parametrize(
+    ("steps", "again", "choice", "better", "words"),
+    [
+        ((1.0, 0.5, 0.51), {1: 0.53, 2: 0.52}, 2, True, " measured again: -1.9 % against its first run"),
+        ((1.0, 0.5, 0.505, 0.506), {1: 0.51}, 1, True, f"; {{2}} {ONCE} (1 more likewise)"),
+        ((1.0, 0.9, 0.95), {1: 1.01}, 0, False, f"measured again is faster than the baseline; {{2}} {ONCE}"),
+        ((1.0, 1.5), {0: Verdict.OOM, 1: 1.5}, 1, False, "; the baseline itself ended oom when it was measured again"),
+        (
+            (1.0, 0.5),
+            {0: Verdict.OOM, 1: Verdict.CRASHED},
+            None,
+            False,
+            "no setting that was measured can be used; {1}",
+        ),
+    ],
+)
+def test_a_winner_is_named_by_second_runs(campaign, runs, steps, again, choice, better, words):
+    measured = runs(*steps, again=again)
+    found = recommend(campaign(), measured)
+    assert (found.choice and found.choice.trial.number, found.better) == (choice, better)
+    assert words.format(*(trial.plan.key for trial in measured)) in found.reason
+
+
+def test_a_gain_that_second_runs_do_not_reproduce_is_not_recommended(campaign, runs):
+    """Chance alone: a first run 10 % faster than the baseline, and a second one as slow as it."""
+    assert recommend(campaign(), runs(1.0, 0.9)).better
+    found = recommend(campaign(), runs(1.0, 0.9, again={1: 0.99}))
+    assert (found.choice.trial.number, found.better) == (0, False)
+    assert "not beyond the noise" in found.reason
+
+
+@pytest.mark.parametrize("verdict", [Verdict.OOM, Verdict.CRASHED, Verdict.TIMED_OUT])
+def test_what_fails_the_second_time_is_never_recommended_and_it_is_said(campaign, runs, verdict):
+    measured = runs(1.0, 0.5, 0.6, again={1: verdict, 2: 0.6})
+    found = recommend(campaign(), measured)
+    assert (found.choice.trial.number, found.better) == (2, True)
+    assert found.reason.endswith(
+        f"; {measured[1].plan.key} ranks above it, but ended {verdict} when it was measured again"
+    )
+    best = rank(campaign(), measured)[0]
+    assert (best.trial.number, best.failed_again, best.usable, best.confirmed) == (1, True, False, False)
+    assert best.objective.value == pytest.approx(256 / 0.5)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.LOST, Verdict.CANCELLED])
+def test_what_the_infrastructure_did_to_the_second_run_says_nothing_of_the_setting(campaign, runs, verdict):
+    found = recommend(campaign(), runs(1.0, 0.5, again={1: verdict}))
+    assert (found.choice.trial.number, found.better, found.choice.failed_again) == (1, True, False)
+    assert "again" not in found.reason
+
+
+# The front of speed and memory left over
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_choice_from_the_first_few_is_the_choice_from_all(campaign, make, runs, seed):
+    """Plans that train otherwise, noise beyond the differences, second runs, and no baseline among them."""
+    rng = random.Random(seed)
+    steps = [None if rng.random() < 0.1 else (rng.uniform(0.5, 1.1), rng.choice([0.001, 0.3])) for _ in range(12)]
+    known = [number for number, given in enumerate(steps) if given is not None]
+    ends = [(rng.uniform(0.5, 1.1), 0.001), Verdict.OOM, Verdict.LOST, TrialState.RUNNING]
+    again = {number: rng.choice(ends) for number in rng.sample(known, rng.choice([0, 0, 2]))}
+    trials = runs(*steps, baseline=rng.random() < 0.8, again=again)
+    trials = [
+        replace_losses(trial, rng.choice([(2.0, 1.0), (2.0, 1.5)])) if trial.measurement else trial for trial in trials
+    ]
+    found = campaign()
+    first = sorted((trials[number].measurement.step_time_s, number) for number in known)[:4]
+    numbers = [number for _, number in first]
+    repeated = {trial.plan for trial in trials if trial.origin is Origin.CONFIRMATION}
+    few = [
+        trial
+        for trial in trials
+        if trial.number in numbers or trial.plan in repeated or trial.origin is Origin.BASELINE
+    ]
+    choice, whole = choice_among_first(found.spec, rank(found, few), numbers), recommend(found, trials).choice
+    if choice is not None:
+        assert (choice.trial, choice.again, choice.gain) == (whole.trial, whole.again, whole.gain)
+
+
+def replace_losses(trial, losses):
+    outcome = replace(trial.outcome, measurement=replace(trial.measurement, first_losses=losses))
+    return replace(trial, attempts=(replace(trial.last, outcome=outcome),))
+
+
+@pytest.fixture
+def pareto(campaign):
+    return lambda **over: campaign(**{"cluster": CLUSTER, "pareto": True, **over})
+
+
+@pytest.fixture
+def held(make):
+    """By (seconds of a step, GiB at the fullest rank or None), the first the baseline."""
+
+    def build(*given):
+        return [
+            make.trial(
+                number,
+                make.measurement(step, peak_held_bytes=() if peak is None else (GIB, int(peak * GIB))),
+                origin=Origin.SEARCH if number else Origin.BASELINE,
+            )
+            for number, (step, peak) in enumerate(given)
+        ]
+
+    return build
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_the_front_is_what_nothing_beats_in_both_speed_and_memory_the_fastest_first(pareto, held, objective):
+    measured = held((1.0, 20), (0.5, 40), (0.6, 45), (0.7, 30), (2.0, 10), (3.0, 10), (0.4, None))
+    assert numbers(front_of(rank(pareto(objective=objective), measured))) == [1, 3, 0, 4]
+
+
+def test_what_is_never_recommended_is_not_on_the_front(pareto, held, make):
+    measured = held((1.0, 20), (0.5, 10), (0.6, 15))
+    measured.append(make.trial(3, Verdict.OOM, origin=Origin.CONFIRMATION, plan=measured[1].plan))
+    assert numbers(front_of(rank(pareto(), measured))) == [2]
+
+
+def test_the_fastest_of_the_front_is_recommended_with_what_the_others_give_up_and_gain(pareto, held):
+    measured = held((1.0, 20), (0.46, 48), (0.5, 36), (0.6, 60))
+    found = recommend(pareto(), measured)
+    assert (found.choice.trial.number, found.better) == (1, True)
+    key, baseline = measured[2].plan.key, measured[0].plan.key
+    assert found.reason.endswith(
+        f" faster than the baseline; or {key}: 8.0 % slower, 12 GiB more headroom; "
+        f"or {baseline}: 54.0 % slower, 28 GiB more headroom"
+    )
+    assert "headroom" not in recommend(pareto(pareto=False), measured).reason
+
+
+def test_a_faster_plan_whose_memory_is_unknown_is_not_recommended(pareto, held):
+    measured = held((1.0, 20), (0.4, None), (0.5, 36))
+    assert recommend(pareto(), measured).choice.trial.number == 2
+    assert recommend(pareto(pareto=False), measured).choice.trial.number == 1
+
+
+# Documents
+
+
+def test_documents_say_what_the_values_say(campaign, runs):
+    found, measured = campaign(), runs(1.0, 0.5)
+    ranking = rank(found, measured)
+    document = ranked_document(found, ranking[0])
+    assert Plan(**document["plan"]) == measured[1].plan
+    assert document["gain_over_baseline"]["value"] == pytest.approx(1.0)
+    assert document["objective"]["name"] == "tokens_per_s_per_device"
+    assert best_document(found, measured, 1)["recommendation"]["setting"] == document
+    assert best_document(found, (), 1)["recommendation"]["setting"] is None
+    assert ranked_document(found, rank(found, measured[1:])[0])["gain_over_baseline"] is None
+
+
+def test_documents_show_both_runs(campaign, runs):
+    found, measured = campaign(), runs(1.0, 0.5, 0.6, again={1: 0.55, 2: Verdict.OOM})
+    once, failed, twice = (ranked_document(found, entry) for entry in reversed(rank(found, measured)))
+    assert once["measured_again"] is None
+    assert failed["measured_again"] == {"trial": 4, "verdict": "oom", "first": pytest.approx(256 / 0.6), "change": None}
+    again = {"trial": 3, "verdict": "ok", "first": pytest.approx(256 / 0.5), "change": pytest.approx(0.5 / 0.55 - 1)}
+    assert twice["measured_again"] == again
+    assert (twice["trial"], twice["step_time_s"]) == (1, pytest.approx(0.55))
+
+
+def test_the_best_document_holds_the_whole_front_however_few_of_the_best_are_asked_for(pareto, held):
+    measured = held((1.0, 40), (2.0, 30), (3.0, 10))
+    document = best_document(pareto(), measured, 1)
+    assert [entry["trial"] for entry in document["best"]] == [0]
+    assert [entry["trial"] for entry in document["front"]] == [0, 1, 2]
+    assert [entry["headroom_bytes"] for entry in document["front"]] == [24 * GIB, 34 * GIB, 54 * GIB]
+
+
+def test_settings_are_chosen_by_word_or_the_number_of_either_run(campaign, runs):
+    measured = runs((1.0, 0.1), (0.95, 0.1), 2.0, None, again={1: (0.95, 0.1)})
+    chosen = [choose(campaign(), measured, name).trial.number for name in ("best", "worst", "recommended", "2", "4")]
+    assert chosen == [1, 2, 0, 2, 1]
+
+
+@pytest.mark.parametrize("selector", ["3", "99", "-1", "fastest", ""])
+def test_a_trial_that_was_not_measured_cannot_be_chosen(campaign, runs, selector):
+    with pytest.raises(NothingToExport, match="measured: 1, 0"):
+        choose(campaign(), runs(1.0, 0.5, None, None), selector)
+    with pytest.raises(NothingToExport, match="no measured trial yet"):
+        choose(campaign(), runs(None), "best")
+
+
+def test_the_time_of_a_step_is_told_by_part_as_means_over_the_ranks_the_unknown_parts_last():
+    parts = ({"data": 0.4, "compute": 0.4, "tp": 0.2}, {"compute": 0.8, "optimizer": 0.2})
+    profile = Profile(step_time_s=1.0, parts_s=parts, waiting_s=({},) * 2, own_times_s=((1.0,),) * 2, stages=(0, 0))
+    found = time_by_part(profile)
+    assert [part.part for part in found] == ["compute", "tp", "optimizer", "data"]
+    assert {part.part: part.share for part in found} == pytest.approx(
+        {"compute": 0.6, "tp": 0.1, "optimizer": 0.1, "data": 0.2}
+    )

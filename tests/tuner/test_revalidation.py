@@ -1,25 +1,87 @@
-"""Does a stored optimum still stand: every finding, with its numbers, and nothing stored."""
+"""Measuring again by fresh jobs, with nothing stored; and whether a stored optimum still stands."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-import yaml
 
+from meshtune.runners.base import RunnerUnavailable, SubmitFailed
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.campaign import CampaignState, Home
+from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.results.revalidation import Finding, judge, to_measure
 from meshtune.tuner.service.service import remeasure
-from meshtune.tuner.store import Store
 
-ROOT = Path(__file__).parents[2]
+
+@pytest.fixture
+def done(lab, make):
+    """A finished campaign, whose jobs measured again end at once."""
+    lab.machine.script = lambda name: make.Behaviour(run_s=0.0 if "-again-" in name else 1.0)
+    id = lab.create(budget={"trials": 2})
+    lab.run(id)
+    return lab.campaign(id)
+
+
+def test_each_trial_is_measured_by_a_fresh_job_and_nothing_is_stored(lab, done):
+    before = lab.store.events(done.id)
+    again = list(remeasure(lab.service, done, lab.trials(done.id)))
+    assert [(trial.number, outcome.verdict) for trial, outcome in again] == [(0, Verdict.OK), (1, Verdict.OK)]
+    assert len([name for name in lab.machine.sent if "-again-" in name]) == 2
+    assert lab.store.events(done.id) == before
+
+
+def test_a_runner_that_is_silent_for_a_while_is_waited_for(lab, done):
+    silent = iter([RunnerUnavailable("no answer")] * 3)
+
+    def answer():
+        if any("-again-" in name for name in lab.machine.jobs):
+            for error in silent:
+                raise error
+
+    lab.machine.answer = answer
+    again = remeasure(lab.service, done, lab.trials(done.id)[:1])
+    assert [outcome.verdict for _, outcome in again] == [Verdict.OK]
+    assert next(silent, None) is None
+
+
+def test_a_job_may_wait_in_a_queue_for_as_long_as_it_takes(lab, done, make, monkeypatch):
+    lab.machine.script = lambda name: make.Behaviour(queue_s=3600.0, run_s=1.0)
+    clock = [0.0]
+    pauses = []
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        lab.now += 60.0
+        clock[0] += 60.0
+
+    monkeypatch.setattr("meshtune.tuner.service.service.time.sleep", sleep)
+    monkeypatch.setattr("meshtune.tuner.service.service.time.monotonic", lambda: clock[0])
+    limit_s = done.spec.trial.time_limit_s
+    assert 2 * limit_s + 60 < 3600
+    assert [outcome.verdict for _, outcome in remeasure(lab.service, done, lab.trials(done.id)[:1])] == [Verdict.OK]
+    assert (pauses[0], max(pauses)) == (0.05, 2.0)
+
+
+def test_a_job_that_runs_for_ever_is_given_up_and_cancelled(lab, done, make, monkeypatch):
+    lab.machine.script = lambda name: make.Behaviour(run_s=1e9)
+    clock = [0.0]
+
+    def sleep(seconds):
+        clock[0] += 60.0
+
+    monkeypatch.setattr("meshtune.tuner.service.service.time.sleep", sleep)
+    monkeypatch.setattr("meshtune.tuner.service.service.time.monotonic", lambda: clock[0])
+    with pytest.raises(RunnerUnavailable, match="has not ended within 660 s: it still runs"):
+        list(remeasure(lab.service, done, lab.trials(done.id)[:1]))
+    assert len(lab.machine.cancels) == 1
+
+
+def test_a_job_that_cannot_be_sent_is_told(lab, done):
+    lab.machine.troubles.append(SubmitFailed("disk full"))
+    with pytest.raises(SubmitFailed, match="disk full"):
+        list(remeasure(lab.service, done, lab.trials(done.id)))
+
+
 BEST, SECOND, THIRD = (Plan(dp=4, micro_batch_size=size) for size in (1, 2, 4))
 
 
@@ -121,53 +183,3 @@ def test_versions_that_changed_are_told(campaign, trials, ok):
         "python": ("3.11", "unknown"),
         "torch": ("2.12", "2.13"),
     }
-
-
-def test_a_machine_that_changed_is_found_by_fresh_jobs_and_nothing_is_stored(lab, make):
-    lab.machine.script = lambda name: make.Behaviour(run_s=0.0 if "-again-" in name else 1.0)
-    id = lab.create(budget={"trials": 3})
-    lab.run(id)
-    campaign, recorded, before = lab.campaign(id), lab.trials(id), lab.store.events(id)
-    slow = lab.machine.step_s
-    lab.machine.step_s = lambda plan: 2 * slow(plan)
-    entries = to_measure(campaign, recorded)
-    outcomes = [outcome for _, outcome in remeasure(lab.service, campaign, [entry.trial for entry in entries])]
-    found = judge(campaign, recorded, entries, outcomes)
-    assert found.finding is Finding.SLOWER
-    assert found.optimum.change.value == pytest.approx(-0.5)
-    assert lab.store.events(id) == before
-
-
-@pytest.mark.slow
-def test_the_command_measures_two_plans_again_on_the_local_runner(tmp_path):
-    spec = {
-        "name": "tiny",
-        "model": {"layers": 2, "hidden": 32, "heads": 2, "ffn": 64, "vocab": 128, "seq_len": 16},
-        "cluster": {"preset": "local-cpu", "devices_per_node": 2},
-        "global_batch_size": 8,
-        "workload": {"kind": "torch", "measuring": {"max_warmup_steps": 1, "min_steps": 6, "max_steps": 6}},
-        "search": "random",
-        "runner": {"kind": "local", "idle_s": 5},
-        "budget": {"trials": 2},
-        "confirm": 0,
-    }
-    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
-
-    def meshtune(*arguments):
-        command = [sys.executable, "-m", "meshtune.tuner.cli", *arguments]
-        environment = {**os.environ}
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120)
-
-    assert meshtune("run", "spec.yaml").returncode == 0
-    done = meshtune("revalidate", "last", "--json")
-    found = json.loads(done.stdout)
-    assert done.stderr == ""
-    assert done.returncode == (0 if found["stands"] else 1)
-    assert found["finding"] in ("stands", "slower", "overtaken")
-    for plan in (found["optimum"], found["rival"]):
-        assert plan["verdict"] == "ok"
-        assert plan["tokens_per_s_per_device"]["now"] > 0
-        assert plan["software_changes"] == {}
-    assert found["optimum"]["plan_key"] != found["rival"]["plan_key"]
-    with Store.open(Home(tmp_path / ".meshtune").database_url) as store:
-        assert len(store.trials(found["campaign"])) == 2

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
+import toy
+from command_lab import shown
 
 from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.checks import InvalidValue
@@ -19,13 +19,7 @@ from meshtune.tuner.specs.read import read_spec
 
 FAST = {"latency_s": 1e-9, "bandwidth_bytes_per_s": 1e15}
 SLOW = {"latency_s": 1e-5, "bandwidth_bytes_per_s": 1e7}
-DEVICE = {
-    "name": "toy",
-    "kind": "cuda",
-    "memory_bytes": 2**40,
-    "peak_flops": {"float32": 1e12},
-    "memory_bandwidth_bytes_per_s": 1e13,
-}
+DEVICE = toy.DEVICE | {"memory_bytes": 2**40, "memory_bandwidth_bytes_per_s": 1e13}
 ANY_DP = {"tp": [1, 2], "pp": [1, 2, 4], "micro_batch_size": [1], "zero_stage": [0]}
 SURE = Basis(calibration=Calibration(DEFAULTS, UNCALIBRATED.covariance * 1e-4, time_log_sd=0.01, memory_log_sd=0.01))
 
@@ -52,13 +46,6 @@ def projected(nodes=(1, 2, 4, 8), basis=SURE, least_efficiency=0.8, tokens=None,
 
 def rows(found, scaling):
     return [row for row in found.rows if row.scaling is scaling]
-
-
-def shown(page):
-    out = io.StringIO()
-    for part in page:
-        Console(file=out, width=300, markup=False, emoji=False, highlight=False).print(part, soft_wrap=True)
-    return out.getvalue()
 
 
 # Rows
@@ -190,15 +177,6 @@ def test_the_measured_best_stands_beside_its_prediction(make):
     assert found.measured_best.plan_key == plan.key
     predicted = rows(found, Scaling.WEAK)[0].best.speed.tokens_per_s.value
     assert found.measured_best.predicted_tokens_per_s == pytest.approx(predicted)
-    text = shown(projection_parts(found))
+    text = shown(*projection_parts(found), soft_wrap=True)
     assert "measured best: trial 1" in text
     assert "calibrated by 2 step times, " in text
-
-
-def test_a_projection_is_printed_with_its_days_and_walls():
-    found = projected(nodes=[2, 32], tokens=1e12)
-    text = shown(projection_parts(found))
-    assert "Strong scaling: the global batch stays" in text
-    assert "days for 1e+12 tokens" in text
-    assert found.walls[1].sentence in text
-    assert "measured best" not in text

@@ -1,23 +1,23 @@
-"""Whole campaigns on the fake runner: what they measure, when they end, and what they outlive."""
+"""Whole campaigns on the fake runner: measurements, ends, restarts, confirmations, racing, deletion."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.trial import TrialState
-from meshtune.tuner.specs.document import InvalidSpec
+from meshtune.tuner.campaign.trial import Choice, Expectation, Origin, Proposal, TrialState
 from meshtune.tuner.store import IllegalMove, NotFound
 
 
-def test_a_campaign_runs_its_budget_of_trials_and_completes(lab):
-    id = lab.create()
-    lab.run(id)
-    assert lab.verdicts(id) == ["ok"] * 4
-    assert [trial.number for trial in lab.trials(id)] == [0, 1, 2, 3]
-    assert lab.campaign(id).state is CampaignState.COMPLETED
-    assert lab.campaign(id).reason == "the budget of 4 trials is spent"
-    assert lab.machine.most_at_once == 1
+def untried(space, seen, n):
+    tried = {one.plan for one in seen}
+    return [plan for plan in space if plan not in tried][:n]
+
+
+def proposal(space, seen, n, chance=None, expectation=None):
+    return Proposal(tuple(Choice(plan, expectation) for plan in untried(space, seen, n)), chance)
 
 
 def test_what_a_job_measured_is_what_is_stored(lab):
@@ -26,6 +26,8 @@ def test_what_a_job_measured_is_what_is_stored(lab):
     (trial,) = lab.trials(id)
     assert trial.measurement.step_times_s[0] == lab.machine.step_s(trial.plan)
     assert (trial.last.started_at, trial.last.finished_at) == (1000.0, 1001.0)
+    assert not lab.service.sessions
+    assert not lab.service.sessions.holder.holds
 
 
 def test_a_job_that_is_refused_after_others_were_taken_is_illegal_and_the_campaign_goes_on(lab):
@@ -35,15 +37,6 @@ def test_a_job_that_is_refused_after_others_were_taken_is_illegal_and_the_campai
     lab.run(id)
     assert lab.verdicts(id) == ["ok", "illegal"]
     assert lab.campaign(id).state is CampaignState.COMPLETED
-
-
-def test_a_job_that_outlives_its_time_limit_is_cancelled_once(lab, make):
-    lab.machine.script = lambda name: make.Behaviour(run_s=10_000.0)
-    id = lab.create(budget={"trials": 1}, trial={"time_limit_s": 100.0})
-    lab.run(id, step_s=20.0)
-    assert lab.verdicts(id) == ["cancelled"]
-    assert len(lab.machine.cancels) == 1
-    assert 160 < lab.trials(id)[0].last.running_s < 200
 
 
 # What the runner does to us
@@ -62,11 +55,10 @@ def test_a_runner_that_forgot_a_job_costs_an_attempt_not_the_trial(lab, make):
 # What the search does to us
 
 
-def refuse(space, seen, n):
-    raise ValueError("singular matrix")
-
-
 def test_a_search_that_fails_ends_the_campaign_as_failed_with_its_words(lab):
+    def refuse(space, seen, n):
+        raise ValueError("singular matrix")
+
     lab.search.say = refuse
     id = lab.create()
     lab.run(id)
@@ -80,7 +72,7 @@ def test_a_search_that_fails_while_trials_run_is_asked_again_when_one_has_ended(
     def say(space, seen, n):
         if any(one.verdict is None for one in seen):
             raise ValueError("pending trials confuse me")
-        return [plan for plan in space if plan not in {one.plan for one in seen}][:1]
+        return untried(space, seen, 1)
 
     lab.search.say = say
     id = lab.create(parallel=2, budget={"trials": 3})
@@ -125,7 +117,7 @@ def test_the_search_sees_the_history_in_the_order_of_choosing_with_scores(lab, m
 
     def say(space, seen, n):
         seen_last[:] = seen
-        return [plan for plan in space if plan not in {s.plan for s in seen}][:n]
+        return untried(space, seen, n)
 
     lab.search.say = say
     id = lab.create(budget={"trials": 5}, trial={"attempts": 1})
@@ -225,26 +217,6 @@ def test_a_job_that_cannot_be_cancelled_is_asked_once_and_waited_for(lab, make):
     assert lab.campaign(id).state is CampaignState.CANCELLED
 
 
-@pytest.mark.parametrize("end", ["completed", "cancelled", "failed"])
-def test_a_campaign_that_is_over_takes_no_more_orders(lab, end):
-    lab.search.say = refuse if end == "failed" else None
-    id = lab.create(budget={"trials": 1})
-    if end == "cancelled":
-        lab.service.cancel(id)
-    lab.run(id)
-    assert str(lab.campaign(id).state) == end
-    for order in (lab.service.pause, lab.service.resume, lab.service.cancel):
-        with pytest.raises(IllegalMove, match=end):
-            order(id)
-    assert lab.tick(id) is False
-
-
-def test_orders_for_an_unknown_campaign_name_it(lab):
-    for order in (lab.service.pause, lab.service.resume, lab.service.cancel, lab.service.tick, lab.service.current):
-        with pytest.raises(NotFound, match="nobody"):
-            order("nobody")
-
-
 @pytest.mark.parametrize("order", ["pause", "cancel"])
 def test_an_order_that_comes_in_the_middle_of_a_tick_is_obeyed_by_the_next(lab, order):
     """The search takes its time; meanwhile somebody pauses the campaign, whose new trials the store then refuses."""
@@ -261,21 +233,7 @@ def test_an_order_that_comes_in_the_middle_of_a_tick_is_obeyed_by_the_next(lab, 
     assert lab.campaign(id).state is (CampaignState.PAUSED if order == "pause" else CampaignState.CANCELLED)
 
 
-def test_a_campaign_that_is_over_is_let_go_of(lab):
-    id = lab.create(budget={"trials": 1})
-    lab.run(id)
-    assert lab.service.sessions.get(id) is None
-    assert not lab.service.sessions.holder.holds
-
-
 # Creating
-
-
-def test_a_wrong_spec_creates_nothing(lab):
-    with pytest.raises(InvalidSpec):
-        lab.create(global_batch_size=7, space={"tp": [1], "pp": [1]})
-    assert lab.store.campaigns(limit=10) == []
-    assert not lab.home.root.exists()
 
 
 def test_ids_are_readable_safe_and_different_for_equal_names(lab):
@@ -283,3 +241,109 @@ def test_ids_are_readable_safe_and_different_for_equal_names(lab):
     assert len(set(ids)) == 3
     assert all(id.startswith("llama-8b-zu-gro-") for id in ids)
     assert lab.create(name="\u00df").startswith("campaign-")
+
+
+# Confirmations
+
+
+def test_with_several_in_flight_the_last_word_plans_nothing_and_what_runs_is_awaited(lab, make):
+    lab.machine.script = lambda name: make.Behaviour(run_s=5.0 if "-t0003" in name else 1.0)
+    lab.search.say = lambda space, seen, n: proposal(space, seen, n, 0.2 if len(seen) < 4 else 0.008)
+    id = lab.create(parallel=2, budget={"trials": 9}, confirm=3)
+    lab.run(id, until=lambda: lab.campaign(id).search_ended)
+    assert lab.trials(id)[3].state is TrialState.RUNNING
+    lab.run(id, until=lambda: lab.trials(id)[-1].origin is Origin.CONFIRMATION)
+    assert [trial.state for trial in lab.trials(id)[:4]] == [TrialState.DONE] * 4
+    asked = len(lab.search.asked)
+    lab.run(id)
+    assert (len(lab.search.asked), len(lab.trials(id))) == (asked, 7)
+    assert lab.machine.most_at_once == 2
+
+
+@pytest.mark.parametrize("chance", [-0.1, 1.1, float("nan")])
+def test_a_chance_that_is_no_probability_is_the_searchs_failure(lab, chance):
+    lab.search.say = lambda space, seen, n: proposal(space, seen, n, chance)
+    id = lab.create()
+    lab.run(id)
+    assert lab.campaign(id).state is CampaignState.FAILED
+    assert lab.campaign(id).reason.endswith(f"it gave the chance left as {chance}, which is no probability")
+    assert lab.trials(id) == []
+
+
+def test_what_was_expected_stays_with_the_trial_and_nothing_is_expected_of_a_confirmation(lab):
+    expected = Expectation(
+        step_time_s=1.0, step_time_low_s=0.5, step_time_high_s=2.0, p_fits=0.9, gain=0.03, peak_bytes=2.0**30
+    )
+    lab.search.say = lambda space, seen, n: proposal(space, seen, n, expectation=expected)
+    id = lab.create(baseline={"tp": 1}, confirm=1)
+    lab.run(id)
+    assert [trial.expectation for trial in lab.trials(id)] == [None, *[expected] * 3, None]
+
+
+# Racing against the best one so far
+
+
+def incumbents(lab, id):
+    """What each trial's job was told to beat, by trial number."""
+    jobs = {trial.number: lab.machine.jobs[trial.last.job_name] for trial in lab.trials(id)}
+    return [json.loads(jobs[number].spec.env["INCUMBENT_STEP_TIME_S"]) for number in sorted(jobs)]
+
+
+def test_a_racing_trial_is_told_the_upper_end_of_the_best_ones_interval_and_without_racing_nothing(lab):
+    baseline = {"tp": 1, "micro_batch_size": 1}
+    alone = lab.create(baseline=baseline)
+    lab.run(alone)
+    assert incumbents(lab, alone) == [None] * 4
+    id = lab.create(baseline=baseline, trial={"racing": True})
+    lab.run(id)
+    told = incumbents(lab, id)
+    assert told[0] is None
+    measured = [trial.measurement for trial in lab.trials(id)]
+    for number in range(1, len(told)):
+        best = max(measured[:number], key=lambda measurement: measurement.tokens_per_s)
+        assert told[number] == pytest.approx(best.step_time_interval_s.high)
+    assert len(set(told)) > 1
+
+
+def test_with_a_free_batch_the_incumbent_is_scaled_to_the_tokens_of_a_step(lab):
+    id = lab.create(global_batch_size="free", space={"grad_accum_steps": [1, 4], "pp": [1]}, trial={"racing": True})
+    lab.run(id)
+    told, trials = incumbents(lab, id), lab.trials(id)
+    assert len({trial.measurement.tokens_per_step for trial in trials}) > 1
+    for number in range(1, len(told)):
+        best = max((t.measurement for t in trials[:number]), key=lambda measurement: measurement.tokens_per_s)
+        scale = trials[number].measurement.tokens_per_step / best.tokens_per_step
+        assert told[number] == pytest.approx(scale * best.step_time_interval_s.high)
+
+
+# Deletion
+
+
+@pytest.fixture
+def over(lab, make) -> str:
+    """A campaign that is over."""
+    campaign = make.campaign(lab.spec(), CampaignState.COMPLETED)
+    lab.store.create_campaign(campaign)
+    return campaign.id
+
+
+def test_what_an_interrupted_deletion_left_in_the_bin_goes_with_the_next(lab, over):
+    (lab.home.bin / "earlier-1" / "job").mkdir(parents=True)
+    (lab.home.campaign(over) / "job").mkdir(parents=True)
+    lab.service.delete(over)
+    assert list(lab.home.bin.iterdir()) == []
+    assert not lab.home.campaign(over).exists()
+
+
+def test_a_campaign_whose_folder_is_gone_is_deleted_all_the_same(lab, over):
+    lab.service.delete(over)
+    with pytest.raises(NotFound):
+        lab.store.campaign(over)
+
+
+def test_where_the_rows_stay_the_folder_stays(lab):
+    id = lab.create()
+    lab.home.campaign(id).mkdir(parents=True)
+    with pytest.raises(IllegalMove, match="only what is over is deleted"):
+        lab.service.delete(id)
+    assert lab.home.campaign(id).exists()

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 import time
+from dataclasses import astuple
 
 import pytest
 import yaml
-
-from meshtune.tuner.cli import main
+from command_lab import run_meshtune
 
 
 @pytest.fixture
-def meshtune(lab, tmp_path, monkeypatch, capsys):
+def meshtune(lab, tmp_path):
     """The command in this process, so that its runner is the lab's; the lab's clock is the wall's."""
     lab.machine.clock = time.time
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["meshtune", *arguments, "--home", "h"])
-        code = 0
-        try:
-            main.main()
-        except SystemExit as ended:
-            code = ended.code or 0
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return run
+    return lambda *arguments: astuple(run_meshtune(tmp_path, *arguments, "--home", "h"))
 
 
 @pytest.fixture
@@ -39,12 +26,8 @@ def spec(lab, tmp_path):
     return write
 
 
-def quick(make, kind="ok", run_s=0.01):
-    return lambda name: make.Behaviour(kind, run_s=run_s)
-
-
 def test_a_bug_of_the_user_is_shown_with_its_log_and_is_a_failure(lab, make, meshtune, spec):
-    lab.machine.script = quick(make, "bug")
+    lab.machine.script = lambda name: make.Behaviour("bug", run_s=0.01)
     code, out, _ = meshtune("run", spec())
     assert code == 1
     lines = out.splitlines()
@@ -62,7 +45,7 @@ def test_a_bug_of_the_user_is_shown_with_its_log_and_is_a_failure(lab, make, mes
 
 
 def test_no_time_left_is_no_failure_and_resume_goes_on(lab, make, meshtune, spec):
-    lab.machine.script = quick(make)
+    lab.machine.script = lambda name: make.Behaviour(run_s=0.01)
     lab.machine.closes = True
     code, out, _ = meshtune("run", spec())
     assert code == 0
