@@ -193,20 +193,6 @@ def test_a_known_token_costs_no_query_and_a_revocation_counts_within_five_second
     assert TRUST_S <= 5
 
 
-def test_when_a_token_was_used_is_written_at_most_once_a_minute(gate, service, token, monkeypatch):
-    client, clock, access = gate
-    header = token()
-    written = []
-    real = service.store.access.used_at
-    access.used_at = lambda sha256, now: (written.append(now), real(sha256, now))
-    for _ in range(4):
-        client.get("/v1/x", headers=header)
-        clock.now += 10
-    assert len(written) == 1
-    [kept] = service.store.access.tokens()
-    assert kept.last_used_at == written[0]
-
-
 def test_a_token_gets_so_many_requests_and_then_is_told_to_wait(gate, token):
     client, clock, _ = gate
     header = token()

@@ -129,13 +129,6 @@ def test_a_measurement_goes_with_ok_and_with_nothing_else(verdict):
         Outcome(verdict=verdict, measurement=None if verdict is Verdict.OK else BARE)
 
 
-def test_what_the_plan_made_is_informative_and_what_the_infrastructure_made_is_retryable():
-    assert {verdict for verdict in Verdict if verdict.informative} == set(Verdict) - {
-        *(Verdict.CANCELLED, Verdict.LOST, Verdict.ILLEGAL)
-    }
-    assert [verdict for verdict in Verdict if verdict.retryable] == [Verdict.LOST]
-
-
 PROFILE = Profile(
     step_time_s=0.25,
     parts_s=({"compute": 0.2, "dp": 0.05}, {"compute": 0.25, "dp": 0.0}),

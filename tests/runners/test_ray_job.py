@@ -8,8 +8,7 @@ import pytest
 
 from meshtune.runners.base import JobSpec, JobState, Start
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.json_files import read_json_value
-from meshtune.runners.ray.job import JobRun, RayJob, encode, ranks_of, refusal, shares_node
+from meshtune.runners.ray.job import JobRun, RayJob, ranks_of, refusal, shares_node
 
 
 def job(*, nodes: int = 1, per_node: int = 2, devices: str = "CPU", **changes) -> RayJob:
@@ -26,11 +25,6 @@ def job(*, nodes: int = 1, per_node: int = 2, devices: str = "CPU", **changes) -
 
 def run(**changes) -> JobRun:
     return JobRun(job(nodes=2, **changes), started_at=1.0, nodes=("n1", "n2"))
-
-
-def test_an_order_survives_its_way_as_plain_values():
-    sent = job(nodes=2, devices="GPU", start=Start.NODE, avoid=("n1",), env={"A": "1"})
-    assert read_json_value(RayJob, encode(sent)) == sent
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable, SubmitFailed
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable
 from meshtune.runners.outcome import RESULT_FILE, Verdict, read_result
 from meshtune.runners.registry import create_runner
 from meshtune.runners.simulated.runner import SimulatedOptions, SimulatedRunner
@@ -103,15 +103,6 @@ def test_a_restarted_service_finds_its_jobs_and_all_have_gone_on(lab):
     statuses = lab.runner.poll(["first", "second", "third"])
     assert [status.state for status in statuses.values()] == [JobState.SUCCEEDED, JobState.SUCCEEDED, JobState.RUNNING]
     assert (statuses["first"].finished_at, statuses["third"].started_at) == (1010.0, 1010.0)
-
-
-def test_a_job_that_cannot_be_written_was_not_sent(lab):
-    (lab.folder / "work").write_text("a file where a folder should be")
-    with pytest.raises(SubmitFailed, match=r"^job cannot be written: .*work"):
-        lab.submit("job")
-    assert lab.runner.find("job") is None
-    (lab.folder / "work").unlink()
-    assert lab.status(lab.submit("job")).state is JobState.RUNNING
 
 
 def test_files_that_cannot_be_read_are_trouble_of_the_runner_not_of_the_job(lab):
