@@ -1,6 +1,6 @@
 """Every cause of a failure, made to happen with real processes, is told as what it is.
 
-A fault of a node and a preemption are a scheduler's to make; they are with the tests of Slurm.
+A fault of a node and a preemption are with the tests of Slurm, lost connections with those of logs and of ranks.
 """
 
 from __future__ import annotations
@@ -24,31 +24,18 @@ CLUSTER = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=DEVICE)
 PLAN = Plan(dp=2, micro_batch_size=2, grad_accum_steps=2)
 
 
-def start(lab, workload, name: str = "job", time_limit_s: float = 60.0) -> None:
-    directory = lab.folder / "work" / name
-    job = workload.materialize(name, MODEL, PLAN, CLUSTER, directory, seed=0, time_limit_s=time_limit_s)
-    assert lab.runner.submit(job) == name
+def outcome(lab, workload) -> Outcome:
+    directory = lab.folder / "work" / "job"
+    job = workload.materialize("job", MODEL, PLAN, CLUSTER, directory, seed=0, time_limit_s=60.0)
+    assert lab.runner.submit(job) == "job"
+    return workload.read(directory, lab.wait("job"))
 
 
-def outcome(lab, workload, name: str = "job") -> Outcome:
-    return workload.read(lab.folder / "work" / name, lab.wait(name))
-
-
-def script(text: str, **options) -> CommandWorkload:
-    """A script in Python that both ranks run, told the trial's ZeRO stage."""
-    return CommandWorkload(
-        {
-            "command": [sys.executable, "script.py", "--zero", "{zero_stage}"],
-            "files": {"script.py": text.replace("{", "{{").replace("}", "}}")},
-            **options,
-        }
-    )
-
-
-def run(lab, text: str, time_limit_s: float = 60.0, **options) -> Outcome:
-    workload = script(text, **options)
-    start(lab, workload, time_limit_s=time_limit_s)
-    return outcome(lab, workload)
+def run(lab, text: str, **options) -> Outcome:
+    """Of a script in Python that both ranks run, told the trial's ZeRO stage."""
+    command = [sys.executable, "script.py", "--zero", "{zero_stage}"]
+    files = {"script.py": text.replace("{", "{{").replace("}", "}}")}
+    return outcome(lab, CommandWorkload({"command": command, "files": files, **options}))
 
 
 OUT_OF_MEMORY = """
@@ -118,8 +105,6 @@ def test_a_setting_that_the_program_refuses_is_illegal(text, options, reason, lo
     ],
 )
 def test_what_no_plan_can_change_is_the_users_to_mend(options, reason, local):
-    workload = CommandWorkload(options)
-    start(local, workload)
-    found = outcome(local, workload)
+    found = outcome(local, CommandWorkload(options))
     assert (found.verdict, found.failure) == (Verdict.CRASHED, Cause.USER_BUG)
     assert reason in found.reason
