@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -106,20 +105,6 @@ def test_stopping_leaves_no_thread_and_lets_another_service_drive(app, spec, run
         other.tick(id)
     finally:
         other.close()
-
-
-def test_the_service_is_alive_while_all_its_threads_are_busy(app, service, monkeypatch):
-    go_on = threading.Event()
-    check = service.store.check
-    monkeypatch.setattr(service.store, "check", lambda: go_on.wait(LIMIT_S) and check())
-    with local(app) as client, ThreadPoolExecutor(60) as people:
-        waiting = [people.submit(client.get, "/readyz") for _ in range(60)]
-        try:
-            assert client.get("/healthz").status_code == 200
-            assert not any(answer.done() for answer in waiting)
-        finally:
-            go_on.set()
-        assert {answer.result().status_code for answer in waiting} == {200}
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
