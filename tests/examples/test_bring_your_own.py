@@ -11,20 +11,9 @@ from command_lab import run_campaign
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
-from meshtune.tuner.specs.document import parse_yaml
-from meshtune.tuner.specs.read import read_spec
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "bring-your-own" / "campaign.yaml"
-
-
-def test_the_example_is_a_spec_with_a_space_and_a_legal_baseline():
-    spec, space = read_spec(parse_yaml(EXAMPLE.read_text(encoding="utf-8")), None)
-    assert {(plan.micro_batch_size, plan.zero_stage, str(plan.recompute)) for plan in space} == {
-        (size, stage, recompute) for size in (1, 2, 4, 8) for stage in (0, 1) for recompute in ("none", "full")
-    }
-    assert spec.baseline is not None
-    assert space.explain(spec.baseline) == []
 
 
 def example(**changes: Any) -> dict[str, Any]:
