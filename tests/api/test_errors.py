@@ -179,8 +179,7 @@ def test_all_mistakes_of_a_spec_come_at_once_with_pointers(shared_client, spec, 
 def test_only_json_and_yaml_are_read_and_no_huge_body(shared_client, spec, problem):
     for kind in ({}, {"content-type": "text/plain"}, {"content-type": "text/yaml"}):
         response = shared_client.post("/v1/campaigns", content=json.dumps(spec), headers=kind)
-        said = "application/json or application/yaml, not "
-        assert said in problem(response, 415, ABOUT)["detail"]
+        assert "application/json or application/yaml" in problem(response, 415, ABOUT)["detail"]
     problem(shared_client.post("/v1/campaigns", content=b" " * 1_000_001, headers=JSON), 413, ABOUT)
 
 
