@@ -9,9 +9,22 @@ from typer.cli import get_docs_for_click
 
 from meshtune.tuner.cli.main import app
 
+EXIT_CODES = """
+## Exit codes
+
+| code | meaning |
+|---|---|
+| 0 | done, or paused; the reason is printed |
+| 1 | no measured setting at the campaign's end; `db check`: problems; `revalidate`, `rerun`: the result does not hold |
+| 2 | a mistake in the arguments or the spec, or something that is missing; one message, on standard error |
+| 130 | interrupted; `meshtune resume` continues the campaign |
+
+`meshtune sbatch` exits with the code of `sbatch`.
+"""
+
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     command = typer.main.get_command(app)
     text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="meshtune", title="Command line")
-    files.append(File.generated(config, "reference/cli.md", content=text))
+    files.append(File.generated(config, "reference/cli.md", content=text + EXIT_CODES))
     return files
