@@ -150,7 +150,7 @@ FULL = Measurement(
 )
 
 
-def test_a_measurement_comes_back_from_its_file(tmp_path):
+def test_a_measurement_comes_back_from_its_file_with_its_rates(tmp_path):
     for outcome in (
         Outcome(verdict=Verdict.OK, measurement=FULL),
         Outcome(verdict=Verdict.PRUNED, partial=FULL, reason="given up"),
@@ -158,13 +158,8 @@ def test_a_measurement_comes_back_from_its_file(tmp_path):
     ):
         write_result(tmp_path, outcome)
         assert read_result(tmp_path) == outcome
-
-
-def test_rates_follow_from_the_median():
-    assert FULL.tokens_per_s == 4000
-    assert FULL.flops_per_s_per_device == 2e12
-    assert FULL.mfu == pytest.approx(0.2)
-    assert Measurement(step_times_s=(1.0,), tokens_per_step=1, devices=1).mfu is None
+    assert (FULL.tokens_per_s, FULL.flops_per_s_per_device, FULL.mfu) == (4000, 2e12, pytest.approx(0.2))
+    assert BARE.mfu is None
 
 
 @pytest.mark.parametrize(
