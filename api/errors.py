@@ -21,9 +21,8 @@ from starlette.exceptions import HTTPException
 
 from meshtune.runners.base import RunnerError
 from meshtune.runners.dialects.base import CannotExpress
-from meshtune.runners.extras import MissingExtra
 from meshtune.runners.outcome import ResultMalformed
-from meshtune.runners.registry import UnknownBackend
+from meshtune.runners.registry import MissingExtra, UnknownBackend
 from meshtune.search_spaces.checks import Problem as Fault
 from meshtune.tuner.access.quotas import QuotaExceeded
 from meshtune.tuner.results.export import NothingToExport

@@ -29,10 +29,9 @@ from unittest.mock import MagicMock
 import torch
 import torch._inductor.select_algorithm  # before there is a stand-in for Triton
 
-from meshtune.runners.dialects.arguments import read_lines
-from meshtune.runners.dialects.megatron.dialect import ARGUMENTS_FILE
-from meshtune.runners.dialects.megatron.options import Flavour
-from meshtune.runners.dialects.megatron.rules import capabilities_of
+from meshtune.runners.dialects.base import read_lines
+from meshtune.runners.dialects.megatron.arguments import Flavour
+from meshtune.runners.dialects.megatron.dialect import ARGUMENTS_FILE, capabilities_of
 from meshtune.runners.workloads.megatron import MegatronWorkload
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position

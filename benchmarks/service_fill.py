@@ -19,8 +19,8 @@ from service_copy import copy_campaign, settle
 from sqlalchemy import Connection, func, insert, select
 
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.measuring.step_breakdown import Profile
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
+from meshtune.runners.step_breakdown import Profile
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.proposal import Expectation

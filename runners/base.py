@@ -1,5 +1,5 @@
-"""The seam to the place where jobs run: what a job is, what may become of it, and what every Runner promises.
-Runners know jobs, never campaigns."""
+"""The seam to the place where jobs run: what a job is, what may become of it, and what every Runner promises. Runners
+know jobs, never campaigns."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class NoTimeLeft(RunnerError):
 
 
 class Start(StrEnum):
-    """How many processes of its command a job starts: one per device; one per node, for launchers such as torchrun;
-    or one in all, on the first node, for a script that does its own launching."""
+    """How many processes of its command a job starts: one per device; one per node, for launchers such as torchrun; or
+    one in all, on the first node, for a script that does its own launching."""
 
     DEVICE = "device"
     NODE = "node"
@@ -120,16 +120,14 @@ class Runner(Protocol):
         """Send the job; return the runner's id of it.
 
         Returned: it was sent, and everything after, failures included, arrives by `poll`. Raised: nothing was sent.
-        Only InvalidJob, SubmitFailed, RunnerUnavailable and NoTimeLeft are raised.
-        Submitting a name that is already there sends nothing and returns the id it has.
-        """
+        Only InvalidJob, SubmitFailed, RunnerUnavailable and NoTimeLeft are raised. Submitting a name that is already
+        there sends nothing and returns the id it has."""
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:
         """Look at these jobs, in one request where the runner can.
 
-        An id that the runner does not know comes back LOST. RunnerUnavailable: no answer, no job's state has changed
-        by it. May be repeated at any time.
-        """
+        An id that the runner does not know comes back LOST. RunnerUnavailable: no answer, no job's state has changed by
+        it. May be repeated at any time."""
 
     def cancel(self, id: str) -> None:
         """Ask for the job's end and return at once; the end arrives by `poll`. A final job stays as it is."""

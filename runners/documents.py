@@ -1,7 +1,6 @@
 """Reads plain documents (from YAML, JSON, HTTP) into values, and tells every problem at once, with its path.
 
-Pydantic validates our dataclasses as they are; this module words its findings for people.
-"""
+Pydantic validates our dataclasses as they are; this module words its findings for people."""
 
 from __future__ import annotations
 

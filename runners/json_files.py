@@ -1,12 +1,12 @@
 """Dataclasses as JSON files of our own (job, result, probe ...), read and written with the standard library alone.
 
 Jobs read and write these files in their site's own environment, which need not have Pydantic. What users write (specs,
-options) is read by `runners.documents`, with the same words for what is wrong.
-"""
+options) is read by `runners.documents`, with the same words for what is wrong."""
 
 from __future__ import annotations
 
 import json
+import os
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from meshtune.runners.base import JobSpec
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 
 Value = TypeVar("Value")
@@ -32,10 +33,14 @@ _PLAIN: Mapping[type, tuple[tuple[type, ...], str]] = {
 def read_json_value(kind: type[Value], document: object) -> Value:
     """The value of a dataclass that parsed JSON describes. Raises InvalidValue with the problems found.
 
-    An unknown key is a problem where the dataclass is closed (see `checks.CLOSED`), and is ignored elsewhere.
-    """
+    An unknown key is a problem where the dataclass is closed (see `checks.CLOSED`), and is ignored elsewhere."""
     value: Value = _read(kind, document, "")
     return value
+
+
+def read_json_file(kind: type[Value], path: Path) -> Value:
+    """Raises OSError when there is none, ValueError when it is none of ours."""
+    return read_json_value(kind, json.loads(path.read_text(encoding="utf-8")))
 
 
 def render_versioned(value: Any, version: int) -> str:
@@ -131,3 +136,18 @@ def shown(value: object) -> str:
 
 def _wrong(path: str, message: str, value: object) -> InvalidValue:
     return InvalidValue([Problem(path, f"{message}, not {shown(value)}")])
+
+
+def encode_job(spec: JobSpec) -> dict[str, Any]:
+    """Everything but the files, which are in the job's directory by then."""
+    return {**asdict(spec), "directory": str(spec.directory), "files": {}, "env": dict(spec.env)}
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file by rename, so that a reader sees all of it or what was there before. Raises OSError."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

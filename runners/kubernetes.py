@@ -35,8 +35,7 @@ _LABEL = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
 class KubernetesOptions:
     """What the cluster needs to know. image: with the training program in it. queue: a LocalQueue of Kueue, where there
     is one. device: the resource that a pod gets one of per device; empty for none. claims: volume claims by the path
-    where the pods see them, of a JobSet; a TrainJob's are its runtime's. runtime: the TrainJob's.
-    """
+    where the pods see them, of a JobSet; a TrainJob's are its runtime's. runtime: the TrainJob's."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 

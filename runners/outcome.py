@@ -17,8 +17,8 @@ from typing import Any
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.json_files import read_json_value
-from meshtune.runners.measuring.median_interval import Interval, median_interval
-from meshtune.runners.measuring.step_breakdown import Profile
+from meshtune.runners.measuring import Interval, median_interval
+from meshtune.runners.step_breakdown import Profile
 from meshtune.search_spaces.checks import Checks, InvalidValue
 from meshtune.search_spaces.compat import StrEnum
 

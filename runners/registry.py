@@ -1,18 +1,40 @@
-"""Finds runners and workloads by name, and imports them on first use: a missing library breaks only its own."""
+"""Finds runners and workloads by name, and imports them on first use: a missing library, which comes with an extra of
+the package, breaks only its own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from meshtune.runners.base import Runner
-from meshtune.runners.extras import require_extra
 from meshtune.runners.workloads.base import Workload
 from meshtune.search_spaces.checks import Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
+
+# extra -> its modules by the names of their libraries. A runner or workload of that name needs it: a runner where it is
+# created, a workload where its jobs run.
+EXTRAS: Mapping[str, Mapping[str, str]] = {
+    "torch": {"PyTorch": "torch"},
+    "ray": {"Ray": "ray"},
+    "deephyper": {"DeepHyper": "deephyper"},
+    "optuna": {"Optuna": "optuna", "scikit-learn": "sklearn"},
+    "postgres": {"psycopg": "psycopg"},
+}
+
+
+class MissingExtra(Exception):
+    """A library is not installed; the message has the command that installs it."""
+
+
+def require_extra(extra: str, user: str) -> None:
+    """Check that an extra is installed, without importing it. user: what needs it. Raises MissingExtra."""
+    missing = [library for library, module in EXTRAS[extra].items() if find_spec(module) is None]
+    if missing:
+        raise MissingExtra(f"{user} needs {' and '.join(missing)}: pip install 'meshtune[{extra}]'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +63,7 @@ SCHEDULERS: Mapping[str, Scheduler] = {
     ),
     "pbs": Scheduler(
         runner="meshtune.runners.pbs.runner:create",
-        script="meshtune.runners.pbs.script:render_script",
+        script="meshtune.runners.pbs.runner:render_script",
         words="a job script for qsub that measures the setting again",
         script_file="job.pbs",
         send="qsub",
@@ -61,8 +83,6 @@ SCHEDULERS: Mapping[str, Scheduler] = {
     ),
 }
 RUNNERS: Mapping[str, str] = {name: place.runner for name, place in SCHEDULERS.items() if place.runner}
-# The extras of the package: what a runner needs where it is created, and a workload where its jobs run.
-EXTRAS: Mapping[str, str] = {"ray": "ray", "torch": "torch"}
 # name -> "module:class(options)"
 WORKLOADS: Mapping[str, str] = {
     "torch": "meshtune.runners.workloads.torch:TorchWorkload",
@@ -85,7 +105,7 @@ class UnknownBackend(ValueError):
 def create_runner(kind: str, root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Runner:
     """Starts nothing. Raises UnknownBackend, MissingExtra, InvalidValue."""
     if kind in EXTRAS:
-        require_extra(EXTRAS[kind], f"the runner {kind}")
+        require_extra(kind, f"the runner {kind}")
     runner: Runner = _load("runner", RUNNERS, kind)(root, cluster, options)
     return runner
 
@@ -107,7 +127,7 @@ def check_pair(runner: str, workload: str) -> list[Problem]:
 def require_library(runner: str, workload: str) -> None:
     """Check that jobs find their workload's library where the runner starts them here. Raises MissingExtra."""
     if runner == "local" and workload in EXTRAS:
-        require_extra(EXTRAS[workload], f"the workload {workload}")
+        require_extra(workload, f"the workload {workload}")
 
 
 def load(dotted: str) -> Any:

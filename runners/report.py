@@ -76,8 +76,7 @@ def report(step_times_s: Sequence[float], **more: Any) -> None:
     """Write the result file: the seconds of every optimizer step in order, warm-up included, which is cut off here.
 
     more: first_losses, peak_memory_bytes and peak_held_bytes (a list of a number per rank), software (versions by
-    name). Raises ValueError where no step is left after the warm-up. Does nothing but in rank 0 of a meshtune job.
-    """
+    name). Raises ValueError where no step is left after the warm-up. Does nothing but in rank 0 of a meshtune job."""
     context = _context()
     if context is None or _rank() != 0:
         return
@@ -97,8 +96,7 @@ def report(step_times_s: Sequence[float], **more: Any) -> None:
 def report_failure(cause: str, reason: str, phase: str | None = None) -> None:
     """Say why this rank fails, where it knows better than its last words: a key of VERDICTS, and a sentence.
 
-    The first rank that says so is heard. For an exception that ends the program no call is needed: its text is read.
-    """
+    The first rank that says so is heard. For an exception that ends the program no call is needed: its text is read."""
     if _context() is None:
         return
     place = {} if phase is None else {"phase": phase}

@@ -13,8 +13,8 @@ from typing import Any, Literal
 from meshtune.api.schemas.summary import ObjectiveView, SummaryView, objective_view
 from meshtune.api.schemas.trials import rfc3339, view_of
 from meshtune.runners.documents import plain
-from meshtune.runners.measuring.step_breakdown import Straggler
 from meshtune.runners.outcome import Verdict
+from meshtune.runners.step_breakdown import Straggler
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson

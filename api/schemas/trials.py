@@ -9,8 +9,8 @@ from math import isfinite
 from typing import Any, TypeVar, cast
 
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.measuring.step_breakdown import Straggler
 from meshtune.runners.outcome import Measurement, Verdict
+from meshtune.runners.step_breakdown import Straggler
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.proposal import Expectation
 from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState

@@ -1,32 +1,102 @@
-"""The runner of a batch scheduler: jobs are recorded before they are sent, and found again by their names."""
+"""The runner of a batch scheduler: jobs are recorded before they are sent (root/jobs/NAME.json), and found again by
+their names."""
 
 from __future__ import annotations
 
+import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
-from meshtune.runners.base import (
-    InvalidJob,
-    JobSpec,
-    JobState,
-    JobStatus,
-    Runner,
-    RunnerUnavailable,
-    SubmitFailed,
-)
-from meshtune.runners.batch.notes import GANG_FILE, render_gang
-from meshtune.runners.batch.records import Record, Records
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Runner, RunnerUnavailable, SubmitFailed
+from meshtune.runners.batch.launch_wrapper import GANG_FILE, read_gang, render_gang
+from meshtune.runners.batch.script import CLAIM_FILE, BatchOptions, SubmitHost, submit_host
+from meshtune.runners.json_files import read_json_file, write_whole
 from meshtune.runners.local.spool import is_fit, require_fit
 from meshtune.runners.processes.command import Answer, call
-from meshtune.runners.processes.job_json import write_whole
 
 
-class BatchRunner(ABC):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One job."""
+
+    name: str
+    directory: Path
+    sent_at: float
+    # The scheduler's number of it; None while it is not known whether it was sent.
+    id: str | None = None
+    # Once we asked for the job's end.
+    cancel_asked: bool = False
+    # Its final status: schedulers forget.
+    final: JobStatus | None = None
+
+    @property
+    def claimed_by(self) -> str | None:
+        """The scheduler's number of the copy that ran."""
+        with suppress(OSError):
+            return (self.directory / CLAIM_FILE).read_text(encoding="utf-8").strip() or None
+        return None
+
+    @property
+    def number(self) -> str:
+        """What to ask the scheduler for: the copy that ran, else the one that was sent."""
+        return self.claimed_by or self.id or ""
+
+    def job(self) -> JobSpec:
+        """The job as it was sent; where its folder is gone, as much as the record tells."""
+        try:
+            return read_gang(self.directory)
+        except (OSError, ValueError):
+            return JobSpec(name=self.name, command=(), directory=self.directory, time_limit_s=0.0)
+
+
+class Records:
+    """The records under one root, which one process writes at a time."""
+
+    def __init__(self, root: Path) -> None:
+        self._jobs = root / "jobs"
+        self._names: dict[str, str] = {}
+
+    def save(self, record: Record) -> None:
+        """Raises OSError."""
+        self._jobs.mkdir(parents=True, exist_ok=True)
+        document = {**asdict(record), "directory": str(record.directory)}
+        write_whole(self._path(record.name), json.dumps(document))
+
+    def forget(self, name: str) -> None:
+        with suppress(OSError):
+            self._path(name).unlink(missing_ok=True)
+
+    def get(self, name: str) -> Record | None:
+        """The record of that name, None where there is none. Raises RunnerUnavailable: what cannot be read may well
+        have been sent."""
+        try:
+            return read_json_file(Record, self._path(name))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError) as error:
+            raise RunnerUnavailable(f"the record of {name} cannot be read: {error}") from error
+
+    def of(self, id: str) -> Record | None:
+        """The record of the job with that id, None when it is none of ours. Raises RunnerUnavailable."""
+        if id not in self._names:
+            names = [path.stem for path in self._jobs.glob("*.json") if not path.name.startswith(".")]
+            records = [record for name in names if (record := self.get(name)) is not None]
+            self._names = {record.id: record.name for record in records if record.id is not None}
+        return self.get(self._names[id]) if id in self._names else None
+
+    def _path(self, name: str) -> Path:
+        return self._jobs / f"{name}.json"
+
+
+Options = TypeVar("Options", bound=BatchOptions)
+
+
+class BatchRunner(ABC, Generic[Options]):
     """A Runner over a batch scheduler and the records under `root`; a subclass says how the scheduler is asked."""
 
     # Of the job script, in the job's folder.
@@ -42,21 +112,22 @@ class BatchRunner(ABC):
     def __init__(
         self,
         root: Path,
+        options: Options,
         *,
         nodes: int,
         devices_per_node: int,
-        call_limit_s: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """nodes, devices_per_node: of the campaign's cluster; a job that needs more is invalid."""
         self._records = Records(root.resolve())
+        self._options = options
         self._nodes, self._devices_per_node = nodes, devices_per_node
-        self._call_limit_s = call_limit_s
         self._clock = clock
 
+    @staticmethod
     @abstractmethod
-    def _render(self, spec: JobSpec) -> str:
-        """The job script."""
+    def script_text(spec: JobSpec, options: Options, host: SubmitHost) -> str:
+        """The job script. The job's directory is absolute."""
 
     @abstractmethod
     def _send(self, spec: JobSpec, script: Path) -> tuple[Answer, str | None]:
@@ -144,11 +215,11 @@ class BatchRunner(ABC):
         id = record.claimed_by or self._search(record)
         return None if id is None else self._keep_id(record, id)
 
-    def close(self) -> None:  # noqa: B027  # most schedulers hold nothing
+    def close(self) -> None:  # most schedulers hold nothing
         """There is nothing to give back."""
 
     def _call(self, *arguments: str) -> Answer:
-        return call(arguments, time_limit_s=self._call_limit_s, environment=self._environment(arguments[0]))
+        return call(arguments, time_limit_s=self._options.call_limit_s, environment=self._environment(arguments[0]))
 
     def _ask(self, *arguments: str) -> str:
         """The output of a command that must succeed. Raises RunnerUnavailable."""
@@ -159,7 +230,7 @@ class BatchRunner(ABC):
 
     def _write_script(self, spec: JobSpec) -> Path:
         path = spec.directory / self.script_file
-        write_whole(path, self._render(spec))
+        write_whole(path, self.script_text(spec, self._options, submit_host()))
         return path
 
     def _keep_id(self, record: Record, id: str) -> str:

@@ -1,8 +1,7 @@
 """Hugging Face Accelerate's words for a plan: the YAML file of `accelerate launch`. Written for Accelerate 1.15.0.
 
 ZeRO 0 is DDP, stages 2 and 3 are FSDP2 (weights that stay gathered, or not), and stage 1 is DeepSpeed's, whose
-ds_config.json lies beside.
-"""
+ds_config.json lies beside."""
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ from typing import Any
 import yaml
 
 from meshtune.runners.dialects.base import CannotExpress, Files, unsupported
-from meshtune.runners.dialects.deepspeed import config
-from meshtune.runners.dialects.deepspeed.options import CONFIG_FILE
+from meshtune.runners.dialects.deepspeed import CONFIG_FILE
+from meshtune.runners.dialects.deepspeed import render as render_deepspeed
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import RECOMPUTES
@@ -73,7 +72,7 @@ def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[st
     dtype = str((extra or {}).get("dtype") or "bfloat16")
     if dtype not in _MIXED:
         raise InvalidValue([Problem("dtype", f"must be one of {', '.join(_MIXED)}, not {dtype!r}")])
-    files = config.render(model, plan, cluster, {"dtype": dtype}) if plan.zero_stage == 1 else {}
+    files = render_deepspeed(model, plan, cluster, {"dtype": dtype}) if plan.zero_stage == 1 else {}
     document = {
         "compute_environment": "LOCAL_MACHINE",
         **_distributed(plan),

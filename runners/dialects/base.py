@@ -1,16 +1,19 @@
 """The seam to other programs' own words: a Plan written as their arguments or files, and read back from them.
 
 A dialect module has `render(model, plan, cluster, extra) -> Files` and, where its program's scripts can be read,
-`parse(text) -> Imported`, which gives the plan of one of render's texts back.
-"""
+`parse(text) -> Imported`, which gives the plan of one of render's texts back."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
-from meshtune.search_spaces.checks import Problem
+from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.constraints import CONSTRAINTS
@@ -39,8 +42,7 @@ class Imported:
     """What a launch script or configuration says, as parts of a campaign spec; what it does not say is left out.
 
     model, plan: fields of ModelSpec and of Plan. workload: the spec's section, the user's other arguments in it. notes:
-    what was assumed, and what was not understood and is left to the user.
-    """
+    what was assumed, and what was not understood and is left to the user."""
 
     workload: Mapping[str, Any]
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -51,6 +53,51 @@ class Imported:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramOptions:
+    """What a spec says of a run of any other program. directory: where it is started, for relative paths; empty: the
+    trial's own. env: its variables. steps: how many it is to take, warmup_steps of them not timed."""
+
+    __pydantic_config__: ClassVar[Any] = CLOSED
+
+    directory: str = ""
+    python: str = "python3"
+    env: Mapping[str, str] = field(default_factory=dict)
+    steps: int = 25
+    warmup_steps: int = 5
+
+    def _check(self, checks: Checks, least_warmup: int) -> None:
+        if checks.whole(least_warmup, warmup_steps=self.warmup_steps) & checks.whole(1, steps=self.steps):
+            needed = f"steps({self.steps}) must be more than warmup_steps({self.warmup_steps})"
+            checks.require(self.steps > self.warmup_steps, "steps", needed)
+        checks.require(bool(self.python), "python", "must not be empty")
+        for name in self.env:
+            checks.require(name.isidentifier() and name.isascii(), f"env.{name}", "is no name of a variable")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlagOptions(ProgramOptions):
+    """arguments: the user's own, as texts such as `--lr 1e-4`."""
+
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def given(self) -> Arguments:
+        """The user's own arguments by name."""
+        return read_lines(self.arguments)[0]
+
+    def _check_arguments(self, checks: Checks, example: str) -> Arguments:
+        """The arguments; none where they cannot be read."""
+        try:
+            given, loose = read_lines(self.arguments)
+        except ValueError as error:
+            checks.require(False, "arguments", f"a quote is never closed: {error}")
+            return {}
+        told = f"{' '.join(loose)} stands before the first name, such as {example}"
+        checks.require(not loose, "arguments", told)
+        return given
+
+
 def unsupported(model: ModelSpec, plan: Plan, cluster: ClusterSpec, able: Capabilities) -> list[Problem]:
     """What of the plan the program has no words for; whether the plan fits model and cluster is not asked."""
     setting = SpaceContext(model=model, cluster=cluster, global_batch_size=None, capabilities=able)
@@ -58,3 +105,109 @@ def unsupported(model: ModelSpec, plan: Plan, cluster: ClusterSpec, able: Capabi
     columns = columns_of([plan])
     broken = [rule for rule in (*asked, *able.rules) if not rule.holds(columns, setting).all()]
     return [Problem("plan", str(Violation(rule.name, rule.numbers(plan, setting), rule.reason))) for rule in broken]
+
+
+# name -> its values, in order; none for a switch. Of a name that stands twice the last counts, as in argparse.
+Arguments = Mapping[str, tuple[str, ...]]
+_NAME = re.compile(r"(--[A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
+
+
+def read_arguments(words: Sequence[str]) -> tuple[Arguments, tuple[str, ...]]:
+    """The arguments that words name, and the words before the first name."""
+    found: dict[str, list[str]] = {}
+    loose: list[str] = []
+    current: str | None = None
+    for word in words:
+        if name := _NAME.fullmatch(word):
+            current, value = name[1], name[2]
+            found[current] = [] if value is None else [value]
+        elif current is None:
+            loose.append(word)
+        else:
+            found[current].append(word)
+    return {name: tuple(values) for name, values in found.items()}, tuple(loose)
+
+
+def read_lines(lines: Iterable[str]) -> tuple[Arguments, tuple[str, ...]]:
+    """The arguments in texts such as `--lr 1e-4`, quoted as for a shell. Raises ValueError for an open quote."""
+    return read_arguments([word for line in lines for word in shlex.split(line)])
+
+
+def render_lines(arguments: Arguments) -> list[str]:
+    """One text per argument, which `read_lines` gives back."""
+    return [shlex.join((name, *values)) for name, values in arguments.items()]
+
+
+def without(arguments: Arguments, names: Collection[str]) -> Arguments:
+    """The arguments but for these. A name that ends in `*` stands for all that begin like it."""
+    starts = tuple(name[:-1] for name in names if name.endswith("*"))
+    return {
+        name: values
+        for name, values in arguments.items()
+        if name not in names and not (starts and name.startswith(starts))
+    }
+
+
+def overlaid(base: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `words` laid over it, section by section. None takes the key of the base away."""
+    result = dict(base)
+    for key, value in words.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, Mapping):
+            below = result.get(key)
+            section = overlaid(below if isinstance(below, Mapping) else {}, value)
+            # Keys that are only taken away make no section.
+            if section or key in result or not value:
+                result[key] = section
+        else:
+            result[key] = value
+    return result
+
+
+def read_base(config: Mapping[str, Any] | str, parse: Callable[[str], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The user's configuration: as it stands in the spec, or in the file of that path. Raises InvalidValue."""
+    if not isinstance(config, str):
+        return config
+    try:
+        return parse(Path(config).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidValue([Problem("config", f"{config} cannot be read: {error.strerror}")]) from error
+    except ValueError as error:
+        raise InvalidValue([Problem("config", f"{config}: {error}")]) from error
+
+
+def render_toml(document: Mapping[str, Any]) -> str:
+    """The text of a document; `tomllib.loads` gives it back. Raises TypeError for a value that TOML has no word for."""
+    return "\n".join(_table(document, ())).lstrip("\n") + "\n"
+
+
+def _table(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+    plain = [f"{_key(key)} = {_value(value)}" for key, value in table.items() if not isinstance(value, Mapping)]
+    inner = [(key, value) for key, value in table.items() if isinstance(value, Mapping)]
+    head = ["", f"[{'.'.join(map(_key, path))}]"] if path and (plain or not inner) else []
+    return [*head, *plain, *(line for key, value in inner for line in _table(value, (*path, key)))]
+
+
+def _key(key: str) -> str:
+    bare = key and all(letter.isascii() and (letter.isalnum() or letter in "-_") for letter in key)
+    return key if bare else _text(key)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_value, value))}]"
+    raise TypeError(f"TOML has no word for {value!r}")
+
+
+def _text(text: str) -> str:
+    # JSON's escapes are TOML's, but for pairs of surrogates, and for DEL, which JSON leaves.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobStatus, RunnerUnavailable, SubmitFailed
 from meshtune.runners.documents import read_value
+from meshtune.runners.json_files import write_whole
 from meshtune.runners.local.spool import Spool, SpooledJob, require_fit
-from meshtune.runners.processes.job_json import write_whole
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
@@ -116,15 +116,11 @@ def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Loca
     slots = cluster.devices if chosen.slots is None else chosen.slots
     checks = Checks()
     # CPU processes may play several nodes; the devices of several nodes are not in one machine.
-    checks.require(
-        cluster.nodes == 1 or cluster.device.kind is DeviceKind.CPU,
-        "",
-        f"the local runner has this machine's devices only, but the cluster has {cluster.nodes} nodes of "
-        f"{cluster.devices_per_node} {cluster.device.name}",
-    )
-    checks.require(
-        slots >= cluster.devices, "slots", f"slots({slots}) cannot hold the {cluster.devices} processes of one trial"
-    )
+    has = f"the cluster has {cluster.nodes} nodes of {cluster.devices_per_node} {cluster.device.name}"
+    one = cluster.nodes == 1 or cluster.device.kind is DeviceKind.CPU
+    checks.require(one, "", f"the local runner has this machine's devices only, but {has}")
+    told = f"slots({slots}) cannot hold the {cluster.devices} processes of one trial"
+    checks.require(slots >= cluster.devices, "slots", told)
     checks.require(chosen.idle_s > 0, "idle_s", f"must be positive, not {chosen.idle_s}")
     checks.done()
     return LocalRunner(root, slots=slots, idle_s=chosen.idle_s)

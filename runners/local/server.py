@@ -17,8 +17,7 @@ from pathlib import Path
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.local.spool import Spool, SpooledJob
-from meshtune.runners.processes.gang import JOB_MARK, PERIOD_S, Gang, kill_marked, meeting_here
-from meshtune.runners.processes.warm_start import warm_entry
+from meshtune.runners.processes.gang import JOB_MARK, PERIOD_S, Gang, kill_marked, meeting_here, warm_entry
 
 STOP_LIMIT_S = 5.0
 

@@ -20,9 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus
-from meshtune.runners.json_files import read_json_value
+from meshtune.runners.json_files import encode_job, read_json_file, read_json_value, write_whole
 from meshtune.runners.processes.gang import minimal_environment
-from meshtune.runners.processes.job_json import encode_job, write_whole
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
@@ -116,7 +115,7 @@ class Spool:
 
     def job(self, name: str) -> SpooledJob:
         """Raises ValueError for what `add` never wrote."""
-        return read_json_value(SpooledJob, json.loads((self.jobs / name / "spec.json").read_text(encoding="utf-8")))
+        return read_json_file(SpooledJob, self.jobs / name / "spec.json")
 
     def status(self, name: str) -> JobStatus:
         """The job's state; LOST for one that is not in the spool."""

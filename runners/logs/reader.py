@@ -1,7 +1,6 @@
 """Reads the logs of other people's trainers: numbers step by step, and what became of the job that wrote them.
 
-Of a step that is told several times the last word counts.
-"""
+Of a step that is told several times the last word counts."""
 
 from __future__ import annotations
 
@@ -14,10 +13,18 @@ from pathlib import Path
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.logs.failure_texts import CANNOT_RUN, PRECEDENCE, is_echo
-from meshtune.runners.logs.last_words import LastWords, read_last_words_of
-from meshtune.runners.logs.lines import lines_of, read_tail, untagged
-from meshtune.runners.logs.patterns import LOSS, MEMORY, STEP, STEP_TIMES, Patterns, positive
+from meshtune.runners.logs.failure_texts import CANNOT_RUN, PRECEDENCE, LastWords, is_echo, read_last_words_of
+from meshtune.runners.logs.lines import (
+    LOSS,
+    MEMORY,
+    STEP,
+    STEP_TIMES,
+    Patterns,
+    lines_of,
+    positive,
+    read_tail,
+    untagged,
+)
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.workloads.base import (
@@ -100,8 +107,7 @@ def outcome_from_log(directory: Path, status: JobStatus, patterns: Patterns, *, 
     """What became of a job of a program that reports by its log, from the logs of its ranks in `directory`.
 
     steps: how many the program was asked to take, warm-up included. A result file beats the log, which has no meaning
-    where its context cannot be read. A job that failed after its last step measured all that it was to measure.
-    """
+    where its context cannot be read. A job that failed after its last step measured all that it was to measure."""
     logs = rank_logs(directory)
     readings = {rank: read_lines(lines_of(path), patterns) for rank, path in logs.items()}
     told_by = max(readings, key=lambda rank: (len(readings[rank].timings), -rank), default=0)
@@ -138,8 +144,7 @@ def outcome_of_failure(
 ) -> Outcome:
     """Why a job failed that left no result file: what its runner knows, what its logs say, what its exit code means.
 
-    logs: by rank. log_tail: for a job whose logs say nothing of a failure.
-    """
+    logs: by rank. log_tail: for a job whose logs say nothing of a failure."""
     if status.cause is not None:
         return outcome_without_result(status, log_tail)
     heard = {rank: words for rank, path in logs.items() if (words := read_last_words_of(path, patterns)) is not None}

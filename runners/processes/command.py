@@ -31,8 +31,8 @@ class Answer:
 def call(
     arguments: Sequence[str], *, time_limit_s: float, stdin: str = "", environment: Mapping[str, str] | None = None
 ) -> Answer:
-    """Run a command to its end. environment: all that it sees, by default ours with English messages.
-    Raises RunnerUnavailable when it is not there or does not end in time."""
+    """Run a command to its end. environment: all that it sees, by default ours with English messages. Raises
+    RunnerUnavailable when it is not there or does not end in time."""
     process = None
     try:
         # A session of its own: wrappers of a site start programs that would hold the pipes open after their death.

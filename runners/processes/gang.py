@@ -6,14 +6,16 @@ Every process leads a session of its own, so that what it starts dies with it, a
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from math import inf
 from pathlib import Path
 from types import FrameType
@@ -161,8 +163,8 @@ class Gang:
 
 
 def run_gang(spec: JobSpec, entry: Entry | None) -> Gang:
-    """Run a job to its end; none of its processes is left after, an exception or SIGTERM too. Main thread only.
-    entry: as for `start_rank`. Raises OSError when the processes cannot be started."""
+    """Run a job to its end; none of its processes is left after, an exception or SIGTERM too. Main thread only. entry:
+    as for `start_rank`. Raises OSError when the processes cannot be started."""
     gang = Gang(spec, time.time())
 
     def end(number: int, _: FrameType | None) -> None:
@@ -181,8 +183,8 @@ def run_gang(spec: JobSpec, entry: Entry | None) -> Gang:
 
 
 def start_rank(spec: JobSpec, rank: int, meeting: Meeting, entry: Entry | None) -> int:
-    """Start one process, the leader of a session that dies with us; return its id. Raises OSError.
-    entry: what it runs in a fork of this process; None: fork and exec the job's command."""
+    """Start one process, the leader of a session that dies with us; return its id. Raises OSError. entry: what it runs
+    in a fork of this process; None: fork and exec the job's command."""
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
@@ -298,3 +300,25 @@ def _settle(spec: JobSpec, rank: int, meeting: Meeting, parent: int) -> None:
     environment = {**minimal_environment(), **spec.env, **rank_environment(spec, rank, meeting)}
     os.environ.clear()
     os.environ.update(environment)
+
+
+# What `python -m KEY` runs is `main` of the module named beside it.
+WARM_MODULES: Mapping[str, str] = {"meshtune.runners.trainer": "meshtune.runners.trainer.main"}
+
+
+def warm_entry(command: Sequence[str]) -> Entry | None:
+    """What to run in a fork of this process instead of starting an interpreter; None where that is not possible."""
+    if len(command) < 3 or command[0] != sys.executable or command[1] != "-m" or command[2] not in WARM_MODULES:
+        return None
+    return _import(WARM_MODULES[command[2]])
+
+
+@cache
+def _import(module: str) -> Entry | None:
+    """None when it cannot be imported: its jobs then start cold and say why."""
+    try:
+        entry: Entry = importlib.import_module(module).main
+    except Exception:
+        traceback.print_exc()
+        return None
+    return entry

@@ -23,8 +23,7 @@ from typing import Any
 
 from meshtune.runners.base import JobSpec, JobState
 from meshtune.runners.json_files import read_json_value
-from meshtune.runners.processes.gang import JOB_MARK, PERIOD_S, Gang, Meeting, kill_marked
-from meshtune.runners.processes.warm_start import warm_entry
+from meshtune.runners.processes.gang import JOB_MARK, PERIOD_S, Gang, Meeting, kill_marked, warm_entry
 
 _INPUT, _OUTPUT = 0, 1
 

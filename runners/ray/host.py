@@ -20,8 +20,8 @@ from pathlib import Path
 import ray
 from ray.exceptions import RayError
 
+from meshtune.runners.json_files import write_whole
 from meshtune.runners.local.spool import Spool
-from meshtune.runners.processes.job_json import write_whole
 
 # Of the job manager, an actor on the head node, in each namespace.
 ACTOR_NAME = "job_manager"

@@ -8,8 +8,8 @@ from typing import Any
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus, Start
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.json_files import encode_job
 from meshtune.runners.processes.gang import first_death, gang_end
-from meshtune.runners.processes.job_json import encode_job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

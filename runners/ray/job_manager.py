@@ -17,9 +17,8 @@ from ray.exceptions import RayError, RayTaskError
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.json_files import read_json_value
+from meshtune.runners.json_files import encode_job, read_json_value
 from meshtune.runners.processes.gang import GRACE_S, JOB_MARK, PERIOD_S
-from meshtune.runners.processes.job_json import encode_job
 from meshtune.runners.ray.job import JobRun, RayJob, ranks_of, refusal
 from meshtune.runners.ray.worker_group import (
     WorkerGroup,

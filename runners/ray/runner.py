@@ -13,9 +13,8 @@ from typing import Any, ClassVar
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, SubmitFailed
 from meshtune.runners.documents import read_value
-from meshtune.runners.json_files import read_json_value
+from meshtune.runners.json_files import read_json_value, write_whole
 from meshtune.runners.local.spool import require_fit
-from meshtune.runners.processes.job_json import write_whole
 from meshtune.runners.ray.job import RayJob, encode
 from meshtune.runners.ray.link import LINKS, Link
 from meshtune.search_spaces.checks import CLOSED, Checks

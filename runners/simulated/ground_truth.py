@@ -14,9 +14,9 @@ from math import exp
 import numpy as np
 
 from meshtune.runners.base import JobState
-from meshtune.runners.measuring.early_stopping import is_surely_slower
-from meshtune.runners.measuring.step_breakdown import Part, Profile
+from meshtune.runners.measuring import is_surely_slower
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
+from meshtune.runners.step_breakdown import Part, Profile
 from meshtune.runners.workloads.simulated import SimulatedJob
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.constants import DEFAULTS, PRIOR_LOG_SD, Constants

@@ -25,10 +25,9 @@ from typing import Any, ClassVar
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, RunnerUnavailable, SubmitFailed
 from meshtune.runners.documents import plain, read_value
-from meshtune.runners.json_files import read_json_value
+from meshtune.runners.json_files import read_json_file, write_whole
 from meshtune.runners.local.spool import is_fit, require_fit
 from meshtune.runners.outcome import RESULT_FILE, write_result
-from meshtune.runners.processes.job_json import write_whole
 from meshtune.runners.simulated.ground_truth import Conditions, Ending, run
 from meshtune.runners.workloads.simulated import JOB_FILE, SimulatedJob, parse_job
 from meshtune.search_spaces.checks import CLOSED, Checks
@@ -193,7 +192,7 @@ class SimulatedRunner:
 
     def _over(self, id: str) -> JobStatus | None:
         path = self._path(id)
-        return None if path is None else read_json_value(JobStatus, json.loads(path.read_text(encoding="utf-8")))
+        return None if path is None else read_json_file(JobStatus, path)
 
     def _open_jobs(self) -> list[OpenJob]:
         # A name that starts with a dot is a draft of a process that died.

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, NoTimeLeft, RunnerUnavailable, Start
 from meshtune.runners.batch.base import refuse_wider
-from meshtune.runners.batch.notes import (
+from meshtune.runners.batch.launch_wrapper import (
     GANG_FILE,
     noted_end,
     noted_hosts,
@@ -57,8 +57,6 @@ unset {JOB_MARK}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """devices_per_node: for how many ranks each node has devices."""
-
     id: str
     nodes: int
     # For how many ranks each node has devices.
@@ -69,9 +67,8 @@ def read_allocation(environment: Mapping[str, str], cluster: ClusterSpec, cpus_p
     """The allocation that these variables describe. Raises InvalidValue: there is none, or it is too small."""
     checks = Checks()
     id = environment.get("SLURM_JOB_ID", "")
-    checks.require(
-        bool(id), "mode", "allocation: SLURM_JOB_ID is not set; start meshtune under salloc or in an sbatch script"
-    )
+    told = "allocation: SLURM_JOB_ID is not set; start meshtune under salloc or in an sbatch script"
+    checks.require(bool(id), "mode", told)
     checks.done()
     counts = _CPUS.findall(environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
     cpus = min((int(count) for count, _ in counts), default=0)

@@ -6,19 +6,17 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobStatus, Runner, RunnerUnavailable
-from meshtune.runners.batch.base import BatchRunner, ThrottledRunner
-from meshtune.runners.batch.notes import noted_end, read_notes
-from meshtune.runners.batch.records import Record
+from meshtune.runners.batch.base import BatchRunner, Record, ThrottledRunner
+from meshtune.runners.batch.launch_wrapper import noted_end, read_notes
 from meshtune.runners.batch.script import submit_host
 from meshtune.runners.processes.command import Answer
 from meshtune.runners.slurm.allocation import create_steps
-from meshtune.runners.slurm.judge import status_of, suspects
 from meshtune.runners.slurm.script import SCRIPT_FILE, Mode, SlurmOptions, minutes, options_for, render
 from meshtune.runners.slurm.vocabulary import (
     REFUSALS,
@@ -30,6 +28,8 @@ from meshtune.runners.slurm.vocabulary import (
     parse_jobs,
     parse_partitions,
     room_for,
+    status_of,
+    suspects,
 )
 from meshtune.search_spaces.cluster import ClusterSpec
 
@@ -38,30 +38,16 @@ _NUMBER = re.compile(r"^(\d+)(?:;\S*)?$", re.MULTILINE)
 _UNKNOWN_NODE = ("Invalid node name",)
 
 
-class SlurmRunner(BatchRunner):
+class SlurmRunner(BatchRunner[SlurmOptions]):
     script_file = SCRIPT_FILE
     refusals = REFUSALS
     silences = SILENCES
     cancel_command = "scancel"
     over = UNKNOWN_JOB
+    script_text = staticmethod(render)
 
-    def __init__(
-        self,
-        root: Path,
-        options: SlurmOptions,
-        *,
-        nodes: int,
-        devices_per_node: int,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        super().__init__(
-            root, nodes=nodes, devices_per_node=devices_per_node, call_limit_s=options.call_limit_s, clock=clock
-        )
-        self._options = options
-        self._has_accounting = True
-
-    def _render(self, spec: JobSpec) -> str:
-        return render(spec, self._options, submit_host())
+    # Until sacct says otherwise.
+    _has_accounting = True
 
     def _placed(self, spec: JobSpec) -> JobSpec:
         """Without `avoid` where that would leave too few nodes."""

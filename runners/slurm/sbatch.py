@@ -49,8 +49,8 @@ def node_count(script: str, options: Sequence[str]) -> int | None:
 
 
 def exporting(options: Sequence[str], script: str, values: Mapping[str, str]) -> list[str] | None:
-    """The options with an `--export` that adds the values to the user's; None where that shuts them out.
-    Precedence as sbatch has it: the command line, SBATCH_EXPORT, the script, ALL."""
+    """The options with an `--export` that adds the values to the user's; None where that shuts them out. Precedence as
+    sbatch has it: the command line, SBATCH_EXPORT, the script, ALL."""
     own = option_value(options, "export") or os.environ.get("SBATCH_EXPORT")
     base = own or option_value(directives(script, "SBATCH"), "export") or "ALL"
     if base.upper() in SHUT:
@@ -59,8 +59,8 @@ def exporting(options: Sequence[str], script: str, values: Mapping[str, str]) ->
 
 
 def submit(arguments: Sequence[str], *, hide: Collection[str] = ()) -> int:
-    """Run `sbatch`; return its exit status. hide: variables that neither it nor the job sees.
-    Raises RunnerUnavailable."""
+    """Run `sbatch`; return its exit status. hide: variables that neither it nor the job sees. Raises
+    RunnerUnavailable."""
     environment = {name: value for name, value in os.environ.items() if name not in hide}
     try:
         return subprocess.call(["sbatch", *arguments], env=environment)

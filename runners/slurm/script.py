@@ -10,14 +10,7 @@ from math import ceil
 from typing import Any
 
 from meshtune.runners.base import JobSpec, Start
-from meshtune.runners.batch.script import (
-    BACKSTOP_S,
-    LAUNCH_WRAPPER,
-    BatchOptions,
-    SubmitHost,
-    render_body,
-    submit_host,
-)
+from meshtune.runners.batch.script import BACKSTOP_S, LAUNCH_WRAPPER, BatchOptions, SubmitHost, render_body, submit_host
 from meshtune.runners.documents import read_value
 from meshtune.runners.processes.gang import FIRST_PORT, PORTS
 from meshtune.search_spaces.checks import Checks

@@ -20,14 +20,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.json_files import read_json_value
+from meshtune.runners.json_files import read_json_file, write_whole
 from meshtune.runners.logs.failure_texts import cause_of_line, first_in_precedence, is_echo
 from meshtune.runners.outcome import Verdict
-from meshtune.runners.processes.job_json import write_whole
 from meshtune.search_spaces.compat import StrEnum
 
 REASON_LINES = 3
 TRACEBACK_LINES = 20
+LAST_WORDS_BYTES = 16_000  # of a log: the C library's word and faulthandler's stacks after it
 
 _OUT_OF_MEMORY_TYPES = ("MemoryError", "OutOfMemoryError")
 # Errors of our own: a plan that the trainer does not run, and a job file that no plan can mend.
@@ -135,7 +135,7 @@ def read_failures(directory: Path) -> list[RankFailure]:
     failures = []
     for path in directory.glob("failure-*.json"):
         with suppress(OSError, ValueError):
-            failures.append(read_json_value(RankFailure, json.loads(path.read_text(encoding="utf-8"))))
+            failures.append(read_json_file(RankFailure, path))
     return sorted(failures, key=lambda failure: failure.at)
 
 

@@ -8,12 +8,12 @@ from math import inf
 from typing import Any, ClassVar
 
 from meshtune.runners.json_files import read_versioned, render_versioned
-from meshtune.runners.measuring.median_interval import is_tight
+from meshtune.runners.measuring import is_tight
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.compat import StrEnum
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 
 JOB_FILE = "job.json"
 JOB_VERSION = 1
@@ -41,10 +41,10 @@ class Router(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring:
     """How long to measure. Warm-up is dropped: the steps until step times settle, at most max_warmup_steps of them.
-    Then steps are timed until the 95 % interval of their median lies within +- precision (relative), at least
-    min_steps and at most max_steps of them; after max_seconds of timed steps min_steps are enough. profile_steps: how
-    many steps are taken apart afterwards. loss_steps: how many of the first losses to report. stall_s: a rank that
-    finishes no step for so long gives up."""
+    Then steps are timed until the 95 % interval of their median lies within +- precision (relative), at least min_steps
+    and at most max_steps of them; after max_seconds of timed steps min_steps are enough. profile_steps: how many steps
+    are taken apart afterwards. loss_steps: how many of the first losses to report. stall_s: a rank that finishes no
+    step for so long gives up."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
@@ -66,11 +66,8 @@ class Measuring:
         checks.require(self.stall_s > 0, "stall_s", f"must be positive, not {self.stall_s}")
         checks.require(self.max_seconds > 0, "max_seconds", f"must be positive, not {self.max_seconds}")
         checks.require(0 < self.precision < 1, "precision", f"must lie between 0 and 1, not {self.precision}")
-        checks.require(
-            self.max_steps >= self.min_steps,
-            "max_steps",
-            f"max_steps({self.max_steps}) is below min_steps({self.min_steps})",
-        )
+        told = f"max_steps({self.max_steps}) is below min_steps({self.min_steps})"
+        checks.require(self.max_steps >= self.min_steps, "max_steps", told)
         checks.done()
 
     def enough(self, step_times_s: Sequence[float]) -> bool:
@@ -87,8 +84,7 @@ class Job:
 
     memory_limit_bytes: on CPU, the cap each rank sets on itself. peak_flops: FLOP/s of one device in `dtype`, where
     known, for MFU. incumbent_step_time_s: the run stops as PRUNED once it is surely slower than this; best the upper
-    end of the incumbent's interval, scaled to this plan's tokens per step.
-    """
+    end of the incumbent's interval, scaled to this plan's tokens per step."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
@@ -126,3 +122,75 @@ def parse_job(text: str) -> Job:
         return read_versioned(Job, text, JOB_VERSION)
     except ValueError as error:
         raise JobMalformed(str(error)) from error
+
+
+def require_supported(job: Job) -> None:
+    """Raise InvalidValue naming everything that the trainer cannot run as asked; memory is not judged."""
+    checks = Checks()
+    _check_features(job, checks)
+    _check_shapes(job, checks)
+    _check_pipeline(job, checks)
+    _check_experts(job, checks)
+    checks.done()
+
+
+def _check_features(job: Job, checks: Checks) -> None:
+    plan, schedule = job.plan, job.plan.schedule
+    on_cpu = job.device is DeviceKind.CPU
+    told = "ring attention runs on cuda only: torch has no ring over its CPU attention kernel"
+    checks.require(not (on_cpu and plan.context is ContextParallel.RING), "plan.context", told)
+    told = "float16 runs on cuda only; on cpu use bfloat16 or float32"
+    checks.require(not (on_cpu and job.dtype is Dtype.FLOAT16), "dtype", told)
+    told = "would train wrongly without an error: split backward passes meet resharded weights"
+    told = f"zero_stage({plan.zero_stage}) with schedule({schedule}) {told}"
+    checks.require(plan.zero_stage < 3 or not schedule.splits_backward, "plan.zero_stage", told)
+    told = f"selective with schedule({schedule}): torch allows one backward pass of what is recomputed selectively"
+    selective = plan.recompute is Recompute.SELECTIVE
+    checks.require(not selective or not schedule.splits_backward, "plan.recompute", told)
+    told = f"vpp({plan.vpp}) does not go with schedule({schedule}) and pp({plan.pp})"
+    fits = schedule.interleaves == (plan.vpp > 1) and (plan.pp > 1 or plan.vpp == 1)
+    checks.require(fits, "plan.vpp", told)
+    checks.require(schedule is not Schedule.ZBV or plan.vpp == 2, "plan.vpp", f"zbv needs vpp(2), not vpp({plan.vpp})")
+
+
+def _check_shapes(job: Job, checks: Checks) -> None:
+    plan, model = job.plan, job.model
+    tp, cp, seq_len, kv_heads = plan.tp, plan.cp, model.seq_len, model.kv_heads
+    for name in ("heads", "ffn"):
+        size = getattr(model, name)
+        checks.require(size % tp == 0, "plan.tp", f"tp({tp}) does not divide {name}({size})")
+    told = f"tp({tp}) and kv_heads({kv_heads}): neither divides the other"
+    checks.require(kv_heads % tp == 0 or tp % kv_heads == 0, "plan.tp", told)
+    slices = cp * (2 if plan.context is ContextParallel.RING else 1)
+    checks.require(seq_len % slices == 0, "plan.cp", f"cp({cp}) does not cut seq_len({seq_len}) into {slices}")
+    told = f"tp({tp}) does not divide seq_len({seq_len}) / cp({cp})"
+    checks.require(not plan.sequence_parallel or seq_len // cp % tp == 0, "plan.tp", told)
+    for name in ("heads", "kv_heads") if plan.context is ContextParallel.ULYSSES else ():
+        size = getattr(model, name)
+        told = f"tp({tp}) * cp({cp}) = {tp * cp} does not divide {name}({size})"
+        checks.require(size % (tp * cp) == 0, "plan.cp", told)
+
+
+def _check_pipeline(job: Job, checks: Checks) -> None:
+    pp, vpp, layers, schedule = job.plan.pp, job.plan.vpp, job.model.layers, job.plan.schedule
+    batches = job.plan.grad_accum_steps
+    checks.require(pp * vpp <= layers, "plan.pp", f"pp({pp}) * vpp({vpp}) is above layers({layers})")
+    # torch's Schedule1F1B refuses fewer micro-batches than stages; GPipe does not.
+    told = f"{schedule} needs grad_accum_steps({batches}) of at least pp({pp})"
+    checks.require(schedule is Schedule.GPIPE or pp == 1 or batches >= pp, "plan.grad_accum_steps", told)
+    rounds = max(1, batches // pp)
+    told = f"{schedule} needs grad_accum_steps({batches}) to be a multiple of its {rounds} rounds"
+    in_rounds = schedule in (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE)
+    checks.require(not in_rounds or batches % rounds == 0, "plan.grad_accum_steps", told)
+
+
+def _check_experts(job: Job, checks: Checks) -> None:
+    plan, model = job.plan, job.model
+    dp, ep, cp, experts = plan.dp, plan.ep, plan.cp, model.experts
+    checks.require(dp % ep == 0, "plan.ep", f"ep({ep}) does not divide dp({dp})")
+    told = f"ep({ep}) does not divide experts({experts})" if experts else "the model has no experts"
+    checks.require(ep == 1 or (experts > 0 and experts % ep == 0), "plan.ep", told)
+    copies = model.seq_len // cp * model.top_k
+    told = f"experts({experts}) do not share seq_len({model.seq_len}) / cp({cp}) * top_k({model.top_k}) = {copies}"
+    even = experts == 0 or job.router is Router.LEARNED or copies % experts == 0
+    checks.require(even, "router", f"{told} tokens evenly")

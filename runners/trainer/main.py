@@ -1,7 +1,4 @@
-"""One rank of one profiling run, from its environment to its result file; or, by hand, all of them on this machine.
-
-Importing this module starts nothing (no threads, no CUDA, no process group), so that ranks may be forked from a process
-that has; it must have set OPENBLAS_NUM_THREADS=1. Exit status: 0 measured, 1 failed, 2 asked for wrongly."""
+"""By hand: runs all ranks of a job as processes of this machine and tells a person how it went. No time limit."""
 
 from __future__ import annotations
 
@@ -13,24 +10,104 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
+from math import inf
 from pathlib import Path
 from typing import NoReturn
 
-import torch
 import torch.distributed as dist
 
-from meshtune.runners.trainer.compat import register_gloo
-from meshtune.runners.trainer.failure import Phase, Progress, describe, start_watchdog, write_failure
-from meshtune.runners.trainer.gang import run_gang
-from meshtune.runners.trainer.job import Job, JobMalformed, parse_job
-from meshtune.runners.trainer.parallel.mesh import build_mesh, gather, slowest
+from meshtune.runners.base import JobSpec
+from meshtune.runners.logs.lines import read_tail
+from meshtune.runners.outcome import RESULT_FILE, Measurement, ResultError, Verdict, read_result
+from meshtune.runners.processes import gang as supervisor
+from meshtune.runners.processes.gang import exit_text, log_path
+from meshtune.runners.step_breakdown import Part, Profile
+from meshtune.runners.trainer.failure import (
+    LAST_WORDS_BYTES,
+    Phase,
+    Progress,
+    describe,
+    first_cause,
+    read_failures,
+    start_watchdog,
+    write_failure,
+)
+from meshtune.runners.trainer.job import Job, JobMalformed, parse_job, require_supported
+from meshtune.runners.trainer.parallel.mesh import build_mesh, choose_device, gather, meet, slowest
 from meshtune.runners.trainer.report import report
-from meshtune.runners.trainer.support import require_supported
-from meshtune.runners.trainer.timing.measure import measure
-from meshtune.runners.trainer.timing.memory import PeakMemory, capped
+from meshtune.runners.trainer.timing.measure import PeakMemory, capped, measure
 from meshtune.runners.trainer.train import Trainer
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import DeviceKind
+
+
+def run_gang(job: Job, directory: Path, run_rank: Callable[[int], int]) -> int:
+    """Fork the ranks, wait for all, print a summary; return 0 when the job measured something or was pruned, else 1."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for stale in (RESULT_FILE, "rendezvous", "failure-*.json", "rank-*.log"):
+        for path in directory.glob(stale):
+            path.unlink()
+    spec = JobSpec(
+        name=job.name,
+        command=(),
+        directory=directory.resolve(),
+        devices_per_node=job.plan.world_size,
+        time_limit_s=inf,
+    )
+    gang = supervisor.run_gang(spec, lambda _: run_rank(int(os.environ["RANK"])))
+    summary, exit_status = summarize(directory, gang.death)
+    sys.stdout.write(f"{job.name}: {job.plan.key}\n{summary}\n")
+    return exit_status
+
+
+def summarize(directory: Path, death: tuple[int, int] | None) -> tuple[str, int]:
+    """The summary, and the exit status. death: the rank to blame and its exit code."""
+    failures = read_failures(directory)
+    cause = first_cause(failures)
+    if death is not None and (cause is None or cause.echo):
+        return f"failed: {exit_text(*death)}{_last_words(directory, *death)}", 1
+    if cause is not None:
+        return f"failed ({cause.verdict}): rank {cause.rank} in {cause.phase}: {cause.reason}", 1
+    try:
+        outcome = read_result(directory)
+    except ResultError as error:
+        return f"failed: {error}", 1
+    if outcome.verdict is Verdict.PRUNED:
+        return f"pruned: {outcome.reason}", 0
+    if outcome.measurement is None:
+        return "failed: no measurement", 1
+    lines = [describe_measurement(outcome.measurement), f"note    {outcome.reason}" if outcome.reason else ""]
+    return "\n".join(line for line in lines if line), 0
+
+
+def _last_words(directory: Path, rank: int, code: int) -> str:
+    """The end of the log of a rank that a signal ended."""
+    tail = read_tail(log_path(directory, rank), LAST_WORDS_BYTES).strip() if code < 0 else ""
+    return f"; the end of its log:\n{tail}" if tail else ""
+
+
+def describe_measurement(measurement: Measurement) -> str:
+    interval = measurement.step_time_interval_s
+    losses = ", ".join(f"{loss:.6f}" for loss in measurement.first_losses)
+    return "\n".join(
+        (
+            f"step    {measurement.step_time_s * 1e3:.1f} ms, median of {len(measurement.step_times_s)}"
+            f" ({interval.coverage:.0%} interval {interval.low * 1e3:.1f} to {interval.high * 1e3:.1f} ms)",
+            f"tokens  {measurement.tokens_per_s:.0f}/s, {measurement.tokens_per_s_per_device:.0f}/s per device",
+            f"memory  {max(measurement.peak_memory_bytes, default=0) / 2**20:.1f} MiB of tensors at the fullest rank, "
+            f"{max(measurement.peak_held_bytes, default=0) / 2**20:.1f} MiB held",
+            f"losses  {losses}",
+            *([] if measurement.profile is None else [describe_profile(measurement.profile)]),
+        )
+    )
+
+
+def describe_profile(profile: Profile) -> str:
+    """The parts as shares of the step, averaged over the ranks."""
+    ranks = len(profile.parts_s)
+    shares = {part: sum(parts[part] for parts in profile.parts_s) / ranks / profile.step_time_s for part in Part}
+    return "parts   " + ", ".join(f"{part} {share:.1%}" for part, share in shares.items() if share > 0)
+
 
 RENDEZVOUS_FILE = "rendezvous"
 LOOPBACK = "127.0.0.1"
@@ -75,10 +152,11 @@ def run_rank(job: Job, rank: int, directory: Path) -> int:
     start_watchdog(progress, job.measuring.stall_s, rank, directory)
     try:
         start = time.perf_counter()
-        device = choose_device(job)
+        device = choose_device(cuda=job.device is not DeviceKind.CPU, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
         peak = PeakMemory(device)
         progress.phase = Phase.RENDEZVOUS
-        meet(job, rank, directory)
+        elsewhere = os.environ.get("MASTER_ADDR", LOOPBACK) != LOOPBACK
+        meet(device, rank, job.plan.world_size, PEER_TIMEOUT, None if elsewhere else directory / RENDEZVOUS_FILE)
         progress.phase = Phase.INIT
         progress.beat()
         mesh = build_mesh(job.plan, device.type)
@@ -96,33 +174,6 @@ def run_rank(job: Job, rank: int, directory: Path) -> int:
         fail(error, rank, progress, directory)
     dist.destroy_process_group()
     return 0
-
-
-def choose_device(job: Job) -> torch.device:
-    """This rank's device, made the current one. A scheduler may show each rank its own device alone."""
-    if job.device is DeviceKind.CPU:
-        torch.set_num_threads(1)
-        return torch.device("cpu")
-    visible = torch.cuda.device_count()
-    if visible == 0:
-        raise RuntimeError("the job asks for cuda, but torch sees no such device")
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % visible)
-    torch.cuda.set_device(device)
-    return device
-
-
-def meet(job: Job, rank: int, directory: Path) -> None:
-    """Meet the other ranks: at MASTER_ADDR where it is another machine's, else over a file in the job's directory."""
-    backend = register_gloo() if job.device is DeviceKind.CPU else "nccl"
-    world_size = job.plan.world_size
-    if os.environ.get("MASTER_ADDR", LOOPBACK) != LOOPBACK:
-        dist.init_process_group(backend, "env://", rank=rank, world_size=world_size, timeout=PEER_TIMEOUT)
-        return
-    # All ranks are on this machine: a file cannot be in use, as a port can. gloo would ask the host's name, which may
-    # not resolve.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    store = dist.FileStore(str(directory / RENDEZVOUS_FILE), world_size)  # type: ignore[attr-defined]  # no __all__
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=PEER_TIMEOUT)
 
 
 def fail(error: BaseException, rank: int, progress: Progress, directory: Path) -> NoReturn:

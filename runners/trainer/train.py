@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,14 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import loss_parallel
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from meshtune.runners.trainer.blocks import place_tensor
 from meshtune.runners.trainer.failure import Phase, Progress
 from meshtune.runners.trainer.job import Job
-from meshtune.runners.trainer.model import Transformer, stream
-from meshtune.runners.trainer.parallel.context import places_of, spread_attention
+from meshtune.runners.trainer.model import Mixture, Transformer, place_tensor, stream
 from meshtune.runners.trainer.parallel.mesh import Mesh, build_tie_group
-from meshtune.runners.trainer.parallel.optimizer import Both, FlatAdamW, Optimizer, ShardedAdamW
 from meshtune.runners.trainer.parallel.pipeline import (
     AccumulatingLoop,
     LossFunction,
@@ -28,10 +28,64 @@ from meshtune.runners.trainer.parallel.pipeline import (
     note_passes,
     stages_of,
 )
-from meshtune.runners.trainer.parallel.recompute import recompute_layers
-from meshtune.runners.trainer.parallel.sharding import Sharding, choose_sharding, local, materialize, shard_replicas
-from meshtune.runners.trainer.parallel.tensor import shard_tensors
-from meshtune.search_spaces.plan import Schedule
+from meshtune.runners.trainer.parallel.sharding import (
+    Both,
+    FlatAdamW,
+    Optimizer,
+    ShardedAdamW,
+    Sharding,
+    choose_sharding,
+    local,
+    materialize,
+    shard_replicas,
+)
+from meshtune.runners.trainer.parallel.tensor import places_of, shard_tensors, spread_attention
+from meshtune.search_spaces.plan import Recompute, Schedule
+
+_ATEN, _COLLECTIVES = torch.ops.aten, torch.ops._c10d_functional
+# Matrix products, the fused attention kernels, and collectives. All-gathers are not among them: their results are as
+# many times larger than what this rank holds as there are ranks, so they are repeated (Korthikanti et al., 4.2.2).
+_KEPT = frozenset(
+    {
+        _ATEN.mm.default,
+        _ATEN.addmm.default,
+        _ATEN.bmm.default,
+        _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
+        _ATEN._scaled_dot_product_flash_attention.default,
+        _ATEN._scaled_dot_product_efficient_attention.default,
+        _ATEN._scaled_dot_product_cudnn_attention.default,
+        _COLLECTIVES.reduce_scatter_tensor.default,
+        _COLLECTIVES.all_reduce.default,
+        _COLLECTIVES.all_to_all_single.default,
+    }
+)
+
+
+def recompute_layers(model: Transformer, kind: Recompute, interval: int) -> None:
+    """Let every `interval`-th layer of the whole model, counted from layer 0, recompute (Chen et al. 2016).
+
+    full: all but the layer's input. selective: what is cheap (norms, activation functions, rotations, casts); of a
+    mixture of experts, inside of the experts (Korthikanti et al. 2022). Split backward passes run full twice, and
+    selective not at all."""
+    if kind is Recompute.NONE:
+        return
+    # There is no dropout, so no random state to restore.
+    run = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+    if kind is Recompute.SELECTIVE:
+        run = partial(run, context_fn=partial(create_selective_checkpoint_contexts, _policy))
+    for index, layer in zip(model.layers, model.layer_list(), strict=True):
+        if int(index) % interval:
+            continue
+        if kind is Recompute.SELECTIVE and isinstance(layer.feed_forward, Mixture):
+            # FSDP2 may wrap the experts on their own; what it does there must not be recorded (it differs next time).
+            layer.recompute_attention = run
+            layer.feed_forward.experts.recompute = run
+        else:
+            layer.recompute = run
+
+
+def _policy(_: Any, operation: Any, *arguments: Any, **options: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operation in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def synthetic_batch(job: Job, step: int) -> Tensor:

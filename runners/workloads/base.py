@@ -35,7 +35,7 @@ VERDICTS: Mapping[Cause, Verdict] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class JobRequest:
     """The arguments of `Workload.materialize`."""
 
@@ -101,20 +101,8 @@ class Workload(ABC):
     ) -> JobSpec:
         """The job that measures `plan`, as pure text: nothing is written or started.
 
-        incumbent_step_time_s: it may end as PRUNED once it is surely slower than this.
-        """
-        return self.job(
-            JobRequest(
-                name=name,
-                model=model,
-                plan=plan,
-                cluster=cluster,
-                directory=directory,
-                seed=seed,
-                time_limit_s=time_limit_s,
-                incumbent_step_time_s=incumbent_step_time_s,
-            )
-        )
+        incumbent_step_time_s: it may end as PRUNED once it is surely slower than this."""
+        return self.job(JobRequest(name, model, plan, cluster, directory, seed, time_limit_s, incumbent_step_time_s))
 
     @abstractmethod
     def read(self, directory: Path, status: JobStatus) -> Outcome:

@@ -1,14 +1,14 @@
 """Any script as a workload: a command line, environment and files with placeholders, which a trial's values fill.
 
-The script reports by `result.json` (`runners.report` writes it), or its log is read by named patterns.
-"""
+The script reports by `result.json` (`runners.report` writes it), or its log is read by named patterns. What it can run
+follows from what its command tells it: a dimension without a placeholder has one value."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,8 +16,7 @@ from typing import Any, ClassVar
 from meshtune.runners.base import JobSpec, JobState, JobStatus, Start
 from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.logs.lines import read_tail
-from meshtune.runners.logs.patterns import Patterns
+from meshtune.runners.logs.lines import Patterns, read_tail
 from meshtune.runners.logs.reader import outcome_from_log, outcome_of_failure, rank_logs
 from meshtune.runners.outcome import RESULT_FILE, Outcome
 from meshtune.runners.processes.gang import log_path
@@ -32,13 +31,89 @@ from meshtune.runners.workloads.base import (
     outcome_from_result,
     outcome_without_result,
 )
-from meshtune.runners.workloads.command_space import FRAMEWORKS, capabilities_of, fixed_plan
-from meshtune.runners.workloads.config_file import ConfigFile
-from meshtune.runners.workloads.template import Template, parse_template, word
+from meshtune.runners.workloads.config_file import ConfigFile, Template, parse_template, word
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, did_you_mean
+from meshtune.search_spaces.columns import BoolColumn, Columns, code
+from meshtune.search_spaces.physics import framework_profiles
 from meshtune.search_spaces.physics.framework_profile import FrameworkProfile
-from meshtune.search_spaces.plan import PLAN_FIELDS
-from meshtune.search_spaces.space_context import Capabilities
+from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.space_context import Capabilities, Constraint
+
+# By the names in `search_spaces.physics.framework_profiles`: "megatron-deepspeed", "fsdp" ...
+FRAMEWORKS: Mapping[str, FrameworkProfile] = {
+    name.lower().replace("_", "-"): value
+    for name, value in vars(framework_profiles).items()
+    if isinstance(value, FrameworkProfile)
+}
+# dp follows from the devices and the other degrees, which a script learns from its world size.
+_FIXABLE = tuple(name for name in PLAN_FIELDS if name != "dp")
+# Of these a script needs two to know the third.
+_BATCH = ("micro_batch_size", "grad_accum_steps", "global_batch_size")
+
+
+def fixed_plan(fixed: Mapping[str, Any], told: Collection[str]) -> Mapping[str, Any]:
+    """The fields of the plan that the script is not told, with the values that it has built in, by default Plan's.
+    told: its placeholders. Raises InvalidValue."""
+    problems = []
+    for name in fixed:
+        if name not in _FIXABLE:
+            problems.append(Problem(f"fixed.{name}", f"is nothing to fix; {did_you_mean(name, _FIXABLE)}"))
+        elif name in told:
+            problems.append(Problem(f"fixed.{name}", f"cannot be fixed: the command is told it as {{{name}}}"))
+    if problems:
+        raise InvalidValue(problems)
+    try:
+        plan = Plan(**fixed)
+    except InvalidValue as error:
+        raise InvalidValue([problem.under("fixed") for problem in error.problems]) from None
+    known = set(told)
+    if len(known.intersection(_BATCH)) >= 2:
+        known.update(_BATCH)
+    return {name: getattr(plan, name) for name in _FIXABLE if name not in known or name in fixed}
+
+
+def capabilities_of(fixed: Mapping[str, Any], told: Collection[str]) -> Capabilities:
+    """What the script can run: everything in the dimensions that it is told, one value in the others. Which values of
+    those it takes is for the spec's `space` to say."""
+    # Stage 0 is what every stage is where there is nothing to shard over.
+    stages = {0, 1, 2, 3} if "zero_stage" not in fixed else {0, fixed["zero_stage"]}
+    return Capabilities(
+        schedules=frozenset({fixed["schedule"]} if "schedule" in fixed else Schedule),
+        recompute=frozenset({fixed["recompute"]} if "recompute" in fixed else Recompute),
+        zero_stages=frozenset(stages),
+        zero_stages_with_pp=frozenset(stages if "zero_stage" in fixed else {0, 1}),
+        contexts=frozenset({fixed["context"]} if "context" in fixed else ContextParallel)
+        if "cp" in told
+        else frozenset(),
+        recompute_intervals="recompute_interval" in told,
+        choice_of_sequence_parallel="sequence_parallel" not in fixed or not fixed["sequence_parallel"],
+        expert_parallel="ep" in told,
+        experts=True,
+        rules=tuple(_rule(name, value) for name, value in fixed.items()),
+    )
+
+
+# Where a dimension changes nothing; the rules of identity keep one value of it there, whatever the script has.
+_IDLE: Mapping[str, Callable[[Columns], BoolColumn]] = {
+    "zero_stage": lambda c: c["dp"] * c["cp"] == 1,
+    "sequence_parallel": lambda c: c["tp"] == 1,
+    "schedule": lambda c: c["pp"] == 1,
+    "vpp": lambda c: c["pp"] == 1,
+    "context": lambda c: c["cp"] == 1,
+    "recompute_interval": lambda c: c["recompute"] == code("recompute", Recompute.NONE),
+}
+
+
+def _rule(name: str, value: Any) -> Constraint:
+    """The rule that a dimension keeps the one value that the script has for it, wherever it means anything."""
+    needed, idle = code(name, value), _IDLE.get(name)
+    return Constraint(
+        f"command-lacks-{name}",
+        f"the command has no {{{name}}}, so the script cannot be told another value than {value}",
+        lambda c, s: (c[name] == needed) | (c["tp"] < 0 if idle is None else idle(c)),
+        lambda p, s: f"{name}({getattr(p, name)}), but the command has no {{{name}}} and so always runs {value}",
+    )
+
 
 _MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
 _TRIAL = ("world_size", "global_batch_size", "nodes", "devices_per_node", "steps", "warmup_steps", "seed", "dtype")
@@ -54,10 +129,9 @@ class CommandOptions:
 
     working_directory: where it starts, from where meshtune runs; by default the job's own folder. start: how many
     processes of it. files, configs: texts and configurations by name, put into the job's folder. fixed: fields of the
-    plan that the script has built in. log: named patterns; without any the script reports by itself. steps: how many
-    it is to take, warmup_steps of them not timed. framework: whose physics is the most like it; dtype: what it computes
-    in, by default that framework's.
-    """
+    plan that the script has built in. log: named patterns; without any the script reports by itself. steps: how many it
+    is to take, warmup_steps of them not timed. framework: whose physics is the most like it; dtype: what it computes
+    in, by default that framework's."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
@@ -169,8 +243,8 @@ class CommandWorkload(Workload):
 
 
 def _worded(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, with numbers and truth values among arguments and variables as the words that they are to be.
-    Raises InvalidValue."""
+    """The options, with numbers and truth values among arguments and variables as the words that they are to be. Raises
+    InvalidValue."""
     checks = Checks()
     command, env = options.get("command", ""), options.get("env", {})
     listed = isinstance(command, list | tuple)

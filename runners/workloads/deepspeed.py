@@ -1,8 +1,7 @@
 """The deepspeed workload: a user's own script under DeepSpeed for a few steps, measured by DeepSpeed's own log.
 
 One process per device; DeepSpeed reads RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR itself. Read are the samples per
-second of each single step, never a running average.
-"""
+second of each single step, never a running average."""
 
 from __future__ import annotations
 
@@ -14,13 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from meshtune.runners.base import JobSpec, JobStatus
-from meshtune.runners.dialects.deepspeed.config import capabilities, config_of
-from meshtune.runners.dialects.deepspeed.options import CONFIG_FILE, UNTIMED_STEPS, DeepSpeedOptions, Dtype
-from meshtune.runners.dialects.overlay import overlaid
+from meshtune.runners.dialects.base import overlaid
+from meshtune.runners.dialects.deepspeed import (
+    CONFIG_FILE,
+    UNTIMED_STEPS,
+    DeepSpeedOptions,
+    Dtype,
+    capabilities,
+    config_of,
+)
 from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.logs.lines import lines_of
-from meshtune.runners.logs.patterns import Patterns
+from meshtune.runners.logs.lines import Patterns, lines_of
 from meshtune.runners.logs.reader import outcome_from_log
 from meshtune.runners.outcome import RESULT_FILE, Measurement, Outcome
 from meshtune.runners.processes.gang import log_path

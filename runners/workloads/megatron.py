@@ -1,7 +1,6 @@
 """The megatron workload: pretrain_gpt.py of Megatron-LM or Megatron-DeepSpeed for a few steps, measured by its own log.
 
-One rank per device; Megatron reads RANK, WORLD_SIZE and MASTER_ADDR itself.
-"""
+One rank per device; Megatron reads RANK, WORLD_SIZE and MASTER_ADDR itself."""
 
 from __future__ import annotations
 
@@ -11,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from meshtune.runners.base import JobSpec, JobStatus
-from meshtune.runners.dialects.arguments import Arguments, without
-from meshtune.runners.dialects.megatron.arguments import arguments_of
-from meshtune.runners.dialects.megatron.dialect import LAUNCH_FILE, render_files
-from meshtune.runners.dialects.megatron.options import Dtype, MegatronOptions
-from meshtune.runners.dialects.megatron.rules import capabilities_of
+from meshtune.runners.dialects.base import Arguments, without
+from meshtune.runners.dialects.megatron.arguments import Dtype, MegatronOptions, arguments_of
+from meshtune.runners.dialects.megatron.dialect import LAUNCH_FILE, capabilities_of, render_files
 from meshtune.runners.documents import read_value
-from meshtune.runners.logs.patterns import Patterns
+from meshtune.runners.logs.lines import Patterns
 from meshtune.runners.logs.reader import outcome_from_log
 from meshtune.runners.outcome import Outcome
 from meshtune.runners.workloads.base import JobRequest, Workload, context_file

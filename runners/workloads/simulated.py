@@ -1,7 +1,6 @@
 """The simulated workload: a training code in name only, whose jobs the simulated runner measures by arithmetic.
 
-Its job file (`simulated.json`, version 1) says what would be trained, how and where. Nothing is ever executed.
-"""
+Its job file (`simulated.json`, version 1) says what would be trained, how and where. Nothing is ever executed."""
 
 from __future__ import annotations
 
@@ -92,8 +91,7 @@ _CODES: Mapping[Code, tuple[FrameworkProfile, Capabilities]] = {
 class SimulatedJob:
     """One run of `model` under `plan` on `cluster`, by this training code.
 
-    incumbent_step_time_s: the run ends as PRUNED once it is surely slower than this.
-    """
+    incumbent_step_time_s: the run ends as PRUNED once it is surely slower than this."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 

@@ -15,16 +15,9 @@ from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.logs.reader import died_silently, outcome_of_failure, rank_logs
 from meshtune.runners.outcome import FAILED, Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
-from meshtune.runners.trainer.failure import RankFailure, first_cause, read_failures, silent_ranks
-from meshtune.runners.trainer.gang import LAST_WORDS_BYTES
+from meshtune.runners.trainer.failure import LAST_WORDS_BYTES, RankFailure, first_cause, read_failures, silent_ranks
 from meshtune.runners.trainer.job import JOB_FILE, Dtype, Job, JobMalformed, Measuring, Router, parse_job, render_job
-from meshtune.runners.workloads.base import (
-    JobRequest,
-    Workload,
-    failed,
-    outcome_from_result,
-    outcome_without_result,
-)
+from meshtune.runners.workloads.base import JobRequest, Workload, failed, outcome_from_result, outcome_without_result
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.physics.framework_profile import FrameworkProfile

@@ -1,8 +1,7 @@
 """The torchtitan workload: its trainer for a few steps, measured by its own log.
 
 One process per device; torchtitan reads RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR itself. A step's time is what
-`tps` says, tokens per second and device as a whole number.
-"""
+`tps` says, tokens per second and device as a whole number."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ from meshtune.runners.dialects.torchtitan.dialect import (
     render_flags,
     sections_of,
 )
-from meshtune.runners.dialects.torchtitan.options import Dtype, Release, TorchtitanOptions
+from meshtune.runners.dialects.torchtitan.reader import Dtype, Release, TorchtitanOptions
 from meshtune.runners.documents import read_value
-from meshtune.runners.logs.patterns import Patterns
+from meshtune.runners.logs.lines import Patterns
 from meshtune.runners.logs.reader import outcome_from_log
 from meshtune.runners.outcome import RESULT_FILE, Outcome
 from meshtune.runners.workloads.base import JobRequest, Workload, context_file, in_directory

@@ -30,7 +30,7 @@ TRAINER_FLOAT32 = FrameworkProfile(
         torch_pipeline=True,
     ),
 )
-# runners/trainer/parallel/optimizer.py keeps float32 masters and gradients beside 16-bit weights.
+# runners/trainer/parallel/sharding.py keeps float32 masters and gradients beside 16-bit weights.
 TRAINER_BFLOAT16 = replace(
     TRAINER_FLOAT32,
     name="meshtune trainer, bf16",

@@ -19,9 +19,9 @@ from new_stores import migrations_run_once
 from meshtune.api.app import create_app
 from meshtune.api.settings import Settings
 from meshtune.runners.base import JobSpec, JobState, JobStatus
-from meshtune.runners.measuring.step_breakdown import Profile
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.registry import RUNNERS
+from meshtune.runners.step_breakdown import Profile
 from meshtune.tuner.access.tokens import UNLIMITED, Quotas, Scope, Token, digest, new_secret
 from meshtune.tuner.campaign.home import Home
 from meshtune.tuner.service.loop import Driver, drive_one

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshtune.runners.dialects.base import CannotExpress, CannotRead
-from meshtune.runners.dialects.deepspeed.config import capabilities, parse, render
-from meshtune.runners.dialects.deepspeed.options import DeepSpeedOptions
+from meshtune.runners.dialects.deepspeed import DeepSpeedOptions, capabilities, parse, render
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec

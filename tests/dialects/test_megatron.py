@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshtune.runners.dialects.base import CannotExpress
-from meshtune.runners.dialects.megatron.dialect import parse, render
-from meshtune.runners.dialects.megatron.options import Flavour, MegatronOptions
-from meshtune.runners.dialects.megatron.rules import capabilities_of
+from meshtune.runners.dialects.megatron.arguments import Flavour, MegatronOptions
+from meshtune.runners.dialects.megatron.dialect import capabilities_of, parse, render
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from meshtune.runners.dialects.base import CannotExpress, CannotRead
 from meshtune.runners.dialects.torchtitan.dialect import capabilities, parse, render
-from meshtune.runners.dialects.torchtitan.options import Release, TorchtitanOptions
+from meshtune.runners.dialects.torchtitan.reader import Release, TorchtitanOptions
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec

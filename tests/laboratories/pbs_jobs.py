@@ -8,8 +8,7 @@ import pytest
 from jobs import Laboratory
 from pretended_pbs import PretendedPbs
 
-from meshtune.runners.pbs.runner import PbsRunner
-from meshtune.runners.pbs.script import PbsOptions
+from meshtune.runners.pbs.runner import PbsOptions, PbsRunner
 
 
 class PbsLaboratory(Laboratory):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from math import log
 
-from meshtune.runners.measuring.early_stopping import is_surely_slower
-from meshtune.runners.measuring.warmup import WINDOW, warmup_length
+from meshtune.runners.measuring import WINDOW, is_surely_slower, warmup_length
 
 MOST_STEPS = 60
 RUNS = 1500

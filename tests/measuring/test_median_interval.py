@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshtune.runners.measuring.median_interval import CONFIDENCE, MIN_SAMPLES, Interval, is_tight, median_interval
+from meshtune.runners.measuring import CONFIDENCE, MIN_SAMPLES, Interval, is_tight, median_interval
 
 TRIALS = 20_000
 # name -> (draw, true median)

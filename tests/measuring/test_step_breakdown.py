@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from meshtune.runners.measuring.step_breakdown import find_straggler
+from meshtune.runners.step_breakdown import find_straggler
 
 
 def times(generator: random.Random, level: float, steps: int = 5) -> list[float]:

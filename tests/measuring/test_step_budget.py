@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from meshtune.runners.base import JobSpec
-from meshtune.runners.measuring.step_budget import COUNTED_STEPS, step_counts
+from meshtune.runners.measuring import step_counts
 from meshtune.runners.trainer.job import Job, Measuring, render_job
-from meshtune.runners.trainer.timing import measure
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import model_presets
@@ -26,7 +25,6 @@ def _spec(files):
 
 
 def test_the_fewest_steps_are_those_without_warmup():
-    assert COUNTED_STEPS == measure.COUNTED_STEPS
     assert counts(min_steps=10, max_steps=30, profile_steps=5).least == 2 + 10 + 5
 
 

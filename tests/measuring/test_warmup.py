@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from meshtune.runners.measuring.warmup import WINDOW, is_settled, warmup_length
+from meshtune.runners.measuring import WINDOW, is_settled, warmup_length
 
 TOLERANCE = 0.03
 MOST = 10

@@ -9,8 +9,7 @@ import subprocess
 import pytest
 
 from meshtune.runners.base import JobState, JobStatus, RunnerUnavailable
-from meshtune.runners.batch.base import ThrottledRunner
-from meshtune.runners.batch.records import Records
+from meshtune.runners.batch.base import Records, ThrottledRunner
 from meshtune.runners.batch.script import CLAIM_FILE, CLAIMED_CODE, SubmitHost, render_body
 
 

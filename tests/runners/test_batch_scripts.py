@@ -9,7 +9,7 @@ import pytest
 
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.batch.script import SubmitHost
-from meshtune.runners.pbs import script as pbs
+from meshtune.runners.pbs import runner as pbs
 from meshtune.runners.slurm import script as slurm
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec

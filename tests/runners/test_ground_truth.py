@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from meshtune.runners.base import JobState
-from meshtune.runners.measuring.step_breakdown import Part
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.simulated.ground_truth import Conditions, hidden_constants, run, truth
+from meshtune.runners.step_breakdown import Part
 from meshtune.runners.workloads.simulated import Code, SimulatedJob
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
 from meshtune.search_spaces.columns import columns_of

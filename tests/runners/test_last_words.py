@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.logs.last_words import LastWords, read_last_words
-from meshtune.runners.logs.patterns import Found, Patterns
+from meshtune.runners.logs.failure_texts import LastWords, read_last_words
+from meshtune.runners.logs.lines import Found, Patterns
 from meshtune.search_spaces.checks import InvalidValue
 
 PATTERNS = Patterns({"step_time_s": r"step \d+ took ([\d.]+)", "illegal": "is not divisible by"})

@@ -15,8 +15,7 @@ import pytest
 from jobs import alive, processes_where, wait_for
 
 from meshtune.runners.base import JobSpec, JobState
-from meshtune.runners.batch.launch_wrapper import rank_of
-from meshtune.runners.batch.notes import GANG_FILE, End, Note, noted_end, read_notes, render_gang
+from meshtune.runners.batch.launch_wrapper import GANG_FILE, End, Note, noted_end, rank_of, read_notes, render_gang
 from meshtune.runners.processes.gang import GRACE_S
 
 

@@ -9,7 +9,6 @@ from math import inf, nan
 
 import pytest
 
-from meshtune.runners.measuring.step_breakdown import Profile
 from meshtune.runners.outcome import (
     RESULT_FILE,
     Measurement,
@@ -21,6 +20,7 @@ from meshtune.runners.outcome import (
     read_result,
     write_result,
 )
+from meshtune.runners.step_breakdown import Profile
 from meshtune.search_spaces.checks import InvalidValue
 
 MEASURED = {"step_times_s": [0.25, 0.5, 1.0], "tokens_per_step": 512, "devices": 2}

@@ -7,8 +7,7 @@ import os
 import pytest
 from jobs import processes_where, wait_for
 
-from meshtune.runners.cluster_probe.client import ProbeFailed, probe
-from meshtune.runners.cluster_probe.results import (
+from meshtune.runners.trainer_answers import (
     Exchange,
     Message,
     Pattern,
@@ -19,6 +18,7 @@ from meshtune.runners.cluster_probe.results import (
     read_probed,
     write_probed,
 )
+from meshtune.runners.trainer_client import ProbeFailed, probe
 from meshtune.search_spaces.cluster import DeviceKind
 
 

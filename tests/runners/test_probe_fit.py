@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshtune.runners.cluster_probe.link_fit import NoFit, fit_all_reduce, fit_point_to_point
+from meshtune.runners.trainer_answers import NoFit, fit_all_reduce, fit_point_to_point
 
 SIZES = [1024 * 4**power for power in range(9)]
 latencies = st.floats(1e-6, 1e-4)

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from meshtune.runners.cluster_probe.results import Tier
-from meshtune.runners.processes.launcher_env import InvalidLaunch, Launch, first_host, read_launch
 from meshtune.runners.trainer.probe import Layout, ProbeRefused, count_ranks, lay_out
+from meshtune.runners.trainer_answers import InvalidLaunch, Launch, Tier, first_host, read_launch
 
 TORCHRUN = {
     "RANK": "5",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.runners.trainer.software import driver_version
+from meshtune.runners.trainer.report import driver_version
 
 NVIDIA = """\
 NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024

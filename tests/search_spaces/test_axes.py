@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshtune.runners.trainer.job import Job
-from meshtune.runners.trainer.support import require_supported
+from meshtune.runners.trainer.job import Job, require_supported
 from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec

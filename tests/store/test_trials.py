@@ -3,8 +3,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from meshtune.runners.measuring.step_breakdown import Profile
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
+from meshtune.runners.step_breakdown import Profile
 from meshtune.search_spaces.plan import Plan, Recompute, Schedule
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.proposal import Choice

@@ -14,7 +14,7 @@ import pytest
 
 from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.outcome import Measurement, read_result
-from meshtune.runners.trainer.gang import LAST_WORDS_BYTES
+from meshtune.runners.trainer.failure import LAST_WORDS_BYTES
 from meshtune.runners.trainer.job import Job, Measuring, render_job
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan

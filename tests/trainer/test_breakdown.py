@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.runners.measuring.step_breakdown import Part
+from meshtune.runners.step_breakdown import Part
 from meshtune.runners.trainer.timing.breakdown import last_arrivals, sum_parts
 from meshtune.runners.trainer.timing.stopwatch import Call, Span
 

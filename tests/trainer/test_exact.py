@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.runners.trainer.exact import exact_peak, extrapolation, representatives, require_estimable
-from meshtune.runners.trainer.exact.extrapolation import enough_micro_batches
+from meshtune.runners.trainer import exact
+from meshtune.runners.trainer.exact import (
+    enough_micro_batches,
+    exact_peak,
+    representatives,
+    require_estimable,
+)
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.plan import Plan
 
@@ -69,7 +74,7 @@ def test_a_few_micro_batches_tell_of_many(plan, layers, make_job, monkeypatch):
     job = make_job(plan=plan | {"grad_accum_steps": 12}, model=SHAPES | {"layers": layers})
     ranks = sorted({0, job.plan.pp - 1})
     few = [exact_peak(job, rank) for rank in ranks]
-    monkeypatch.setattr(extrapolation, "enough_micro_batches", lambda plan: (plan.grad_accum_steps, 1))
+    monkeypatch.setattr(exact, "enough_micro_batches", lambda plan: (plan.grad_accum_steps, 1))
     all_of_them = [exact_peak(job, rank) for rank in ranks]
     assert all(peak.micro_batches == enough_micro_batches(job.plan)[0] < 12 for peak in few)
     assert all(peak.micro_batches == 12 for peak in all_of_them)

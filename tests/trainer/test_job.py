@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from meshtune.runners.trainer.job import JobMalformed, parse_job, render_job
-from meshtune.runners.trainer.support import require_supported
+from meshtune.runners.trainer.job import JobMalformed, parse_job, render_job, require_supported
 from meshtune.search_spaces.checks import InvalidValue
 
 

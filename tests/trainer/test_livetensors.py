@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from meshtune.runners.trainer.timing.memory import LiveTensors
+from meshtune.runners.trainer.timing.measure import LiveTensors
 
 KIB = 1024
 ROOT = Path(__file__).parents[2]

@@ -14,11 +14,11 @@ GPT: dict[str, object] = {"kv_heads": 4, "norm": "layernorm", "position": "learn
 MIXTURE: dict[str, object] = {"experts": 4, "top_k": 2}
 
 NO_SUM_OVER_REPLICAS = """
-from meshtune.runners.trainer.parallel.optimizer import FlatAdamW
+from meshtune.runners.trainer.parallel.sharding import FlatAdamW
 FlatAdamW._reduced = lambda self: self._gradients
 """
 ROTATIONS_START_ANEW = """
-import meshtune.runners.trainer.blocks as blocks
+import meshtune.runners.trainer.model as blocks
 rotate = blocks.rotate
 blocks.rotate = lambda x, places: rotate(x, (range(len(places[0])),))
 """

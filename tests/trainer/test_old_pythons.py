@@ -13,8 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # Of the trainer what needs no torch; its other modules are compiled only.
 TORCHLESS = (
-    *("report", "outcome", "json_files", "cluster_probe.results"),
-    *("trainer.job", "trainer.failure", "trainer.gang", "trainer.support"),
+    *("report", "outcome", "json_files", "trainer_answers", "batch.launch_wrapper"),
+    *("trainer.job", "trainer.failure"),
 )
 IMPORTS = f"""
 import sys

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.runners.measuring.step_breakdown import Part
 from meshtune.runners.outcome import Verdict, read_result
+from meshtune.runners.step_breakdown import Part
 from meshtune.runners.trainer.job import Measuring
 
 SLOW, LONG = pytest.mark.slow, pytest.mark.long

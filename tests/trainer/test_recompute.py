@@ -9,8 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from meshtune.runners.trainer.model import Transformer
-from meshtune.runners.trainer.parallel.recompute import recompute_layers
 from meshtune.runners.trainer.parallel.sharding import materialize
+from meshtune.runners.trainer.train import recompute_layers
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Recompute
 

@@ -15,7 +15,7 @@ STAND_IN = (
     UNCHECKED
     + """
 import torch
-import meshtune.runners.trainer.parallel.context as ring
+import meshtune.runners.trainer.parallel.tensor as ring
 
 aten = torch.ops.aten
 kernels = torch.library.Library("aten", "IMPL")
@@ -39,7 +39,7 @@ ring.attend_causally = lambda q, k, v: aten._scaled_dot_product_flash_attention(
 """
 )
 ALONE = """
-from meshtune.runners.trainer.blocks import attend_causally
+from meshtune.runners.trainer.model import attend_causally
 ring.RingAttention.__call__ = lambda self, query, key, value: attend_causally(query, key, value)
 """
 

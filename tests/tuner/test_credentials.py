@@ -7,7 +7,7 @@ import pytest
 
 from meshtune.runners.base import JobSpec
 from meshtune.runners.batch.script import submit_host
-from meshtune.runners.pbs.script import render_script as pbs_script
+from meshtune.runners.pbs.runner import render_script as pbs_script
 from meshtune.runners.processes.gang import minimal_environment
 from meshtune.runners.slurm.script import render_script as slurm_script
 from meshtune.tuner.access.credentials import SECRET_VARIABLES, database_url

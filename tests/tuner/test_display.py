@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from command_lab import shown
 
-from meshtune.runners.measuring.step_breakdown import Profile
 from meshtune.runners.outcome import Outcome, Verdict
+from meshtune.runners.step_breakdown import Profile
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Origin, TrialState
 from meshtune.tuner.campaign.units import number, seconds

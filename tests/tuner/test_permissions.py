@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meshtune.runners.pbs.script import PbsOptions
+from meshtune.runners.pbs.runner import PbsOptions
 from meshtune.runners.ray.runner import RayOptions
 from meshtune.runners.registry import RUNNERS, WORKLOADS
 from meshtune.runners.slurm.script import SlurmOptions

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from meshtune.runners.measuring.step_breakdown import Profile
 from meshtune.runners.outcome import Verdict
+from meshtune.runners.step_breakdown import Profile
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.trial import Origin

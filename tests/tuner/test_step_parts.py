@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshtune.runners.measuring.step_breakdown import Profile
+from meshtune.runners.step_breakdown import Profile
 from meshtune.tuner.campaign.step_parts import time_by_part
 
 

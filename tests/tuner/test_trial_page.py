@@ -8,8 +8,8 @@ import pytest
 from command_lab import shown
 
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.measuring.step_breakdown import Profile
 from meshtune.runners.outcome import Outcome, Verdict
+from meshtune.runners.step_breakdown import Profile
 from meshtune.tuner.campaign.proposal import Expectation
 from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.campaign.units import gibibytes

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import toy
 
-from meshtune.runners.measuring.step_breakdown import Profile
+from meshtune.runners.step_breakdown import Profile
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Origin

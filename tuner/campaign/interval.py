@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Estimate:
     """A measured or predicted quantity with the ends of its interval, low <= value <= high.
 
-    `runners.measuring.median_interval.Interval` is something else: two bare ends, with the coverage that they reach.
+    `runners.measuring.Interval` is something else: two bare ends, with the coverage that they reach.
     """
 
     value: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshtune.runners.measuring.step_breakdown import Part, Profile
+from meshtune.runners.step_breakdown import Part, Profile
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ import typer
 
 from meshtune.runners.base import RunnerError
 from meshtune.runners.dialects.base import CannotExpress
-from meshtune.runners.extras import MissingExtra
-from meshtune.runners.registry import UnknownBackend
+from meshtune.runners.registry import MissingExtra, UnknownBackend
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.tuner.cli.commands import campaign, cluster, db, results, sbatch, serve, spec, token
 from meshtune.tuner.cli.common import Refused, console, errors

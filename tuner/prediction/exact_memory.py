@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshtune.runners.workloads.exact_memory import RankPeak, exact_peaks
+from meshtune.runners.trainer_answers import ExactPeak
+from meshtune.runners.trainer_client import exact_peaks
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.space import workload_of
@@ -23,7 +24,7 @@ class ExactMemory:
 
     plan: Plan
     memory_bytes: int
-    peaks: tuple[RankPeak, ...]
+    peaks: tuple[ExactPeak, ...]
 
 
 def estimate_exactly(spec: CampaignSpec, plan: Plan | None, ranks: Sequence[int]) -> ExactMemory:

@@ -15,7 +15,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import ConfigDict, Field, InstanceOf, computed_field
 
-from meshtune.runners.measuring.step_budget import COUNTED_STEPS
+from meshtune.runners.measuring import COUNTED_STEPS
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.columns import Columns, FloatColumn, IntColumn, columns_of

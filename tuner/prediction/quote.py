@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from meshtune.runners.measuring.step_budget import StepCounts, step_counts
+from meshtune.runners.measuring import StepCounts, step_counts
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import FloatColumn
 from meshtune.search_spaces.physics.unknown_speeds import missing

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from meshtune.runners.base import JobSpec
-from meshtune.runners.batch.notes import GANG_FILE, render_gang
+from meshtune.runners.batch.launch_wrapper import GANG_FILE, render_gang
 from meshtune.runners.dialects.base import Files
 from meshtune.runners.registry import SCHEDULERS, SIMULATED, Scheduler, UnknownBackend, load
 from meshtune.search_spaces.checks import did_you_mean
@@ -233,7 +233,7 @@ _FORMATS = (
         "meshtune.runners.dialects.megatron.dialect:render",
         lambda *_: "bash launch.sh",
     ),
-    _dialect("deepspeed", "a ds_config.json", "meshtune.runners.dialects.deepspeed.config:render", _deepspeed_line),
+    _dialect("deepspeed", "a ds_config.json", "meshtune.runners.dialects.deepspeed:render", _deepspeed_line),
     _dialect(
         "torchtitan",
         "torchtitan's flags, or its TOML file",

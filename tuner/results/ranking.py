@@ -5,7 +5,7 @@ luck as well as by merit; the second was chosen by nothing, and the second runs 
 same cluster. The mean of both would scatter less, but it keeps half of that luck (docs/decisions/0014 has the figures).
 The first value is shown beside it.
 
-Intervals come from the order statistics of the step times (`runners.measuring.median_interval`). The interval of a gain
+Intervals come from the order statistics of the step times (`runners.measuring`). The interval of a gain
 divides the ends of two such intervals, so it covers the true ratio of medians with at least 0.95 * 0.95 = 90 %; it is
 wide on purpose. As soon as a plan was measured again, all intervals are widened by the `RunVariance` found.
 """

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from meshtune.runners.extras import MissingExtra, require_extra
+from meshtune.runners.registry import MissingExtra, require_extra
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.tuner.search.base import Search, SearchMisconfigured, UnknownSearch
 

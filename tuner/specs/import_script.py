@@ -25,7 +25,7 @@ from meshtune.search_spaces.space import Bounds
 # Launch scripts and configurations that can be read: name -> "module:function(text) -> Imported".
 READERS: Mapping[str, str] = {
     "megatron": "meshtune.runners.dialects.megatron.dialect:parse",
-    "deepspeed": "meshtune.runners.dialects.deepspeed.config:parse",
+    "deepspeed": "meshtune.runners.dialects.deepspeed:parse",
     "torchtitan": "meshtune.runners.dialects.torchtitan.dialect:parse",
 }
 # Follow from the cluster and the global batch; see tuner.specs.read.

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from meshtune.runners.documents import read_value
-from meshtune.runners.extras import MissingExtra
 from meshtune.runners.registry import (
     RUNNERS,
     WORKLOADS,
+    MissingExtra,
     UnknownBackend,
     check_pair,
     create_runner,

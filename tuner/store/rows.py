@@ -17,8 +17,8 @@ from sqlalchemy import JSON, Row, literal, null
 
 from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.measuring.step_breakdown import Profile
 from meshtune.runners.outcome import Measurement, MeasurementSummary, Outcome, Verdict
+from meshtune.runners.step_breakdown import Profile
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
 from meshtune.tuner.campaign.proposal import Expectation

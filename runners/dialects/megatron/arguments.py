@@ -1,14 +1,81 @@
-"""A model, a plan and a number format in Megatron's arguments; all others stay as the user has them."""
+"""What a spec says of a Megatron run, and a model, a plan and a number format in Megatron's arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
-from meshtune.runners.dialects.arguments import Arguments, without
-from meshtune.runners.dialects.megatron.options import Dtype, MegatronOptions
+from meshtune.runners.dialects.base import Arguments, FlagOptions, without
+from meshtune.runners.trainer.job import Dtype as Dtype
+from meshtune.search_spaces.checks import Checks
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute
+
+
+class Flavour(StrEnum):
+    """Whose Megatron: NVIDIA/Megatron-LM, or deepspeedai/Megatron-DeepSpeed, which trains through DeepSpeed."""
+
+    MEGATRON_LM = "megatron-lm"
+    MEGATRON_DEEPSPEED = "megatron-deepspeed"
+
+
+# What follows from the plan, the number format and the model's shapes; nobody else sets it.
+FROM_PLAN = frozenset(
+    {
+        *("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size"),
+        *("--cp-comm-type", "--ds-sequence-parallel-size", "--expert-model-parallel-size"),
+        *("--moe-expert-parallel-size", "--num-layers-per-virtual-pipeline-stage"),
+        *("--num-virtual-stages-per-pipeline-rank", "--micro-batch-size", "--global-batch-size"),
+        *("--sequence-parallel", "--recompute-activations", "--recompute-granularity", "--recompute-method"),
+        *("--recompute-num-layers", "--checkpoint-activations", "--checkpoint-num-layers"),
+        *("--deepspeed-activation-checkpointing", "--use-distributed-optimizer", "--use-megatron-fsdp"),
+        *("--use-custom-fsdp", "--use-torch-fsdp2", "--data-parallel-sharding-strategy"),
+        *("--init-model-with-meta-device", "--zero-stage", "--deepspeed", "--deepspeed_config"),
+        *("--no-pipeline-parallel", "--bf16", "--fp16"),
+    }
+)
+FROM_MODEL = frozenset(
+    {
+        *("--num-layers", "--hidden-size", "--ffn-hidden-size", "--num-attention-heads", "--seq-length"),
+        *("--group-query-attention", "--num-query-groups", "--num-key-value-heads", "--normalization", "--swiglu"),
+        *("--position-embedding-type", "--use-rotary-position-embeddings"),
+        *("--untie-embeddings-and-output-weights", "--num-experts", "--moe-router-topk", "--moe-ffn-hidden-size"),
+        *("--topk", "--expert-interval"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MegatronOptions(FlagOptions):
+    """setup: lines of bash that come first, before env is exported. ds_config: DeepSpeed's settings but for batch
+    sizes, stage and number format."""
+
+    script: str = "pretrain_gpt.py"
+    flavour: Flavour = Flavour.MEGATRON_LM
+    dtype: Dtype = Dtype.BFLOAT16
+    setup: tuple[str, ...] = ()
+    ds_config: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        self._check(checks, least_warmup=0)
+        for name in ("script", "directory", "python"):
+            text = getattr(self, name)
+            checks.require("\n" not in text, name, f"must be one line, not {text!r}")
+        checks.require(bool(self.script), "script", "must not be empty")
+        for name in self._check_arguments(checks, "--lr"):
+            checks.require(name not in FROM_PLAN, "arguments", f"{name} follows from the plan; leave it out")
+            checks.require(name not in FROM_MODEL, "arguments", f"{name} follows from the model; leave it out")
+        to_deepspeed = self.flavour is Flavour.MEGATRON_DEEPSPEED or not self.ds_config
+        checks.require(to_deepspeed, "ds_config", f"goes with flavour {Flavour.MEGATRON_DEEPSPEED}")
+        checks.done()
+
+    @property
+    def through_deepspeed(self) -> bool:
+        return self.flavour is Flavour.MEGATRON_DEEPSPEED
+
 
 CONTEXTS: Mapping[ContextParallel, str] = {
     ContextParallel.RING: "p2p",

@@ -1,8 +1,8 @@
-"""Megatron-LM and Megatron-DeepSpeed: a plan as the arguments of pretrain_gpt.py, and a launch script read back.
+"""Megatron-LM and Megatron-DeepSpeed: which plans they run, and a plan as the arguments of pretrain_gpt.py.
 
 `launch.sh` is whole: where RANK is set it is one of the ranks that somebody started, else it starts a node's ranks.
-`megatron-args.txt` has the same arguments for people, one in a line.
-"""
+`megatron-args.txt` has the same arguments for people, one in a line. Sources of the rules: NVIDIA/Megatron-LM at
+d98e8a64 and deepspeedai/Megatron-DeepSpeed at 4efb479d; the comments name their files."""
 
 from __future__ import annotations
 
@@ -11,16 +11,128 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from meshtune.runners.dialects.arguments import Arguments, render_lines, without
-from meshtune.runners.dialects.base import CannotExpress, Files, unsupported
-from meshtune.runners.dialects.megatron.arguments import DS_CONFIG_FILE, arguments_of, ds_config_of, environment_of
-from meshtune.runners.dialects.megatron.options import MegatronOptions
+import numpy as np
+
+from meshtune.runners.dialects.base import Arguments, CannotExpress, Files, render_lines, unsupported, without
+from meshtune.runners.dialects.megatron.arguments import (
+    DS_CONFIG_FILE,
+    Flavour,
+    MegatronOptions,
+    arguments_of,
+    ds_config_of,
+    environment_of,
+)
 from meshtune.runners.dialects.megatron.reader import parse as parse
-from meshtune.runners.dialects.megatron.rules import capabilities_of
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.columns import RECOMPUTES, SCHEDULES
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.space_context import Capabilities, Constraint
+
+_FULL, _SELECTIVE = RECOMPUTES.index(Recompute.FULL), RECOMPUTES.index(Recompute.SELECTIVE)
+_INTERLEAVED = SCHEDULES.index(Schedule.INTERLEAVED)
+
+# megatron/training/arguments.py, validate_args: seq-length should be a multiple of 2 * context-parallel-size.
+_CONTEXT_SEQUENCE = Constraint(
+    "megatron-context-sequence",
+    "Megatron-LM cuts the sequence into two slices per context rank, whatever the kind of context parallelism",
+    lambda c, s: (c["cp"] == 1) | (s.model.seq_len % (2 * c["cp"]) == 0),
+    lambda p, s: f"2 * cp({p.cp}) does not divide seq_len({s.model.seq_len})",
+)
+# megatron/core/pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving, where a group of
+# micro-batches (microbatch_group_size_per_vp_stage) is pp unless somebody sets it.
+_INTERLEAVED_BATCHES = Constraint(
+    "megatron-interleaved-batches",
+    "Megatron-LM's interleaved schedule takes micro-batches in groups of pp",
+    lambda c, s: (c["schedule"] != _INTERLEAVED) | (c["grad_accum_steps"] % c["pp"] == 0),
+    lambda p, s: f"grad_accum_steps({p.grad_accum_steps}) is no multiple of pp({p.pp})",
+)
+# megatron/core/transformer/moe/moe_layer.py, forward: raises ValueError in training.
+_EXPERT_SEQUENCE = Constraint(
+    "megatron-expert-sequence",
+    "Megatron-LM trains a mixture of experts with tensor parallelism only where sequence parallelism is on",
+    lambda c, s: (c["tp"] == 1) | (c["sequence_parallel"] == 1) | (s.model.experts == 0),
+    lambda p, s: f"sequence_parallel(False) with tp({p.tp}) and experts({s.model.experts})",
+)
+# megatron/core/transformer/transformer_config.py: recompute_num_layers must be None for selective granularity.
+_SELECTIVE_LAYERS = Constraint(
+    "megatron-selective-interval",
+    "Megatron recomputes selectively in every layer or in none",
+    lambda c, s: (c["recompute"] != _SELECTIVE) | (c["recompute_interval"] == 1),
+    lambda p, s: f"recompute_interval({p.recompute_interval}) with recompute(selective)",
+)
+# transformer_config.py, recompute_method block: so many layers of each chunk recompute, here one in recompute_interval.
+_BLOCK_LAYERS = Constraint(
+    "megatron-recompute-block",
+    "Megatron-LM is told how many layers of a chunk recompute, so the interval divides them",
+    lambda c, s: (
+        (c["recompute"] != _FULL)
+        | (c["recompute_interval"] == 1)
+        | (np.maximum(1, s.model.layers // (c["pp"] * c["vpp"])) % c["recompute_interval"] == 0)
+    ),
+    lambda p, s: (
+        f"recompute_interval({p.recompute_interval}) does not divide the layers of a chunk, "
+        f"layers({s.model.layers}) / (pp({p.pp}) * vpp({p.vpp}))"
+    ),
+)
+# megatron/model/gpt_model.py: GPTModelPipe's topology knows pipeline, tensor and data ranks, and no sequence ranks.
+_CONTEXT_PIPELINE = Constraint(
+    "megatron-deepspeed-context-pipeline",
+    "DeepSpeed's pipeline has no place for ranks that share a sequence",
+    lambda c, s: (c["cp"] == 1) | (c["pp"] == 1),
+    lambda p, s: f"cp({p.cp}) with pp({p.pp})",
+)
+# megatron/initialize.py, _initialize_distributed: raises RuntimeError.
+_TWO_SEQUENCES = Constraint(
+    "megatron-deepspeed-context-sequence",
+    "DeepSpeed's sequence parallelism (cp) does not go with Megatron's (sequence_parallel)",
+    lambda c, s: (c["cp"] == 1) | (c["tp"] == 1) | (c["sequence_parallel"] == 0),
+    lambda p, s: f"sequence_parallel(True) with cp({p.cp}) and tp({p.tp})",
+)
+# deepspeed/runtime/engine.py, _configure_zero_optimizer: MoE not supported with stage 3.
+_EXPERT_STAGE = Constraint(
+    "megatron-deepspeed-expert-zero",
+    "DeepSpeed has no mixture of experts under ZeRO stage 3",
+    lambda c, s: (c["zero_stage"] < 3) | np.asarray(s.model.experts == 0),
+    lambda p, s: f"zero_stage({p.zero_stage}) with experts({s.model.experts})",
+)
+
+# Stages 2 and 3 are Megatron-FSDP (--use-megatron-fsdp). That it runs under a pipeline is said nowhere, and its
+# version 2 refuses one (megatron/core/distributed/fsdp/mcore_fsdp_adapter.py), so they are not tried there.
+_MEGATRON_LM = Capabilities(
+    schedules=frozenset({Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED}),
+    recompute=frozenset(Recompute),
+    recompute_intervals=True,
+    zero_stages=frozenset({0, 1, 2, 3}),
+    zero_stages_with_pp=frozenset({0, 1}),
+    contexts=frozenset(ContextParallel),
+    choice_of_sequence_parallel=True,
+    expert_parallel=True,
+    # transformer_config.py: num_query_groups must be a multiple or divisor of tensor_model_parallel_size.
+    kv_replication=True,
+    experts=True,
+    rules=(_CONTEXT_SEQUENCE, _INTERLEAVED_BATCHES, _EXPERT_SEQUENCE, _SELECTIVE_LAYERS, _BLOCK_LAYERS),
+)
+# DeepSpeed's PipelineEngine runs 1F1B, refuses ZeRO stages 2 and 3, and recomputes uniformly (megatron/model/
+# gpt_model.py: deepspeed's pipeline doesn't support the block recompute method).
+_MEGATRON_DEEPSPEED = Capabilities(
+    schedules=frozenset({Schedule.ONE_F_ONE_B}),
+    recompute=frozenset(Recompute),
+    zero_stages=frozenset({0, 1, 2, 3}),
+    zero_stages_with_pp=frozenset({0, 1}),
+    contexts=frozenset({ContextParallel.ULYSSES}),
+    choice_of_sequence_parallel=True,
+    expert_parallel=True,
+    experts=True,
+    rules=(_CONTEXT_PIPELINE, _TWO_SEQUENCES, _EXPERT_STAGE),
+)
+
+
+def capabilities_of(flavour: Flavour) -> Capabilities:
+    """Which plans this Megatron can run."""
+    return _MEGATRON_DEEPSPEED if flavour is Flavour.MEGATRON_DEEPSPEED else _MEGATRON_LM
+
 
 ARGUMENTS_FILE = "megatron-args.txt"
 LAUNCH_FILE = "launch.sh"

@@ -1,7 +1,6 @@
 """Reads a Megatron launch script: model, plan, number format, and the user's other arguments, which stay as they are.
 
-Nothing is guessed: what the script does not say, or what meshtune has no word for, becomes a note.
-"""
+Nothing is guessed: what the script does not say, or what meshtune has no word for, becomes a note."""
 
 from __future__ import annotations
 
@@ -10,12 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshtune.runners.dialects.arguments import Arguments, read_arguments, render_lines, without
-from meshtune.runners.dialects.base import Imported
+from meshtune.runners.dialects.base import Arguments, Imported, read_arguments, render_lines, without
 from meshtune.runners.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.dialects.bash.launch import Launch, find_launch
-from meshtune.runners.dialects.megatron.arguments import CONTEXTS, FSDP_CHECKPOINT, SHARDINGS
-from meshtune.runners.dialects.megatron.options import FROM_MODEL, FROM_PLAN, Dtype, Flavour
+from meshtune.runners.dialects.megatron.arguments import (
+    CONTEXTS,
+    FROM_MODEL,
+    FROM_PLAN,
+    FSDP_CHECKPOINT,
+    SHARDINGS,
+    Dtype,
+    Flavour,
+)
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
 
 # Arguments that change what is trained or where it lies, and that no part of a model or plan stands for.

@@ -1,8 +1,7 @@
 """torchtitan's words for a plan: a TOML file for releases up to 0.2.2, flags for 0.3.0; both laid over the user's own.
 
 Names from torchtitan/config/job_config.py at v0.2.2 and torchtitan/config/configs.py of 0.3.0. What came after 0.3.0
-counts batches in tokens (num_tokens_per_train_step) and is not written.
-"""
+counts batches in tokens (num_tokens_per_train_step) and is not written."""
 
 from __future__ import annotations
 
@@ -10,10 +9,17 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from meshtune.runners.dialects.arguments import render_lines, without
-from meshtune.runners.dialects.base import CannotExpress, Files, unsupported
-from meshtune.runners.dialects.overlay import overlaid, read_base, render_toml
-from meshtune.runners.dialects.torchtitan.options import SCHEDULES, Release, TorchtitanOptions
+from meshtune.runners.dialects.base import (
+    CannotExpress,
+    Files,
+    overlaid,
+    read_base,
+    render_lines,
+    render_toml,
+    unsupported,
+    without,
+)
+from meshtune.runners.dialects.torchtitan.reader import SCHEDULES, Release, TorchtitanOptions
 from meshtune.runners.dialects.torchtitan.reader import parse as parse
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.cluster import ClusterSpec

@@ -1,17 +1,67 @@
-"""Reads what a torchtitan configuration says of a plan: a TOML file, or the flags of a command line, one per line."""
+"""What a spec says of a torchtitan run, and what a torchtitan configuration (TOML, or flags, one per line) says of a
+plan."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
-from meshtune.runners.dialects.arguments import Arguments, read_lines, render_lines
-from meshtune.runners.dialects.base import CannotRead, Imported
-from meshtune.runners.dialects.overlay import overlaid
-from meshtune.runners.dialects.torchtitan.options import SCHEDULES
+from meshtune.runners.dialects.base import (
+    Arguments,
+    CannotRead,
+    FlagOptions,
+    Imported,
+    overlaid,
+    read_lines,
+    render_lines,
+)
+from meshtune.search_spaces.checks import Checks
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
+
+
+class Release(StrEnum):
+    """Which torchtitan: until 0.2.2 a TOML file says everything; from 0.3.0 a function of Python, and flags over it."""
+
+    TOML = "v0.2"
+    FLAGS = "v0.3"
+
+
+class Dtype(StrEnum):
+    """The number format of matrix products; weights are float32."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+# torch's names (torch/distributed/pipelining/schedules.py, get_schedule_class).
+SCHEDULES: Mapping[Schedule, str] = {
+    Schedule.GPIPE: "GPipe",
+    Schedule.ONE_F_ONE_B: "1F1B",
+    Schedule.INTERLEAVED: "Interleaved1F1B",
+    Schedule.ZERO_BUBBLE: "InterleavedZeroBubble",
+    Schedule.ZBV: "ZBVZeroBubble",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchtitanOptions(FlagOptions):
+    """config: the user's own TOML, or its path (0.2). arguments: flags, which stand before the plan's."""
+
+    release: Release = Release.FLAGS
+    config: Mapping[str, Any] | str = field(default_factory=dict)
+    dtype: Dtype = Dtype.BFLOAT16
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        self._check(checks, least_warmup=1)
+        toml = self.release is Release.TOML
+        checks.require(toml or not self.config, "config", f"goes with release {Release.TOML} only, not {self.release}")
+        self._check_arguments(checks, "--module")
+        checks.done()
+
 
 _RECOMPUTE = "activation-checkpoint:"
 # Flags of these sections may speak of the plan; all others are the user's own.

@@ -5,7 +5,10 @@ parameters have replicas over dp x cp, an expert's over edp x cp alone (Singh et
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -14,6 +17,7 @@ import torch.distributed._functional_collectives as functional
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from meshtune.runners.trainer.compat import register_gloo
 from meshtune.search_spaces.plan import Plan
 
 Value = TypeVar("Value")
@@ -79,6 +83,32 @@ def build_tie_group(plan: Plan, mesh: Mesh) -> dist.ProcessGroup | None:
         if dist.get_rank() in pair:
             own = group
     return own
+
+
+def choose_device(*, cuda: bool, local_rank: int) -> torch.device:
+    """This rank's device, made the current one. A scheduler may show each rank its own device alone."""
+    if not cuda:
+        torch.set_num_threads(1)
+        return torch.device("cpu")
+    visible = torch.cuda.device_count()
+    if visible == 0:
+        raise RuntimeError("the job asks for cuda, but torch sees no such device")
+    device = torch.device("cuda", local_rank % visible)
+    torch.cuda.set_device(device)
+    return device
+
+
+def meet(device: torch.device, rank: int, world_size: int, timeout: timedelta, file: Path | None) -> None:
+    """Make the process group: over a file, where all ranks are on this machine (it cannot be in use, as a port can);
+    without, at MASTER_ADDR."""
+    backend = register_gloo() if device.type == "cpu" else "nccl"
+    if file is None:
+        dist.init_process_group(backend, "env://", rank=rank, world_size=world_size, timeout=timeout)
+        return
+    # gloo would ask the host's name, which may not resolve.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = dist.FileStore(str(file), world_size)  # type: ignore[attr-defined]  # no __all__
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
 
 
 def slowest(elapsed_s: float, device: torch.device) -> float:

@@ -51,8 +51,7 @@ _SCHEDULES: dict[Schedule, Callable[..., Any]] = {
 class AccumulatingLoop:
     """One stage: micro-batch after micro-batch.
 
-    run: leave the gradients on the parameters; return the sum of the losses, 0 where this rank sees none.
-    """
+    run: leave the gradients on the parameters; return the sum of the losses, 0 where this rank sees none."""
 
     def __init__(self, model: Transformer, plan: Plan, loss_function: LossFunction) -> None:
         self._model, self._plan, self._loss_function = model, plan, loss_function

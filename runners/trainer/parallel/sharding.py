@@ -3,15 +3,17 @@ device, tensor parallelism, replicas, storage, numbers; so no rank ever holds mo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.distributed._composable.replicate_with_fsdp import replicate  # FSDP2's twin; the public one is DDP's
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from meshtune.runners.trainer.compat import all_gather_single, reduce_scatter_single
 from meshtune.runners.trainer.job import Job
 from meshtune.runners.trainer.model import Transformer, initial_values
 from meshtune.runners.trainer.parallel.mesh import Mesh
@@ -95,3 +97,138 @@ def like_parameter(gradient: Tensor, parameter: Tensor) -> Tensor:
     if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
         gradient = gradient.redistribute(placements=parameter.placements)
     return local(gradient)
+
+
+class ShardedAdamW:
+    """AdamW on parameters that FSDP2 keeps: gradients arrive reduced, cut as the parameters are."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], learning_rate: float) -> None:
+        # One fused update takes parameters of one mesh only: dense ones and experts, cut over tp or not, lie on others.
+        groups: dict[object, list[nn.Parameter]] = {}
+        for parameter in parameters:
+            mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+            groups.setdefault(mesh, []).append(parameter)
+        self._adamw = torch.optim.AdamW([{"params": group} for group in groups.values()], lr=learning_rate, fused=True)
+
+    def clear(self) -> None:
+        self._adamw.zero_grad()
+
+    def gradient(self, parameter: nn.Parameter) -> Tensor:
+        if parameter.grad is None:
+            raise RuntimeError("the tied weight got no gradient")
+        return local(parameter.grad)
+
+    def step(self) -> None:
+        self._adamw.step()
+
+
+class Both:
+    """One optimizer for the dense parameters and one for the experts, whose replicas are other ranks
+    (DeepSpeed-TED)."""
+
+    def __init__(self, dense: FlatAdamW, experts: FlatAdamW) -> None:
+        self._dense, self._experts = dense, experts
+
+    def clear(self) -> None:
+        self._dense.clear()
+        self._experts.clear()
+
+    def gradient(self, parameter: nn.Parameter) -> Tensor:
+        return (self._dense if parameter in self._dense else self._experts).gradient(parameter)
+
+    def step(self) -> None:
+        self._dense.step()
+        self._experts.step()
+
+
+class FlatAdamW:
+    """AdamW on one flat buffer of all parameters of this rank.
+
+    Unsharded (ZeRO 0): all-reduce, AdamW on everything. Sharded (ZeRO 1): reduce-scatter, AdamW on this replica's
+    slice, all-gather. Gradients are added to a flat buffer as the backward pass makes them; not so with split backward
+    passes, where torch sums a step's gradients itself, in the model's number format."""
+
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], learning_rate: float, replicas: dist.ProcessGroup, *, shard: bool
+    ) -> None:
+        count = replicas.size()
+        self._replicas = replicas if count > 1 else None
+        self._parameters = parameters
+        self._spans: dict[nn.Parameter, slice] = {}
+        total = 0
+        for parameter in parameters:
+            start, total = total, total + local(parameter).numel()
+            self._spans[parameter] = slice(start, total)
+        like = local(parameters[0])
+        self._weights = torch.zeros(total + -total % count, dtype=like.dtype, device=like.device)
+        self._gradients = torch.zeros_like(self._weights, dtype=torch.float32)
+        for parameter in parameters:
+            self._adopt(parameter)
+        self._sharded = shard and count > 1
+        width = len(self._weights) // count
+        own = slice(replicas.rank() * width, (replicas.rank() + 1) * width) if self._sharded else slice(None)
+        self._own = self._weights[own]
+        # In float32 the master copy is the weights themselves.
+        self._has_copy = self._own.dtype is not torch.float32
+        self._master = nn.Parameter(self._own.float())
+        self._adamw = torch.optim.AdamW([self._master], lr=learning_rate, fused=True)
+
+    def __contains__(self, parameter: nn.Parameter) -> bool:
+        return parameter in self._spans
+
+    def clear(self) -> None:
+        """Forget the gradients of the last step."""
+        self._gradients.zero_()
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def gradient(self, parameter: nn.Parameter) -> Tensor:
+        """A view of the flat buffer, whole over tp, to be changed in place between the backward pass and `step`."""
+        view = self._gradients[self._spans[parameter]].view(local(parameter).shape)
+        if parameter.grad is not None:
+            view.add_(like_parameter(parameter.grad, parameter))
+            parameter.grad = None
+        return view
+
+    def step(self) -> None:
+        """Collective over the replicas: sum the gradients and leave equal weights everywhere."""
+        for parameter in self._parameters:
+            self.gradient(parameter)
+        self._master.grad = self._reduced()
+        self._adamw.step()
+        self._master.grad = None
+        if self._has_copy:
+            self._own.copy_(self._master.detach())
+        if self._sharded:
+            all_gather_single(self._weights, self._own.clone(), group=self._replicas)
+
+    def _reduced(self) -> Tensor:
+        if self._sharded:
+            own = torch.empty_like(self._master)
+            reduce_scatter_single(own, self._gradients, group=self._replicas)
+            return own
+        if self._replicas is not None:
+            dist.all_reduce(self._gradients, group=self._replicas)
+        return self._gradients
+
+    def _adopt(self, parameter: nn.Parameter) -> None:
+        """Move the parameter's storage into the flat buffer, and catch its gradients from now on."""
+        old = local(parameter.detach())
+        view = self._weights[self._spans[parameter]].view(old.shape)
+        view.copy_(old)
+        if isinstance(parameter, DTensor):
+            parameter._local_tensor = view  # .data of a DTensor is a fresh alias: a write to it is lost
+        else:
+            parameter.data = view
+        parameter.register_post_accumulate_grad_hook(self._collect)  # type: ignore[no-untyped-call]  # torch.Tensor's
+
+    def _collect(self, parameter: Tensor) -> None:
+        gradient = parameter.grad
+        if gradient is None or not isinstance(parameter, nn.Parameter):
+            return
+        if isinstance(gradient, DTensor) and any(placement.is_partial() for placement in gradient.placements):
+            return  # summed over tp once per step, not once per micro-batch
+        self.gradient(parameter)
+
+
+Optimizer = ShardedAdamW | Both | FlatAdamW

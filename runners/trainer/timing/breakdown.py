@@ -14,11 +14,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from meshtune.runners.measuring.step_breakdown import Part, Profile
+from meshtune.runners.step_breakdown import Part, Profile
 from meshtune.runners.trainer.failure import Progress
 from meshtune.runners.trainer.parallel.mesh import Mesh, gather
-from meshtune.runners.trainer.timing.interception import Interception, PartOf
-from meshtune.runners.trainer.timing.stopwatch import Key, Span, Stopwatch
+from meshtune.runners.trainer.timing.stopwatch import Interception, Key, PartOf, Span, Stopwatch
 from meshtune.runners.trainer.train import Trainer
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

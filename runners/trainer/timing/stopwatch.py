@@ -5,13 +5,21 @@ synchronised where spans meet: exact, but nothing overlaps in such a step."""
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+from torch import Tensor
+from torch.distributed import ProcessGroup, Work
+from torch.utils._pytree import tree_leaves
 
-from meshtune.runners.measuring.step_breakdown import Part
+from meshtune.runners.step_breakdown import Part
 from meshtune.runners.trainer.failure import Phase
 from meshtune.runners.trainer.parallel.mesh import synchronize
 
@@ -82,3 +90,140 @@ class Stopwatch:
     def _settled_now(self) -> float:
         synchronize(self.device)
         return self.now()
+
+
+# By the ranks of a group, and whether activations travel (else parameters and gradients): the part it belongs to.
+# One group may serve both: with dp 1 the ranks of cp share keys and values, and are each other's replicas.
+PartOf = Callable[[tuple[int, ...], bool], Part]
+
+_COLLECTIVES = (
+    *("allreduce", "allreduce_coalesced", "broadcast", "reduce", "scatter", "gather", "barrier"),
+    *("allgather", "_allgather_base", "all_gather_single", "allgather_coalesced", "all_gather_single_coalesced"),
+    *("allgather_into_tensor_coalesced", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single"),
+    *("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"),
+)
+# Tokens on their way to experts, or heads for sequence: the model's own, through whichever door they go.
+_EXCHANGES = ("alltoall", "alltoall_base", "all_to_all_single")
+_NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor")
+_OPERATORS = (
+    *("all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "broadcast", "broadcast_"),
+    *("all_gather_into_tensor", "all_gather_into_tensor_out", "all_gather_into_tensor_coalesced"),
+    *("reduce_scatter_tensor", "reduce_scatter_tensor_out", "reduce_scatter_tensor_coalesced"),
+    *("all_to_all_single", "shard_dim_alltoall"),
+)
+
+
+class Interception:
+    """Tells a stopwatch of every call into a process group. Calls are numbered as on the other members.
+
+    torch has two doors: the methods of ProcessGroup, whose results are awaited by `Work.wait`, and the operators of
+    `_c10d_functional` (DTensor). Both are replaced by name for the time of a step; a TorchDispatchMode would double the
+    time of small steps. Not seen: an operator's overload (`op.default`), which torch 2.13 calls for none of these."""
+
+    def __init__(self, stopwatch: Stopwatch, part_of: PartOf) -> None:
+        self._stopwatch, self._part_of = stopwatch, part_of
+        self._counts: Counter[tuple[tuple[int, ...], str]] = Counter()
+        # Held until awaited, so that neither an id nor an address is given to another one meanwhile.
+        self._works: dict[int, tuple[object, Call]] = {}
+        self._tensors: dict[int, tuple[Tensor, Call]] = {}
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for names, activations in ((_COLLECTIVES, False), (_EXCHANGES, True)):
+                for name in names:
+                    _replace(stack, ProcessGroup, name, partial(self._collective, activations=activations))
+            _replace(stack, ProcessGroup, "send", partial(self._transfer, sends=True))
+            _replace(stack, ProcessGroup, "recv", partial(self._transfer, sends=False))
+            _replace(stack, Work, "wait", partial(self._wait, known_by=id, begun=self._works))
+            for namespace in (getattr(torch.ops, name) for name in _NAMESPACES):
+                for name in _OPERATORS:
+                    _replace(stack, namespace, name, self._operator)
+            _replace(
+                stack,
+                torch.ops._c10d_functional,
+                "wait_tensor",
+                partial(self._wait, known_by=Tensor.data_ptr, begun=self._tensors),
+            )
+            yield
+        self._works.clear()
+        self._tensors.clear()
+
+    def _call(
+        self, group: ProcessGroup, direction: str = "", part: Part | None = None, *, activations: bool = False
+    ) -> Call:
+        ranks = tuple(dist.get_process_group_ranks(group))
+        number = self._counts[ranks, direction]
+        self._counts[ranks, direction] += 1
+        key: Key = ranks, direction, number
+        return Call(key, self._part_of(ranks, activations) if part is None else part)
+
+    def _collective(self, inner: Callable[..., Any], *, activations: bool) -> Callable[..., Any]:
+        return lambda group, *args, **kwargs: self._issue(
+            self._call(group, activations=activations), inner, group, *args, **kwargs
+        )
+
+    def _transfer(self, inner: Callable[..., Any], *, sends: bool) -> Callable[..., Any]:
+        def transfer(group: ProcessGroup, tensors: Any, peer: int, *rest: Any, **kwargs: Any) -> Any:
+            source, target = (group.rank(), peer) if sends else (peer, group.rank())
+            call = self._call(group, f"{source}>{target}", Part.SEND_RECEIVE)
+            return self._issue(call, inner, group, tensors, peer, *rest, **kwargs)
+
+        return transfer
+
+    def _issue(self, call: Call, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with self._stopwatch.blocked(call):
+            work = inner(*args, **kwargs)
+        self._works[id(work)] = work, call
+        return work
+
+    def _wait(
+        self, inner: Callable[..., Any], known_by: Callable[[Any], int], begun: dict[int, tuple[Any, Call]]
+    ) -> Callable[..., Any]:
+        """Waits belong to the call that began what is awaited. known_by: its key among those begun."""
+
+        def wait(awaited: Any, *args: Any, **kwargs: Any) -> Any:
+            _, call = begun.pop(known_by(awaited), (None, None))
+            with nullcontext() if call is None else self._stopwatch.blocked(call):
+                return inner(awaited, *args, **kwargs)
+
+        return wait
+
+    def _operator(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        def operate(*args: Any, **kwargs: Any) -> Any:
+            # The schema's group_name is the last text among the arguments.
+            name = [value for value in (*args, *kwargs.values()) if isinstance(value, str)][-1]
+            group = c10d._resolve_process_group(name)  # type: ignore[attr-defined,arg-type]  # no __all__
+            call = self._call(group, activations=True)
+            with self._stopwatch.blocked(call):
+                out = inner(*args, **kwargs)
+            for tensor in tree_leaves(out):
+                self._tensors[tensor.data_ptr()] = tensor, call
+            return out
+
+        return operate
+
+
+class _Operator:
+    """Stands for an operator: called like it, and still giving its overloads."""
+
+    def __init__(self, inner: Any, called: Callable[..., Any]) -> None:
+        self._inner, self._called = inner, called
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._called(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def _replace(stack: ExitStack, owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replace owner.name until the stack unwinds; what this torch does not have is passed over."""
+    inner = getattr(owner, name, None)
+    if inner is None:
+        return
+    wrapped = wrap(inner)
+    # From the class's own dictionary: what getattr gives for a method of C++ no longer binds to an instance.
+    before = vars(owner)[name]
+    setattr(owner, name, wrapped if isinstance(owner, type) else _Operator(inner, wrapped))
+    stack.callback(setattr, owner, name, before)

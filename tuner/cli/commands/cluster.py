@@ -15,9 +15,8 @@ from typing import Annotated
 
 import typer
 
-from meshtune.runners.cluster_probe.client import probe as measure
-from meshtune.runners.cluster_probe.results import ProbeRequest
-from meshtune.runners.processes.launcher_env import read_launch
+from meshtune.runners.trainer_answers import ProbeRequest, read_launch
+from meshtune.runners.trainer_client import probe as measure
 from meshtune.tuner.cli.common import Refused, console, errors
 from meshtune.tuner.cli.render.probe import as_document, cluster_section, render_yaml, tables
 

@@ -16,9 +16,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from meshtune.runners.cluster_probe.link_fit import LinkFit, NoFit
-from meshtune.runners.cluster_probe.results import TRIAD, Exchange, Pattern, Probed, Rate, Tier
 from meshtune.runners.documents import plain, read_value
+from meshtune.runners.trainer_answers import TRIAD, Exchange, LinkFit, NoFit, Pattern, Probed, Rate, Tier
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.tuner.cli.render.display import new_table
 

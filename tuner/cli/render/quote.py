@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from meshtune.runners.workloads.exact_memory import RankPeak
+from meshtune.runners.trainer_answers import ExactPeak
 from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.units import gibibytes, number, percent, seconds
 from meshtune.tuner.cli.render.display import LEAST_SHARE, new_table
@@ -158,7 +158,7 @@ def _against_best(found: Explanation, own: Prediction) -> list[str]:
     ]
 
 
-def _how(peak: RankPeak, micro_batches: int) -> str:
+def _how(peak: ExactPeak, micro_batches: int) -> str:
     """What of the step ran, and how long that took."""
     parts = [f"{peak.micro_batches} of {micro_batches} micro-batches run"] if peak.micro_batches < micro_batches else []
     return ", ".join([*parts, *(["extrapolated over layers"] if peak.extrapolated else []), f"{peak.seconds:.1f} s"])

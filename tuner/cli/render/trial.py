@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from meshtune.runners.measuring.step_breakdown import Part, Profile
 from meshtune.runners.outcome import Measurement, Verdict
+from meshtune.runners.step_breakdown import Part, Profile
 from meshtune.tuner.campaign.proposal import Expectation
 from meshtune.tuner.campaign.trial import Attempt, Origin, Trial
 from meshtune.tuner.campaign.units import gibibytes, number, seconds

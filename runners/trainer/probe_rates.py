@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from meshtune.runners.cluster_probe.results import TRIAD, Message, Rate, spread
 from meshtune.runners.trainer.parallel.mesh import gather, slowest, synchronize
+from meshtune.runners.trainer_answers import TRIAD, Message, Rate, spread
 
 KIB, MIB = 2**10, 2**20
 MESSAGE_BYTES = tuple(KIB * 4**power for power in range(9))  # 1 KiB to 64 MiB

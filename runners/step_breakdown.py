@@ -1,7 +1,7 @@
 """Where the time of a step went, rank by rank, and whether one rank holds the others up.
 
-The parts of a rank are exclusive and add up to the step. They come from steps run for this alone, after the timed ones.
-"""
+The parts of a rank are exclusive and add up to the step. They come from steps run for this alone, after the timed
+ones."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ class Part(StrEnum):
 
     COMPUTE: forward and backward passes, and whatever is in no other part. TP, DP, CP, EP: collectives over that axis,
     waiting for peers included: a slow peer is not the network's fault, so `Profile.waiting_s` says how much of it was
-    waiting for the last peer to arrive. SEND_RECEIVE: moving tensors between stages, once both sides are there.
-    BUBBLE: idle: waiting for the neighbouring stage to be there, and after the rank's own end for the slowest rank.
-    OPTIMIZER: the update without its collectives, which are DP's.
-    """
+    waiting for the last peer to arrive. SEND_RECEIVE: moving tensors between stages, once both sides are there. BUBBLE:
+    idle: waiting for the neighbouring stage to be there, and after the rank's own end for the slowest rank. OPTIMIZER:
+    the update without its collectives, which are DP's."""
 
     COMPUTE = "compute"
     TP = "tp"
@@ -54,9 +53,8 @@ class Profile:
     """One value per rank, in order of rank; the parts are those of the profiled step of median length.
 
     step_time_s: that step, until the slowest rank ended. parts_s: seconds by part. waiting_s: of the collectives'
-    parts, seconds until the last peer arrived. own_times_s: of every profiled step, the rank's own work (compute
-    and optimizer). stages: the rank's pipeline stage; ranks of one stage do the same work.
-    """
+    parts, seconds until the last peer arrived. own_times_s: of every profiled step, the rank's own work (compute and
+    optimizer). stages: the rank's pipeline stage; ranks of one stage do the same work."""
 
     step_time_s: float
     parts_s: tuple[Mapping[str, float], ...]
@@ -82,11 +80,10 @@ class Profile:
 def find_straggler(own_times_s: Sequence[Sequence[float]], stages: Sequence[int]) -> Straggler | None:
     """The slowest rank, if its median own time is clearly above that of the other ranks of its stage.
 
-    Clearly: 1.2 times their median, and even its fastest step slower than three quarters of theirs: no assumption
-    about noise, and one hiccup names nobody. By chance, of 2 equal ranks and 5 steps, in 1 of 21 profiles, before the
-    ratio is looked at; a rank that is alone in its stage has nobody to be compared with. By the wall's clock: a rank
-    that its machine keeps from working, stopped or beside a busy neighbour, holds its peers up like one that is slow.
-    """
+    Clearly: 1.2 times their median, and even its fastest step slower than three quarters of theirs: no assumption about
+    noise, and one hiccup names nobody. By chance, of 2 equal ranks and 5 steps, in 1 of 21 profiles, before the ratio
+    is looked at; a rank that is alone in its stage has nobody to be compared with. By the wall's clock: a rank that its
+    machine keeps from working, stopped or beside a busy neighbour, holds its peers up like one that is slow."""
     found = None
     for rank, own in enumerate(own_times_s):
         others = [other for other in range(len(stages)) if other != rank and stages[other] == stages[rank]]

@@ -8,7 +8,6 @@ DIRECTORY holds the request (`request.json`); rank 0 writes `probe.json` there. 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import socket
@@ -27,7 +26,13 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from meshtune.runners.base import JobSpec
-from meshtune.runners.cluster_probe.results import (
+from meshtune.runners.json_files import read_json_file
+from meshtune.runners.processes.gang import exit_text, run_gang
+from meshtune.runners.trainer.failure import Phase, describe, first_cause, read_failures, write_failure
+from meshtune.runners.trainer.parallel.mesh import choose_device, gather, meet
+from meshtune.runners.trainer.probe_rates import Place, dtypes, time_matmul, time_memory, time_messages
+from meshtune.runners.trainer.report import software
+from meshtune.runners.trainer_answers import (
     REQUEST_FILE,
     Exchange,
     Pattern,
@@ -36,13 +41,6 @@ from meshtune.runners.cluster_probe.results import (
     Tier,
     write_probed,
 )
-from meshtune.runners.json_files import read_json_value
-from meshtune.runners.processes.gang import exit_text, run_gang
-from meshtune.runners.trainer.compat import register_gloo
-from meshtune.runners.trainer.failure import Phase, describe, first_cause, read_failures, write_failure
-from meshtune.runners.trainer.parallel.mesh import gather
-from meshtune.runners.trainer.probe.rates import Place, dtypes, time_matmul, time_memory, time_messages
-from meshtune.runners.trainer.software import software
 from meshtune.search_spaces.cluster import DeviceKind
 
 # How long a rank waits for its peers; under a launcher they may start minutes apart.
@@ -102,7 +100,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--start", action="store_true", help="start the ranks of this machine")
     arguments = parser.parse_args(argv)
     directory: Path = arguments.directory
-    request = read_json_value(ProbeRequest, json.loads((directory / REQUEST_FILE).read_text(encoding="utf-8")))
+    request = read_json_file(ProbeRequest, directory / REQUEST_FILE)
     return start_ranks(request, directory) if arguments.start else run_rank(request, directory)
 
 
@@ -138,8 +136,15 @@ def run_rank(request: ProbeRequest, directory: Path) -> int:
     launch = request.launch
     rank = launch.rank if launch else int(os.environ["RANK"])
     try:
-        device = choose_device(launch.local_rank if launch else int(os.environ["LOCAL_RANK"]))
-        meet(request, rank, directory, device)
+        local_rank = launch.local_rank if launch else int(os.environ["LOCAL_RANK"])
+        device = choose_device(cuda=torch.cuda.device_count() > 0, local_rank=local_rank)
+        if launch is None:
+            meet(device, rank, int(os.environ["WORLD_SIZE"]), PEER_TIMEOUT, directory / "rendezvous")
+        else:
+            if launch.address in ("127.0.0.1", "localhost"):
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+            os.environ |= {"MASTER_ADDR": launch.address, "MASTER_PORT": str(launch.port)}
+            meet(device, rank, launch.world_size, PEER_TIMEOUT, None)
         nodes = gather(launch.node if launch else "here")
         probed = measure(request.seconds, lay_out(nodes, request.devices_per_node), Place(device))
         if rank == 0:
@@ -155,33 +160,6 @@ def run_rank(request: ProbeRequest, directory: Path) -> int:
         os._exit(1)
     dist.destroy_process_group()
     return 0
-
-
-def choose_device(local_rank: int) -> torch.device:
-    """This rank's device, made the current one. A scheduler may show each rank its own device alone."""
-    visible = torch.cuda.device_count()
-    if visible == 0:
-        torch.set_num_threads(1)  # as the trainer's ranks
-        return torch.device("cpu")
-    device = torch.device("cuda", local_rank % visible)
-    torch.cuda.set_device(device)
-    return device
-
-
-def meet(request: ProbeRequest, rank: int, directory: Path, device: torch.device) -> None:
-    """Meet the other ranks where the launcher says, else over a file."""
-    backend = "nccl" if device.type == "cuda" else register_gloo()
-    launch = request.launch
-    if launch is None or launch.address in ("127.0.0.1", "localhost"):
-        # All ranks are on this machine; gloo would ask the host's name, which may not resolve.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    if launch is not None:
-        os.environ |= {"MASTER_ADDR": launch.address, "MASTER_PORT": str(launch.port)}
-        dist.init_process_group(backend, "env://", rank=rank, world_size=launch.world_size, timeout=PEER_TIMEOUT)
-        return
-    world_size = int(os.environ["WORLD_SIZE"])
-    store = dist.FileStore(str(directory / "rendezvous"), world_size)  # type: ignore[attr-defined]  # no __all__
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=PEER_TIMEOUT)
 
 
 def measure(seconds: float, layout: Layout, place: Place) -> Probed:
@@ -256,3 +234,7 @@ def memory_bytes(device: torch.device, ranks: int) -> int:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // ranks
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,22 +1,57 @@
-"""Measures the machine, or the allocation that a launcher made, in processes of their own: that needs torch.
-
-Alone it starts one process, which starts the ranks; under a launcher one, which is a rank.
-"""
+"""Asks the built-in trainer for a probe of this machine or allocation, or for exact peaks of memory, in a process of
+its own: that needs torch."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from meshtune.runners.base import JobSpec, JobState, RunnerError
-from meshtune.runners.cluster_probe.results import REQUEST_FILE, Probed, ProbeRequest, read_probed
-from meshtune.runners.documents import plain
-from meshtune.runners.extras import require_extra
+from meshtune.runners.documents import plain, read_value
 from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.processes.gang import log_path, run_gang
+from meshtune.runners.registry import require_extra
+from meshtune.runners.trainer_answers import REQUEST_FILE, ExactPeak, Probed, ProbeRequest, read_probed
+from meshtune.search_spaces.checks import InvalidValue, Problem
+
+TRAINER = (sys.executable, "-m", "meshtune.runners.trainer")
+# A shape of 10^12 parameters takes about a minute per rank.
+TIME_LIMIT_S = 900.0
+
+
+def exact_peaks(spec: JobSpec, ranks: Sequence[int] = (), *, time_limit_s: float = TIME_LIMIT_S) -> list[ExactPeak]:
+    """The peaks of `ranks`, by default of one rank per kind of pipeline stage. Takes seconds; may be repeated.
+
+    Raises InvalidValue for jobs that cannot be estimated, with the reason; MissingExtra."""
+    if spec.command[:3] != TRAINER or spec.command[3] not in spec.files:
+        raise _refusal("exact memory is known for jobs of the workload torch alone")
+    require_extra("torch", "the exact estimate")
+    options = [f"--rank={rank}" for rank in ranks]
+    try:
+        done = subprocess.run(
+            [*TRAINER[:2], "meshtune.runners.trainer.exact", "-", *options],
+            input=spec.files[spec.command[3]],
+            capture_output=True,
+            text=True,
+            timeout=time_limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise _refusal(f"the exact estimate took longer than {time_limit_s:g} s") from None
+    if done.returncode:
+        told = done.stderr.strip().splitlines()[-1:] or [f"it ended with exit status {done.returncode}"]
+        raise _refusal(f"no exact estimate: {told[0]}")
+    return [read_value(ExactPeak, entry) for entry in json.loads(done.stdout)]
+
+
+def _refusal(message: str) -> InvalidValue:
+    return InvalidValue([Problem("", message)])
+
 
 # Starting the ranks of a busy machine, or those of other nodes; and how much longer measuring may take than planned.
 START_LIMIT_S = 240.0
@@ -32,8 +67,7 @@ class ProbeFailed(RunnerError):
 def probe(request: ProbeRequest, *, start_limit_s: float = START_LIMIT_S) -> Probed | None:
     """Measure. None: this process is a rank other than 0, which has nothing to tell. Raises ProbeFailed, MissingExtra.
 
-    The ranks see all of this process's environment: the network's settings are part of what is measured.
-    """
+    The ranks see all of this process's environment: the network's settings are part of what is measured."""
     require_extra("torch", "the probe")
     limit_s = start_limit_s + OVERRUN * request.seconds
     with tempfile.TemporaryDirectory(prefix="meshtune-probe-") as name:

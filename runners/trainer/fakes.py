@@ -1,8 +1,8 @@
 """One rank of a job alone, without its peers, its device or any memory: tensors have shapes, collectives do nothing.
 
 What runs inside of `alone` is the trainer as it is; replaced is only what needs numbers: the talk of neighbouring
-stages about shapes, and how many tokens go to each expert. Not for ring attention. torch's private interfaces (2.13).
-"""
+stages about shapes, and how many tokens go to each expert. Not for ring attention. torch's private interfaces
+(2.13)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from meshtune.runners.trainer.blocks import place_tensor, rotation
 from meshtune.runners.trainer.job import Job
-from meshtune.runners.trainer.timing.memory import LiveTensors
+from meshtune.runners.trainer.model import place_tensor, rotation
+from meshtune.runners.trainer.timing.measure import LiveTensors
 from meshtune.search_spaces.cluster import DeviceKind
 
 _ATEN = torch.ops.aten

@@ -1,0 +1,172 @@
+"""Statistics of step times: the interval of the median, the end of warm-up, early stopping; and the steps that a job
+takes.
+
+Step times are skewed and have outliers; no normality is assumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import ceil, comb
+from statistics import median
+
+from meshtune.runners.base import JobSpec
+
+CONFIDENCE = 0.95
+MIN_SAMPLES = 6  # 1 - 2 / 2**6 = 0.969; with 5 samples even the full range covers the median with 0.9375 only
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """[low, high] in the unit of the samples; coverage is the true confidence, at least 0.95 from 6 samples on."""
+
+    low: float
+    high: float
+    coverage: float
+
+
+def median_interval(samples: Sequence[float]) -> Interval:
+    """The narrowest order-statistic interval around the median with at least 95 % coverage.
+
+    Exact and distribution-free: of n independent samples the number below the median is binomial(n, 1/2), so the j-th
+    smallest and j-th largest enclose it with a known probability (David and Nagaraja 2003, section 7.1). With fewer
+    than 6 samples no such interval exists: the full range comes back with the coverage it has. Raises ValueError for no
+    samples."""
+    if not samples:
+        raise ValueError("no samples, so no interval")
+    ordered = sorted(samples)
+    n = len(ordered)
+    # Of the 2^n ways in which the samples fall on the two sides of the median, `outside` have at most `candidate` below
+    # it: exact integers, since 2^-n is no float from 1075 samples on.
+    outside, ways = 0, 1
+    rank, coverage = 0, max(0.0, 1.0 - 2 / 2**n)
+    for candidate in range((n - 1) // 2 + 1):
+        outside += ways
+        if 1.0 - 2 * outside / 2**n < CONFIDENCE:
+            break
+        rank, coverage = candidate, 1.0 - 2 * outside / 2**n
+        ways = ways * (n - candidate) // (candidate + 1)
+    return Interval(ordered[rank], ordered[n - 1 - rank], coverage)
+
+
+def is_tight(samples: Sequence[float], precision: float) -> bool:
+    """True when the 95 % interval of the median lies within +- `precision` (relative) of the median."""
+    if len(samples) < MIN_SAMPLES:
+        return False
+    interval, middle = median_interval(samples), median(samples)
+    return max(interval.high - middle, middle - interval.low) <= precision * middle
+
+
+WINDOW = 6
+TREND = 7 / 15  # of all pairs, those in one order minus those in the other
+
+
+def is_settled(window: Sequence[float], tolerance: float) -> bool:
+    """True when the first step does not stand out by more than `tolerance`, and there is no trend larger than that.
+
+    Two rank tests: the first step is slower than all but one of the others, or faster than all (a spike); Kendall's S
+    of 7 or more out of 15 (a ramp; of noise alone, 1 window in 7 either way). They are sharp on purpose: dropping a
+    good step costs that step (half a step per run, on average), keeping a bad one costs truth. Not seen: a drift that
+    is slow against a window; it keeps the interval of the median wide."""
+    if len(window) < 3:
+        return True
+    first, others = window[0], sorted(window[1:])
+    if first > others[-2] * (1 + tolerance) or first < others[0] * (1 - tolerance):
+        return False
+    pairs = list(combinations(window, 2))
+    order = sum((later > earlier) - (later < earlier) for earlier, later in pairs)
+    half = len(window) // 2
+    early, late = median(window[:half]), median(window[half:])
+    return abs(order) < TREND * len(pairs) or abs(early - late) <= tolerance * late
+
+
+def warmup_length(times: Sequence[float], *, most: int, window: int, tolerance: float) -> int | None:
+    """How many of the first steps are warm-up, at most `most`; None while too few steps are known to say.
+
+    A step is warm-up while the window that begins with it is not settled. A truncation point that looks ahead is what
+    Geweke (1992) and MSER (White 1997) choose too; theirs compare means and variances, which one outlier moves. An
+    answer is final: more steps do not change it."""
+    for start in range(most):
+        view = times[start : start + window]
+        if len(view) < window:
+            return None
+        if is_settled(view, tolerance):
+            return start
+    return most
+
+
+# Half of the 5 % that may go wrong; the other half is for warm-up steps that slipped through.
+ERROR = 0.025
+
+
+def evidence_of_slower(slower: int, steps: int) -> float:
+    """How much likelier `slower` of `steps` are under a slower plan (any p > 1/2 alike) than under an equal one.
+
+    2**n times the mean of p**k (1-p)**(n-k) over p in (1/2, 1), by the incomplete beta function for integers."""
+    return sum(comb(steps + 1, i) for i in range(slower + 1)) / ((steps + 1) * comb(steps, slower))
+
+
+def is_surely_slower(samples: Sequence[float], incumbent_s: float) -> bool:
+    """True when these step times are slower than the incumbent's: wrong in at most `ERROR` of runs, all looks together.
+
+    Looking after every step at a 95 % interval would stop an equally fast plan in more than 5 % of runs. This is a
+    sequential sign test: of a plan whose median is at most the incumbent's, each step is slower than the incumbent with
+    probability p <= 1/2; the likelihood of all p > 1/2 alike against p = 1/2 is then a supermartingale, which ever
+    reaches 1 / error with probability `error` at most (Ville 1939; Robbins 1970). Exact for independent steps of any
+    distribution. Not covered: noise that lasts for many steps, and differences between runs; whoever names the
+    incumbent leaves room for them. Also asks that the 95 % interval of the median lies wholly above, so that people see
+    why."""
+    if len(samples) < MIN_SAMPLES:
+        return False
+    slower = sum(sample > incumbent_s for sample in samples)
+    if evidence_of_slower(slower, len(samples)) < 1 / ERROR:
+        return False
+    return median_interval(samples).low > incumbent_s
+
+
+# Of the built-in trainer and of the simulated workload; named here, for what reads this knows no workload.
+JOB_FILES = ("job.json", "simulated.json")
+# Steps in which memory is counted, before the warm-up.
+COUNTED_STEPS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCounts:
+    """How many steps are taken outside of the timing at least and at most, and how many are timed; see `Measuring`."""
+
+    before: int
+    warmup: int
+    timed: int
+    most_timed: int
+    max_seconds: float
+    after: int
+
+    @property
+    def least(self) -> int:
+        """Without any warm-up, and the interval tight at once."""
+        return self.before + self.timed + self.after
+
+    def most(self, step_s: float) -> int:
+        """With all of the warm-up, and timed until max_steps or max_seconds, whichever comes first."""
+        timed = min(self.most_timed, max(self.timed, ceil(self.max_seconds / step_s)))
+        return self.before + self.warmup + timed + self.after
+
+
+def step_counts(spec: JobSpec) -> StepCounts | None:
+    """The steps that the job will take; None for a job that does not say."""
+    texts = [text for name, text in spec.files.items() if name in JOB_FILES]
+    measuring = json.loads(texts[0]).get("measuring") if texts else None
+    if measuring is None:
+        return None
+    # Warm-up is known to be over only when a whole window of steps came after it; they are timed.
+    timed = max(measuring["min_steps"], min(WINDOW, measuring["max_steps"]))
+    return StepCounts(
+        before=COUNTED_STEPS,
+        warmup=measuring["max_warmup_steps"],
+        timed=timed,
+        most_timed=measuring["max_steps"],
+        max_seconds=measuring["max_seconds"],
+        after=measuring["profile_steps"],
+    )

@@ -1,0 +1,192 @@
+"""The peak memory of any rank of any plan, to the tensor, from the trainer's own code on one core without a cluster.
+
+The trainer takes two steps on tensors without memory (see fakes); large jobs are extrapolated from a few layers and
+micro-batches, which is not for models whose layers differ. Not counted: the CUDA context, NCCL's buffers, workspaces of
+libraries, the allocator's slack. Kernels are the CPU's, also for cuda: with cp all_gather CUDA's kernel for masks may
+need more. Routing is taken as balanced."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, astuple, dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from meshtune.runners.measuring import COUNTED_STEPS
+from meshtune.runners.trainer.failure import Progress
+from meshtune.runners.trainer.fakes import FakeLiveTensors, alone, without_numbers
+from meshtune.runners.trainer.job import Job, JobMalformed, parse_job, require_supported
+from meshtune.runners.trainer.parallel.mesh import Mesh, build_mesh
+from meshtune.runners.trainer.parallel.pipeline import cut_layers, stages_of
+from meshtune.runners.trainer.parallel.sharding import local
+from meshtune.runners.trainer.train import Trainer
+from meshtune.runners.trainer_answers import ExactPeak
+from meshtune.search_spaces.checks import Checks, InvalidValue
+from meshtune.search_spaces.plan import ContextParallel, Plan, Schedule
+
+# Passes of one layer and micro-batch; about 40 ms each and way, so that a direct run takes about 10 s.
+MAX_PASSES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one run found."""
+
+    peak_bytes: int
+    lasting_bytes: int
+    parameters: int
+
+
+def extend(
+    job: Job, layers: float, run: Callable[[Job], Sample], *, extrapolate: bool | None = None
+) -> tuple[Sample, bool, int]:
+    """The sample of `job` on one rank, from as few and small runs as it takes. layers: the rank's, per model chunk, on
+    average. extrapolate: see exact_peak. Also returned: whether it was, and how many micro-batches were run."""
+    plan = job.plan
+    enough, stride = enough_micro_batches(plan)
+    few = plan.grad_accum_steps if plan.grad_accum_steps <= enough + stride else enough
+    # One layer alone says too little: its peak may lie in the optimizer's step or at the embedding (175 billion
+    # parameters: 25 % too low), and with ZeRO 3 the next layer's weights are gathered while one computes.
+    low, high = 2 * plan.recompute_interval, 4 * plan.recompute_interval
+    if extrapolate is None:
+        extrapolate = layers * plan.vpp * few > MAX_PASSES and layers > low + high
+
+    @cache
+    def at(layers: int | None, micro_batches: int) -> Sample:
+        return run(_sized(job, layers, micro_batches))
+
+    def whole(micro_batches: int) -> Sample:
+        if not extrapolate:
+            return at(None, micro_batches)
+        return _line(at(low, micro_batches), at(high, micro_batches), (layers - low) / (high - low))
+
+    sample = whole(few)
+    if few < plan.grad_accum_steps:
+        # GPipe's slope has the activations of all layers in it, the others' just buffers and tokens.
+        all_in_flight = plan.schedule is Schedule.GPIPE and plan.pp > 1
+        some = high if extrapolate else low if layers > low else None
+        start, next_one = (whole(count) if all_in_flight else at(some, count) for count in (few, few + stride))
+        sample = _moved(sample, start, _line(start, next_one, (plan.grad_accum_steps - few) / stride))
+    return sample, extrapolate, few
+
+
+def enough_micro_batches(plan: Plan) -> tuple[int, int]:
+    """From how many micro-batches on the peak is a straight line, and in which strides it is looked at.
+
+    Of 1F1B only so many micro-batches are in flight, but torch keeps a receive buffer for every one; GPipe keeps the
+    activations of all. One stage: the first, one between and the last. 1F1B: as many in flight as ever, gradients
+    beside them, and one under way to a neighbour. Interleaved kinds go in rounds of pp, and are not shortened where
+    these are uneven."""
+    if plan.pp == 1 or plan.schedule is Schedule.GPIPE:
+        return 3, 1
+    if plan.schedule is Schedule.ONE_F_ONE_B:
+        return plan.pp + 3, 1
+    return (2 * plan.pp, plan.pp) if plan.grad_accum_steps % plan.pp == 0 else (plan.grad_accum_steps, 1)
+
+
+def _sized(job: Job, layers: int | None, micro_batches: int) -> Job:
+    """layers: per model chunk; None: the job's own."""
+    plan = replace(job.plan, grad_accum_steps=micro_batches)
+    model = job.model if layers is None else replace(job.model, layers=layers * plan.pp * plan.vpp)
+    return replace(job, plan=plan, model=model)
+
+
+def _line(one: Sample, other: Sample, way: float) -> Sample:
+    """The point at `way` on the line through both: `one` at 0, `other` at 1."""
+    return Sample(*(round(a + way * (b - a)) for a, b in zip(astuple(one), astuple(other), strict=True)))
+
+
+def _moved(sample: Sample, start: Sample, end: Sample) -> Sample:
+    """`sample`, by as much as `end` is away from `start`."""
+    return replace(
+        sample,
+        peak_bytes=sample.peak_bytes + end.peak_bytes - start.peak_bytes,
+        lasting_bytes=sample.lasting_bytes + end.lasting_bytes - start.lasting_bytes,
+    )
+
+
+def exact_peak(job: Job, rank: int, *, extrapolate: bool | None = None) -> ExactPeak:
+    """Starts a process group of its own, so there must be none. extrapolate: over the layers; None: where it pays.
+    Raises InvalidValue."""
+    require_estimable(job, rank)
+    start = time.perf_counter()
+    torch.set_num_threads(1)
+    with alone(job, rank) as live:
+        mesh = build_mesh(job.plan, "cpu")
+        stage = mesh.pipeline_rank
+        chunks = [cut_layers(job.model.layers, job.plan.pp * job.plan.vpp, at) for at in stages_of(job.plan, stage)]
+        layers = sum(map(len, chunks)) / len(chunks)
+        sample, extrapolated, micro_batches = extend(
+            job, layers, lambda sized: _run(sized, mesh, live()), extrapolate=extrapolate
+        )
+    return ExactPeak(
+        rank=rank,
+        stage=stage,
+        **asdict(sample),
+        extrapolated=extrapolated,
+        micro_batches=micro_batches,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def require_estimable(job: Job, rank: int = 0) -> None:
+    """Raise InvalidValue naming everything that cannot be estimated."""
+    require_supported(job)
+    plan, model = job.plan, job.model
+    checks = Checks()
+    told = "ring attention has CUDA's kernels alone, which the exact estimate cannot run"
+    checks.require(plan.cp == 1 or plan.context is not ContextParallel.RING, "plan.context", told)
+    copies = plan.micro_batch_size * (model.seq_len // plan.cp) * model.top_k
+    told = f"routing is taken as even, but experts({model.experts}) do not divide a micro-batch's {copies} copies"
+    checks.require(model.experts == 0 or copies % model.experts == 0, "model.experts", told)
+    told = f"must be at least 0 and below {plan.world_size} ranks, not {rank}"
+    checks.require(0 <= rank < plan.world_size, "rank", told)
+    checks.done()
+
+
+def representatives(plan: Plan) -> list[int]:
+    """One rank of the first, the second, a middle and the last pipeline stage; the others do what one of these does."""
+    per_stage = plan.world_size // plan.pp
+    return [stage * per_stage for stage in sorted({0, min(1, plan.pp - 1), plan.pp // 2, plan.pp - 1})]
+
+
+def _run(job: Job, mesh: Mesh, live: FakeLiveTensors) -> Sample:
+    """Two steps of a trainer, the second of which has the optimizer's states."""
+    with without_numbers(), live:
+        trainer = Trainer(job, mesh, torch.device("cpu"), Progress())
+        for step in range(COUNTED_STEPS):
+            tokens, targets = trainer.batch(step)
+            trainer.step(tokens, targets)
+            del tokens, targets
+        parameters = sum(local(parameter).numel() for parameter in trainer.parameters())
+        lasting = live.bytes
+    return Sample(live.peak_bytes, lasting, parameters)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print a JSON list, one object per rank. Exit status 2: the job cannot be estimated, said on stderr."""
+    parser = argparse.ArgumentParser(
+        prog="python -m meshtune.runners.trainer.exact", description="Exact peak memory of ranks."
+    )
+    parser.add_argument("job", type=Path, help="the job file; - reads it from standard input")
+    parser.add_argument("--rank", type=int, action="append", help="which ranks (default: one per kind of stage)")
+    arguments = parser.parse_args(argv)
+    try:
+        text = sys.stdin.read() if str(arguments.job) == "-" else arguments.job.read_text(encoding="utf-8")
+        job = parse_job(text)
+        peaks = [exact_peak(job, rank) for rank in arguments.rank or representatives(job.plan)]
+    except (OSError, JobMalformed, InvalidValue) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    sys.stdout.write(json.dumps([asdict(peak) for peak in peaks]) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
