@@ -23,7 +23,7 @@ from meshtune.api.campaign_cache import Answer, CampaignCache, answer_of
 from meshtune.api.dependencies import ONE_SPACE, state
 from meshtune.api.errors import WorkerEnded
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.space import space_of
+from meshtune.tuner.campaign.spec import space_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.results.analysis.analysis import Analysis, analyse
 from meshtune.tuner.results.analysis.knob_importance import MIN_PLANS

@@ -43,10 +43,10 @@ from meshtune.api.routes.metrics import router as metrics_router
 from meshtune.api.settings import DEFAULTS, Settings
 from meshtune.api.settings import from_environment as read_settings
 from meshtune.api.stream_hub import StreamHub
-from meshtune.tuner.campaign.home import Home
-from meshtune.tuner.service.logging import TroubleLog, log_events
+from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.service.loop import Driver, drive_all
 from meshtune.tuner.service.service import Service
+from meshtune.tuner.service.telemetry import TroubleLog, log_events
 from meshtune.tuner.store import Store
 
 # How long a stopping service waits for the tick under way. A search may think longer; to be killed in a tick is safe.

@@ -27,10 +27,8 @@ from meshtune.search_spaces.checks import Problem as Fault
 from meshtune.tuner.access.quotas import QuotaExceeded
 from meshtune.tuner.results.export import NothingToExport
 from meshtune.tuner.results.known_best import NothingKnown
-from meshtune.tuner.service.job_logs import NoSuchLog
-from meshtune.tuner.service.job_reports import ReportRefused
-from meshtune.tuner.specs.document import InvalidSpec
-from meshtune.tuner.specs.permissions import CommandNotAllowed
+from meshtune.tuner.service.job_files import NoSuchLog, ReportRefused
+from meshtune.tuner.specs.document import CommandNotAllowed, InvalidSpec
 from meshtune.tuner.store import AlreadyExists, IllegalMove, NotFound, StoreError, StoreUnavailable
 
 PROBLEM_JSON = "application/problem+json"

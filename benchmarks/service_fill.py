@@ -23,8 +23,7 @@ from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.runners.step_breakdown import Profile
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.proposal import Expectation
-from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState, job_name
+from meshtune.tuner.campaign.trial import Attempt, Expectation, Origin, Trial, TrialState, job_name
 from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store import Store, tables
 from meshtune.tuner.store.events import event_row

@@ -37,7 +37,7 @@ from pathlib import Path
 from fastapi.testclient import TestClient
 from meshtune.api.app import create_app
 from meshtune.api.settings import Settings
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 

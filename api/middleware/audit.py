@@ -11,8 +11,8 @@ from starlette.concurrency import run_in_threadpool
 
 from meshtune.api.middleware.rates import TokenBuckets
 from meshtune.api.requests.authorization import Caller
-from meshtune.tuner.access.audit import AuditRecord
-from meshtune.tuner.service.logging import mask
+from meshtune.tuner.access.tokens import AuditRecord
+from meshtune.tuner.service.telemetry import mask
 from meshtune.tuner.store import StoreError
 from meshtune.tuner.store.access import Access
 

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from meshtune.api import errors
-from meshtune.tuner.service.logging import request_id
+from meshtune.tuner.service.telemetry import request_id
 
 REQUEST_ID = "X-Request-Id"
 # The page loads nothing from elsewhere, is shown in no frame, and its links do not name it.

@@ -18,7 +18,7 @@ from fastapi.security import HTTPBearer, SecurityScopes
 from meshtune.api.errors import ScopeMissing, Unauthenticated
 from meshtune.api.requests.body import document_of
 from meshtune.tuner.access.tokens import ALL_SCOPES, UNLIMITED, Quotas, Scope, allows
-from meshtune.tuner.specs.permissions import CommandNotAllowed, commands_named
+from meshtune.tuner.specs.document import CommandNotAllowed, commands_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.results.export import FORMATS
 from meshtune.tuner.search.registry import SEARCHES
-from meshtune.tuner.service.metrics import RunnerHealth
+from meshtune.tuner.service.telemetry import RunnerHealth
 from meshtune.tuner.store import NotFound
 
 router = APIRouter(prefix="/v1", responses=problems(422, 503), tags=["catalog"], dependencies=[reads])

@@ -16,7 +16,7 @@ from meshtune.api.requests.authorization import HarmlessSpec, reads
 from meshtune.api.schemas.campaigns import CampaignView, EventView, SpaceView, campaign_view, event_view, space_view
 from meshtune.api.schemas.summary import SummaryView, summary_view, trial_counts
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.space import space_of
+from meshtune.tuner.campaign.spec import space_of
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import Quote, make_quote
 from meshtune.tuner.results.analysis.analysis import Analysis

@@ -13,7 +13,7 @@ from meshtune.api.errors import InvalidQuery, Unanswerable
 from meshtune.api.openapi import problems
 from meshtune.api.requests.authorization import reads
 from meshtune.search_spaces.checks import InvalidValue, Problem
-from meshtune.tuner.campaign.space import workload_of
+from meshtune.tuner.campaign.spec import job_of
 from meshtune.tuner.results.export import FORMATS, Export, choose, export_files, export_of
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import InvalidSpec, parse_options
@@ -60,10 +60,10 @@ class ExportView:
 def get_job(campaign_id: CampaignId, number: TrialNumber, service: ServiceHandle) -> JobView:
     """The job of a trial's last attempt, as its runner got or will get it, but for the limit that racing set."""
     campaign, trial = service.store.campaign(campaign_id), service.store.trial(campaign_id, number)
-    spec = campaign.spec
+    spec, name = campaign.spec, trial.last.job_name
     script = FORMATS.get(spec.runner.kind)
     try:
-        job = service.job(campaign, trial.plan, trial.last.job_name, workload_of(spec))
+        job = job_of(spec, trial.plan, name, service.home.job(campaign_id, name).resolve())
         job = replace(job, avoid=trial.last.avoid)
         files = script.render(Export(spec=spec, plan=trial.plan, job=job)) if script else job.files
     except InvalidValue as error:  # a file that the spec names is gone

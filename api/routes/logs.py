@@ -18,7 +18,7 @@ from meshtune.api.errors import RangeNotSatisfiable
 from meshtune.api.openapi import problems
 from meshtune.api.requests.authorization import reads
 from meshtune.api.schemas.trials import rfc3339
-from meshtune.tuner.service.job_logs import OpenLog, list_logs, open_log
+from meshtune.tuner.service.job_files import OpenLog, list_logs, open_log
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import NotFound
 

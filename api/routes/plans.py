@@ -16,8 +16,7 @@ from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.space import space_of
-from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.prediction.explain_plan import Explanation, explain
 from meshtune.tuner.prediction.predict import Basis, learn

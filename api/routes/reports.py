@@ -13,7 +13,7 @@ from meshtune.api.dependencies import ID_PATTERN, ServiceHandle
 from meshtune.api.openapi import problems
 from meshtune.api.requests.body import content_of
 from meshtune.runners.outcome import ResultMalformed
-from meshtune.tuner.service.job_reports import MAX_BYTES
+from meshtune.tuner.service.job_files import MAX_BYTES
 
 router = APIRouter(prefix="/v1", responses=problems(401, 404, 413, 422, 429, 503), tags=["reports"])
 _bearer = HTTPBearer(

@@ -18,10 +18,9 @@ from meshtune.runners.step_breakdown import Straggler
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
-from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.campaign.step_parts import PartTime, time_by_part
-from meshtune.tuner.campaign.trial import Origin, Trial
+from meshtune.tuner.campaign.trial import Origin, PartTime, Trial, time_by_part
+from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.ranking import Confirmation, Ranked
 from meshtune.tuner.results.recommendation import Recommendation, front_of
 from meshtune.tuner.specs.read import FREE

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from meshtune.api.schemas.trials import view_of
 from meshtune.runners.failure_cause import Cause
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.objective import Objective, yardstick_of
 from meshtune.tuner.campaign.spec import Budget, CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
+from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.ranking import Ranked, rank
 from meshtune.tuner.results.recommendation import recommend_among
 

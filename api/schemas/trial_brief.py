@@ -12,11 +12,10 @@ from meshtune.api.schemas.trials import TrialPage, optional_time, rfc3339, view_
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.objective import Yardstick, yardstick_of
-from meshtune.tuner.campaign.proposal import Expectation
 from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
+from meshtune.tuner.campaign.trial import Expectation, Origin, Trial, TrialState
+from meshtune.tuner.campaign.units import Estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

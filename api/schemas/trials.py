@@ -12,8 +12,7 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Measurement, Verdict
 from meshtune.runners.step_breakdown import Straggler
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.proposal import Expectation
-from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
+from meshtune.tuner.campaign.trial import Attempt, Expectation, Origin, Trial, TrialState
 
 View = TypeVar("View")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from meshtune.api.app import create_app
 from meshtune.search_spaces.plan import AXES
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 

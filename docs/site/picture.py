@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.cli.render import display
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.recommendation import recommend

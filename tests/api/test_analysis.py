@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 
 from meshtune.runners.documents import plain
-from meshtune.tuner.campaign.space import space_of
+from meshtune.tuner.campaign.spec import space_of
 from meshtune.tuner.results.analysis.analysis import analyse
 
 FAST = {

@@ -4,8 +4,7 @@ from dataclasses import asdict
 
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Lesson
-from meshtune.tuner.campaign.proposal import Choice, Expectation
-from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.campaign.trial import Choice, Expectation, Origin
 
 EXPECTATION = Expectation(
     step_time_s=1.0, step_time_low_s=0.5, step_time_high_s=2.0, p_fits=0.9, gain=0.03, peak_bytes=2.0**30

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from meshtune.api.app import create_app, from_environment
 from meshtune.api.routes import health
 from meshtune.api.settings import Settings
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 

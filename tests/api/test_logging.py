@@ -7,8 +7,8 @@ import logging
 import pytest
 from fastapi.testclient import TestClient
 
-from meshtune.tuner.service import logging as logs
-from meshtune.tuner.service.logging import LogFormat, LogLevel, TroubleLog, log_events, mask
+from meshtune.tuner.service import telemetry as logs
+from meshtune.tuner.service.telemetry import LogFormat, LogLevel, TroubleLog, log_events, mask
 
 SECRET = "mt_Zm9vYmFyYmF6cXV4MTIzNDU2Nzg5MGFiY2Rl"
 
@@ -21,7 +21,7 @@ def output():
     stream = io.StringIO()
 
     def start(form: LogFormat, level: LogLevel = LogLevel.INFO) -> io.StringIO:
-        logs.set_up(form, level, stream)
+        logs.set_up_logging(form, level, stream)
         return stream
 
     yield start

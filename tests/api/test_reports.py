@@ -12,9 +12,8 @@ from fastapi.testclient import TestClient
 from meshtune.runners import report
 from meshtune.runners.base import JobSpec
 from meshtune.runners.outcome import RESULT_FILE, Verdict, parse_result, read_result
-from meshtune.tuner.campaign.proposal import Choice
-from meshtune.tuner.campaign.trial import Origin
-from meshtune.tuner.service.job_reports import SLACK_S, Reports, token_of
+from meshtune.tuner.campaign.trial import Choice, Origin
+from meshtune.tuner.service.job_files import SLACK_S, Reports, token_of
 
 OOM = {"version": 1, "verdict": "oom", "reason": "rank 0 is out of memory", "failed_rank": 0}
 

@@ -16,7 +16,7 @@ import pytest
 from service_lab import ANSWER_LIMIT_S, START_LIMIT_S, ServiceLab
 from service_process import meshtune
 
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.store import Store
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from replay_cells import Cell, read_cells
 from replay_runs import Contender, Rules, parse_contenders, play
 
 from meshtune.runners.outcome import Verdict
-from meshtune.tuner.campaign.proposal import Proposal, proposal_of
+from meshtune.tuner.campaign.trial import Proposal, proposal_of
 from meshtune.tuner.search.base import Observation, Search, SearchError, Task
 
 MakeTable = Callable[..., Path]

@@ -15,7 +15,7 @@ from service_fill import APART_S, ORIGINALS, fill
 
 from meshtune.api.app import create_app
 from meshtune.api.settings import Settings
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.trial import job_name
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store, tables

@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 from service_fill import fill
 from service_lab import ServiceLab
 
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 from service_fill import fill
 from service_lab import ServiceLab
 
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.store import Store
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]

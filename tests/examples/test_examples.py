@@ -20,7 +20,7 @@ from meshtune.runners.workloads.base import CONTEXT_FILE
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import model_presets
-from meshtune.tuner.campaign.space import workload_of
+from meshtune.tuner.campaign.spec import workload_of
 from meshtune.tuner.specs.document import parse_yaml
 from meshtune.tuner.specs.read import read_spec
 

@@ -8,7 +8,7 @@ import typer
 import yaml
 
 from meshtune.api.settings import Settings, variable_of
-from meshtune.tuner.access.credentials import DATABASE_FILE
+from meshtune.tuner.access.tokens import DATABASE_FILE
 from meshtune.tuner.cli.main import app
 
 ROOT = Path(__file__).parents[2]

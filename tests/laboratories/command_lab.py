@@ -12,8 +12,7 @@ import pytest
 import yaml
 from rich.console import Console, RenderableType
 
-from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import Campaign, Home
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.cli.main import main
 from meshtune.tuner.store import Store

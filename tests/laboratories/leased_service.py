@@ -18,7 +18,7 @@ from typing import Any
 from meshtune.runners import registry
 from meshtune.runners.base import JobSpec, JobState, JobStatus
 from meshtune.runners.simulated.runner import SimulatedOptions, SimulatedRunner
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.service.loop import Driver, drive_all
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store

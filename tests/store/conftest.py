@@ -15,9 +15,8 @@ from meshtune.search_spaces.plan import Plan, Recompute, Schedule
 from meshtune.search_spaces.space import Bounds
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.objective import Objective
-from meshtune.tuner.campaign.proposal import Choice, Expectation
 from meshtune.tuner.campaign.spec import Backend, Budget, CampaignSpec, TrialLimits
-from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.campaign.trial import Choice, Expectation, Origin
 from meshtune.tuner.store import Store
 
 

@@ -5,9 +5,18 @@ from dataclasses import replace
 import pytest
 
 from meshtune.runners.outcome import Verdict
-from meshtune.tuner.access.audit import KEPT_S, MAX_CHARACTERS, AuditRecord
 from meshtune.tuner.access.quotas import QuotaExceeded
-from meshtune.tuner.access.tokens import UNLIMITED, Quotas, Scope, Token, Used, digest
+from meshtune.tuner.access.tokens import (
+    KEPT_S,
+    MAX_CHARACTERS,
+    UNLIMITED,
+    AuditRecord,
+    Quotas,
+    Scope,
+    Token,
+    Used,
+    digest,
+)
 from meshtune.tuner.store import AlreadyExists, NotFound, Store, access
 from meshtune.tuner.store.access import Answer, Claim
 

@@ -7,8 +7,7 @@ from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.runners.step_breakdown import Profile
 from meshtune.search_spaces.plan import Plan, Recompute, Schedule
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.proposal import Choice
-from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
+from meshtune.tuner.campaign.trial import Attempt, Choice, Origin, Trial, TrialState
 from meshtune.tuner.store import AlreadyExists, IllegalMove, Store
 
 EVERY_FIELD = Plan(

@@ -28,11 +28,9 @@ from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.physics.framework_profiles import TRAINER_FLOAT32
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space_context import Capabilities
-from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.home import Home
-from meshtune.tuner.campaign.proposal import Proposal, proposal_of
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState, job_name
+from meshtune.tuner.campaign.trial import Attempt, Origin, Proposal, Trial, TrialState, job_name, proposal_of
 from meshtune.tuner.search import registry as searches
 from meshtune.tuner.search.baseline import GridSearch
 from meshtune.tuner.service.service import Service

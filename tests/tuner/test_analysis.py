@@ -12,8 +12,7 @@ from rich.console import Console
 from meshtune.runners.documents import plain
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.proposal import Expectation
-from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.campaign.trial import Expectation, Origin
 from meshtune.tuner.cli.render.analysis import analysis_parts
 from meshtune.tuner.results.analysis.analysis import analyse
 from meshtune.tuner.results.analysis.knob_effects import Evidence

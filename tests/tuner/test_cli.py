@@ -15,7 +15,7 @@ from command_lab import Result, run_meshtune
 
 from meshtune.runners.trainer.job import parse_job
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.store import Store
 
 ROOT = Path(__file__).parents[2]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.proposal import Choice, Expectation, Proposal
-from meshtune.tuner.campaign.trial import Origin, TrialState
+from meshtune.tuner.campaign.trial import Choice, Expectation, Origin, Proposal, TrialState
 
 EXPECTATION = Expectation(
     step_time_s=1.0, step_time_low_s=0.5, step_time_high_s=2.0, p_fits=0.9, gain=0.03, peak_bytes=2.0**30

@@ -17,8 +17,7 @@ import pytest
 from meshtune.runners.base import RunnerUnavailable, SubmitFailed
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.proposal import Choice, Proposal
-from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.campaign.trial import Choice, Origin, Proposal
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import IllegalMove
 

@@ -52,7 +52,7 @@ def test_what_is_wrong_is_listed_and_fails(db, file):
         connection.commit()
     output = db("check", code=1)
     assert "refers to a row of campaigns that is not there" in output
-    assert "1 trouble\n" in output
+    assert "1 problem\n" in output
 
 
 def test_a_copy_is_written_once(db, file, tmp_path):

@@ -2,8 +2,7 @@
 
 import pytest
 
-from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import CampaignState, Home
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import IllegalMove, NotFound, Store
 

@@ -8,7 +8,7 @@ import pytest
 
 from meshtune.runners.documents import plain
 from meshtune.runners.outcome import Verdict
-from meshtune.tuner.campaign.proposal import Expectation
+from meshtune.tuner.campaign.trial import Expectation
 from meshtune.tuner.results.analysis.forecast_check import check_forecasts
 
 

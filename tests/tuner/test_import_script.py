@@ -9,7 +9,7 @@ from command_lab import Result, run_meshtune
 
 from meshtune.runners.dialects.megatron.dialect import render
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.space import workload_of
+from meshtune.tuner.campaign.spec import workload_of
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
 from meshtune.tuner.specs.read import read_spec
 

@@ -1,6 +1,6 @@
 """What is read of a job's folder while the job goes on writing."""
 
-from meshtune.tuner.service.job_logs import MAX_FILES, list_logs, open_log
+from meshtune.tuner.service.job_files import MAX_FILES, list_logs, open_log
 
 
 def test_a_log_that_grows_is_read_as_long_as_it_was(tmp_path):

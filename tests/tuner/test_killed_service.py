@@ -23,8 +23,7 @@ import pytest
 import yaml
 from jobs import processes_where
 
-from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.store import Store
 

@@ -13,7 +13,7 @@ from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.physics.estimate import estimate
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.space import space_of
+from meshtune.tuner.campaign.spec import space_of
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.results.known_best import CampaignRecords, NothingKnown, Provenance, Question, best_measured
 from meshtune.tuner.results.known_best_projection import best_projected

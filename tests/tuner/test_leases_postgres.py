@@ -18,8 +18,7 @@ import pytest
 from postgres_lab import PostgresLab
 
 from meshtune.runners.simulated.runner import JOBS, OVER
-from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import CampaignState, Home
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 

@@ -83,7 +83,7 @@ def test_a_pause_ends_the_drive_when_the_running_trials_have_ended(lab, make):
 
     drive(lab, id, watch)
     assert lab.campaign(id).state is CampaignState.PAUSED
-    assert not lab.service.sessions
+    assert lab.service.sessions.get(id) is None
 
 
 def test_a_trial_that_was_planned_but_not_sent_before_a_pause_does_not_hold_the_drive(lab):

@@ -17,7 +17,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Bounds
 from meshtune.tuner.campaign.spec import Budget, CampaignSpec, StopRule, TrialLimits
 from meshtune.tuner.search.registry import SEARCHES
-from meshtune.tuner.specs.permissions import HARMLESS, PLAIN, commands_named
+from meshtune.tuner.specs.document import HARMLESS, PLAIN, commands_named
 
 KNOWN = {"workload": WORKLOADS, "runner": RUNNERS, "search": SEARCHES}
 PLAINEST = {"model": "gpt-micro", "cluster": "local-cpu", "global_batch_size": 8}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshtune.tuner.campaign.placement import excluded_nodes, nodes_to_avoid
+from meshtune.tuner.campaign.decide import excluded_nodes, nodes_to_avoid
 from meshtune.tuner.campaign.trial import Origin, Trial
 
 

@@ -16,7 +16,7 @@ from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.physics.calibration import UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.constants import DEFAULTS
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.cli.render.quote import explanation_parts, quote_parts
+from meshtune.tuner.cli.render.predictions import explanation_parts, quote_parts
 from meshtune.tuner.prediction.explain_plan import explain
 from meshtune.tuner.prediction.predict import Basis, check_same, foresee, learn, training_of
 from meshtune.tuner.prediction.quote import STARTUP_S, count_fits, make_quote

@@ -8,8 +8,8 @@ from math import exp, inf, log, nan, sqrt
 import numpy as np
 import pytest
 
-from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.trial import Origin, TrialState
+from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.ranking import LossCheck, check_losses, rank, run_variance, variance_of
 from meshtune.tuner.results.recommendation import recommend
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from ray_lab import RayLab
 
-from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import CampaignState, Home
 from meshtune.tuner.service.loop import Driver, drive_all
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store

@@ -6,7 +6,7 @@ import pytest
 
 from meshtune.runners.base import RunnerUnavailable, SubmitFailed
 from meshtune.runners.outcome import Verdict
-from meshtune.tuner.service.remeasure import remeasure
+from meshtune.tuner.service.service import remeasure
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def test_a_job_may_wait_in_a_queue_for_as_long_as_it_takes(lab, done, make, monk
         lab.now += 60.0
         clock[0] += 60.0
 
-    monkeypatch.setattr("meshtune.tuner.service.remeasure.time.sleep", sleep)
-    monkeypatch.setattr("meshtune.tuner.service.remeasure.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("meshtune.tuner.service.service.time.sleep", sleep)
+    monkeypatch.setattr("meshtune.tuner.service.service.time.monotonic", lambda: clock[0])
     limit_s = done.spec.trial.time_limit_s
     assert 2 * limit_s + 60 < 3600
     assert [outcome.verdict for _, outcome in remeasure(lab.service, done, lab.trials(done.id)[:1])] == [Verdict.OK]
@@ -65,8 +65,8 @@ def test_a_job_that_runs_for_ever_is_given_up_and_cancelled(lab, done, make, mon
     def sleep(seconds):
         clock[0] += 60.0
 
-    monkeypatch.setattr("meshtune.tuner.service.remeasure.time.sleep", sleep)
-    monkeypatch.setattr("meshtune.tuner.service.remeasure.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("meshtune.tuner.service.service.time.sleep", sleep)
+    monkeypatch.setattr("meshtune.tuner.service.service.time.monotonic", lambda: clock[0])
     with pytest.raises(RunnerUnavailable, match="has not ended within 660 s: it still runs"):
         list(remeasure(lab.service, done, lab.trials(done.id)[:1]))
     assert len(lab.machine.cancels) == 1

@@ -13,11 +13,10 @@ import yaml
 
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import CampaignState, Home
 from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.results.revalidation import Finding, judge, to_measure
-from meshtune.tuner.service.remeasure import remeasure
+from meshtune.tuner.service.service import remeasure
 from meshtune.tuner.store import Store
 
 ROOT = Path(__file__).parents[2]

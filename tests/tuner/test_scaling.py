@@ -12,8 +12,8 @@ from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.physics.calibration import UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.constants import DEFAULTS
-from meshtune.tuner.campaign.space import build_space
-from meshtune.tuner.cli.render.scaling import projection_parts
+from meshtune.tuner.campaign.spec import build_space
+from meshtune.tuner.cli.render.predictions import projection_parts
 from meshtune.tuner.prediction.predict import Basis, foresee, learn, training_of
 from meshtune.tuner.prediction.scaling import Scaling, make_projection, node_counts
 from meshtune.tuner.specs.read import read_spec

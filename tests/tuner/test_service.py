@@ -264,7 +264,7 @@ def test_an_order_that_comes_in_the_middle_of_a_tick_is_obeyed_by_the_next(lab, 
 def test_a_campaign_that_is_over_is_let_go_of(lab):
     id = lab.create(budget={"trials": 1})
     lab.run(id)
-    assert not lab.service.sessions
+    assert lab.service.sessions.get(id) is None
     assert not lab.service.sessions.holder.holds
 
 

@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import Counter
 
 from meshtune.runners.base import RunnerUnavailable
-from meshtune.tuner.service.metrics import RunnerHealth, ServiceMetrics
+from meshtune.tuner.service.telemetry import RunnerHealth, ServiceMetrics
 
 
 def test_polls_and_errors_are_counted_by_kind_and_an_answer_ends_the_trouble():

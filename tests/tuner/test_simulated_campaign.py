@@ -11,8 +11,7 @@ import pytest
 from rich.console import Console
 
 from meshtune.runners.outcome import Verdict
-from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.cli.commands.campaign import print_best
 from meshtune.tuner.results.ranking import rank

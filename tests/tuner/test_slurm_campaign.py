@@ -15,8 +15,7 @@ from slurm_lab import SlurmLab, wait_for
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
-from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.store import Store
 

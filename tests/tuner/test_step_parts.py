@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshtune.runners.step_breakdown import Profile
-from meshtune.tuner.campaign.step_parts import time_by_part
+from meshtune.tuner.campaign.trial import time_by_part
 
 
 def profile(*parts):

@@ -9,10 +9,9 @@ import pytest
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState
-from meshtune.tuner.campaign.proposal import Choice, Proposal
 from meshtune.tuner.campaign.spec import StopRule
 from meshtune.tuner.campaign.stopping import MIN_MEASURED, finalists, phase_text, search_end
-from meshtune.tuner.campaign.trial import Origin, TrialState
+from meshtune.tuner.campaign.trial import Choice, Origin, Proposal, TrialState
 
 PLANS = (Choice(Plan(tp=4)),)
 

@@ -73,12 +73,12 @@ def test_no_time_left_is_no_failure_and_resume_goes_on(lab, make, meshtune, spec
     assert set(lab.machine.sent.values()) == {1}
 
 
-def test_show_says_which_nodes_are_shunned_and_where_attempts_ran(lab, make, meshtune, spec):
+def test_show_says_which_nodes_are_excluded_and_where_attempts_ran(lab, make, meshtune, spec):
     lab.machine.nodes = ("n1", "n2", "n3")
     first = ("t0000-a1", "t0001-a1")
     lab.machine.script = lambda name: make.Behaviour("fault" if name.endswith(first) else "ok", run_s=0.01)
     meshtune("run", spec())
-    assert "shunned nodes: n1" in meshtune("show", "last")[1]
+    assert "excluded nodes: n1" in meshtune("show", "last")[1]
     lines = meshtune("show", "last", "--trial", "1")[1].splitlines()
     attempts = [line.split() for line in lines if "t0001-a" in line]
     assert [(words[3:5] if "!" in words else words[3:4]) for words in attempts] == [["n1", "!"], ["n2"]]

@@ -8,7 +8,7 @@ import pytest
 from command_lab import run_meshtune
 
 from meshtune.tuner.access.tokens import Quotas, Scope, digest
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.store import Store
 
 
@@ -70,7 +70,7 @@ def test_a_revoked_token_stays_in_the_list_and_its_name_is_free_again(run, tmp_p
     code, _, err = run("create", "ann", "--scope", "read")
     assert code == 2
     assert "there is a token ann already; revoke it first" in err
-    assert run("revoke", "ann") == (0, "the token ann opens nothing any more\n", "")
+    assert run("revoke", "ann") == (0, "the token ann is revoked\n", "")
     assert "revoked" in run("list")[1]
     assert run("revoke", "nobody") == (2, "", "meshtune: there is no token nobody\n")
     assert run("create", "ann", "--scope", "launch")[0] == 0

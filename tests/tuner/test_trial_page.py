@@ -10,8 +10,7 @@ from command_lab import shown
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.step_breakdown import Profile
-from meshtune.tuner.campaign.proposal import Expectation
-from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.campaign.trial import Expectation, Origin
 from meshtune.tuner.campaign.units import gibibytes
 from meshtune.tuner.cli.render.trial import trial_page
 

@@ -9,7 +9,7 @@ import pytest
 
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import Lesson
-from meshtune.tuner.campaign.proposal import Proposal
+from meshtune.tuner.campaign.trial import Proposal
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.search.base import Observation, PastCampaign, Task
 from meshtune.tuner.search.baseline import GridSearch

@@ -1,18 +1,22 @@
-"""Tokens with scopes, an end and quotas. Pure; only a token's digest is ever kept.
+"""Tokens with scopes, an end and quotas; records of the audit log; secrets in files and the environment.
 
-A secret is shown once, when it is made. Its 256 random bits need no salt and no slow hash: nobody guesses them.
+A secret is shown once, when it is made, and only its digest is kept. Its 256 random bits need no salt and no slow
+hash: nobody guesses them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import re
 import secrets
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
+from pathlib import Path
 
 from meshtune.search_spaces.checks import Checks, InvalidValue, Problem
 
@@ -26,6 +30,16 @@ NEVER = "never"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _SPAN = re.compile(r"([0-9]{1,6})([hdw])")
 _SPAN_S = {"h": 3600.0, "d": DAY_S, "w": 7 * DAY_S}
+# A record goes when it is older, and the oldest go when there are more.
+KEPT_S = 400 * 86400.0
+MAX_RECORDS = 1_000_000
+# Callers from outside decide how long the texts are; a line of a log stays one.
+MAX_CHARACTERS = 500
+DATABASE_FILE = "MESHTUNE_DB_FILE"
+TOKEN_VARIABLES = ("MESHTUNE_TOKEN", "MESHTUNE_TOKEN_FILE")
+# Variables that no job sees, nor a scheduler's command that may hand its environment on.
+SECRET_VARIABLES = (*TOKEN_VARIABLES, "MESHTUNE_DB", DATABASE_FILE)
+_PASSWORD = re.compile(r"://[^/@]*:[^@]+@")
 
 
 class Scope(StrEnum):
@@ -133,3 +147,44 @@ def expiry(text: str, now: float) -> float | None:
     if found is None or int(found[1]) == 0:
         raise InvalidValue([Problem("expires", f"must be such as 12h, 90d, 8w or {NEVER}, not {text!r}")])
     return now + int(found[1]) * _SPAN_S[found[2]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRecord:
+    """One thing that was done or refused, without secrets."""
+
+    # Grows with time; 0 before it is stored.
+    id: int = 0
+    at: float
+    # The name of the caller's token; empty for nobody known.
+    token: str
+    # Such as "POST /v1/campaigns/{campaign_id}:pause" or "token create".
+    action: str
+    object: str = ""
+    # "done", or the status and kind of a refusal.
+    outcome: str = "done"
+    detail: str = ""
+
+
+def database_url(given: str) -> str:
+    """The database URL of a command: as it was given, else the text of the file that MESHTUNE_DB_FILE names.
+
+    A password among the arguments is seen by everybody on this machine, and gets a warning. Raises OSError.
+    """
+    file = os.environ.get(DATABASE_FILE, "")
+    if not given and file:
+        return Path(file).read_text(encoding="utf-8", errors="replace").strip()
+    if _PASSWORD.search(given) and any(given in word for word in sys.argv):
+        sys.stderr.write(
+            "meshtune: the password in --db is shown by the process list; "
+            f"set MESHTUNE_DB, or {DATABASE_FILE} to a file with the URL, instead\n"
+        )
+    return given
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file with mode 0600 from its first moment on, in place of what is there. Raises OSError."""
+    path.unlink(missing_ok=True)
+    # O_EXCL: not through a link that somebody else put there meanwhile.
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)

@@ -1,11 +1,13 @@
-"""A Campaign: one spec being worked on, how far it is, and why it ended."""
+"""A Campaign (one spec, its progress, and why it ended) and Home, the folder with the files of all campaigns."""
 
 from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from meshtune.runners.registry import SIMULATED
 from meshtune.tuner.campaign.spec import CampaignSpec
@@ -37,16 +39,14 @@ class CampaignState(StrEnum):
 
     def may_become(self, other: CampaignState) -> bool:
         """The legal moves; a final state has none."""
-        return other in {
-            CampaignState.RUNNING: {
-                CampaignState.PAUSED,
-                CampaignState.CANCELLING,
-                CampaignState.COMPLETED,
-                CampaignState.FAILED,
-            },
-            CampaignState.PAUSED: {CampaignState.RUNNING, CampaignState.CANCELLING},
-            CampaignState.CANCELLING: {CampaignState.CANCELLED},
-        }.get(self, set())
+        return other in _MOVES.get(self, ())
+
+
+_MOVES: Mapping[CampaignState, tuple[str, ...]] = {
+    CampaignState.RUNNING: ("paused", "cancelling", "completed", "failed"),
+    CampaignState.PAUSED: ("running", "cancelling"),
+    CampaignState.CANCELLING: ("cancelled",),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,3 +119,49 @@ def new_id(name: str) -> str:
     """A campaign's id: readable, safe in file names, URLs and schedulers; the name's letters and some random ones."""
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:30].strip("-") or "campaign"
     return f"{slug}-{uuid.uuid4().hex[:6]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Paths of meshtune's files under one root. Creates nothing."""
+
+    root: Path
+
+    @property
+    def database_url(self) -> str:
+        """The default database."""
+        return f"sqlite:///{self.root / 'meshtune.db'}"
+
+    def campaign(self, campaign_id: str) -> Path:
+        return self.root / "campaigns" / campaign_id
+
+    def job(self, campaign_id: str, job_name: str) -> Path:
+        """The folder of one attempt's job: its job file, result and logs."""
+        return self.campaign(campaign_id) / job_name
+
+    @property
+    def bin(self) -> Path:
+        """Folders of campaigns that are being deleted; on their file system, so that a rename moves them there."""
+        return self.root / "campaigns.bin"
+
+    def export(self, job_name: str) -> Path:
+        """The folder of a job that was exported over the network, which only its recipient creates."""
+        return self.root / "exports" / job_name
+
+    @property
+    def limits(self) -> Path:
+        """The limits of all campaigns together, an optional file."""
+        return self.root / "limits.yaml"
+
+    def holder(self, name: str) -> Path:
+        """The file that a process locks while it lives and drives campaigns."""
+        return self.root / "holders" / name
+
+    @property
+    def report_key(self) -> Path:
+        """The private key behind the tokens of jobs that report over HTTP."""
+        return self.root / "report.key"
+
+    def runner(self, kind: str) -> Path:
+        """A runner's own files, shared by all campaigns of this home."""
+        return self.root / kind

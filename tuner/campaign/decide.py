@@ -2,10 +2,17 @@
 
 Values in, intents out: no clock, no database, no runner. The service acts on the intents and calls again, so an intent
 may be lost by a crash at any moment and is simply decided again. Nothing here is remembered between calls.
+
+Decided as well, when a job is sent: the nodes that it keeps away from, and the step time that it must beat. An attempt
+avoids nodes that failed under its trial, nodes that failed twice under anybody lately, and, for a plan that is measured
+once more, the nodes of its first run: a second run elsewhere tells the plan from the node. A runner drops nodes that
+cannot be avoided. With racing, off by default, a trial that is surely slower than the best ends as PRUNED, without a
+measurement: this saves steps, and the search learns nothing from slow plans.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,17 +20,15 @@ from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.outcome import Outcome
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.stopping import (
-    closing_reason,
-    confirmations,
-    finalists,
-    hopeless_reason,
-    loses_every_job,
-)
+from meshtune.tuner.campaign.stopping import closing_reason, confirmations, finalists, hopeless_reason, loses_every_job
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 
 # A runner ends jobs at their time limit; one that runs this much longer is cancelled by us.
 OVERTIME_S = 60.0
+# So many failures exclude a node: one may be the job's, a second one under another job is the node's.
+EXCLUDED_AT = 2
+# Failures under other campaigns count for so long: a node that was mended comes back.
+FAULTS_S = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +161,12 @@ def decide(
         return [Pause(lost)]
     if not trials and campaign.spec.baseline is not None:
         return [] if trials_left == 0 else [PlanBaseline()]
-    retries: list[Intent] = [Retry(trial.number) for trial in trials if _to_retry(trial, campaign)]
+    retries: list[Intent] = [
+        Retry(trial.number)
+        for trial in trials
+        if trial.verdict is not None and trial.verdict.retryable
+        if len(trial.attempts) < campaign.spec.trial.attempts
+    ]
     submits: list[Intent] = [Submit(trial.number) for trial in unfinished if trial.state is TrialState.PLANNED]
     if retries:
         return [*overtime, *retries]
@@ -250,6 +260,37 @@ def _spent(campaign: Campaign, trials: Sequence[Trial], now: float) -> str:
     return ""
 
 
-def _to_retry(trial: Trial, campaign: Campaign) -> bool:
-    verdict = trial.verdict
-    return verdict is not None and verdict.retryable and len(trial.attempts) < campaign.spec.trial.attempts
+def nodes_to_avoid(trials: Sequence[Trial], trial: Trial, faults: Mapping[str, int]) -> tuple[str, ...]:
+    """The nodes, by name. trials: the campaign's. faults: failures by node under all campaigns, lately."""
+    failed = {node for attempt in trial.attempts for node in attempt.failed_nodes}
+    return tuple(sorted(failed | excluded_nodes(trials, faults) | _first_nodes(trials, trial)))
+
+
+def excluded_nodes(trials: Sequence[Trial], faults: Mapping[str, int]) -> set[str]:
+    """The nodes that every new attempt of the campaign keeps away from. faults: as above; the campaign's own failures
+    count however long ago they were."""
+    own = Counter(node for trial in trials for attempt in trial.attempts for node in attempt.failed_nodes)
+    return {node for node in (*own, *faults) if max(own[node], faults.get(node, 0)) >= EXCLUDED_AT}
+
+
+def _first_nodes(trials: Sequence[Trial], trial: Trial) -> set[str]:
+    if trial.origin is not Origin.CONFIRMATION:
+        return set()
+    firsts = [other for other in trials if other.plan == trial.plan and other.origin is not Origin.CONFIRMATION]
+    return {node for first in firsts for node in first.last.nodes}
+
+
+def incumbent_step_time_s(campaign: Campaign, trials: Sequence[Trial], trial: Trial) -> float | None:
+    """The upper end of the best measured trial's interval, scaled to the tokens that `trial` does in a step.
+
+    None: no racing, nothing measured yet, or a trial that must be measured to its end: the baseline, which everything
+    is compared with, and a confirmation. Any objective ranks plans on equal devices by tokens per second.
+    """
+    if not campaign.spec.trial.racing or trial.origin is not Origin.SEARCH:
+        return None
+    tokens = trial.plan.global_batch_size * campaign.spec.model.seq_len
+    measured = [known.measurement for known in trials if known.measurement is not None]
+    if not measured:
+        return None
+    best = max(measured, key=lambda measurement: measurement.tokens_per_s)
+    return best.step_time_interval_s.high * tokens / best.tokens_per_step

@@ -5,77 +5,53 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from meshtune.runners.outcome import Measurement
 from meshtune.runners.registry import create_workload
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.tuner.campaign.interval import Estimate
+from meshtune.tuner.campaign.units import Estimate
 
 if TYPE_CHECKING:
     from meshtune.tuner.campaign.spec import CampaignSpec
 
 # The number of tokens that a cost is given for: the figures of real jobs are then neither tiny nor huge.
 COST_TOKENS = 1e9
+Formula: TypeAlias = "Callable[[Yardstick, Measurement, float], float]"
 
 
 class Objective(StrEnum):
-    """What makes one plan better than another; `tuner.campaign.objective` works it out. With one global batch on equal
-    devices they all order plans alike: what differs is what they tell."""
+    """The measure by which one plan is better than another. With one global batch on equal devices they all order plans
+    alike: only what they tell differs."""
 
-    # name, unit, smaller is better, words for people, value if a step of the measured job took so many seconds
+    # name, unit, smaller is better, words for people, formula: the value if a step of the measured job took step_s
     TOKENS_PER_S_PER_DEVICE = (
-        "tokens_per_s_per_device",
-        "tokens/s/device",
-        False,
-        "tokens that one device trains in a second",
-        lambda yardstick, measurement, step_time_s: _tokens_per_s_per_device(measurement, step_time_s),
+        *("tokens_per_s_per_device", "tokens/s/device", False, "tokens that one device trains in a second"),
+        lambda _, measured, step_s: _tokens_per_s_per_device(measured, step_s),
     )
-    STEP_TIME = (
-        "step_time",
-        "s",
-        True,
-        "the time of one optimizer step",
-        lambda yardstick, measurement, step_time_s: step_time_s,
-    )
+    STEP_TIME = ("step_time", "s", True, "the time of one optimizer step", lambda _, __, step_s: step_s)
     TFLOPS_PER_DEVICE = (
-        "tflops_per_device",
-        "TFLOP/s",
-        False,
-        "the model's own floating-point operations per second and device",
-        lambda yardstick, measurement, step_time_s: yardstick.tflops_per_device(measurement, step_time_s),
+        *("tflops_per_device", "TFLOP/s", False, "the model's own floating-point operations per second and device"),
+        lambda yardstick, measured, step_s: yardstick.tflops_per_device(measured, step_s),
     )
     MFU = (
-        "mfu",
-        "%",
-        False,
-        "model FLOPs utilization: the share of the device's peak",
-        lambda yardstick, measurement, step_time_s: yardstick.mfu_percent(measurement, step_time_s),
+        *("mfu", "%", False, "model FLOPs utilization: the share of the device's peak"),
+        lambda yardstick, measured, step_s: yardstick.mfu_percent(measured, step_s),
     )
     COST = (
-        "cost",
-        "device-hours/1e9 tokens",
-        True,
+        *("cost", "device-hours/1e9 tokens", True),
         "what 10^9 tokens cost: device-hours, or money where the cluster has a price",
-        lambda yardstick, measurement, step_time_s: yardstick.cost(measurement, step_time_s),
+        lambda yardstick, measured, step_s: yardstick.cost(measured, step_s),
     )
 
     unit: str
     smaller_is_better: bool
     words: str
-    formula: Callable[[Yardstick, Measurement, float], float]
+    formula: Formula
 
-    def __new__(
-        cls,
-        name: str,
-        unit: str,
-        smaller_is_better: bool,
-        words: str,
-        formula: Callable[[Yardstick, Measurement, float], float],
-    ) -> Objective:
+    def __new__(cls, name: str, unit: str, smaller_is_better: bool, words: str, formula: Formula) -> Objective:
         member = str.__new__(cls, name)
-        member._value_ = name
-        member.unit, member.words, member.formula = unit, words, formula
+        member._value_, member.unit, member.words, member.formula = name, unit, words, formula
         member.smaller_is_better = smaller_is_better
         return member
 

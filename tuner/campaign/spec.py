@@ -1,20 +1,25 @@
-"""CampaignSpec: what a user asks for, as values that check themselves. Reading documents is `tuner.specs.read`' work.
+"""CampaignSpec: a user's request as values that check themselves, with the workload and the space that it stands for.
 
-Sections are independent values; what must hold between them (a legal space, a legal baseline, a peak for MFU) is
-checked in `tuner.specs.read`, with the path of each problem.
+Sections are independent values; rules between them (a legal space, a legal baseline, a peak for MFU) are checked in
+`tuner.specs.read`, with the path of each problem.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, get_type_hints
 
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.runners.base import JobSpec
+from meshtune.runners.registry import create_workload
+from meshtune.runners.workloads.base import Workload
+from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
-from meshtune.search_spaces.space import Bounds
+from meshtune.search_spaces.space import Bounds, Space
+from meshtune.search_spaces.space_context import SpaceContext
 from meshtune.tuner.campaign.objective import Objective
 
 
@@ -40,9 +45,8 @@ class Budget:
     def __post_init__(self) -> None:
         checks = Checks()
         limits = {"trials": self.trials, "wall_time_s": self.wall_time_s, "device_hours": self.device_hours}
-        checks.require(
-            any(limit is not None for limit in limits.values()), "", f"set at least one limit of {', '.join(limits)}"
-        )
+        some = any(limit is not None for limit in limits.values())
+        checks.require(some, "", f"set at least one limit of {', '.join(limits)}")
         for name, limit in limits.items():
             checks.require(limit is None or limit > 0, name, f"must be positive, not {limit}")
         checks.done()
@@ -51,7 +55,7 @@ class Budget:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialLimits:
     """Limits of one trial: time_limit_s for each attempt, attempts where the infrastructure loses jobs. racing: give a
-    trial up as PRUNED once it is surely slower than the best one so far (see `tuner.campaign.placement`)."""
+    trial up as PRUNED once it is surely slower than the best one so far (see `tuner.campaign.decide`)."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
@@ -96,14 +100,14 @@ class CampaignSpec:
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
-    name: str
+    name: str = "campaign"
     model: ModelSpec
     cluster: ClusterSpec
     workload: Backend
     global_batch_size: int | None
     space: Bounds
     baseline: Plan | None
-    objective: Objective
+    objective: Objective = Objective.TOKENS_PER_S_PER_DEVICE
     search: Backend
     runner: Backend
     budget: Budget
@@ -116,16 +120,70 @@ class CampaignSpec:
     warm_start: bool = True
 
     def __post_init__(self) -> None:
-        checks = check_plain(self.name, self.parallel, self.seed, self.confirm)
-        if self.global_batch_size is not None:
-            checks.at_least(1, global_batch_size=self.global_batch_size)
-        checks.done()
+        problems = scalar_problems({name: getattr(self, name) for name in (*SCALARS, "global_batch_size")})
+        if problems:
+            raise InvalidValue(problems)
 
 
-def check_plain(name: str, parallel: int, seed: int, confirm: int) -> Checks:
-    """What holds for the plain values of a spec, whatever its sections say."""
-    checks = Checks()
-    checks.require(bool(name.strip()) and len(name) <= 100, "name", f"must have 1 to 100 characters, not {len(name)}")
-    checks.at_least(1, parallel=parallel)
-    checks.at_least(0, seed=seed, confirm=confirm)
-    return checks
+# The plain values at the top of a spec.
+SCALARS: Mapping[str, type] = {
+    name: kind for name, kind in get_type_hints(CampaignSpec).items() if kind in (str, int, bool, Objective)
+}
+
+
+def scalar_problems(values: Mapping[str, Any]) -> list[Problem]:
+    """The broken rules of a spec's plain values, as far as they are given, whatever its sections say."""
+    found: list[Problem] = []
+    name = values.get("name", "campaign")
+    if not name.strip() or len(name) > 100:
+        found.append(Problem("name", f"must have 1 to 100 characters, not {len(name)}"))
+    for key, minimum in {"parallel": 1, "seed": 0, "confirm": 0, "global_batch_size": 1}.items():
+        if (value := values.get(key)) is not None and value < minimum:
+            found.append(Problem(key, f"must be at least {minimum}, not {value}"))
+    return found
+
+
+def workload_of(spec: CampaignSpec) -> Workload:
+    """The spec's training code."""
+    return create_workload(spec.workload.kind, spec.workload.options)
+
+
+def job_of(
+    spec: CampaignSpec,
+    plan: Plan,
+    name: str,
+    directory: Path,
+    workload: Workload | None = None,
+    incumbent_step_time_s: float | None = None,
+) -> JobSpec:
+    """The job that measures a plan in this folder, as pure text; with an incumbent, one that is given up when it is
+    slower. workload: the spec's, where it was created before."""
+    return (workload or workload_of(spec)).materialize(
+        name,
+        spec.model,
+        plan,
+        spec.cluster,
+        directory,
+        seed=spec.seed,
+        time_limit_s=spec.trial.time_limit_s,
+        incumbent_step_time_s=incumbent_step_time_s,
+    )
+
+
+def space_of(spec: CampaignSpec) -> Space:
+    """The spec's space. Raises SpaceTooLarge."""
+    return build_space(spec.space, spec.model, spec.cluster, spec.global_batch_size, workload_of(spec))
+
+
+def build_space(
+    bounds: Bounds, model: ModelSpec, cluster: ClusterSpec, global_batch_size: int | None, workload: Workload
+) -> Space:
+    """The plans that are legal for a model on a cluster with a workload. Raises SpaceTooLarge."""
+    context = SpaceContext(
+        model=model,
+        cluster=cluster,
+        global_batch_size=global_batch_size,
+        capabilities=workload.capabilities,
+        tp_across_nodes=bounds.tp_across_nodes,
+    )
+    return Space(bounds, context)

@@ -16,9 +16,8 @@ from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.objective import Yardstick
-from meshtune.tuner.campaign.proposal import Proposal
 from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.campaign.trial import Origin, Trial
+from meshtune.tuner.campaign.trial import Origin, Proposal, Trial
 
 # With fewer measured plans, what a search says of the others is its prior's word.
 MIN_MEASURED = 3

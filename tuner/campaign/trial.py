@@ -1,4 +1,4 @@
-"""A Trial is one Plan in one Campaign; an Attempt is one job that tried to measure it.
+"""A Trial is one Plan in one Campaign, proposed by a search (Proposal); an Attempt is one job that tried to measure it.
 
 State says how far an attempt is and only moves forward; the verdict (in its Outcome) says how it ended. A trial is as
 far as its last attempt: a LOST one is followed by another attempt, anything else is the trial's end.
@@ -6,12 +6,65 @@ far as its last attempt: a LOST one is followed by another attempt, anything els
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
+from meshtune.runners.step_breakdown import Part, Profile
+from meshtune.search_spaces.checks import Checks
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.proposal import Expectation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """step_time_s: the median, with the ends of its 95 % interval. p_fits: the probability that the plan fits into
+    memory and runs. gain: the expected improvement over the best plan measured before, as a share of its speed, with
+    the chance of none counted as 0 (0.03: 3 %). peak_bytes: at the fullest rank."""
+
+    step_time_s: float
+    step_time_low_s: float
+    step_time_high_s: float
+    p_fits: float
+    gain: float
+    peak_bytes: float
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        for name in ("step_time_s", "step_time_low_s", "step_time_high_s", "peak_bytes"):
+            value = getattr(self, name)
+            checks.require(0 < value < inf, name, f"must be positive and finite, not {value}")
+        checks.require(0 <= self.p_fits <= 1, "p_fits", f"must be a probability, not {self.p_fits}")
+        checks.require(0 <= self.gain < inf, "gain", f"must be at least 0, not {self.gain}")
+        checks.done()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A plan to try. expectation: why, in numbers; None for a search that expects nothing."""
+
+    plan: Plan
+    expectation: Expectation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What to try next, best first. chance_left: the probability that some plan that is neither tried nor under way
+    is better than the best measured one by more than the task's tolerance (of a Pareto task: that one would extend the
+    front by more than it); None where the search does not know."""
+
+    choices: tuple[Choice, ...]
+    chance_left: float | None = None
+
+    @property
+    def plans(self) -> list[Plan]:
+        return [choice.plan for choice in self.choices]
+
+
+def proposal_of(plans: Sequence[Plan]) -> Proposal:
+    """Plans of a search that expects nothing of them."""
+    return Proposal(tuple(Choice(plan) for plan in plans))
 
 
 class TrialState(StrEnum):
@@ -111,3 +164,23 @@ class Trial:
 def job_name(campaign_id: str, trial_number: int, attempt_number: int) -> str:
     """The unique, stable name of an attempt's job: what makes submitting idempotent."""
     return f"{campaign_id}-t{trial_number:04d}-a{attempt_number}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartTime:
+    """One part of a step. time_s: mean over the ranks. share: of all parts together, which are the step."""
+
+    part: str
+    time_s: float
+    share: float
+
+
+def time_by_part(profile: Profile | None) -> tuple[PartTime, ...]:
+    """Every part that the profile names, in the order of `Part`; nothing without a profile."""
+    if profile is None:
+        return ()
+    named = {name for parts in profile.parts_s for name in parts}
+    ordered = [*(str(part) for part in Part if part in named), *sorted(named - {*Part})]
+    means = {name: sum(parts.get(name, 0.0) for parts in profile.parts_s) / len(profile.parts_s) for name in ordered}
+    total = sum(means.values())
+    return tuple(PartTime(name, mean, mean / total if total else 0.0) for name, mean in means.items())

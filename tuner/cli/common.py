@@ -1,13 +1,10 @@
-"""What the commands share: arguments and options, the service, spec, campaign or plan that they name, and printing.
-
-Refused    the command makes no sense as things are; nothing was done
-"""
+"""Parts of all commands: arguments and options, the service, spec, campaign or plan that they name, and printing."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,12 +17,11 @@ from meshtune.runners.documents import read_value
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
-from meshtune.tuner.access.credentials import database_url
-from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.access.tokens import database_url
+from meshtune.tuner.campaign.campaign import Campaign, Home
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.specs.document import InvalidSpec, parse_options, parse_yaml
+from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
 from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store import NotFound, Store
 
@@ -66,20 +62,25 @@ class Refused(Exception):
 @contextmanager
 def open_service(home: Path, db: str, *, create: bool = False) -> Iterator[Service]:
     """The service over a home folder and its database. create: where they are missing, make them."""
-    place = Home(home.absolute())
-    url = db or place.database_url
-    scheme, _, file = url.partition(":///")
-    if not create and scheme == "sqlite" and not file.startswith("file:") and not Path(file.split("?")[0]).exists():
-        where = f"--db {db}" if db else f"--home {home}"
-        raise Refused(f"{where}: there is no database yet; `meshtune run SPEC` creates it")
+    url = (db or Home(home.absolute()).database_url) if create else existing_database(home, db)
     if not db:
-        place.root.mkdir(parents=True, exist_ok=True)
+        home.mkdir(parents=True, exist_ok=True)
     with Store.open(url) as store:
-        service = Service(store, place)
+        service = Service(store, Home(home.absolute()))
         try:
             yield service
         finally:
             service.close()
+
+
+def existing_database(home: Path, db: str) -> str:
+    """The database's URL. Raises Refused for a SQLite file that does not exist."""
+    url = db or Home(home.absolute()).database_url
+    scheme, _, file = url.partition(":///")
+    if scheme == "sqlite" and not file.startswith("file:") and not Path(file.split("?")[0]).is_file():
+        where = f"--db {db}" if db else f"--home {home}"
+        raise Refused(f"{where}: there is no database yet; `meshtune run SPEC` creates it")
+    return url
 
 
 def read_spec_file(spec: Path, home: Path | None) -> tuple[object, CampaignSpec, Space]:
@@ -94,12 +95,19 @@ def read_spec_file(spec: Path, home: Path | None) -> tuple[object, CampaignSpec,
     except UnicodeDecodeError:
         raise Refused(f"{spec}: is not a text file in UTF-8") from None
     except InvalidSpec as error:
-        count = len(error.problems)
-        lines = "\n".join(f"  {problem}" for problem in error.problems)
-        raise Refused(f"{spec}: the spec has {count} mistake{'s' if count > 1 else ''}:\n{lines}") from None
+        lines = [f"  {problem}" for problem in error.problems]
+        mistakes = f"{len(lines)} mistake{'s' if len(lines) > 1 else ''}"
+        raise Refused("\n".join([f"{spec}: the spec has {mistakes}:", *lines])) from None
 
 
-def find_campaign(service: Service, campaign_id: str) -> Campaign:
+@contextmanager
+def open_campaign(home: Path, db: str, campaign_id: str) -> Iterator[tuple[Service, Campaign]]:
+    """The service, and the campaign of that id, or with `last` the newest."""
+    with open_service(home, db) as service:
+        yield service, _find_campaign(service, campaign_id)
+
+
+def _find_campaign(service: Service, campaign_id: str) -> Campaign:
     if campaign_id == "last":
         newest = service.store.campaigns(limit=1)
         if not newest:
@@ -111,14 +119,6 @@ def find_campaign(service: Service, campaign_id: str) -> Campaign:
         known = [campaign.id for campaign in service.store.campaigns(limit=20)]
         hint = did_you_mean(campaign_id, known) if known else "there is none yet"
         raise Refused(f"there is no campaign {campaign_id}; {hint}") from None
-
-
-def named_options(words: Sequence[str]) -> dict[str, Any]:
-    """As `parse_options`. Raises Refused."""
-    try:
-        return parse_options(words)
-    except InvalidSpec as error:
-        raise Refused(str(error)) from None
 
 
 def plan_fields(text: str) -> dict[str, Any]:
@@ -136,3 +136,10 @@ def print_page(page: Iterable[RenderableType | str]) -> None:
     """Print lines and tables; only tables are cut to the width."""
     for part in page:
         console.print(part, soft_wrap=isinstance(part, str | Text))
+
+
+def print_found(document: object, page: Iterable[RenderableType | str], as_json: bool) -> None:
+    if as_json:
+        print_json(document)
+    else:
+        print_page(page)

@@ -1,5 +1,4 @@
-"""The command line: `meshtune run|resume|show|best|analyze|import|export|rerun|revalidate|spaces|estimate|project|
-recommend|sbatch|pause|cancel|serve|db`.
+"""The command line.
 
 Exit codes: 0 done, or paused with the reason told; 1 the campaign ended without a measured setting; 2 a mistake in what
 was asked for, or something that meshtune needs and does not get, told in one message; 130 interrupted, and the campaign
@@ -18,18 +17,16 @@ from meshtune.runners.base import RunnerError
 from meshtune.runners.dialects.base import CannotExpress
 from meshtune.runners.registry import MissingExtra, UnknownBackend
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.tuner.cli.commands import campaign, cluster, db, results, sbatch, serve, spec, token
+from meshtune.tuner.cli.commands import campaign, cluster, results, sbatch, service, spec
 from meshtune.tuner.cli.common import Refused, console, errors
 from meshtune.tuner.results.export import NothingToExport
+from meshtune.tuner.results.known_best import NothingKnown
 from meshtune.tuner.search.base import SearchError
 from meshtune.tuner.service.leases import CampaignBusy
+from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.store import StoreError
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(campaign.run)
 app.command()(campaign.resume)
 app.command()(campaign.pause)
@@ -39,8 +36,8 @@ app.command()(campaign.best)
 app.command()(results.export)
 app.command()(spec.spaces)
 app.add_typer(cluster.cluster_app, name="cluster")
-app.add_typer(token.token_app, name="token")
-app.add_typer(db.db_app, name="db")
+app.add_typer(service.token_app, name="token")
+app.add_typer(service.db_app, name="db")
 # In an app of their own, so that `--help` lists them after the groups.
 more = typer.Typer()
 more.command()(spec.estimate)
@@ -51,7 +48,7 @@ more.command(context_settings={"ignore_unknown_options": True, "allow_interspers
 more.command()(results.rerun)
 more.command()(results.revalidate)
 more.command("import")(spec.import_)
-more.command()(serve.serve)
+more.command()(service.serve)
 app.add_typer(more)
 
 
@@ -72,15 +69,9 @@ def _options(
 
 # Errors that a user can mend; any other is a defect of ours and keeps its traceback.
 USER_ERRORS = (
-    *(Refused, InvalidValue, StoreError, RunnerError, SearchError, UnknownBackend, MissingExtra),
-    *(CampaignBusy, NothingToExport, CannotExpress, OSError),
+    *(Refused, InvalidValue, InvalidSpec, StoreError, RunnerError, SearchError, UnknownBackend, MissingExtra),
+    *(CampaignBusy, NothingToExport, NothingKnown, CannotExpress, OSError),
 )
-
-
-def _message(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    return str(error)
 
 
 def main() -> None:
@@ -88,11 +79,8 @@ def main() -> None:
     try:
         app()
     except USER_ERRORS as error:
-        errors.print(f"meshtune: {_message(error)}", style="red", soft_wrap=True)
+        message = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        errors.print(f"meshtune: {message}", style="red", soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-if __name__ == "__main__":
-    main()

@@ -14,8 +14,7 @@ from meshtune.runners.trainer_answers import ExactPeak
 from meshtune.runners.trainer_client import exact_peaks
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.space import workload_of
-from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,10 +33,9 @@ from meshtune.search_spaces.physics.estimates import (
 from meshtune.search_spaces.physics.fitting import calibrate
 from meshtune.search_spaces.physics.unknown_speeds import missing
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.interval import Estimate
-from meshtune.tuner.campaign.space import workload_of
-from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.campaign.units import Estimate
 
 # 95 % lie within +- this: of the standard normal distribution, and of Student's t with 3 degrees of freedom.
 WIDTH = 1.96

@@ -16,8 +16,7 @@ from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import FloatColumn
 from meshtune.search_spaces.physics.unknown_speeds import missing
 from meshtune.search_spaces.space import Counts, Space
-from meshtune.tuner.campaign.space import workload_of
-from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.prediction.predict import Basis, Prediction, Predictions, foresee, training_of
 
 TOP = 10

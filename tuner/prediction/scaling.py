@@ -18,10 +18,9 @@ from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.estimates import Training
 from meshtune.search_spaces.physics.unknown_speeds import missing
 from meshtune.search_spaces.space import Space, SpaceTooLarge
-from meshtune.tuner.campaign.interval import Estimate
-from meshtune.tuner.campaign.space import build_space, workload_of
-from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.spec import CampaignSpec, build_space, workload_of
 from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.prediction.explain_plan import PART_WORDS
 from meshtune.tuner.prediction.predict import Basis, Prediction, Speed, foresee, training_of
 

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.physics.unknown_speeds import missing
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.interval import ONE, Estimate
 from meshtune.tuner.campaign.objective import Objective
-from meshtune.tuner.campaign.space import space_of
-from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.campaign.units import ONE, Estimate
 from meshtune.tuner.prediction.predict import Basis, Speed, check_same, foresee, learn, training_of
 from meshtune.tuner.results.ranking import rank
 

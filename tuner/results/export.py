@@ -21,10 +21,8 @@ from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import yardstick_of
-from meshtune.tuner.campaign.space import workload_of
-from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.campaign.step_parts import time_by_part
-from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.campaign.spec import CampaignSpec, job_of
+from meshtune.tuner.campaign.trial import Trial, time_by_part
 from meshtune.tuner.results.ranking import Ranked, rank
 from meshtune.tuner.results.recommendation import Recommendation, front_of, recommend
 
@@ -250,13 +248,6 @@ _FORMATS = (
 )
 # By name. A runner that takes a script has the name of its format.
 FORMATS: Mapping[str, Format] = {format.name: format for format in _FORMATS}
-
-
-def job_of(spec: CampaignSpec, plan: Plan, name: str, directory: Path) -> JobSpec:
-    """The job that measures a plan in this folder, as pure text."""
-    return workload_of(spec).materialize(
-        name, spec.model, plan, spec.cluster, directory, seed=spec.seed, time_limit_s=spec.trial.time_limit_s
-    )
 
 
 def export_of(campaign: Campaign, entry: Ranked, directory: Path, options: Mapping[str, Any] | None = None) -> Export:

@@ -22,9 +22,9 @@ from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.search_spaces.presets import cluster_presets, model_presets
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.interval import Estimate
-from meshtune.tuner.campaign.space import workload_of
+from meshtune.tuner.campaign.spec import workload_of
 from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.ranking import Ranked
 from meshtune.tuner.results.recommendation import recommend
 from meshtune.tuner.search.warm_start import OTHER_RELEASE, release_doubt, release_of

@@ -26,11 +26,9 @@ from meshtune.search_spaces.physics.unknown_speeds import missing
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space, SpaceTooLarge
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.interval import Estimate
-from meshtune.tuner.campaign.space import build_space, workload_of
-from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.spec import CampaignSpec, build_space, workload_of
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.campaign.units import percent
+from meshtune.tuner.campaign.units import Estimate, percent
 from meshtune.tuner.prediction.predict import WIDTH, Prediction, foresee, measured_rows, training_of
 from meshtune.tuner.results.known_best import (
     MAX_READ,

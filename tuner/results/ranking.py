@@ -19,10 +19,10 @@ from typing import Literal
 
 from meshtune.runners.outcome import Measurement
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.objective import Yardstick, yardstick_of
-from meshtune.tuner.campaign.space import workload_of
+from meshtune.tuner.campaign.spec import workload_of
 from meshtune.tuner.campaign.trial import Origin, Trial
+from meshtune.tuner.campaign.units import Estimate
 
 # Two trainings are the same when their first losses differ by at most this, by number format. float32 layouts of the
 # built-in trainer agree to 1e-6 (docs/log.md); bfloat16 rounds at 2**-8 per operation.

@@ -15,8 +15,8 @@ from enum import StrEnum
 
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.ranking import Ranked, RunVariance, over_runs, rank, rate_of, run_variance
 from meshtune.tuner.results.recommendation import recommend
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from meshtune.tuner.campaign.objective import Yardstick, yardstick_of
-from meshtune.tuner.campaign.proposal import Proposal
 from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.campaign.trial import Proposal, Trial
 from meshtune.tuner.search.base import Observation, Search, SearchError, Task
 
 

@@ -16,7 +16,7 @@ from meshtune.search_spaces.checks import Checks
 from meshtune.search_spaces.physics.estimates import Training
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
-from meshtune.tuner.campaign.proposal import Proposal
+from meshtune.tuner.campaign.trial import Proposal
 
 
 class SearchError(Exception):

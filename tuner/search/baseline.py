@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.proposal import Proposal, proposal_of
+from meshtune.tuner.campaign.trial import Proposal, proposal_of
 from meshtune.tuner.search.base import Observation, Search, Task
 from meshtune.tuner.search.registry import parse_options
 

@@ -26,8 +26,7 @@ from pathlib import Path
 
 from prometheus_client import Counter
 
-from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import Campaign, Home
 from meshtune.tuner.store import Drivers, Lease, Store, StoreError
 
 # A dead holder's campaigns are free after so long. It is renewed four times as often.

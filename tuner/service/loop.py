@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from meshtune.runners.base import RunnerError
 from meshtune.tuner.campaign.trial import TrialState
@@ -47,8 +48,8 @@ class Driver:
     def __init__(self, service: Service, periods: Periods = REAL_PERIODS) -> None:
         self._service = service
         self.periods = periods
-        self._tries: dict[str, int] = {}
-        self._not_before: dict[str, float] = {}
+        # By campaign: failed tries in a row, and the time of the next one.
+        self.pauses: dict[str, tuple[int, float]] = {}
         self.troubles: dict[str, str] = {}
 
     def step(self, campaign_id: str, may_ask: Callable[[], bool] = always) -> bool:
@@ -57,7 +58,7 @@ class Driver:
         may_ask: see `Service.tick`. Raises what trying again does not mend: CampaignBusy, StoreError other than a
         passing one.
         """
-        if time.monotonic() < self._not_before.get(campaign_id, 0.0):
+        if time.monotonic() < self.pauses.get(campaign_id, (0, 0.0))[1]:
             return False
         try:
             with self._service.metrics.tick_s.time():
@@ -65,14 +66,11 @@ class Driver:
             waits = "" if acted else self._service.waits(campaign_id)
         except RunnerError as error:
             return self.trouble(campaign_id, f"the runner: {error}")
-        except InvalidLimits as error:
-            return self.trouble(campaign_id, str(error))
-        except StoreUnavailable as error:
-            if not error.transient:
+        except (InvalidLimits, StoreUnavailable) as error:
+            if isinstance(error, StoreUnavailable) and not error.transient:
                 raise
             return self.trouble(campaign_id, str(error))
-        self._tries.pop(campaign_id, None)
-        self._not_before.pop(campaign_id, None)
+        self.pauses.pop(campaign_id, None)
         self.troubles.pop(campaign_id, None)
         if waits:
             self.troubles[campaign_id] = waits
@@ -80,15 +78,11 @@ class Driver:
 
     def trouble(self, campaign_id: str, message: str) -> bool:
         """Remember what is wrong and leave the campaign alone for a while, longer each time. Always False."""
-        tries = self._tries.get(campaign_id, 0) + 1
-        self._tries[campaign_id] = tries
-        self._not_before[campaign_id] = time.monotonic() + min(self.periods.max_pause_s, 0.5 * 2 ** min(tries, 10))
+        tries = self.pauses.get(campaign_id, (0, 0.0))[0] + 1
+        pause_s = min(self.periods.max_pause_s, 0.5 * 2 ** min(tries, 10))
+        self.pauses[campaign_id] = (tries, time.monotonic() + pause_s)
         self.troubles[campaign_id] = message
         return False
-
-    def forget_others(self, campaign_ids: Set[str]) -> None:
-        """Remember nothing of other campaigns than these: they are over, and there come ever more of them."""
-        _forget_others(campaign_ids, self._tries, self._not_before)
 
 
 class Rounds:
@@ -172,9 +166,10 @@ class Rounds:
             self._driver.troubles["*"] = str(error)
             self._looks_at = now + 1.0
             return
-        active = drivers.by_campaign.keys()
-        _forget_others(active, self._due, self._idle_s, self._asked_at)
-        self._driver.forget_others(active)
+        memories: tuple[dict[str, Any], ...] = (self._due, self._idle_s, self._asked_at, self._driver.pauses)
+        for memory in memories:
+            for ended in memory.keys() - drivers.by_campaign.keys():
+                del memory[ended]
         self._show_drivers(drivers)
 
     def _share_out(self) -> Drivers:
@@ -206,12 +201,6 @@ class Rounds:
             if id not in drivers.by_campaign or (id not in elsewhere and troubles[id].startswith(DRIVEN)):
                 del troubles[id]  # the trouble of all, "*", is over too
         troubles.update(elsewhere)
-
-
-def _forget_others(campaign_ids: Set[str], *remembered: dict[str, float] | dict[str, int]) -> None:
-    for by_campaign in remembered:
-        for campaign_id in by_campaign.keys() - campaign_ids:
-            del by_campaign[campaign_id]
 
 
 def drive_one(driver: Driver, service: Service, campaign_id: str, watch: Callable[[], None]) -> None:

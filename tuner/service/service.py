@@ -8,25 +8,29 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from meshtune.runners.base import JobSpec
-from meshtune.runners.workloads.base import Workload
-from meshtune.search_spaces.plan import Plan
+from meshtune.runners.base import JobState, JobStatus, Runner, RunnerUnavailable
+from meshtune.runners.outcome import Outcome
+from meshtune.runners.registry import create_runner
 from meshtune.tuner.access.tokens import Used
-from meshtune.tuner.campaign.campaign import Campaign, CampaignState, new_id
-from meshtune.tuner.campaign.home import Home
-from meshtune.tuner.campaign.placement import excluded_nodes
-from meshtune.tuner.service.job_reports import Reports
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home, new_id
+from meshtune.tuner.campaign.decide import excluded_nodes
+from meshtune.tuner.campaign.spec import job_of, workload_of
+from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.service.job_files import Reports
 from meshtune.tuner.service.leases import LEASE_S, CampaignBusy, Holder
-from meshtune.tuner.service.metrics import ServiceMetrics
 from meshtune.tuner.service.quotas import CampaignQuotas, InvalidLimits
-from meshtune.tuner.service.sessions import Sessions
-from meshtune.tuner.service.tick import Ticker, job_of, node_faults
+from meshtune.tuner.service.session import Sessions
+from meshtune.tuner.service.telemetry import ServiceMetrics
+from meshtune.tuner.service.tick import Ticker, node_faults
 from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store import LeaseLost, Store
+
+# Between two looks: short at first, for jobs that take a second, and gentle to a scheduler whose jobs wait for hours.
+LEAST_PAUSE_S, MOST_PAUSE_S = 0.05, 2.0
 
 
 def always() -> bool:
@@ -38,7 +42,7 @@ class Service:
     """All campaigns of one home and store. Methods may be called from several threads, `tick` and `release` from one.
 
     clock: seconds since the epoch. lease_s: see `tuner.service.leases`. public_url: where jobs report to, see
-    `tuner.service.job_reports`.
+    `tuner.service.job_files`.
     """
 
     def __init__(
@@ -171,6 +175,46 @@ class Service:
         """Release every campaign."""
         self.sessions.close()
 
-    def job(self, campaign: Campaign, plan: Plan, name: str, workload: Workload) -> JobSpec:
-        """The job that measures `plan` for this campaign."""
-        return job_of(self.home, campaign, plan, name, workload)
+
+def remeasure(service: Service, campaign: Campaign, trials: Sequence[Trial]) -> Iterator[tuple[Trial, Outcome]]:
+    """Run each trial's plan again, one after the other; yield each with its new outcome.
+
+    A job that is still there when this is left, by whatever way, is cancelled. Raises RunnerError when a job cannot be
+    sent, or its end is not heard of within twice the trial's time limit since it was last seen in a queue.
+    """
+    spec = campaign.spec
+    workload = workload_of(spec)
+    runner = create_runner(spec.runner.kind, service.home.runner(spec.runner.kind), spec.cluster, spec.runner.options)
+    try:
+        for trial in trials:
+            name = f"{campaign.id}-t{trial.number:04d}-again-{uuid.uuid4().hex[:6]}"
+            directory = service.home.job(campaign.id, name).resolve()
+            job_id = runner.submit(job_of(spec, trial.plan, name, directory, workload))
+            status = _await_end(runner, job_id, 2 * spec.trial.time_limit_s + 60.0)
+            yield trial, workload.read(directory, status)
+    finally:
+        runner.close()
+
+
+def _await_end(runner: Runner, job_id: str, patience_s: float) -> JobStatus:
+    """The job's final status. Left in any other way, the job is cancelled."""
+    give_up = time.monotonic() + patience_s
+    pause_s, trouble = LEAST_PAUSE_S, "it still runs"
+    try:
+        while time.monotonic() < give_up:
+            try:
+                status = runner.poll([job_id])[job_id]
+            except RunnerUnavailable as error:
+                trouble = str(error)
+            else:
+                if status.state.final:
+                    return status
+                if status.state is JobState.QUEUED:
+                    give_up = time.monotonic() + patience_s
+            time.sleep(pause_s)
+            pause_s = min(MOST_PAUSE_S, 1.2 * pause_s)
+        raise RunnerUnavailable(f"{job_id} has not ended within {patience_s:g} s: {trouble}")
+    except BaseException:
+        with suppress(RunnerUnavailable):
+            runner.cancel(job_id)
+        raise

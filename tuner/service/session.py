@@ -1,42 +1,52 @@
-"""One campaign in a service's hands: its lease, its row and trials, and its search, workload and runner.
+"""Campaigns in a service's hands: for each its lease, its row and trials, and its search, workload and runner.
 
 All of it can be built again from the store at any time; nothing here is truth. Every change of a trial and of a
 campaign's state adds an event in its own transaction, so a look that finds no new event has missed nothing, and costs
 one small query however long the history is.
+
+Attempts are sent to the runner exactly once. The attempt's job name is the key: a job that was sent and not written
+down is found by it. Every act may be repeated. A process that is stopped in the middle may wake up after another one
+has its campaign. Its writes are refused; jobs that it sends are not, so an attempt is marked before it is sent
+(`Leases.mark_sending`). The process that takes over looks for a marked attempt once: where it is not to be found, it
+gives the name up, and the one that wakes calls its job back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from meshtune.runners.base import Runner
+from meshtune.runners.base import InvalidJob, JobSpec, Runner
+from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.registry import create_runner
 from meshtune.runners.workloads.base import Workload
-from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.home import Home
-from meshtune.tuner.campaign.space import space_of, workload_of
-from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
+from meshtune.tuner.campaign.spec import space_of, workload_of
+from meshtune.tuner.campaign.trial import Trial, TrialState
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.search.base import Search, Task
 from meshtune.tuner.search.registry import create_search
 from meshtune.tuner.search.warm_start import MAX_CAMPAIGNS, MAX_TRIALS_EACH, learn_from, software_of
-from meshtune.tuner.service.leases import Hold
-from meshtune.tuner.store import Store
+from meshtune.tuner.service.leases import Hold, Holder
+from meshtune.tuner.store import LeaseLost, Store
 
 # Of more changes than this everything is read again.
 MAX_EVENTS = 1000
 # Time worked on a campaign is saved this often; a killed service forgets at most so much of it.
 SAVE_ELAPSED_S = 10.0
+VANISHED = "its service vanished while sending it"
 
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """Made by `open_session`. Used from the thread that ticks."""
+    """Made by `Sessions`. Used from the thread that ticks."""
 
     store: Store
     hold: Hold
+    # Seconds since the epoch.
+    clock: Callable[[], float]
     # The campaign's row and trials at the last look.
     campaign: Campaign
     trials: list[Trial] = field(default_factory=list)
@@ -69,7 +79,13 @@ class Session:
             self.trials = self.store.trials(id)
             self._event = newest
         elif events:
-            self._read_changes([event.data.get("number") for event in events if event.kind.startswith("trial.")])
+            changed = {event.data.get("number") for event in events if event.kind.startswith("trial.")}
+            if numbers := sorted(number for number in changed if isinstance(number, int)):
+                fresh = self.store.pages.numbered(id, numbers)
+                # New ones come last, and their numbers have no gaps.
+                self.trials += [fresh[number] for number in numbers if number >= len(self.trials)]
+                for number in numbers:
+                    self.trials[number] = fresh[number]
             if any(not event.kind.startswith("trial.") for event in events):
                 self.campaign = self.store.campaign(id)
             self._event = events[-1].id
@@ -108,26 +124,139 @@ class Session:
             self.task = replace(self.task, past=past)
         self._software = software
 
+    def send(self, trial: Trial, job: JobSpec) -> None:
+        """Send the planned attempt, unless the runner has it: a crash after sending is healed by finding its name.
+
+        A job that the runner can never run ends here, as ILLEGAL; one that another process may still send, as LOST.
+        Raises the other RunnerErrors: then it was not sent. Raises LeaseLost: then it is another process's to send.
+        """
+        try:
+            job_id = self.runner.find(job.name)
+            if job_id is None:
+                if not self.store.leases.mark_sending(self.hold.lease, job.name):
+                    self._withdraw(trial, Outcome(verdict=Verdict.LOST, reason=VANISHED))
+                    return
+                self.hold.confirm()
+                job_id = self.runner.submit(job)
+        except InvalidJob as error:
+            self._end(trial, Outcome(verdict=Verdict.ILLEGAL, reason=str(error)))
+            return
+        try:
+            self.store.mark_submitted(self.campaign.id, trial.number, job_id, avoid=job.avoid, now=self.clock())
+        except LeaseLost:
+            # Another process may have ended the attempt as never sent. One that is still planned is left alone: the
+            # other process finds its job.
+            attempt = self.store.trial(self.campaign.id, trial.number).attempts[trial.last.number - 1]
+            if attempt.state.final and attempt.job_id is None:
+                self.runner.cancel(job_id)
+            raise
+
+    def call_back(self, trial: Trial, reason: str) -> bool:
+        """Ask once for the end of the attempt's job; an attempt that was never sent ends here. False: asked already."""
+        name = trial.last.job_name
+        job_id = trial.last.job_id or self.runner.find(name)
+        if job_id is None:
+            self._withdraw(trial, Outcome(verdict=Verdict.CANCELLED, reason=reason))
+            return True
+        if trial.state is TrialState.PLANNED:
+            self.store.mark_submitted(self.campaign.id, trial.number, job_id, now=self.clock())
+        if name in self.cancelled:
+            return False
+        self.hold.confirm()
+        self.runner.cancel(job_id)
+        self.cancelled.add(name)
+        return True
+
+    def _withdraw(self, trial: Trial, outcome: Outcome) -> None:
+        """End an attempt that was not sent. A process that sent it before it could see this end is found out here; one
+        that sends it later sees the end (`send`)."""
+        self._end(trial, outcome)
+        late = self.runner.find(trial.last.job_name)
+        if late is not None:
+            self.runner.cancel(late)
+
+    def _end(self, trial: Trial, outcome: Outcome) -> None:
+        now = self.clock()
+        self.store.finish(self.campaign.id, trial.number, outcome, started_at=None, finished_at=now, now=now)
+
+
+class Sessions:
+    """The sessions, by campaign. A campaign may be held and not opened yet. clock: seconds since the epoch.
+
+    `get` may be called from any thread, the others from the one that ticks.
+    """
+
+    def __init__(self, store: Store, home: Home, holder: Holder, clock: Callable[[], float]) -> None:
+        self.holder = holder
+        self._store, self._home, self._clock = store, home, clock
+        self._sessions: dict[str, Session] = {}
+
+    def get(self, campaign_id: str) -> Session | None:
+        """The session of the campaign, None where none is open."""
+        return self._sessions.get(campaign_id)
+
+    def open(self, campaign_id: str) -> Session | None:
+        """The session of the campaign, which this process holds; None for a campaign that is over.
+
+        Raises NotFound, CampaignBusy where another process has it, LeaseLost where one has taken it from us, and the
+        backends' errors.
+        """
+        if campaign_id not in self._sessions:
+            campaign = self._store.campaign(campaign_id)
+            if not campaign.state.active:
+                self.holder.release(campaign_id)
+                return None
+            hold = self.holder.hold(campaign_id)
+            try:
+                spec = campaign.spec
+                space, training = space_of(spec), training_of(spec)
+                runner_files = self._home.runner(spec.runner.kind)
+                self._sessions[campaign_id] = Session(
+                    store=self._store,
+                    hold=hold,
+                    clock=self._clock,
+                    campaign=campaign,
+                    search=create_search(spec.search.kind, seed=spec.seed, options=spec.search.options),
+                    task=Task(space=space, training=training, tolerance=spec.stop.tolerance, pareto=spec.pareto),
+                    workload=workload_of(spec),
+                    runner=create_runner(spec.runner.kind, runner_files, spec.cluster, spec.runner.options),
+                )
+            except BaseException:
+                self.holder.release(campaign_id)
+                raise
+        session = self._sessions[campaign_id]
+        session.hold.confirm()
+        return session
+
+    def release(self, campaign_id: str) -> None:
+        """Let another process have the campaign."""
+        try:
+            self._close(campaign_id)
+        finally:
+            self.holder.release(campaign_id)
+
+    def drop(self, campaign_id: str) -> None:
+        """Let go of a campaign that another process has now, and write nothing."""
+        self.holder.forget(campaign_id)
+        session = self._sessions.pop(campaign_id, None)
+        if session is not None:
+            session.runner.close()
+
     def close(self) -> None:
-        self.runner.close()
+        """Let other processes have all of them."""
+        try:
+            for campaign_id in list(self._sessions):
+                self._close(campaign_id)
+        finally:
+            self.holder.leave()
 
-    def _read_changes(self, changed: Sequence[object]) -> None:
-        numbers = sorted({number for number in changed if isinstance(number, int)})
-        if numbers:
-            fresh = self.store.pages.numbered(self.campaign.id, numbers)
-            # New ones come last, and their numbers have no gaps.
-            self.trials += [fresh[number] for number in numbers if number >= len(self.trials)]
-            for number in numbers:
-                self.trials[number] = fresh[number]
-
-
-def open_session(store: Store, home: Home, campaign: Campaign, hold: Hold) -> Session:
-    """Build what it takes to work on a campaign that this process holds. Raises what the backends raise."""
-    spec = campaign.spec
-    search = create_search(spec.search.kind, seed=spec.seed, options=spec.search.options)
-    task = Task(space=space_of(spec), training=training_of(spec), tolerance=spec.stop.tolerance, pareto=spec.pareto)
-    workload = workload_of(spec)
-    runner = create_runner(spec.runner.kind, home.runner(spec.runner.kind), spec.cluster, spec.runner.options)
-    return Session(
-        store=store, hold=hold, campaign=campaign, task=task, search=search, workload=workload, runner=runner
-    )
+    def _close(self, campaign_id: str) -> None:
+        """Save the time worked on the campaign and close its session, but keep its lease."""
+        session = self._sessions.pop(campaign_id, None)
+        if session is None:
+            return
+        try:
+            with suppress(LeaseLost), self._store.leases.guarding(session.hold.lease):
+                session.save_time(self._clock())
+        finally:
+            session.runner.close()

@@ -7,39 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from meshtune.runners.base import JobSpec, NoTimeLeft
-from meshtune.runners.workloads.base import Workload
-from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.decide import (
-    Ask,
-    Cancel,
-    Close,
-    Confirm,
-    EndSearch,
-    Finish,
-    Intent,
-    MarkRunning,
-    Observation,
-    Pause,
-    PlanBaseline,
-    Retry,
-    Starting,
-    Submit,
-    decide,
-)
-from meshtune.tuner.campaign.home import Home
-from meshtune.tuner.campaign.placement import FAULTS_S, incumbent_step_time_s, nodes_to_avoid
-from meshtune.tuner.campaign.proposal import Choice
+from meshtune.runners.base import NoTimeLeft
+from meshtune.tuner.campaign import decide as decisions
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
+from meshtune.tuner.campaign.decide import FAULTS_S, Observation, decide, incumbent_step_time_s, nodes_to_avoid
+from meshtune.tuner.campaign.spec import job_of
 from meshtune.tuner.campaign.stopping import search_end
-from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
+from meshtune.tuner.campaign.trial import Choice, Origin, Trial, TrialState
 from meshtune.tuner.search.ask import propose
 from meshtune.tuner.search.base import SearchError
-from meshtune.tuner.service.job_reports import Reports
-from meshtune.tuner.service.metrics import ServiceMetrics
+from meshtune.tuner.service.job_files import Reports
 from meshtune.tuner.service.quotas import CampaignQuotas
 from meshtune.tuner.service.session import Session
-from meshtune.tuner.service.submission import call_back, send
+from meshtune.tuner.service.telemetry import ServiceMetrics
 from meshtune.tuner.store import IllegalMove, Store
 
 # A tick acts for no longer: hundreds of jobs to send keep neither an order to cancel nor other campaigns waiting.
@@ -63,7 +43,7 @@ class Ticker:
         try:
             begun = time.monotonic()
             for intent in self._decide(session):
-                if not isinstance(intent, Ask) or may_ask():
+                if not isinstance(intent, decisions.Ask) or may_ask():
                     acted |= self._act(intent, session)
                 if acted and time.monotonic() - begun > LONG_TICK_S:
                     break  # what is left is decided again, on what is new by then
@@ -77,7 +57,7 @@ class Ticker:
                 raise
         return acted
 
-    def _decide(self, session: Session) -> list[Intent]:
+    def _decide(self, session: Session) -> list[decisions.Intent]:
         """What follows, within the quotas of all campaigns."""
         campaign, trials = session.count_time(self.clock()), session.trials
         seen, now = self._observe(session), self.clock()
@@ -87,8 +67,8 @@ class Ticker:
         share = None if exhausted else self.quotas.share(campaign, now)
         trials_left = None if exhausted else self.quotas.trials_left(campaign.owner, now)
         intents = decide(campaign, trials, seen, now, share, trials_left)
-        if exhausted and any(isinstance(each, Starting) for each in intents):
-            return [Pause(exhausted)]
+        if exhausted and any(isinstance(each, decisions.Starting) for each in intents):
+            return [decisions.Pause(exhausted)]
         return intents
 
     def _observe(self, session: Session) -> Mapping[int, Observation]:
@@ -110,11 +90,11 @@ class Ticker:
             found[trial.number] = Observation(status, outcome)
         return found
 
-    def _act(self, intent: Intent, session: Session) -> bool:
+    def _act(self, intent: decisions.Intent, session: Session) -> bool:
         """Do what was decided; False when there was nothing to do after all."""
         id, now = session.campaign.id, self.clock()
         match intent:
-            case Finish(number, outcome):
+            case decisions.Finish(number, outcome):
                 self.store.finish(
                     id,
                     number,
@@ -125,26 +105,26 @@ class Ticker:
                     failed_nodes=intent.failed_nodes,
                     now=now,
                 )
-            case MarkRunning(number, started_at, nodes):
+            case decisions.MarkRunning(number, started_at, nodes):
                 self.store.mark_running(id, number, started_at=started_at, nodes=nodes, now=now)
-            case Retry(number):
+            case decisions.Retry(number):
                 self.store.plan_attempt(id, number, now=now)
-            case Submit(number):
+            case decisions.Submit(number):
                 return self._submit(session, session.trials[number])
-            case Cancel(number, reason):
-                return call_back(session, session.trials[number], reason, self.clock)
-            case PlanBaseline():
+            case decisions.Cancel(number, reason):
+                return session.call_back(session.trials[number], reason)
+            case decisions.PlanBaseline():
                 assert session.campaign.spec.baseline is not None
                 self.store.plan_trials(id, [Choice(session.campaign.spec.baseline)], Origin.BASELINE, now=now)
-            case Ask(n):
+            case decisions.Ask(n):
                 return self._ask(session, n)
-            case EndSearch(reason):
+            case decisions.EndSearch(reason):
                 self.store.end_search(id, reason, now=now)
-            case Confirm(plans):
+            case decisions.Confirm(plans):
                 self.store.plan_trials(id, [Choice(plan) for plan in plans], Origin.CONFIRMATION, now=now)
-            case Pause(reason):
+            case decisions.Pause(reason):
                 self._pause(session, reason)
-            case Close(state, reason):
+            case decisions.Close(state, reason):
                 self._rest(session, state, reason)
         return True
 
@@ -161,16 +141,12 @@ class Ticker:
         campaign, trials = session.campaign, session.trials
         if not self.quotas.claim(campaign, trial.number, self.clock()):
             return False
-        job = job_of(
-            self.home,
-            campaign,
-            trial.plan,
-            trial.last.job_name,
-            session.workload,
-            incumbent_step_time_s=incumbent_step_time_s(campaign, trials, trial),
-        )
+        name = trial.last.job_name
+        directory = self.home.job(campaign.id, name).resolve()
+        incumbent_s = incumbent_step_time_s(campaign, trials, trial)
+        job = job_of(campaign.spec, trial.plan, name, directory, session.workload, incumbent_s)
         job = replace(job, avoid=nodes_to_avoid(trials, trial, node_faults(self.store, campaign, self.clock())))
-        send(session, trial, self.reports.equip(job, self.clock()), self.clock)
+        session.send(trial, self.reports.equip(job, self.clock()))
         return True
 
     def _ask(self, session: Session, n: int) -> bool:
@@ -202,28 +178,6 @@ class Ticker:
         if not proposal.choices:
             session.stuck_at = ended
         return bool(proposal.choices)
-
-
-def job_of(
-    home: Home,
-    campaign: Campaign,
-    plan: Plan,
-    name: str,
-    workload: Workload,
-    *,
-    incumbent_step_time_s: float | None = None,
-) -> JobSpec:
-    """The job that measures `plan` for this campaign, or, with an incumbent, gives it up as slower than that."""
-    return workload.materialize(
-        name,
-        campaign.spec.model,
-        plan,
-        campaign.spec.cluster,
-        home.job(campaign.id, name).resolve(),
-        seed=campaign.spec.seed,
-        time_limit_s=campaign.spec.trial.time_limit_s,
-        incumbent_step_time_s=incumbent_step_time_s,
-    )
 
 
 def node_faults(store: Store, campaign: Campaign, now: float) -> Mapping[str, int]:

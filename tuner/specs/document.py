@@ -1,18 +1,23 @@
-"""Documents that a spec is read from: YAML text parsed, merge patches applied, and values refused that cannot be stored
-and read again, everywhere, exactly.
+"""Documents that a spec is read from: YAML text parsed, merge patches applied, values refused that cannot be stored and
+read again, everywhere, exactly, and the parts found that need the scope `command`.
 
 YAML makes dates, sets, NaN and cycles of its own; JSON bodies may hold numbers and characters that databases refuse.
+Parts that let somebody run programs, or read and write files, are all that `HARMLESS` does not list: a new option is
+refused until it is listed. They are found in the document as it came, before any backend reads a file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from math import isfinite
 from typing import Any
 
 import yaml
+from yaml.constructor import ConstructorError as _ConstructorError
 
 from meshtune.search_spaces.checks import Problem
+from meshtune.tuner.campaign.spec import CampaignSpec
 
 # RFC 8259, section 6: up to here every reader of JSON keeps a whole number exactly.
 MAX_INTEGER = 2**53
@@ -21,6 +26,43 @@ MAX_DEPTH = 20
 MAX_VALUES = 10_000
 # Mappings that one `<<` of a YAML text takes.
 MAX_MERGED = 10
+# Sections without backends: names, numbers and choices, which no program takes for a path or a command.
+PLAIN = frozenset(
+    {
+        *("name", "model", "cluster", "global_batch_size", "space", "baseline", "objective", "budget", "trial", "stop"),
+        *("parallel", "seed", "pareto", "confirm", "warm_start"),
+    }
+)
+# section -> kind -> the options that are harmless. Of a kind that is not here, nothing is.
+HARMLESS: Mapping[str, Mapping[str, frozenset[str]]] = {
+    "workload": {
+        "torch": frozenset({"dtype", "learning_rate", "router", "measuring"}),
+        "simulated": frozenset({"framework", "measuring"}),
+    },
+    "runner": {
+        "local": frozenset({"slots", "idle_s"}),
+        "simulated": frozenset({"seed", "noise", "fault_rate", "seconds_per_trial", "slots"}),
+        # address would have the service connect to, and trust, whatever answers there.
+        "ray": frozenset({"namespace", "idle_s"}),
+        # extra_lines may name files and programs, setup is shell.
+        "slurm": frozenset(
+            {
+                *("mode", "partition", "account", "qos", "constraint", "reservation", "gres", "exclude"),
+                *("cpus_per_device", "call_limit_s", "poll_s"),
+            }
+        ),
+        # mpiexec is a command line.
+        "pbs": frozenset({"queue", "project", "filesystems", "select", "place", "call_limit_s", "poll_s"}),
+    },
+    "search": {
+        "physics": frozenset({"prior", "fits", "residual"}),
+        "deephyper": frozenset({"n_initial", "guard", "filter_failures"}),
+        "optuna": frozenset({"n_initial", "guard", "sampler"}),
+        "random": frozenset(),
+        "grid": frozenset(),
+    },
+}
+DEFAULTS = {"workload": "torch", "runner": "local", "search": "physics"}
 
 
 class InvalidSpec(ValueError):
@@ -94,30 +136,25 @@ def find_unstorable(document: object) -> list[Problem]:
 
 def _walk(path: str, value: object, depth: int) -> Iterator[tuple[str, object, int]]:
     yield path, value, depth
-    inside: list[tuple[object, object]] = []
-    if isinstance(value, Mapping):
-        inside = list(value.items())
-    elif isinstance(value, list):
-        inside = list(enumerate(value))
+    inside = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in inside:
         yield from _walk(f"{path}.{key}" if path else str(key), inner, depth + 1)
 
 
 def _unstorable(value: object) -> str:
     """Why one value cannot be kept, without looking into it; empty where it can."""
-    if isinstance(value, Mapping):
-        odd = [key for key in value if not isinstance(key, str) or _unstorable(key)]
-        return f"a key must be plain text, not {odd[0]!r}" if odd else ""
-    if isinstance(value, str):
-        odd_letter = any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in value)
-        return f"holds characters that cannot be stored: {value[:60]!r}" if odd_letter else ""
-    if isinstance(value, int):
-        exact = abs(value) <= MAX_INTEGER
-        return "" if exact else f"must be at most 2^53, not a number of {value.bit_length()} bits"
-    if isinstance(value, float):
-        return "" if isfinite(value) else f"must be a finite number, not {value}"
-    if value is None or isinstance(value, list):
-        return ""
+    match value:
+        case Mapping():
+            odd = [key for key in value if not isinstance(key, str) or _unstorable(key)]
+            return f"a key must be plain text, not {odd[0]!r}" if odd else ""
+        case str() if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in value):
+            return f"holds characters that cannot be stored: {value[:60]!r}"
+        case int() if abs(value) > MAX_INTEGER:
+            return f"must be at most 2^53, not a number of {value.bit_length()} bits"
+        case float() if not isfinite(value):
+            return f"must be a finite number, not {value}"
+        case None | str() | int() | float() | list():
+            return ""
     return f"must be text, a number, true or false, a list or a mapping, not the {type(value).__name__} {value}"
 
 
@@ -132,23 +169,54 @@ class _OneKeyOnce(yaml.SafeLoader):
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         sources = [value for key, value in node.value if key.tag == "tag:yaml.org,2002:merge"]
         if any(len(source.value) > MAX_MERGED for source in sources if isinstance(source, yaml.SequenceNode)):
-            raise yaml.constructor.ConstructorError(
-                None, None, f"merges more than {MAX_MERGED} mappings", node.start_mark
-            )
+            raise _ConstructorError(None, None, f"merges more than {MAX_MERGED} mappings", node.start_mark)
         super().flatten_mapping(node)
         self._merged += len(node.value) if sources else 0
         if self._merged > MAX_VALUES:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"merges make more than {MAX_VALUES} values", node.start_mark
-            )
+            raise _ConstructorError(None, None, f"merges make more than {MAX_VALUES} values", node.start_mark)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key_node, _ in node.value:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", key_node.start_mark
-                )
+                raise _ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
             seen |= {key} if isinstance(key, str) else set()
         return super().construct_mapping(node, deep)
+
+
+class CommandNotAllowed(InvalidSpec):
+    """The spec says what is executed, or names files, and whoever sent it may not. `problems` has every such part."""
+
+
+def commands_named(document: object) -> list[Problem]:
+    """Every part of a spec's document that only the scope `command` allows, by its path; none where all is harmless.
+
+    What is no spec at all has no such part: reading it tells what is wrong.
+    """
+    if not isinstance(document, Mapping):
+        return []
+    known = {entry.name for entry in fields(CampaignSpec)}
+    found = [
+        Problem(key, "is not among the parts of a spec that need no scope `command`")
+        for key in document
+        if key in known and key not in PLAIN and key not in HARMLESS
+    ]
+    for section, kinds in HARMLESS.items():
+        found += [problem.under(section) for problem in _of_backend(document.get(section), kinds, DEFAULTS[section])]
+    return found
+
+
+def _of_backend(raw: Any, kinds: Mapping[str, frozenset[str]], default: str) -> list[Problem]:
+    """As a section is read: a name, or a mapping with `kind` and options beside it."""
+    options: Mapping[Any, Any] = raw if isinstance(raw, Mapping) else {}
+    kind = options.get("kind", default) if raw is None or isinstance(raw, Mapping) else raw
+    if not isinstance(kind, str) or kind not in kinds:
+        # Of an unknown kind, too: reading it would say so, and say nothing of what it names.
+        return [Problem("kind", f"{kind!r} runs what the spec names; without the scope `command`: {', '.join(kinds)}")]
+    allowed = ", ".join(sorted(kinds[kind])) or "none"
+    return [
+        Problem(str(key), f"needs the scope `command`; the options of {kind} that do not: {allowed}")
+        for key in options
+        if key != "kind" and key not in kinds[kind]
+    ]

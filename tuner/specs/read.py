@@ -30,10 +30,18 @@ from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.search_spaces.presets import cluster_presets, model_presets
 from meshtune.search_spaces.space import Bounds, Space, SpaceTooLarge
-from meshtune.tuner.campaign.home import Home
+from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.objective import Objective
-from meshtune.tuner.campaign.space import build_space
-from meshtune.tuner.campaign.spec import Backend, Budget, CampaignSpec, StopRule, TrialLimits, check_plain
+from meshtune.tuner.campaign.spec import (
+    SCALARS,
+    Backend,
+    Budget,
+    CampaignSpec,
+    StopRule,
+    TrialLimits,
+    build_space,
+    scalar_problems,
+)
 from meshtune.tuner.search.base import SearchError
 from meshtune.tuner.search.registry import SEARCHES, create_search
 from meshtune.tuner.specs.document import InvalidSpec, find_unstorable
@@ -57,9 +65,7 @@ def read_spec(document: object, home: Home | None) -> tuple[CampaignSpec, Space]
     if "" in refused:
         raise InvalidSpec(foreign)
     reading = _Reading({key: value for key, value in document.items() if value is not None}, refused, problems=foreign)
-    reading.keys()
-    reading.plain_values()
-    reading.sections()
+    reading.read()
     space = _check_between(reading, home)
     if reading.problems or space is None:
         raise InvalidSpec(reading.problems)
@@ -86,12 +92,6 @@ class _Reading:
         except (SearchError, UnknownBackend, MissingExtra) as error:
             self.problems.append(Problem(section, str(error)))
 
-    def keys(self) -> None:
-        known = [entry.name for entry in fields(CampaignSpec)]
-        for key in self.document:
-            if key not in known:
-                self.problems.append(Problem(key, f"is not a known key; {did_you_mean(key, known)}"))
-
     def section(self, name: str, kind: type, raw: object) -> None:
         """Read one section into `values`, or note its problems."""
         if name in self.refused:
@@ -99,25 +99,26 @@ class _Reading:
         with self.noting(name):
             self.values[name] = read_value(kind, raw)
 
-    def plain_values(self) -> None:
-        """Names, numbers and choices that stand at the top of the document."""
-        names = {entry.name for entry in fields(_Plain)} - set(self.refused)
-        self.section("", _Plain, {name: self.document[name] for name in names if name in self.document})
-        plain = self.values.pop("", None)
-        if plain is not None:
-            self.values |= {entry.name: getattr(plain, entry.name) for entry in fields(plain)}
-        if "global_batch_size" in self.refused:
-            return
+    def read(self) -> None:
+        """Read everything but what follows from several sections."""
+        known = [entry.name for entry in fields(CampaignSpec)]
+        for key in self.document:
+            if key not in known:
+                self.problems.append(Problem(key, f"is not a known key; {did_you_mean(key, known)}"))
+        for name, kind in SCALARS.items():
+            if name in self.document:
+                self.section(name, kind, self.document[name])
+        for problem in scalar_problems(self.values):
+            self.problems.append(problem)
+            del self.values[problem.path]
         batch = self.document.get("global_batch_size")
-        if batch == FREE:
-            self.values["global_batch_size"] = None
-        elif isinstance(batch, int) and not isinstance(batch, bool) and batch >= 1:
-            self.values["global_batch_size"] = batch
+        if "global_batch_size" in self.refused:
+            pass
+        elif batch == FREE or (isinstance(batch, int) and not isinstance(batch, bool) and batch >= 1):
+            self.values["global_batch_size"] = None if batch == FREE else batch
         else:
             given = "is missing" if batch is None else f"must be at least 1, or {FREE!r}, not {batch!r}"
             self.problems.append(Problem("global_batch_size", given))
-
-    def sections(self) -> None:
         self._preset("model", ModelSpec, model_presets())
         self._preset("cluster", ClusterSpec, cluster_presets())
         self.section("space", Bounds, self.document.get("space", {}))
@@ -172,22 +173,6 @@ class _Reading:
         self.values[name] = Backend(kind=kind, options={key: raw[key] for key in raw if key != "kind"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plain:
-    """The plain values at the top of a document."""
-
-    name: str = "campaign"
-    objective: Objective = Objective.TOKENS_PER_S_PER_DEVICE
-    parallel: int = 1
-    seed: int = 0
-    pareto: bool = False
-    confirm: int = 3
-    warm_start: bool = True
-
-    def __post_init__(self) -> None:
-        check_plain(self.name, self.parallel, self.seed, self.confirm).done()
-
-
 def _check_between(reading: _Reading, home: Home | None) -> Space | None:
     """Check what must hold between sections; return the space when it could be built."""
     values, problems = reading.values, reading.problems
@@ -196,11 +181,8 @@ def _check_between(reading: _Reading, home: Home | None) -> Space | None:
         return None
     batch, bounds, cluster = values["global_batch_size"], values["space"], values["cluster"]
     if batch is not None and bounds.grad_accum_steps is not None:
-        problems.append(
-            Problem(
-                "space.grad_accum_steps", f"follows from the global batch; set global_batch_size: {FREE} to search it"
-            )
-        )
+        message = f"follows from the global batch; set global_batch_size: {FREE} to search it"
+        problems.append(Problem("space.grad_accum_steps", message))
     problems += _check_objective(values.get("objective"), batch, cluster, workload)
     try:
         space = build_space(bounds, values["model"], cluster, batch, workload)

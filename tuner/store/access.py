@@ -9,8 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, insert, select, update
 
-from meshtune.tuner.access.audit import KEPT_S, MAX_CHARACTERS, MAX_RECORDS, AuditRecord
-from meshtune.tuner.access.tokens import Quotas, Scope, Token, Used
+from meshtune.tuner.access.tokens import KEPT_S, MAX_CHARACTERS, MAX_RECORDS, AuditRecord, Quotas, Scope, Token, Used
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import AlreadyExists, NotFound

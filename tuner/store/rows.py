@@ -21,9 +21,8 @@ from meshtune.runners.outcome import Measurement, MeasurementSummary, Outcome, V
 from meshtune.runners.step_breakdown import Profile
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
-from meshtune.tuner.campaign.proposal import Expectation
 from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
+from meshtune.tuner.campaign.trial import Attempt, Expectation, Origin, Trial, TrialState
 from meshtune.tuner.store.errors import StoreError
 from meshtune.tuner.store.tables import attempts, measurements
 

@@ -10,8 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, 
 
 from meshtune.runners.outcome import Outcome
 from meshtune.tuner.access.quotas import CLAIM_S, Limits, refusal
-from meshtune.tuner.campaign.proposal import Choice
-from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState, job_name
+from meshtune.tuner.campaign.trial import Attempt, Choice, Origin, Trial, TrialState, job_name
 from meshtune.tuner.store.campaigns import require_running
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound

@@ -14,9 +14,8 @@ from rich.live import Live
 from rich.text import Text
 
 from meshtune.search_spaces.space import Space
-from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.home import Home
-from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
+from meshtune.tuner.campaign.spec import CampaignSpec, job_of
 from meshtune.tuner.campaign.stopping import phase_text
 from meshtune.tuner.campaign.trial import Origin, job_name
 from meshtune.tuner.campaign.units import seconds
@@ -30,18 +29,18 @@ from meshtune.tuner.cli.common import (
     SpecFile,
     console,
     errors,
-    find_campaign,
+    open_campaign,
     open_service,
     print_json,
     print_page,
     read_spec_file,
 )
 from meshtune.tuner.cli.render import display
-from meshtune.tuner.cli.render.quote import quote_parts
+from meshtune.tuner.cli.render.predictions import quote_parts
 from meshtune.tuner.cli.render.trial import trial_page
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import make_quote
-from meshtune.tuner.results.export import FORMATS, Export, best_document, job_of
+from meshtune.tuner.results.export import FORMATS, Export, best_document
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.recommendation import recommend
 from meshtune.tuner.search.warm_start import lessons_text
@@ -71,8 +70,7 @@ def run(
 
 def resume(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
     """Go on with a campaign that was interrupted or paused."""
-    with open_service(home, db) as service:
-        known = find_campaign(service, campaign)
+    with open_campaign(home, db, campaign) as (service, known):
         if known.state.final:
             why = known.reason.partition("\n")[0]  # without the end of a log
             raise Refused(f"{known.id} is {known.state} ({why}): there is nothing to resume")
@@ -86,15 +84,14 @@ def resume(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOp
 
 def pause(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
     """Start no more trials; running ones are measured to their end."""
-    with open_service(home, db) as service:
-        known = service.pause(find_campaign(service, campaign).id)
+    with open_campaign(home, db, campaign) as (service, known):
+        service.pause(known.id)
         console.print(f"{known.id} is paused; `meshtune resume {known.id}` goes on")
 
 
 def cancel(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
     """End a campaign and its running jobs; what was measured stays."""
-    with open_service(home, db) as service:
-        known = find_campaign(service, campaign)
+    with open_campaign(home, db, campaign) as (service, known):
         if known.state is not CampaignState.CANCELLING:  # else an earlier cancel was interrupted: finish it
             service.cancel(known.id)
         try:
@@ -114,13 +111,13 @@ def show(
     """Show all campaigns, or one with every trial, or one trial with all that is known of it."""
     if trial is not None and not campaign:
         raise Refused(f"--trial {trial} needs a campaign: `meshtune show last --trial {trial}`")
-    with open_service(home, db) as service:
-        if not campaign:
+    if not campaign:
+        with open_service(home, db) as service:
             known = service.store.campaigns(limit=50)
             counts = service.store.verdict_counts([entry.id for entry in known])
             console.print(display.campaigns_table([(entry, counts.get(entry.id, {})) for entry in known]))
-            return
-        chosen = find_campaign(service, campaign)
+        return
+    with open_campaign(home, db, campaign) as (service, chosen):
         if trial is None:
             print_campaign(chosen, service)
         else:
@@ -135,8 +132,7 @@ def best(
     db: DatabaseOption = "",
 ) -> None:
     """Print the best settings measured, with intervals, memory and the gain over the baseline."""
-    with open_service(home, db) as service:
-        chosen = find_campaign(service, campaign)
+    with open_campaign(home, db, campaign) as (service, chosen):
         trials = service.store.trials(chosen.id)
         if as_json:
             print_json(best_document(chosen, trials, top))
@@ -145,9 +141,12 @@ def best(
 
 
 def _work_on(service: Service, campaign: Campaign) -> None:
-    """Drive a campaign with live progress, and print its result."""
+    """Drive a campaign with live progress on a terminal, else with a line for each trial, and print its result."""
     try:
-        follow(service, campaign)
+        if console.is_terminal:
+            _follow_live(Driver(service), service, campaign.id)
+        else:
+            _follow_logged(Driver(service), service, campaign)
     except KeyboardInterrupt:
         console.print(
             f"\nInterrupted. Running trials go on by themselves and are collected by `meshtune resume {campaign.id}`; "
@@ -182,15 +181,6 @@ def dry_run_lines(spec: CampaignSpec, space: Space, home: Path) -> Iterator[str]
         yield f"\nthe runner {spec.runner.kind} starts {job.processes} processes: {shlex.join(job.command)}"
 
 
-def follow(service: Service, campaign: Campaign) -> None:
-    """Drive a campaign until it rests: with live progress on a terminal, else with a line for each trial."""
-    driver = Driver(service)
-    if console.is_terminal:
-        _follow_live(driver, service, campaign.id)
-    else:
-        _follow_logged(driver, service, campaign)
-
-
 def print_best(campaign: Campaign, service: Service, top: int) -> bool:
     """Print the table, what there is to say about it, and the recommendation; False when nothing was measured."""
     if campaign.simulated:
@@ -198,14 +188,11 @@ def print_best(campaign: Campaign, service: Service, top: int) -> bool:
     trials = service.store.trials(campaign.id)
     ranking = rank(campaign, trials)
     if ranking:
-        console.print(display.best_table(campaign, ranking, top))
-        for note in display.best_notes(campaign, ranking, top):
-            console.print(note, soft_wrap=True)
+        print_page([display.best_table(campaign, ranking, top), *display.best_notes(campaign, ranking, top)])
         if campaign.spec.pareto:
             console.print(display.front_table(campaign, ranking))
-    failures = display.failure_counts(trials)
-    if failures:
-        console.print("failures: " + ", ".join(f"{count} {kind}" for kind, count in failures.items()))
+    if failures := display.failures_text(trials):
+        console.print(failures)
     console.print(display.recommendation_text(recommend(campaign, trials)), soft_wrap=True)
     return bool(ranking)
 
@@ -221,7 +208,7 @@ def print_campaign(campaign: Campaign, service: Service) -> None:
     if waits := service.waits(campaign.id):
         console.print(f"waits: {waits}", soft_wrap=True)
     if nodes := service.excluded_nodes(campaign):
-        console.print(f"shunned nodes: {', '.join(nodes)}", soft_wrap=True)
+        console.print(f"excluded nodes: {', '.join(nodes)}", soft_wrap=True)
     if campaign.lessons:
         console.print(f"{lessons_text(campaign.lessons)}: {', '.join(map(str, campaign.lessons))}", soft_wrap=True)
     console.print(display.trials_table(trials))
@@ -243,19 +230,18 @@ def _follow_live(driver: Driver, service: Service, campaign_id: str) -> None:
 
 def _follow_logged(driver: Driver, service: Service, campaign: Campaign) -> None:
     begun, ended = False, False
-    told: set[int] = {trial.number for trial in service.store.trials(campaign.id) if trial.state.final}
-    learns_told, trouble_told = "", ""
+    told = {trial.number for trial in service.store.trials(campaign.id) if trial.state.final}
+    learns, trouble = "", ""
 
     def watch() -> None:
-        nonlocal begun, ended, learns_told, trouble_told
+        nonlocal begun, ended, learns, trouble
         now, trials = service.store.campaign(campaign.id), service.store.trials(campaign.id)
         if not begun:
             console.print(display.header(campaign), soft_wrap=True)
         begun = True
-        learns = lessons_text(now.lessons)
-        if learns != learns_told:
+        before, learns = learns, lessons_text(now.lessons)
+        if learns != before:
             console.print(learns, soft_wrap=True)
-        learns_told = learns
         for trial in trials:
             if trial.state.final and trial.number not in told:
                 told.add(trial.number)
@@ -264,9 +250,8 @@ def _follow_logged(driver: Driver, service: Service, campaign: Campaign) -> None
         if now.search_ended and not ended:
             console.print(phase_text(now, trials), soft_wrap=True)
         ended = bool(now.search_ended)
-        trouble = driver.troubles.get(campaign.id, "")
-        if trouble and trouble != trouble_told:
+        before, trouble = trouble, driver.troubles.get(campaign.id, "")
+        if trouble and trouble != before:
             errors.print(f"waiting: {trouble}", style="yellow")
-        trouble_told = trouble
 
     drive_one(driver, service, campaign.id, watch)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from meshtune.runners.documents import plain
-from meshtune.tuner.campaign.space import space_of
+from meshtune.tuner.campaign.spec import space_of
 from meshtune.tuner.campaign.units import number
 from meshtune.tuner.cli.common import (
     DEFAULT_HOME,
@@ -18,23 +18,18 @@ from meshtune.tuner.cli.common import (
     DatabaseOption,
     HomeOption,
     JsonOption,
-    Refused,
     console,
     errors,
-    find_campaign,
-    named_options,
+    open_campaign,
     open_service,
-    print_json,
-    print_page,
+    print_found,
 )
-from meshtune.tuner.cli.render.analysis import analysis_parts
-from meshtune.tuner.cli.render.recommendation import recommendation_lines
+from meshtune.tuner.cli.render.analysis import analysis_parts, recommendation_lines, revalidation_lines
 from meshtune.tuner.results.analysis.analysis import analyse
 from meshtune.tuner.results.export import FORMATS, NothingToExport, choose, export_of, write_export
 from meshtune.tuner.results.known_best import (
     MAX_CAMPAIGNS,
     CampaignRecords,
-    NothingKnown,
     Question,
     best_measured,
     environment_text,
@@ -42,7 +37,8 @@ from meshtune.tuner.results.known_best import (
 )
 from meshtune.tuner.results.known_best_projection import best_projected
 from meshtune.tuner.results.revalidation import judge, to_measure
-from meshtune.tuner.service.remeasure import remeasure
+from meshtune.tuner.service.service import remeasure
+from meshtune.tuner.specs.document import parse_options
 
 
 def export(
@@ -57,10 +53,9 @@ def export(
     db: DatabaseOption = "",
 ) -> None:
     """Write a setting as setting.json and as the job file that measures it again, or in another program's words."""
-    with open_service(home, db) as service:
-        chosen = find_campaign(service, campaign)
+    with open_campaign(home, db, campaign) as (service, chosen):
         entry = choose(chosen, service.store.trials(chosen.id), trial)
-        setting = export_of(chosen, entry, output, named_options(option or []))
+        setting = export_of(chosen, entry, output, parse_options(option or []))
         for path in write_export(setting, output, format):
             console.print(f"wrote {path}", soft_wrap=True)
 
@@ -69,14 +64,10 @@ def analyze(
     campaign: CampaignId, as_json: JsonOption = False, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = ""
 ) -> None:
     """Say what the trials teach: the knobs that matter, failures, what was expected, why the best plans win."""
-    with open_service(home, db) as service:
-        chosen = find_campaign(service, campaign)
+    with open_campaign(home, db, campaign) as (service, chosen):
         trials = service.store.trials(chosen.id)
     found = analyse(chosen, space_of(chosen.spec), trials)
-    if as_json:
-        print_json(plain(found))
-        return
-    print_page(analysis_parts(found))
+    print_found(plain(found), analysis_parts(found), as_json)
 
 
 def recommend(
@@ -104,16 +95,11 @@ def recommend(
     )
     with open_service(home, db) as service:
         records = CampaignRecords(service.store.readable_campaigns(limit=MAX_CAMPAIGNS), service.store.trials)
-        try:
-            found = best_measured(question, records) or best_projected(question, records)
-        except NothingKnown as nothing:
-            raise Refused(str(nothing)) from None
-    if as_json:
-        print_json(plain(found))
-    elif as_env:
+        found = best_measured(question, records) or best_projected(question, records)
+    if as_env and not as_json:
         sys.stdout.write(environment_text(found))
     else:
-        print_page(recommendation_lines(found))
+        print_found(plain(found), recommendation_lines(found), as_json)
 
 
 def rerun(
@@ -125,8 +111,7 @@ def rerun(
     db: DatabaseOption = "",
 ) -> None:
     """Measure settings once more, by fresh jobs, and say whether their order holds. Stores nothing."""
-    with open_service(home, db) as service:
-        chosen = find_campaign(service, campaign)
+    with open_campaign(home, db, campaign) as (service, chosen):
         recorded = service.store.trials(chosen.id)
         named = {entry.rank: entry for name in trials or ["best", "worst"] if (entry := choose(chosen, recorded, name))}
         entries = list(named.values())
@@ -147,34 +132,18 @@ def rerun(
 
 
 def revalidate(
-    campaign: CampaignId,
-    as_json: JsonOption = False,
-    home: HomeOption = DEFAULT_HOME,
-    db: DatabaseOption = "",
+    campaign: CampaignId, as_json: JsonOption = False, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = ""
 ) -> None:
     """Measure the optimum and the best other plan once more, and say whether the optimum still stands. Stores nothing.
 
     Exit code 0: it stands; 1: it is slower, fails, or another plan is better now.
     """
-    with open_service(home, db) as service:
-        chosen = find_campaign(service, campaign)
+    with open_campaign(home, db, campaign) as (service, chosen):
         trials = service.store.trials(chosen.id)
         entries = to_measure(chosen, trials)
         if not entries:
             raise NothingToExport(f"campaign {chosen.id} has no plan to measure again")
         outcomes = [outcome for _, outcome in remeasure(service, chosen, [entry.trial for entry in entries])]
     found = judge(chosen, trials, entries, outcomes)
-    if as_json:
-        print_json(plain(found))
-    else:
-        for name, one in (("optimum", found.optimum), ("runner-up", found.rival)):
-            if one is not None:
-                speeds = one.tokens_per_s_per_device
-                now = f"{one.verdict}: {one.reason}" if speeds.now is None else number(speeds.now)
-                line = f"{one.plan_key}: recorded {number(speeds.recorded)}, now {now} tokens/s/device"
-                console.print(f"{name}, trial {one.trial}: {line}", soft_wrap=True)
-        changes = found.optimum.software_changes.items()
-        versions = ", ".join(f"{name} {before} -> {now}" for name, (before, now) in changes)
-        console.print(f"software: {versions or 'as recorded'}", soft_wrap=True)
-        console.print(found.words, style="green" if found.stands else "red", soft_wrap=True)
+    print_found(plain(found), revalidation_lines(found), as_json)
     raise typer.Exit(0 if found.stands else 1)

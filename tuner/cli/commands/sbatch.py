@@ -26,7 +26,7 @@ import typer
 
 from meshtune.runners.slurm.sbatch import directives, exporting, node_count, submit
 from meshtune.search_spaces.checks import did_you_mean
-from meshtune.tuner.access.credentials import SECRET_VARIABLES, TOKEN_VARIABLES
+from meshtune.tuner.access.tokens import SECRET_VARIABLES, TOKEN_VARIABLES
 from meshtune.tuner.cli.common import Refused, errors
 from meshtune.tuner.results.known_best import ENVIRONMENT_NAMES
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from meshtune.runners.dialects.base import CannotRead
 from meshtune.runners.documents import plain
@@ -27,16 +25,13 @@ from meshtune.tuner.cli.common import (
     SpecFile,
     console,
     errors,
-    find_campaign,
-    open_service,
+    open_campaign,
     plan_fields,
-    print_json,
-    print_page,
+    print_found,
     read_spec_file,
 )
 from meshtune.tuner.cli.render import display
-from meshtune.tuner.cli.render.quote import exact_memory_parts, explanation_parts, quote_parts
-from meshtune.tuner.cli.render.scaling import projection_parts
+from meshtune.tuner.cli.render.predictions import exact_memory_parts, explanation_parts, projection_parts, quote_parts
 from meshtune.tuner.prediction.exact_memory import estimate_exactly
 from meshtune.tuner.prediction.explain_plan import explain
 from meshtune.tuner.prediction.predict import Basis, check_same, learn
@@ -128,7 +123,7 @@ def estimate(
         raise Refused("--rank goes with --exact")
     if exact:
         found = estimate_exactly(campaign_spec, chosen, rank or [])
-        _show(plain(found), exact_memory_parts(found), as_json)
+        print_found(plain(found), exact_memory_parts(found), as_json)
         return
     basis = Basis()
     if calibrate:
@@ -140,10 +135,10 @@ def estimate(
         document = plain(explanation)
         # No campaign is asked, and the violations have another name than over REST.
         del document["trial"]
-        _show({"broken": document.pop("violations"), **document}, explanation_parts(explanation), as_json)
+        print_found({"broken": document.pop("violations"), **document}, explanation_parts(explanation), as_json)
     else:
         quote = make_quote(campaign_spec, space, basis)
-        _show(plain(quote), quote_parts(quote), as_json)
+        print_found(plain(quote), quote_parts(quote), as_json)
 
 
 def project(
@@ -168,17 +163,9 @@ def project(
         basis = learn(campaign.label, spec, trials)
     counts = node_counts(nodes, spec.cluster.nodes)
     found = make_projection(spec, basis, counts, least_efficiency=wall, tokens=tokens, trials=trials)
-    _show(plain(found), projection_parts(found), as_json)
+    print_found(plain(found), projection_parts(found), as_json)
 
 
 def _recorded(campaign_id: str, home: Path, db: str) -> tuple[Campaign, list[Trial]]:
-    with open_service(home, db) as service:
-        campaign = find_campaign(service, campaign_id)
+    with open_campaign(home, db, campaign_id) as (service, campaign):
         return campaign, service.store.trials(campaign.id)
-
-
-def _show(document: object, parts: Sequence[Table | Text], as_json: bool) -> None:
-    if as_json:
-        print_json(document)
-    else:
-        print_page(parts)

@@ -1,51 +1,57 @@
-"""An analysis on a terminal: Rich tables and lines from values."""
+"""Analyses, recommendations and revalidations on a terminal: Rich tables and lines from values."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 from rich.text import Text
 
-from meshtune.tuner.campaign.units import percent, seconds
+from meshtune.tuner.campaign.units import number, percent, seconds
 from meshtune.tuner.cli.render.display import LEAST_SHARE, new_table
-from meshtune.tuner.cli.render.quote import interval_s
+from meshtune.tuner.cli.render.predictions import interval_s
 from meshtune.tuner.results.analysis.analysis import Analysis
 from meshtune.tuner.results.analysis.failure_rates import Failures
 from meshtune.tuner.results.analysis.forecast_check import FitCheck, ForecastCheck
 from meshtune.tuner.results.analysis.knob_effects import signed
 from meshtune.tuner.results.analysis.knob_importance import Sensitivity
 from meshtune.tuner.results.analysis.why_faster import Winner
+from meshtune.tuner.results.known_best import BestKnown, Provenance
+from meshtune.tuner.results.revalidation import Revalidation
 
-# The JSON has all of them.
+# `--json` has all of them.
 MAX_EFFECTS = 20
 BAR = 30
 NO_FORECASTS = "Expected against what came: the search expected nothing of any trial that has ended"
+STANDING = {
+    Provenance.MEASURED: "measured",
+    Provenance.PROJECTED: "projected, not measured",
+    Provenance.SIMULATED: "simulated: made-up numbers",
+}
 
 
 def analysis_parts(found: Analysis) -> list[Table | Text]:
     """Everything of an analysis, from top to bottom."""
-    parts: list[Table | Text] = []
-    if found.simulated:
-        parts.append(Text("simulated: nothing below was measured on any device", style="yellow"))
-    parts.append(
-        Text(f"{found.campaign}: {found.trials} trials, {found.sensitivity.plans} plans measured", style="bold")
-    )
-    parts += _winners(found.winners)
-    parts += _sensitivity(found.sensitivity)
-    parts += _effects(found)
-    parts += _failures(found.failures)
-    parts += _hindsight(found.hindsight)
-    parts.append(Text(found.unpredicted if found.basis is None else f"basis of what is predicted: {found.basis.words}"))
-    return parts
+    simulated = Text("simulated: nothing below was measured on any device", style="yellow")
+    title = f"{found.campaign}: {found.trials} trials, {found.sensitivity.plans} plans measured"
+    basis = found.unpredicted if found.basis is None else f"basis of what is predicted: {found.basis.words}"
+    return [
+        *([simulated] if found.simulated else []),
+        Text(title, style="bold"),
+        *_winners(found.winners),
+        *_sensitivity(found.sensitivity),
+        *_effects(found),
+        *_failures(found.failures),
+        *_hindsight(found.hindsight),
+        Text(basis),
+    ]
 
 
 def _winners(winners: Sequence[Winner]) -> list[Table | Text]:
     if not winners:
         return [Text("No plan was measured, so none wins")]
-    table = new_table("Why the best plans win", "#", "trial", "setting")
-    table.add_column("step", justify="right")
-    table.add_column("time by part, %", overflow="fold")
+    columns = ("#", "trial", "setting", "step", "time by part, %")
+    table = new_table("Why the best plans win", *columns, right=["step"])
     for winner in winners:
         parts = sorted(winner.parts, key=lambda part: -part.share)
         shares = ", ".join(f"{part.part} {100 * part.share:.0f}" for part in parts if part.share >= LEAST_SHARE)
@@ -56,10 +62,8 @@ def _winners(winners: Sequence[Winner]) -> list[Table | Text]:
 def _sensitivity(found: Sensitivity) -> list[Table | Text]:
     if found.nothing:
         return [Text(f"Which knobs matter: not known, {found.nothing}")]
-    table = new_table(f"Which knobs matter ({found.method} on {found.plans} plans)")
-    table.add_column("knob")
-    table.add_column("share of variance", justify="right")
-    table.add_column("")
+    title = f"Which knobs matter ({found.method} on {found.plans} plans)"
+    table = new_table(title, "knob", "share of variance", "", right=["share of variance"])
     for one in found.importances:
         table.add_row(one.knob, percent(one.share), "#" * round(BAR * one.share))
     return [table]
@@ -68,23 +72,18 @@ def _sensitivity(found: Sensitivity) -> list[Table | Text]:
 def _effects(found: Analysis) -> list[Table | Text]:
     if not found.effects:
         return [Text("What a change is worth: no two measured plans differ in one knob alone")]
-    lines = [Text(f"  {effect.words}") for effect in found.effects[:MAX_EFFECTS]]
-    left = len(found.effects) - len(lines)
-    return [
-        Text("What a change is worth, all else equal"),
-        *lines,
-        *([Text(f"  and {left} smaller ones (--json has them)")] if left else []),
-    ]
+    lines = ["What a change is worth, all else equal", *(f"  {one.words}" for one in found.effects[:MAX_EFFECTS])]
+    if (left := len(found.effects) - MAX_EFFECTS) > 0:
+        lines.append(f"  and {left} smaller ones (--json has them)")
+    return [*map(Text, lines)]
 
 
 def _failures(found: Failures) -> list[Table | Text]:
     whole = found.all
     if whole is None:
         return [Text("Failures: no trial has ended yet")]
-    table = new_table(f"Failures: {whole.failed} of {whole.trials} trials ({percent(whole.rate)})")
-    for name in ("trials", "failed", "so far"):
-        table.add_column(name, justify="right")
-    table.add_column("ended", overflow="fold")
+    title = f"Failures: {whole.failed} of {whole.trials} trials ({percent(whole.rate)})"
+    table = new_table(title, "trials", "failed", "so far", "ended", right=["trials", "failed", "so far"])
     so_far = {one.trial: one.rate for one in found.so_far}
     for window in found.windows:
         verdicts = ", ".join(f"{count} {verdict}" for verdict, count in window.verdicts.items())
@@ -97,24 +96,19 @@ def _hindsight(found: ForecastCheck) -> list[Table | Text]:
     if found.steps is not None:
         checked = found.steps
         ranks = "" if checked.spearman is None else f", rank correlation {checked.spearman:.2f}"
-        parts.append(
-            Text(
-                f"Expected against measured step times: {percent(checked.within)} of {checked.trials} within their "
-                f"95 % interval, median error {percent(checked.median_error)}{ranks}"
-            )
+        sentence = (
+            f"Expected against measured step times: {percent(checked.within)} of {checked.trials} within their "
+            f"95 % interval, median error {percent(checked.median_error)}{ranks}"
         )
-        parts.append(_forecasts(found))
+        parts += [Text(sentence), _forecasts(found)]
     if found.fits is not None:
         parts += _fits(found.fits)
     return parts or [Text(NO_FORECASTS)]
 
 
 def _forecasts(found: ForecastCheck) -> Table:
-    table = new_table("")
-    for name in ("trial", "expected (95 %)", "measured", "off by"):
-        table.add_column(name, justify="right")
-    table.add_column("")
-    table.add_column("setting", overflow="fold")
+    numbers = ("trial", "expected (95 %)", "measured", "off by")
+    table = new_table("", *numbers, "", "setting", right=numbers)
     for one in found.forecasts:
         outside = "" if one.within else "outside"
         expected, measured = interval_s(one.expected_s), seconds(one.measured_s)
@@ -123,9 +117,7 @@ def _forecasts(found: ForecastCheck) -> Table:
 
 
 def _fits(found: FitCheck) -> list[Table | Text]:
-    table = new_table("")
-    for name in ("P(fits)", "trials", "expected to fit", "fitted"):
-        table.add_column(name, justify="right")
+    table = new_table("", right=("P(fits)", "trials", "expected to fit", "fitted"))
     for one in found.classes:
         span = f"{100 * one.low:.0f} - {100 * one.high:.0f} %"
         table.add_row(span, str(one.trials), f"{one.expected:.1f}", str(one.fitted))
@@ -135,3 +127,34 @@ def _fits(found: FitCheck) -> list[Table | Text]:
         f"{found.brier:.3f}, against {found.brier_of_share:.3f} of always telling {share}"
     )
     return [Text(sentence), table]
+
+
+def recommendation_lines(found: BestKnown) -> Iterator[str]:
+    """The plan, its speed, the reason, and the sources."""
+    speed = found.tokens_per_s
+    yield f"{found.model} on {found.nodes} x {found.cluster} ({found.devices} devices): {found.plan_key}"
+    fits = "" if found.p_fits is None else f", P(fits) {percent(found.p_fits)}"
+    yield (
+        f"{STANDING[found.standing]}: {number(speed.value)} tokens/s ({number(speed.low)} to {number(speed.high)}), "
+        f"global batch {found.global_batch_size}, {found.workload}{fits}"
+    )
+    yield found.reason
+    for source in found.sources:
+        versions = ", ".join(f"{name} {version}" for name, version in sorted(source.software.items()))
+        twice = ", measured twice" if source.confirmed else ""
+        notes = "; ".join([versions or "software unknown", *([", ".join(source.differs)] if source.differs else [])])
+        speed_text = f"{number(source.tokens_per_s.value)} tokens/s"
+        yield f"from {source.campaign}, trial {source.trial}: {source.plan_key}, {speed_text}{twice}; {notes}"
+
+
+def revalidation_lines(found: Revalidation) -> Iterator[str | Text]:
+    """What was recorded and what is measured now, changes of software, and the judgement."""
+    for name, one in (("optimum", found.optimum), ("runner-up", found.rival)):
+        if one is not None:
+            speeds = one.tokens_per_s_per_device
+            now = f"{one.verdict}: {one.reason}" if speeds.now is None else number(speeds.now)
+            line = f"{one.plan_key}: recorded {number(speeds.recorded)}, now {now} tokens/s/device"
+            yield f"{name}, trial {one.trial}: {line}"
+    changes = found.optimum.software_changes.items()
+    yield f"software: {', '.join(f'{name} {before} -> {now}' for name, (before, now) in changes) or 'as recorded'}"
+    yield Text(found.words, style="green" if found.stands else "red")

@@ -18,8 +18,7 @@ from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.decide import device_seconds
 from meshtune.tuner.campaign.objective import yardstick_of
-from meshtune.tuner.campaign.step_parts import time_by_part
-from meshtune.tuner.campaign.trial import Origin, Trial
+from meshtune.tuner.campaign.trial import Origin, Trial, time_by_part
 from meshtune.tuner.campaign.units import gibibytes, number, seconds
 from meshtune.tuner.results.ranking import Confirmation, Ranked, run_variance
 from meshtune.tuner.results.recommendation import Recommendation, front_of
@@ -134,8 +133,7 @@ def recommendation_text(recommendation: Recommendation) -> Text:
 
 def trials_table(trials: Sequence[Trial]) -> Table:
     """Every trial with how it ended."""
-    columns = ("trial", "setting", "chosen by", "state", "step", "tokens/s", "attempts", "reason")
-    table = new_table("Trials", *columns)
+    table = new_table("Trials", "trial", "setting", "chosen by", "state", "step", "tokens/s", "attempts", "reason")
     for trial in trials:
         measured = trial.measurement
         table.add_row(
@@ -169,9 +167,7 @@ def campaigns_table(rows: Sequence[tuple[Campaign, Mapping[str, int]]]) -> Table
 
 def space_table(space: Space) -> Table:
     """Which rules reject how many combinations; one may be rejected by several."""
-    table = new_table("")
-    table.add_column("rule")
-    table.add_column("rejects", justify="right")
+    table = new_table("", "rule", right=["rejects"])
     for name, count in sorted(space.counts.rejected.items(), key=lambda item: -item[1]):
         table.add_row(name, str(count))
     return table
@@ -215,9 +211,8 @@ def progress(
         lines.append(Text(f"best so far: {best.trial.plan.key}: {value}{gain}", style="green"))
     running = [trial for trial in trials if not trial.state.final]
     lines += [Text(f"{trial.state}: trial {trial.number}, {trial.plan.key}") for trial in running]
-    failures = failure_counts(trials)
-    if failures:
-        lines.append(Text("failures: " + ", ".join(f"{count} {kind}" for kind, count in failures.items()), style="red"))
+    if failures := failures_text(trials):
+        lines.append(Text(failures, style="red"))
     if trouble:
         lines.append(Text(f"waiting: {trouble}", style="yellow"))
     return Group(*lines)
@@ -236,9 +231,11 @@ def trial_line(trial: Trial) -> str:
     )
 
 
-def failure_counts(trials: Sequence[Trial]) -> dict[str, int]:
+def failures_text(trials: Sequence[Trial]) -> str:
+    """Failed trials by verdict; empty where none failed."""
     verdicts = [trial.verdict for trial in trials if trial.state.final]
-    return dict(Counter(str(verdict) for verdict in verdicts if verdict is not Verdict.OK))
+    counts = Counter(str(verdict) for verdict in verdicts if verdict is not Verdict.OK)
+    return f"failures: {', '.join(f'{count} {kind}' for kind, count in counts.items())}" if counts else ""
 
 
 def left(campaign: Campaign, trials: Sequence[Trial]) -> str:
@@ -257,8 +254,7 @@ def left(campaign: Campaign, trials: Sequence[Trial]) -> str:
 
 
 def _planned_total(campaign: Campaign) -> int:
-    """Trials at the most: the budget's, or the whole space and a baseline that may lie outside of it;
-    then the confirmations."""
+    """Trials at the most: the budget's, or the whole space and a baseline outside of it; then the confirmations."""
     there = campaign.legal + (campaign.spec.baseline is not None)
     chosen = min(campaign.spec.budget.trials or there, there)
     return chosen + min(campaign.spec.confirm, chosen)
@@ -276,8 +272,7 @@ def ended_text(outcome: Outcome) -> str:
 
 
 def _trials(entry: Ranked) -> str:
-    again = f"+{entry.confirmation.trial.number}" if entry.confirmation is not None else ""
-    return f"{entry.trial.number}{again}"
+    return f"{entry.trial.number}" + (f"+{entry.confirmation.trial.number}" if entry.confirmation is not None else "")
 
 
 def _gain(entry: Ranked) -> str:
@@ -302,12 +297,10 @@ def _why(trial: Trial) -> str:
     return lines[0][:100] if lines else ""
 
 
-def new_table(title: str, *left: str, right: Sequence[str] = ()) -> Table:
-    """A table with columns that fold, those of numbers (`right`) last. Without lines between the columns, which would
-    take a fifth of a narrow terminal."""
+def new_table(title: str, *names: str, right: Sequence[str] = ()) -> Table:
+    """A table with columns that fold; those of `right` hold numbers, and come last where `names` lacks them. Without
+    lines between the columns, which would take a fifth of a narrow terminal."""
     table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in left:
-        table.add_column(name, overflow="fold")
-    for name in right:
-        table.add_column(name, justify="right", overflow="fold")
+    for name in dict.fromkeys((*names, *right)):
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
     return table

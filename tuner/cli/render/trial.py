@@ -11,8 +11,7 @@ from rich.text import Text
 
 from meshtune.runners.outcome import Measurement, Verdict
 from meshtune.runners.step_breakdown import Part, Profile
-from meshtune.tuner.campaign.proposal import Expectation
-from meshtune.tuner.campaign.trial import Attempt, Origin, Trial
+from meshtune.tuner.campaign.trial import Attempt, Expectation, Origin, Trial
 from meshtune.tuner.campaign.units import gibibytes, number, seconds
 from meshtune.tuner.cli.render.display import ended_text, new_table, pruned_text, state_text, time_notes
 

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from meshtune.runners.outcome import Verdict
-from meshtune.tuner.campaign.interval import Estimate
 from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.campaign.units import Estimate
 
 # The edges of the classes that expectations are counted in by P(fits); those of a quote.
 EDGES = (0.0, 0.1, 0.5, 0.9, 1.0)

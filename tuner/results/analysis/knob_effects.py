@@ -24,7 +24,7 @@ from meshtune.search_spaces.physics.estimate import log_step, slopes
 from meshtune.search_spaces.physics.estimates import Training
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
-from meshtune.tuner.campaign.interval import Estimate
+from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.prediction.predict import WIDTH, foresee
 
 # Knobs that may have to change with another: an interleaving schedule needs several chunks, and the others take one.

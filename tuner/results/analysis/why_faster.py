@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.estimates import Training
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.step_parts import PartTime, time_by_part
-from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.campaign.trial import Origin, PartTime, time_by_part
 from meshtune.tuner.campaign.units import seconds
 from meshtune.tuner.prediction.explain_plan import MIN_SHARE, PART_WORDS
 from meshtune.tuner.prediction.predict import Basis, foresee

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from meshtune.tuner.campaign.proposal import Proposal
+from meshtune.tuner.campaign.trial import Proposal
 from meshtune.tuner.search.base import Observation, Search, SearchMisconfigured, Task
 from meshtune.tuner.search.library.encoding import Encoding, Features, IntArray
 from meshtune.tuner.search.library.history import History

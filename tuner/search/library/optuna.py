@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import Field
 
 from meshtune.runners.outcome import Verdict
-from meshtune.tuner.campaign.proposal import Proposal
+from meshtune.tuner.campaign.trial import Proposal
 from meshtune.tuner.search.base import Observation, Search, SearchMisconfigured, Task
 from meshtune.tuner.search.library.encoding import CATEGORIES, Encoding, Features, FloatArray, IntArray
 from meshtune.tuner.search.library.history import History, Sample

@@ -13,7 +13,7 @@ from typing import Annotated, Protocol
 import numpy as np
 from pydantic import Field
 
-from meshtune.tuner.campaign.proposal import Proposal, proposal_of
+from meshtune.tuner.campaign.trial import Proposal, proposal_of
 from meshtune.tuner.search.base import Observation, Task
 from meshtune.tuner.search.library.encoding import Encoding, Features, FloatArray, IntArray
 from meshtune.tuner.search.library.history import History, read_history

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshtune.search_spaces.columns import FloatColumn
-from meshtune.tuner.campaign.proposal import Expectation
+from meshtune.tuner.campaign.trial import Expectation
 from meshtune.tuner.prediction.predict import WIDTH
 from meshtune.tuner.search.physics.acquisition import chance_left, log_expected_improvement
 from meshtune.tuner.search.physics.belief import Memory, moments

@@ -22,7 +22,7 @@ import numpy as np  # its library must be loaded before it is looked for
 import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
-from meshtune.tuner.campaign.proposal import Choice, Proposal
+from meshtune.tuner.campaign.trial import Choice, Proposal
 from meshtune.tuner.search.base import Observation, Search, Task
 from meshtune.tuner.search.library.surrogate import derived_seed
 from meshtune.tuner.search.physics.batch import Batch, Weighing

@@ -1,18 +1,26 @@
-"""Quotes, explanations and exact memory on a terminal: Rich tables and lines from values."""
+"""Quotes, explanations, exact memory and projections on a terminal: Rich tables and lines from values."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from rich.table import Table
 from rich.text import Text
 
 from meshtune.runners.trainer_answers import ExactPeak
-from meshtune.tuner.campaign.interval import Estimate
-from meshtune.tuner.campaign.units import gibibytes, number, percent, seconds
+from meshtune.tuner.campaign.units import Estimate, gibibytes, number, percent, seconds
 from meshtune.tuner.cli.render.display import LEAST_SHARE, new_table
 from meshtune.tuner.prediction.exact_memory import ExactMemory
 from meshtune.tuner.prediction.explain_plan import PART_WORDS, Explanation
 from meshtune.tuner.prediction.predict import Prediction
 from meshtune.tuner.prediction.quote import Quote, Range
+from meshtune.tuner.prediction.scaling import Projection, Row, Scaling, count_nodes
+
+TITLES = {
+    Scaling.WEAK: "Weak scaling: the global batch grows with the devices",
+    Scaling.STRONG: "Strong scaling: the global batch stays",
+    Scaling.FREE: "The global batch is free",
+}
 
 
 def quote_parts(quote: Quote) -> list[Table | Text]:
@@ -26,12 +34,9 @@ def quote_parts(quote: Quote) -> list[Table | Text]:
         f"10 to 50 %: {fit.unlikely}, below 10 %: {fit.hopeless}",
     ]
     steps = "steps until its time limit at most" if cost.steps is None else f"{cost.steps[0]} to {cost.steps[1]} steps"
+    missing = [f"  {one.path}: {one.message}" for one in quote.missing]
     below = [
-        *(
-            ["no times can be predicted:", *(f"  {one.path}: {one.message}" for one in quote.missing)]
-            if quote.missing
-            else []
-        ),
+        *(["no times can be predicted:", *missing] if missing else []),
         ranked_by(known=not quote.missing),
         f"cost: {cost.trials} trials of {steps} and {seconds(cost.startup_s)} to start, "
         f"{_range_s(cost.trial_s)} each: {_range_s(cost.wall_s)} of wall time, "
@@ -78,9 +83,8 @@ def explanation_parts(found: Explanation) -> list[Table | Text]:
 def exact_memory_parts(found: ExactMemory) -> list[Table | Text]:
     """A table of the ranks, and whether they fit."""
     plan, device = found.plan, found.memory_bytes
-    table = Table(title=plan.key)
-    for name in ("stage", "rank", "peak", "of the device", "lasting", "parameters", "how"):
-        table.add_column(name, justify="left" if name == "how" else "right")
+    numbers = ("stage", "rank", "peak", "of the device", "lasting", "parameters")
+    table = new_table(plan.key, *numbers, "how", right=numbers)
     for peak in found.peaks:
         share = f"{peak.peak_bytes / device:.0%}"
         cells = (peak.stage, peak.rank, gibibytes(peak.peak_bytes), share, gibibytes(peak.lasting_bytes))
@@ -122,15 +126,11 @@ def shares(one: Prediction) -> str:
 def _best_table(quote: Quote) -> Table:
     """The plans predicted best, with the parts of their steps; without speeds, their memory alone."""
     known = not quote.missing
-    table = new_table("Predicted best" if known else "Predicted to need the least memory")
-    table.add_column("#", justify="right")
-    table.add_column("setting", overflow="fold")
-    for name in ("step (95 %)", "tokens/s", "TFLOP/s/device", "MFU") if known else ():
-        table.add_column(name, justify="right")
-    for name in ("peak memory", "of device", "P(fits)"):
-        table.add_column(name, justify="right")
-    if known:
-        table.add_column("time by part, %", overflow="fold")
+    speeds = ("step (95 %)", "tokens/s", "TFLOP/s/device", "MFU") if known else ()
+    numbers = (*speeds, "peak memory", "of device", "P(fits)")
+    title = "Predicted best" if known else "Predicted to need the least memory"
+    parts = ["time by part, %"] if known else []
+    table = new_table(title, "#", "setting", *numbers, *parts, right=("#", *numbers))
     for position, one in enumerate(quote.best, start=1):
         cells = [str(position), one.plan_key]
         if one.speed is not None:
@@ -167,3 +167,51 @@ def _how(peak: ExactPeak, micro_batches: int) -> str:
 def _range_s(span: Range) -> str:
     low, high = seconds(span.low), seconds(span.high)
     return low if low == high else f"{low} to {high}"
+
+
+def projection_parts(found: Projection) -> list[Table | Text]:
+    """Everything of a projection, from top to bottom."""
+    title = f"{found.name}: {found.model} on {found.device}, from {count_nodes(found.reference_nodes)}"
+    parts: list[Table | Text] = [Text(title, style="bold")]
+    if (best := found.measured_best) is not None:
+        ratio = best.predicted_tokens_per_s / best.tokens_per_s
+        sentence = (
+            f"measured best: trial {best.trial}, {best.plan_key}, {number(best.tokens_per_s)} tokens/s; "
+            f"predicted for it: {number(best.predicted_tokens_per_s)} ({100 * ratio:.0f} % of that)"
+        )
+        parts.append(Text(sentence))
+    for wall in found.walls:
+        rows = [row for row in found.rows if row.scaling is wall.scaling]
+        parts += [_table(rows, found.tokens), Text(wall.sentence)]
+    parts += [Text(f"each row is the best plan there, {ranked_by(known=True)}"), Text(f"basis: {found.basis.words}")]
+    return parts
+
+
+def _table(rows: Sequence[Row], tokens: float | None) -> Table:
+    sizes = ("nodes", "devices", "batch")
+    speeds = ("step (95 %)", "tokens/s", "MFU (95 %)", "P(fits)", "speed-up", "efficiency")
+    run = () if tokens is None else (f"days for {tokens:.3g} tokens", "device-hours")
+    columns = (*sizes, "setting", *speeds, *run, "time by part, %")
+    table = new_table(TITLES[rows[0].scaling], *columns, right=(*sizes, *speeds, *run))
+    for row in rows:
+        batch = "-" if row.global_batch_size is None else str(row.global_batch_size)
+        table.add_row(str(row.nodes), str(row.devices), batch, *_cells(row, tokens))
+    return table
+
+
+def _cells(row: Row, tokens: float | None) -> list[str]:
+    best = row.best
+    if best is None or best.speed is None:
+        return [row.reason]
+    speed = best.speed
+    # The interval of MFU is that of the throughput.
+    mfu = speed.tokens_per_s.times(speed.mfu / speed.tokens_per_s.value)
+    cells = [best.plan_key, interval_s(speed.step_s), number(speed.tokens_per_s.value)]
+    cells += [interval_text(percent(mfu.value), percent(mfu.low), percent(mfu.high)), percent(best.p_fits)]
+    cells += ["-" if row.speedup is None else f"{row.speedup:.2f}"]
+    cells += ["-" if row.efficiency is None else percent(row.efficiency)]
+    if tokens is not None and row.run is not None:
+        days = row.run.days
+        cells += [f"{number(days.value)} ({number(days.low)} - {number(days.high)})"]
+        cells += [number(row.run.device_hours.value)]
+    return [*cells, shares(best)]
