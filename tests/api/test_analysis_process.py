@@ -8,7 +8,6 @@ import pytest
 
 from meshtune.api.analysis_process import AnalysisProcess
 from meshtune.api.errors import WorkerEnded
-from meshtune.tuner.campaign.trial import TrialState
 
 
 @pytest.fixture
@@ -52,17 +51,3 @@ def test_work_under_way_is_broken_off_at_the_end(process):
         process.run(int, "7")
     process.start()
     assert process.run(os.getpid) != child
-
-
-def test_a_job_that_begins_to_run_leaves_an_analysis_as_it_is(client, service, create, runner):
-    runner.hold = True
-    store, id = service.store, create()
-    while not store.trials(id):
-        service.tick(id)
-    first, event = client.get(f"/v1/campaigns/{id}/analysis"), store.newest_event(id)
-    while store.trials(id)[0].state is not TrialState.RUNNING:
-        service.tick(id)
-    assert {each.kind for each in store.events(id, after=event)} == {"trial.submitted", "trial.running"}
-    cache = client.app.state.cache
-    version = store.newest_event(id, ("campaign.created", "trial.planned", "trial.done"))
-    assert cache.find((id, "analysis"), version).etag == first.headers["etag"]

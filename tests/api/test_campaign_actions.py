@@ -16,18 +16,10 @@ def test_a_pasted_spec_makes_the_same_campaign_as_its_json(client, spec):
     assert pasted.json()["spec"] == posted.json()["spec"]
 
 
-WRONG_TEXTS = {
-    "no YAML": ("model: [1\ncluster: x", "application/yaml", 422, "line 2"),
-    "a key twice": ("seed: 1\nseed: 2", "application/yaml", 422, "twice"),
-    "another type": ("seed: 1", "text/plain", 415, "application/json or application/yaml, not text/plain"),
-}
-
-
-@pytest.mark.parametrize(("text", "kind", "status", "said"), WRONG_TEXTS.values(), ids=WRONG_TEXTS)
-def test_a_text_that_is_no_document_is_told_where(shared_client, problem, text, kind, status, said):
-    response = shared_client.post("/v1/spaces", content=text, headers={"Content-Type": kind})
-    type_ = "/problems/malformed-body" if status == 422 else "about:blank"
-    assert said in problem(response, status, type_)["detail"]
+@pytest.mark.parametrize(("text", "said"), [("model: [1\ncluster: x", "line 2"), ("seed: 1\nseed: 2", "twice")])
+def test_a_text_that_is_no_yaml_is_told_where(shared_client, problem, text, said):
+    response = shared_client.post("/v1/spaces", content=text, headers=YAML)
+    assert said in problem(response, 422, "/problems/malformed-body")["detail"]
 
 
 def test_yaml_may_be_shorter_than_json(shared_client, spec):
@@ -52,25 +44,17 @@ def test_a_dry_run_is_refused_where_the_campaign_would_be(shared_client, spec, p
     assert [entry["pointer"] for entry in told["errors"]] == ["/runner/partition"]
 
 
-def test_a_clone_without_changes_has_the_same_spec_and_another_id(client, create):
-    id = create()
-    response = client.post(f"/v1/campaigns/{id}:clone", json={})
-    assert response.status_code == 201, response.text
-    clone = response.json()
-    assert clone["id"] != id
-    assert response.headers["location"] == f"/v1/campaigns/{clone['id']}"
-    assert clone["spec"] == client.get(f"/v1/campaigns/{id}").json()["spec"]
-    assert clone["state"] == "running"
-
-
-def test_changes_are_laid_over_the_spec_and_null_takes_away(client, create):
+def test_changes_are_laid_over_a_clones_spec_and_null_takes_away(client, create):
     id = create(space={"tp": [1, 2]})
+    spec = client.get(f"/v1/campaigns/{id}").json()["spec"]
+    response = client.post(f"/v1/campaigns/{id}:clone", json={})
+    assert (response.status_code, response.json()["spec"], response.json()["state"]) == (201, spec, "running")
+    assert response.headers["location"] == f"/v1/campaigns/{response.json()['id']}" != f"/v1/campaigns/{id}"
     changes = {"name": "other", "baseline": None, "space": {"tp": [1], "pp": [2]}, "budget": {"trials": 2}}
     clone = client.post(f"/v1/campaigns/{id}:clone", json=changes).json()["spec"]
-    assert clone["name"] == "other"
+    assert (clone["name"], clone["model"]) == ("other", spec["model"])
     assert "baseline" not in clone
     assert (clone["space"]["tp"], clone["space"]["pp"]) == ([1], [2])
-    assert clone["model"]["name"] == "gpt-micro"
 
 
 @pytest.mark.parametrize(

@@ -5,21 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from meshtune.api.campaign_cache import ENTRY_BYTES, CampaignCache, answer_of
+from meshtune.api.campaign_cache import ENTRY_BYTES, CampaignCache
 
 
 @pytest.fixture
 def cache(service):
     return CampaignCache(service.store)
-
-
-def test_another_campaigns_change_leaves_an_answer_as_it_is(cache, service, create):
-    first, second = create(), create()
-    before = cache.answer(first, "x", lambda: b"1")
-    service.pause(second)
-    assert cache.answer(first, "x", lambda: b"2") is before
-    service.pause(first)
-    assert cache.answer(first, "x", lambda: b"2") == answer_of(b"2")
 
 
 def test_of_threads_that_ask_at_once_one_computes_and_other_questions_pass(cache):

@@ -10,12 +10,10 @@ from meshtune.tuner.specs.read import read_spec
 
 def test_a_created_campaign_is_at_its_location(client, spec):
     response = client.post("/v1/campaigns", json=spec)
-    assert response.status_code == 201
     created = response.json()
-    assert response.headers["location"] == f"/v1/campaigns/{created['id']}"
+    assert (response.status_code, response.headers["location"]) == (201, f"/v1/campaigns/{created['id']}")
     assert created["id"].startswith("demo-")
-    assert created["state"] == "running"
-    assert created["legal"] == 52
+    assert (created["state"], created["legal"]) == ("running", 52)
     assert client.get(response.headers["location"]).json() == created
 
 
@@ -75,29 +73,23 @@ def test_a_trial_shows_its_plan_its_measurement_and_its_attempts(client, create,
     drive(id)
     trial = client.get(f"/v1/campaigns/{id}/trials/0").json()
     assert trial == client.get(f"/v1/campaigns/{id}/trials").json()["trials"][0]
-    assert trial["origin"] == "baseline"
-    assert trial["state"] == "done"
-    assert trial["verdict"] == "ok"
-    assert trial["plan"]["dp"] == 4
-    assert trial["plan"]["schedule"] == "1f1b"
+    assert (trial["origin"], trial["state"], trial["verdict"]) == ("baseline", "done", "ok")
+    assert (trial["plan"]["dp"], trial["plan"]["schedule"]) == (4, "1f1b")
     measured = trial["measurement"]
     assert len(measured["step_times_s"]) == 8
     assert measured["step_time_low_s"] <= measured["step_time_s"] <= measured["step_time_high_s"]
     assert measured["tokens_per_s_per_device"] == pytest.approx(2048 / measured["step_time_s"] / 4)
     (attempt,) = trial["attempts"]
     assert attempt["job_id"] == attempt["job_name"] == f"{id}-t0000-a1"
-    assert attempt["verdict"] == "ok"
 
 
 def test_a_failed_trial_says_why_and_has_no_measurement(client, create, drive):
     id = create(space={"tp": [4], "pp": [1]}, budget={"trials": 3})
     drive(id)
     trial = client.get(f"/v1/campaigns/{id}/trials/1").json()
-    assert trial["verdict"] == "oom"
-    assert trial["measurement"] is None
-    assert trial["attempts"][0]["reason"] == "rank 0 is out of memory"
-    assert trial["attempts"][0]["failed_rank"] == 0
-    assert trial["attempts"][0]["phase"] == "forward"
+    assert (trial["verdict"], trial["measurement"]) == ("oom", None)
+    told = {"reason": "rank 0 is out of memory", "failed_rank": 0, "phase": "forward"}
+    assert told.items() <= trial["attempts"][0].items()
 
 
 def test_the_best_settings_are_those_of_the_command_line(client, create, drive, service):
@@ -133,26 +125,15 @@ def test_a_cancelled_campaign_keeps_what_was_measured(client, create, drive, ser
     assert client.get(f"/v1/campaigns/{id}/trials/0").json()["verdict"] == "ok"
 
 
-@pytest.mark.parametrize(
-    ("before", "move"),
-    [
-        (["pause"], "pause"),
-        (["cancel"], "pause"),
-        (["cancel"], "resume"),
-        (["cancel"], "cancel"),
-        (["drive"], "pause"),
-        (["drive"], "resume"),
-        (["drive"], "cancel"),
-    ],
-)
-def test_an_illegal_move_is_a_conflict_that_names_both_states(client, create, drive, problem, before, move):
+@pytest.mark.parametrize("before", ["pause", "cancel", "drive"])
+def test_an_illegal_move_is_a_conflict_that_names_both_states(client, create, drive, problem, before):
     id = create()
-    for step in before:
-        drive(id) if step == "drive" else client.post(f"/v1/campaigns/{id}:{step}")
+    drive(id) if before == "drive" else client.post(f"/v1/campaigns/{id}:{before}")
     state = client.get(f"/v1/campaigns/{id}").json()["state"]
-    refused = problem(client.post(f"/v1/campaigns/{id}:{move}"), 409, "/problems/illegal-move")
-    assert state in refused["detail"]
-    assert client.get(f"/v1/campaigns/{id}").json()["state"] == state
+    for move in ("pause",) if before == "pause" else ("pause", "resume", "cancel"):
+        refused = problem(client.post(f"/v1/campaigns/{id}:{move}"), 409, "/problems/illegal-move")
+        assert state in refused["detail"]
+        assert client.get(f"/v1/campaigns/{id}").json()["state"] == state
 
 
 def test_the_space_says_what_rejects_the_others(client, create, spec):
@@ -179,21 +160,20 @@ def test_events_are_told_in_order_and_from_any_point(client, create, drive):
     assert client.get(f"/v1/campaigns/{id}/events", params={"after": 2**63 - 1}).json() == []
 
 
-ROUND_TRIPS = {
-    "the test's spec": {},
-    "a freed global batch": {"global_batch_size": "free"},
-    "no baseline": {"baseline": None},
-    "backends with options": {
-        "workload": {"kind": "torch", "dtype": "bfloat16", "measuring": {"min_steps": 3}},
-        "runner": {"kind": "local", "slots": 9},
-        "search": "grid",
-    },
-    "a preset with overrides": {"cluster": {"preset": "local-cpu", "device": {"memory_bytes": 10**9}}},
-    "an objective and limits": {"objective": "step_time", "budget": {"wall_time_s": 5}, "trial": {"attempts": 1}},
-}
-
-
-@pytest.mark.parametrize("changes", ROUND_TRIPS.values(), ids=ROUND_TRIPS)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"global_batch_size": "free"},
+        {"baseline": None},
+        {"workload": {"kind": "torch", "dtype": "bfloat16", "measuring": {"min_steps": 3}}, "search": "grid"},
+        {
+            "cluster": {"preset": "local-cpu", "device": {"memory_bytes": 10**9}},
+            "runner": {"kind": "local", "slots": 9},
+        },
+        {"objective": "step_time", "budget": {"wall_time_s": 5}, "trial": {"attempts": 1}},
+    ],
+    ids=str,
+)
 def test_the_spec_that_a_campaign_shows_can_be_posted_again(client, spec, service, changes):
     given = spec | changes
     shown = client.post("/v1/campaigns", json=given).json()["spec"]

@@ -31,19 +31,3 @@ def test_a_trial_shows_what_was_expected_of_it(client, create, service):
     service.store.plan_trials(id, choices, Origin.SEARCH, now=1.0)
     trials = client.get(f"/v1/campaigns/{id}/trials").json()["trials"]
     assert [trial["expectation"] for trial in trials] == [asdict(EXPECTATION), None]
-
-
-def test_confirmations_are_trials_of_their_own(client, create, drive):
-    id = create(confirm=2)
-    drive(id)
-    campaign = client.get(f"/v1/campaigns/{id}").json()
-    assert campaign["search_ended"] == "the budget of 5 trials is spent"
-    assert campaign["reason"] == "the budget of 5 trials is spent; the best 2 were measured again"
-    events = client.get(f"/v1/campaigns/{id}/events").json()
-    (ended,) = [event["data"] for event in events if event["kind"] == "search.ended"]
-    assert ended == {"reason": campaign["search_ended"], "chance_left": None}
-    trials = client.get(f"/v1/campaigns/{id}/trials").json()["trials"]
-    again = [trial for trial in trials if trial["origin"] == "confirmation"]
-    assert [trial["number"] for trial in again] == [5, 6]
-    assert {trial["plan_key"] for trial in again} < {trial["plan_key"] for trial in trials[:5]}
-    assert all(trial["measurement"] and trial["expectation"] is None for trial in again)

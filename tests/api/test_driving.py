@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from meshtune.api.app import create_app, from_environment
+from meshtune.api.routes import health
 from meshtune.api.settings import Settings
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.service.service import Service
@@ -108,20 +108,6 @@ def test_stopping_leaves_no_thread_and_lets_another_service_drive(app, spec, run
         other.close()
 
 
-def test_the_service_is_alive_while_all_its_threads_are_busy(app, service, monkeypatch):
-    go_on = threading.Event()
-    check = service.store.check
-    monkeypatch.setattr(service.store, "check", lambda: go_on.wait(LIMIT_S) and check())
-    with local(app) as client, ThreadPoolExecutor(60) as people:
-        waiting = [people.submit(client.get, "/readyz") for _ in range(60)]
-        try:
-            assert client.get("/healthz").status_code == 200
-            assert not any(answer.done() for answer in waiting)
-        finally:
-            go_on.set()
-        assert {answer.result().status_code for answer in waiting} == {200}
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_service_whose_driver_died_is_not_ready(app, service, monkeypatch, problem):
     def broken() -> None:
@@ -161,3 +147,27 @@ def open_files(path: Path) -> int:
         with suppress(FileNotFoundError):  # another thread has closed it
             found += str(path) == str(link.readlink())
     return found
+
+
+def test_a_database_that_hangs_is_told_in_time_and_costs_one_thread(app, service, monkeypatch, problem):
+    go_on = threading.Event()
+    monkeypatch.setattr(service.store, "check", lambda: go_on.wait(120))
+    with TestClient(app) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(health, "LIMIT_S", 0.1)
+            for _ in range(5):
+                start = time.monotonic()
+                answer = problem(client.get("/readyz"), 503, "about:blank")
+                assert time.monotonic() - start < 20.0
+                assert "not answered within 0.1 s" in answer["detail"]
+            assert sum(thread.name == "shared call" for thread in threading.enumerate()) == 1
+            assert client.get("/healthz").status_code == 200
+        go_on.set()
+        assert client.get("/readyz").status_code == 200
+
+
+def test_a_dead_reader_of_events_is_told(app, problem):
+    with TestClient(app) as client:
+        assert client.get("/readyz").status_code == 200
+        app.state.hub.stop(5.0)
+        assert "reads the events" in problem(client.get("/readyz"), 503, "about:blank")["detail"]

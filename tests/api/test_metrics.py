@@ -86,31 +86,28 @@ def test_asks_ticks_polls_and_leases_are_this_process_s_own_and_every_metric_is_
     assert shown == set(re.findall(r"`(meshtune_[a-z_]+)`", DOCUMENT.read_text()))
 
 
+def requests_of(found: dict[tuple[str, ...], float]) -> dict[tuple[str, ...], float]:
+    return {key[1:]: value for key, value in found.items() if key[0] == "meshtune_http_requests_total"}
+
+
 def test_requests_are_counted_by_route_and_never_by_what_they_name(client, create):
     id = create()
     for path in (f"/v1/campaigns/{id}", "/v1/campaigns/no-such", "/v1/campaigns/x:y", "/no-such-file", "/v1/no-such"):
         client.get(path)
     client.request("BREW", "/v1/campaigns")
-    found = read(client)
-    requests = {key[1:]: value for key, value in found.items() if key[0] == "meshtune_http_requests_total"}
-    assert requests["GET", "/v1/campaigns/{campaign_id}", "200"] == 1
-    assert requests["GET", "/v1/campaigns/{campaign_id}", "404"] == 1
-    assert requests["GET", "static", "404"] == 1
+    requests = requests_of(found := read(client))
+    route = "/v1/campaigns/{campaign_id}"
+    assert requests["GET", route, "200"] == requests["GET", route, "404"] == requests["GET", "static", "404"] == 1
     assert {method for method, _, _ in requests} <= {"GET", "POST", "other"}
     assert not any(id in route or "no-such" in route for _, route, _ in requests)
-    assert found["meshtune_http_request_seconds_count", "/v1/campaigns/{campaign_id}"] == 3  # one was malformed
+    assert found["meshtune_http_request_seconds_count", route] == 3  # one was malformed
 
 
 def test_a_post_that_is_sent_again_is_counted_as_repeated_and_not_as_refused(client, spec):
-    for _ in range(2):
-        client.post("/v1/campaigns", json=spec, headers={"Idempotency-Key": "k"})
-    client.post("/v1/campaigns", json={}, headers={"Idempotency-Key": "k"})
-    requests = {key[1:]: value for key, value in read(client).items() if key[0] == "meshtune_http_requests_total"}
-    assert requests == {
-        ("POST", "/v1/campaigns", "201"): 1,
-        ("POST", "repeated", "201"): 1,
-        ("POST", "refused", "422"): 1,
-    }
+    for body in (spec, spec, {}):
+        client.post("/v1/campaigns", json=body, headers={"Idempotency-Key": "k"})
+    counted = [("/v1/campaigns", "201"), ("repeated", "201"), ("refused", "422")]
+    assert requests_of(read(client)) == {("POST", *each): 1 for each in counted}
 
 
 def test_a_database_that_is_away_or_hangs_is_told_and_the_rest_as_well(client, service, monkeypatch):

@@ -43,14 +43,10 @@ def resolver(document: dict[str, Any], schema: dict[str, Any]) -> jsonschema.Dra
     return jsonschema.Draft202012Validator({**schema, "components": document["components"]})
 
 
-def test_the_served_document_is_the_built_one(shared_client, document):
-    served = shared_client.get("/openapi.json").json()
-    assert served == document
-    assert served["openapi"].startswith("3.1")
-
-
-def test_operation_ids_are_these_and_change_for_no_reason(document):
+def test_the_served_document_is_the_built_one_and_operation_ids_change_for_no_reason(shared_client, document):
     """Generated clients call their methods by them."""
+    assert shared_client.get("/openapi.json").json() == document
+    assert document["openapi"].startswith("3.1")
     assert sorted(operation["operationId"] for _, _, operation in operations(document)) == sorted(OPERATION_IDS.split())
 
 
@@ -121,15 +117,6 @@ def test_the_schema_of_a_spec_has_the_keys_of_a_spec():
     assert set(SPEC_SCHEMA["properties"]) == {field.name for field in fields(CampaignSpec)}
 
 
-def test_the_example_of_the_body_keeps_the_schema_and_is_accepted(client, document):
-    body = document["paths"]["/v1/campaigns"]["post"]["requestBody"]
-    assert body["required"] is True
-    assert document["paths"]["/v1/spaces"]["post"]["requestBody"] == body
-    for example in body["content"]["application/json"]["examples"].values():
-        assert client.post("/v1/spaces", json=example["value"]).status_code == 200
-        assert client.post("/v1/campaigns", json=example["value"]).status_code == 201
-
-
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_of_the_repository_keeps_the_schema_and_is_accepted(shared_client, path):
     example = yaml.safe_load(path.read_text())
@@ -138,29 +125,31 @@ def test_every_example_of_the_repository_keeps_the_schema_and_is_accepted(shared
     assert response.status_code == 200, response.text
 
 
-SAME_VERDICT = {
-    "a preset with parts of a device": ({"cluster": {"preset": "local-cpu", "device": {"memory_bytes": 10**9}}}, True),
-    "a preset with one layer": ({"model": {"preset": "gpt-micro", "layers": 1}}, True),
-    "an unknown key": ({"modell": "gpt-micro"}, False),
-    "an unknown key in a preset": ({"model": {"preset": "gpt-micro", "layer": 1}}, False),
-    "an unknown preset": ({"model": "gpt-nano"}, False),
-    "a freed batch": ({"global_batch_size": "free"}, True),
-    "an empty batch": ({"global_batch_size": 0}, False),
-    "an unknown search": ({"search": "magic"}, False),
-    "a search with its kind": ({"search": {"kind": "grid"}}, True),
-    "a negative seed": ({"seed": -1}, False),
-    "no plan in parallel": ({"parallel": 0}, False),
-    "bounds": ({"space": {"tp": [1, 2], "recompute": ["none"]}}, True),
-    "bounds that are no list": ({"space": {"tp": 1}}, False),
-    "an unknown field of a plan": ({"baseline": {"ddp": 2}}, False),
-    "an objective": ({"objective": "step_time"}, True),
-    "an unknown objective": ({"objective": "price"}, False),
-    "an unknown limit": ({"budget": {"dollars": 5}}, False),
-}
+GOOD = [
+    {"cluster": {"preset": "local-cpu", "device": {"memory_bytes": 10**9}}},
+    {"model": {"preset": "gpt-micro", "layers": 1}},
+    {"global_batch_size": "free"},
+    {"search": {"kind": "grid"}},
+    {"space": {"tp": [1, 2], "recompute": ["none"]}},
+    {"objective": "step_time"},
+]
+BAD = [
+    {"modell": "gpt-micro"},
+    {"model": {"preset": "gpt-micro", "layer": 1}},
+    {"model": "gpt-nano"},
+    {"global_batch_size": 0},
+    {"search": "magic"},
+    {"seed": -1},
+    {"parallel": 0},
+    {"space": {"tp": 1}},
+    {"baseline": {"ddp": 2}},
+    {"objective": "price"},
+    {"budget": {"dollars": 5}},
+]
 
 
-@pytest.mark.parametrize(("changes", "good"), SAME_VERDICT.values(), ids=SAME_VERDICT)
-def test_the_schema_and_the_route_agree(shared_client, changes, good):
+@pytest.mark.parametrize("changes", GOOD + BAD, ids=str)
+def test_the_schema_and_the_route_agree(shared_client, changes):
     spec = SPEC_EXAMPLE["demo"]["value"] | changes
-    assert jsonschema.Draft202012Validator(SPEC_SCHEMA).is_valid(spec) is good
-    assert shared_client.post("/v1/spaces", json=spec).status_code == (200 if good else 422)
+    assert jsonschema.Draft202012Validator(SPEC_SCHEMA).is_valid(spec) is (changes in GOOD)
+    assert shared_client.post("/v1/spaces", json=spec).status_code == (200 if changes in GOOD else 422)

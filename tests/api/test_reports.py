@@ -51,6 +51,16 @@ def shown(service, reports, flying) -> dict[str, str]:
     return {"Authorization": f"Bearer {(service.home.job(id, name) / report.TOKEN_FILE).read_text()}"}
 
 
+def test_a_jobs_token_opens_no_other_job_and_no_other_route_and_no_other_token_opens_it(
+    nobody, client, flying, shown, problem
+):
+    url = f"/v1/reports/{flying[1]}"
+    for header in ({}, {"Authorization": "Bearer "}, {"Authorization": "Bearer 99999999999.00"}, client.headers):
+        problem(nobody.put(url, json=OOM, headers=header), 401, "/problems/report-refused")
+    problem(nobody.put(f"{url}x", json=OOM, headers=shown), 401, "/problems/report-refused")
+    problem(nobody.get("/v1/campaigns", headers=shown), 401, "/problems/unauthenticated")
+
+
 def test_a_job_hands_in_its_result_once_with_its_own_token(nobody, service, flying, shown):
     id, name = flying
     response = nobody.put(f"/v1/reports/{name}", json=OOM, headers=shown)
@@ -59,17 +69,6 @@ def test_a_job_hands_in_its_result_once_with_its_own_token(nobody, service, flyi
     assert nobody.put(f"/v1/reports/{name}", json=other, headers=shown).status_code == 204
     assert read_result(service.home.job(id, name)).verdict is Verdict.OOM
     assert [path.name for path in service.home.job(id, name).glob(".result*")] == []
-
-
-@pytest.mark.parametrize("header", [{}, {"Authorization": "Bearer "}, {"Authorization": "Bearer 99999999999.00"}])
-def test_without_the_jobs_token_nothing_is_taken(nobody, flying, reports, problem, header):
-    problem(nobody.put(f"/v1/reports/{flying[1]}", json=OOM, headers=header), 401, "/problems/report-refused")
-
-
-def test_a_jobs_token_opens_no_other_job_and_no_other_route(nobody, client, flying, shown, problem):
-    problem(client.put(f"/v1/reports/{flying[1]}", json=OOM), 401, "/problems/report-refused")  # a token of ours
-    problem(nobody.put(f"/v1/reports/{flying[1]}x", json=OOM, headers=shown), 401, "/problems/report-refused")
-    problem(nobody.get("/v1/campaigns", headers=shown), 401, "/problems/unauthenticated")
 
 
 def test_a_token_ends_with_the_jobs_time_and_its_slack(reports, service, flying):

@@ -132,33 +132,6 @@ def test_clients_that_come_and_go_while_others_write_miss_nothing_and_hear_nothi
     during(body)
 
 
-def test_a_client_that_knows_more_than_the_reader_hears_nothing_twice(app, service, token, paused, during, monkeypatch):
-    monkeypatch.setattr(stream_hub, "PERIOD_S", 3600.0)
-    monkeypatch.setattr(stream, "MAX_READ", 3)
-    start = service.store.newest_event()
-    looks, events = [], service.store.events
-
-    def looking(campaign, **page):
-        found = events(campaign, **page)
-        looks.append(found)
-        return found
-
-    monkeypatch.setattr(service.store, "events", looking)
-
-    async def body() -> None:
-        await soon(lambda: looks)  # the reader's only one
-        stir(service, paused, 3)
-        async with StreamClient(app, token(), last_event_id=start) as client:
-            await soon(lambda: client.ready)
-            assert client.ids == table(service, after=start)
-            stir(service, paused)
-            app.state.hub.wake()
-            await soon(lambda: client.ids[-1:] == table(service)[-1:])
-            assert client.ids == table(service, after=start)
-
-    during(body)
-
-
 def test_the_stream_of_a_campaign_tells_of_no_other(app, service, token, paused, spec, during):
     other = service.create(spec | {"name": "other"}).id
     service.pause(other)

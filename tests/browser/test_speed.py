@@ -16,7 +16,7 @@ from service_lab import ServiceLab
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.store import Store
 
-pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 log = logging.getLogger(__name__)
 BUSY = 5
 READY_MS = 600
@@ -90,6 +90,7 @@ def opened(open_page: Callable[..., Page]) -> Callable[[ServiceLab, str], Page]:
     return fresh
 
 
+@pytest.mark.long
 def test_three_hundred_trials_are_there_in_600_ms(filled, opened):
     service, campaign = filled(300)
     # What the service works out at the first look at a campaign is another figure: docs/explanation/service-figures.md.
@@ -101,6 +102,7 @@ def test_three_hundred_trials_are_there_in_600_ms(filled, opened):
     assert took_ms[1] < BUSY * READY_MS
 
 
+@pytest.mark.slow
 def test_three_thousand_trials_stay_smooth(filled, opened):
     service, campaign = filled(3000)
     page = opened(service, campaign)

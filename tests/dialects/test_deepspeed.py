@@ -81,24 +81,20 @@ def test_the_users_own_settings_stay_but_for_what_the_plan_says(tmp_path):
         assert not {"sequence_parallel_size", "data_parallel_size"} & set(said)
 
 
-def test_with_autotp_the_product_of_the_batch_is_left_to_deepspeed_which_counts_every_tensor_rank():
-    said = config(Plan(tp=2, dp=8, sequence_parallel=False), config={"train_batch_size": 8})
-    assert said["tensor_parallel"] == {"autotp_size": 2}
-    assert "train_batch_size" not in said
-
-
-def test_ulysses_is_two_sizes_of_the_mesh():
+def test_tensor_and_context_parallelism_are_sizes_of_the_mesh():
     said = config(Plan(cp=4, dp=4, context="ulysses", zero_stage=3))
     assert (said["sequence_parallel_size"], said["data_parallel_size"], said["train_batch_size"]) == (4, 4, 4)
+    said = config(Plan(tp=2, dp=8, sequence_parallel=False), config={"train_batch_size": 8})
+    assert said["tensor_parallel"] == {"autotp_size": 2}
+    assert "train_batch_size" not in said  # DeepSpeed's own would count every tensor rank
 
 
 def test_a_pipeline_modules_recomputation_is_an_interval():
-    plan = Plan(pp=2, dp=8, grad_accum_steps=2)
-    assert config(plan, **PIPELINE)["pipeline"] == {"activation_checkpoint_interval": 0}
-    full = Plan(pp=2, dp=8, grad_accum_steps=2, recompute="full")
+    plan = {"pp": 2, "dp": 8, "grad_accum_steps": 2}
+    assert config(Plan(**plan), **PIPELINE)["pipeline"] == {"activation_checkpoint_interval": 0}
+    full = Plan(**plan, recompute="full")
     assert config(full, **PIPELINE)["pipeline"] == {"activation_checkpoint_interval": 1}
-    told = {**PIPELINE, "arguments": ["--stages {pp} --recompute {recompute}"]}
-    assert "pipeline" not in config(full, **told)
+    assert "pipeline" not in config(full, **PIPELINE | {"arguments": ["--stages {pp} --recompute {recompute}"]})
 
 
 @pytest.mark.parametrize(

@@ -102,34 +102,25 @@ def test_a_plan_is_said_in_flags_and_recomputation_stands_last():
 
 
 @pytest.mark.parametrize(
-    ("plan", "section", "words"),
+    ("plan", "words"),
     [
-        ({"dp": 16}, "parallelism", {"data_parallel_replicate_degree": 16}),
-        (
-            {"dp": 16, "zero_stage": 3, "recompute": "full", "recompute_interval": 2},
-            "activation_checkpoint",
-            {"mode": "selective", "selective_ac_option": "2"},
-        ),
-        (
-            {"dp": 16, "zero_stage": 2, "recompute": "selective"},
-            "activation_checkpoint",
-            {"mode": "selective", "selective_ac_option": "op"},
-        ),
-        ({"dp": 16, "zero_stage": 2}, "parallelism", {"fsdp_reshard_after_forward": "never"}),
-        (
-            {"cp": 2, "dp": 8, "context": "ring", "zero_stage": 3},
-            "parallelism",
-            {"context_parallel_rotate_method": "alltoall"},
-        ),
+        ({"dp": 16}, {"data_parallel_replicate_degree": 16}),
+        ({"dp": 16, "zero_stage": 2}, {"fsdp_reshard_after_forward": "never"}),
+        ({"cp": 2, "dp": 8, "context": "ring", "zero_stage": 3}, {"context_parallel_rotate_method": "alltoall"}),
         (
             {"tp": 2, "dp": 8, "ep": 2, "zero_stage": 3},
-            "parallelism",
             {"expert_parallel_degree": 2, "expert_tensor_parallel_degree": 2},
         ),
     ],
 )
-def test_parts_of_a_plan_have_their_words_in_toml(plan, section, words):
-    assert words.items() <= toml(Plan(**plan))[section].items()
+def test_parts_of_a_plan_have_their_words_in_toml(plan, words):
+    assert words.items() <= toml(Plan(**plan))["parallelism"].items()
+
+
+@pytest.mark.parametrize(("recompute", "interval", "option"), [("full", 2, "2"), ("selective", 1, "op")])
+def test_recomputation_of_some_is_an_option_of_selective(recompute, interval, option):
+    plan = Plan(dp=16, zero_stage=3, recompute=recompute, recompute_interval=interval)
+    assert toml(plan)["activation_checkpoint"] == {"mode": "selective", "selective_ac_option": option}
 
 
 def test_more_than_two_chunks_per_rank_are_said_as_layers_per_stage():
@@ -264,18 +255,17 @@ def test_the_users_flags_stay_when_they_speak_of_no_plan():
 
 
 @pytest.mark.parametrize(
-    ("said", "note"),
+    ("replicate", "pipeline", "note"),
     [
-        ("data_parallel_replicate_degree = 2\ndata_parallel_shard_degree = 4", "shards within groups of replicas"),
-        (
-            'data_parallel_shard_degree = 2\npipeline_parallel_degree = 2\npipeline_parallel_schedule = "DualPipeV"',
-            "not known",
-        ),
-        ("data_parallel_shard_degree = 2\npipeline_parallel_degree = 2", "the first stage has 1 layers less"),
+        (2, "", "shards within groups of replicas"),
+        (1, 'degree = 2\npipeline_parallel_schedule = "DualPipeV"', "not known"),
+        (1, "degree = 2", "the first stage has 1 layers less"),
     ],
 )
-def test_what_a_plan_has_no_word_for_becomes_a_note(said, note):
-    assert any(note in told for told in parse(f"[parallelism]\n{said}\n").notes)
+def test_what_a_plan_has_no_word_for_becomes_a_note(replicate, pipeline, note):
+    said = f"data_parallel_replicate_degree = {replicate}\ndata_parallel_shard_degree = 4\n"
+    said += f"pipeline_parallel_{pipeline}\n" if pipeline else ""
+    assert any(note in told for told in parse(f"[parallelism]\n{said}").notes)
 
 
 @pytest.mark.parametrize(

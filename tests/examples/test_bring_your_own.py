@@ -11,20 +11,9 @@ from command_lab import run_campaign
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
-from meshtune.tuner.specs.document import parse_yaml
-from meshtune.tuner.specs.read import read_spec
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "bring-your-own" / "campaign.yaml"
-
-
-def test_the_example_is_a_spec_with_a_space_and_a_legal_baseline():
-    spec, space = read_spec(parse_yaml(EXAMPLE.read_text(encoding="utf-8")), None)
-    assert {(plan.micro_batch_size, plan.zero_stage, str(plan.recompute)) for plan in space} == {
-        (size, stage, recompute) for size in (1, 2, 4, 8) for stage in (0, 1) for recompute in ("none", "full")
-    }
-    assert spec.baseline is not None
-    assert space.explain(spec.baseline) == []
 
 
 def example(**changes: Any) -> dict[str, Any]:
@@ -34,13 +23,13 @@ def example(**changes: Any) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_script_that_reports_is_tuned(tmp_path):
-    document = example(budget={"trials": 3})
+    document = example(budget={"trials": 2})
     document["workload"] |= {"steps": 5, "warmup_steps": 2}
     finished, _, trials = run_campaign(tmp_path, document, ROOT)
     assert finished.code == 0, finished.out + finished.err
     assert "Use tp1 pp1 dp2 " in finished.out
-    assert [trial.verdict for trial in trials] == [Verdict.OK] * 3, finished.out
-    assert len({trial.plan for trial in trials}) == 3
+    assert [trial.verdict for trial in trials] == [Verdict.OK] * 2, finished.out
+    assert len({trial.plan for trial in trials}) == 2
     losses = []
     for trial in trials:
         measured = trial.outcome.measurement

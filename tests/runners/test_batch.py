@@ -5,36 +5,17 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import replace
 
 import pytest
 
 from meshtune.runners.base import JobState, JobStatus, RunnerUnavailable
-from meshtune.runners.batch.base import Record, Records, ThrottledRunner
+from meshtune.runners.batch.base import Records, ThrottledRunner
 from meshtune.runners.batch.script import CLAIM_FILE, CLAIMED_CODE, SubmitHost, render_body
 
 
 @pytest.fixture
 def records(tmp_path) -> Records:
     return Records(tmp_path / "root")
-
-
-def test_a_job_is_known_by_its_name_and_by_its_id_after_a_restart_too(records, tmp_path):
-    restarted = Records(tmp_path / "root")
-    assert records.get("one") is records.of("17") is None
-    assert list(tmp_path.iterdir()) == []
-    status = JobStatus(state=JobState.LOST, reason="r", started_at=1.5, nodes=("a", "b"), failed_nodes=("b",))
-    one = Record(name="one", directory=tmp_path / "one", sent_at=12.5, id="17", cancel_asked=True, final=status)
-    two = Record(name="two", directory=tmp_path / "two", sent_at=13.5)
-    for record in (one, two):
-        records.save(record)
-        assert records.get(record.name) == restarted.get(record.name) == record
-    assert records.of("17") == restarted.of("17") == one
-    records.save(replace(two, id="18"))
-    assert records.of("18").name == restarted.of("18").name == "two"
-    assert records.of("19") is restarted.of("19") is None
-    records.forget("two")
-    assert records.get("two") is None
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", '{"name": "job"}'])

@@ -95,8 +95,7 @@ def test_devices_are_asked_for_where_the_cluster_has_some(kind, gres):
     device = DeviceSpec(name="d", kind=kind, memory_bytes=2**30, peak_flops={"float32": 1e12})
     cluster = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=device)
     assert slurm.options_for(cluster, {}).gres == gres
-    assert slurm.options_for(cluster, {"gres": "gpu:h100"}).gres == "gpu:h100"
-    assert slurm.options_for(cluster, {"gres": ""}).gres == ""
+    assert [slurm.options_for(cluster, {"gres": own}).gres for own in ("gpu:h100", "")] == ["gpu:h100", ""]
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,6 @@ from meshtune.search_spaces.checks import InvalidValue
 VALUES = {"tp": 4, "sequence_parallel": True, "recompute": "full", "directory": "/a b/c", "name": "x; rm -rf /"}
 
 
-def fill(text: str) -> str:
-    return parse_template(text, VALUES, "here").fill(VALUES)
-
-
 @pytest.mark.parametrize(
     ("text", "filled"),
     [
@@ -25,21 +21,18 @@ def fill(text: str) -> str:
         ("plain", "plain"),
         ("--tp={tp}", "--tp=4"),
         ("{tp}{tp} {recompute}", "44 full"),
-        ("{sequence_parallel}", "true"),
         ('{{"tp": {tp}}}', '{"tp": 4}'),
         ("$HOME/${{USER}}", "$HOME/${USER}"),
+        # One placeholder alone keeps its type.
+        ("{tp}", 4),
+        ("{sequence_parallel}", True),
+        ("{tp} ", "4 "),
     ],
 )
 def test_a_template_is_filled_in(text, filled):
-    assert fill(text) == filled
-
-
-def test_a_template_that_is_one_placeholder_keeps_the_type():
-    assert parse_template("{tp}", VALUES, "here").value(VALUES) == 4
-    assert parse_template("{sequence_parallel}", VALUES, "here").value(VALUES) is True
-    assert parse_template("{tp} ", VALUES, "here").value(VALUES) == "4 "
-    assert parse_template("x{tp}", VALUES, "here").value(VALUES) == "x4"
-    assert parse_template("", VALUES, "here").value(VALUES) == ""
+    template = parse_template(text, VALUES, "here")
+    assert template.value(VALUES) == filled
+    assert template.fill(VALUES) == ("true" if filled is True else str(filled))
 
 
 @pytest.mark.parametrize(

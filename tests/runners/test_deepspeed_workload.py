@@ -141,16 +141,10 @@ AUTOTP = Plan(tp=2, dp=4, micro_batch_size=2, grad_accum_steps=2, sequence_paral
 # 16 sequences per step: of every tensor rank, or of the replicas alone where the script names those.
 @pytest.mark.parametrize("counted", [32, 16])
 def test_with_autotp_the_samples_that_are_counted_twice_are_taken_back(counted, tmp_path):
-    found = outcome(tmp_path, [batch_size(counted), *steps(counted)], plan=AUTOTP)
-    assert found.measurement.step_times_s == pytest.approx([0.4, 0.5, 0.6], abs=4e-6)
-    assert found.measurement.warmup_times_s == pytest.approx([0.3], abs=4e-6)
-    assert found.measurement.tokens_per_step == 16 * 32
-
-
-def test_with_autotp_a_log_that_does_not_say_what_it_counts_measures_nothing(tmp_path):
-    found = outcome(tmp_path, steps(32), plan=AUTOTP)
-    assert (found.verdict, found.cause) == (Verdict.CRASHED, Cause.USER_BUG)
-    assert "train_batch_size" in found.reason
+    measured = outcome(tmp_path, [batch_size(counted), *steps(counted)], plan=AUTOTP).measurement
+    assert measured.step_times_s == pytest.approx([0.4, 0.5, 0.6], abs=4e-6)
+    assert measured.warmup_times_s == pytest.approx([0.3], abs=4e-6)
+    assert measured.tokens_per_step == 16 * 32
 
 
 def test_on_a_cpu_the_memory_of_the_whole_process_is_not_kept(tmp_path):
@@ -166,9 +160,17 @@ def test_a_pipeline_tells_all_its_steps_and_their_losses(tmp_path):
     assert measured.first_losses == (3.9, 3.8, 3.7, 3.6)
 
 
-def test_the_parts_of_a_step_are_no_step_and_a_silent_log_is_a_users_bug(tmp_path):
-    found = outcome(tmp_path, [batch_size(32), *(progress(step) for step in range(1, 7)), *[wall_clock(100.0)] * 6])
+@pytest.mark.parametrize(
+    ("plan", "lines", "told"),
+    [
+        (PLAN, [batch_size(32), *(progress(step) for step in range(1, 7)), *[wall_clock(100.0)] * 6], "no line"),
+        (AUTOTP, steps(32), "train_batch_size"),  # it may count every tensor rank
+    ],
+)
+def test_a_log_that_does_not_tell_steps_or_what_it_counts_is_a_users_bug(tmp_path, plan, lines, told):
+    found = outcome(tmp_path, lines, plan=plan)
     assert (found.verdict, found.cause) == (Verdict.CRASHED, Cause.USER_BUG)
+    assert told in found.reason
 
 
 @pytest.mark.parametrize(

@@ -80,16 +80,14 @@ def entry(arguments):
         assert log_path(tmp_path, rank).read_text() == f"['a', 'b'] {rank} 2 {rank} 1 None {tmp_path} True\n"
 
 
-WAITING = """
+def test_a_supervisor_that_is_told_to_end_leaves_no_rank(tmp_path):
+    source = """
 import os, time
 def entry(arguments):
     open(f"here-{os.environ['RANK']}", "w")
     time.sleep(300)
 """
-
-
-def test_a_supervisor_that_is_told_to_end_leaves_no_rank(tmp_path):
-    process = host(tmp_path, WAITING, processes=2)
+    process = host(tmp_path, source, processes=2)
     wait_for(lambda: len(list(tmp_path.glob("here-*"))) == 2)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)

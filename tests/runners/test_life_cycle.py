@@ -9,12 +9,15 @@ from meshtune.runners.base import InvalidJob, JobState
 UNKNOWN = ("jo", "job ", "", ".", "..", "../job", "a/b", "x" * 300, "nul\0")
 
 
-def test_a_job_that_ends_well_has_succeeded(life):
+def test_a_job_that_ends_well_has_succeeded_and_stays_as_it_is(life):
     id = life.short("good")
     done = life.wait(id)
     assert (done.state, done.exit_code, done.reason) == (JobState.SUCCEEDED, 0, "")
     assert done.started_at <= done.finished_at
+    life.runner.cancel(id)
+    life.pass_time(0.2)
     assert life.status(id) == done
+    life.runner.cancel("never-submitted")
 
 
 def test_a_running_job_says_so_and_can_be_cancelled(life):
@@ -48,15 +51,6 @@ def test_a_job_cancelled_at_once_ends_cancelled(life):
     id = life.long("short")
     life.runner.cancel(id)
     assert life.wait(id).state is JobState.CANCELLED
-
-
-def test_a_final_job_stays_as_it_is(life):
-    id = life.short("good")
-    before = life.wait(id)
-    life.runner.cancel(id)
-    life.pass_time(0.2)
-    assert life.status(id) == before
-    life.runner.cancel("never-submitted")
 
 
 def test_a_job_is_found_by_its_name_in_every_state(life):

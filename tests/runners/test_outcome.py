@@ -129,13 +129,6 @@ def test_a_measurement_goes_with_ok_and_with_nothing_else(verdict):
         Outcome(verdict=verdict, measurement=None if verdict is Verdict.OK else BARE)
 
 
-def test_what_the_plan_made_is_informative_and_what_the_infrastructure_made_is_retryable():
-    assert {verdict for verdict in Verdict if verdict.informative} == set(Verdict) - {
-        *(Verdict.CANCELLED, Verdict.LOST, Verdict.ILLEGAL)
-    }
-    assert [verdict for verdict in Verdict if verdict.retryable] == [Verdict.LOST]
-
-
 PROFILE = Profile(
     step_time_s=0.25,
     parts_s=({"compute": 0.2, "dp": 0.05}, {"compute": 0.25, "dp": 0.0}),
@@ -157,7 +150,7 @@ FULL = Measurement(
 )
 
 
-def test_a_measurement_comes_back_from_its_file(tmp_path):
+def test_a_measurement_comes_back_from_its_file_with_its_rates(tmp_path):
     for outcome in (
         Outcome(verdict=Verdict.OK, measurement=FULL),
         Outcome(verdict=Verdict.PRUNED, partial=FULL, reason="given up"),
@@ -165,13 +158,8 @@ def test_a_measurement_comes_back_from_its_file(tmp_path):
     ):
         write_result(tmp_path, outcome)
         assert read_result(tmp_path) == outcome
-
-
-def test_rates_follow_from_the_median():
-    assert FULL.tokens_per_s == 4000
-    assert FULL.flops_per_s_per_device == 2e12
-    assert FULL.mfu == pytest.approx(0.2)
-    assert Measurement(step_times_s=(1.0,), tokens_per_step=1, devices=1).mfu is None
+    assert (FULL.tokens_per_s, FULL.flops_per_s_per_device, FULL.mfu) == (4000, 2e12, pytest.approx(0.2))
+    assert BARE.mfu is None
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 import pytest
 from jobs import processes_where, wait_for
@@ -58,16 +57,6 @@ def test_figures_come_back_from_their_file(tmp_path):
     write_probed(tmp_path, PROBED)
     assert read_probed(tmp_path) == PROBED
     assert os.listdir(tmp_path) == ["probe.json"]
-
-
-def test_an_exchange_is_fitted_by_its_own_formula():
-    everybody = PROBED.exchange(Pattern.ALL_REDUCE, Tier.NODE)
-    assert everybody is not None
-    fit = everybody.fit()
-    assert (fit.alpha_s, fit.bandwidth_bytes_per_s) == pytest.approx((1e-5, 1e9))
-    fit = replace(everybody, pattern=Pattern.POINT_TO_POINT, ranks=2).fit()
-    assert (fit.alpha_s, fit.bandwidth_bytes_per_s) == pytest.approx((6e-5, 1e9 / 1.5))
-    assert PROBED.exchange(Pattern.ALL_REDUCE, Tier.NETWORK) is None
 
 
 def test_a_probe_that_takes_too_long_is_killed_with_all_its_ranks(tmp_path, monkeypatch):

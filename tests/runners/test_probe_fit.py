@@ -27,13 +27,6 @@ def test_exact_times_give_back_the_link(alpha_s, bandwidth, ranks):
     assert fit.worst_residual < 1e-6
 
 
-@given(latencies, bandwidths)
-def test_a_message_between_two_pays_the_latency_once(alpha_s, bandwidth):
-    fit = fit_point_to_point(SIZES, [alpha_s + size / bandwidth for size in SIZES])
-    assert fit.alpha_s == pytest.approx(alpha_s, rel=1e-6)
-    assert fit.bandwidth_bytes_per_s == pytest.approx(bandwidth, rel=1e-6)
-
-
 def test_every_size_counts_the_same_however_long_it_takes():
     times = [1e-5 + size / 1e9 for size in SIZES]
     times[-1] *= 2  # seen by absolute least squares alone, the largest would make the bandwidth half

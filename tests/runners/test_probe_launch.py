@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from meshtune.runners.trainer.probe import Layout, ProbeRefused, count_ranks, lay_out
@@ -25,24 +27,20 @@ SRUN = {
 }
 
 
-def test_a_slurm_batch_script_is_no_rank():
-    assert read_launch({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}, "host") is None
+LAUNCH = Launch(rank=5, world_size=8, local_rank=1, node="2", address="gpu007", port=20000 + 3456)
 
 
-def test_torchrun_says_everything():
-    expected = Launch(rank=5, world_size=8, local_rank=1, node="1", address="n0", port=29500)
-    assert read_launch(TORCHRUN, "host") == expected
-
-
-def test_srun_gives_the_first_host_and_a_port_of_the_job():
-    expected = Launch(rank=5, world_size=8, local_rank=1, node="2", address="gpu007", port=20000 + 3456)
-    assert read_launch(SRUN, "host") == expected
-
-
-def test_a_given_address_goes_before_slurms():
-    launch = read_launch({**SRUN, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1234"}, "host")
-    assert launch is not None
-    assert (launch.address, launch.port) == ("10.0.0.1", 1234)
+@pytest.mark.parametrize(
+    ("variables", "launch"),
+    [
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}, None),  # a batch script is no rank
+        (TORCHRUN, replace(LAUNCH, node="1", address="n0", port=29500)),
+        (SRUN, LAUNCH),  # the first host, and a port of the job
+        ({**SRUN, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1234"}, replace(LAUNCH, address="10.0.0.1", port=1234)),
+    ],
+)
+def test_a_launchers_variables_say_who_is_where(variables, launch):
+    assert read_launch(variables, "host") == launch
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from meshtune.runners.registry import RUNNERS, WORKLOADS, UnknownBackend, check_pair, create_runner, create_workload
-from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import Capabilities
 
@@ -49,16 +45,3 @@ def test_what_is_simulated_goes_with_what_is_simulated_only():
             assert [problem.path for problem in check_pair(kind, workload)] == ([] if fits else ["runner.kind"])
     (problem,) = check_pair("local", "simulated")
     assert problem.message.startswith("the runner local cannot run the workload simulated: ")
-
-
-def test_wrong_options_are_told_through_the_registry(tmp_path):
-    with pytest.raises(InvalidValue, match=r"^slots: "):
-        create_runner("local", tmp_path, CLUSTER, {"slots": 1})
-
-
-def test_the_torch_workload_can_be_created_where_there_is_no_torch():
-    code = """import sys; sys.modules['torch'] = None
-from meshtune.runners.registry import create_workload
-print(create_workload('torch', {}).dtype)"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("float32\n", "")

@@ -6,6 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ import pytest
 from meshtune.runners import report as helper
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict, read_result
-from meshtune.runners.report import Reporter, report, report_failure
+from meshtune.runners.report import REPORT_URL, TOKEN_FILE, Reporter, report, report_failure, send
 from meshtune.runners.workloads.base import CONTEXT_FILE, VERDICTS, LogContext, render_context
 from meshtune.search_spaces.plan import Plan
 
@@ -127,3 +130,92 @@ def test_the_helper_can_be_copied_and_needs_the_standard_library_only(job, tmp_p
     )
     assert done.stdout == "False\n"
     assert json.loads((job / "result.json").read_text())["measurement"]["step_times_s"] == [0.5]
+
+
+# A job's result goes to the service, too, where its folder has a token and its environment an address.
+
+
+class Service:
+    """Answers with these statuses, one after the other, then 204; keeps what it was sent."""
+
+    def __init__(self) -> None:
+        self.statuses: list[int] = []
+        self.seen: list[tuple[str, str, bytes]] = []
+        owner = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_PUT(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                owner.seen.append((self.path, self.headers["Authorization"], body))
+                self.send_response(owner.statuses.pop(0) if owner.statuses else 204)
+                self.send_header("Location", "http://127.0.0.1:1/elsewhere")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/v1/reports/job-1"
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    monkeypatch.setattr(helper, "_PAUSES_S", (0.0, 0.0, 0.0))
+    made = Service()
+    thread = threading.Thread(target=made.server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    monkeypatch.setenv(REPORT_URL, made.url)
+    yield made
+    made.server.shutdown()
+    thread.join()
+    made.server.server_close()
+
+
+@pytest.fixture
+def result(tmp_path):
+    (tmp_path / TOKEN_FILE).write_text("123.abc\n")
+    file = tmp_path / "result.json"
+    file.write_text('{"version": 1}')
+    return file
+
+
+def test_a_result_is_sent_with_the_jobs_token(service, result):
+    assert send(result)
+    assert service.seen == [("/v1/reports/job-1", "Bearer 123.abc", b'{"version": 1}')]
+
+
+@pytest.mark.parametrize("statuses", [[503], [500, 429]])
+def test_a_service_that_cannot_now_is_asked_again(service, result, statuses):
+    service.statuses = list(statuses)
+    assert send(result)
+    assert len(service.seen) == len(statuses) + 1
+
+
+@pytest.mark.parametrize("status", [307, 401, 404, 422])
+def test_a_refusal_is_the_last_word(service, result, status):
+    service.statuses = [status]
+    assert not send(result)
+    assert len(service.seen) == 1
+
+
+def test_after_some_tries_the_file_has_to_do(service, result):
+    service.statuses = [503] * 9
+    assert not send(result)
+    assert len(service.seen) == 3
+
+
+def test_without_an_address_or_a_token_nothing_is_sent(service, result, monkeypatch):
+    result.with_name(TOKEN_FILE).unlink()
+    assert not send(result)
+    result.with_name(TOKEN_FILE).write_text("123.abc")
+    monkeypatch.delenv(REPORT_URL)
+    assert not send(result)
+    assert service.seen == []
+
+
+def test_whoever_reports_sends(service, result, job):
+    report([1.0, 0.5])
+    [(_, _, sent)] = service.seen
+    assert sent == result.read_bytes()
+    assert json.loads(sent)["measurement"]["step_times_s"] == [0.5]

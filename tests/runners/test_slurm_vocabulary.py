@@ -13,7 +13,6 @@ from meshtune.runners.processes.command import Answer
 from meshtune.runners.slurm.vocabulary import (
     REFUSALS,
     SILENCES,
-    STATES,
     Partition,
     expand_hosts,
     meaning_of,
@@ -23,43 +22,31 @@ from meshtune.runners.slurm.vocabulary import (
     room_for,
 )
 
-# By state: the words of job_state_string (src/common/slurm_protocol_defs.c, 22.05), and those that
+
+# The words of job_state_string (src/common/slurm_protocol_defs.c, 22.05), and those that
 # slurm.schedmd.com/job_state_codes.html has besides.
-QUEUED = (
-    *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"),
-    *("EXPEDITING", "POWER_UP_NODE"),
+@pytest.mark.parametrize(
+    ("state", "cause", "words"),
+    [
+        (JobState.QUEUED, None, "PENDING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT"),
+        (JobState.QUEUED, None, "EXPEDITING POWER_UP_NODE"),
+        (JobState.RUNNING, None, "RUNNING COMPLETING RESIZING SIGNALING STAGE_OUT STOPPED SUSPENDED UPDATE_DB"),
+        (JobState.RUNNING, None, "HIBERNATING"),  # an unknown word is no end
+        (JobState.LOST, Cause.NODE_FAULT, "NODE_FAIL BOOT_FAIL LAUNCH_FAILED RECONFIG_FAIL"),
+        (JobState.LOST, Cause.PREEMPTION, "PREEMPTED"),
+        (JobState.LOST, None, "REVOKED"),
+        (JobState.SUCCEEDED, None, "COMPLETED"),
+        (JobState.FAILED, None, "FAILED"),
+        (JobState.FAILED, Cause.OOM, "OUT_OF_MEMORY"),
+        (JobState.TIMED_OUT, None, "TIMEOUT"),
+        (JobState.CANCELLED, None, "CANCELLED DEADLINE"),
+    ],
 )
-RUNNING = ("RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED", "UPDATE_DB")
-NODE_FAULT = ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL")
-MEANINGS = {
-    **dict.fromkeys(QUEUED, (JobState.QUEUED, None)),
-    **dict.fromkeys(RUNNING, (JobState.RUNNING, None)),
-    **dict.fromkeys(NODE_FAULT, (JobState.LOST, Cause.NODE_FAULT)),
-    "COMPLETED": (JobState.SUCCEEDED, None),
-    "FAILED": (JobState.FAILED, None),
-    "OUT_OF_MEMORY": (JobState.FAILED, Cause.OOM),
-    "TIMEOUT": (JobState.TIMED_OUT, None),
-    "DEADLINE": (JobState.CANCELLED, None),
-    "CANCELLED": (JobState.CANCELLED, None),
-    "PREEMPTED": (JobState.LOST, Cause.PREEMPTION),
-    "REVOKED": (JobState.LOST, None),
-}
-
-
-def test_the_table_holds_every_word():
-    assert sorted(STATES) == sorted(MEANINGS)
-
-
-@pytest.mark.parametrize("word", MEANINGS)
-def test_every_state_has_its_meaning(word):
-    meaning = meaning_of(word)
-    assert (meaning.state, meaning.cause) == MEANINGS[word]
-    assert bool(meaning.reason) or meaning.state not in (JobState.FAILED, JobState.TIMED_OUT, JobState.LOST)
-
-
-def test_an_unknown_word_is_no_end():
-    meaning = meaning_of("HIBERNATING")
-    assert (meaning.state, meaning.reason) == (JobState.RUNNING, "in Slurm's state HIBERNATING")
+def test_every_word_has_its_meaning(state, cause, words):
+    for word in words.split():
+        meaning = meaning_of(word)
+        assert (meaning.state, meaning.cause) == (state, cause), word
+        assert meaning.reason or state not in (JobState.FAILED, JobState.TIMED_OUT, JobState.LOST), word
 
 
 @pytest.mark.parametrize("reason", ["JobLaunchFailure", "NodeDown", "SystemFailure", "FrontEndDown"])

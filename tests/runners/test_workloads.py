@@ -50,15 +50,17 @@ def test_a_job_is_rendered_as_text_and_nothing_is_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_job_file_is_read_back_as_it_was_meant(tmp_path):
-    assert parse_job(materialize(tmp_path).files["job.json"]) == Job(
-        name="c1-t1-a1", model=MODEL, plan=PLAN, seed=7, memory_limit_bytes=2**30, measuring=Measuring()
+@pytest.mark.parametrize(("kind", "limit"), [(DeviceKind.CPU, 2**30), (DeviceKind.CUDA, None)])
+def test_the_job_file_is_read_back_and_a_gpu_limits_memory_itself(kind, limit, tmp_path):
+    assert parse_job(materialize(tmp_path, kind).files["job.json"]) == Job(
+        name="c1-t1-a1",
+        model=MODEL,
+        plan=PLAN,
+        seed=7,
+        device=kind,
+        memory_limit_bytes=limit,
+        measuring=Measuring(),
     )
-
-
-def test_on_a_gpu_the_device_itself_limits_memory(tmp_path):
-    job = parse_job(materialize(tmp_path, DeviceKind.CUDA).files["job.json"])
-    assert (job.device, job.memory_limit_bytes) == (DeviceKind.CUDA, None)
 
 
 @pytest.mark.parametrize(

@@ -42,13 +42,6 @@ def space(
     return Space(bounds, SpaceContext(model=model, cluster=cluster, global_batch_size=batch, capabilities=able))
 
 
-def test_experts_are_spread_over_dp_alone():
-    mixture = space(MIXTURE)
-    assert mixture.explain(mixture.complete(ep=4, zero_stage=2)) == []
-    found = mixture.explain(mixture.complete(tp=4, ep=4))
-    assert [str(violation).partition(" (")[0] for violation in found] == ["ep(4) does not divide dp(2)"]
-
-
 @pytest.mark.parametrize("model", [DENSE, MIXTURE], ids=["dense", "mixture"])
 @pytest.mark.parametrize("kind", DeviceKind)
 def test_the_trainer_supports_every_plan_that_the_space_allows(model, kind):

@@ -44,16 +44,15 @@ def network(cluster: ClusterSpec = FLAT, **constants: float) -> Network:
 @pytest.mark.parametrize(
     ("n", "stride", "expected"),
     [
-        (8, 1, 7 * 2e-6 + 7 / 8 * S / 100e9),
-        (4, 2, 3 * 2e-6 + 3 / 4 * S / 100e9),
-        (2, 1, 1e-6 + S / 2 / 400e9),
+        (8, 1, 7 * 2e-6 + 7 / 8 * S / 100e9),  # a node
+        (4, 2, 3 * 2e-6 + 3 / 4 * S / 100e9),  # half of one
+        (2, 1, 1e-6 + S / 2 / 400e9),  # a module
         # Every hop of the ring is as slow as the network; a node sends its share over all its members' cards.
         (16, 1, 15 * 10e-6 + 7 / 8 * S / 100e9 + S / 2 / (8 * 10e9)),
-        (4, 4, 3 * 10e-6 + S / 2 / 100e9 + S / 2 / (2 * 10e9)),
-        (4, 8, 3 * 10e-6 + 3 / 4 * S / 10e9),
-        (4, 16, 3 * 10e-6 + 3 / 4 * S / 10e9),
+        (4, 4, 3 * 10e-6 + S / 2 / 100e9 + S / 2 / (2 * 10e9)),  # two in a node
+        (4, 8, 3 * 10e-6 + 3 / 4 * S / 10e9),  # one in a node
+        (4, 16, 3 * 10e-6 + 3 / 4 * S / 10e9),  # one in every second node
     ],
-    ids=["node", "half a node", "module", "two nodes", "two in a node", "one in a node", "every second node"],
 )
 def test_an_all_reduce_is_two_rings_over_the_tiers(n, stride, expected):
     assert float(network().gather_s(S, n, stride)) == pytest.approx(expected)

@@ -3,37 +3,13 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from meshtune.runners.step_breakdown import Part
-from meshtune.runners.trainer.failure import Phase
 from meshtune.runners.trainer.timing.breakdown import last_arrivals, sum_parts
-from meshtune.runners.trainer.timing.stopwatch import Call, Span, Stopwatch
+from meshtune.runners.trainer.timing.stopwatch import Call, Span
 
 REDUCE = ((0, 1), "", 0)
 TENSOR = ((0, 1), "0>1", 0)
-
-
-def ticking(*times: float) -> Stopwatch:
-    return Stopwatch(torch.device("cpu"), now=iter(times).__next__)
-
-
-def test_every_moment_belongs_to_one_span():
-    watch = ticking(0.0, 1.0, 1.5, 4.0, 5.0, 7.0)
-    watch.start()
-    with watch.blocked(Call(REDUCE, Part.DP)), watch.blocked(Call(TENSOR, Part.SEND_RECEIVE)):
-        pass
-    watch.enter_phase(Phase.OPTIMIZER)
-    watch.enter_phase(Phase.FORWARD)
-    watch.stop()
-    assert [(span.end_s - span.start_s, getattr(span.what, "part", span.what)) for span in watch.spans] == [
-        (1.0, Part.COMPUTE),
-        (0.5, Part.DP),
-        (2.5, Part.COMPUTE),
-        (1.0, Part.OPTIMIZER),
-        (2.0, Part.COMPUTE),
-    ]
-    assert watch.arrivals == {REDUCE: 1.0}
 
 
 def test_a_call_is_waiting_until_its_last_member_has_arrived():

@@ -88,19 +88,19 @@ CASES = """
   llama8 pp4 vpp2 zbv
   llama4 pp2 vpp2 zbv mbs4 ga2
   gpt4 pp2 vpp2 zbv
-* gpt4 pp2 vpp2 zero-bubble
+  gpt4 pp2 vpp2 zero-bubble
 * llama-tied4 pp4 gpipe
 * llama pp2 dp2 zero0
   llama pp2 dp2 zero3
   llama pp2 dp2 zero3 gpipe
-* gpt pp2 dp2 zero3
+  gpt pp2 dp2 zero3
   gpt tp2 pp2 mbs4
   llama4 pp2 dp2 zero0 vpp2 interleaved
 * llama4 pp2 dp2 zero3 vpp2 interleaved
 * llama4 pp2 dp2 zero0 vpp2 zero-bubble
   llama4 pp2 dp2 zero2 vpp2 zero-bubble
 * llama4 pp2 dp2 zero1 vpp2 zbv
-* gpt4 pp2 dp2 zero2 vpp2 zbv
+  gpt4 pp2 dp2 zero2 vpp2 zbv
   gpt4 pp2 dp2 zero3 vpp2 interleaved
   llama tp2 pp2 mbs4
   llama4 tp2 pp2 vpp2 interleaved mbs4
@@ -133,14 +133,14 @@ CASES = """
 * llama cp2 dp2 zero1 ulysses mbs2
   llama cp2 tp2 mbs8
 * gpt cp2 tp2 ulysses mbs8
-* gpt cp2 tp2 nosp mbs8
+  gpt cp2 tp2 nosp mbs8
   llama cp2 pp2 mbs2
 * llama4 cp2 pp2 vpp2 zbv ulysses mbs2
   llama4 cp2 pp2 dp2 zero2 vpp2 interleaved
   llama cp2 mbs4 selective
   gpt cp2 mbs4 ulysses full
   llama cp2 tp2 pp2 mbs4
-* llama cp2 tp2 dp2 zero3 full mbs4
+  llama cp2 tp2 dp2 zero3 full mbs4
   gpt cp2 tp2 dp2 zero1 ulysses selective mbs4
 * llama-moe mbs4
   gpt-moe mbs4 balanced

@@ -16,8 +16,7 @@ from meshtune.runners.outcome import Verdict, read_result
 from meshtune.runners.trainer.failure import Phase, read_failures
 from meshtune.runners.trainer.job import render_job
 
-pytestmark = pytest.mark.slow
-
+SLOW = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 180  # for a machine that is busy with other things
 
@@ -46,7 +45,8 @@ def wait(processes: list[subprocess.Popen[bytes]]) -> list[int]:
             process.wait()
 
 
-@pytest.mark.parametrize("meeting", ["file", "address"])
+# By address the ranks of test_slurm_cluster.py meet as well.
+@pytest.mark.parametrize("meeting", [pytest.param("file", marks=SLOW), pytest.param("address", marks=pytest.mark.long)])
 def test_ranks_meet_and_leave_a_result_in_their_directory(meeting, tmp_path, make_job):
     job = make_job(plan={"dp": 2})
     (tmp_path / "job.json").write_text(render_job(job), encoding="utf-8")
@@ -64,6 +64,7 @@ def test_ranks_meet_and_leave_a_result_in_their_directory(meeting, tmp_path, mak
     assert (tmp_path / "rendezvous").exists() == (meeting == "file")
 
 
+@SLOW
 def test_a_rank_that_is_asked_for_the_unsupported_leaves_a_failure(tmp_path, make_job):
     (tmp_path / "job.json").write_text(render_job(make_job(plan={"cp": 2, "context": "ring"})), encoding="utf-8")
     assert wait(start_ranks(tmp_path, 2, 1)) == [2]
@@ -72,6 +73,7 @@ def test_a_rank_that_is_asked_for_the_unsupported_leaves_a_failure(tmp_path, mak
     assert "plan.context: ring attention runs on cuda only" in failure.reason
 
 
+@SLOW
 def test_importing_the_trainer_starts_nothing():
     code = """
 import meshtune.runners.trainer.main, torch

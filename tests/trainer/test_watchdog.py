@@ -45,13 +45,18 @@ def looks(times_s: list[float], beats_s: list[float]) -> list[float]:
     return found[1:]
 
 
-def test_looks_in_time_count_by_the_clock_and_a_beat_begins_anew():
-    assert looks([0.2, 0.4, 0.6, 0.8, 1.0], [0.0, 0.5]) == pytest.approx([0.2, 0.4, 0.1, 0.3, 0.5])
-
-
-def test_an_hour_for_which_the_process_was_stopped_counts_as_a_second():
-    assert looks([0.2, 0.4, 3600.4, 3600.6, 3600.8], [0.0]) == pytest.approx([0.2, 0.4, 1.4, 1.6, 1.8])
-    assert looks([0.2, 0.4, 3600.4, 3600.6, 3600.8], [0.0, 3600.5]) == pytest.approx([0.2, 0.4, 1.4, 0.1, 0.3])
+@pytest.mark.parametrize(
+    ("times_s", "beats_s", "found"),
+    [
+        # In time: by the clock, and a beat begins anew.
+        ([0.2, 0.4, 0.6, 0.8, 1.0], [0.0, 0.5], [0.2, 0.4, 0.1, 0.3, 0.5]),
+        # An hour for which the process was stopped counts as a second.
+        ([0.2, 0.4, 3600.4, 3600.6, 3600.8], [0.0], [0.2, 0.4, 1.4, 1.6, 1.8]),
+        ([0.2, 0.4, 3600.4, 3600.6, 3600.8], [0.0, 3600.5], [0.2, 0.4, 1.4, 0.1, 0.3]),
+    ],
+)
+def test_stillness_is_counted_by_the_clock_of_a_process_that_runs(times_s, beats_s, found):
+    assert looks(times_s, beats_s) == pytest.approx(found)
 
 
 def test_looks_that_a_busy_machine_delays_reach_every_limit():
