@@ -190,7 +190,7 @@ def run(host: str, port: int, begin: Callable[[bool], None]) -> None:
         # A client's address is the connection's, not a header's: loopback may be trusted.
         proxy_headers=False,
         server_header=False,
-        # Logging is set up by `tuner.service.logging`; requests are logged by `api.middleware.request_log`.
+        # Logging is set up by `tuner.service.telemetry`; requests are logged by `api.middleware.request_log`.
         log_config=None,
         access_log=False,
     )
