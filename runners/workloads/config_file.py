@@ -20,6 +20,10 @@ from meshtune.runners.untrusted_text import read_json, read_toml, read_words, re
 from meshtune.search_spaces.checks import CLOSED, InvalidValue, Problem, did_you_mean
 
 
+# Of one text; to find what a name may have meant takes 0.1 ms.
+_MAX_PROBLEMS = 5
+
+
 @dataclass(frozen=True, slots=True)
 class Template:
     """A text, and the names of the placeholders in it."""
@@ -50,6 +54,8 @@ def parse_template(text: str, known: Collection[str], path: str) -> Template:
     except ValueError as error:
         raise InvalidValue([Problem(path, f"{error}; a brace that stands for itself is written twice")]) from None
     for _, name, form, conversion in parsed:
+        if len(problems) >= _MAX_PROBLEMS:
+            break
         if name is not None and name not in known:
             told = f"{{{name}}} is no placeholder; {did_you_mean(name, known)}; a brace of its own is written twice"
             problems.append(Problem(path, told))
