@@ -5,6 +5,7 @@ SIGTERM or SIGINT, which end its open streams at once and the process within sec
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import threading
 import time
@@ -41,12 +42,14 @@ from meshtune.api.routes import (
 from meshtune.api.settings import DEFAULTS, Settings
 from meshtune.api.settings import from_environment as read_settings
 from meshtune.api.stream_hub import StreamHub
+from meshtune.tuner.access.home_folder import file_mode, home_mode, prepare_home
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.service.loop import Driver, drive_all
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.service.telemetry import TroubleLog, log_events
 from meshtune.tuner.store import Store
 
+log = logging.getLogger(__name__)
 # How long a stopping service waits for the tick under way. A search may think longer; to be killed in a tick is safe.
 STOP_LIMIT_S = 1.0
 # For requests under way; streams end by themselves.
@@ -142,10 +145,12 @@ def from_environment() -> FastAPI:
     Raises InvalidValue for settings, and StoreUnavailable, also where another process serves the same SQLite database.
     """
     home = Home(Path(os.environ.get("MESHTUNE_HOME", ".meshtune")).absolute())
-    home.root.mkdir(parents=True, exist_ok=True)
-    settings = read_settings(os.environ)
+    settings, mode = read_settings(os.environ), home_mode(os.environ)
+    for message in prepare_home(home, mode):
+        log.warning("%s", message)
+    url = os.environ.get("MESHTUNE_DB") or home.database_url
     with ExitStack() as opened:
-        store = opened.enter_context(Store.open(os.environ.get("MESHTUNE_DB") or home.database_url))
+        store = opened.enter_context(Store.open(url, file_mode=file_mode(mode)))
         opened.enter_context(store.serving())
         service = Service(store, home, public_url=settings.public_url)
         app = create_app(service, close=opened.pop_all().close, settings=settings)
