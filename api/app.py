@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
+from socket import socket
 from types import FrameType
 
 import uvicorn
@@ -171,9 +172,15 @@ def _drive(driver: Driver, service: Service, stop: threading.Event) -> None:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, app: FastAPI, config: uvicorn.Config) -> None:
+    def __init__(self, app: FastAPI, config: uvicorn.Config, begin: Callable[[int], None]) -> None:
         super().__init__(config)
         self._app = app
+        self._begin = begin
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._begin(self.servers[0].sockets[0].getsockname()[1])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # The framework hears of the end only when all requests have ended, and a stream never does.
@@ -181,25 +188,25 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def run(host: str, port: int, begin: Callable[[bool], None]) -> None:
-    """Serve what the environment names until a signal comes. begin: called before the first request, with whether
+def run(host: str, port: int, begin: Callable[[int, bool], None]) -> None:
+    """Serve what the environment names until a signal comes. begin: called when it listens, with its port and whether
     there is a dashboard. Raises StoreUnavailable, and InvalidValue for settings; ends the process, with a message in
     the log, where the address cannot be had."""
     app = from_environment()
-    begin((static_files.FOLDER / "index.html").is_file())
+    dashboard = (static_files.FOLDER / "index.html").is_file()
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
         timeout_graceful_shutdown=GRACE_S,
-        # A client's address is the connection's, not a header's: loopback may be trusted.
+        # A client's address is the connection's: anybody can write a header.
         proxy_headers=False,
         server_header=False,
         # Logging is set up by `tuner.service.telemetry`; requests are logged by `api.middleware.request_log`.
         log_config=None,
         access_log=False,
     )
-    server = _Server(app, config)
+    server = _Server(app, config, lambda port: begin(port, dashboard))
     server.run()
     if not server.started:
         raise SystemExit(3)  # uvicorn has said why
