@@ -66,9 +66,16 @@ def open_service(home: Path, db: str, *, create: bool = False) -> Iterator[Servi
     """The service over a home folder and its database. create: where they are missing, make them."""
     url = (db or Home(home.absolute()).database_url) if create else existing_database(home, db)
     place, mode = Home(home.absolute()), home_mode(os.environ)
-    for message in prepare_home(place, mode) if create or home.is_dir() else ():
-        errors.print(f"meshtune: {message}", style="yellow", soft_wrap=True)
+
+    def prepare() -> None:
+        for message in prepare_home(place, mode) if create or home.is_dir() else ():
+            errors.print(f"meshtune: {message}", style="yellow", soft_wrap=True)
+
+    if not db:
+        prepare()
     with Store.open(url, file_mode=file_mode(mode)) as store:
+        if db:  # a database that cannot be used leaves no home behind
+            prepare()
         service = Service(store, place)
         try:
             yield service

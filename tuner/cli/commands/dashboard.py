@@ -72,7 +72,7 @@ def open_(
         sys.stdout.write(link + "\n")
         sys.stdout.flush()
         errors.print(f"who opens it is signed in as {token.name} ({detail})", soft_wrap=True)
-        if any(os.environ.get(name) for name in DISPLAYS):
+        if home.is_dir() and any(os.environ.get(name) for name in DISPLAYS):
             _show(service, link, token.sha256)
 
 
