@@ -14,12 +14,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from command_lab import run_meshtune
 from nginx_lab import NginxLab
 from service_lab import START_LIMIT_S, ServiceLab
 from service_process import meshtune, without_ours
 
 from meshtune.tuner.access.tokens import digest
 from meshtune.tuner.campaign.campaign import Home
+from meshtune.tuner.cli.commands.dashboard import DISPLAYS
 from meshtune.tuner.store import Store
 
 pytestmark = pytest.mark.slow
@@ -113,19 +115,15 @@ def test_a_home_is_closed_to_other_users_also_one_that_was_open(service):
     assert "closed to other users of this machine, who had rights to home, meshtune.db" in service.log.read_text()
 
 
-def test_a_link_signs_a_browser_in_and_no_process_list_shows_it(service, tmp_path):
+def test_a_link_signs_a_browser_in_and_no_process_list_shows_it(service, tmp_path, monkeypatch):
     browser = tmp_path / "browser"
     browser.write_text(BROWSER.format(python=sys.executable))
     browser.chmod(0o755)
-
-    def opened(**display: str) -> subprocess.CompletedProcess[str]:
-        environment = {name: value for name, value in without_ours(os.environ).items() if "DISPLAY" not in name}
-        command = meshtune("open", "--home", str(service.home))
-        return subprocess.run(
-            command, env={**environment, **display}, capture_output=True, text=True, timeout=START_LIMIT_S
-        )
-
-    done = opened(DISPLAY=":0", BROWSER=str(browser))
+    environment = {**without_ours(os.environ), "DISPLAY": ":0", "BROWSER": str(browser)}
+    command = ("open", "--home", str(service.home))
+    done = subprocess.run(
+        meshtune(*command), env=environment, capture_output=True, text=True, timeout=START_LIMIT_S, check=False
+    )
     seen = json.loads((tmp_path / "seen.json").read_text())
     link = done.stdout.strip()
     secret = link.removeprefix(f"{service.url}/#token=")
@@ -134,12 +132,13 @@ def test_a_link_signs_a_browser_in_and_no_process_list_shows_it(service, tmp_pat
     assert not (service.home / ".open.html").exists()
     assert "no browser" not in done.stderr
     # The next link is of the same name, so that its campaigns stay theirs, and ends the one before.
-    again = opened().stdout.strip().partition("#token=")[2]
+    for display in DISPLAYS:
+        monkeypatch.delenv(display, raising=False)
+    again = run_meshtune(tmp_path, *command).out.strip().partition("#token=")[2]
     with Store.open(Home(service.home).database_url) as store:
         assert store.access.by_digest(digest(secret)) is None
         assert store.access.by_digest(digest(again)).name == seen["name"]
     # What listens on that port now may be anybody's.
     service.kill()
-    told = opened()
-    assert (told.returncode, told.stdout) == (2, "")
-    assert "no service runs" in told.stderr
+    told = run_meshtune(tmp_path, *command)
+    assert (told.code, told.out, "no service runs" in told.err) == (2, "", True)
