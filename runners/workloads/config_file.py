@@ -19,7 +19,6 @@ from meshtune.runners.dialects.base import overlaid, read_base, render_toml
 from meshtune.runners.untrusted_text import read_json, read_toml, read_words, read_yaml
 from meshtune.search_spaces.checks import CLOSED, InvalidValue, Problem, did_you_mean
 
-
 # Of one text; to find what a name may have meant takes 0.1 ms.
 _MAX_PROBLEMS = 5
 
