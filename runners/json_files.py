@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from meshtune.runners.base import JobSpec
+from meshtune.runners.job_files import read_document
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 
 Value = TypeVar("Value")
@@ -28,6 +30,8 @@ _PLAIN: Mapping[type, tuple[tuple[type, ...], str]] = {
     str: ((str,), "string"),
     Path: ((str,), "string"),
 }
+# What JSON can say, and neither UTF-8 nor a database can hold.
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def read_json_value(kind: type[Value], document: object) -> Value:
@@ -40,7 +44,15 @@ def read_json_value(kind: type[Value], document: object) -> Value:
 
 def read_json_file(kind: type[Value], path: Path) -> Value:
     """Raises OSError when there is none, ValueError when it is none of ours."""
-    return read_json_value(kind, json.loads(path.read_text(encoding="utf-8")))
+    return read_json_value(kind, parse_json(read_document(path)))
+
+
+def parse_json(text: str) -> Any:
+    """Raises ValueError."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from None
 
 
 def render_versioned(value: Any, version: int) -> str:
@@ -50,10 +62,7 @@ def render_versioned(value: Any, version: int) -> str:
 
 def read_versioned(kind: type[Value], text: str, version: int) -> Value:
     """The value in such a file's text. Raises ValueError, whose message names the field."""
-    try:
-        document = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"not JSON: {error}") from error
+    document = parse_json(text)
     if not isinstance(document, dict) or document.pop("version", None) != version:
         raise ValueError(f"must be an object with version {version}")
     return read_json_value(kind, document)
@@ -70,7 +79,9 @@ def _read(kind: Any, value: Any, path: str) -> Any:
             raise _wrong(path, "must be array", value)
         return tuple(_read(inner[0], item, f"{path}.{index}") for index, item in enumerate(value))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {str(key): _read(inner[1], item, f"{path}.{key}") for key, item in _object(value, path).items()}
+        return {
+            _read(str, key, path): _read(inner[1], item, f"{path}.{key}") for key, item in _object(value, path).items()
+        }
     if is_dataclass(kind):
         return _read_dataclass(kind, _object(value, path), path)
     if issubclass(kind, Enum):
@@ -83,10 +94,15 @@ def _read(kind: Any, value: Any, path: str) -> Any:
     whole = kind is int and isinstance(value, float) and value.is_integer()
     if not whole and (not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool)):
         raise _wrong(path, f"must be {name}", value)
+    if kind is str and _UNSTORABLE.search(value):
+        raise _wrong(path, "must be text without NUL and halves of surrogate pairs", value)
     try:
-        return kind(value)
+        plain = kind(value)
+        if kind is int and abs(plain) >= 1 << 63:
+            raise OverflowError
+        return plain
     except OverflowError:
-        raise _wrong(path, "must be a finite number", value) from None
+        raise _wrong(path, "must be a finite number, an integer of 64 bits", value) from None
 
 
 def _read_dataclass(kind: Any, document: Mapping[str, Any], path: str) -> Any:
