@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from meshtune.runners.base import JobSpec
-from meshtune.runners.job_files import read_document
+from meshtune.runners.job_files import MAX_DOCUMENT_BYTES, read_document
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 
 Value = TypeVar("Value")
@@ -42,9 +42,9 @@ def read_json_value(kind: type[Value], document: object) -> Value:
     return value
 
 
-def read_json_file(kind: type[Value], path: Path) -> Value:
+def read_json_file(kind: type[Value], path: Path, most_bytes: int = MAX_DOCUMENT_BYTES) -> Value:
     """Raises OSError when there is none, ValueError when it is none of ours."""
-    return read_json_value(kind, parse_json(read_document(path)))
+    return read_json_value(kind, parse_json(read_document(path, most_bytes)))
 
 
 def parse_json(text: str) -> Any:

@@ -36,6 +36,7 @@ from meshtune.search_spaces.checks import StrEnum
 
 # The job as its processes read it: command, environment, time limit.
 GANG_FILE = "gang.json"
+_MAX_NOTE_BYTES = 16 << 10  # notes are read at each look, and a job may leave many
 
 
 class End(StrEnum):
@@ -83,7 +84,7 @@ def read_notes(directory: Path) -> list[Note]:
         for name in list_entries(directory):
             if name.startswith("rank-") and name.endswith(".json"):
                 with suppress(OSError, ValueError):
-                    notes.append(read_json_file(Note, directory / name))
+                    notes.append(read_json_file(Note, directory / name, _MAX_NOTE_BYTES))
     return sorted(notes, key=lambda note: note.rank)
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from meshtune.runners.job_files import UnfitFile, open_file
 
 MAX_LINE = 1 << 14  # characters; of what is longer (a progress bar without any line end) the end is kept
-MAX_LOG_BYTES = 64 << 20  # the steps of a log are looked for in so much of it
+# So much of a job's logs is searched for steps: of each at most, of each at least, and else of all of them.
+MAX_LOG_BYTES, MIN_LOG_BYTES, ALL_LOGS_BYTES = 64 << 20, 1 << 20, 256 << 20
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 # Who wrote a line: torch and torchrun ("[rank1]: ", "[default1]:"), mpirun --tag-output ("[1,1]<stdout>:").
 _TAG = re.compile(r"(?:\[(?:rank|default|trainer|\d+,)(\d+)\](?:<\w+>)?: ?)+")
@@ -33,15 +34,16 @@ def split_lines(chunks: Iterable[bytes], *, whole: bool = True) -> Iterator[str]
         yield _plain(rest)
 
 
-def lines_of(path: Path) -> Iterator[str]:
-    """The whole lines of a file's first MAX_LOG_BYTES, in little memory; none where there is no such file, or none that
-    is read. Raises OSError."""
+def lines_of(path: Path, logs: int = 1) -> Iterator[str]:
+    """The whole lines of the beginning of one of a job's `logs` logs, in little memory; none where there is no such
+    file, or none that is read. Raises OSError."""
     try:
         file = open_file(path)
     except (FileNotFoundError, UnfitFile):
         return
     try:
-        yield from split_lines(file.read(0, min(file.size_bytes, MAX_LOG_BYTES)))
+        most_bytes = min(MAX_LOG_BYTES, max(MIN_LOG_BYTES, ALL_LOGS_BYTES // logs))
+        yield from split_lines(file.read(0, min(file.size_bytes, most_bytes)))
     finally:
         file.close()
 

@@ -73,6 +73,11 @@ class Patterns:
         self.timing = timing[0]
         self.memory = memory[0] if memory else None
         self._compiled = compiled
+        # By name: the group of the rank, 0 for none, and the groups that may be the number.
+        self._groups: dict[str, tuple[int, list[int]]] = {}
+        for name, pattern in compiled.items():
+            rank = pattern.groupindex.get("rank", 0)
+            self._groups[name] = rank, [group for group in range(1, pattern.groups + 1) if group != rank]
 
     @property
     def source(self) -> str:
@@ -85,8 +90,8 @@ class Patterns:
         if pattern is None or (match := pattern.search(line.encode("utf-8", errors="replace"))) is None:
             return None
         # The first group that took part, but for `rank`; NaN is what a program prints for a loss that is no number.
-        named = pattern.groupindex.get("rank")
-        texts = (text for index, text in enumerate(match.groups(), 1) if text is not None and index != named)
+        named, numbers = self._groups[name]
+        texts = (text for group in numbers if (text := match[group]) is not None)
         rank = match[named] if named else None
         try:
             return Found(float(next(texts).replace(b",", b"").strip()), None if rank is None else int(rank))

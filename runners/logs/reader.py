@@ -105,7 +105,7 @@ def outcome_from_log(directory: Path, status: JobStatus, patterns: Patterns, *, 
     steps: how many the program was asked to take, warm-up included. The log has no meaning where its context cannot be
     read. Raises OSError. A job that failed after its last step measured all that it was to measure."""
     logs = rank_logs(directory)
-    readings = {rank: read_lines(lines_of(path), patterns) for rank, path in logs.items()}
+    readings = {rank: read_lines(lines_of(path, len(logs)), patterns) for rank, path in logs.items()}
     told_by = max(readings, key=lambda rank: (len(readings[rank].timings), -rank), default=0)
     tail = read_tail(log_path(directory, told_by))
     if status.state in (JobState.CANCELLED, JobState.LOST):

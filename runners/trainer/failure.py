@@ -28,6 +28,7 @@ from meshtune.search_spaces.checks import Checks, StrEnum
 
 REASON_LINES = 3
 TRACEBACK_LINES = 20
+_MAX_FAILURE_BYTES = 1 << 20
 LAST_WORDS_BYTES = 16_000  # of a log: the C library's word and faulthandler's stacks after it
 
 _OUT_OF_MEMORY_TYPES = ("MemoryError", "OutOfMemoryError")
@@ -146,7 +147,7 @@ def read_failures(directory: Path) -> list[RankFailure]:
     for name in list_entries(directory):
         if name.startswith("failure-") and name.endswith(".json"):
             with suppress(FileNotFoundError, ValueError):
-                failures.append(read_json_file(RankFailure, directory / name))
+                failures.append(read_json_file(RankFailure, directory / name, _MAX_FAILURE_BYTES))
     return sorted(failures, key=lambda failure: failure.at)
 
 
