@@ -1,4 +1,4 @@
-"""requirements.lock has every package that is installed, with the hashes of its files, and is as new as what it was made of."""
+"""requirements.lock has every package that is installed, with the hashes of its files, as constraints.txt has it."""
 
 from __future__ import annotations
 
