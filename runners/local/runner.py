@@ -15,6 +15,7 @@ from meshtune.runners.base import InvalidJob, JobSpec, JobStatus, RunnerUnavaila
 from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.local.spool import Spool, SpooledJob, require_fit
+from meshtune.runners.processes.host import why_too_many
 from meshtune.runners.processes.job_user import JobUser, job_user
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
@@ -128,6 +129,8 @@ def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Loca
     checks.require(one, "", f"the local runner has this machine's devices only, but {has}")
     told = f"slots({slots}) cannot hold the {cluster.devices} processes of one trial"
     checks.require(slots >= cluster.devices, "slots", told)
+    too_many = why_too_many(slots)
+    checks.require(not too_many, "slots", too_many)
     checks.require(chosen.idle_s > 0, "idle_s", f"must be positive, not {chosen.idle_s}")
     checks.done()
     return LocalRunner(root, slots=slots, idle_s=chosen.idle_s, user=job_user())
