@@ -59,4 +59,4 @@ def test_every_test_and_module_that_the_threat_model_names_exists():
         r"`((?:tests|benchmarks|runners|docs)/[\w./-]+)`", (ROOT / "docs/explanation/security.md").read_text()
     )
     assert len(named) > 15
-    assert {path for path in named if not (ROOT / path).exists()} <= {"benchmarks/trust.py"}
+    assert {path for path in named if not (ROOT / path).exists()} == set()
