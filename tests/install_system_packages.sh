@@ -17,10 +17,15 @@ has_chromium() {
     command -v chromium >/dev/null 2>&1
 }
 
+has_faketime() {
+    command -v faketime >/dev/null 2>&1
+}
+
 missing=""
 has_postgres || missing="$missing postgresql"
 has_slurm || missing="$missing slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
 has_chromium || missing="$missing chromium"
+has_faketime || missing="$missing faketime"
 
 if [ -z "$missing" ]; then
     exit 0

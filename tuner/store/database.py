@@ -141,6 +141,10 @@ class Database:
         ).scalar_one()
         return now
 
+    def ahead_s(self, now: float) -> float:
+        """How many seconds the clock that says it is `now` is ahead of this machine's."""
+        return now - self._clock()
+
     @contextmanager
     def serving(self) -> Iterator[None]:
         """Be the one process that serves this SQLite file meanwhile, by a lock that the kernel takes back from the
