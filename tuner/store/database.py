@@ -14,7 +14,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import StaticPool
 
 from meshtune.runners.registry import MissingExtra, require_extra
+from meshtune.tuner.store import mark
 from meshtune.tuner.store.errors import StoreError, StoreUnavailable, translating
 
 # How long a writer waits for another process before the database counts as locked.
@@ -128,8 +129,10 @@ class Database:
         """
         with self._writing(foreign_keys=False, idle_timeout_s=0) as connection:
             yield connection
-            if not self._postgres and connection.exec_driver_sql("PRAGMA foreign_key_check").first() is not None:
-                raise StoreError(f"{self.name} holds rows that refer to others which are not there")
+            if not self._postgres:
+                if connection.exec_driver_sql("PRAGMA foreign_key_check").first() is not None:
+                    raise StoreError(f"{self.name} holds rows that refer to others which are not there")
+                mark.stamp(connection.connection.driver_connection)
 
     def now(self, connection: Connection) -> float:
         """Seconds since the epoch by the one clock that all processes of this database share."""
@@ -144,6 +147,11 @@ class Database:
     def ahead_s(self, now: float) -> float:
         """How many seconds the clock that says it is `now` is ahead of this machine's."""
         return now - self._clock()
+
+    def require_same(self) -> None:
+        """Return where a SQLite file is what it was when we last wrote to it. Raises StoreUnavailable."""
+        if self.file is not None:
+            mark.require_same(self.file)
 
     @contextmanager
     def serving(self) -> Iterator[None]:
@@ -172,9 +180,24 @@ class Database:
                 ) from None
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            self._require_sound(self.file)
             yield
         finally:
             os.close(descriptor)
+
+    def _require_sound(self, file: Path) -> None:
+        """Raises StoreUnavailable for a damaged file; read wholly only where it was not closed well, as after a kill,
+        or with the log of another copy beside it."""
+        log = file.with_name(file.name + "-wal")
+        if not log.exists() or log.stat().st_size == 0:
+            return
+        with self.reading() as connection:
+            found: str = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
+        if found != "ok":
+            raise StoreUnavailable(
+                f"{self.name} is damaged: {' '.join(found.split())}; restore the newest backup, and remove {log} first",
+                transient=False,
+            )
 
     def close(self) -> None:
         """Close all connections; the database must not be used afterwards."""
@@ -188,13 +211,19 @@ class Database:
             translating(self.name),
             self._lock,
             self._engine.connect().execution_options(**options) as connection,
-            connection.begin(),
         ):
-            if self._postgres:
-                limits = {"lock_timeout": LOCK_TIMEOUT_S, "idle_in_transaction_session_timeout": idle_timeout_s}
-                connection.execute(select(*(func.set_config(name, f"{s}s", True) for name, s in limits.items())))
-                connection.execute(select(func.pg_advisory_xact_lock(WRITER_LOCK)))
-            yield connection
+            written: mark.Mark | None = None
+            with connection.begin():
+                if self._postgres:
+                    limits = {"lock_timeout": LOCK_TIMEOUT_S, "idle_in_transaction_session_timeout": idle_timeout_s}
+                    connection.execute(select(*(func.set_config(name, f"{s}s", True) for name, s in limits.items())))
+                    connection.execute(select(func.pg_advisory_xact_lock(WRITER_LOCK)))
+                yield connection
+                if self.file is not None:
+                    with suppress(sqlite3.OperationalError):  # no tables yet
+                        written = mark.mark_in(connection.connection.driver_connection)
+            if self.file is not None and written is not None:
+                mark.keep(self.file, written)
 
 
 def parse_url(url: str) -> URL:

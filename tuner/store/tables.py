@@ -222,6 +222,8 @@ audit = Table(
     *_required(Double, "at"),
     *_required(PlainText, "token", "action", "object", "outcome", "detail"),
     Index(None, "at"),
+    # Counted by the database's mark, as events are.
+    sqlite_autoincrement=True,
 )
 
 # caller: the digest of its token. status, headers and body: the answer, NULL until there is one.

@@ -21,6 +21,7 @@ def upgrade() -> None:
         *_required(sa.Double(), "at"),
         *_required(sa.Text(), "token", "action", "object", "outcome", "detail"),
         sa.PrimaryKeyConstraint("id", name="pk_audit"),
+        sqlite_autoincrement=True,
     )
     op.create_index("ix_audit_at", "audit", ["at"])
     op.create_table(
