@@ -86,7 +86,7 @@ def test_a_file_uses_write_ahead_logging_and_foreign_keys(file_url: str, tmp_pat
         assert connection.scalar(text("PRAGMA foreign_keys")) == 1
         assert connection.scalar(text("PRAGMA busy_timeout")) == 10_000
         assert connection.scalar(text("PRAGMA synchronous")) == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["store.db"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store.db", "store.db.mark"]
 
 
 @pytest.fixture
