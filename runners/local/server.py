@@ -103,8 +103,8 @@ class Server:
         kill_marked(self._mark(name))
         end = gang.result()
         reason = "the local server was told to stop" if end.state is JobState.LOST else end.reason
-        times = {"started_at": self.started_at.pop(name), "finished_at": time.time()}
-        self._report(name, replace(end, reason=reason, elapsed_s=now - gang.started_at, **times))
+        end = replace(end, reason=reason, started_at=self.started_at.pop(name), finished_at=time.time())
+        self._report(name, replace(end, elapsed_s=now - gang.started_at))
 
     def _start_queued(self, now: float) -> None:
         for job in list(self.queue):

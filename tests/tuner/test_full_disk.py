@@ -1,4 +1,4 @@
-"""A home on a disk of 3 MB that is full for a while: the campaign says so, loses nothing, and ends when there is space."""
+"""A home on a disk of 3 MB that is full for a while: its campaign waits, loses nothing, and ends when it has space."""
 
 from __future__ import annotations
 
