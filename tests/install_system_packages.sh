@@ -21,11 +21,16 @@ has_faketime() {
     command -v faketime >/dev/null 2>&1
 }
 
+has_nginx() {
+    command -v nginx >/dev/null 2>&1 || [ -x /usr/sbin/nginx ]
+}
+
 missing=""
 has_postgres || missing="$missing postgresql"
 has_slurm || missing="$missing slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
 has_chromium || missing="$missing chromium"
 has_faketime || missing="$missing faketime"
+has_nginx || missing="$missing nginx-light"
 
 if [ -z "$missing" ]; then
     exit 0

@@ -103,15 +103,32 @@ def stamp(connection: Any) -> None:
         connection.execute(f"PRAGMA user_version = {secrets.randbelow(2**31 - 1) + 1}")
 
 
-def keep(file: Path, mark: Mark) -> None:
-    """Write the mark, after the commit. In place, so that a full disk takes it too; where it cannot be written, the old
-    one says less and nothing wrong."""
+def require_sound(file: Path) -> None:
+    """Raises StoreUnavailable for a damaged file; it is read wholly only where it was not closed well, as after a kill,
+    or with the log of another copy beside it."""
+    log = file.with_name(file.name + "-wal")
+    if not log.exists() or log.stat().st_size == 0:
+        return
+    with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=10)) as connection:
+        try:
+            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        except sqlite3.DatabaseError as error:
+            found = str(error)
+    if found != "ok":
+        message = f"{file} is damaged: {' '.join(found.split())}; restore the newest backup, and remove {log} first"
+        raise StoreUnavailable(message, transient=False)
+
+
+def keep(file: Path, mark: Mark, mode: int) -> None:
+    """Write the mark, after the commit; mode: of a new one. In place, so that a full disk takes it too; where it cannot
+    be written, the old one says less and nothing wrong."""
     with suppress(OSError):
         descriptor = os.open(path_of(file), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             new = os.fstat(descriptor).st_size == 0
             os.pwrite(descriptor, f"{mark.id:08x} {mark.written:020d}\n".encode("ascii"), 0)
             if new:
+                os.fchmod(descriptor, mode)
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
