@@ -166,9 +166,8 @@ class Trials:
     ) -> None:
         """The trial's last attempt is DONE with `outcome`, every step of its measurement kept.
 
-        started_at None, no nodes: unknown to the caller; what `mark_running` said stays. running_s None: as long as
-        from its start to its end, which are then by one clock. Raises NotFound, and IllegalMove for an attempt that is
-        DONE already.
+        started_at None, no nodes: unknown to the caller; what `mark_running` said stays. running_s None: from start to
+        end, both by one clock. Raises NotFound, and IllegalMove for an attempt that is DONE already.
         """
         with self._database.writing() as connection:
             values = {
