@@ -98,14 +98,16 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """One look at a job. Times are seconds since the epoch. reason: a sentence for people, where the state needs
-    one."""
+    """One look at a job. Times are seconds since the epoch by the runner's clock, which may be wrong or set anew.
+    elapsed_s: how long it has run, by a clock that nobody sets; None where the runner has none. reason: a sentence for
+    people, where the state needs one."""
 
     state: JobState
     reason: str = ""
     exit_code: int | None = None
     started_at: float | None = None
     finished_at: float | None = None
+    elapsed_s: float | None = None
     # The hosts it has or had, where the runner knows, and those of them to blame for its end.
     nodes: tuple[str, ...] = ()
     failed_nodes: tuple[str, ...] = ()

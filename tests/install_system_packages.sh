@@ -17,6 +17,10 @@ has_chromium() {
     command -v chromium >/dev/null 2>&1
 }
 
+has_faketime() {
+    command -v faketime >/dev/null 2>&1
+}
+
 has_nginx() {
     command -v nginx >/dev/null 2>&1 || [ -x /usr/sbin/nginx ]
 }
@@ -25,6 +29,7 @@ missing=""
 has_postgres || missing="$missing postgresql"
 has_slurm || missing="$missing slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
 has_chromium || missing="$missing chromium"
+has_faketime || missing="$missing faketime"
 has_nginx || missing="$missing nginx-light"
 
 if [ -z "$missing" ]; then

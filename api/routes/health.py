@@ -131,7 +131,15 @@ class Metrics:
         ProcessCollector(registry=registry)
         Gauge("meshtune_info", "Always 1.", ("version",), registry=registry).labels(version("meshtune")).set(1)
         own = service.metrics
-        for metric in (own.tick_s, own.ask_s, own.polls, own.poll_errors, own.lease_changes, hub.cut_off):
+        for metric in (
+            own.tick_s,
+            own.ask_s,
+            own.polls,
+            own.poll_errors,
+            own.lease_changes,
+            own.skews.gauge,
+            hub.cut_off,
+        ):
             registry.register(metric)
         troubled = Gauge("meshtune_troubled_campaigns", "Campaigns with a trouble here.", registry=registry)
         troubled.set_function(lambda: len(driver.troubles))

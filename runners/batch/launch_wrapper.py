@@ -49,12 +49,14 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """The note of one process, `rank-<rank>.json`. Times are seconds since the epoch, by the node's own clock."""
+    """The note of one process, `rank-<rank>.json`. Times are seconds since the epoch, by the node's own clock.
+    elapsed_s: between the two, by a clock that nobody sets."""
 
     rank: int
     host: str
     started_at: float
     finished_at: float | None = None
+    elapsed_s: float | None = None
     # None: it had started, and nothing was heard since.
     end: End | None = None
     # Of a process that ended by itself, negative for the signal.
@@ -106,6 +108,11 @@ def noted_start(notes: Sequence[Note], otherwise: float | None = None) -> float 
     return min((note.started_at for note in notes), default=otherwise)
 
 
+def noted_elapsed_s(notes: Sequence[Note]) -> float | None:
+    """How long the longest of the processes ran, None where none told."""
+    return max((note.elapsed_s for note in notes if note.elapsed_s is not None), default=None)
+
+
 def noted_status(
     end: JobStatus, notes: Sequence[Note], nodes: tuple[str, ...] | None = None, cause: Cause | None = None
 ) -> JobStatus:
@@ -114,6 +121,7 @@ def noted_status(
         end,
         started_at=noted_start(notes),
         finished_at=max((note.finished_at for note in notes if note.finished_at is not None), default=None),
+        elapsed_s=noted_elapsed_s(notes),
         nodes=noted_hosts(notes) if nodes is None else nodes,
         cause=cause,
     )
@@ -160,7 +168,7 @@ def main(environment: Mapping[str, str] = os.environ, *, grace_s: float = GRACE_
     host = environment.get("SLURMD_NODENAME", socket.gethostname())
     note = Note(rank=rank, host=host, started_at=started_at)
     write_note(spec.directory, note)
-    gang = Gang(spec, started_at)
+    gang = Gang(spec, time.monotonic())
     gang.start([rank], meeting, None)
     note = _watch(note, gang, signals)
     kill_marked(mark)
@@ -175,20 +183,27 @@ def main(environment: Mapping[str, str] = os.environ, *, grace_s: float = GRACE_
 def _watch(note: Note, gang: Gang, signals: Sequence[int]) -> Note:
     """Wait for the process, and end it when it must end."""
     while True:
-        now = time.time()
+        now = time.monotonic()
         gang.step(now)
         if not gang.alive:
             break
         if signals:
             gang.end(JobState.CANCELLED, now)
         time.sleep(PERIOD_S)
+    finished_at = time.time()
     code = gang.deaths[0][1] if gang.deaths else None
     if gang.ending is None and code != 0:
         time.sleep(SETTLE_S)
     end = End.TIME_LIMIT if gang.ending is JobState.TIMED_OUT else End.TOLD if gang.ending else End.ITSELF
     if end is End.ITSELF and code != 0 and signals:
         end = End.TOLD
-    return replace(note, finished_at=now, end=end, exit_code=code if end is End.ITSELF else None)
+    return replace(
+        note,
+        finished_at=finished_at,
+        elapsed_s=now - gang.started_at,
+        end=end,
+        exit_code=code if end is End.ITSELF else None,
+    )
 
 
 if __name__ == "__main__":

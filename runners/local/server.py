@@ -34,15 +34,19 @@ class Server:
     # Jobs to start, oldest first.
     queue: list[SpooledJob] = field(default_factory=list)
     gangs: dict[str, Gang] = field(default_factory=dict)
+    # Of running jobs, by the clock on the wall.
+    started_at: dict[str, float] = field(default_factory=dict)
     # Statuses that could not be written yet.
     unwritten: dict[str, JobStatus] = field(default_factory=dict)
+    # When the folder of jobs was changed, in the file system's words, and when that was seen, by `time.monotonic`.
     jobs_changed_at: int = -1
+    change_seen_at: float = 0.0
 
     @property
     def busy(self) -> bool:
         return bool(self.queue or self.gangs or self.unwritten)
 
-    def recover(self, now: float) -> None:
+    def recover(self) -> None:
         """Take over a spool: what its dead server had running is lost."""
         for name in self.spool.names():
             status = self.spool.status(name)
@@ -52,11 +56,12 @@ class Server:
                     if (job := self.spool.job(name)).run_as:
                         take_back(job.spec.directory)
                 reason = "the local server died and its processes with it"
-                self._report(name, replace(status, state=JobState.LOST, reason=reason, finished_at=now))
+                self._report(name, replace(status, state=JobState.LOST, reason=reason, finished_at=time.time()))
             if status.state is not JobState.QUEUED:
                 self.known.add(name)
 
     def step(self, now: float) -> None:
+        """One turn. now: by `time.monotonic`, as all times that this hands on."""
         with suppress(OSError):  # the next turn looks again; what runs is watched over meanwhile
             self._look(now)
         for name, gang in list(self.gangs.items()):
@@ -73,17 +78,20 @@ class Server:
         """End everything at once: running jobs are lost, queued ones stay queued for the next server."""
         for gang in self.gangs.values():
             gang.end(JobState.LOST, now)
-        while any(gang.alive for gang in self.gangs.values()) and time.time() < now + STOP_LIMIT_S:
+        while any(gang.alive for gang in self.gangs.values()) and time.monotonic() < now + STOP_LIMIT_S:
             for gang in self.gangs.values():
-                gang.step(time.time())
+                gang.step(time.monotonic())
             time.sleep(PERIOD_S)
         for name in list(self.gangs):
-            self._close(name, time.time())
+            self._close(name, time.monotonic())
 
     def _look(self, now: float) -> None:
         changed_at = os.stat(self.spool.jobs).st_mtime_ns
-        # A time stamp is as coarse as the kernel's tick: two changes in one tick look like one until it is past.
-        if changed_at == self.jobs_changed_at and now - changed_at / 1e9 > 0.5:
+        # A time stamp is as coarse as the kernel's tick: two changes in one tick look like one until it is past. The
+        # file system's clock may be another machine's.
+        if changed_at != self.jobs_changed_at:
+            self.jobs_changed_at, self.change_seen_at = changed_at, now
+        elif now - self.change_seen_at > 0.5:
             return
         for name in self.spool.names():
             if name in self.known:
@@ -92,9 +100,8 @@ class Server:
                 self.queue.append(self.spool.job(name))
             except ValueError as error:
                 reason = f"its order in the spool cannot be understood: {error}"
-                self._report(name, JobStatus(state=JobState.LOST, reason=reason, finished_at=now))
+                self._report(name, JobStatus(state=JobState.LOST, reason=reason, finished_at=time.time()))
             self.known.add(name)
-        self.jobs_changed_at = changed_at
 
     def _close(self, name: str, now: float) -> None:
         gang = self.gangs.pop(name)
@@ -104,14 +111,15 @@ class Server:
                 take_back(gang.spec.directory)
         end = gang.result()
         reason = "the local server was told to stop" if end.state is JobState.LOST else end.reason
-        self._report(name, replace(end, reason=reason, started_at=gang.started_at, finished_at=now))
+        end = replace(end, reason=reason, started_at=self.started_at.pop(name), finished_at=time.time())
+        self._report(name, replace(end, elapsed_s=now - gang.started_at))
 
     def _start_queued(self, now: float) -> None:
         for job in list(self.queue):
             name = job.spec.name
             if self.spool.cancel_asked(name):
                 self.queue.remove(job)
-                self._report(name, JobStatus(state=JobState.CANCELLED, reason="cancelled", finished_at=now))
+                self._report(name, JobStatus(state=JobState.CANCELLED, reason="cancelled", finished_at=time.time()))
             elif not self.spool.has(name):
                 self.queue.remove(job)
         while self.queue:
@@ -119,10 +127,12 @@ class Server:
             taken = sum(gang.spec.devices for gang in self.gangs.values())
             if taken + job.spec.devices > job.slots:
                 return
+            started_at = time.time()
             try:  # on disk before the first process is, so that a death in between starts no second gang
-                self.spool.set_status(job.spec.name, JobStatus(state=JobState.RUNNING, started_at=now))
+                self.spool.set_status(job.spec.name, JobStatus(state=JobState.RUNNING, started_at=started_at))
             except OSError:
                 return
+            self.started_at[job.spec.name] = started_at
             self.queue.pop(0)
             self._start(job, now)
 
@@ -138,7 +148,7 @@ class Server:
         except (OSError, InvalidValue) as error:
             told = error.strerror if isinstance(error, OSError) else str(error)
             reason = f"its processes could not be started: {told}"
-            self._report(name, JobStatus(state=JobState.LOST, reason=reason, finished_at=now))
+            self._report(name, JobStatus(state=JobState.LOST, reason=reason, finished_at=time.time()))
             return
         self.gangs[name] = gang
 
@@ -173,17 +183,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: stopping.append(number))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     server = Server(spool)
-    server.recover(time.time())
+    server.recover()
     idle_since = time.monotonic()
     while not stopping and spool.holds(lock):
         with suppress(OSError):
-            server.step(time.time())
+            server.step(time.monotonic())
         if server.busy:
             idle_since = time.monotonic()
         elif time.monotonic() - idle_since > options.idle_s:
             return 0
         time.sleep(PERIOD_S)
-    server.stop(time.time())
+    server.stop(time.monotonic())
     return 0
 
 

@@ -101,7 +101,7 @@ class Gang:
     """The processes of one job on this machine: a loop starts them and calls `step` until none is alive."""
 
     spec: JobSpec
-    # Seconds since the epoch, as all times here.
+    # By `time.monotonic`, as all times here: whoever sets the machine's clock must not end a job.
     started_at: float
     # Rank by process id.
     alive: dict[int, int] = field(default_factory=dict)
@@ -168,7 +168,7 @@ class Gang:
 def run_gang(spec: JobSpec, entry: Entry | None) -> Gang:
     """Run a job to its end; none of its processes is left after, an exception or SIGTERM too. Main thread only. entry:
     as for `start_rank`. Raises OSError when the processes cannot be started."""
-    gang = Gang(spec, time.time())
+    gang = Gang(spec, time.monotonic())
 
     def end(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -177,7 +177,7 @@ def run_gang(spec: JobSpec, entry: Entry | None) -> Gang:
     try:
         gang.start(range(spec.processes), meeting_here(spec), entry)
         while gang.alive:
-            gang.step(time.time())
+            gang.step(time.monotonic())
             time.sleep(PERIOD_S)
     finally:
         gang.kill()

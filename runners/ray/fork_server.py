@@ -48,9 +48,9 @@ class ForkServer:
         """Tell who died, and whether the job is at its end."""
         if self.gang is not None:
             if self.ending:
-                self.gang.end(JobState.CANCELLED, time.time())
+                self.gang.end(JobState.CANCELLED, time.monotonic())
             seen = len(self.gang.deaths)
-            self.gang.step(time.time())
+            self.gang.step(time.monotonic())
             for rank, code in self.gang.deaths[seen:] if not self.ending else ():
                 _say("died", rank=rank, code=code)
         if self.ending and (self.gang is None or not self.gang.alive):
@@ -70,7 +70,7 @@ class ForkServer:
         if not spec.directory.is_dir():
             _say("failed", why=f"{spec.directory} is not there: it must be on a file system that all nodes share")
             return
-        self.gang = Gang(spec, time.time())
+        self.gang = Gang(spec, time.monotonic())
         try:
             self.gang.start(request["ranks"], Meeting(*request["meeting"]), warm_entry(spec.command))
         except OSError as error:

@@ -39,7 +39,9 @@ class JobRun:
     """A job whose processes run on the nodes of a worker group."""
 
     job: RayJob
+    # By the clock on the wall, and by `time.monotonic`.
     started_at: float
+    began: float
     nodes: tuple[str, ...]
     # (rank, exit code) of the processes that ended by themselves, in order of notice.
     deaths: list[tuple[int, int]] = field(default_factory=list)
@@ -57,8 +59,9 @@ class JobRun:
         """A process failed by itself: its peers get a moment to write down what they saw."""
         return first_death(self.deaths) is not None
 
-    def status(self, finished_at: float) -> JobStatus:
-        """How it ended. A lost node outdoes what processes say: their peers notice its silence before Ray does."""
+    def status(self, finished_at: float, ended: float) -> JobStatus:
+        """How it ended. ended: by `time.monotonic`. A lost node outdoes what processes say: their peers notice its
+        silence before Ray does."""
         lost = bool(self.faults) and self.ending is not JobState.CANCELLED
         if lost:
             reason = "; ".join(f"node {node}: {why}" for node, why in self.faults.items())
@@ -69,6 +72,7 @@ class JobRun:
             end,
             started_at=self.started_at,
             finished_at=finished_at,
+            elapsed_s=ended - self.began,
             nodes=self.nodes,
             failed_nodes=tuple(self.faults),
         )

@@ -169,7 +169,7 @@ class JobManager:
 
 async def _run_ranks(entry: Entry, group: WorkerGroup) -> bool:
     """Run the job's processes to their end; False when the worker group is not to be trusted with another job."""
-    run = JobRun(entry.job, time.time(), group.nodes)
+    run = JobRun(entry.job, time.time(), time.monotonic(), group.nodes)
     entry.status = JobStatus(state=JobState.RUNNING, started_at=run.started_at, nodes=run.nodes)
     over = asyncio.Event()
     ranks = [RankGroup(run, group, node, over) for node in range(len(group.agents))]
@@ -185,7 +185,7 @@ async def _run_ranks(entry: Entry, group: WorkerGroup) -> bool:
     for follower in followers:
         follower.cancel()
     await asyncio.gather(*(part.end() for part in ranks))
-    entry.status = run.status(time.time())
+    entry.status = run.status(time.time(), time.monotonic())
     return not run.faults
 
 

@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
@@ -20,6 +20,7 @@ from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, NoTi
 from meshtune.runners.batch.base import refuse_wider
 from meshtune.runners.batch.launch_wrapper import (
     GANG_FILE,
+    noted_elapsed_s,
     noted_end,
     noted_hosts,
     noted_start,
@@ -34,7 +35,7 @@ from meshtune.runners.local.spool import Spool
 from meshtune.runners.processes.command import Answer, call
 from meshtune.runners.processes.gang import JOB_MARK
 from meshtune.runners.slurm.script import SlurmOptions, minutes
-from meshtune.runners.slurm.vocabulary import UNKNOWN_JOB
+from meshtune.runners.slurm.vocabulary import UNKNOWN_JOB, duration_s
 from meshtune.search_spaces.checks import Checks
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
@@ -90,13 +91,12 @@ def read_allocation(environment: Mapping[str, str], cluster: ClusterSpec, cpus_p
 class AllocationRunner:
     """A Runner over the steps of one allocation. The files of its local server lie under `root`."""
 
-    def __init__(
-        self, root: Path, options: SlurmOptions, allocation: Allocation, clock: Callable[[], float] = time.time
-    ) -> None:
-        self._options, self._allocation, self._clock = options, allocation, clock
+    def __init__(self, root: Path, options: SlurmOptions, allocation: Allocation) -> None:
+        self._options, self._allocation = options, allocation
         self._spool = Spool((root / f"allocation-{allocation.id}").resolve())
         self._local = LocalRunner(self._spool.root, slots=allocation.nodes * allocation.devices_per_node)
         self.cancel, self.find, self.close = self._local.cancel, self._local.find, self._local.close
+        # Since when, by `time.monotonic`.
         self._ending: dict[str, float] = {}
 
     def submit(self, spec: JobSpec) -> str:
@@ -140,12 +140,12 @@ class AllocationRunner:
         return {id: self._judge(id, status, stepless=id not in left) for id, status in seen.items()}
 
     def _time_left_s(self) -> float:
-        """Until the allocation's end, which a site may move. Raises RunnerUnavailable."""
-        answer = self._tell("squeue", "--noheader", f"--jobs={self._allocation.id}", "--format=%e")
+        """Until the allocation's end by Slurm's own clock, which a site may move. Raises RunnerUnavailable."""
+        answer = self._tell("squeue", "--noheader", f"--jobs={self._allocation.id}", "--format=%L")
         if answer.code != 0:
             raise RunnerUnavailable(f"squeue: {answer.complaint}")
-        out = answer.out.strip()
-        return float(out) - self._clock() if out.isdecimal() else inf
+        left_s = duration_s(answer.out.strip())
+        return inf if left_s is None else left_s
 
     def _left_steps(self) -> dict[str, tuple[str, ...]]:
         """The steps that run without their srun, by job: a killed srun does not take its step along, which keeps others
@@ -174,7 +174,7 @@ class AllocationRunner:
             return JobStatus(state=JobState.RUNNING, reason="is being ended", started_at=started_at, nodes=nodes)
         if status.state is JobState.RUNNING and not notes:
             return JobStatus(state=JobState.QUEUED, reason="waits for free nodes of the allocation")
-        seen = replace(status, started_at=started_at, nodes=nodes)
+        seen = replace(status, started_at=started_at, elapsed_s=noted_elapsed_s(notes), nodes=nodes)
         if status.state not in (JobState.SUCCEEDED, JobState.FAILED):
             return seen
         # Its srun came to an end by itself: its ranks know best.
@@ -192,7 +192,7 @@ class AllocationRunner:
 
     def _end(self, left: Mapping[str, Sequence[str]]) -> None:
         """Let the ranks end what they started, then Slurm what is left."""
-        now = self._clock()
+        now = time.monotonic()
         for name, steps in left.items():
             kindly = ["--signal=TERM"] if now - self._ending.setdefault(name, now) < RANKS_END_S else []
             self._tell("scancel", *kindly, *steps)

@@ -36,6 +36,8 @@ from meshtune.search_spaces.cluster import ClusterSpec
 # What sbatch --parsable says, on a line of its own among those of a site's wrapper: the number, and the cluster's name.
 _NUMBER = re.compile(r"^(\d+)(?:;\S*)?$", re.MULTILINE)
 _UNKNOWN_NODE = ("Invalid node name",)
+# The controller's clock is at most so far behind ours: the accounting is asked for jobs since then by its clock.
+CLOCKS_APART_S = 86400.0
 
 
 class SlurmRunner(BatchRunner[SlurmOptions]):
@@ -77,7 +79,7 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
     def _search(self, record: Record) -> str | None:
         """By name and folder, at the controller and in the accounting."""
         queued = self._ask("squeue", "--noheader", "--states=all", f"--name={record.name}", "--format=%i|%Z")
-        since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.sent_at - 60))
+        since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.sent_at - CLOCKS_APART_S))
         accounted = (f"--name={record.name}", f"--starttime={since}", "--format=JobIDRaw,WorkDir")
         return _oldest(queued, record.directory) or _oldest(self._sacct(*accounted), record.directory)
 

@@ -10,7 +10,15 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus
-from meshtune.runners.batch.launch_wrapper import End, Note, forgotten_status, noted_end, noted_start, noted_status
+from meshtune.runners.batch.launch_wrapper import (
+    End,
+    Note,
+    forgotten_status,
+    noted_elapsed_s,
+    noted_end,
+    noted_start,
+    noted_status,
+)
 from meshtune.runners.failure_cause import Cause
 
 
@@ -201,25 +209,25 @@ def parse_partitions(text: str) -> list[Partition]:
     for line in text.splitlines():
         fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
         if "PartitionName" in fields:
-            limit = fields.get("MaxNodes", "")
+            limit, longest_s = fields.get("MaxNodes", ""), duration_s(fields.get("MaxTime", ""))
             found.append(
                 Partition(
                     name=fields["PartitionName"],
                     nodes=expand_hosts(fields.get("Nodes", "")),
                     max_nodes=int(limit) if limit.isdecimal() else None,
-                    max_minutes=_minutes(fields.get("MaxTime", "")),
+                    max_minutes=None if longest_s is None else longest_s // 60,
                 )
             )
     return found
 
 
-def _minutes(text: str) -> int | None:
-    """Of a time such as "1-00:30:00"; None for UNLIMITED."""
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
+def duration_s(text: str) -> int | None:
+    """Of a time such as "1-00:30:00", "30:00" or "0:09"; None for UNLIMITED and the like."""
+    match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", text)
     if match is None:
         return None
-    days, hours, minutes, _ = (int(group or 0) for group in match.groups())
-    return (days * 24 + hours) * 60 + minutes
+    days, hours, minutes, seconds = (int(group or 0) for group in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def room_for(partitions: Sequence[Partition], nodes: int, avoid: Collection[str]) -> bool:
@@ -266,13 +274,17 @@ def status_of(
 
 
 def _timed(seen: JobStatus, notes: Sequence[Note]) -> JobStatus:
-    """Started when its notes say so: Slurm's clock counts whole seconds, theirs parts of them."""
+    """Started when its notes say so: Slurm's clock counts whole seconds, theirs parts of them, and nodes' clocks differ
+    from the controller's: how long it ran is the notes' word, or Slurm's alone."""
     if seen.state is JobState.CANCELLED and not seen.nodes:
         return seen
     started_at, finished_at = noted_start(notes, seen.started_at), seen.finished_at
     if finished_at is not None and started_at is not None:
         finished_at = max(finished_at, started_at)
-    return replace(seen, started_at=started_at, finished_at=finished_at)
+    elapsed_s = noted_elapsed_s(notes)
+    if elapsed_s is None and seen.started_at is not None and seen.finished_at is not None:
+        elapsed_s = max(0.0, seen.finished_at - seen.started_at)
+    return replace(seen, started_at=started_at, finished_at=finished_at, elapsed_s=elapsed_s)
 
 
 def _lost(status: JobStatus, failed_nodes: tuple[str, ...]) -> JobStatus:

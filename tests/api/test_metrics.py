@@ -14,6 +14,7 @@ from meshtune.api.routes import health
 from meshtune.api.settings import Settings
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.access.tokens import Scope
+from meshtune.tuner.service import session
 from meshtune.tuner.store import StoreUnavailable
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "service.md"
@@ -53,14 +54,18 @@ def test_trials_and_campaigns_are_counted_as_the_store_has_them(client, create, 
     assert found["meshtune_store_up",] == 1
 
 
-def test_jobs_in_flight_count_once_and_their_time_on_devices_grows(client, create, service, runner):
+def test_jobs_in_flight_count_once_and_their_time_on_devices_grows(client, create, service, runner, monkeypatch):
+    monkeypatch.setattr(session, "SAVE_ELAPSED_S", 0.0)
     runner.hold = True
     id = create(budget={"trials": 1})
     while not any(trial.state == "running" for trial in service.store.trials(id)):
         service.tick(id)
+    time.sleep(0.02)
+    service.tick(id)
     before = read(client)
     assert before["meshtune_trials_in_flight", "running"] == 1
     time.sleep(0.02)
+    service.tick(id)
     assert read(client)["meshtune_device_hours",] > before["meshtune_device_hours",] > 0
     runner.jobs.clear()  # lost: it is tried again
     while len(service.store.trial(id, 0).attempts) < 2:

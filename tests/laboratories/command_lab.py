@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 import yaml
 from jobs import processes_where
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from meshtune.tuner.campaign.campaign import Campaign, Home
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.cli.main import main
+from meshtune.tuner.cli.render.terminal import Terminal
 from meshtune.tuner.store import Store
 
 
@@ -44,7 +45,7 @@ def shown(*things: RenderableType, width: int = 160, soft_wrap: bool = False) ->
     """Output on a terminal of this width. soft_wrap: longer lines stay whole."""
     out = io.StringIO()
     for thing in things:
-        Console(file=out, width=width, markup=False, emoji=False, highlight=False).print(thing, soft_wrap=soft_wrap)
+        Terminal(file=out, width=width).print(thing, soft_wrap=soft_wrap)
     return out.getvalue()
 
 

@@ -25,7 +25,7 @@ def job(*, nodes: int = 1, per_node: int = 2, devices: str = "CPU", **changes) -
 
 
 def run(**changes) -> JobRun:
-    return JobRun(job(nodes=2, **changes), started_at=1.0, nodes=("n1", "n2"))
+    return JobRun(job(nodes=2, **changes), started_at=1.0, began=50.0, nodes=("n1", "n2"))
 
 
 @pytest.mark.parametrize(
@@ -54,16 +54,17 @@ def test_how_a_gang_ended(changes, state, reason, code, cause):
     for name, value in changes.items():
         setattr(ended, name, value)
     assert ended.over
-    status = ended.status(9.0)
+    status = ended.status(9.0, 51.5)
     assert (status.state, status.reason, status.exit_code, status.cause) == (state, reason, code, cause)
     assert (status.started_at, status.finished_at, status.nodes) == (1.0, 9.0, ("n1", "n2"))
+    assert status.elapsed_s == 1.5  # whatever the clock on the wall says
     assert status.failed_nodes == tuple(ended.faults)
 
 
 @pytest.mark.parametrize("changes", [{"deaths": [(0, 1), (1, 1)]}, {"ending": JobState.TIMED_OUT}])
 def test_a_lost_node_outdoes_what_its_peers_and_the_clock_say(changes):
     ended = replace(run(), faults={"n2": "gone"}, **changes)
-    assert ended.status(9.0).state is JobState.LOST
+    assert ended.status(9.0, 58.0).state is JobState.LOST
 
 
 def test_a_job_has_nodes_to_itself_where_there_are_enough():

@@ -178,7 +178,7 @@ def test_a_job_without_an_answer_that_the_controller_has_forgotten_is_found_all_
         slurm.runner = slurm.open()
         slurm.set("sacct", f"echo '29|{slurm.spec().directory}'")
         assert slurm.submit() == "29"
-        assert "--starttime=1970-01-01T" in slurm.calls("sacct")[-1]
+        assert "--starttime=1969-12-31T" in slurm.calls("sacct")[-1]
     else:
         (slurm.spec().directory / CLAIM_FILE).write_text("23\n")
         slurm.set("squeue", "exit 1")

@@ -130,7 +130,7 @@ def test_a_trial_goes_through_all_states_and_each_tells(store: Store, make):
     assert (running.state, running.last.started_at) == (TrialState.RUNNING, 11.5)
     store.finish("c1", 0, make.ok(), started_at=None, finished_at=20.0, now=21.0)
     done = store.trial("c1", 0)
-    assert done.last == replace(running.last, state=TrialState.DONE, finished_at=20.0, outcome=make.ok())
+    assert done.last == replace(running.last, state=TrialState.DONE, finished_at=20.0, running_s=8.5, outcome=make.ok())
     assert done.last.running_s == 8.5
     assert done == store.trials("c1")[0]
     told = store.events("c1")[2:]

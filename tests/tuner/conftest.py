@@ -285,7 +285,7 @@ class Lab:
 
     def open(self) -> Service:
         """A fresh service, as after a restart."""
-        self.service = Service(self.wrap(self.store), self.home, clock=lambda: self.now)
+        self.service = Service(self.wrap(self.store), self.home, clock=lambda: self.now, timer=lambda: self.now)
         self.services.append(self.service)
         return self.service
 
@@ -421,6 +421,7 @@ class Make:
                 job_id=None if at is TrialState.PLANNED else f"id-{number}-{n}",
                 started_at=started_at,
                 finished_at=finished_at,
+                running_s=0.0 if started_at is None or finished_at is None else finished_at - started_at,
                 outcome=ended,
             )
             for n, (at, ended) in enumerate(states, start=1)

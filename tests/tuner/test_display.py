@@ -36,7 +36,7 @@ def every_trial(make):
 @pytest.mark.parametrize("trouble", ["", "the runner: [/no] answer"])
 def test_progress_of_a_campaign_in_any_state(lab, make, every_trial, state, trouble):
     campaign = make.campaign(lab.spec(baseline={"tp": 1}, budget={"trials": 20}), state, elapsed_s=75.0, legal=30)
-    text = shown(display.progress(campaign, every_trial, rank(campaign, every_trial), 10.0, trouble))
+    text = shown(display.progress(campaign, every_trial, rank(campaign, every_trial), trouble))
     assert "9/20 trials" in text
     assert "best so far: tp1 pp1 dp4 mbs2" in text
     assert "worked 75.0 s" in text
@@ -47,9 +47,9 @@ def test_progress_of_a_campaign_in_any_state(lab, make, every_trial, state, trou
 
 def test_progress_never_promises_more_trials_than_there_are_plans(lab, make):
     campaign = make.campaign(lab.spec(budget={"trials": 50}), legal=10)
-    assert "0/10 trials" in shown(display.progress(campaign, [], [], 0.0, ""))
+    assert "0/10 trials" in shown(display.progress(campaign, [], [], ""))
     campaign = make.campaign(lab.spec(budget={"trials": 50}, baseline={"zero_stage": 3}), legal=10)
-    assert "0/11 trials" in shown(display.progress(campaign, [], [], 0.0, ""))
+    assert "0/11 trials" in shown(display.progress(campaign, [], [], ""))
 
 
 def test_the_time_left_follows_the_pace_and_the_wall_time_budget(lab, make):

@@ -4,6 +4,7 @@ import pytest
 from prometheus_client import Counter
 
 from meshtune.runners.base import RunnerUnavailable
+from meshtune.tuner.service.clocks import Skews
 from meshtune.tuner.service.job_files import MAX_FILES, list_logs, open_log
 from meshtune.tuner.service.telemetry import RunnerHealth, ServiceMetrics
 
@@ -38,7 +39,7 @@ def test_a_list_is_bounded(tmp_path):
 
 def test_polls_and_errors_are_counted_by_kind_and_an_answer_ends_the_trouble():
     now = 100.0
-    metrics = ServiceMetrics(Counter("changes", "", registry=None), lambda: now)
+    metrics = ServiceMetrics(Counter("changes", "", registry=None), Skews(), lambda: now)
 
     def poll(kind: str, error: Exception | None = None) -> None:
         with metrics.polling(kind):

@@ -28,7 +28,7 @@ def clocks(lab, monkeypatch):
 
 def open_service(lab, lease_s: float = LEASE_S, *, provable: bool = False) -> Service:
     """A service more on the lab's store. provable: others see at once when it has died."""
-    service = Service(lab.store, lab.home, clock=lambda: lab.now)
+    service = Service(lab.store, lab.home, clock=lambda: lab.now, timer=lambda: lab.now)
     service.sessions.holder = Holder(lab.store, lab.home, lease_s, clock=lambda: lab.now)
     if not provable:
         service.sessions.holder._prove = lambda: None
@@ -280,9 +280,10 @@ def test_a_tick_that_thinks_for_longer_than_a_lease_does_not_lose_it(lab, monkey
 
     def renewing(holder, *more, **named):
         begun = lab.now
-        renew(holder, *more, **named)
+        ahead_s = renew(holder, *more, **named)
         if holder == first.sessions.holder.name:
             renewed_at.append(begun)
+        return ahead_s
 
     monkeypatch.setattr(lab.store.leases, "renew", renewing)
     with first.sessions.holder.beating(serves=False):
@@ -354,15 +355,16 @@ def test_a_lease_is_trusted_from_before_its_renewal_was_asked_for(lab, monkeypat
     renew = lab.store.leases.renew
 
     def slowly(*arguments, **named):
-        renew(*arguments, **named)
+        ahead_s = renew(*arguments, **named)
         lab.now += 5.0
+        return ahead_s
 
     first.tick(id)
     hold = first.sessions.holder.holds[id]
     monkeypatch.setattr(lab.store.leases, "renew", slowly)
     first.sessions.holder.renew()
     asked = []
-    monkeypatch.setattr(lab.store.leases, "renew", lambda *arguments, **named: asked.append(1))
+    monkeypatch.setattr(lab.store.leases, "renew", lambda *arguments, **named: asked.append(1) or 0.0)
     lab.now += 3.9
     hold.confirm()
     assert not asked

@@ -23,7 +23,7 @@ def quick(lab):
     """The service's clock runs a hundred times as fast as the wall's."""
     begun = time.monotonic()
     lab.machine.clock = lambda: 1000.0 + 100 * (time.monotonic() - begun)
-    lab.service = Service(lab.store, lab.home, clock=lab.machine.clock)
+    lab.service = Service(lab.store, lab.home, clock=lab.machine.clock, timer=lab.machine.clock)
     lab.services.append(lab.service)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.outcome import Outcome
@@ -33,11 +34,13 @@ FAULTS_S = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look at an attempt's job."""
+    """One look at an attempt's job. Its status has times by our clock; running_s: how long it has run, by one clock
+    that nobody sets."""
 
     status: JobStatus
     # There exactly when the status is final.
     outcome: Outcome | None = None
+    running_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,7 @@ class Finish:
     finished_at: float
     nodes: tuple[str, ...] = ()
     failed_nodes: tuple[str, ...] = ()
+    running_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +153,10 @@ def decide(
     unfinished = [trial for trial in trials if not trial.state.final]
     if campaign.state is CampaignState.CANCELLING:
         return _wind_down(unfinished, CampaignState.CANCELLED, campaign.reason or "cancelled")
-    overtime = _overtime(campaign, unfinished, observations, now)
+    overtime = _overtime(campaign, unfinished, observations)
     if campaign.state is not CampaignState.RUNNING:
         return overtime
-    spent = _spent(campaign, trials, now)
+    spent = _spent(campaign, trials, observations)
     if spent:
         return _wind_down(unfinished, CampaignState.COMPLETED, spent)
     if failure := hopeless_reason(trials):
@@ -178,14 +182,15 @@ def decide(
     return [*overtime, *submits, *_search(campaign, trials, room)]
 
 
-def device_seconds(campaign: Campaign, trials: Sequence[Trial], now: float) -> float:
-    """Devices times the seconds that the campaign's jobs have held them until now."""
+def device_seconds(
+    campaign: Campaign, trials: Sequence[Trial], observations: Mapping[int, Observation] = MappingProxyType({})
+) -> float:
+    """Devices times the seconds that the campaign's jobs held them; of those that run, as observed or last saved."""
     held = 0.0
     for trial in trials:
-        for attempt in trial.attempts:
-            held += attempt.running_s
-            if attempt.started_at is not None and attempt.finished_at is None:
-                held += max(0.0, now - attempt.started_at)
+        held += sum(attempt.running_s for attempt in trial.attempts)
+        if trial.number in observations and not trial.state.final:
+            held += max(0.0, observations[trial.number].running_s - trial.last.running_s)
     return held * campaign.spec.cluster.devices
 
 
@@ -221,7 +226,7 @@ def _news(trials: Sequence[Trial], observations: Mapping[int, Observation], now:
         if seen.outcome is not None:
             status = seen.status
             ended = now if status.finished_at is None else status.finished_at
-            known = (status.started_at, ended, status.nodes, status.failed_nodes)
+            known = (status.started_at, ended, status.nodes, status.failed_nodes, seen.running_s)
             found.append(Finish(trial.number, seen.outcome, *known))
         elif seen.status.state is JobState.RUNNING and trial.state is TrialState.SUBMITTED:
             found.append(MarkRunning(trial.number, seen.status.started_at or now, seen.status.nodes))
@@ -234,27 +239,23 @@ def _wind_down(unfinished: Sequence[Trial], state: CampaignState, reason: str) -
     return [Close(state, reason)]
 
 
-def _overtime(
-    campaign: Campaign, unfinished: Sequence[Trial], observations: Mapping[int, Observation], now: float
-) -> list[Intent]:
+def _overtime(campaign: Campaign, unfinished: Sequence[Trial], observations: Mapping[int, Observation]) -> list[Intent]:
     limit = campaign.spec.trial.time_limit_s
     late = [
         trial
         for trial in unfinished
-        if trial.number in observations
-        and trial.last.started_at is not None
-        and now - trial.last.started_at > limit + OVERTIME_S
+        if trial.number in observations and observations[trial.number].running_s > limit + OVERTIME_S
     ]
     return [Cancel(trial.number, f"ran longer than its time limit of {limit:g} s") for trial in late]
 
 
-def _spent(campaign: Campaign, trials: Sequence[Trial], now: float) -> str:
+def _spent(campaign: Campaign, trials: Sequence[Trial], observations: Mapping[int, Observation]) -> str:
     """Why a hard budget is spent, empty while none is."""
     budget = campaign.spec.budget
     if budget.wall_time_s is not None and campaign.elapsed_s >= budget.wall_time_s:
         return f"the wall-time budget of {budget.wall_time_s:g} s is spent"
     if budget.device_hours is not None:
-        used = device_seconds(campaign, trials, now) / 3600.0
+        used = device_seconds(campaign, trials, observations) / 3600.0
         if used >= budget.device_hours:
             return f"the budget of {budget.device_hours:g} device-hours is spent"
     return ""

@@ -98,7 +98,8 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One job for one trial. Times are epoch seconds."""
+    """One job for one trial. Times are epoch seconds, by the service's clock. running_s: seconds that the job held its
+    devices, measured by one clock that nobody sets; of one that runs, as last saved."""
 
     # From 1 on.
     number: int
@@ -112,6 +113,7 @@ class Attempt:
     # None for a job that never ran.
     started_at: float | None = None
     finished_at: float | None = None
+    running_s: float = 0.0
     # The nodes that the runner was asked to keep it away from.
     avoid: tuple[str, ...] = ()
     # The nodes that it ran on, and those of them to blame for its end, where the runner knows.
@@ -119,13 +121,6 @@ class Attempt:
     failed_nodes: tuple[str, ...] = ()
     # There exactly when the state is DONE.
     outcome: Outcome | None = None
-
-    @property
-    def running_s(self) -> float:
-        """Seconds that the job held its devices, as far as is known; 0 for one that never started or still runs."""
-        if self.started_at is None or self.finished_at is None:
-            return 0.0
-        return max(0.0, self.finished_at - self.started_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from meshtune.runners.documents import read_value
@@ -23,6 +23,7 @@ from meshtune.tuner.access.home_folder import file_mode, home_mode, prepare_home
 from meshtune.tuner.access.tokens import database_url
 from meshtune.tuner.campaign.campaign import Campaign, Home
 from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.cli.render.terminal import Terminal
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
 from meshtune.tuner.specs.read import read_spec
@@ -48,10 +49,9 @@ DEFAULT_HOME = Path(".meshtune")
 PIPE_WIDTH = 240
 
 
-def _console(*, stderr: bool) -> Console:
+def _console(*, stderr: bool) -> Terminal:
     width = None if (sys.stderr if stderr else sys.stdout).isatty() else PIPE_WIDTH
-    # No markup: a log or a reason may hold brackets.
-    return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
+    return Terminal(stderr=stderr, width=width)
 
 
 console = _console(stderr=False)

@@ -16,7 +16,6 @@ import logging
 import os
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -27,6 +26,7 @@ from pathlib import Path
 from prometheus_client import Counter
 
 from meshtune.tuner.campaign.campaign import Campaign, Home
+from meshtune.tuner.service.clocks import Skews, uptime
 from meshtune.tuner.store import Drivers, Lease, Store, StoreError
 
 # A dead holder's campaigns are free after so long. It is renewed four times as often.
@@ -43,11 +43,6 @@ _log = logging.getLogger(__name__)
 
 class CampaignBusy(RuntimeError):
     """Another living process works on the campaign; it must stop first."""
-
-
-def uptime() -> float:
-    """Seconds on a clock that nobody sets; where the system has one, it goes on while the machine sleeps."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def process_name(holder: str) -> str:
@@ -92,13 +87,14 @@ def _share(drivers: Drivers) -> int:
 class Holder:
     """All leases of one process. `take`, `hold`, `release` and `leave` from one thread.
 
-    lease_s: how long a lease outlives its last renewal. clock: seconds, see `uptime`. holds: by campaign.
-    changes: how many campaigns were taken, released and lost to another process.
+    lease_s: how long a lease outlives its last renewal. clock: seconds, see `uptime`. holds: by campaign. skews: the
+    database's clock among them. changes: how many campaigns were taken, released and lost to another process.
     """
 
     def __init__(self, store: Store, home: Home, lease_s: float = LEASE_S, clock: Callable[[], float] = uptime) -> None:
         self.name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
         self.holds: dict[str, Hold] = {}
+        self.skews = Skews()
         self.changes = Counter("meshtune_lease_changes", "Campaigns that changed hands.", ("change",), registry=None)
         self._store, self._home = store, home
         self._lease_s, self._clock = lease_s, clock
@@ -185,7 +181,8 @@ class Holder:
         """Be alive for the length of a lease from now. A life that may have ended meanwhile was broken."""
         with self._renewing:
             begun = self._clock()
-            self._store.leases.renew(self.name, self._lease_s, serves=self._serves)
+            theirs_ahead_s = self._store.leases.renew(self.name, self._lease_s, serves=self._serves)
+            self.skews.note("the database", theirs_ahead_s)
             if self._clock() >= self._deadline:
                 self._breaks += 1  # before the deadline moves: a trust in the new one must see the break
             self._deadline = begun + TRUSTED * self._lease_s

@@ -20,6 +20,7 @@ from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home, new_
 from meshtune.tuner.campaign.decide import excluded_nodes
 from meshtune.tuner.campaign.spec import job_of, workload_of
 from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.service.clocks import uptime
 from meshtune.tuner.service.job_files import Reports
 from meshtune.tuner.service.leases import LEASE_S, CampaignBusy, Holder
 from meshtune.tuner.service.quotas import CampaignQuotas, InvalidLimits
@@ -41,8 +42,8 @@ def always() -> bool:
 class Service:
     """All campaigns of one home and store. Methods may be called from several threads, `tick` and `release` from one.
 
-    clock: seconds since the epoch. lease_s: see `tuner.service.leases`. public_url: where jobs report to, see
-    `tuner.service.job_files`.
+    clock: seconds since the epoch. timer: seconds on a clock that nobody sets. lease_s: see `tuner.service.leases`.
+    public_url: where jobs report to, see `tuner.service.job_files`.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Service:
         home: Home,
         clock: Callable[[], float] = time.time,
         *,
+        timer: Callable[[], float] = uptime,
         lease_s: float = LEASE_S,
         public_url: str = "",
     ) -> None:
@@ -66,8 +68,8 @@ class Service:
         self.trial, self.trials, self.verdict_counts = store.trial, store.trials, store.verdict_counts
         self.events, self.newest_event, self.figures = store.events, store.newest_event, store.figures
         self.pages, self.access = store.pages, store.access
-        self.sessions = Sessions(store, home, Holder(store, home, lease_s), clock)
-        self.metrics = ServiceMetrics(self.sessions.holder.changes, clock)
+        self.sessions = Sessions(store, home, Holder(store, home, lease_s), clock, timer)
+        self.metrics = ServiceMetrics(self.sessions.holder.changes, self.sessions.holder.skews, clock)
         self._quotas = CampaignQuotas(store, home.limits)
         self.reports = Reports(home, public_url)
         self._ticker = Ticker(

@@ -13,19 +13,19 @@ gives the name up, and the one that wakes calls its job back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from meshtune.runners.base import InvalidJob, JobSpec, JobStatus, Runner
+from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Runner
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.registry import create_runner
 from meshtune.runners.workloads.base import Workload
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.spec import space_of, workload_of
-from meshtune.tuner.campaign.trial import Trial, TrialState
+from meshtune.tuner.campaign.trial import Attempt, Trial, TrialState
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.search.base import Search, Task
 from meshtune.tuner.search.registry import create_search
@@ -47,8 +47,9 @@ class Session:
 
     store: Store
     hold: Hold
-    # Seconds since the epoch.
+    # Seconds since the epoch; seconds on a clock that nobody sets, for durations.
     clock: Callable[[], float]
+    timer: Callable[[], float]
     # The campaign's row and trials at the last look.
     campaign: Campaign
     trials: list[Trial] = field(default_factory=list)
@@ -68,7 +69,14 @@ class Session:
     over: bool = False
     # The newest event that `campaign` and `trials` know, None before the first look.
     _event: int | None = None
+    # By the timer: the last look, and the last time that durations were saved.
     _worked_at: float | None = None
+    _saved_at: float | None = None
+    # By job name, of jobs that were seen running and whose runner measures no duration itself: how long they had run
+    # when this process saw them first, and when that was by the timer.
+    _seen: dict[str, tuple[float, float]] = field(default_factory=dict)
+    # By job name: how long the jobs had run at the last look.
+    _running_s: dict[str, float] = field(default_factory=dict)
     # The campaign's own software when it learned from others, None before that.
     _software: Mapping[str, str] | None = None
 
@@ -94,21 +102,44 @@ class Session:
                 self.campaign = self.store.campaign(id)
             self._event = events[-1].id
 
-    def count_time(self, now: float) -> Campaign:
+    def count_time(self) -> Campaign:
         """The campaign with the time worked on it until now, which is saved now and then."""
+        now = self.timer()
         if self._worked_at is not None and self.campaign.state is CampaignState.RUNNING:
-            self.unsaved_s += max(0.0, now - self._worked_at)
+            self.unsaved_s += now - self._worked_at
         self._worked_at = now
-        if self.unsaved_s >= SAVE_ELAPSED_S:
-            self.save_time(now)
+        if self._saved_at is None:
+            self._saved_at = now
+        elif now - self._saved_at >= SAVE_ELAPSED_S:
+            self.save_time()
         return replace(self.campaign, elapsed_s=self.campaign.elapsed_s + self.unsaved_s)
 
-    def save_time(self, now: float) -> None:
-        """Save the time worked on the campaign; not worth an event."""
-        if self.unsaved_s:
-            self.store.add_elapsed(self.campaign.id, self.unsaved_s, now)
+    def save_time(self) -> None:
+        """Save the time worked on the campaign, and how long its jobs have run; not worth an event."""
+        if self.unsaved_s or self._running_s:
+            self.store.add_elapsed(self.campaign.id, self.unsaved_s, self.clock(), self._running_s)
             self.campaign = replace(self.campaign, elapsed_s=self.campaign.elapsed_s + self.unsaved_s)
             self.unsaved_s = 0.0
+        self._saved_at = self.timer()
+
+    def observed(self, looks: Sequence[tuple[Attempt, JobStatus]]) -> Mapping[str, float]:
+        """How many seconds the jobs of these attempts have run, by job name: in their runner's words, or else since
+        they were first seen running, by anybody."""
+        self._running_s = {one.job_name: self._ran_s(one, status) for one, status in looks}
+        self._seen = {name: seen for name, seen in self._seen.items() if name in self._running_s}
+        return self._running_s
+
+    def _ran_s(self, attempt: Attempt, status: JobStatus) -> float:
+        if status.elapsed_s is not None:
+            return status.elapsed_s
+        if status.state.final and status.started_at is not None and status.finished_at is not None:
+            return max(0.0, status.finished_at - status.started_at)  # both by the runner's clock
+        if status.state is JobState.RUNNING:
+            self._seen.setdefault(attempt.job_name, (attempt.running_s, self.timer()))
+        if attempt.job_name not in self._seen:
+            return attempt.running_s
+        before_s, since = self._seen[attempt.job_name]
+        return before_s + self.timer() - since
 
     def learn_from_others(self, now: float) -> None:
         """Let the search learn from other campaigns; the store keeps from which.
@@ -199,14 +230,16 @@ class Session:
 
 
 class Sessions:
-    """The sessions, by campaign. A campaign may be held and not opened yet. clock: seconds since the epoch.
+    """The sessions, by campaign. A campaign may be held and not opened yet. clock, timer: see `Session`.
 
     `get` may be called from any thread, the others from the one that ticks.
     """
 
-    def __init__(self, store: Store, home: Home, holder: Holder, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, store: Store, home: Home, holder: Holder, clock: Callable[[], float], timer: Callable[[], float]
+    ) -> None:
         self.holder = holder
-        self._store, self._home, self._clock = store, home, clock
+        self._store, self._home, self._clock, self._timer = store, home, clock, timer
         self._sessions: dict[str, Session] = {}
 
     def get(self, campaign_id: str) -> Session | None:
@@ -233,6 +266,7 @@ class Sessions:
                     store=self._store,
                     hold=hold,
                     clock=self._clock,
+                    timer=self._timer,
                     campaign=campaign,
                     search=create_search(spec.search.kind, seed=spec.seed, options=spec.search.options),
                     task=Task(space=space, training=training, tolerance=spec.stop.tolerance, pareto=spec.pareto),
@@ -275,6 +309,6 @@ class Sessions:
             return
         try:
             with suppress(LeaseLost), self._store.leases.guarding(session.hold.lease):
-                session.save_time(self._clock())
+                session.save_time()
         finally:
             session.runner.close()

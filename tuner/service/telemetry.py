@@ -24,6 +24,7 @@ from pythonjsonlogger.json import JsonFormatter
 
 from meshtune.runners.base import RunnerError
 from meshtune.tuner.campaign.campaign import Event
+from meshtune.tuner.service.clocks import Skews
 
 # Ours speak at the level that was asked for; libraries only when something is wrong.
 OURS = ("meshtune", "uvicorn")
@@ -160,10 +161,11 @@ class RunnerHealth:
 
 
 class ServiceMetrics:
-    """lease_changes: of the service's `Holder`. clock: epoch seconds. Methods may be called from several threads."""
+    """lease_changes, skews: of the service's `Holder`. clock: epoch seconds. Methods may be called from several
+    threads."""
 
-    def __init__(self, lease_changes: Counter, clock: Callable[[], float]) -> None:
-        self.lease_changes = lease_changes
+    def __init__(self, lease_changes: Counter, skews: Skews, clock: Callable[[], float]) -> None:
+        self.lease_changes, self.skews = lease_changes, skews
         self.tick_s = Histogram("meshtune_tick_seconds", "One step of one campaign.", buckets=SECONDS, registry=None)
         self.ask_s = Histogram(
             "meshtune_ask_seconds", "One question to a search for new plans.", buckets=SECONDS, registry=None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from meshtune.runners.base import NoTimeLeft
+from meshtune.runners.base import JobStatus, NoTimeLeft
 from meshtune.tuner.campaign import decide as decisions
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.decide import FAULTS_S, Observation, decide, incumbent_step_time_s, nodes_to_avoid
@@ -15,6 +15,7 @@ from meshtune.tuner.campaign.spec import job_of
 from meshtune.tuner.campaign.stopping import search_end
 from meshtune.tuner.campaign.trial import Choice, Origin, Trial, TrialState
 from meshtune.tuner.search.base import SearchError, propose
+from meshtune.tuner.service.clocks import by_our_clock, skew_s
 from meshtune.tuner.service.job_files import Reports
 from meshtune.tuner.service.quotas import CampaignQuotas
 from meshtune.tuner.service.session import Session
@@ -58,7 +59,7 @@ class Ticker:
 
     def _decide(self, session: Session) -> list[decisions.Intent]:
         """What follows, within the quotas of all campaigns."""
-        campaign, trials = session.count_time(self.clock()), session.trials
+        campaign, trials = session.count_time(), session.trials
         seen, now = self._observe(session), self.clock()
         if campaign.state is not CampaignState.RUNNING:
             return decide(campaign, trials, seen, now)
@@ -77,17 +78,23 @@ class Ticker:
             for trial in session.trials
             if not trial.state.final and trial.last.job_id is not None and trial.state is not TrialState.PLANNED
         }
-        if not by_job:
-            return {}
-        found: dict[int, Observation] = {}
-        with self.metrics.polling(campaign.spec.runner.kind):
-            statuses = session.runner.poll(list(by_job))
+        statuses: Mapping[str, JobStatus] = {}
+        if by_job:
+            with self.metrics.polling(campaign.spec.runner.kind):
+                statuses = session.runner.poll(list(by_job))
+        now, found = self.clock(), {}
+        running_s = session.observed([(by_job[job_id].last, status) for job_id, status in statuses.items()])
         for job_id, status in statuses.items():
             trial = by_job[job_id]
-            directory = self.home.job(campaign.id, trial.last.job_name)
+            job, sent_at = trial.last.job_name, trial.last.submitted_at
+            # Of a job that was seen running before, the start tells less and less.
+            new = status.state.final or trial.state is TrialState.SUBMITTED
+            if new and (ahead_s := skew_s(status, sent_at, now)) is not None:
+                self.metrics.skews.note(f"the runner {campaign.spec.runner.kind}", ahead_s)
+            directory = self.home.job(campaign.id, job)
             outcome = session.read(trial, directory, status) if status.state.final else None
             if outcome is not None or not status.state.final:
-                found[trial.number] = Observation(status, outcome)
+                found[trial.number] = Observation(by_our_clock(status, sent_at, now), outcome, running_s[job])
         return found
 
     def _act(self, intent: decisions.Intent, session: Session) -> bool:
@@ -101,6 +108,7 @@ class Ticker:
                     outcome,
                     started_at=intent.started_at,
                     finished_at=intent.finished_at,
+                    running_s=intent.running_s,
                     nodes=intent.nodes,
                     failed_nodes=intent.failed_nodes,
                     now=now,

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Table, bindparam, delete, insert, or_, select, update
@@ -20,7 +21,7 @@ from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, StoreError
 from meshtune.tuner.store.leases import NOBODY, insert_lease
 from meshtune.tuner.store.rows import campaign_of, campaign_row, lessons_document
-from meshtune.tuner.store.tables import campaigns, events, metadata
+from meshtune.tuner.store.tables import attempts, campaigns, events, metadata
 from meshtune.tuner.store.usage import owner_usage, token_quotas
 
 # Made once, since making them takes longer than asking: each campaign that is driven asks at every look.
@@ -87,9 +88,15 @@ class Campaigns:
             add_event(connection, id, now, f"campaign.{to}", {"state": str(to), "reason": reason})
             return read_campaign(connection, id)
 
-    def add_elapsed(self, id: str, seconds: float, now: float) -> None:
-        """Add to the time that the campaign was worked on; not worth an event. Raises NotFound."""
+    def add_elapsed(
+        self, id: str, seconds: float, now: float, running: Mapping[str, float] = MappingProxyType({})
+    ) -> None:
+        """Add to the time that the campaign was worked on, and keep how many seconds its running jobs have run, by
+        their names; not worth an event. Raises NotFound."""
         with self._database.writing() as connection:
+            for job_name, running_s in running.items():
+                job = update(attempts).where(attempts.c.job_name == job_name, attempts.c.finished_at.is_(None))
+                connection.execute(job.values(running_s=running_s))
             if not _update(connection, id, {"elapsed_s": campaigns.c.elapsed_s + seconds, "updated_at": now}):
                 raise NotFound(f"there is no campaign {id}")
 

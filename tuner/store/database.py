@@ -26,6 +26,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import StaticPool
 
 from meshtune.runners.registry import MissingExtra, require_extra
+from meshtune.tuner.store import mark
 from meshtune.tuner.store.errors import StoreError, StoreUnavailable, translating
 
 # How long a writer waits for another process before the database counts as locked.
@@ -131,8 +132,10 @@ class Database:
         """
         with self._writing(foreign_keys=False, idle_timeout_s=0) as connection:
             yield connection
-            if not self._postgres and connection.exec_driver_sql("PRAGMA foreign_key_check").first() is not None:
-                raise StoreError(f"{self.name} holds rows that refer to others which are not there")
+            if not self._postgres:
+                if connection.exec_driver_sql("PRAGMA foreign_key_check").first() is not None:
+                    raise StoreError(f"{self.name} holds rows that refer to others which are not there")
+                mark.stamp(connection.connection.driver_connection)
 
     def now(self, connection: Connection) -> float:
         """Seconds since the epoch by the one clock that all processes of this database share."""
@@ -143,6 +146,15 @@ class Database:
             select(cast(func.extract("epoch", func.clock_timestamp()), Double))
         ).scalar_one()
         return now
+
+    def ahead_s(self, now: float) -> float:
+        """How many seconds the clock that says it is `now` is ahead of this machine's."""
+        return now - self._clock()
+
+    def require_same(self) -> None:
+        """Return where a SQLite file is what it was when we last wrote to it. Raises StoreUnavailable."""
+        if self.file is not None:
+            mark.require_same(self.file)
 
     @contextmanager
     def serving(self) -> Iterator[None]:
@@ -172,6 +184,7 @@ class Database:
                 ) from None
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            mark.require_sound(self.file)
             yield
         finally:
             os.close(descriptor)
@@ -188,13 +201,19 @@ class Database:
             translating(self.name),
             self._lock,
             self._engine.connect().execution_options(**options) as connection,
-            connection.begin(),
         ):
-            if self._postgres:
-                limits = {"lock_timeout": LOCK_TIMEOUT_S, "idle_in_transaction_session_timeout": idle_timeout_s}
-                connection.execute(select(*(func.set_config(name, f"{s}s", True) for name, s in limits.items())))
-                connection.execute(select(func.pg_advisory_xact_lock(WRITER_LOCK)))
-            yield connection
+            written: mark.Mark | None = None
+            with connection.begin():
+                if self._postgres:
+                    limits = {"lock_timeout": LOCK_TIMEOUT_S, "idle_in_transaction_session_timeout": idle_timeout_s}
+                    connection.execute(select(*(func.set_config(name, f"{s}s", True) for name, s in limits.items())))
+                    connection.execute(select(func.pg_advisory_xact_lock(WRITER_LOCK)))
+                yield connection
+                if self.file is not None:
+                    with suppress(sqlite3.OperationalError):  # no tables yet
+                        written = mark.mark_in(connection.connection.driver_connection)
+            if self.file is not None and written is not None:
+                mark.keep(self.file, written, self._file_mode)
 
 
 def parse_url(url: str) -> URL:

@@ -13,7 +13,21 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
-from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, insert, literal, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    and_,
+    bindparam,
+    case,
+    delete,
+    exists,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
 
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import LeaseLost
@@ -21,6 +35,8 @@ from meshtune.tuner.store.tables import attempts, campaigns, holders, leases
 from meshtune.tuner.store.usage import ACTIVE
 
 NOBODY = ""
+# No lease is longer: an end that lies further ahead was written before the database's clock went back.
+MAX_LEASE_S = 600.0
 # A holder that has nothing and was not heard of for so long is forgotten.
 FORGET_S = 86400.0
 # Made once: each write of a holder asks it first.
@@ -52,19 +68,23 @@ class Leases:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def renew(self, holder: str, lease_s: float, *, serves: bool) -> None:
-        """Let the holder's leases last so long from now; those that another took meanwhile are not its any more."""
+    def renew(self, holder: str, lease_s: float, *, serves: bool) -> float:
+        """Let the holder's leases last so long from now; those that another took meanwhile are not its any more. How
+        many seconds the database's clock is ahead of this machine's."""
         with self._database.writing() as connection:
-            values = {"expires_at": self._database.now(connection) + lease_s, "serves": serves}
+            now = self._database.now(connection)
+            ahead_s = self._database.ahead_s(now)
+            values = {"expires_at": now + lease_s, "serves": serves}
             if connection.execute(update(holders).where(holders.c.name == holder).values(values)).rowcount == 0:
                 connection.execute(insert(holders), {"name": holder, **values})
+            return ahead_s
 
     def drivers(self) -> Drivers:
         """The active campaigns and their drivers, in two queries however many there are."""
         with self._database.reading() as connection:
             now = self._database.now(connection)
-            alive = set(connection.scalars(select(holders.c.name).where(holders.c.expires_at > now)))
-            servers = select(func.count()).where(holders.c.expires_at > now, holders.c.serves)
+            alive = set(connection.scalars(select(holders.c.name).where(_lives(now))))
+            servers = select(func.count()).where(_lives(now), holders.c.serves)
             found = connection.execute(
                 select(campaigns.c.id, leases.c.holder)
                 .outerjoin(leases, leases.c.campaign_id == campaigns.c.id)
@@ -80,7 +100,7 @@ class Leases:
             query = (
                 select(leases.c.holder)
                 .join(holders, holders.c.name == leases.c.holder)
-                .where(leases.c.campaign_id == campaign_id, holders.c.expires_at > self._database.now(connection))
+                .where(leases.c.campaign_id == campaign_id, _lives(self._database.now(connection)))
             )
             return connection.scalar(query) or NOBODY
 
@@ -99,7 +119,7 @@ class Leases:
             connection.execute(insert(leases).from_select(["campaign_id", "holder", "epoch", "vanished_epoch"], new))
             now = self._database.now(connection)
             asked = leases.c.campaign_id.in_(list(campaign_ids))
-            alive = select(holders.c.name).where(holders.c.expires_at > now)
+            alive = select(holders.c.name).where(_lives(now))
             free = and_(leases.c.holder != holder, leases.c.holder.not_in(alive))
             vanished = case((leases.c.holder == NOBODY, leases.c.vanished_epoch), else_=leases.c.epoch)
             values = {"holder": holder, "epoch": leases.c.epoch + 1, "vanished_epoch": vanished}
@@ -143,6 +163,10 @@ class Leases:
             unsent = or_(attempts.c.sending_epoch.is_(None), attempts.c.sending_epoch > vanished.scalar_subquery())
             mark = update(attempts).where(attempts.c.job_name == job_name, unsent).values(sending_epoch=lease.epoch)
             return connection.execute(mark).rowcount == 1
+
+
+def _lives(now: float) -> ColumnElement[bool]:
+    return and_(holders.c.expires_at > now, holders.c.expires_at <= now + MAX_LEASE_S)
 
 
 def insert_lease(connection: Connection, campaign_id: str, holder: str) -> None:

@@ -62,7 +62,7 @@ def upgrade(url: str) -> tuple[str, str]:
     Raises StoreUnavailable where a process serves or drives campaigns on it: one of an older version would go on with
     a schema that it does not know.
     """
-    with closing(Database(url)) as database, database.serving():
+    with closing(_same(url)) as database, database.serving():
         with database.reading() as connection:
             using = _using(connection, database.now(connection))
         if using:
@@ -73,6 +73,13 @@ def upgrade(url: str) -> tuple[str, str]:
             before = schema.version_of(connection)
             schema.upgrade(connection, database.name)
             return before, schema.version_of(connection)
+
+
+def _same(url: str) -> Database:
+    """The database, which is what it was. Raises StoreUnavailable."""
+    database = Database(url)
+    database.require_same()
+    return database
 
 
 def _using(connection: Connection, now: float) -> list[str]:
@@ -136,11 +143,13 @@ def copy_sqlite(source: Path, target: Path) -> None:
 
 
 def sqlite_file(url: str) -> Path | None:
-    """The file of a SQLite database, None for PostgreSQL. Raises StoreUnavailable for a file that is not there."""
+    """The file of a SQLite database, None for PostgreSQL. Raises StoreUnavailable for a file that is not there, or not
+    what it was."""
     with closing(Database(url)) as database:
         file = database.file
-    if file is not None and not file.is_file():
-        raise StoreUnavailable(f"there is no database {file}", transient=False)
+        if file is not None and not file.is_file():
+            raise StoreUnavailable(f"there is no database {file}", transient=False)
+        database.require_same()
     return file
 
 
@@ -164,9 +173,10 @@ def dump_of(url: str, target: Path) -> Dump:
 def check(url: str) -> Report:
     """Read the database at `url` wholly, in one snapshot; nothing is written and others may write meanwhile.
 
-    Raises StoreErrors: among them for a schema that is not today's, which `upgrade` makes of an older one.
+    Raises StoreErrors: among them for a schema that is not today's, which `upgrade` makes of an older one, and for a
+    SQLite file that is not what it was.
     """
-    with closing(Database(url)) as database, database.reading() as connection:
+    with closing(_same(url)) as database, database.reading() as connection:
         version = schema.require_newest(connection, database.name)
         troubles = [*_damage(connection), *_contradictions(connection), *_lost_ids(connection)]
         rows = {table.name: connection.scalar(select(func.count()).select_from(table)) or 0 for table in _COUNTED}

@@ -43,9 +43,8 @@ _LAST = attempts.c.number == (
 
 
 def _held_s(of: FromClause) -> ColumnElement[float]:
-    """The sum over attempts, as `Attempt.running_s`: 0 for a job that never started or still runs."""
-    ran_s = of.c.finished_at - of.c.started_at
-    return func.coalesce(func.sum(case((ran_s > 0, ran_s), else_=0.0)), 0.0)
+    """The sum of `Attempt.running_s` over attempts that have ended."""
+    return func.coalesce(func.sum(case((of.c.finished_at.is_not(None), of.c.running_s), else_=0.0)), 0.0)
 
 
 _HELD_S = select(_held_s(_held)).where(_held.c.trial_id == trials.c.id).scalar_subquery()

@@ -41,10 +41,12 @@ class Store(Campaigns, Trials, Usage):
         url: sqlite:///file.db, sqlite:// (in memory, for tests) or postgresql://user:password@host/database; what
         the drivers read from a URL's query is passed on (`?timeout=60`: seconds to wait for another SQLite writer).
         clock: the machine's, for leases on SQLite. file_mode: of a SQLite file that is made.
-        Raises StoreUnavailable: unreachable, read-only, no such folder, a bad URL, or written by a newer meshtune.
+        Raises StoreUnavailable: unreachable, read-only, no such folder, a bad URL, written by a newer meshtune, or a
+        SQLite file that is not what it was (see `store.mark`).
         """
         database = Database(url, clock, file_mode=file_mode)
         try:
+            database.require_same()
             with database.upgrading() as connection:
                 schema.upgrade(connection, database.name)
                 schema.probe(connection)

@@ -133,6 +133,8 @@ attempts = Table(
     # By which epoch of the campaign's lease it was about to be sent.
     *_optional(BigInteger, "sending_epoch"),
     *_optional(Double, "submitted_at", "started_at", "finished_at"),
+    # How long it ran; while it runs, as last saved.
+    *_required(Double, "running_s"),
     # What a pruned job had measured before it gave up. Not in `measurements`: it is none.
     *_optional(JSON, "partial"),
     # Last: SQLite reads a row from its start, and lists need no log.
@@ -220,6 +222,8 @@ audit = Table(
     *_required(Double, "at"),
     *_required(PlainText, "token", "action", "object", "outcome", "detail"),
     Index(None, "at"),
+    # Counted by the database's mark, as events are.
+    sqlite_autoincrement=True,
 )
 
 # caller: the digest of its token. status, headers and body: the answer, NULL until there is one.

@@ -42,7 +42,7 @@ from meshtune.tuner.store.usage import read_demands
 _OF_MEASUREMENTS = [column for column in measurements.c if not column.primary_key]
 # Made once, since making it takes longer than asking.
 _LAST = (
-    select(*(attempts.c[name] for name in ("id", "number", "state", "claimed_at")))
+    select(*(attempts.c[name] for name in ("id", "number", "state", "claimed_at", "started_at")))
     .join(trials, trials.c.id == attempts.c.trial_id)
     .where(trials.c.campaign_id == bindparam("of"), trials.c.number == bindparam("trial"))
     .order_by(attempts.c.number.desc())
@@ -159,14 +159,15 @@ class Trials:
         *,
         started_at: float | None,
         finished_at: float,
+        running_s: float | None = None,
         nodes: Sequence[str] = (),
         failed_nodes: Sequence[str] = (),
         now: float,
     ) -> None:
         """The trial's last attempt is DONE with `outcome`, every step of its measurement kept.
 
-        started_at None, no nodes: unknown to the caller; what `mark_running` said stays. Raises NotFound, and
-        IllegalMove for an attempt that is DONE already.
+        started_at None, no nodes: unknown to the caller; what `mark_running` said stays. running_s None: from start to
+        end, both by one clock. Raises NotFound, and IllegalMove for an attempt that is DONE already.
         """
         with self._database.writing() as connection:
             values = {
@@ -176,6 +177,10 @@ class Trials:
             }
             if started_at is not None:
                 values["started_at"] = started_at
+            if running_s is None:
+                began = _last_attempt(connection, campaign_id, number).started_at if started_at is None else started_at
+                running_s = 0.0 if began is None else max(0.0, finished_at - began)
+            values["running_s"] = running_s
             done = _advance(connection, campaign_id, number, TrialState.DONE, values)
             if outcome.measurement is not None:
                 connection.execute(insert(measurements), measurement_row(outcome.measurement, done.id))
@@ -301,7 +306,7 @@ def _planned_attempt(campaign_id: str, trial_number: int, number: int, now: floa
 
 
 def _last_attempt(connection: Connection, campaign_id: str, number: int) -> Row[Any]:
-    """The id, number, state and claimed_at of the trial's last attempt. Raises NotFound."""
+    """The id, number, state, claimed_at and started_at of the trial's last attempt. Raises NotFound."""
     last: Row[Any] | None = connection.execute(_LAST, {"of": campaign_id, "trial": number}).first()
     if last is None:
         raise NotFound(f"campaign {campaign_id} has no trial {number}")

@@ -18,7 +18,7 @@ from meshtune.tuner.store.tables import attempts, campaigns, tokens, trials
 
 # A job that nobody looks at counts for its time limit and so much more: how long a runner takes to end it.
 GRACE_S = 60.0
-_TIMES = (attempts.c.submitted_at, attempts.c.started_at, attempts.c.finished_at)
+_TIMES = tuple(attempts.c[name] for name in ("submitted_at", "started_at", "finished_at", "running_s"))
 ACTIVE = [str(state) for state in CampaignState if state.active]
 
 
@@ -100,20 +100,17 @@ def read_demands(connection: Connection, asking: str, now: float) -> list[Demand
 
 
 def read_spent_device_s(connection: Connection, since: float, now: float, owner: str | None = None) -> float:
-    """Devices times the seconds after `since` that jobs held them until now. owner: of its campaigns alone."""
-    start = case((attempts.c.started_at < since, since), else_=attempts.c.started_at)
-    ended = _of_campaigns(select(func.sum((attempts.c.finished_at - start) * campaigns.c.devices))).where(
-        attempts.c.started_at.is_not(None), attempts.c.finished_at > since
-    )
-    running = _of_campaigns(select(campaigns.c.spec, campaigns.c.devices, *_TIMES)).where(
-        attempts.c.started_at.is_not(None), attempts.c.finished_at.is_(None)
+    """Devices times the seconds that jobs held them, of those that ran after `since`: each for no longer than since
+    then. Of those that run, as last saved. owner: of its campaigns alone."""
+    within_s = func.coalesce(attempts.c.finished_at, now) - since
+    held_s = case((attempts.c.running_s > within_s, within_s), else_=attempts.c.running_s)
+    query = _of_campaigns(select(func.sum(held_s * campaigns.c.devices))).where(
+        attempts.c.running_s > 0, or_(attempts.c.finished_at.is_(None), attempts.c.finished_at > since)
     )
     if owner is not None:
-        ended, running = (query.where(campaigns.c.owner == owner) for query in (ended, running))
-    spent: float = connection.scalar(ended) or 0.0
-    for row in connection.execute(running):
-        spent += row.devices * _held_s(row, _time_limit_s(row.spec), since, now)
-    return spent
+        query = query.where(campaigns.c.owner == owner)
+    spent: float | None = connection.scalar(query)
+    return max(0.0, spent or 0.0)
 
 
 def token_quotas(connection: Connection, owner: str) -> Quotas:
@@ -155,7 +152,7 @@ def _demand(campaign: Row[Any], jobs: Sequence[Row[Any]], alive: bool, since: fl
     if alive and campaign.state == CampaignState.RUNNING:
         unfinished = sum(job.state != TrialState.DONE for job in jobs)
         wanted = max(unfinished, 0 if campaign.search_ended else campaign.spec["parallel"])
-    used_s = sum(_held_s(job, time_limit_s, since, now) for job in jobs)
+    used_s = sum(_held_s(job, since, now) for job in jobs)
     return Demand(
         campaign_id=campaign.id,
         devices=campaign.devices,
@@ -174,12 +171,10 @@ def _in_flight(job: Row[Any], alive: bool, time_limit_s: float, now: float) -> b
     return alive or now - heard_at < time_limit_s + GRACE_S
 
 
-def _held_s(job: Row[Any], time_limit_s: float, since: float, now: float) -> float:
-    """Seconds after `since` that the job held its devices; one whose end nobody saw, no longer than it may have."""
-    if job.started_at is None:
-        return 0.0
-    end = min(now, job.started_at + time_limit_s + GRACE_S) if job.finished_at is None else job.finished_at
-    held_s: float = max(0.0, end - max(job.started_at, since))
+def _held_s(job: Row[Any], since: float, now: float) -> float:
+    """Seconds after `since` that the job held its devices, as far as they were saved."""
+    end = now if job.finished_at is None else job.finished_at
+    held_s: float = max(0.0, min(job.running_s, end - since))
     return held_s
 
 

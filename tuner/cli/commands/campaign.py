@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -223,7 +222,7 @@ def _follow_live(driver: Driver, service: Service, campaign_id: str) -> None:
             campaign = service.current(campaign_id)
             trials = service.store.trials(campaign_id)
             trouble = driver.troubles.get(campaign_id, "")
-            shown = display.progress(campaign, trials, rank(campaign, trials), time.time(), trouble)
+            shown = display.progress(campaign, trials, rank(campaign, trials), trouble)
             words = (phase_text(campaign, trials), lessons_text(campaign.lessons))
             live.update(Group(shown, *(Text(line) for line in words if line)))
 

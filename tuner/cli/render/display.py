@@ -188,9 +188,7 @@ def header(campaign: Campaign) -> str:
     )
 
 
-def progress(
-    campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Ranked], now: float, trouble: str
-) -> RenderableType:
+def progress(campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Ranked], trouble: str) -> RenderableType:
     """The live view: done, best so far, running now, failures by kind, time left."""
     done = sum(trial.state.final for trial in trials)
     total = _planned_total(campaign)
@@ -200,7 +198,7 @@ def progress(
         ProgressBar(total=total, completed=done, width=40),
         f"worked {seconds(campaign.elapsed_s)}",
         f"left about {left(campaign, trials)}",
-        f"{device_seconds(campaign, trials, now) / 3600:.3f} device-hours",
+        f"{device_seconds(campaign, trials) / 3600:.3f} device-hours",
     )
     lines: list[RenderableType] = [Text(header(campaign), style="bold"), bar]
     if ranking:

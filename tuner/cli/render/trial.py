@@ -49,8 +49,7 @@ def trial_page(trial: Trial) -> Group:
     if measured is not None and (measured.peak_memory_bytes or measured.peak_held_bytes or measured.profile):
         lines.append(ranks_table(measured))
     if outcome.log_tail.strip():
-        # Decoded, so that no job's escape codes reach the terminal as they are.
-        lines += [Text("end of the log:", style="bold"), Text.from_ansi(outcome.log_tail)]
+        lines += [Text("end of the log:", style="bold"), outcome.log_tail]
     return Group(*lines)
 
 

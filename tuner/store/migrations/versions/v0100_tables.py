@@ -21,6 +21,7 @@ def upgrade() -> None:
         *_required(sa.Double(), "at"),
         *_required(sa.Text(), "token", "action", "object", "outcome", "detail"),
         sa.PrimaryKeyConstraint("id", name="pk_audit"),
+        sqlite_autoincrement=True,
     )
     op.create_index("ix_audit_at", "audit", ["at"])
     op.create_table(
@@ -125,6 +126,7 @@ def upgrade() -> None:
         *_optional(sa.Double(), "claimed_at"),
         *_optional(sa.BigInteger(), "sending_epoch"),
         *_optional(sa.Double(), "submitted_at", "started_at", "finished_at"),
+        *_required(sa.Double(), "running_s"),
         *_optional(sa.JSON(), "partial"),
         *_required(sa.Text(), "log_tail"),
         sa.ForeignKeyConstraint(["trial_id"], ["trials.id"], name="fk_attempts_trial_id"),

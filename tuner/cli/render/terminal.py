@@ -1,0 +1,39 @@
+"""The one place where text enters Rich and so a terminal. Names, reasons and logs come from outside: what would move
+the cursor, set the clipboard or turn the direction of writing is shown by its number, and markup is text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+# C0 but tab and newline, DEL, C1; marks, overrides and isolates of bidirectional text; separators of lines.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def visible(text: str) -> str:
+    """The text with its control characters as \\x1b or \\u202e."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+class Terminal(Console):
+    """A console that escapes what it is given; Rich's own styles are added below that."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(visible(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        if isinstance(renderable, Text) and _CONTROLS.search(renderable.plain):
+            shown = Text(style=renderable.style, justify=renderable.justify, overflow=renderable.overflow)
+            ends = {end for found in _CONTROLS.finditer(renderable.plain) for end in found.span()}
+            for part in renderable.divide(sorted(ends)):
+                shown.append(visible(part.plain), part.spans[0].style if part.spans else None)
+            renderable = shown
+        return super().render(renderable, options)
