@@ -4,8 +4,11 @@ SIGTERM or SIGINT, which end its open streams at once and the process within sec
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -22,6 +25,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from meshtune.api import errors, openapi, static_files
 from meshtune.api.analysis_process import Analyses
 from meshtune.api.campaign_cache import CampaignCache
+from meshtune.api.connections import STREAMS, capacity_of, log_accept_failures_seldom, protocol, raise_file_limit
 from meshtune.api.dependencies import reads
 from meshtune.api.middleware.gate import Gate
 from meshtune.api.middleware.idempotency import Idempotency
@@ -51,18 +55,23 @@ from meshtune.tuner.store import Store
 STOP_LIMIT_S = 1.0
 # For requests under way; streams end by themselves.
 GRACE_S = 1
+# The status of a process that ends since one of its threads did (EX_SOFTWARE of sysexits.h).
+DIED = 70
+_log = logging.getLogger(__name__)
 
 
-def create_app(service: Service, close: Callable[[], None] = lambda: None, settings: Settings = DEFAULTS) -> FastAPI:
-    """The application over a service, which it drives while it runs.
+def create_app(
+    service: Service, close: Callable[[], None] = lambda: None, settings: Settings = DEFAULTS, streams: int = STREAMS
+) -> FastAPI:
+    """The application over a service, which it drives while it runs. streams: how many of events it serves at once.
 
     close: gives back what the service stands on, called once after the last tick; by default that stays the caller's.
     `app.state.end_soon` may be called when the end is near: it lets go of streams, which would not end by themselves.
     """
     driver = Driver(service)
-    hub = StreamHub(service.store, on_events=log_events)
+    hub = StreamHub(service.store, on_events=log_events, max_streams=streams)
     metrics = health.Metrics(service, driver, hub)
-    readiness = health.Readiness(lambda: service.store.check(), hub)
+    readiness = health.Readiness(service, driver, hub)
     cache = CampaignCache(service.store)
     analyses = Analyses(service.store, cache)
     stop = threading.Event()
@@ -72,7 +81,7 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
         stop.clear()
         await hub.start()
         thread = threading.Thread(target=_drive, args=(driver, service, stop), name="driver", daemon=True)
-        app.state.thread = readiness.driver = thread
+        app.state.thread = readiness.thread = thread
         thread.start()
         analyses.process.start()
         try:
@@ -98,7 +107,8 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
         title="meshtune",
         summary="Finds the fastest way to lay one training job over one cluster.",
         version=version("meshtune"),
-        # Their pages load scripts from elsewhere; /openapi.json stays.
+        # Their pages load scripts from elsewhere; `openapi.install` serves the document.
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
@@ -126,7 +136,7 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
     app.include_router(jobs.reports)
     app.include_router(health.router(readiness, metrics, [] if settings.metrics_open else [reads]))
     # The last one is the first to see a request.
-    app.add_middleware(Idempotency, keys=service.store.access.keys)
+    app.add_middleware(Idempotency, keys=service.store.access.keys, holder=service.sessions.holder)
     app.add_middleware(Gate, access=service.store.access, settings=settings)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)
     app.add_middleware(RequestLog, observe=metrics.observe)
@@ -136,7 +146,7 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
     return app
 
 
-def from_environment() -> FastAPI:
+def from_environment(streams: int = STREAMS) -> FastAPI:
     """What `meshtune serve` runs: the home is MESHTUNE_HOME, the database MESHTUNE_DB or in the home.
 
     Raises InvalidValue for settings, and StoreUnavailable, also where another process serves the same SQLite database.
@@ -148,7 +158,7 @@ def from_environment() -> FastAPI:
         store = opened.enter_context(Store.open(os.environ.get("MESHTUNE_DB") or home.database_url))
         opened.enter_context(store.serving())
         service = Service(store, home, public_url=settings.public_url)
-        app = create_app(service, close=opened.pop_all().close, settings=settings)
+        app = create_app(service, close=opened.pop_all().close, settings=settings, streams=streams)
     # Code and routes stay till the end; a search for garbage among them would hold up every request for 0.1 s.
     gc.collect()
     gc.freeze()
@@ -165,10 +175,26 @@ def _drive(driver: Driver, service: Service, stop: threading.Event) -> None:
     drive_all(driver, service, stop, lambda: log.update(driver.troubles))
 
 
+def die_with_thread(died: threading.ExceptHookArgs) -> None:
+    """End the process with the status DIED, with the traceback in the log: a service without one of its threads does
+    not do its work, and nobody would start it again. Its leases run out."""
+    try:
+        name = "unknown" if died.thread is None else died.thread.name
+        error = died.exc_value or died.exc_type()
+        _log.critical("the thread %s has died, and the service with it", name, exc_info=error)
+        logging.shutdown()
+    finally:  # also for want of memory
+        os._exit(DIED)
+
+
 class _Server(uvicorn.Server):
     def __init__(self, app: FastAPI, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._app = app
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        log_accept_failures_seldom(asyncio.get_running_loop())
+        await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # The framework hears of the end only when all requests have ended, and a stream never does.
@@ -179,13 +205,28 @@ class _Server(uvicorn.Server):
 def run(host: str, port: int, begin: Callable[[bool], None]) -> None:
     """Serve what the environment names until a signal comes. begin: called before the first request, with whether
     there is a dashboard. Raises StoreUnavailable, and InvalidValue for settings; ends the process, with a message in
-    the log, where the address cannot be had."""
-    app = from_environment()
+    the log, where the address cannot be had, and with the status DIED where a thread dies of an error."""
+    threading.excepthook = die_with_thread
+    files = raise_file_limit()
+    capacity = capacity_of(files)
+    app = from_environment(capacity.streams)
+    _log.info(
+        "at most %d connections, %d of them without a token, and %d streams: %d files may be open",
+        capacity.connections,
+        capacity.strangers,
+        capacity.streams,
+        files,
+    )
+    if capacity.streams < STREAMS:
+        _log.warning("fewer than %d streams, for want of files: raise the limit (LimitNOFILE=)", STREAMS)
     begin((static_files.FOLDER / "index.html").is_file())
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
+        http=protocol(capacity),
+        ws="none",
+        backlog=capacity.backlog,
         timeout_graceful_shutdown=GRACE_S,
         # A client's address is the connection's, not a header's: loopback may be trusted.
         proxy_headers=False,

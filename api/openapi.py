@@ -4,12 +4,17 @@ and the problem documents. What the routes return is described by their views.
 
 from __future__ import annotations
 
+import gzip
+import json
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
 from pydantic import TypeAdapter
+from starlette.concurrency import run_in_threadpool
 
+from meshtune.api import static_files
 from meshtune.api.dependencies import READERS
 from meshtune.api.errors import PROBLEM_JSON, ProblemDetails
 from meshtune.api.middleware.idempotency import PARAMETER
@@ -155,7 +160,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def install(app: FastAPI) -> None:
-    """Add the schemas that no route's types name: the spec as a document, and problems."""
+    """Serve the description, with the schemas that no route's types name: the spec as a document, and problems."""
     generated = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -168,6 +173,18 @@ def install(app: FastAPI) -> None:
         return generated()
 
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI documents it ("Extending OpenAPI")
+    forms: dict[str, static_files.Form] = {}
+
+    async def document(request: Request) -> Response:
+        """Rendered and compressed once."""
+        if not forms:
+            body = await run_in_threadpool(lambda: json.dumps(openapi(), separators=(",", ":")).encode())
+            compressed = await run_in_threadpool(gzip.compress, body)
+            kind = {"content_type": "application/json", "cache_control": static_files.ASK_FIRST}
+            forms.update(static_files.forms_of({"gzip": compressed, "identity": body}, **kind))
+        return static_files.answer_with(forms, request.headers)
+
+    app.add_route("/openapi.json", document, methods=["GET"], include_in_schema=False)
 
 
 def _document_access(document: dict[str, Any]) -> None:

@@ -43,9 +43,18 @@ def resolver(document: dict[str, Any], schema: dict[str, Any]) -> jsonschema.Dra
     return jsonschema.Draft202012Validator({**schema, "components": document["components"]})
 
 
-def test_the_served_document_is_the_built_one_and_operation_ids_change_for_no_reason(shared_client, document):
+def test_the_served_document_is_the_built_one_and_operation_ids_change_for_no_reason(
+    shared_client, document, monkeypatch
+):
     """Generated clients call their methods by them."""
-    assert shared_client.get("/openapi.json").json() == document
+    answer = shared_client.get("/openapi.json")
+    assert answer.json() == document
+    assert answer.headers["content-encoding"] == "gzip"
+    for tag, status in ((answer.headers["etag"], 304), ('"other"', 200)):
+        assert shared_client.get("/openapi.json", headers={"If-None-Match": tag}).status_code == status
+    with monkeypatch.context() as patch:
+        patch.setattr("gzip.compress", None)  # it was compressed once, for all
+        assert shared_client.get("/openapi.json").status_code == 200
     assert document["openapi"].startswith("3.1")
     assert sorted(operation["operationId"] for _, _, operation in operations(document)) == sorted(OPERATION_IDS.split())
 

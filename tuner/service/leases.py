@@ -27,6 +27,7 @@ from pathlib import Path
 from prometheus_client import Counter
 
 from meshtune.tuner.campaign.campaign import Campaign, Home
+from meshtune.tuner.service.telemetry import Heartbeat
 from meshtune.tuner.store import Drivers, Lease, Store, StoreError
 
 # A dead holder's campaigns are free after so long. It is renewed four times as often.
@@ -93,7 +94,7 @@ class Holder:
     """All leases of one process. `take`, `hold`, `release` and `leave` from one thread.
 
     lease_s: how long a lease outlives its last renewal. clock: seconds, see `uptime`. holds: by campaign.
-    changes: how many campaigns were taken, released and lost to another process.
+    changes: how many campaigns were taken, released and lost to another process. heartbeat: of the thread that renews.
     """
 
     def __init__(self, store: Store, home: Home, lease_s: float = LEASE_S, clock: Callable[[], float] = uptime) -> None:
@@ -102,6 +103,7 @@ class Holder:
         self.changes = Counter("meshtune_lease_changes", "Campaigns that changed hands.", ("change",), registry=None)
         self._store, self._home = store, home
         self._lease_s, self._clock = lease_s, clock
+        self.heartbeat = Heartbeat()
         self._renewing = threading.Lock()
         self._deadline, self._breaks = -inf, 0
         self._serves = False
@@ -229,6 +231,7 @@ class Holder:
         while not stop.is_set():
             try:
                 self.renew()
+                self.heartbeat.beat()
                 silent = False
             except StoreError as error:
                 if not silent:
