@@ -38,7 +38,7 @@ PARAMETER: dict[str, Any] = {
     "in": "header",
     "required": False,
     "description": "The same key with the same request, within 24 h, does nothing again and gets the same answer.",
-    "schema": {"type": "string", "minLength": 1, "maxLength": 200},
+    "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"},
 }
 
 
