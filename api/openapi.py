@@ -76,7 +76,7 @@ def _limited(node: Any, limits: Mapping[str, Any]) -> Any:
     if "properties" in node:
         properties = node["properties"].items()
         found["properties"] = {name: _limited(value, _LIMITS.get(name, {})) for name, value in properties}
-    return found | limits if node.get("type") in ("integer", "number") else found
+    return {**found, **limits} if node.get("type") in ("integer", "number") else found
 
 
 def _inline(kind: Any, **changes: Any) -> dict[str, Any]:
