@@ -4,6 +4,7 @@ SIGTERM or SIGINT, which end its open streams at once and the process within sec
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
@@ -24,6 +25,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from meshtune.api import errors, openapi, static_files
 from meshtune.api.analysis_process import Analyses
 from meshtune.api.campaign_cache import CampaignCache
+from meshtune.api.connections import STREAMS, capacity_of, log_accept_failures_seldom, protocol, raise_file_limit
 from meshtune.api.dependencies import reads
 from meshtune.api.middleware.gate import Gate
 from meshtune.api.middleware.idempotency import Idempotency
@@ -55,18 +57,22 @@ log = logging.getLogger(__name__)
 STOP_LIMIT_S = 1.0
 # For requests under way; streams end by themselves.
 GRACE_S = 1
+# The status of a process that ends since one of its threads did (EX_SOFTWARE of sysexits.h).
+DIED = 70
 
 
-def create_app(service: Service, close: Callable[[], None] = lambda: None, settings: Settings = DEFAULTS) -> FastAPI:
-    """The application over a service, which it drives while it runs.
+def create_app(
+    service: Service, close: Callable[[], None] = lambda: None, settings: Settings = DEFAULTS, streams: int = STREAMS
+) -> FastAPI:
+    """The application over a service, which it drives while it runs. streams: how many of events it serves at once.
 
     close: gives back what the service stands on, called once after the last tick; by default that stays the caller's.
     `app.state.end_soon` may be called when the end is near: it lets go of streams, which would not end by themselves.
     """
     driver = Driver(service)
-    hub = StreamHub(service.store, on_events=log_events)
+    hub = StreamHub(service.store, on_events=log_events, max_streams=streams)
     metrics = health.Metrics(service, driver, hub)
-    readiness = health.Readiness(lambda: service.store.check(), hub)
+    readiness = health.Readiness(service, driver, hub)
     cache = CampaignCache(service.store)
     analyses = Analyses(service.store, cache)
     stop = threading.Event()
@@ -76,7 +82,7 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
         stop.clear()
         await hub.start()
         thread = threading.Thread(target=_drive, args=(driver, service, stop), name="driver", daemon=True)
-        app.state.thread = readiness.driver = thread
+        app.state.thread = readiness.thread = thread
         thread.start()
         analyses.process.start()
         try:
@@ -102,7 +108,8 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
         title="meshtune",
         summary="Finds the fastest way to lay one training job over one cluster.",
         version=version("meshtune"),
-        # Their pages load scripts from elsewhere; /openapi.json stays.
+        # Their pages load scripts from elsewhere; `openapi.install` serves the document.
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
@@ -130,7 +137,7 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
     app.include_router(jobs.reports)
     app.include_router(health.router(readiness, metrics, [] if settings.metrics_open else [reads]))
     # The last one is the first to see a request.
-    app.add_middleware(Idempotency, keys=service.store.access.keys)
+    app.add_middleware(Idempotency, keys=service.store.access.keys, holder=service.sessions.holder)
     app.add_middleware(Gate, access=service.store.access, settings=settings)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)
     app.add_middleware(RequestLog, observe=metrics.observe)
@@ -140,7 +147,7 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
     return app
 
 
-def from_environment() -> FastAPI:
+def from_environment(streams: int = STREAMS) -> FastAPI:
     """What `meshtune serve` runs: the home is MESHTUNE_HOME, the database MESHTUNE_DB or in the home.
 
     Raises InvalidValue for settings, and StoreUnavailable, also where another process serves the same SQLite database.
@@ -154,7 +161,7 @@ def from_environment() -> FastAPI:
         store = opened.enter_context(Store.open(url, file_mode=file_mode(mode)))
         opened.enter_context(store.serving())
         service = Service(store, home, public_url=settings.public_url)
-        app = create_app(service, close=opened.pop_all().close, settings=settings)
+        app = create_app(service, close=opened.pop_all().close, settings=settings, streams=streams)
     # Code and routes stay till the end; a search for garbage among them would hold up every request for 0.1 s.
     gc.collect()
     gc.freeze()
@@ -171,6 +178,18 @@ def _drive(driver: Driver, service: Service, stop: threading.Event) -> None:
     drive_all(driver, service, stop, lambda: log.update(driver.troubles))
 
 
+def die_with_thread(died: threading.ExceptHookArgs) -> None:
+    """End the process with the status DIED, with the traceback in the log: a service without one of its threads does
+    not do its work, and nobody would start it again. Its leases run out."""
+    try:
+        name = "unknown" if died.thread is None else died.thread.name
+        error = died.exc_value or died.exc_type()
+        log.critical("the thread %s has died, and the service with it", name, exc_info=error)
+        logging.shutdown()
+    finally:  # also for want of memory
+        os._exit(DIED)
+
+
 class _Server(uvicorn.Server):
     def __init__(self, app: FastAPI, config: uvicorn.Config, begin: Callable[[int], None]) -> None:
         super().__init__(config)
@@ -178,6 +197,7 @@ class _Server(uvicorn.Server):
         self._begin = begin
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
+        log_accept_failures_seldom(asyncio.get_running_loop())
         await super().startup(sockets)
         if self.started:
             self._begin(self.servers[0].sockets[0].getsockname()[1])
@@ -191,13 +211,28 @@ class _Server(uvicorn.Server):
 def run(host: str, port: int, begin: Callable[[int, bool], None]) -> None:
     """Serve what the environment names until a signal comes. begin: called when it listens, with its port and whether
     there is a dashboard. Raises StoreUnavailable, and InvalidValue for settings; ends the process, with a message in
-    the log, where the address cannot be had."""
-    app = from_environment()
+    the log, where the address cannot be had, and with the status DIED where a thread dies of an error."""
+    threading.excepthook = die_with_thread
+    files = raise_file_limit()
+    capacity = capacity_of(files)
+    app = from_environment(capacity.streams)
+    log.info(
+        "at most %d connections, %d of them without a token, and %d streams: %d files may be open",
+        capacity.connections,
+        capacity.strangers,
+        capacity.streams,
+        files,
+    )
+    if capacity.streams < STREAMS:
+        log.warning("fewer than %d streams, for want of files: raise the limit (LimitNOFILE=)", STREAMS)
     dashboard = (static_files.FOLDER / "index.html").is_file()
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
+        http=protocol(capacity),
+        ws="none",
+        backlog=capacity.backlog,
         timeout_graceful_shutdown=GRACE_S,
         # A client's address is the connection's: anybody can write a header.
         proxy_headers=False,

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Path, Request, Security
 from fastapi.security import HTTPBearer, SecurityScopes
 from starlette.concurrency import run_in_threadpool
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -33,8 +34,18 @@ from meshtune.tuner.specs.document import CommandNotAllowed, commands_named
 MAX_PER_PAGE = 500
 # What the database's integer columns hold.
 MAX_NUMBER = 2**31 - 1
+# Of a cluster that is asked about.
+MAX_NODES = 1_000_000
 # Ids hold no ':', so that `{id}:pause` is never taken for an id.
 ID_PATTERN = r"^[A-Za-z0-9._-]+$"
+
+
+class _Id(StringConvertor):
+    regex = "[^/:]+"
+
+
+# For the last part of a path, as `{campaign_id:id}`: the paths of verbs are others.
+register_url_convertor("id", _Id())
 # Of a body.
 MAX_BYTES = JSON_LIMITS.max_bytes
 # A space holds up to 10^7 combinations, about 1 GB while it is enumerated: requests take turns.

@@ -18,6 +18,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from meshtune.runners.base import RunnerError
 from meshtune.runners.dialects.base import CannotExpress
@@ -32,6 +33,7 @@ from meshtune.tuner.specs.document import CommandNotAllowed, InvalidSpec
 from meshtune.tuner.store import AlreadyExists, IllegalMove, NotFound, StoreError, StoreUnavailable
 
 PROBLEM_JSON = "application/problem+json"
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 # What the client may wait before it tries a 503 again.
 RETRY_AFTER = {"Retry-After": "5"}
 
@@ -119,10 +121,6 @@ class IdempotencyBusy(Refused):
     headers = {"Retry-After": "1"}  # noqa: RUF012
 
 
-class IdempotencyUnclear(Refused):
-    """The first request with this key was cut off, and may have acted."""
-
-
 # error -> (status, type, title). The first match in order of specificity wins.
 PROBLEMS: Mapping[type[Exception], tuple[HTTPStatus, str, str]] = {
     InvalidSpec: (HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-spec", "The campaign spec has mistakes"),
@@ -137,7 +135,6 @@ PROBLEMS: Mapping[type[Exception], tuple[HTTPStatus, str, str]] = {
     TooManyRequests: (HTTPStatus.TOO_MANY_REQUESTS, "rate-limited", "Too many requests"),
     IdempotencyReused: (HTTPStatus.UNPROCESSABLE_ENTITY, "idempotency-key-reused", "The key is another request's"),
     IdempotencyBusy: (HTTPStatus.CONFLICT, "idempotency-key-busy", "The first request is still being answered"),
-    IdempotencyUnclear: (HTTPStatus.CONFLICT, "idempotency-key-unclear", "The first request was cut off"),
     InvalidQuery: (HTTPStatus.UNPROCESSABLE_ENTITY, "malformed-request", "The request is malformed"),
     RangeNotSatisfiable: (
         HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
@@ -191,7 +188,21 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     phrase = HTTPStatus(error.status_code).phrase
     detail = error.detail if error.detail != phrase else f"{phrase}: {request.method} {request.url.path}"
-    return _answer(request, error.status_code, "about:blank", phrase, detail, headers=error.headers)
+    headers = dict(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        # The framework names the methods of one route; others may have the same path.
+        headers["Allow"] = ", ".join(_methods_at(request)) or headers.get("Allow", "")
+    return _answer(request, error.status_code, "about:blank", phrase, detail, headers=headers)
+
+
+def _methods_at(request: Request) -> list[str]:
+    """The methods that a route takes at this path."""
+    routes = request.app.router.routes
+    return [
+        method
+        for method in METHODS
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
 
 
 async def defect(request: Request, error: Exception) -> JSONResponse:

@@ -4,21 +4,28 @@ and the problem documents. What the routes return is described by their views.
 
 from __future__ import annotations
 
+import gzip
+import json
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
 from pydantic import TypeAdapter
+from starlette.concurrency import run_in_threadpool
 
+from meshtune.api import static_files
 from meshtune.api.dependencies import READERS
 from meshtune.api.errors import PROBLEM_JSON, ProblemDetails
 from meshtune.api.middleware.idempotency import PARAMETER
 from meshtune.runners.registry import RUNNERS, WORKLOADS
+from meshtune.search_spaces.checks import MAX_WHOLE
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.plan import AXES, Plan
 from meshtune.search_spaces.presets import cluster_presets, model_presets
-from meshtune.search_spaces.space import Bounds
+from meshtune.search_spaces.space import MAX_VALUE, Bounds
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import Budget, StopRule, TrialLimits
 from meshtune.tuner.search.registry import SEARCHES
@@ -39,6 +46,39 @@ SPEC_EXAMPLE: dict[str, Any] = {
 }
 
 
+_WHOLE = {"minimum": 1, "maximum": MAX_WHOLE}
+_COUNT = {"minimum": 0, "maximum": MAX_WHOLE}
+_SOME = {"minimum": 1}
+_POSITIVE = {"exclusiveMinimum": 0}
+_FRACTION = {"minimum": 0, "exclusiveMaximum": 1}
+# What the values of a spec demand of their numbers, by name: their types say nothing of it. Rules of several fields
+# together, such as what divides what, are in no schema.
+_LIMITS: Mapping[str, Mapping[str, Any]] = {
+    **dict.fromkeys(("layers", "hidden", "heads", "ffn", "vocab", "seq_len"), _WHOLE),
+    **dict.fromkeys(("nodes", "devices_per_node", "devices_per_module"), _WHOLE),
+    **dict.fromkeys(("kv_heads", "experts", "top_k", "nodes_per_rack"), _COUNT),
+    **dict.fromkeys(("memory_bandwidth_bytes_per_s", "bandwidth_bytes_per_s", "device_hour_price"), _POSITIVE),
+    **dict.fromkeys(("peak_flops", "wall_time_s", "device_hours", "time_limit_s"), _POSITIVE),
+    **dict.fromkeys(("memory_bytes", "trials", "attempts"), _SOME),
+    **dict.fromkeys(("tolerance", "chance"), _FRACTION),
+    "latency_s": {"minimum": 0},
+    **{axis.name: {"minimum": axis.low, "maximum": axis.high or MAX_WHOLE} for axis in AXES if axis.kind is int},
+}
+
+
+def _limited(node: Any, limits: Mapping[str, Any]) -> Any:
+    """The schema with the limits of its numbers; limits: of those that stand here."""
+    if isinstance(node, list):
+        return [_limited(each, limits) for each in node]
+    if not isinstance(node, dict):
+        return node
+    found = {key: _limited(value, limits) for key, value in node.items() if key != "properties"}
+    if "properties" in node:
+        properties = node["properties"].items()
+        found["properties"] = {name: _limited(value, _LIMITS.get(name, {})) for name, value in properties}
+    return {**found, **limits} if node.get("type") in ("integer", "number") else found
+
+
 def _inline(kind: Any, **changes: Any) -> dict[str, Any]:
     """A value's JSON schema with its references resolved in place, so that it stands anywhere in a document."""
     schema = TypeAdapter(kind).json_schema(mode="validation")
@@ -53,7 +93,7 @@ def _inline(kind: Any, **changes: Any) -> dict[str, Any]:
             return {key: resolved(value) for key, value in named.items()}
         return [resolved(value) for value in node] if isinstance(node, list) else node
 
-    return {**resolved(schema), **changes}
+    return {**_limited(resolved(schema), {}), **changes}
 
 
 def _optional(node: Any) -> Any:
@@ -77,18 +117,35 @@ def _backend(known: list[str]) -> dict[str, Any]:
     return {"anyOf": [{"enum": known}, options]}
 
 
+def _space() -> dict[str, Any]:
+    """Bounds, of which each names at least one value, and none twice."""
+
+    def listed(node: dict[str, Any]) -> dict[str, Any]:
+        if "anyOf" in node:
+            return {**node, "anyOf": [listed(way) for way in node["anyOf"]]}
+        if node.get("type") != "array":
+            return node
+        items = node["items"]
+        if "maximum" in items:
+            items = items | {"maximum": min(items["maximum"], MAX_VALUE)}
+        return {**node, "items": items, "minItems": 1, "uniqueItems": True}
+
+    schema = _inline(Bounds)
+    return {**schema, "properties": {name: listed(value) for name, value in schema["properties"].items()}}
+
+
 SPEC_SCHEMA: dict[str, Any] = {
     "type": "object",
     "title": "CampaignSpec",
     "additionalProperties": False,
     "required": ["model", "cluster", "global_batch_size"],
     "properties": {
-        "name": {"type": "string", "minLength": 1, "maxLength": 100},
+        "name": {"type": "string", "minLength": 1, "maxLength": 100, "pattern": r"\S"},
         "model": _with_preset(ModelSpec, sorted(model_presets())),
         "cluster": _with_preset(ClusterSpec, sorted(cluster_presets())),
         "workload": _backend(sorted(WORKLOADS)),
         "global_batch_size": {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "enum": [FREE]}]},
-        "space": _inline(Bounds),
+        "space": _space(),
         "baseline": _inline(Plan),
         "objective": _inline(Objective),
         "search": _backend(sorted(SEARCHES)),
@@ -155,7 +212,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def install(app: FastAPI) -> None:
-    """Add the schemas that no route's types name: the spec as a document, and problems."""
+    """Serve the description, with the schemas that no route's types name: the spec as a document, and problems."""
     generated = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -168,6 +225,18 @@ def install(app: FastAPI) -> None:
         return generated()
 
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI documents it ("Extending OpenAPI")
+    forms: dict[str, static_files.Form] = {}
+
+    async def document(request: Request) -> Response:
+        """Rendered and compressed once."""
+        if not forms:
+            body = await run_in_threadpool(lambda: json.dumps(openapi(), separators=(",", ":")).encode())
+            compressed = await run_in_threadpool(gzip.compress, body)
+            kind = {"content_type": "application/json", "cache_control": static_files.ASK_FIRST}
+            forms.update(static_files.forms_of({"gzip": compressed, "identity": body}, **kind))
+        return static_files.answer_with(forms, request.headers)
+
+    app.add_route("/openapi.json", document, methods=["GET"], include_in_schema=False)
 
 
 def _document_access(document: dict[str, Any]) -> None:

@@ -65,14 +65,18 @@ class Dashboard:
             raise HTTPException(404)
         if scope["method"] not in METHODS:
             raise HTTPException(405, headers={"Allow": ", ".join(METHODS)})
-        request = Headers(scope=scope)
-        accepted = _accepted(request.get("accept-encoding", ""))
-        form = next((form for encoding, form in forms.items() if encoding in accepted), forms["identity"])
-        response = Response(form.body, headers=form.headers)
-        tags = [tag.strip().removeprefix("W/") for tag in request.get("if-none-match", "").split(",")]
-        if form.headers["ETag"] in tags or tags == ["*"]:
-            response = NotModifiedResponse(response.headers)
-        await response(scope, receive, send)
+        await answer_with(forms, Headers(scope=scope))(scope, receive, send)
+
+
+def answer_with(forms: Mapping[str, Form], request: Headers) -> Response:
+    """The best form that the client accepts, 304 where it has it. forms: by encoding, best first, "identity" last."""
+    accepted = _accepted(request.get("accept-encoding", ""))
+    form = next((form for encoding, form in forms.items() if encoding in accepted), forms["identity"])
+    response = Response(form.body, headers=form.headers)
+    tags = [tag.strip().removeprefix("W/") for tag in request.get("if-none-match", "").split(",")]
+    if form.headers["ETag"] in tags or tags == ["*"]:
+        return NotModifiedResponse(response.headers)
+    return response
 
 
 async def not_built(scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,21 +92,26 @@ def install(app: FastAPI, folder: Path = FOLDER) -> None:
 
 
 def _forms(file: Path, folder: Path) -> dict[str, Form]:
-    """By encoding, best first; the plain form last, as "identity"."""
+    """As `answer_with` takes them."""
     hashed = f"/{file.relative_to(folder).as_posix()}".startswith(HASHED)
     kind = guess_type(file.name)[0] or "application/octet-stream"
-    common = {
-        "Content-Type": f"{kind}; charset=utf-8" if kind.startswith("text/") else kind,
-        "Cache-Control": FOR_EVER if hashed else ASK_FIRST,
-        "Vary": "Accept-Encoding",
+    bodies = {
+        encoding: file.with_name(file.name + ending) for encoding, ending in {**COMPRESSED, "identity": ""}.items()
     }
+    return forms_of(
+        {encoding: form.read_bytes() for encoding, form in bodies.items() if form.is_file()},
+        content_type=f"{kind}; charset=utf-8" if kind.startswith("text/") else kind,
+        cache_control=FOR_EVER if hashed else ASK_FIRST,
+    )
+
+
+def forms_of(bodies: Mapping[str, bytes], *, content_type: str, cache_control: str) -> dict[str, Form]:
+    """The forms of one document, from its bodies by encoding."""
+    common = {"Content-Type": content_type, "Cache-Control": cache_control, "Vary": "Accept-Encoding"}
     forms = {}
-    for encoding, ending in {**COMPRESSED, "identity": ""}.items():
-        form = file.with_name(file.name + ending)
-        if form.is_file():
-            body = form.read_bytes()
-            coded = {} if encoding == "identity" else {"Content-Encoding": encoding}
-            forms[encoding] = Form(body, {**common, **coded, "ETag": f'"{sha256(body).hexdigest()[:32]}"'})
+    for encoding, body in bodies.items():
+        coded = {} if encoding == "identity" else {"Content-Encoding": encoding}
+        forms[encoding] = Form(body, {**common, **coded, "ETag": f'"{sha256(body).hexdigest()[:32]}"'})
     return forms
 
 

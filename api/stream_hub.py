@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 from prometheus_client import Counter
 from pydantic import TypeAdapter
 
+from meshtune.api.connections import STREAMS
 from meshtune.api.schemas.campaigns import EventView, event_view
 from meshtune.tuner.campaign.campaign import Event
+from meshtune.tuner.service.telemetry import Heartbeat
 from meshtune.tuner.store import Store, StoreError
 
 PERIOD_S = 0.2
@@ -28,8 +30,6 @@ PAUSE_S = 1.0
 # Events that are read at once, and that may wait for one client: it is some 30 s behind when 30 of them come a second.
 MAX_READ = 500
 MAX_WAITING = 1000
-MAX_STREAMS = 1000
-MAX_PER_TOKEN = 250
 _VIEW = TypeAdapter(EventView)
 _log = logging.getLogger(__name__)
 
@@ -67,10 +67,18 @@ class Subscriber:
 class StreamHub:
     """Its methods are for the event loop, except `wake` and `end_soon`, which may be called from anywhere.
 
-    on_events: called, on the reader's thread, with new events.
+    on_events: called, on the reader's thread, with new events. heartbeat: of that thread. max_streams: of all tokens.
     """
 
-    def __init__(self, store: Store, on_events: Callable[[Sequence[Event]], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        on_events: Callable[[Sequence[Event]], None] = lambda _: None,
+        max_streams: int = STREAMS,
+    ) -> None:
+        self.max_streams = max_streams
+        self.max_per_token = max(1, max_streams // 4)
+        self.heartbeat = Heartbeat()
         self._store = store
         self._on_events = on_events
         self._stop = threading.Event()
@@ -145,6 +153,7 @@ class StreamHub:
         assert self._loop is not None
         trouble = ""
         while not self._stop.is_set():
+            self.heartbeat.beat()
             pause_s = PERIOD_S
             try:
                 found = self._store.events(None, after=after, limit=MAX_READ)

@@ -107,7 +107,7 @@ class Audit:
         return AuditRecord(
             at=self._now(),
             token="" if caller is None else caller.name,
-            action=mask(f"{request.method} {getattr(route, 'path', request.url.path)}"),
+            action=mask(f"{request.method} {getattr(route, 'path_format', request.url.path)}"),
             object=mask(named),
             outcome=f"{status} {problem}".strip(),
             detail=detail,

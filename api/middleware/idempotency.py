@@ -1,6 +1,7 @@
 """Idempotency-Key on a POST: the same request sent again gets the same answer, and nothing is done twice.
 
-An answer is kept for a day. Where nothing was done (the statuses NOTHING_DONE), the key may be used again.
+An answer is kept for a day. Where nothing was done (the statuses NOTHING_DONE), the key may be used again. A request
+that was cut off, by a defect or the death of its process, is answered at the next attempt.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from meshtune.api import errors
 from meshtune.api.dependencies import MAX_BYTES, Caller
-from meshtune.api.errors import IdempotencyBusy, IdempotencyReused, IdempotencyUnclear, Refused
+from meshtune.api.errors import IdempotencyBusy, IdempotencyReused, Refused
+from meshtune.tuner.service.leases import Holder
 from meshtune.tuner.store import StoreError
-from meshtune.tuner.store.access import Answer, Claim, Keys
+from meshtune.tuner.store.access import Answer, Busy, Claim, Keys
 
 log = logging.getLogger(__name__)
 HEADER = "Idempotency-Key"
@@ -36,17 +38,20 @@ PARAMETER: dict[str, Any] = {
     "in": "header",
     "required": False,
     "description": "The same key with the same request, within 24 h, does nothing again and gets the same answer.",
-    "schema": {"type": "string", "minLength": 1, "maxLength": 200},
+    "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"},
 }
 
 
 class Idempotency:
-    """ASGI middleware, behind the gate. now: epoch seconds."""
+    """ASGI middleware, behind the gate. holder: this process. now: epoch seconds."""
 
-    def __init__(self, app: ASGIApp, keys: Keys, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, app: ASGIApp, keys: Keys, holder: Holder, now: Callable[[], float] = time.time) -> None:
         self._app = app
         self._keys = keys
+        self._holder = holder
         self._now = now
+        # Caller and key of the requests that are answered here just now.
+        self._under_way: set[tuple[str, str]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller: Caller | None = scope.get("state", {}).get("caller")
@@ -72,22 +77,30 @@ class Idempotency:
         if len(body) > MAX_BYTES:  # the route refuses it
             await self._app(request.scope, receive, send)
             return
-        found = await run_in_threadpool(self._keys.claim, caller, key, _fingerprint(request, body), self._now())
-        match found:
-            case Claim.REUSED:
-                raise IdempotencyReused("this Idempotency-Key came with another request within the last 24 h")
-            case Claim.BUSY:
-                raise IdempotencyBusy("the first request with this Idempotency-Key is still being answered")
-            case Claim.UNCLEAR:
-                raise IdempotencyUnclear(
-                    "the first request with this Idempotency-Key was cut off, and may have acted: "
-                    "look whether it did, then use a new key"
-                )
-            case Answer():
-                headers = {**found.headers, REPLAYED: "true"}
-                await Response(found.body, found.status, headers)(request.scope, receive, send)
-            case Claim.FIRST:
-                await self._act(request, caller, key, receive, send)
+        busy = (caller, key) in self._under_way
+        self._under_way.add((caller, key))
+        try:
+            found = await run_in_threadpool(self._claim, caller, key, _fingerprint(request, body), busy)
+            match found:
+                case Claim.REUSED:
+                    raise IdempotencyReused("this Idempotency-Key came with another request within the last 24 h")
+                case Busy():
+                    raise IdempotencyBusy("the first request with this Idempotency-Key is still being answered")
+                case Answer():
+                    headers = {**found.headers, REPLAYED: "true"}
+                    await Response(found.body, found.status, headers)(request.scope, receive, send)
+                case Claim.FIRST:
+                    await self._act(request, caller, key, receive, send)
+        finally:
+            if not busy:
+                self._under_way.discard((caller, key))
+
+    def _claim(self, caller: str, key: str, fingerprint: str, busy: bool) -> Claim | Busy | Answer:
+        """As `Keys.claim`; a process that died on this machine is not waited for."""
+        while True:
+            found = self._keys.claim(caller, key, fingerprint, self._holder.name, self._now(), busy=busy)
+            if busy or not isinstance(found, Busy) or not self._holder.bury(found.holder):
+                return found
 
     async def _act(self, request: Request, caller: str, key: str, receive: Receive, send: Send) -> None:
         """Let the application answer, and keep the answer before it goes out."""
@@ -96,14 +109,15 @@ class Idempotency:
         async def hold(message: Message) -> None:
             held.append(message)
 
-        # A defect, or a client that has gone, leaves the key as it is: nobody knows what was done.
-        await self._app(request.scope, receive, hold)
+        # A defect leaves the key as it is: what was done is noted with it.
+        with self._keys.acting(caller, key):
+            await self._app(request.scope, receive, hold)
         await self._keep(caller, key, held)
         for message in held:
             await send(message)
 
     async def _keep(self, caller: str, key: str, held: list[Message]) -> None:
-        """An answer that cannot be kept leaves the key as it is: no second request acts."""
+        """An answer that cannot be kept leaves the key as it is: the next request finds what was done."""
         start, *rest = held
         status = start["status"]
         body = b"".join(message.get("body", b"") for message in rest)

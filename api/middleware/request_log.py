@@ -26,7 +26,6 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 # Polled by machines: logged at DEBUG while they are answered.
 QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -71,7 +70,7 @@ class RequestLog:
             request_id.reset(token)
 
     def _report(self, scope: Scope, id: str, status: int, seconds: float) -> None:
-        method = scope["method"] if scope["method"] in METHODS else "other"
+        method = scope["method"] if scope["method"] in errors.METHODS else "other"
         route = route_of(scope, status)
         self._observe(method, route, status, seconds)
         caller = getattr(scope.get("state", {}).get("caller"), "name", "")
@@ -84,7 +83,7 @@ class RequestLog:
 def route_of(scope: Scope, status: int) -> str:
     """The template of the route that answered. Where the request came to none: `static` for files, `repeated` for the
     answer of an earlier POST, else `refused`."""
-    template: str = getattr(scope.get("route"), "path", "")
+    template: str = getattr(scope.get("route"), "path_format", "")
     if template or not scope["path"].startswith("/v1/"):
         return template or "static"
     return "repeated" if 200 <= status < 300 else "refused"

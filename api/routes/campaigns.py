@@ -104,7 +104,7 @@ def list_campaigns(
 
 
 @router.get(
-    "/campaigns/{campaign_id}",
+    "/campaigns/{campaign_id:id}",
     response_model=CampaignView,
     dependencies=[reads],
     responses=problems(404) | NOT_MODIFIED,
@@ -189,7 +189,7 @@ def clone_campaign(
 
 
 @router.delete(
-    "/campaigns/{campaign_id}",
+    "/campaigns/{campaign_id:id}",
     status_code=status.HTTP_204_NO_CONTENT,
     dependencies=[administers],
     responses=problems(404, 409),

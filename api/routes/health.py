@@ -1,5 +1,6 @@
 """GET /healthz and /readyz: whether this process lives, and can do its work; answered within seconds even where the
-database hangs. GET /metrics: the service in figures, in the text format of Prometheus. Every label has few values.
+database or a disk hangs. GET /metrics: the service in figures, in the text format of Prometheus. Every label has few
+values.
 
 What the store knows (campaigns, trials, device-hours) is read from it, at most every 5 s and for at most a twentieth of
 the time: all processes on one database say the same, restarts change nothing, and what is deleted is counted no more,
@@ -9,12 +10,14 @@ so that these are gauges. Counters and histograms are this process's own and beg
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from fastapi import APIRouter, Response
@@ -37,7 +40,7 @@ from meshtune.api.stream_hub import StreamHub
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import TrialState
-from meshtune.tuner.service.loop import Driver
+from meshtune.tuner.service.loop import ALL, Driver
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import StoreError
 from meshtune.tuner.store.usage import Figures
@@ -45,6 +48,13 @@ from meshtune.tuner.store.usage import Figures
 T = TypeVar("T")
 # Shorter than a balancer waits for an answer.
 LIMIT_S = 4.0
+# A row that was written counts for so long: nobody without a token keeps the database writing.
+WRITTEN_EVERY_S = 1.0
+# Since the last sign of life of the threads: a tick may ask a search for long, and the others wait for the database.
+DRIVER_LIMIT_S = 120.0
+THREAD_LIMIT_S = 30.0
+# A job's files and SQLite's log of a busy minute have less.
+FREE_BYTES = 32 * 2**20
 FRESH_S = 5.0
 # A query of 1 s is repeated after 20 s.
 TIMES_THE_QUERY = 20
@@ -90,25 +100,75 @@ class SharedCall(Generic[T]):
 
 
 class Readiness:
-    """check: returns when the database answers and takes writes."""
+    """Whether the service can do its work, and what keeps it from that."""
 
-    def __init__(self, check: Callable[[], None], hub: StreamHub) -> None:
-        self._hub = hub
-        self._check = SharedCall(check)
+    def __init__(self, service: Service, driver: Driver, hub: StreamHub) -> None:
+        self._driver, self._hub = driver, hub
+        self._leases = service.sessions.holder.heartbeat
+        self._database = SharedCall(lambda: service.store.check())
+        folders = {"the home": service.home.root}
+        if service.store.file is not None:
+            folders["the database"] = service.store.file.parent
+        self._disks = SharedCall(lambda: full_disks(folders))
         # The thread that drives the campaigns; None where nobody started one.
-        self.driver: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
+        self._written_until = 0.0
 
-    async def trouble(self) -> str:
-        """What is wrong here, empty where nothing is. Raises what the check raises."""
+    async def troubles(self) -> list[str]:
+        """All that is wrong, empty where nothing is; LIMIT_S after the question at the latest."""
+        looks = (self._look_at_database(), self._look_at_disks())
+        return [trouble for found in await asyncio.gather(*looks) for trouble in found] + self._threads()
+
+    async def _look_at_database(self) -> list[str]:
+        if time.monotonic() < self._written_until:
+            return []
         try:
-            await self._check.result(LIMIT_S)
+            await self._database.result(LIMIT_S)
+            self._written_until = time.monotonic() + WRITTEN_EVERY_S
         except TimeoutError:
-            return f"the database has not answered within {LIMIT_S:g} s"
-        if self.driver is not None and not self.driver.is_alive():
-            return "the thread that drives the campaigns has died; restart"
-        if self.driver is not None and not self._hub.running:
-            return "the thread that reads the events has died, or the service is ending"
-        return ""
+            return [f"the database has not answered within {LIMIT_S:g} s"]
+        except StoreError as error:
+            return [str(error)]
+        return []
+
+    async def _look_at_disks(self) -> list[str]:
+        try:
+            return await self._disks.result(LIMIT_S)
+        except TimeoutError:
+            return [f"the disks have not told their free space within {LIMIT_S:g} s"]
+
+    def _threads(self) -> list[str]:
+        """What is wrong with the threads and with what they do."""
+        if self.thread is None:
+            return []
+        if not self.thread.is_alive():
+            driver = "the thread that drives the campaigns has ended"
+        else:
+            driver = self._driver.heartbeat.trouble("the thread that drives the campaigns", DRIVER_LIMIT_S)
+        if not self._hub.running:
+            events = "the thread that reads the events has ended, or the service is ending"
+        else:
+            events = self._hub.heartbeat.trouble("the thread that reads the events", THREAD_LIMIT_S)
+        leases = self._leases.trouble("the thread that renews the leases", THREAD_LIMIT_S)
+        undriven = self._driver.troubles.get(ALL, "")
+        return [each for each in (driver, undriven and f"no campaign is driven: {undriven}", events, leases) if each]
+
+
+def full_disks(folders: Mapping[str, Path]) -> list[str]:
+    """Sentences about the folders whose file systems have too little room. folders: by what is there."""
+    found = []
+    for what, folder in folders.items():
+        try:
+            disk = os.statvfs(folder)
+        except OSError as error:
+            found.append(f"the folder of {what}, {folder}, cannot be read: {error.strerror}")
+            continue
+        free = disk.f_bavail * disk.f_frsize
+        if free < FREE_BYTES:
+            found.append(f"the disk of {what}, {folder}, has {free / 2**20:.1f} MiB left, less than {FREE_BYTES >> 20}")
+        elif disk.f_files and not disk.f_favail:
+            found.append(f"the disk of {what}, {folder}, takes no more files")
+    return found
 
 
 class Metrics:
@@ -226,9 +286,10 @@ def router(readiness: Readiness, metrics: Metrics, may_read_metrics: Sequence[An
 
     @made.get("/readyz", responses=problems(503))
     async def ready() -> HealthView:
-        """The database answers and takes writes, and campaigns are driven; 503 when not."""
-        if trouble := await readiness.trouble():
-            raise HTTPException(503, trouble, errors.RETRY_AFTER)
+        """A row was written and read, the disks have room, every thread works, and campaigns are driven; 503 with all
+        that is not so."""
+        if troubles := await readiness.troubles():
+            raise HTTPException(503, "; ".join(troubles), errors.RETRY_AFTER)
         return healthy
 
     @made.get("/metrics", response_class=Response, responses={200: DOCUMENTED}, dependencies=may_read_metrics)
@@ -236,4 +297,10 @@ def router(readiness: Readiness, metrics: Metrics, may_read_metrics: Sequence[An
         """The service in figures, for Prometheus."""
         return Response(await metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
+    # As monitors ask. Outside of the document, where an operation has one method.
+    for path, endpoint in (("/healthz", live), ("/readyz", ready)):
+        made.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
+    made.add_api_route(
+        "/metrics", read_metrics, methods=["HEAD"], include_in_schema=False, dependencies=may_read_metrics
+    )
     return made

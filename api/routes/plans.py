@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 
 from meshtune.api.dependencies import (
+    MAX_NODES,
     ONE_SPACE,
     CallerHandle,
     CampaignId,
@@ -117,7 +118,7 @@ def project_campaign(
     campaign_id: CampaignId,
     service: ServiceHandle,
     nodes: Annotated[
-        list[Annotated[int, Query(ge=1, le=1_000_000)]] | None,
+        list[Annotated[int, Query(ge=1, le=MAX_NODES)]] | None,
         Query(description="Node counts; default: the spec's, doubled 5 times.", max_length=MAX_NODE_COUNTS),
     ] = None,
 ) -> Projection:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse, Response
 
-from meshtune.api.dependencies import ID_PATTERN, MAX_NUMBER, ONE_SPACE, ServiceHandle, reads
+from meshtune.api.dependencies import ID_PATTERN, MAX_NODES, MAX_NUMBER, ONE_SPACE, ServiceHandle, reads
 from meshtune.api.openapi import problems
 from meshtune.tuner.results.comparison import Comparison, compare
 from meshtune.tuner.results.known_best import (
@@ -51,7 +51,7 @@ def get_recommendation(
     service: ServiceHandle,
     model: Annotated[Name, Query(examples=["llama3-8b"])],
     cluster: Annotated[Name, Query(examples=["h100-8"])],
-    nodes: Annotated[Count, Query(examples=[2])],
+    nodes: Annotated[int, Query(ge=1, le=MAX_NODES, examples=[2])],
     global_batch_size: Annotated[Count | None, Query(description="Default: as it was measured.")] = None,
     workload: Annotated[Name | None, Query(description="The training code; default: the newest campaign's.")] = None,
     software: Annotated[

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from meshtune.api.dependencies import ID_PATTERN, Caller, CallerHandle, ServiceHandle, reads
 from meshtune.api.errors import RETRY_AFTER
 from meshtune.api.openapi import problems
-from meshtune.api.stream_hub import MAX_PER_TOKEN, MAX_READ, MAX_STREAMS, StreamHub, Subscriber, frame_of
+from meshtune.api.stream_hub import MAX_READ, StreamHub, Subscriber, frame_of
 from meshtune.tuner.campaign.campaign import Event
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import StoreError
@@ -133,10 +133,10 @@ async def stream(
         await run_in_threadpool(service.campaign, campaign)
     if not hub.running:
         raise HTTPException(503, "no events are read now: the service is starting or ending", RETRY_AFTER)
-    if hub.open_streams >= MAX_STREAMS:
-        raise HTTPException(503, f"{MAX_STREAMS} streams are open, which is the most", RETRY_AFTER)
-    if hub.of_owner(caller.name) >= MAX_PER_TOKEN:
-        raise HTTPException(429, f"this token has {MAX_PER_TOKEN} streams open, which is the most", RETRY_AFTER)
+    if hub.open_streams >= hub.max_streams:
+        raise HTTPException(503, f"{hub.max_streams} streams are open, which is the most", RETRY_AFTER)
+    if hub.of_owner(caller.name) >= hub.max_per_token:
+        raise HTTPException(429, f"this token has {hub.max_per_token} streams open, which is the most", RETRY_AFTER)
     return EventStream(hub, service, caller, campaign, after if last_event_id is None else last_event_id)
 
 

@@ -15,7 +15,7 @@ from meshtune.api.routes import health
 from meshtune.api.settings import Settings
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.store import Store
+from meshtune.tuner.store import Store, StoreUnavailable
 
 LIMIT_S = 60.0
 # For so long at the most a campaign is paused and resumed all the time.
@@ -114,7 +114,7 @@ def test_a_service_whose_driver_died_is_not_ready(app, service, monkeypatch, pro
     with TestClient(app) as client:
         wait_for(lambda: not app.state.thread.is_alive())
         response = client.get("/readyz")
-        assert "has died" in problem(response, 503, "about:blank")["detail"]
+        assert "drives the campaigns has ended" in problem(response, 503, "about:blank")["detail"]
         assert response.headers["retry-after"]
         assert client.get("/healthz").status_code == 200
 
@@ -155,15 +155,52 @@ def test_a_database_that_hangs_is_told_in_time_and_costs_one_thread(app, service
                 start = time.monotonic()
                 answer = problem(client.get("/readyz"), 503, "about:blank")
                 assert time.monotonic() - start < 20.0
-                assert "not answered within 0.1 s" in answer["detail"]
+                assert "the database has not answered within 0.1 s" in answer["detail"]
             assert sum(thread.name == "shared call" for thread in threading.enumerate()) == 1
             assert client.get("/healthz").status_code == 200
         go_on.set()
-        assert client.get("/readyz").status_code == 200
+        wait_for(lambda: client.get("/readyz").status_code == 200)
+
+
+def test_what_is_not_true_is_named(app, service, problem, monkeypatch, tmp_path):
+    monkeypatch.setattr(service.store, "file", tmp_path / "gone" / "store.db")
+    app = create_app(service)
+    with monkeypatch.context() as patch:
+        patch.setattr("meshtune.api.app._drive", lambda _driver, _service, stop: stop.wait())
+        with TestClient(app) as client:
+            wait_for(lambda: app.state.hub.heartbeat.trouble("", LIMIT_S) == "")
+            app.state.driver.heartbeat.beat("campaign c1")
+            app.state.driver.troubles["*"] = "a trouble"
+            patch.setattr(health, "DRIVER_LIMIT_S", -1.0)
+            patch.setattr(health, "FREE_BYTES", 2**60)
+            found = problem(client.get("/readyz"), 503, "about:blank")["detail"].split("; ")
+            assert client.head("/readyz").status_code == 503
+    for each, (words, more) in zip(
+        found,
+        [
+            (f"the disk of the home, {service.home.root}, has ", " MiB left"),
+            ("the folder of the database", "cannot be read: No such file"),
+            ("the thread that drives the campaigns has made no turn for ", " s: campaign c1"),
+            ("no campaign is driven", "a trouble"),
+            ("the thread that renews the leases has made no turn yet", ""),
+        ],
+        strict=True,
+    ):
+        assert words in each
+        assert more in each
+    assert client.head("/healthz").status_code == 200
+
+
+def test_a_database_that_takes_a_row_and_gives_back_none_is_told(service, monkeypatch):
+    service.store.check()
+    service.store.check()
+    monkeypatch.setattr("meshtune.tuner.store.schema.read_probe", lambda _: 1)
+    with pytest.raises(StoreUnavailable, match="does not give back"):
+        service.store.check()
 
 
 def test_a_dead_reader_of_events_is_told(app, problem):
     with TestClient(app) as client:
-        assert client.get("/readyz").status_code == 200
+        wait_for(lambda: client.get("/readyz").status_code == 200)
         app.state.hub.stop(5.0)
         assert "reads the events" in problem(client.get("/readyz"), 503, "about:blank")["detail"]

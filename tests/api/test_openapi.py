@@ -43,9 +43,18 @@ def resolver(document: dict[str, Any], schema: dict[str, Any]) -> jsonschema.Dra
     return jsonschema.Draft202012Validator({**schema, "components": document["components"]})
 
 
-def test_the_served_document_is_the_built_one_and_operation_ids_change_for_no_reason(shared_client, document):
+def test_the_served_document_is_the_built_one_and_operation_ids_change_for_no_reason(
+    shared_client, document, monkeypatch
+):
     """Generated clients call their methods by them."""
-    assert shared_client.get("/openapi.json").json() == document
+    answer = shared_client.get("/openapi.json")
+    assert answer.json() == document
+    assert answer.headers["content-encoding"] == "gzip"
+    for tag, status in ((answer.headers["etag"], 304), ('"other"', 200)):
+        assert shared_client.get("/openapi.json", headers={"If-None-Match": tag}).status_code == status
+    with monkeypatch.context() as patch:
+        patch.setattr("gzip.compress", None)  # it was compressed once, for all
+        assert shared_client.get("/openapi.json").status_code == 200
     assert document["openapi"].startswith("3.1")
     assert sorted(operation["operationId"] for _, _, operation in operations(document)) == sorted(OPERATION_IDS.split())
 
@@ -132,6 +141,8 @@ GOOD = [
     {"search": {"kind": "grid"}},
     {"space": {"tp": [1, 2], "recompute": ["none"]}},
     {"objective": "step_time"},
+    {"budget": {"trials": 1}, "stop": {"tolerance": 0, "chance": 0.99}, "trial": {"attempts": 1}},
+    {"name": " a ", "confirm": 0, "parallel": 10**6},
 ]
 BAD = [
     {"modell": "gpt-micro"},
@@ -145,6 +156,27 @@ BAD = [
     {"baseline": {"ddp": 2}},
     {"objective": "price"},
     {"budget": {"dollars": 5}},
+    {"name": " "},
+    {"confirm": -1},
+    {"budget": {"trials": 0}},
+    {"budget": {"wall_time_s": 0}},
+    {"trial": {"attempts": 0}},
+    {"trial": {"time_limit_s": 0}},
+    {"stop": {"chance": 1}},
+    {"stop": {"tolerance": -0.1}},
+    {"space": {"tp": []}},
+    {"space": {"tp": [1, 1]}},
+    {"space": {"micro_batch_size": [0]}},
+    {"space": {"micro_batch_size": [1_000_001]}},
+    {"baseline": {"zero_stage": 4}},
+    {"baseline": {"tp": 2**31}},
+    {"model": {"preset": "gpt-micro", "layers": 0}},
+    {"model": {"preset": "gpt-micro", "experts": -1}},
+    {"cluster": {"preset": "local-cpu", "nodes": 2**31}},
+    {"cluster": {"preset": "local-cpu", "device_hour_price": 0}},
+    {"cluster": {"preset": "local-cpu", "device": {"memory_bytes": 0}}},
+    {"cluster": {"preset": "local-cpu", "device": {"peak_flops": {"float32": 0}}}},
+    {"cluster": {"preset": "local-cpu", "node_link": {"latency_s": -1, "bandwidth_bytes_per_s": 1}}},
 ]
 
 

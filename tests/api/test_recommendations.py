@@ -8,7 +8,13 @@ import jsonschema
 import pytest
 
 from meshtune.runners.documents import plain
-from meshtune.tuner.results.known_best import MAX_CAMPAIGNS, CampaignRecords, Question, best_measured
+from meshtune.tuner.results.known_best import (
+    MAX_CAMPAIGNS,
+    CampaignRecords,
+    NothingKnown,
+    Question,
+    best_measured,
+)
 from meshtune.tuner.results.known_best_projection import best_projected
 
 ASKED = {"model": "gpt-micro", "cluster": "local-cpu", "nodes": 1}
@@ -68,11 +74,16 @@ def test_nothing_near_is_a_404_that_says_what_is_known(client, problem, finished
     assert words in problem(response, 404, "/problems/nothing-known")["detail"]
 
 
+def test_more_nodes_than_a_cluster_may_have_are_told():
+    with pytest.raises(NothingKnown, match="no cluster is that large: nodes"):
+        best_measured(Question(**ASKED | {"nodes": 2**31 - 1}), CampaignRecords([], lambda _: []))
+
+
 @pytest.mark.parametrize(
     "over",
     [
         {"nodes": 0},
-        {"nodes": 2**40},
+        {"nodes": 2**31 - 1},
         {"global_batch_size": 0},
         {"software": "torch"},
         {"software": "torch=2;rm"},

@@ -16,6 +16,7 @@ import pytest
 from service_lab import ANSWER_LIMIT_S, START_LIMIT_S, ServiceLab
 from service_process import meshtune
 
+from meshtune.api.app import DIED
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.store import Store
 
@@ -126,6 +127,37 @@ def test_a_server_with_streams_and_a_campaign_under_way_ends_promptly(service, e
     assert all(listener.clean for listener in listeners)
     assert "Traceback" not in service.log.read_text()
     assert "Cancel" not in service.log.read_text()  # as the framework says of requests that do not end
+
+
+@pytest.mark.parametrize("fault", ["killed before acting", "killed before answering"])
+def test_after_a_kill_a_post_with_a_key_is_answered_within_seconds_and_has_acted_once(service, fault):
+    service.start(fault)
+    service.strike()
+    with pytest.raises(OSError):
+        service.ask("POST", "/v1/campaigns", SPEC, **{"idempotency-key": "a"})
+    assert service.wait_end() == -signal.SIGKILL
+    service.start()
+    begun = time.monotonic()
+    first, again = (service.ask("POST", "/v1/campaigns", SPEC, **{"idempotency-key": "a"}) for _ in range(2))
+    assert time.monotonic() - begun < 20.0
+    assert first == again
+    assert first[0] == 201
+    assert [one["id"] for one in service.call("GET", "/v1/campaigns")["campaigns"]] == [first[1]["id"]]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["the driver dies", "the reader of events dies", pytest.param("the heartbeat dies", marks=pytest.mark.long)],
+)
+def test_a_thread_that_dies_takes_the_process_with_it(service, fault):
+    service.start(fault)
+    service.strike()
+    with suppress(OSError):  # it may have ended
+        service.ask("POST", "/v1/campaigns", SPEC)
+    assert service.wait_end() == DIED
+    log = service.log.read_text()
+    assert "MemoryError: for a test" in log
+    assert "has died, and the service with it" in log
 
 
 def test_a_taken_port_is_told_and_ends_the_server(tmp_path):

@@ -176,9 +176,8 @@ def test_a_client_that_takes_nothing_is_cut_off_and_goes_on_where_it_was(
     during(body)
 
 
-def test_one_token_and_all_of_them_have_a_most_of_streams(app, token, during, monkeypatch):
-    monkeypatch.setattr(stream, "MAX_PER_TOKEN", 2)
-    monkeypatch.setattr(stream, "MAX_STREAMS", 3)
+def test_one_token_and_all_of_them_have_a_most_of_streams(app, token, during):
+    app.state.hub.max_per_token, app.state.hub.max_streams = 2, 3
     one, two = token("one"), token("two")
 
     async def body() -> None:

@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -24,6 +25,7 @@ from service_process import free_port, meshtune, without_ours
 # A machine that does other things as well answers late.
 START_LIMIT_S = 120.0
 ANSWER_LIMIT_S = 60.0
+FAULTY = Path(__file__).with_name("faulty_service.py")
 
 
 class ServiceLab:
@@ -32,6 +34,7 @@ class ServiceLab:
     def __init__(self, folder: Path) -> None:
         self.home = folder / "home"
         self.log = folder / "serve.log"
+        self._strikes = folder / "strikes"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.token = self.new_token("lab", "read", "launch", "command", "admin")
@@ -45,14 +48,27 @@ class ServiceLab:
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
-    def start(self, *options: str) -> None:
-        """Return once it is ready."""
+    def start(self, *options: str, fault: str = "") -> None:
+        """Return once it is ready. fault: of `faulty_service`, which strikes from `strike` on."""
         command = meshtune("serve", "--port", str(self.port), "--home", str(self.home), *options)
+        if fault:
+            self._strikes.unlink(missing_ok=True)
+            command = [sys.executable, str(FAULTY), fault, str(self._strikes), *command[3:]]
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=without_ours(os.environ)
             )
         self.wait(self._ready, START_LIMIT_S)
+
+    def strike(self) -> None:
+        """From now on the fault strikes."""
+        self._strikes.touch()
+
+    def wait_end(self) -> int:
+        """The status with which the process ended by itself."""
+        assert self.process is not None
+        process, self.process = self.process, None
+        return process.wait(ANSWER_LIMIT_S)
 
     def kill(self, sent: signal.Signals = signal.SIGKILL, limit_s: float = 30.0) -> float:
         """End it by a signal; the seconds until it was gone."""

@@ -17,9 +17,10 @@ from meshtune.tuner.access.tokens import (
     Used,
     digest,
 )
+from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.store import AlreadyExists, NotFound, Store, access
-from meshtune.tuner.store.access import Answer, Claim
+from meshtune.tuner.store.access import Answer, Busy, Claim
 
 NOW = 1000.0
 
@@ -134,7 +135,35 @@ def test_a_job_in_flight_has_its_campaign_and_one_that_is_over_has_not(store: St
 
 def test_an_answer_is_kept_byte_for_byte(store: Store):
     keys = store.access.keys
-    assert keys.claim("a", "k", "f", NOW) is Claim.FIRST
+    assert keys.claim("a", "k", "f", "own", NOW) is Claim.FIRST
     answer = Answer(status=200, headers={"etag": '"x"'}, body=bytes(range(256)))
     keys.keep("a", "k", answer)
-    assert keys.claim("a", "k", "f", NOW + 1) == answer
+    assert keys.claim("a", "k", "f", "own", NOW + 1) == answer
+
+
+def test_the_claim_of_a_process_counts_while_it_lives(store: Store):
+    keys, leases = store.access.keys, store.leases
+    leases.renew("other", 60.0, serves=True)
+    assert keys.claim("a", "k", "f", "other", NOW) is Claim.FIRST
+    assert keys.claim("a", "k", "f", "own", NOW) == Busy("other")
+    leases.renew("other", -1.0, serves=True)
+    assert keys.claim("a", "k", "f", "own", NOW) is Claim.FIRST
+    assert keys.claim("a", "k", "f", "own", NOW, busy=True) == Busy("own")
+    assert keys.claim("a", "k", "g", "own", NOW) is Claim.REUSED
+
+
+def test_two_attempts_of_a_request_act_once_whoever_comes_first(store: Store, make):
+    """As where the first process was taken for dead and goes on."""
+    keys = store.access.keys
+    keys.claim("a", "k", "f", "own", NOW)
+    with keys.acting("a", "k"):
+        assert store.create_campaign(make.campaign("c1")).id == "c1"
+        assert store.create_campaign(make.campaign("c2")).id == "c1"
+    keys.forget("a", "k")  # it acted: nothing is forgotten
+    assert keys.claim("a", "k", "g", "own", NOW) is Claim.REUSED
+    assert store.create_campaign(make.campaign("c2")).id == "c2"
+    keys.claim("a", "l", "f", "own", NOW)
+    with keys.acting("a", "l"):
+        for _ in range(2):
+            assert store.move_campaign("c1", CampaignState.PAUSED, reason="", now=NOW).state == "paused"
+    store.check()

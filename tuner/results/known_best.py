@@ -249,12 +249,16 @@ def best_measured(question: Question, records: CampaignRecords) -> BestKnown | N
 
 
 def target_of(question: Question, campaigns: Sequence[Campaign]) -> Target:
-    """The values of the names: in the newest campaign that uses them, else among the presets. Raises NothingKnown."""
+    """The values of the names: in the newest campaign that uses them, else among the presets. Raises NothingKnown,
+    also for more nodes than a cluster may have."""
     models = {one.spec.model.name: one.spec.model for one in reversed(campaigns)}
     clusters = {one.spec.cluster.name: one.spec.cluster for one in reversed(campaigns)}
     model = _named("model", question.model, models, model_presets(), ModelSpec)
     cluster = _named("cluster", question.cluster, clusters, cluster_presets(), ClusterSpec)
-    return Target(model, replace(cluster, nodes=question.nodes))
+    try:
+        return Target(model, replace(cluster, nodes=question.nodes))
+    except InvalidValue as error:
+        raise NothingKnown(f"no cluster is that large: {error}") from None
 
 
 def advice_of(campaign: Campaign, trials: Sequence[Trial]) -> Advice | None:

@@ -27,6 +27,7 @@ from prometheus_client import Counter
 
 from meshtune.tuner.campaign.campaign import Campaign, Home
 from meshtune.tuner.service.clocks import Skews, uptime
+from meshtune.tuner.service.telemetry import Heartbeat
 from meshtune.tuner.store import Drivers, Lease, Store, StoreError
 
 # A dead holder's campaigns are free after so long. It is renewed four times as often.
@@ -89,6 +90,7 @@ class Holder:
 
     lease_s: how long a lease outlives its last renewal. clock: seconds, see `uptime`. holds: by campaign. skews: the
     database's clock among them. changes: how many campaigns were taken, released and lost to another process.
+    heartbeat: of the thread that renews.
     """
 
     def __init__(self, store: Store, home: Home, lease_s: float = LEASE_S, clock: Callable[[], float] = uptime) -> None:
@@ -98,6 +100,7 @@ class Holder:
         self.changes = Counter("meshtune_lease_changes", "Campaigns that changed hands.", ("change",), registry=None)
         self._store, self._home = store, home
         self._lease_s, self._clock = lease_s, clock
+        self.heartbeat = Heartbeat()
         self._renewing = threading.Lock()
         self._deadline, self._breaks = -inf, 0
         self._serves = False
@@ -226,6 +229,7 @@ class Holder:
         while not stop.is_set():
             try:
                 self.renew()
+                self.heartbeat.beat()
                 silent = False
             except StoreError as error:
                 if not silent:

@@ -18,12 +18,14 @@ from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.service.leases import CampaignBusy, process_name, to_release, to_take
 from meshtune.tuner.service.quotas import InvalidLimits
 from meshtune.tuner.service.service import Service, always
+from meshtune.tuner.service.telemetry import Heartbeat
 from meshtune.tuner.store import Drivers, NotFound, StoreError, StoreUnavailable
 
 # Campaigns that do nothing new are looked at for so small a part of the time: idle services leave the machine alone.
 IDLE_SHARE = 0.1
 MAX_REST_S = 5.0
 DRIVEN = "driven by "
+ALL = "*"
 _log = logging.getLogger(__name__)
 
 
@@ -43,7 +45,8 @@ REAL_PERIODS = Periods()
 
 
 class Driver:
-    """Ticks campaigns for one service, from one thread. troubles: the present trouble of each campaign, for people."""
+    """Ticks campaigns for one service, from one thread. troubles: the present trouble of each campaign, for people;
+    that of all of them has the key ALL. heartbeat: of that thread, with each tick of `drive_all`."""
 
     def __init__(self, service: Service, periods: Periods = REAL_PERIODS) -> None:
         self._service = service
@@ -51,6 +54,7 @@ class Driver:
         # By campaign: failed tries in a row, and the time of the next one.
         self.pauses: dict[str, tuple[int, float]] = {}
         self.troubles: dict[str, str] = {}
+        self.heartbeat = Heartbeat()
 
     def step(self, campaign_id: str, may_ask: Callable[[], bool] = always) -> bool:
         """One tick, unless the campaign waits out some trouble; True when something was done.
@@ -130,6 +134,7 @@ class Rounds:
     def _step(self, campaign_id: str) -> bool:
         """As `Driver.step`, for one of many: what is wrong is its trouble alone, and it asks in its turn."""
         self._refused = False
+        self._driver.heartbeat.beat(f"campaign {campaign_id}")
         asks_since: list[float] = []
 
         def may_ask() -> bool:
@@ -160,10 +165,11 @@ class Rounds:
         if now < self._looks_at:
             return
         self._looks_at = now + self._driver.periods.drivers_s
+        self._driver.heartbeat.beat("looks for campaigns")
         try:
             drivers = self._share_out()
         except StoreError as error:
-            self._driver.troubles["*"] = str(error)
+            self._driver.troubles[ALL] = str(error)
             self._looks_at = now + 1.0
             return
         memories: tuple[dict[str, Any], ...] = (self._due, self._idle_s, self._asked_at, self._driver.pauses)
@@ -199,7 +205,7 @@ class Rounds:
         }
         for id in [*troubles]:
             if id not in drivers.by_campaign or (id not in elsewhere and troubles[id].startswith(DRIVEN)):
-                del troubles[id]  # the trouble of all, "*", is over too
+                del troubles[id]  # the trouble of ALL is over too
         troubles.update(elsewhere)
 
 

@@ -97,7 +97,7 @@ class Service:
         if drives:
             self.sessions.holder.create(campaign)
         else:
-            self.store.create_campaign(campaign)
+            campaign = self.store.create_campaign(campaign)
         return campaign
 
     def pause(self, campaign_id: str) -> Campaign:

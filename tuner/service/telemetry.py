@@ -11,6 +11,7 @@ import logging
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -147,6 +148,27 @@ def _masked(value: Any) -> Any:
         case None | bool() | int() | float():
             return value
     return mask(str(value))
+
+
+class Heartbeat:
+    """When a thread last showed that it works, and at what. One thread beats; any may ask. clock: monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last: tuple[float, str] | None = None
+
+    def beat(self, task: str = "") -> None:
+        """The thread is alive, and begins with this now."""
+        self._last = (self._clock(), task)
+
+    def trouble(self, thread: str, limit_s: float) -> str:
+        """What is wrong where the last beat is longer ago than that, or there was none; else empty."""
+        if self._last is None:
+            return f"{thread} has made no turn yet"
+        at, task = self._last
+        age_s = self._clock() - at
+        busy = f": {task}" if task else ""
+        return f"{thread} has made no turn for {age_s:.0f} s{busy}" if age_s > limit_s else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
@@ -13,15 +15,15 @@ from meshtune.tuner.access.tokens import KEPT_S, MAX_CHARACTERS, MAX_RECORDS, Au
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import AlreadyExists, NotFound
-from meshtune.tuner.store.tables import attempts, audit, idempotency, tokens, trials
+from meshtune.tuner.store.tables import attempts, audit, holders, idempotency, tokens, trials
 from meshtune.tuner.store.usage import owner_usage, token_quotas
 
 # How many records are written before old ones are looked for.
 PRUNE_EVERY = 1000
 # For so long the answer to a request with an idempotency key is kept.
 KEY_KEPT_S = 86400.0
-# A request that was not answered for so long never will be: its process is gone.
-CUT_OFF_S = 300.0
+# The idempotency key, with its caller, of the request that is acting in this context.
+_acting: ContextVar[tuple[str, str] | None] = ContextVar("idempotency key", default=None)
 _QUOTAS = tuple(field.name for field in fields(Quotas))
 
 
@@ -32,10 +34,13 @@ class Claim(StrEnum):
     FIRST = "first"
     # The key was another request's.
     REUSED = "reused"
-    # The first request is under way.
-    BUSY = "busy"
-    # The first request was cut off before its answer was kept.
-    UNCLEAR = "unclear"
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """The first request is being answered by this process, as far as the database knows."""
+
+    holder: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,27 +135,52 @@ class Access:
 class Keys:
     """Idempotency keys: a request with a key acts once, and its answer is kept for whoever sends it again.
 
+    What a request does to a campaign is noted with its key in the same transaction (`act_once`). A process that dies
+    before it has kept an answer thus leaves no doubt: the next attempt acts, or finds what was done.
+
     caller: the digest of the caller's token, so that nobody sees the answers to another's requests.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def claim(self, caller: str, key: str, fingerprint: str, now: float) -> Claim | Answer:
-        """The kept answer, or what to do with the request; of two that ask at once, one is FIRST. fingerprint: a digest
-        of all that it asks for. Keys that were made a day ago are forgotten."""
+    def claim(
+        self, caller: str, key: str, fingerprint: str, holder: str, now: float, *, busy: bool = False
+    ) -> Claim | Busy | Answer:
+        """The kept answer, or what to do with the request; of two that ask at once, one is FIRST.
+
+        fingerprint: a digest of all that it asks for. holder: the process that asks, as leases know it; busy: it is
+        answering another request with this key. An earlier claim counts while its process lives. Keys that were made a
+        day ago are forgotten.
+        """
         with self._database.writing() as connection:
             connection.execute(delete(idempotency).where(idempotency.c.at < now - KEY_KEPT_S))
             row = connection.execute(select(idempotency).where(_is(caller, key))).one_or_none()
             if row is None:
-                made = {"caller": caller, "key": key, "fingerprint": fingerprint, "at": now}
+                if busy:
+                    return Busy(holder)
+                made = {"caller": caller, "key": key, "fingerprint": fingerprint, "at": now, "holder": holder}
                 connection.execute(insert(idempotency), made)
                 return Claim.FIRST
             if row.fingerprint != fingerprint:
                 return Claim.REUSED
-            if row.status is None:
-                return Claim.BUSY if now - row.at < CUT_OFF_S else Claim.UNCLEAR
-            return Answer(status=row.status, headers=row.headers, body=row.body)
+            if row.status is not None:
+                return Answer(status=row.status, headers=row.headers, body=row.body)
+            alive = holders.c.expires_at > self._database.now(connection)
+            other = select(holders.c.name).where(holders.c.name == row.holder, holders.c.name != holder, alive)
+            if busy or connection.scalar(other) is not None:
+                return Busy(row.holder)
+            connection.execute(update(idempotency).where(_is(caller, key)).values(holder=holder))
+            return Claim.FIRST
+
+    @contextmanager
+    def acting(self, caller: str, key: str) -> Iterator[None]:
+        """What this context does to a campaign meanwhile is done once for this key, which was claimed."""
+        token = _acting.set((caller, key))
+        try:
+            yield
+        finally:
+            _acting.reset(token)
 
     def keep(self, caller: str, key: str, answer: Answer) -> None:
         """Keep the answer to the first request."""
@@ -159,9 +189,21 @@ class Keys:
             connection.execute(update(idempotency).where(_is(caller, key)).values(values))
 
     def forget(self, caller: str, key: str) -> None:
-        """The first request did nothing: the next one may."""
+        """The first request did nothing, unless it is noted that it did: the next one may."""
         with self._database.writing() as connection:
-            connection.execute(delete(idempotency).where(_is(caller, key)))
+            connection.execute(delete(idempotency).where(_is(caller, key), idempotency.c.campaign_id.is_(None)))
+
+
+def act_once(connection: Connection, campaign_id: str) -> str | None:
+    """Note that the request which is acting (`Keys.acting`) makes or moves this campaign in this transaction. Where an
+    earlier attempt has done so, nothing is noted, and the campaign of that attempt is returned; else None."""
+    request = _acting.get()
+    if request is None:
+        return None
+    earlier: str | None = connection.scalar(select(idempotency.c.campaign_id).where(_is(*request)))
+    if earlier is None:
+        connection.execute(update(idempotency).where(_is(*request)).values(campaign_id=campaign_id))
+    return earlier
 
 
 def _is(caller: str, key: str) -> ColumnElement[bool]:

@@ -17,6 +17,7 @@ from meshtune.tuner.access.quotas import require_room
 from meshtune.tuner.access.tokens import UNLIMITED
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
 from meshtune.tuner.campaign.trial import Attempt, Trial
+from meshtune.tuner.store.access import act_once
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, StoreError
 from meshtune.tuner.store.leases import NOBODY, insert_lease
@@ -39,10 +40,15 @@ class Campaigns:
 
     _database: Database
 
-    def create_campaign(self, campaign: Campaign, *, holder: str = NOBODY) -> None:
-        """Keep a new campaign; holder: the process that has it from the start. Raises AlreadyExists for an id that is
-        taken, QuotaExceeded where its owner's token leaves no room for it."""
+    def create_campaign(self, campaign: Campaign, *, holder: str = NOBODY) -> Campaign:
+        """Keep a new campaign and return it; where the request that asks made one before (`act_once`), that one.
+
+        holder: the process that has it from the start. Raises AlreadyExists for an id that is taken, QuotaExceeded
+        where its owner's token leaves no room for it.
+        """
         with self._database.writing() as connection:
+            if (earlier := act_once(connection, campaign.id)) is not None:
+                return read_campaign(connection, earlier)
             if connection.scalar(select(campaigns.c.id).where(campaigns.c.id == campaign.id)) is not None:
                 raise AlreadyExists(f"campaign {campaign.id} exists already")
             # Within the transaction that creates the campaign, so that no two take the last place.
@@ -55,6 +61,7 @@ class Campaigns:
             add_event(connection, campaign.id, campaign.created_at, "campaign.created", data)
             if holder != NOBODY:
                 insert_lease(connection, campaign.id, holder)
+            return campaign
 
     def campaign(self, id: str) -> Campaign:
         """Raises NotFound."""
@@ -76,8 +83,11 @@ class Campaigns:
         return self._readable(limit)
 
     def move_campaign(self, id: str, to: CampaignState, *, reason: str, now: float) -> Campaign:
-        """The campaign in its new state. Raises NotFound, or IllegalMove by `CampaignState.may_become`."""
+        """The campaign in its new state, or as it is where the request that asks has moved it before (`act_once`).
+        Raises NotFound, or IllegalMove by `CampaignState.may_become`."""
         with self._database.writing() as connection:
+            if act_once(connection, id) is not None:
+                return read_campaign(connection, id)
             state = campaign_state(connection, id)
             if not state.may_become(to):
                 raise IllegalMove(f"campaign {id}", state, to)

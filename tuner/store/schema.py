@@ -12,9 +12,10 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, column, create_engine, false, table, update
+from sqlalchemy import Connection, column, create_engine, false, insert, select, table, update
 
 from meshtune.tuner.store.errors import StoreUnavailable
+from meshtune.tuner.store.tables import probes
 
 # Of our own, so that a PostgreSQL database may be shared with another program that uses Alembic.
 VERSION_TABLE = "meshtune_version"
@@ -71,6 +72,19 @@ def probe(connection: Connection) -> None:
     """Return when the schema is there and the database takes writes; write nothing."""
     # Both databases refuse a statement that may write when they are read-only, though it would change no row.
     connection.execute(update(version).values(version_num="").where(false()))
+
+
+def write_probe(connection: Connection) -> int:
+    """Count one further in the table that is there for it; the new number."""
+    counted = connection.execute(update(probes).values(number=probes.c.number + 1).returning(probes.c.number)).scalar()
+    if counted is None:
+        connection.execute(insert(probes), {"id": 1, "number": 1})
+    return counted or 1
+
+
+def read_probe(connection: Connection) -> int:
+    """The number of the last `write_probe`."""
+    return connection.scalar(select(probes.c.number)) or 0
 
 
 def _config(connection: Connection) -> Config:

@@ -18,6 +18,7 @@ from meshtune.tuner.store import schema
 from meshtune.tuner.store.access import Access
 from meshtune.tuner.store.campaigns import Campaigns
 from meshtune.tuner.store.database import PRIVATE, Database
+from meshtune.tuner.store.errors import StoreUnavailable
 from meshtune.tuner.store.leases import Leases
 from meshtune.tuner.store.pages import Pages
 from meshtune.tuner.store.trials import Trials
@@ -25,11 +26,11 @@ from meshtune.tuner.store.usage import Usage
 
 
 class Store(Campaigns, Trials, Usage):
-    """The only writer of truth. Made by `Store.open`."""
+    """The only writer of truth. Made by `Store.open`. name, file: see `Database`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self.name = database.name
+        self.name, self.file = database.name, database.file
         self.access = Access(database)
         self.pages = Pages(database)
         self.leases = Leases(database)
@@ -72,6 +73,10 @@ class Store(Campaigns, Trials, Usage):
         self.close()
 
     def check(self) -> None:
-        """Return when the database answers and takes writes, raise StoreUnavailable when not."""
+        """Return when the database has kept a row and given it back; raise StoreUnavailable when not."""
         with self._database.writing() as connection:
-            schema.probe(connection)
+            written = schema.write_probe(connection)
+        with self._database.reading() as connection:
+            found = schema.read_probe(connection)
+        if found < written:  # another process may have written since
+            raise StoreUnavailable(f"{self.name} does not give back what it was given", transient=True)

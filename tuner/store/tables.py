@@ -226,16 +226,26 @@ audit = Table(
     sqlite_autoincrement=True,
 )
 
-# caller: the digest of its token. status, headers and body: the answer, NULL until there is one.
+# caller: the digest of its token. holder: the process that claimed the key last. campaign_id: what the request made or
+# moved, set in that same transaction. status, headers and body: the answer, NULL until there is one.
 idempotency = Table(
     "idempotency",
     metadata,
     Column("caller", PlainText, primary_key=True),
     Column("key", PlainText, primary_key=True),
-    *_required(PlainText, "fingerprint"),
+    *_required(PlainText, "fingerprint", "holder"),
     *_required(Double, "at"),
+    *_optional(PlainText, "campaign_id"),
     *_optional(Integer, "status"),
     *_optional(JSON, "headers"),
     *_optional(LargeBinary, "body"),
     Index(None, "at"),
+)
+
+# One row, which is written to see whether the database takes writes. number: how often it was.
+probes = Table(
+    "probes",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    *_required(BigInteger, "number"),
 )

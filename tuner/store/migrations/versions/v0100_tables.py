@@ -53,14 +53,21 @@ def upgrade() -> None:
     )
     op.create_table(
         "idempotency",
-        *_required(sa.Text(), "caller", "key", "fingerprint"),
+        *_required(sa.Text(), "caller", "key", "fingerprint", "holder"),
         *_required(sa.Double(), "at"),
+        *_optional(sa.Text(), "campaign_id"),
         *_optional(sa.Integer(), "status"),
         *_optional(sa.JSON(), "headers"),
         *_optional(sa.LargeBinary(), "body"),
         sa.PrimaryKeyConstraint("caller", "key", name="pk_idempotency"),
     )
     op.create_index("ix_idempotency_at", "idempotency", ["at"])
+    op.create_table(
+        "probes",
+        *_required(sa.Integer(), "id"),
+        *_required(sa.BigInteger(), "number"),
+        sa.PrimaryKeyConstraint("id", name="pk_probes"),
+    )
     op.create_table(
         "tokens",
         *_required(sa.Text(), "name", "sha256"),
