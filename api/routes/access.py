@@ -19,11 +19,13 @@ router = APIRouter(prefix="/v1", responses=problems(401, 403, 422, 429, 503), ta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhoamiView:
-    """The token that was sent. loopback: none was, and programs on this machine are trusted. quotas: null is no limit;
-    campaigns: active at once, trials: planned within 24 h, device_hours: within 30 days. used: as they are counted."""
+    """The token that was sent. projects: `NAME`, or `NAME:read` to read only. loopback: none was, and programs on this
+    machine are trusted. quotas: null is no limit; campaigns: active at once, trials: planned within 24 h, device_hours:
+    within 30 days. used: as they are counted."""
 
     name: str
     scopes: list[Scope]
+    projects: list[str]
     expires_at: datetime | None
     loopback: bool
     quotas: Quotas
@@ -57,6 +59,7 @@ def whoami(caller: CallerHandle, service: ServiceHandle) -> WhoamiView:
         WhoamiView,
         caller,
         scopes=sorted(caller.scopes),
+        projects=sorted(caller.projects),
         expires_at=optional_time(caller.expires_at),
         used=service.used(caller.name),
     )

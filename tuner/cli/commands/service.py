@@ -41,7 +41,22 @@ from meshtune.tuner.service.telemetry import LogFormat, LogLevel, set_up_logging
 from meshtune.tuner.store import StoreUnavailable, maintenance
 
 token_app = typer.Typer(no_args_is_help=True, help="Tokens for the REST API and the dashboard.")
-COLUMNS = ("name", "scopes", "state", "expires", "last used", "campaigns", "trials / 24 h", "device-hours / 30 d")
+COLUMNS = (
+    "name",
+    "scopes",
+    "projects",
+    "state",
+    "expires",
+    "last used",
+    "campaigns",
+    "trials / 24 h",
+    "device-hours / 30 d",
+)
+# One line, for whoever makes a token with the scope `command` and thinks of it as less than `admin`.
+COMMAND_MEANS = (
+    "command: whoever has this token runs any program as the user of the jobs; where that is the service's own user, it"
+    " reads and changes the database and is an administrator (docs/how-to/access.md)"
+)
 Name = Annotated[
     str, typer.Argument(help="Whose it is; campaigns that it creates carry this name.", show_default=False)
 ]
@@ -56,6 +71,10 @@ SERVER = "meshtune.api.app"
 def create(
     name: Name,
     scope: Annotated[list[Scope], typer.Option(help="What it allows; may be repeated.", show_default=False)],
+    project: Annotated[
+        list[str] | None,
+        typer.Option(help="Project whose campaigns it reads and changes, NAME:read: reads; may be repeated."),
+    ] = None,
     expires: Annotated[str, typer.Option(help="12h, 90d, 8w, or never.")] = DEFAULT_EXPIRES,
     campaigns: Annotated[int | None, typer.Option(min=0, help="Most campaigns active at once.")] = None,
     trials: Annotated[int | None, typer.Option(min=0, help="Most trials planned within 24 h.")] = None,
@@ -70,6 +89,7 @@ def create(
         name=name,
         sha256=digest(secret),
         scopes=frozenset(scope),
+        projects=frozenset(project or ()),
         created_at=now,
         expires_at=expiry(expires, now),
         quotas=Quotas(campaigns=campaigns, trials=trials, device_hours=device_hours),
@@ -78,7 +98,7 @@ def create(
         raise Refused(f"{output} is there already")
     with open_service(home, db, create=True) as service:
         service.store.access.create(token)
-        detail = f"{', '.join(sorted(token.scopes))}; expires {expires}"
+        detail = "; ".join([*filter(None, _grants(token)), f"expires {expires}"])
         service.store.access.record(AuditRecord(at=now, token="", action="token create", object=name, detail=detail))
     if output is None:
         sys.stdout.write(secret + "\n")
@@ -86,6 +106,8 @@ def create(
     else:
         write_private(output, secret + "\n")
         errors.print(f"wrote the token {name} ({detail}) to {output}", soft_wrap=True)
+    if token.may(Scope.COMMAND) and not token.may(Scope.ADMIN):
+        errors.print(COMMAND_MEANS, style="yellow", soft_wrap=True)
 
 
 @token_app.command(name="list")
@@ -96,7 +118,7 @@ def list_tokens(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> Non
         table = Table(*COLUMNS)
         for token in service.store.access.tokens():
             table.add_row(*_row(service, token, now))
-    nothing = "there is no token yet; make one with `meshtune token create NAME --scope read`"
+    nothing = "there is no token yet; make one with `meshtune token create NAME --scope read:all`"
     console.print(table if table.rows else nothing)
 
 
@@ -110,6 +132,11 @@ def revoke(name: Name, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "")
     console.print(f"the token {name} is revoked")
 
 
+def _grants(token: Token) -> tuple[str, str]:
+    """The scopes and the projects, in words."""
+    return ", ".join(sorted(token.scopes)), ", ".join(sorted(token.projects))
+
+
 def _row(service: Service, token: Token, now: float) -> tuple[str, ...]:
     used, quotas = service.store.access.used(token.name, now), token.quotas
 
@@ -121,7 +148,7 @@ def _row(service: Service, token: Token, now: float) -> tuple[str, ...]:
 
     return (
         token.name,
-        " ".join(sorted(token.scopes)),
+        *_grants(token),
         token.refusal(now).removeprefix("the token ").removeprefix("was ").removeprefix("has ") or "valid",
         when(token.expires_at),
         when(token.last_used_at),
@@ -229,7 +256,7 @@ def _greet(host: str, port: int, home: Path, first: bool, dashboard: bool) -> No
     if not dashboard:
         errors.print("The dashboard is not built: `cd api/web && npm ci && npm run build`.")
     if first:
-        create = f"meshtune token create me --scope read --scope launch --home {home}"
+        create = f"meshtune token create me --scope read:all --scope launch --home {home}"
         errors.print(f"Nobody has a token yet; this makes one: {create}", soft_wrap=True)
     if not _loopback(host):
         errors.print(

@@ -4,7 +4,7 @@ import { signIn } from "../api/session";
 import { Button, Card, Field } from "../ui/basics";
 import { CopyButton } from "../ui/copy";
 
-const COMMAND = "meshtune token create me --scope read --scope launch";
+const COMMAND = "meshtune token create me --scope read:all --scope launch";
 
 export function SignIn({ refused }: { refused: string }) {
   const [secret, setSecret] = useState("");
