@@ -28,8 +28,9 @@ _AFTER = select(events).where(events.c.id > bindparam("after")).order_by(events.
 _AFTER_OF = _AFTER.where(events.c.campaign_id == bindparam("of"))
 _NEWEST = select(events.c.id).order_by(events.c.id.desc()).limit(1)
 _NEWEST_OF = _NEWEST.where(events.c.campaign_id == bindparam("of"))
-
-
+_OWNERSHIPS = select(campaigns.c.id, campaigns.c.owner, campaigns.c.project).where(
+    campaigns.c.id.in_(bindparam("ids", expanding=True))
+)
 _NEWEST_FIRST = select(campaigns).order_by(campaigns.c.created_at.desc(), campaigns.c.id.desc())
 
 
@@ -81,9 +82,9 @@ class Campaigns:
 
     def ownerships(self, ids: Iterable[str]) -> dict[str, Ownership]:
         """Whose the campaigns are, by their ids; of those that there are."""
-        query = select(campaigns.c.id, campaigns.c.owner, campaigns.c.project).where(campaigns.c.id.in_(list(ids)))
         with self._database.reading() as connection:
-            return {id: Ownership(owner, project) for id, owner, project in connection.execute(query)}
+            found = connection.execute(_OWNERSHIPS, {"ids": list(ids)})
+            return {id: Ownership(owner, project) for id, owner, project in found}
 
     def move_campaign(self, id: str, to: CampaignState, *, reason: str, now: float) -> Campaign:
         """The campaign in its new state. Raises NotFound, or IllegalMove by `CampaignState.may_become`."""
