@@ -31,7 +31,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out the long forms that are not marked slow as well, unless they are asked for.
 
     For several workers of pytest-xdist: what shares a cluster, the trainer's warm process, a database server or a
-    module's finished campaign is one worker's. The largest group goes first: the clusters, which wait for most of their time, beside the trainer.
+    module's finished campaign is one worker's. The largest group goes first: the clusters, which wait for most of
+    their time, beside the trainer.
     """
     if "long" not in config.option.markexpr:
         left_out = [item for item in items if item.get_closest_marker("long") and not item.get_closest_marker("slow")]

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 from httpx import Response
+from new_tokens import new_token
 
 from meshtune.api.openapi import SPEC_EXAMPLE
 from meshtune.runners.registry import RUNNERS
-from meshtune.tuner.access.tokens import Scope, Token, digest, new_secret
+from meshtune.tuner.access.tokens import Scope
 from meshtune.tuner.service.loop import Driver, drive_one
 from meshtune.tuner.service.service import Service
 
@@ -126,12 +127,7 @@ class Caller:
 
 
 def header(service: Service, name: str, scopes: set[Scope], projects: set[str] = frozenset()) -> dict[str, str]:
-    secret = new_secret()
-    rights = {"scopes": frozenset(scopes), "projects": frozenset(projects)}
-    service.store.access.create(
-        Token(name=name, sha256=digest(secret), created_at=time.time(), expires_at=None, **rights)
-    )
-    return {"Authorization": f"Bearer {secret}"}
+    return new_token(service.store, name, *scopes, projects=frozenset(projects))
 
 
 @pytest.fixture(scope="module")

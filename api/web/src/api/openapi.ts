@@ -1114,7 +1114,6 @@ export interface components {
         };
         WhoamiView: {
             expires_at: string | null;
-            loopback: boolean;
             name: string;
             projects: string[];
             quotas: components["schemas"]["Quotas"];
