@@ -17,6 +17,7 @@ from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.processes.gang import log_path, run_gang
 from meshtune.runners.registry import require_extra
 from meshtune.runners.trainer_answers import REQUEST_FILE, ExactPeak, Probed, ProbeRequest, read_probed
+from meshtune.runners.untrusted_text import read_json
 from meshtune.search_spaces.checks import InvalidValue, Problem
 
 TRAINER = (sys.executable, "-m", "meshtune.runners.trainer")
@@ -46,7 +47,7 @@ def exact_peaks(spec: JobSpec, ranks: Sequence[int] = (), *, time_limit_s: float
     if done.returncode:
         told = done.stderr.strip().splitlines()[-1:] or [f"it ended with exit status {done.returncode}"]
         raise _refusal(f"no exact estimate: {told[0]}")
-    return [read_value(ExactPeak, entry) for entry in json.loads(done.stdout)]
+    return [read_value(ExactPeak, entry) for entry in read_json(done.stdout)]
 
 
 def _refusal(message: str) -> InvalidValue:

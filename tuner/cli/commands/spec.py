@@ -12,6 +12,7 @@ import typer
 
 from meshtune.runners.dialects.base import CannotRead
 from meshtune.runners.documents import plain
+from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.presets import cluster_presets
 from meshtune.tuner.campaign.campaign import Campaign
@@ -81,9 +82,9 @@ def import_(
         raise Refused(f"--cluster: no cluster preset is called {cluster!r}; {did_you_mean(cluster, cluster_presets())}")
     kind = format_ or _FORMATS.get(script.suffix, _SCRIPT)
     try:
-        imported = parse_script(kind, script.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        raise Refused(f"{script}: is not a text file in UTF-8") from None
+        imported = parse_script(kind, read_file(script, SLOW_LIMITS.max_bytes, regular=False))
+    except UnreadableText as error:
+        raise Refused(f"{script}: {error}") from None
     except CannotRead as error:
         raise Refused(f"{script}: cannot be read as {kind}: {error}") from None
     document = spec_document(imported, name=script.stem, cluster=cluster, here=Path.cwd())
