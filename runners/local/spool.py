@@ -125,6 +125,8 @@ class Spool:
             return read_json_file(JobStatus, self.jobs / name / "status.json")
         except FileNotFoundError:
             return JobStatus(state=JobState.QUEUED)
+        except ValueError as error:  # the server writes it by rename, so somebody else did
+            return JobStatus(state=JobState.LOST, reason=f"its state in the spool cannot be understood: {error}")
 
     def set_status(self, name: str, status: JobStatus) -> None:
         write_whole(self.jobs / name / "status.json", json.dumps(asdict(status)))
