@@ -26,7 +26,7 @@ from meshtune.api import errors, openapi, static_files
 from meshtune.api.analysis_process import Analyses
 from meshtune.api.campaign_cache import CampaignCache
 from meshtune.api.connections import STREAMS, capacity_of, log_accept_failures_seldom, protocol, raise_file_limit
-from meshtune.api.dependencies import reads
+from meshtune.api.dependencies import reads_all
 from meshtune.api.middleware.gate import Gate
 from meshtune.api.middleware.idempotency import Idempotency
 from meshtune.api.middleware.request_log import RequestLog
@@ -135,7 +135,7 @@ def create_app(
     ):
         app.include_router(routes.router)
     app.include_router(jobs.reports)
-    app.include_router(health.router(readiness, metrics, [] if settings.metrics_open else [reads]))
+    app.include_router(health.router(readiness, metrics, [] if settings.metrics_open else [reads_all]))
     # The last one is the first to see a request.
     app.add_middleware(Idempotency, keys=service.store.access.keys, holder=service.sessions.holder)
     app.add_middleware(Gate, access=service.store.access, settings=settings)

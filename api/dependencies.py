@@ -5,6 +5,7 @@ that it needs by one of these dependencies:
     @router.get("/things", dependencies=[reads])
     @router.post("/things", dependencies=[launches])
 
+and each that names a campaign takes it as a CampaignId or a ChangeableId, which look whose it is.
 `launches_unless_dry` asks for `read` alone where the query has dry_run=true. The caller is authenticated before, by
 `api.middleware.gate`.
 """
@@ -26,10 +27,11 @@ from starlette.requests import ClientDisconnect
 
 from meshtune.api.errors import Malformed, ScopeMissing, Unauthenticated
 from meshtune.runners.untrusted_text import JSON_LIMITS, SLOW_LIMITS, UnreadableText, read_json, read_yaml
-from meshtune.tuner.access.tokens import UNLIMITED, Quotas, Scope, allows
+from meshtune.tuner.access.tokens import UNLIMITED, Ownership, Quotas, Rights, Scope
 from meshtune.tuner.service.loop import Driver
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import CommandNotAllowed, commands_named
+from meshtune.tuner.store import NotFound
 
 MAX_PER_PAGE = 500
 # What the database's integer columns hold.
@@ -64,7 +66,6 @@ def state(name: str) -> Callable[[Request], Awaitable[Any]]:
 
 ServiceHandle = Annotated[Service, Depends(state("service"))]
 DriverHandle = Annotated[Driver, Depends(state("driver"))]
-CampaignId = Annotated[str, Path(pattern=ID_PATTERN, max_length=100)]
 TrialNumber = Annotated[int, Path(ge=0, le=MAX_NUMBER)]
 
 
@@ -121,26 +122,22 @@ async def content_of(request: Request, max_bytes: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class Caller(Rights):
     """The sender of a request, by its token."""
 
-    name: str
     # The token's digest.
     identity: str
-    scopes: frozenset[Scope]
     # Epoch seconds; None: never.
     expires_at: float | None = None
     quotas: Quotas = UNLIMITED
-
-    def may(self, scope: Scope) -> bool:
-        return allows(self.scopes, scope)
 
 
 _bearer = HTTPBearer(
     scheme_name="token",
     bearerFormat="mt_...",
-    description="A token of `meshtune token create`. Scopes: read; launch starts and moves campaigns; command lets a "
-    "spec name what is executed; admin contains all.",
+    description="A token of `meshtune token create`. Scopes: read is for the token's own campaigns and those of its "
+    "projects, read:all for everybody's; launch starts and moves the token's and its projects' campaigns; command lets "
+    "a spec name what is executed; admin contains all.",
     auto_error=False,
 )
 
@@ -185,23 +182,58 @@ def _require(request: Request, caller: Caller, scope: Scope) -> None:
 
 
 reads = Security(_scoped, scopes=[Scope.READ.value])
+reads_all = Security(_scoped, scopes=[Scope.READ_ALL.value])
+clones = Security(_scoped, scopes=[Scope.READ.value, Scope.LAUNCH.value])
 launches = Security(_scoped, scopes=[Scope.LAUNCH.value])
 launches_unless_dry = Security(_scoped_unless_dry, scopes=[Scope.LAUNCH.value])
 administers = Security(_scoped, scopes=[Scope.ADMIN.value])
 
 
-def require_harmless(caller: Caller, document: object, under: str = "") -> None:
-    """Raises CommandNotAllowed where a spec names a command or files, and the caller may not. Before it is read.
-    under: where the body has the spec."""
+def require_readable(caller: Caller, service: Service, id: str) -> Ownership:
+    """Whose the campaign is. Raises NotFound, the same for one that the caller may not read as for none."""
+    found = service.ownerships([id]).get(id)
+    if found is None or not caller.reads(found):
+        raise NotFound(f"there is no campaign {id}")
+    return found
+
+
+CampaignPath = Annotated[str, Path(pattern=ID_PATTERN, max_length=100)]
+
+
+def _readable(campaign_id: CampaignPath, caller: CallerHandle, service: ServiceHandle) -> str:
+    require_readable(caller, service, campaign_id)
+    return campaign_id
+
+
+def _changeable(campaign_id: CampaignPath, caller: CallerHandle, service: ServiceHandle) -> str:
+    found = require_readable(caller, service, campaign_id)
+    if not caller.changes(found):
+        owner = f"of {found.owner}" if found.owner else "of the command line"
+        raise ScopeMissing(f"changing a campaign {owner} needs the scope admin, or its project")
+    return campaign_id
+
+
+# The campaign in a path: one that the caller may read, and one that it may change. Others are as good as none.
+CampaignId = Annotated[str, Depends(_readable)]
+ChangeableId = Annotated[str, Depends(_changeable)]
+
+
+def require_permitted(caller: Caller, document: object, under: str = "") -> None:
+    """Before a spec is read. Raises CommandNotAllowed where it names a command or files, and ScopeMissing where it
+    names a project, and the caller may not. under: where the body has the spec."""
     found = [] if caller.may(Scope.COMMAND) else commands_named(document)
     if found:
         raise CommandNotAllowed([problem.under(under) for problem in found])
+    project = document.get("project") if isinstance(document, Mapping) else None
+    if project and isinstance(project, str) and not caller.adds_to(project):
+        message = f"the token {caller.name} may put no campaign into the project {project}; `project: null` is none"
+        raise ScopeMissing(message)
 
 
-async def _harmless(document: SpecDocument, caller: CallerHandle) -> object:
-    require_harmless(caller, document)
+async def _permitted(document: SpecDocument, caller: CallerHandle) -> object:
+    require_permitted(caller, document)
     return document
 
 
 # The body of a request that is a spec.
-HarmlessSpec = Annotated[object, Depends(_harmless)]
+PermittedSpec = Annotated[object, Depends(_permitted)]

@@ -65,6 +65,7 @@ class CampaignQuery(BaseModel):
 
     state: list[CampaignState] = _any_of("campaigns in this state")
     owner: Text | None = Field(None, description="Only campaigns that this token created; empty: the command line.")
+    project: Text | None = Field(None, description="Only campaigns of this project; empty: of none.")
     name: Text = Field("", description="Only campaigns with this in their names.")
     model: Text | None = Field(None, description="Only campaigns of the model with this name.")
     cluster: Text | None = Field(None, description="Only campaigns on the cluster with this name.")
@@ -83,6 +84,7 @@ class CampaignQuery(BaseModel):
             order=Order(CampaignKey(self.sort.removeprefix("-")), self.sort.startswith("-")),
             states=tuple(self.state),
             owner=self.owner,
+            project=self.project,
             name=self.name,
             model=self.model,
             cluster=self.cluster,

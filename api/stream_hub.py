@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 
 from meshtune.api.connections import STREAMS
 from meshtune.api.schemas.campaigns import EventView, event_view
+from meshtune.tuner.access.tokens import Ownership, Rights
 from meshtune.tuner.campaign.campaign import Event
 from meshtune.tuner.service.telemetry import Heartbeat
 from meshtune.tuner.store import Store, StoreError
@@ -30,6 +31,7 @@ PAUSE_S = 1.0
 # Events that are read at once, and that may wait for one client: it is some 30 s behind when 30 of them come a second.
 MAX_READ = 500
 MAX_WAITING = 1000
+NOBODYS = Ownership(owner="", project="")
 _VIEW = TypeAdapter(EventView)
 _log = logging.getLogger(__name__)
 
@@ -40,8 +42,8 @@ class Subscriber:
 
     # Whose events it wants; None for all.
     campaign: str | None
-    # The name of the token that opened it.
-    owner: str
+    # Who opened it.
+    reader: Rights
     # Ends it while it is sent to, for a client that does not keep up.
     cut: Callable[[], None]
     # Events not sent yet, by their ids.
@@ -103,7 +105,7 @@ class StreamHub:
 
     def of_owner(self, owner: str) -> int:
         """How many streams this token has open."""
-        return sum(subscriber.owner == owner for subscriber in self._subscribers)
+        return sum(subscriber.reader.name == owner for subscriber in self._subscribers)
 
     async def start(self) -> None:
         """Follow the events from now on. Raises StoreError."""
@@ -157,6 +159,7 @@ class StreamHub:
             pause_s = PERIOD_S
             try:
                 found = self._store.events(None, after=after, limit=MAX_READ)
+                owned = self._store.ownerships({event.campaign_id for event in found}) if found else {}
             except StoreError as error:
                 if str(error) != trouble:
                     trouble = str(error)
@@ -167,18 +170,22 @@ class StreamHub:
             if found:
                 after = found[-1].id
                 self._on_events(found)
-                rendered = [(event, frame_of(event)) for event in found]
+                # One that was deleted meanwhile is nobody's.
+                rendered = [(event, owned.get(event.campaign_id, NOBODYS), frame_of(event)) for event in found]
                 with suppress(RuntimeError):  # the loop has closed meanwhile
                     self._loop.call_soon_threadsafe(self._publish, rendered)
             if len(found) < MAX_READ:
                 self._wake.wait(pause_s)
                 self._wake.clear()
 
-    def _publish(self, rendered: Sequence[tuple[Event, bytes]]) -> None:
+    def _publish(self, rendered: Sequence[tuple[Event, Ownership, bytes]]) -> None:
         self.position = rendered[-1][0].id
         for subscriber in [each for each in self._subscribers if each.live]:
-            campaign = subscriber.campaign
-            wanted = [(event.id, frame) for event, frame in rendered if campaign in (None, event.campaign_id)]
+            wanted = [
+                (event.id, frame)
+                for event, owned, frame in rendered
+                if subscriber.campaign in (None, event.campaign_id) and subscriber.reader.reads(owned)
+            ]
             if len(subscriber.frames) + len(wanted) > MAX_WAITING:
                 self._cut_off(subscriber)
             elif wanted:

@@ -102,13 +102,16 @@ class Audit:
         caller: Caller | None = getattr(request.state, "caller", None)
         route = request.scope.get("route")
         location = next((value.decode("latin-1") for name, value in headers if name.lower() == b"location"), "")
-        named = "/".join(str(value) for value in request.path_params.values()) or location.rpartition("/")[2]
+        named = "/".join(str(value) for value in request.path_params.values())
+        made = location.rpartition("/")[2]
+        if made and named:  # a clone
+            detail = f"of {mask(named)}"
         problem = getattr(request.state, "problem", "")
         return AuditRecord(
             at=self._now(),
             token="" if caller is None else caller.name,
             action=mask(f"{request.method} {getattr(route, 'path_format', request.url.path)}"),
-            object=mask(named),
+            object=mask(made or named),
             outcome=f"{status} {problem}".strip(),
             detail=detail,
         )
@@ -185,7 +188,12 @@ class Gate:
             raise Unauthenticated(refusal)
         self._pace(sha256, request.method)
         return Caller(
-            name=token.name, identity=sha256, scopes=token.scopes, expires_at=token.expires_at, quotas=token.quotas
+            name=token.name,
+            identity=sha256,
+            scopes=token.scopes,
+            projects=token.projects,
+            expires_at=token.expires_at,
+            quotas=token.quotas,
         )
 
     def _pace(self, bucket: str, method: str) -> None:

@@ -19,11 +19,12 @@ router = APIRouter(prefix="/v1", responses=problems(401, 403, 422, 429, 503), ta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhoamiView:
-    """The token that was sent. quotas: null is no limit; campaigns: active at once, trials: planned within 24 h,
-    device_hours: within 30 days. used: as they are counted."""
+    """The token that was sent. projects: `NAME`, or `NAME:read` to read only. quotas: null is no limit; campaigns:
+    active at once, trials: planned within 24 h, device_hours: within 30 days. used: as they are counted."""
 
     name: str
     scopes: list[Scope]
+    projects: list[str]
     expires_at: datetime | None
     quotas: Quotas
     used: Used
@@ -56,6 +57,7 @@ def whoami(caller: CallerHandle, service: ServiceHandle) -> WhoamiView:
         WhoamiView,
         caller,
         scopes=sorted(caller.scopes),
+        projects=sorted(caller.projects),
         expires_at=optional_time(caller.expires_at),
         used=service.used(caller.name),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -16,15 +17,17 @@ from meshtune.api.dependencies import (
     ONE_SPACE,
     CallerHandle,
     CampaignId,
+    ChangeableId,
     DriverHandle,
-    HarmlessSpec,
+    PermittedSpec,
     ServiceHandle,
     SpecDocument,
     administers,
+    clones,
     launches,
     launches_unless_dry,
     reads,
-    require_harmless,
+    require_permitted,
 )
 from meshtune.api.openapi import CHANGES_BODY, SPEC_BODY, problems
 from meshtune.api.page_queries import CampaignQuery
@@ -42,6 +45,7 @@ from meshtune.api.schemas.campaigns import (
     trial_counts,
 )
 from meshtune.runners.documents import plain
+from meshtune.tuner.access.tokens import Scope
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import Quote, make_quote
@@ -73,9 +77,15 @@ def show_campaign(campaign: Campaign, service: Service, driver: Driver, cache: C
 
 
 async def shower_of(
-    service: ServiceHandle, driver: DriverHandle, cache: CacheHandle
+    service: ServiceHandle, driver: DriverHandle, cache: CacheHandle, caller: CallerHandle
 ) -> Callable[[Campaign], CampaignView]:
-    return partial(show_campaign, service=service, driver=driver, cache=cache)
+    """What shows a campaign to a caller that moved it: without its spec to one that may not read."""
+
+    def show(campaign: Campaign) -> CampaignView:
+        view = show_campaign(campaign, service, driver, cache)
+        return view if caller.may(Scope.READ) else replace(view, spec={})
+
+    return show
 
 
 ShowCampaign = Annotated[Callable[[Campaign], CampaignView], Depends(shower_of)]
@@ -85,18 +95,20 @@ ShowCampaign = Annotated[Callable[[Campaign], CampaignView], Depends(shower_of)]
 def list_campaigns(
     request: Request,
     query: Annotated[CampaignQuery, Query()],
+    caller: CallerHandle,
     service: ServiceHandle,
     driver: DriverHandle,
     cache: CacheHandle,
 ) -> Response:
-    """Campaigns, newest first unless `sort` says otherwise, each with what became of its trials."""
+    """The campaigns that the caller may read, newest first unless `sort` says otherwise, each with what became of its
+    trials."""
     troubles = dict(driver.troubles)
-    found = service.pages.stamps(query.wanted())
+    found = service.pages.stamps(query.wanted(), caller)
     shown = found[: query.page_size]
     token = query.next_token(shown[-1].value, shown[-1].id) if len(found) > query.page_size else None
     versions = {stamp.id: (stamp.event, stamp.updated_at, troubles.get(stamp.id, "")) for stamp in shown}
     answer = cache.get(
-        ("campaigns", request.url.query),
+        ("campaigns", None if caller.reads_all else caller.identity, request.url.query),
         (tuple(versions.items()), token),
         lambda: answer_of(_page(service, driver, cache, versions, token)),
     )
@@ -142,7 +154,7 @@ def list_events(
     },
 )
 def create_campaign(
-    document: HarmlessSpec,
+    document: PermittedSpec,
     caller: CallerHandle,
     service: ServiceHandle,
     show: ShowCampaign,
@@ -166,7 +178,7 @@ def create_campaign(
 @router.post(
     "/campaigns/{campaign_id}:clone",
     status_code=status.HTTP_201_CREATED,
-    dependencies=[launches],
+    dependencies=[clones],
     openapi_extra=CHANGES_BODY,
     responses={**CREATED, **problems(404, 409, 413, 415)},
 )
@@ -181,7 +193,7 @@ def clone_campaign(
     """Start a campaign like this one. The body is laid over its spec as RFC 7396 has it: {} for the same. The spec is
     complete, so a preset that is named in place of a description takes its place whole only as a text."""
     document = changed_document(spec_document(service.campaign(campaign_id).spec), changes)
-    require_harmless(caller, document)
+    require_permitted(caller, document)
     with ONE_SPACE:
         campaign = service.create(document, caller.name)
     response.headers["Location"] = f"/v1/campaigns/{campaign.id}"
@@ -194,20 +206,20 @@ def clone_campaign(
     dependencies=[administers],
     responses=problems(404, 409),
 )
-def delete_campaign(campaign_id: CampaignId, service: ServiceHandle) -> None:
+def delete_campaign(campaign_id: ChangeableId, service: ServiceHandle) -> None:
     """Forget a campaign that is over, with its trials, events and job folders. Campaigns that learnt from it keep its
     name."""
     service.delete(campaign_id)
 
 
 @router.post("/campaigns/{campaign_id}:pause", dependencies=[launches], responses=problems(404, 409))
-def pause_campaign(campaign_id: CampaignId, service: ServiceHandle, show: ShowCampaign) -> CampaignView:
+def pause_campaign(campaign_id: ChangeableId, service: ServiceHandle, show: ShowCampaign) -> CampaignView:
     """Start no more trials; those that run are measured to their end."""
     return show(service.pause(campaign_id))
 
 
 @router.post("/campaigns/{campaign_id}:resume", dependencies=[launches], responses=problems(404, 409))
-def resume_campaign(campaign_id: CampaignId, service: ServiceHandle, show: ShowCampaign) -> CampaignView:
+def resume_campaign(campaign_id: ChangeableId, service: ServiceHandle, show: ShowCampaign) -> CampaignView:
     """Go on with a paused campaign; one that runs stays as it is."""
     return show(service.resume(campaign_id))
 
@@ -218,7 +230,7 @@ def resume_campaign(campaign_id: CampaignId, service: ServiceHandle, show: ShowC
     dependencies=[launches],
     responses=problems(404, 409),
 )
-def cancel_campaign(campaign_id: CampaignId, service: ServiceHandle, show: ShowCampaign) -> CampaignView:
+def cancel_campaign(campaign_id: ChangeableId, service: ServiceHandle, show: ShowCampaign) -> CampaignView:
     """End the campaign and its running jobs; what was measured stays."""
     return show(service.cancel(campaign_id))
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Path
 
-from meshtune.api.dependencies import DriverHandle, ServiceHandle, reads
+from meshtune.api.dependencies import CallerHandle, DriverHandle, ServiceHandle, reads
 from meshtune.api.openapi import problems
 from meshtune.api.schemas.trials import optional_time
 from meshtune.runners.documents import read_value
@@ -243,9 +243,10 @@ def get_registry() -> RegistryView:
 
 
 @router.get("/runners")
-def list_runners(service: ServiceHandle, driver: DriverHandle) -> RunnersView:
-    """The kinds of runners, and how they do: troubles and poll errors are those that this process saw."""
-    active = service.campaigns(limit=MAX_ACTIVE, states=ACTIVE)
+def list_runners(service: ServiceHandle, driver: DriverHandle, caller: CallerHandle) -> RunnersView:
+    """The kinds of runners, and how they do: campaigns and jobs are those of campaigns that the caller may read,
+    troubles and poll errors those that this process saw."""
+    active = service.campaigns(limit=MAX_ACTIVE, states=ACTIVE, reader=caller)
     counts = service.verdict_counts([campaign.id for campaign in active])
     campaigns: Counter[str] = Counter()
     in_flight: Counter[str] = Counter()

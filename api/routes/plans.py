@@ -14,11 +14,11 @@ from meshtune.api.dependencies import (
     ONE_SPACE,
     CallerHandle,
     CampaignId,
-    HarmlessSpec,
+    PermittedSpec,
     ServiceHandle,
     SpecDocument,
     reads,
-    require_harmless,
+    require_permitted,
 )
 from meshtune.api.errors import InvalidQuery, Unanswerable
 from meshtune.api.openapi import SPEC_BODY, WHY_BODY, plan_parameters, problems
@@ -68,14 +68,14 @@ def campaign_space(campaign_id: CampaignId, service: ServiceHandle) -> SpaceView
 
 
 @router.post("/spaces", openapi_extra=SPEC_BODY, responses=problems(413, 415))
-def count_space(document: HarmlessSpec, service: ServiceHandle) -> SpaceView:
+def count_space(document: PermittedSpec, service: ServiceHandle) -> SpaceView:
     """The space of a spec, without starting anything."""
     with ONE_SPACE:
         return space_view(read_spec(document, None)[1])
 
 
 @router.post("/estimates", openapi_extra=SPEC_BODY, responses=problems(413, 415))
-def estimate_campaign(document: HarmlessSpec, service: ServiceHandle) -> Quote:
+def estimate_campaign(document: PermittedSpec, service: ServiceHandle) -> Quote:
     """What a campaign of this spec will meet and cost, predicted without any measurement; nothing is started."""
     with ONE_SPACE:
         return make_quote(*read_spec(document, None), Basis())
@@ -103,7 +103,7 @@ def explain_plan_of_spec(document: SpecDocument, caller: CallerHandle) -> Explan
     """Why a plan is not legal for a spec, or not its best, without starting anything. The body has both."""
     if not isinstance(document, Mapping) or set(document) != {"spec", "plan"}:
         raise InvalidSpec([Problem("", "must be an object with the keys spec and plan")])
-    require_harmless(caller, document["spec"], under="spec")
+    require_permitted(caller, document["spec"], under="spec")
     with ONE_SPACE:
         spec, space = _spec(document["spec"])
         try:

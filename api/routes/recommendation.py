@@ -8,7 +8,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse, Response
 
-from meshtune.api.dependencies import ID_PATTERN, MAX_NODES, MAX_NUMBER, ONE_SPACE, ServiceHandle, reads
+from meshtune.api.dependencies import (
+    ID_PATTERN,
+    MAX_NODES,
+    MAX_NUMBER,
+    ONE_SPACE,
+    CallerHandle,
+    ServiceHandle,
+    reads,
+    require_readable,
+)
 from meshtune.api.openapi import problems
 from meshtune.tuner.results.comparison import Comparison, compare
 from meshtune.tuner.results.known_best import (
@@ -49,6 +58,7 @@ TEXT: dict[int | str, dict[str, Any]] = {
 )
 def get_recommendation(
     service: ServiceHandle,
+    caller: CallerHandle,
     model: Annotated[Name, Query(examples=["llama3-8b"])],
     cluster: Annotated[Name, Query(examples=["h100-8"])],
     nodes: Annotated[int, Query(ge=1, le=MAX_NODES, examples=[2])],
@@ -79,7 +89,7 @@ def get_recommendation(
         software=software_versions(software),
         simulated=simulated,
     )
-    records = CampaignRecords(service.readable_campaigns(limit=MAX_CAMPAIGNS), service.trials)
+    records = CampaignRecords(service.readable_campaigns(limit=MAX_CAMPAIGNS, reader=caller), service.trials)
     found = best_measured(question, records)
     if found is None:
         with ONE_SPACE:
@@ -90,6 +100,7 @@ def get_recommendation(
 @router.get("/comparison", responses=problems(404), tags=["recommendations"])
 def compare_campaigns(
     service: ServiceHandle,
+    caller: CallerHandle,
     campaign: Annotated[
         list[Annotated[str, Query(pattern=ID_PATTERN, max_length=100)]],
         Query(description="Ids, 2 to 20.", min_length=2, max_length=MAX_COMPARED),
@@ -98,6 +109,8 @@ def compare_campaigns(
     """Campaigns side by side, such as of one model at several node counts: scaling and efficiency, measured and
     projected."""
     ids = list(dict.fromkeys(campaign))
+    for id in ids:
+        require_readable(caller, service, id)
     entries = [(service.campaign(id), service.trials(id)) for id in ids]
     with ONE_SPACE:
         return compare(entries)

@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from meshtune.api.dependencies import ID_PATTERN, Caller, CallerHandle, ServiceHandle, reads
+from meshtune.api.dependencies import ID_PATTERN, Caller, CallerHandle, ServiceHandle, reads, require_readable
 from meshtune.api.errors import RETRY_AFTER
 from meshtune.api.openapi import problems
 from meshtune.api.stream_hub import MAX_READ, StreamHub, Subscriber, frame_of
@@ -56,7 +56,7 @@ class EventStream(StreamingResponse):
         self._hub, self._service, self._caller, self._after = hub, service, caller, after
         # Where the client takes nothing, `send` waits, and only this ends it.
         self._cut = anyio.CancelScope()
-        self._subscriber = Subscriber(campaign, caller.name, self._cut.cancel)
+        self._subscriber = Subscriber(campaign, caller, self._cut.cancel)
         hub.join(self._subscriber)  # now, not with the first byte: limits count it at once
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,7 +111,10 @@ class EventStream(StreamingResponse):
         return token is not None and not token.refusal(time.time())
 
     async def _page(self, after: int) -> list[Event]:
-        return await run_in_threadpool(self._service.events, self._subscriber.campaign, after=after, limit=MAX_READ)
+        subscriber = self._subscriber
+        return await run_in_threadpool(
+            self._service.events, subscriber.campaign, after=after, limit=MAX_READ, reader=subscriber.reader
+        )
 
 
 @router.get("/stream", response_class=Response, responses={**DOCUMENTED, **problems(404)}, tags=["events"])
@@ -127,10 +130,11 @@ async def stream(
         int | None, Header(ge=0, le=MAX_ID, description="Go on after this event; none: with what is new.")
     ] = None,
 ) -> Response:
-    """What happens from now on, or since the last event that was seen, as server-sent events."""
+    """What happens to campaigns that the caller may read, from now on or since the last event that was seen, as
+    server-sent events."""
     hub: StreamHub = request.app.state.hub
     if campaign is not None:
-        await run_in_threadpool(service.campaign, campaign)
+        await run_in_threadpool(require_readable, caller, service, campaign)
     if not hub.running:
         raise HTTPException(503, "no events are read now: the service is starting or ending", RETRY_AFTER)
     if hub.open_streams >= hub.max_streams:

@@ -76,7 +76,8 @@ class CampaignView:
     more. chance_left: the probability that some plan which was not tried is better than the best by more than the
     spec's `stop.tolerance`, as the search said when it was last asked; null where it never said. lessons: the earlier
     campaigns that the search learns from. owner: the name of the token that created it, empty for the command line.
-    nodes, devices, model, cluster: sizes and names from the spec.
+    project, nodes, devices, model, cluster: names and sizes from the spec. spec: empty in the answer to a move by a
+    token that may not read.
     """
 
     id: str
@@ -94,6 +95,7 @@ class CampaignView:
     chance_left: float | None
     lessons: tuple[Lesson, ...]
     owner: str
+    project: str
     nodes: int
     devices: int
     model: str
@@ -145,6 +147,7 @@ def campaign_view(campaign: Campaign, trials: Mapping[str, int], summary: Summar
         updated_at=rfc3339(campaign.updated_at),
         trials=trials,
         trouble=trouble,
+        project=spec.project,
         nodes=spec.cluster.nodes,
         devices=spec.cluster.devices,
         model=spec.model.name,

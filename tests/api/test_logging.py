@@ -114,7 +114,7 @@ def test_every_answer_is_of_a_safe_page(shared_client):
 
 
 def test_a_defect_keeps_its_request_id_and_the_headers_of_a_safe_page(app, service, monkeypatch, token):
-    monkeypatch.setattr(service.store, "campaign", lambda id: 1 / 0)
+    monkeypatch.setattr(service, "ownerships", lambda ids: 1 / 0)
     response = TestClient(app, raise_server_exceptions=False, headers=token()).get("/v1/campaigns/x")
     assert response.status_code == 500
     assert response.headers["x-request-id"]

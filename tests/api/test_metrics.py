@@ -131,8 +131,10 @@ def test_a_database_that_is_away_or_hangs_is_told_and_the_rest_as_well(client, s
     go_on.set()
 
 
-def test_metrics_need_the_scope_to_read_unless_they_are_open(app, service, token, problem):
+def test_metrics_need_the_scope_to_read_everything_unless_they_are_open(app, service, token, problem):
     assert TestClient(app).get("/metrics").status_code == 401
-    problem(TestClient(app, headers=token("w", Scope.LAUNCH)).get("/metrics"), 403, "/problems/scope-missing")
-    assert TestClient(app, headers=token("r", Scope.READ)).get("/metrics").status_code == 200
+    problem(
+        TestClient(app, headers=token("w", Scope.READ, Scope.LAUNCH)).get("/metrics"), 403, "/problems/scope-missing"
+    )
+    assert TestClient(app, headers=token("r", Scope.READ_ALL)).get("/metrics").status_code == 200
     assert TestClient(create_app(service, settings=Settings(metrics_open=True))).get("/metrics").status_code == 200

@@ -11,6 +11,7 @@ from stream_lab import Sent, StreamClient, soon
 
 from meshtune.api import stream_hub
 from meshtune.api.routes import stream
+from meshtune.tuner.access.tokens import Scope
 from meshtune.tuner.store import StoreUnavailable
 
 
@@ -143,6 +144,27 @@ def test_the_stream_of_a_campaign_tells_of_no_other(app, service, token, paused,
             stir(service, other)
             await soon(lambda: client.ids == table(service, campaign=other))
             assert {event.data["campaign_id"] for event in client.events if event.kind != "ready"} == {other}
+
+    during(body)
+
+
+def test_a_stream_tells_of_campaigns_that_its_token_may_read_before_and_after_it_is_ready(
+    app, service, token, paused, spec, during
+):
+    own, shared = service.create(spec, "bob").id, service.create(spec | {"project": "llm"}, "ann").id
+    heard = {own, shared}
+    bob = token("bob", Scope.READ, projects=frozenset({"llm:read"}))
+
+    async def body() -> None:
+        async with StreamClient(app, bob, last_event_id=0) as client:
+            await soon(lambda: client.ready)
+            for id in (paused, own, shared):
+                stir(service, id)
+            assert service.create(spec, "ann").id
+            heard.add(last := service.create(spec, "bob").id)
+            await soon(lambda: client.events[-1].data.get("campaign_id") == last)
+            assert {event.data["campaign_id"] for event in client.events if event.kind != "ready"} == heard
+            assert client.ids == [event.id for event in service.events(None) if event.campaign_id in heard]
 
     during(body)
 

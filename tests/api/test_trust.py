@@ -127,7 +127,7 @@ def test_a_link_signs_a_browser_in_and_no_process_list_shows_it(service, tmp_pat
     seen = json.loads((tmp_path / "seen.json").read_text())
     link = done.stdout.strip()
     secret = link.removeprefix(f"{service.url}/#token=")
-    assert (done.returncode, seen["link"], seen["scopes"]) == (0, link, ["launch", "read"]), done.stderr
+    assert (done.returncode, seen["link"], seen["scopes"]) == (0, link, ["launch", "read:all"]), done.stderr
     assert (secret in str(seen["arguments"]), seen["mode"]) == (False, 0o600)
     assert not (service.home / ".open.html").exists()
     assert "no browser" not in done.stderr

@@ -65,7 +65,7 @@ def test_a_link_signs_in_behind_a_proxy_with_a_prefix_and_leaves_its_token_nowhe
         page.get_by_test_id("row-0").get_by_role("link").first.click()
         expect(page.locator("h1")).to_contain_text("Trial 0")
         # A link in a page that is open already is somebody else's perhaps.
-        page.evaluate("(token) => { location.hash = `token=${token}` }", service.new_token("other", "read"))
+        page.evaluate("(token) => { location.hash = `token=${token}` }", service.new_token("other", "read:all"))
         expect(page.get_by_test_id("whoami")).to_contain_text("other")
         history = []
         for _ in range(4):

@@ -3,12 +3,14 @@
 import random
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import FAILED, Measurement, Outcome, Verdict
 from meshtune.search_spaces.plan import Plan, Recompute
+from meshtune.tuner.access.tokens import Ownership, Rights, Scope, Token
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Cursor, Order, TrialKey, TrialsWanted
 from meshtune.tuner.campaign.trial import Choice, Origin, Trial, TrialState
@@ -221,6 +223,33 @@ def test_campaigns_are_filtered_by_their_names_models_and_owners(store: Store, m
     assert names(store, states=(CampaignState.PAUSED,)) == ["c2"]
     assert names(store, model="tiny", cluster="lab") == ["c2", "c1", "c0"]
     assert names(store, model="tin") == names(store, cluster="other") == []
+
+
+def test_every_list_leaves_out_what_its_reader_may_not_read(store: Store, make):
+    """`Rights.reads`, which decides for one campaign, and its SQL say the same of every reader and campaign."""
+    owned = {f"c{number}": Ownership(*each) for number, each in enumerate(product(("", "ann", "bob"), ("", "p", "q")))}
+    for id, of in owned.items():
+        campaign = make.campaign(id, created_at=float(id[1:]))
+        store.create_campaign(replace(campaign, owner=of.owner, spec=replace(campaign.spec, project=of.project)))
+    assert store.ownerships([*owned, "nothing"]) == owned
+    device = make.spec.cluster.device.name, make.spec.workload.kind
+    projects = [frozenset(some) for some in ((), ("p",), ("p:read",), ("p", "q:read"))]
+    scopes = [frozenset(some) for some in ((), (Scope.READ,), (Scope.READ_ALL,), (Scope.ADMIN,))]
+    for name, of, may in product(("", "ann", "eve"), projects, scopes):
+        reader = Rights(name=name, projects=of, scopes=may)
+        wanted = [id for id in reversed(owned) if reader.reads(owned[id])]
+        assert [stamp.id for stamp in store.pages.stamps(CampaignsWanted(), reader)] == wanted, reader
+        assert [each.id for each in store.campaigns(limit=99, reader=reader)] == wanted
+        assert [each.id for each in store.readable_campaigns(limit=99, reader=reader)] == wanted
+        assert [each.id for each in store.campaigns_on(*device, limit=99, reader=reader)] == wanted
+        assert [each.campaign_id for each in store.events(None, reader=reader)] == wanted[::-1]
+        assert [bool(store.events(id, reader=reader)) for id in owned] == [id in wanted for id in owned]
+    assert names(store, project="p", owner="ann") == ["c4"]
+    store.access.create(
+        Token(name="ann", sha256="", scopes={Scope.READ}, projects={"p"}, created_at=0, expires_at=None)
+    )
+    assert store.access.rights("ann").reads(Ownership("bob", "p"))
+    assert not store.access.rights("bob").reads(Ownership("ann", ""))
 
 
 def test_pages_of_campaigns_go_on_where_the_last_one_ended(store: Store, make):

@@ -65,7 +65,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished")
     spec = {**SPEC, "runner": {"kind": "local", "idle_s": 10}}  # so that what is measured again finds it warm
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
-    result = drive_meshtune(folder, "run", "spec.yaml")
+    result = drive_meshtune(folder, "run", "spec.yaml", "--project", "llm")
     (folder / "out").write_text(result.out)
     assert (result.code, result.err) == (0, "")
     return folder
@@ -89,6 +89,7 @@ def check_refused(result: Result, *words: str) -> None:
     [
         ({"serach": "random"}, ["serach: is not a known key; did you mean 'search'?"]),
         ({"seed": -1, "name": "", "parallel": 0}, ["3 mistakes", "seed: ", "name: ", "parallel: "]),
+        ({"project": "a:read"}, ["project: must be 1 to 64 letters"]),
     ],
 )
 def test_a_mistake_in_a_spec_is_one_message_and_leaves_nothing_behind(meshtune, spec, tmp_path, over, words):
@@ -211,6 +212,7 @@ def test_a_run_without_a_terminal_tells_each_trial_and_the_result_in_whole_lines
 def test_show_tells_all_campaigns_or_one_or_everything_of_one_trial(finished):
     everything = run_meshtune(finished, "show").out
     id = campaign_of(finished).id
+    assert campaign_of(finished).spec.project == "llm"
     assert id in everything
     assert "4 ok" in everything
     one = run_meshtune(finished, "show", id).out

@@ -35,7 +35,7 @@ def test_a_name_is_safe_in_logs_and_tables(name):
 
 
 def test_a_token_without_a_scope_is_none():
-    with pytest.raises(InvalidValue, match="scopes: must be some of read, launch, command, admin"):
+    with pytest.raises(InvalidValue, match="scopes: must be some of read, read:all, launch, command, admin"):
         token(scopes=frozenset(), expires_at=None)
 
 
@@ -106,6 +106,16 @@ def test_a_token_is_printed_once_alone_on_stdout_and_kept_nowhere(run, tmp_path)
     assert digest(secret) not in listed
 
 
+def test_a_token_has_projects_and_one_with_command_is_made_with_a_line_on_what_it_means(run, tmp_path):
+    options = ("--scope", "read", "--project", "llm", "--project", "vision:read")
+    assert "(read; llm, vision:read; expires 90d)" in run("create", "ann", *options)[2]
+    _, _, err = run("create", "bob", "--scope", "launch", "--scope", "command")
+    assert "run any program as the user of the jobs" in err.splitlines()[-1]
+    [ann, _], [deed, _] = kept(tmp_path)
+    assert (ann.projects, deed.object) == ({"llm", "vision:read"}, "ann")
+    assert "vision" in run("list")[1]
+
+
 def test_a_token_in_a_file_is_its_owners_alone_and_replaces_nothing(run, tmp_path):
     code, out, err = run("create", "ann", "--scope", "admin", "-o", "secret", "--expires", "never")
     assert (code, out) == (0, "")
@@ -140,6 +150,7 @@ def test_a_revoked_token_stays_in_the_list_and_its_name_is_free_again(run, tmp_p
         (("create", "a b", "--scope", "read"), "name: must be 1 to 64"),
         (("create", "ann", "--scope", "read", "--expires", "soon"), "expires: must be such as"),
         (("create", "ann", "--scope", "all"), "Invalid value"),
+        (("create", "ann", "--scope", "read", "--project", "a:write"), "projects: must be names such as vision"),
         (("create", "ann"), "Missing option"),
         (("revoke", "nobody"), "there is no database yet"),
     ],

@@ -12,6 +12,7 @@ import toy
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.model import Activation, Norm, Position
 from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.access.tokens import Scope, Token
 from meshtune.tuner.campaign.campaign import Campaign, Lesson
 from meshtune.tuner.campaign.spec import Backend
 from meshtune.tuner.campaign.trial import Proposal, Trial
@@ -236,6 +237,37 @@ def test_a_later_campaign_sees_what_an_earlier_one_measured_and_keeps_from_which
     assert lab.campaign(second).lessons == (lesson,)
     [told] = learnt(lab, second)
     assert told == {"lessons": [{"campaign_id": first, "trials": 4, "weight": past.weight}]}
+
+
+READS_ALL = {Scope.READ_ALL}
+
+
+@pytest.mark.parametrize(
+    ("owner", "project", "rights", "learns_from"),
+    [
+        ("", "", None, "all"),
+        ("ann", "", None, "own"),
+        ("ann", "", {"projects": {"llm:read"}}, "own shared"),
+        ("ann", "", {"scopes": READS_ALL}, "all"),
+        ("ann", "llm", {"scopes": READS_ALL}, "shared"),
+        ("", "llm", None, "shared"),
+        ("ann", "empty", {"scopes": READS_ALL}, ""),
+    ],
+)
+def test_a_campaign_learns_from_those_that_all_its_readers_may_read(lab, noted, owner, project, rights, learns_from):
+    """The names of the campaigns that it learnt from stand in its answers and its events."""
+
+    def run(name: str, owner: str, project: str = "") -> str:
+        id = lab.service.create(lab.document(name=name, project=project, budget={"trials": 1}), owner).id
+        lab.run(id)
+        return id
+
+    ids = {"own": run("own", "ann"), "shared": run("shared", "bob", "llm"), "closed": run("closed", "bob")}
+    if rights is not None:
+        kept = {"scopes": {Scope.READ}, **rights}
+        lab.store.access.create(Token(name="ann", sha256="", created_at=0.0, expires_at=None, **kept))
+    learnt = {lesson.campaign_id for lesson in lab.campaign(run("last", owner, project)).lessons}
+    assert learnt == {ids[name] for name in (ids if learns_from == "all" else learns_from.split())}
 
 
 def test_a_campaign_that_wants_no_warm_start_has_none(lab, noted):

@@ -1,4 +1,5 @@
-"""Tokens with scopes, an end and quotas; records of the audit log; secrets in files and the environment.
+"""Tokens with scopes, projects, an end and quotas; the rule of who may read and change whose campaigns; records of the
+audit log; secrets in files and the environment.
 
 A secret is shown once, when it is made, and only its digest is kept. Its 256 random bits need no salt and no slow
 hash: nobody guesses them.
@@ -12,7 +13,6 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
@@ -42,13 +42,76 @@ SECRET_VARIABLES = (*TOKEN_VARIABLES, "MESHTUNE_DB", DATABASE_FILE)
 _PASSWORD = re.compile(r"://[^/@]*:[^@]+@")
 
 
+# The end of a project's name in a token that may read its campaigns and change none.
+READ_ONLY = ":read"
+
+
 class Scope(StrEnum):
-    """What a token allows. COMMAND: a spec may name what is executed, and files. ADMIN contains all others."""
+    """What a token allows. READ_ALL: READ, of everybody's campaigns. COMMAND: a spec may name what is executed, and
+    files. ADMIN contains all others."""
 
     READ = "read"
+    READ_ALL = "read:all"
     LAUNCH = "launch"
     COMMAND = "command"
     ADMIN = "admin"
+
+
+ALL_SCOPES = frozenset(Scope)
+# A scope and those that contain it.
+_CONTAINED = {scope: frozenset({scope, Scope.ADMIN}) for scope in Scope}
+_CONTAINED[Scope.READ] |= {Scope.READ_ALL}
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Whose a campaign is. owner: the name of the token that created it, empty for the command line. project: empty
+    for none. Neither changes while the campaign exists."""
+
+    owner: str
+    project: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rights:
+    """What somebody may do, and with whose campaigns: the table of docs/how-to/access.md. The store has `reads` once
+    more, in SQL."""
+
+    # Of the token; empty for who owns no campaign.
+    name: str = ""
+    scopes: frozenset[Scope] = frozenset()
+    # NAME: its campaigns are read and changed, and new ones may be put into it; NAME:read: they are read.
+    projects: frozenset[str] = frozenset()
+
+    def may(self, scope: Scope) -> bool:
+        return not _CONTAINED[scope].isdisjoint(self.scopes)
+
+    @property
+    def reads_all(self) -> bool:
+        return self.may(Scope.READ_ALL)
+
+    @property
+    def readable_projects(self) -> frozenset[str]:
+        return frozenset(project.removesuffix(READ_ONLY) for project in self.projects)
+
+    def reads(self, campaign: Ownership) -> bool:
+        """Whether it may read the campaign, where it may read at all."""
+        return self.reads_all or self._owns(campaign) or campaign.project in self.readable_projects
+
+    def changes(self, campaign: Ownership) -> bool:
+        """Whether it may change the campaign, where it may change any."""
+        return self._owns(campaign) or self.adds_to(campaign.project)
+
+    def adds_to(self, project: str) -> bool:
+        """Whether it may put a campaign into the project."""
+        return self.may(Scope.ADMIN) or project in self.projects
+
+    def _owns(self, campaign: Ownership) -> bool:
+        return self.name != "" and self.name == campaign.owner
+
+
+# Whoever works on the database itself, as the command line does.
+OPERATOR = Rights(scopes=ALL_SCOPES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +148,11 @@ class Used:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
+class Token(Rights):
     """One token as it is kept. Times are epoch seconds."""
 
-    name: str
     # Of the secret, hexadecimal.
     sha256: str
-    scopes: frozenset[Scope]
     created_at: float
     # None: never.
     expires_at: float | None
@@ -107,6 +168,9 @@ class Token:
             f"must be 1 to 64 letters, digits, '.', '_', '@' and '-', with a letter or digit first, not {self.name!r}",
         )
         checks.require(bool(self.scopes), "scopes", f"must be some of {', '.join(Scope)}")
+        for project in sorted(self.projects):
+            named = NAME.fullmatch(project.removesuffix(READ_ONLY)) is not None
+            checks.require(named, "projects", f"must be names such as vision or vision{READ_ONLY}, not {project!r}")
         checks.done()
 
     def refusal(self, now: float) -> str:
@@ -127,10 +191,6 @@ def new_secret() -> str:
 def digest(secret: str) -> str:
     """The sha256 of a secret, hexadecimal: all that is kept of it."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def allows(scopes: Iterable[Scope], wanted: Scope) -> bool:
-    return not {wanted, Scope.ADMIN}.isdisjoint(scopes)
 
 
 def expiry(text: str, now: float) -> float | None:

@@ -89,7 +89,7 @@ class Campaign:
     # The last one that the search gave, see `Proposal`; None where it never gave one.
     chance_left: float | None = None
     lessons: tuple[Lesson, ...] = ()
-    # The name of the token that created it, empty for the command line.
+    # The name of the token that created it, empty for the command line. Who reads it: `tuner.access.tokens.Rights`.
     owner: str = ""
 
     @property

@@ -65,6 +65,7 @@ class CampaignsWanted:
     order: Order[CampaignKey] = Order(CampaignKey.CREATED_AT, descending=True)
     states: tuple[CampaignState, ...] = ()
     owner: str | None = None
+    project: str | None = None
     name: str = ""
     model: str | None = None
     cluster: str | None = None

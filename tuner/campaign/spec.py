@@ -6,6 +6,7 @@ Sections are independent values; rules between them (a legal space, a legal base
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,9 @@ from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.tuner.campaign.objective import Objective
+
+# As a token's name: readable in a log and in a table.
+PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +99,8 @@ class CampaignSpec:
     global_batch_size None: freed, so accumulation is searched as a dimension of its own. parallel: trials in flight
     at the same time, each on all devices of the cluster description. pareto: memory left over counts beside the
     objective, and the best is a set. confirm: how many of the best plans are measured once more, by fresh jobs, before
-    one is recommended. warm_start: the search may learn from earlier campaigns in the store.
+    one is recommended. warm_start: the search may learn from earlier campaigns in the store. project: whose tokens
+    share the campaign; empty for none, and nothing to the search.
     """
 
     __pydantic_config__: ClassVar[Any] = CLOSED
@@ -118,6 +123,7 @@ class CampaignSpec:
     pareto: bool = False
     confirm: int = 3
     warm_start: bool = True
+    project: str = ""
 
     def __post_init__(self) -> None:
         problems = scalar_problems({name: getattr(self, name) for name in (*SCALARS, "global_batch_size")})
@@ -137,6 +143,10 @@ def scalar_problems(values: Mapping[str, Any]) -> list[Problem]:
     name = values.get("name", "campaign")
     if not name.strip() or len(name) > 100:
         found.append(Problem("name", f"must have 1 to 100 characters, not {len(name)}"))
+    project = values.get("project", "")
+    if project and not PROJECT.fullmatch(project):
+        message = "must be 1 to 64 letters, digits, '.', '_', '@' and '-', with a letter or digit first"
+        found.append(Problem("project", f"{message}, not {project!r}"))
     for key, minimum in {"parallel": 1, "seed": 0, "confirm": 0, "global_batch_size": 1}.items():
         if (value := values.get(key)) is not None and value < minimum:
             found.append(Problem(key, f"must be at least {minimum}, not {value}"))

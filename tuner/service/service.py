@@ -60,11 +60,8 @@ class Service:
         self.home = home
         self._clock = clock
         # What routes and commands read, and the audit log and tokens, as the store has them.
-        self.campaign, self.campaigns, self.readable_campaigns = (
-            store.campaign,
-            store.campaigns,
-            store.readable_campaigns,
-        )
+        self.campaign, self.campaigns = store.campaign, store.campaigns
+        self.readable_campaigns, self.ownerships = store.readable_campaigns, store.ownerships
         self.trial, self.trials, self.verdict_counts = store.trial, store.trials, store.verdict_counts
         self.events, self.newest_event, self.figures = store.events, store.newest_event, store.figures
         self.pages, self.access = store.pages, store.access

@@ -23,6 +23,7 @@ from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Runn
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.registry import create_runner
 from meshtune.runners.workloads.base import Workload
+from meshtune.tuner.access.tokens import OPERATOR, READ_ONLY, Rights
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.spec import space_of, workload_of
 from meshtune.tuner.campaign.trial import Attempt, Trial, TrialState
@@ -151,13 +152,22 @@ class Session:
         if not spec.warm_start or software == self._software:
             return
         # One more, since the campaign itself is among them.
-        others = self.store.campaigns_on(spec.cluster.device.name, spec.workload.kind, limit=MAX_CAMPAIGNS + 1)
+        others = self.store.campaigns_on(
+            spec.cluster.device.name, spec.workload.kind, limit=MAX_CAMPAIGNS + 1, reader=self._readers()
+        )
         found = learn_from(self.campaign, self.trials, others, partial(self.store.trials, limit=MAX_TRIALS_EACH))
         self.store.keep_lessons(self.campaign.id, [earlier.lesson for earlier in found], now=now)
         past = tuple(earlier.past for earlier in found)
         if past != self.task.past:  # searches keep what they worked out for a task
             self.task = replace(self.task, past=past)
         self._software = software
+
+    def _readers(self) -> Rights:
+        """What everybody who may read the campaign may read: its lessons name no other campaigns."""
+        if project := self.campaign.spec.project:
+            return Rights(projects=frozenset({f"{project}{READ_ONLY}"}))
+        owner = self.campaign.owner
+        return self.store.access.rights(owner) if owner else OPERATOR
 
     def send(self, trial: Trial, job: JobSpec) -> None:
         """Send the planned attempt, unless the runner has it: a crash after sending is healed by finding its name.

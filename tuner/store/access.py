@@ -11,7 +11,17 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, insert, select, update
 
-from meshtune.tuner.access.tokens import KEPT_S, MAX_CHARACTERS, MAX_RECORDS, AuditRecord, Quotas, Scope, Token, Used
+from meshtune.tuner.access.tokens import (
+    KEPT_S,
+    MAX_CHARACTERS,
+    MAX_RECORDS,
+    AuditRecord,
+    Quotas,
+    Rights,
+    Scope,
+    Token,
+    Used,
+)
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import AlreadyExists, NotFound
@@ -25,6 +35,8 @@ KEY_KEPT_S = 86400.0
 # The idempotency key, with its caller, of the request that is acting in this context.
 _acting: ContextVar[tuple[str, str] | None] = ContextVar("idempotency key", default=None)
 _QUOTAS = tuple(field.name for field in fields(Quotas))
+# Lists in JSON columns.
+_SETS = ("scopes", "projects")
 
 
 class Claim(StrEnum):
@@ -67,7 +79,7 @@ class Access:
                 if not _token(row).refusal(token.created_at):
                     raise AlreadyExists(f"there is a token {token.name} already; revoke it first")
                 connection.execute(delete(tokens).where(tokens.c.name == token.name))
-            row_values = asdict(token) | asdict(token.quotas) | {"scopes": sorted(token.scopes)}
+            row_values = asdict(token) | asdict(token.quotas) | {name: sorted(getattr(token, name)) for name in _SETS}
             del row_values["quotas"]
             connection.execute(insert(tokens), row_values)
 
@@ -100,6 +112,12 @@ class Access:
         """What the campaigns of this owner use, as its quotas count it."""
         with self._database.reading() as connection:
             return owner_usage(connection, owner, now)
+
+    def rights(self, owner: str) -> Rights:
+        """Those of the token of that name, whether it opens anything still or not."""
+        with self._database.reading() as connection:
+            row = connection.execute(select(tokens).where(tokens.c.name == owner)).one_or_none()
+            return Rights(name=owner) if row is None else _token(row)
 
     def quotas(self, owner: str) -> Quotas:
         """Those of the token of that name; none where there is no such token."""
@@ -223,4 +241,5 @@ def _short(text: str) -> str:
 def _token(row: Row[Any]) -> Token:
     columns = dict(row._mapping)
     quotas = Quotas(**{name: columns.pop(name) for name in _QUOTAS})
-    return Token(**{**columns, "scopes": frozenset(map(Scope, row.scopes))}, quotas=quotas)
+    sets = {"scopes": frozenset(map(Scope, row.scopes)), "projects": frozenset(row.projects)}
+    return Token(**{**columns, **sets}, quotas=quotas)

@@ -4,17 +4,17 @@ or a trial adds one, in the transaction that changes the rows.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, bindparam, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Table, and_, bindparam, delete, insert, or_, select, update
 
 from meshtune.runners.outcome import Outcome
 from meshtune.tuner.access.quotas import require_room
-from meshtune.tuner.access.tokens import UNLIMITED
+from meshtune.tuner.access.tokens import OPERATOR, UNLIMITED, Ownership, Rights
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
 from meshtune.tuner.campaign.trial import Attempt, Trial
 from meshtune.tuner.store.access import act_once
@@ -30,8 +30,9 @@ _AFTER = select(events).where(events.c.id > bindparam("after")).order_by(events.
 _AFTER_OF = _AFTER.where(events.c.campaign_id == bindparam("of"))
 _NEWEST = select(events.c.id).order_by(events.c.id.desc()).limit(1)
 _NEWEST_OF = _NEWEST.where(events.c.campaign_id == bindparam("of"))
-
-
+_OWNERSHIPS = select(campaigns.c.id, campaigns.c.owner, campaigns.c.project).where(
+    campaigns.c.id.in_(bindparam("ids", expanding=True))
+)
 _NEWEST_FIRST = select(campaigns).order_by(campaigns.c.created_at.desc(), campaigns.c.id.desc())
 
 
@@ -68,19 +69,30 @@ class Campaigns:
         with self._database.reading() as connection:
             return read_campaign(connection, id)
 
-    def campaigns(self, *, limit: int, states: Collection[CampaignState] = tuple(CampaignState)) -> list[Campaign]:
-        """The newest ones in these states, newest first."""
+    def campaigns(
+        self, *, limit: int, states: Collection[CampaignState] = tuple(CampaignState), reader: Rights = OPERATOR
+    ) -> list[Campaign]:
+        """The newest ones in these states that the reader may read, newest first."""
+        among = campaigns.c.state.in_([str(state) for state in states])
         with self._database.reading() as connection:
-            among = campaigns.c.state.in_([str(state) for state in states])
-            return [campaign_of(row) for row in connection.execute(_NEWEST_FIRST.where(among).limit(limit))]
+            found = connection.execute(_NEWEST_FIRST.where(among, *readable_by(reader)).limit(limit))
+            return [campaign_of(row) for row in found]
 
-    def campaigns_on(self, device: str, workload: str, *, limit: int) -> list[Campaign]:
+    def campaigns_on(self, device: str, workload: str, *, limit: int, reader: Rights = OPERATOR) -> list[Campaign]:
         """As `readable_campaigns`, of those on this device with this kind of workload."""
-        return self._readable(limit, campaigns.c.device == device, campaigns.c.workload == workload)
+        where = (campaigns.c.device == device, campaigns.c.workload == workload)
+        return self._readable(limit, *where, *readable_by(reader))
 
-    def readable_campaigns(self, *, limit: int) -> list[Campaign]:
-        """The newest campaigns, newest first; among them, one whose spec this meshtune does not read is left out."""
-        return self._readable(limit)
+    def readable_campaigns(self, *, limit: int, reader: Rights = OPERATOR) -> list[Campaign]:
+        """The newest campaigns that the reader may read, newest first; among them, one whose spec this meshtune does
+        not read is left out."""
+        return self._readable(limit, *readable_by(reader))
+
+    def ownerships(self, ids: Iterable[str]) -> dict[str, Ownership]:
+        """Whose the campaigns are, by their ids; of those that there are."""
+        with self._database.reading() as connection:
+            found = connection.execute(_OWNERSHIPS, {"ids": list(ids)})
+            return {id: Ownership(owner, project) for id, owner, project in found}
 
     def move_campaign(self, id: str, to: CampaignState, *, reason: str, now: float) -> Campaign:
         """The campaign in its new state, or as it is where the request that asks has moved it before (`act_once`).
@@ -147,12 +159,17 @@ class Campaigns:
                 if rows is not None:
                     connection.execute(delete(table).where(rows))
 
-    def events(self, campaign_id: str | None, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """The first events with ids above `after`, of one campaign or (None) of all, in the order of commits.
+    def events(
+        self, campaign_id: str | None, *, after: int = 0, limit: int = 1000, reader: Rights = OPERATOR
+    ) -> list[Event]:
+        """The first events with ids above `after`, of one campaign or (None) of all that the reader may read, in the
+        order of commits.
 
         No event ever appears with an id below one that was seen before.
         """
         query, of = (_AFTER, {}) if campaign_id is None else (_AFTER_OF, {"of": campaign_id})
+        if readable := readable_by(reader):
+            query = query.join(campaigns, campaigns.c.id == events.c.campaign_id).where(*readable)
         with self._database.reading() as connection:
             rows = connection.execute(query, {"after": after, "most": limit, **of})
             return [Event(**row._mapping) for row in rows]
@@ -174,6 +191,14 @@ class Campaigns:
                 with suppress(StoreError):
                     found.append(campaign_of(row))
         return found
+
+
+def readable_by(reader: Rights) -> tuple[ColumnElement[bool], ...]:
+    """`Rights.reads` over rows of campaigns; nothing where it may read all."""
+    if reader.reads_all:
+        return ()
+    shared = campaigns.c.project.in_(sorted(reader.readable_projects))
+    return (or_(and_(campaigns.c.owner == reader.name, campaigns.c.owner != ""), shared),)
 
 
 def read_campaign(connection: Connection, id: str) -> Campaign:

@@ -29,8 +29,10 @@ from sqlalchemy import (
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import FAILED, Verdict, failure_of
+from meshtune.tuner.access.tokens import OPERATOR, Rights
 from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Order, Stamp, TrialKey, TrialsWanted
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
+from meshtune.tuner.store.campaigns import readable_by
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.tables import attempts, campaigns, events, measurements, trials
 from meshtune.tuner.store.trials import read_trials, trials_numbered
@@ -110,11 +112,11 @@ class Pages:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def stamps(self, wanted: CampaignsWanted) -> list[Stamp]:
-        """A page of campaigns, by their ids and versions."""
+    def stamps(self, wanted: CampaignsWanted, reader: Rights = OPERATOR) -> list[Stamp]:
+        """A page of campaigns that the reader may read, by their ids and versions."""
         value = _CAMPAIGN_KEYS[wanted.order.key]
         columns = (campaigns.c.id, campaigns.c.updated_at, value.label("value"), _NEWEST.label("event"))
-        query = select(*columns).where(*_campaign_filters(wanted))
+        query = select(*columns).where(*readable_by(reader), *_campaign_filters(wanted))
         if wanted.after is not None:
             place, last = tuple_(value, campaigns.c.id), tuple_(wanted.after.value, wanted.after.name)
             query = query.where(place < last if wanted.order.descending else place > last)
@@ -179,6 +181,7 @@ def _campaign_filters(wanted: CampaignsWanted) -> list[ColumnElement[bool]]:
         column == value
         for column, value in (
             (campaigns.c.owner, wanted.owner),
+            (campaigns.c.project, wanted.project),
             (campaigns.c.model, wanted.model),
             (campaigns.c.cluster, wanted.cluster),
         )

@@ -91,6 +91,7 @@ def campaign_row(campaign: Campaign) -> dict[str, Any]:
         "workload": spec.workload.kind,
         "model": spec.model.name,
         "cluster": spec.cluster.name,
+        "project": spec.project,
     }
 
 

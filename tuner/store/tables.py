@@ -81,8 +81,8 @@ campaigns = Table(
     *_required(PlainText, "search_ended"),
     *_optional(Double, "chance_left"),
     *_required(JSON, "lessons"),
-    # The name of the token that created it; empty for the command line.
-    *_required(PlainText, "owner"),
+    # The name of the token that created it, empty for the command line; and of its project, empty for none.
+    *_required(PlainText, "owner", "project"),
     # From the spec: what later campaigns look for, and what quotas count.
     *_required(Integer, "devices"),
     *_required(PlainText, "device", "workload"),
@@ -90,6 +90,8 @@ campaigns = Table(
     *_required(PlainText, "model", "cluster"),
     Index(None, "created_at", "id"),
     Index(None, "device", "workload", "created_at", "id"),
+    Index(None, "owner", "created_at", "id"),
+    Index(None, "project", "created_at", "id"),
     Index(None, "state", "updated_at"),
 )
 
@@ -207,7 +209,7 @@ tokens = Table(
     metadata,
     Column("name", PlainText, primary_key=True),
     *_required(PlainText, "sha256"),
-    *_required(JSON, "scopes"),
+    *_required(JSON, "scopes", "projects"),
     *_required(Double, "created_at"),
     *_optional(Double, "expires_at", "last_used_at", "revoked_at"),
     *_optional(Integer, "campaigns", "trials"),

@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { newKey, post } from "./api/client";
 import { Problem, unreachable } from "./api/problem";
-import { useCan } from "./api/session";
+import { useCan, useChanges } from "./api/session";
 import type { CampaignState, CampaignView } from "./api/types";
 import { go, href } from "./router";
 import { Button, ButtonLink } from "./ui/basics";
@@ -39,6 +39,7 @@ interface ActionsProps {
 
 export function CampaignActions({ campaign, onChange, quiet = false }: ActionsProps) {
   const may = useCan("launch");
+  const changes = useChanges(campaign);
   const [asking, ask] = useState<Move | null>(null);
   const [busy, setBusy] = useState<Move | null>(null);
   const [failed, fail] = useState<{ name: Move; problem: Problem } | null>(null);
@@ -71,7 +72,7 @@ export function CampaignActions({ campaign, onChange, quiet = false }: ActionsPr
 
   return (
     <>
-      {MOVES[campaign.state].map((name) => (
+      {MOVES[campaign.state].filter((name) => changes || name === "clone").map((name) => (
         <Button key={name} kind={quiet ? "quiet" : "plain"} busy={busy === name} onClick={() => start(name)} aria-label={`${WORDS[name]} ${campaign.id}`}>
           {WORDS[name]}
         </Button>

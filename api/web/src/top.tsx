@@ -6,7 +6,7 @@ import { useStore } from "./use_store";
 import { chooseTheme, drawnTheme, themeChoice } from "./theme";
 import { Button } from "./ui/basics";
 
-const SCOPES: readonly Scope[] = ["read", "launch", "command", "admin"];
+const SCOPES: readonly Scope[] = ["read", "read:all", "launch", "command", "admin"];
 
 export function Top() {
   const page = useStore(place, (now) => now.route.page);

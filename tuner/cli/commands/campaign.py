@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -48,6 +49,7 @@ from meshtune.tuner.search.warm_start import lessons_text
 from meshtune.tuner.service.leases import CampaignBusy
 from meshtune.tuner.service.loop import Driver, drive_one
 from meshtune.tuner.service.service import Service
+from meshtune.tuner.specs.document import changed_document
 
 # Stands where a campaign has its id, whose end is drawn when it is created.
 CAMPAIGN = "dry-run"
@@ -56,12 +58,16 @@ CAMPAIGN = "dry-run"
 def run(
     spec: SpecFile,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show quote and first job; start nothing.")] = False,
+    project: Annotated[str, typer.Option(help="Whose tokens share it, in place of the spec's; none: as there.")] = "",
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = "",
 ) -> None:
     """Create a campaign from a spec and work on it until it is done. Ctrl-C leaves it to `meshtune resume`."""
     # Before anything is created, so that a mistake leaves nothing behind.
     document, campaign_spec, space = read_spec_file(spec, home)
+    if project:
+        replace(campaign_spec, project=project)  # raises InvalidValue
+        document = changed_document(document, {"project": project})
     if dry_run:
         print_page(dry_run_lines(campaign_spec, space, home))
         return

@@ -38,7 +38,7 @@ from meshtune.tuner.store import NotFound
 
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 SIGN_IN_LIMIT_S = 20.0
-BROWSER_SCOPES = [Scope.READ, Scope.LAUNCH]
+BROWSER_SCOPES = [Scope.READ_ALL, Scope.LAUNCH]
 
 
 def open_(

@@ -43,16 +43,27 @@ from meshtune.tuner.service.telemetry import LogFormat, LogLevel, set_up_logging
 from meshtune.tuner.store import StoreUnavailable, maintenance
 
 token_app = typer.Typer(no_args_is_help=True, help="Tokens for the REST API and the dashboard.")
-COLUMNS = ("name", "scopes", "state", "expires", "last used", "campaigns", "trials / 24 h", "device-hours / 30 d")
+COLUMNS = (
+    "name",
+    "scopes",
+    "projects",
+    "state",
+    "expires",
+    "last used",
+    "campaigns",
+    "trials / 24 h",
+    "device-hours / 30 d",
+)
 Name = Annotated[
     str, typer.Argument(help="Whose it is; campaigns that it creates carry this name.", show_default=False)
 ]
 # For a database of some hundred gigabytes.
 DUMP_LIMIT_S = 6 * 3600.0
 db_app = typer.Typer(no_args_is_help=True, help="Upgrade, copy and check the database.")
+# Printed when such a token is made.
 COMMAND_MEANS = (
-    "command: its specs run programs with the rights of the service, which is as much as admin, unless the service was"
-    " started with --run-as USER"
+    "command: its specs run any program as the user of the jobs; unless the service was started with --run-as USER,"
+    " these have the rights of the service, which is as much as admin (docs/how-to/access.md)"
 )
 # By name: this package knows nothing of the web.
 SERVER = "meshtune.api.app"
@@ -62,6 +73,10 @@ SERVER = "meshtune.api.app"
 def create(
     name: Name,
     scope: Annotated[list[Scope], typer.Option(help="What it allows; may be repeated.", show_default=False)],
+    project: Annotated[
+        list[str] | None,
+        typer.Option(help="Project whose campaigns it reads and changes, NAME:read: reads; may be repeated."),
+    ] = None,
     expires: Annotated[str, typer.Option(help="12h, 90d, 8w, or never.")] = DEFAULT_EXPIRES,
     campaigns: Annotated[int | None, typer.Option(min=0, help="Most campaigns active at once.")] = None,
     trials: Annotated[int | None, typer.Option(min=0, help="Most trials planned within 24 h.")] = None,
@@ -76,6 +91,7 @@ def create(
         name=name,
         sha256=digest(secret),
         scopes=frozenset(scope),
+        projects=frozenset(project or ()),
         created_at=now,
         expires_at=expiry(expires, now),
         quotas=Quotas(campaigns=campaigns, trials=trials, device_hours=device_hours),
@@ -84,16 +100,16 @@ def create(
         raise Refused(f"{output} is there already")
     with open_service(home, db, create=True) as service:
         service.store.access.create(token)
-        detail = f"{', '.join(sorted(token.scopes))}; expires {expires}"
+        detail = "; ".join([*filter(None, _grants(token)), f"expires {expires}"])
         service.store.access.record(AuditRecord(at=now, token="", action="token create", object=name, detail=detail))
-    if Scope.COMMAND in token.scopes:
-        errors.print(COMMAND_MEANS, style="yellow", soft_wrap=True)
     if output is None:
         sys.stdout.write(secret + "\n")
         errors.print(f"the token {name} ({detail}) is shown this once", soft_wrap=True)
     else:
         write_private(output, secret + "\n")
         errors.print(f"wrote the token {name} ({detail}) to {output}", soft_wrap=True)
+    if token.may(Scope.COMMAND) and not token.may(Scope.ADMIN):
+        errors.print(COMMAND_MEANS, style="yellow", soft_wrap=True)
 
 
 @token_app.command(name="list")
@@ -104,7 +120,7 @@ def list_tokens(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> Non
         table = Table(*COLUMNS)
         for token in service.store.access.tokens():
             table.add_row(*_row(service, token, now))
-    nothing = "there is no token yet; make one with `meshtune token create NAME --scope read`"
+    nothing = "there is no token yet; make one with `meshtune token create NAME --scope read:all`"
     console.print(table if table.rows else nothing)
 
 
@@ -118,6 +134,11 @@ def revoke(name: Name, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "")
     console.print(f"the token {name} is revoked")
 
 
+def _grants(token: Token) -> tuple[str, str]:
+    """The scopes and the projects, in words."""
+    return ", ".join(sorted(token.scopes)), ", ".join(sorted(token.projects))
+
+
 def _row(service: Service, token: Token, now: float) -> tuple[str, ...]:
     used, quotas = service.store.access.used(token.name, now), token.quotas
 
@@ -129,7 +150,7 @@ def _row(service: Service, token: Token, now: float) -> tuple[str, ...]:
 
     return (
         token.name,
-        " ".join(sorted(token.scopes)),
+        *_grants(token),
         token.refusal(now).removeprefix("the token ").removeprefix("was ").removeprefix("has ") or "valid",
         when(token.expires_at),
         when(token.last_used_at),

@@ -303,6 +303,8 @@ export interface components {
             parallel: number;
             /** @default false */
             pareto: boolean;
+            /** @default  */
+            project: string;
             runner?: ("local" | "pbs" | "ray" | "simulated" | "slurm") | ({
                 /** @enum {unknown} */
                 kind?: "local" | "pbs" | "ray" | "simulated" | "slurm";
@@ -426,6 +428,7 @@ export interface components {
             name: string;
             nodes: number;
             owner: string;
+            project: string;
             reason: string;
             search_ended: string;
             spec: components["schemas"]["CampaignSpec"];
@@ -959,7 +962,7 @@ export interface components {
         /** @enum {string} */
         Schedule: "gpipe" | "1f1b" | "interleaved" | "zero_bubble" | "zbv";
         /** @enum {string} */
-        Scope: "read" | "launch" | "command" | "admin";
+        Scope: "read" | "read:all" | "launch" | "command" | "admin";
         Sensitivity: {
             /** @default [] */
             importances: components["schemas"]["Importance"][];
@@ -1112,6 +1115,7 @@ export interface components {
         WhoamiView: {
             expires_at: string | null;
             name: string;
+            projects: string[];
             quotas: components["schemas"]["Quotas"];
             scopes: components["schemas"]["Scope"][];
             used: components["schemas"]["Used"];

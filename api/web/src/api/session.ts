@@ -4,7 +4,7 @@ import { useStore } from "../use_store";
 import { forget, get, tellUnauthorized } from "./client";
 import { Problem, unreachable } from "./problem";
 import { setToken, token } from "./token";
-import type { Scope, WhoamiView } from "./types";
+import type { CampaignView, Scope, WhoamiView } from "./types";
 
 export type Session =
   | { state: "asking" }
@@ -43,11 +43,21 @@ function signedOut(problem: Problem): void {
 
 tellUnauthorized(signedOut);
 
-/** True where the token has the scope; admin has all. */
+/** True where the token has the scope; read:all contains read, and admin all. */
 export function useCan(scope: Scope): boolean {
   return useStore(session, (now) => now.state === "signed-in" && has(now.whoami, scope));
 }
 
+/** True where the token may move the campaign: its own, one of its projects, and with admin any. */
+export function useChanges({ owner, project }: CampaignView): boolean {
+  return useStore(session, (now) => {
+    if (now.state !== "signed-in") return false;
+    const { whoami } = now;
+    return has(whoami, "admin") || (owner !== "" && owner === whoami.name) || whoami.projects.includes(project);
+  });
+}
+
 export function has(whoami: WhoamiView, scope: Scope): boolean {
-  return whoami.scopes.includes(scope) || whoami.scopes.includes("admin");
+  const { scopes } = whoami;
+  return scopes.includes(scope) || scopes.includes("admin") || (scope === "read" && scopes.includes("read:all"));
 }

@@ -34,7 +34,7 @@ def upgrade() -> None:
         *_required(sa.Text(), "search_ended"),
         *_optional(sa.Double(), "chance_left"),
         *_required(sa.JSON(), "lessons"),
-        *_required(sa.Text(), "owner"),
+        *_required(sa.Text(), "owner", "project"),
         *_required(sa.Integer(), "devices"),
         *_required(sa.Text(), "device", "workload", "model", "cluster"),
         sa.PrimaryKeyConstraint("id", name="pk_campaigns"),
@@ -43,6 +43,8 @@ def upgrade() -> None:
     op.create_index(
         "ix_campaigns_device_workload_created_at_id", "campaigns", ["device", "workload", "created_at", "id"]
     )
+    op.create_index("ix_campaigns_owner_created_at_id", "campaigns", ["owner", "created_at", "id"])
+    op.create_index("ix_campaigns_project_created_at_id", "campaigns", ["project", "created_at", "id"])
     op.create_index("ix_campaigns_state_updated_at", "campaigns", ["state", "updated_at"])
     op.create_table(
         "holders",
@@ -71,7 +73,7 @@ def upgrade() -> None:
     op.create_table(
         "tokens",
         *_required(sa.Text(), "name", "sha256"),
-        *_required(sa.JSON(), "scopes"),
+        *_required(sa.JSON(), "scopes", "projects"),
         *_required(sa.Double(), "created_at"),
         *_optional(sa.Double(), "expires_at", "last_used_at", "revoked_at"),
         *_optional(sa.Integer(), "campaigns", "trials"),
