@@ -20,7 +20,7 @@ from fastapi.routing import APIRoute
 from starlette.middleware.gzip import GZipMiddleware
 
 from meshtune.api import errors, openapi, static_files
-from meshtune.api.analysis_process import Analyses
+from meshtune.api.analyses import Analyses
 from meshtune.api.campaign_cache import CampaignCache
 from meshtune.api.dependencies import reads
 from meshtune.api.middleware.gate import Gate
@@ -41,6 +41,7 @@ from meshtune.api.routes import (
 from meshtune.api.settings import DEFAULTS, Settings
 from meshtune.api.settings import from_environment as read_settings
 from meshtune.api.stream_hub import StreamHub
+from meshtune.api.worker_pool import WorkerPool
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.service.loop import Driver, drive_all
 from meshtune.tuner.service.service import Service
@@ -64,7 +65,7 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
     metrics = health.Metrics(service, driver, hub)
     readiness = health.Readiness(lambda: service.store.check(), hub)
     cache = CampaignCache(service.store)
-    analyses = Analyses(service.store, cache)
+    pool = WorkerPool()
     stop = threading.Event()
 
     @asynccontextmanager
@@ -74,14 +75,14 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
         thread = threading.Thread(target=_drive, args=(driver, service, stop), name="driver", daemon=True)
         app.state.thread = readiness.driver = thread
         thread.start()
-        analyses.process.start()
+        pool.start()
         try:
             yield
         finally:
             stop_by = time.monotonic() + STOP_LIMIT_S
             stop.set()
             hub.stop(0.0)
-            analyses.process.stop()
+            pool.stop()
             # Both block the event loop, which has nobody left to serve. What still runs then needs the store; the
             # process ends without waiting for it.
             thread.join(STOP_LIMIT_S)
@@ -92,7 +93,7 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
     def end_soon() -> None:
         stop.set()
         hub.end_soon()
-        analyses.process.stop()
+        pool.stop()
 
     app = FastAPI(
         title="meshtune",
@@ -107,7 +108,8 @@ def create_app(service: Service, close: Callable[[], None] = lambda: None, setti
     app.state.service = service
     app.state.driver = driver
     app.state.cache = cache
-    app.state.analyses = analyses
+    app.state.pool = pool
+    app.state.analyses = Analyses(service.store, cache, pool)
     app.state.hub = hub
     app.state.end_soon = end_soon
     app.state.thread = None

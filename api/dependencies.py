@@ -1,4 +1,4 @@
-"""What routes share: the service and its driver, the form of ids and pages in a URL, the turns that spaces take, the
+"""What routes share: the service and its driver, the form of ids and pages in a URL, the
 body of a request as one JSON or YAML document of bounded size, and authorization. Each route under /v1 names the scope
 that it needs by one of these dependencies:
 
@@ -12,7 +12,6 @@ that it needs by one of these dependencies:
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -39,8 +38,6 @@ ID_PATTERN = r"^[A-Za-z0-9._-]+$"
 MAX_BYTES = 1_000_000
 # YAML is read by Python, a second for so much of the worst.
 MAX_YAML_BYTES = 100_000
-# A space holds up to 10^7 combinations, about 1 GB while it is enumerated: requests take turns.
-ONE_SPACE = threading.Lock()
 
 
 def state(name: str) -> Callable[[Request], Awaitable[Any]]:

@@ -7,9 +7,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse, Response
+from starlette.concurrency import run_in_threadpool
 
-from meshtune.api.dependencies import ID_PATTERN, MAX_NUMBER, ONE_SPACE, ServiceHandle, reads
+from meshtune.api.dependencies import ID_PATTERN, MAX_NUMBER, CallerHandle, ServiceHandle, reads
 from meshtune.api.openapi import problems
+from meshtune.api.worker_pool import PER_TRIAL, PoolHandle
+from meshtune.tuner.campaign.spec import space_of
 from meshtune.tuner.results.comparison import Comparison, compare
 from meshtune.tuner.results.known_best import (
     MAX_CAMPAIGNS,
@@ -20,7 +23,8 @@ from meshtune.tuner.results.known_best import (
     environment_text,
     software_versions,
 )
-from meshtune.tuner.results.known_best_projection import best_projected
+from meshtune.tuner.results.known_best_projection import Neighbourhood, neighbourhood, project
+from meshtune.tuner.service.service import Service
 
 router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(422, 503))
 
@@ -47,8 +51,10 @@ TEXT: dict[int | str, dict[str, Any]] = {
     responses={**TEXT, **problems(404)},
     tags=["recommendations"],
 )
-def get_recommendation(
+async def get_recommendation(
+    caller: CallerHandle,
     service: ServiceHandle,
+    pool: PoolHandle,
     model: Annotated[Name, Query(examples=["llama3-8b"])],
     cluster: Annotated[Name, Query(examples=["h100-8"])],
     nodes: Annotated[Count, Query(examples=[2])],
@@ -79,17 +85,18 @@ def get_recommendation(
         software=software_versions(software),
         simulated=simulated,
     )
-    records = CampaignRecords(service.readable_campaigns(limit=MAX_CAMPAIGNS), service.trials)
-    found = best_measured(question, records)
-    if found is None:
-        with ONE_SPACE:
-            found = best_projected(question, records)
+    found = await run_in_threadpool(_measured_or_near, service, question)
+    if isinstance(found, Neighbourhood):
+        cost = found.space.combinations + PER_TRIAL * sum(len(source.trials) for source in found.sources)
+        found = await pool.run(caller.identity, cost, project, found)
     return PlainTextResponse(environment_text(found)) if format is Format.ENV else found
 
 
 @router.get("/comparison", responses=problems(404), tags=["recommendations"])
-def compare_campaigns(
+async def compare_campaigns(
+    caller: CallerHandle,
     service: ServiceHandle,
+    pool: PoolHandle,
     campaign: Annotated[
         list[Annotated[str, Query(pattern=ID_PATTERN, max_length=100)]],
         Query(description="Ids, 2 to 20.", min_length=2, max_length=MAX_COMPARED),
@@ -98,6 +105,12 @@ def compare_campaigns(
     """Campaigns side by side, such as of one model at several node counts: scaling and efficiency, measured and
     projected."""
     ids = list(dict.fromkeys(campaign))
-    entries = [(service.campaign(id), service.trials(id)) for id in ids]
-    with ONE_SPACE:
-        return compare(entries)
+    entries = await run_in_threadpool(lambda: [(service.campaign(id), service.trials(id)) for id in ids])
+    cost = sum(space_of(one.spec).combinations + PER_TRIAL * len(trials) for one, trials in entries)
+    return await pool.run(caller.identity, cost, compare, entries)
+
+
+def _measured_or_near(service: Service, question: Question) -> BestKnown | Neighbourhood:
+    """The best plan that was measured for just this, else what one can be projected from. Raises NothingKnown."""
+    records = CampaignRecords(service.readable_campaigns(limit=MAX_CAMPAIGNS), service.trials)
+    return best_measured(question, records) or neighbourhood(question, records)
