@@ -283,10 +283,15 @@ def _exit_code(exit_: SystemExit) -> int:
     return 1
 
 
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _settle(spec: JobSpec, rank: int, meeting: Meeting, parent: int) -> None:
     """Make the fresh child a rank: its session, death with its parent, folder, log, environment, default signals."""
     os.setsid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
