@@ -5,6 +5,7 @@ SIGTERM or SIGINT, which end its open streams at once and the process within sec
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import threading
 import time
@@ -12,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
+from socket import socket
 from types import FrameType
 
 import uvicorn
@@ -42,12 +44,14 @@ from meshtune.api.settings import DEFAULTS, Settings
 from meshtune.api.settings import from_environment as read_settings
 from meshtune.api.stream_hub import StreamHub
 from meshtune.api.worker_pool import WorkerPool
+from meshtune.tuner.access.home_folder import file_mode, home_mode, prepare_home
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.service.loop import Driver, drive_all
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.service.telemetry import TroubleLog, log_events
 from meshtune.tuner.store import Store
 
+log = logging.getLogger(__name__)
 # How long a stopping service waits for the tick under way. A search may think longer; to be killed in a tick is safe.
 STOP_LIMIT_S = 1.0
 # For requests under way; streams end by themselves.
@@ -144,10 +148,12 @@ def from_environment() -> FastAPI:
     Raises InvalidValue for settings, and StoreUnavailable, also where another process serves the same SQLite database.
     """
     home = Home(Path(os.environ.get("MESHTUNE_HOME", ".meshtune")).absolute())
-    home.root.mkdir(parents=True, exist_ok=True)
-    settings = read_settings(os.environ)
+    settings, mode = read_settings(os.environ), home_mode(os.environ)
+    for message in prepare_home(home, mode):
+        log.warning("%s", message)
+    url = os.environ.get("MESHTUNE_DB") or home.database_url
     with ExitStack() as opened:
-        store = opened.enter_context(Store.open(os.environ.get("MESHTUNE_DB") or home.database_url))
+        store = opened.enter_context(Store.open(url, file_mode=file_mode(mode)))
         opened.enter_context(store.serving())
         service = Service(store, home, public_url=settings.public_url)
         app = create_app(service, close=opened.pop_all().close, settings=settings)
@@ -168,9 +174,15 @@ def _drive(driver: Driver, service: Service, stop: threading.Event) -> None:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, app: FastAPI, config: uvicorn.Config) -> None:
+    def __init__(self, app: FastAPI, config: uvicorn.Config, begin: Callable[[int], None]) -> None:
         super().__init__(config)
         self._app = app
+        self._begin = begin
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._begin(self.servers[0].sockets[0].getsockname()[1])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # The framework hears of the end only when all requests have ended, and a stream never does.
@@ -178,25 +190,25 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def run(host: str, port: int, begin: Callable[[bool], None]) -> None:
-    """Serve what the environment names until a signal comes. begin: called before the first request, with whether
+def run(host: str, port: int, begin: Callable[[int, bool], None]) -> None:
+    """Serve what the environment names until a signal comes. begin: called when it listens, with its port and whether
     there is a dashboard. Raises StoreUnavailable, and InvalidValue for settings; ends the process, with a message in
     the log, where the address cannot be had."""
     app = from_environment()
-    begin((static_files.FOLDER / "index.html").is_file())
+    dashboard = (static_files.FOLDER / "index.html").is_file()
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
         timeout_graceful_shutdown=GRACE_S,
-        # A client's address is the connection's, not a header's: loopback may be trusted.
+        # A client's address is the connection's: anybody can write a header.
         proxy_headers=False,
         server_header=False,
         # Logging is set up by `tuner.service.telemetry`; requests are logged by `api.middleware.request_log`.
         log_config=None,
         access_log=False,
     )
-    server = _Server(app, config)
+    server = _Server(app, config, lambda port: begin(port, dashboard))
     server.run()
     if not server.started:
         raise SystemExit(3)  # uvicorn has said why

@@ -24,7 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from meshtune.api.errors import Malformed, ScopeMissing, Unauthenticated
-from meshtune.tuner.access.tokens import ALL_SCOPES, UNLIMITED, Quotas, Scope, allows
+from meshtune.tuner.access.tokens import UNLIMITED, Quotas, Scope, allows
 from meshtune.tuner.service.loop import Driver
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import CommandNotAllowed, InvalidSpec, commands_named, parse_yaml
@@ -133,26 +133,20 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The sender of a request: a token, or a program on this machine where these are trusted."""
+    """The sender of a request, by its token."""
 
-    # Of the token; empty on trusted loopback.
     name: str
-    # The token's digest; empty on trusted loopback.
+    # The token's digest.
     identity: str
     scopes: frozenset[Scope]
     # Epoch seconds; None: never.
     expires_at: float | None = None
     quotas: Quotas = UNLIMITED
 
-    @property
-    def loopback(self) -> bool:
-        return not self.identity
-
     def may(self, scope: Scope) -> bool:
         return allows(self.scopes, scope)
 
 
-LOOPBACK = Caller(name="", identity="", scopes=ALL_SCOPES)
 _bearer = HTTPBearer(
     scheme_name="token",
     bearerFormat="mt_...",

@@ -20,8 +20,6 @@ _YES, _NO = ("1", "true", "yes"), ("0", "false", "no")
 class Settings:
     """Rates are per token, those of requests without one per address; bursts are how many may come at once."""
 
-    # Requests from this machine need no token.
-    trust_loopback: bool = False
     # /metrics needs no token.
     metrics_open: bool = False
     # Where jobs reach the service; empty: they do not report over HTTP.

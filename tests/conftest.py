@@ -30,8 +30,9 @@ settings.load_profile("any machine")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the long forms that are not marked slow as well, unless they are asked for.
 
-    For several workers of pytest-xdist: what shares a cluster, the trainer's warm process or a database server is one
-    worker's. The largest group goes first: the clusters, which wait for most of their time, beside the trainer.
+    For several workers of pytest-xdist: what shares a cluster, the trainer's warm process, a database server or a
+    module's finished campaign is one worker's. The largest group goes first: the clusters, which wait for most of
+    their time, beside the trainer.
     """
     if "long" not in config.option.markexpr:
         left_out = [item for item in items if item.get_closest_marker("long") and not item.get_closest_marker("slow")]
@@ -47,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         elif "run_job" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("trainer"))
         elif item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.xdist_group("trainer" if "trainer" in item.path.parts else "campaigns"))
+            item.add_marker(pytest.mark.xdist_group("trainer" if "trainer" in item.path.parts else item.path.stem))
 
 
 @pytest.fixture(scope="session")

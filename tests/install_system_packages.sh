@@ -17,10 +17,15 @@ has_chromium() {
     command -v chromium >/dev/null 2>&1
 }
 
+has_nginx() {
+    command -v nginx >/dev/null 2>&1 || [ -x /usr/sbin/nginx ]
+}
+
 missing=""
 has_postgres || missing="$missing postgresql"
 has_slurm || missing="$missing slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
 has_chromium || missing="$missing chromium"
+has_nginx || missing="$missing nginx-light"
 
 if [ -z "$missing" ]; then
     exit 0

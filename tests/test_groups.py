@@ -10,4 +10,4 @@ def test_the_group_of_a_test_is_known_to_pytest_xdist(request: pytest.FixtureReq
     if not getattr(request.config.option, "loadgroup", False):
         pytest.skip("the tests are not dealt out by their groups")
     # pytest-xdist 3.8 tells a group by the name, which pytest 9.2 does not let it change: then nothing is grouped.
-    assert request.node.nodeid.endswith("@campaigns")
+    assert request.node.nodeid.endswith("@test_groups")

@@ -36,14 +36,17 @@ SERVE = """
 from pathlib import Path
 from fastapi.testclient import TestClient
 from meshtune.api.app import create_app
-from meshtune.api.settings import Settings
+from meshtune.tuner.access.tokens import Scope, Token, digest, new_secret
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 
 with Store.open("sqlite://") as store:
-    app = create_app(Service(store, Home(Path("home"))), settings=Settings(trust_loopback=True))
-    with TestClient(app, base_url="http://127.0.0.1", client=("127.0.0.1", 1)) as client:
+    secret = new_secret()
+    token = dict(name="light", sha256=digest(secret), scopes=frozenset({Scope.READ}), created_at=0.0, expires_at=None)
+    store.access.create(Token(**token))
+    app = create_app(Service(store, Home(Path("home"))))
+    with TestClient(app, headers={"Authorization": f"Bearer {secret}"}) as client:
         for path in ("campaigns", "registry"):
             print(client.get(f"/v1/{path}").status_code)
 """

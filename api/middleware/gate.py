@@ -1,7 +1,7 @@
 """Authentication and rate limits before /v1 and /metrics, and their entries in the audit log.
 
-A request without a caller is refused, whatever the routes say, except at /metrics, which decides itself, and at
-/v1/reports, where jobs show tokens of their own.
+A request without a caller is refused, whatever the routes say and wherever it comes from, except at /metrics, which
+decides itself, and at /v1/reports, where jobs show tokens of their own.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from http import HTTPStatus
-from ipaddress import ip_address
 from threading import Lock
-from urllib.parse import urlsplit
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
@@ -25,7 +23,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from meshtune.api import errors
-from meshtune.api.dependencies import LOOPBACK, Caller
+from meshtune.api.dependencies import Caller
 from meshtune.api.errors import Refused, TooManyRequests, Unauthenticated
 from meshtune.api.settings import Settings
 from meshtune.tuner.access.tokens import PREFIX, AuditRecord, Token, digest
@@ -40,7 +38,6 @@ MAX_TRUSTED = 10_000
 USED_EVERY_S = 60.0
 REPORTS = "/v1/reports/"
 METRICS = "/metrics"
-LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 # The caller that was not seen for longest is forgotten, with a full bucket.
 MAX_CALLERS = 10_000
 REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
@@ -130,7 +127,6 @@ class Gate:
     ) -> None:
         self._app = app
         self._access = access
-        self._settings = settings
         self._now, self._clock = now, clock
         self._audit = Audit(access, now, clock)
         self._known: dict[str, tuple[Token, float]] = {}
@@ -164,7 +160,7 @@ class Gate:
         except Exception:
             await self._audit.write(request, 500, ())  # the framework answers, outside of us
             raise
-        if caller is not None and not caller.loopback:
+        if caller is not None:
             await self._keep_use(caller.identity)
 
     async def _admit(self, request: Request, path: str) -> Caller | None:
@@ -175,8 +171,6 @@ class Gate:
             return None
         secret = _secret(request.headers)
         if secret is None:
-            if self._settings.trust_loopback and is_local(address, request.headers):
-                return LOOPBACK
             self._pace(f"at {address}", request.method)
             if path == METRICS:
                 return None
@@ -232,30 +226,6 @@ class Gate:
             await run_in_threadpool(self._access.used_at, sha256, now)
         except StoreError as error:
             log.warning("when a token was used is not kept: %s", error)
-
-
-def is_local(address: str, headers: Headers) -> bool:
-    """Whether a request comes from a program on this machine, which speaks to us and not through a proxy or a page of
-    another site: those send a Forwarded header, another Host (DNS rebinding) or another Origin."""
-    try:
-        if not ip_address(address).is_loopback:
-            return False
-    except ValueError:
-        return False
-    if any(name == "forwarded" or name.startswith("x-forwarded-") for name in headers):
-        return False
-    host = headers.get("host", "")
-    if _name(f"//{host}") not in LOCAL_NAMES:
-        return False
-    origin = headers.get("origin")
-    return origin is None or (origin.partition("://")[2] == host and _name(origin) in LOCAL_NAMES)
-
-
-def _name(url: str) -> str | None:
-    try:
-        return urlsplit(url).hostname
-    except ValueError:
-        return None
 
 
 def _secret(headers: Headers) -> str | None:

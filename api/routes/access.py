@@ -19,20 +19,19 @@ router = APIRouter(prefix="/v1", responses=problems(401, 403, 422, 429, 503), ta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhoamiView:
-    """The token that was sent. loopback: none was, and programs on this machine are trusted. quotas: null is no limit;
-    campaigns: active at once, trials: planned within 24 h, device_hours: within 30 days. used: as they are counted."""
+    """The token that was sent. quotas: null is no limit; campaigns: active at once, trials: planned within 24 h,
+    device_hours: within 30 days. used: as they are counted."""
 
     name: str
     scopes: list[Scope]
     expires_at: datetime | None
-    loopback: bool
     quotas: Quotas
     used: Used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntryView:
-    """Something that was done or refused. token: a name, empty for nobody known, the command line and loopback.
+    """Something that was done or refused. token: a name, empty for nobody known and the command line.
     outcome: `done`, or an HTTP status with the kind of the problem."""
 
     id: int

@@ -15,6 +15,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from new_stores import migrations_run_once
+from new_tokens import new_token
 
 from meshtune.api.app import create_app
 from meshtune.api.settings import Settings
@@ -22,14 +23,13 @@ from meshtune.runners.base import JobSpec, JobState, JobStatus
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.registry import RUNNERS
 from meshtune.runners.step_breakdown import Profile
-from meshtune.tuner.access.tokens import UNLIMITED, Quotas, Scope, Token, digest, new_secret
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.service.loop import Driver, drive_one
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 
-# Few tests are about how fast they ask; `TestClient` is not on loopback unless it says so.
-QUICK = Settings(trust_loopback=True, requests_per_s=1e6, requests_burst=10**6, posts_per_s=1e6, posts_burst=10**6)
+# Few tests are about how fast they ask.
+QUICK = Settings(requests_per_s=1e6, requests_burst=10**6, posts_per_s=1e6, posts_burst=10**6)
 PROBLEM_KEYS = {"type", "title", "status", "detail", "instance"}
 SPEC: Mapping[str, Any] = {
     "name": "demo",
@@ -158,20 +158,11 @@ def app(service: Service) -> Iterator[FastAPI]:
     made.state.pool.stop()
 
 
-def new_token(
-    service: Service, name: str = "tester", *scopes: Scope, quotas: Quotas = UNLIMITED, **times: Any
-) -> dict[str, str]:
-    secret = new_secret()
-    made = {"scopes": frozenset(scopes or Scope), "created_at": time.time(), "expires_at": None, **times}
-    service.store.access.create(Token(name=name, sha256=digest(secret), quotas=quotas, **made))
-    return {"Authorization": f"Bearer {secret}"}
-
-
 @pytest.fixture
 def token(service: Service) -> Callable[..., dict[str, str]]:
     """Make a token, by default with every scope, and return the header that shows it."""
 
-    return partial(new_token, service)
+    return partial(new_token, service.store)
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +171,7 @@ def shared_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClie
     with pytest.MonkeyPatch.context() as patch, Store.open("sqlite://") as store:
         registered(InstantRunner(), patch)
         service = Service(store, Home(tmp_path_factory.mktemp("shared")))
-        yield TestClient(create_app(service, settings=QUICK), headers=new_token(service))
+        yield TestClient(create_app(service, settings=QUICK), headers=new_token(store))
         service.close()
 
 

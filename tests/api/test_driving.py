@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from new_tokens import new_token
 
 from meshtune.api.app import create_app, from_environment
 from meshtune.api.routes import health
@@ -20,12 +20,7 @@ from meshtune.tuner.store import Store
 LIMIT_S = 60.0
 # For so long at the most a campaign is paused and resumed all the time.
 MOVING_S = 5.0
-TRUSTING = Settings(trust_loopback=True, requests_per_s=1e6, posts_per_s=1e6)
-
-
-def local(app: FastAPI) -> TestClient:
-    """As a program on this machine, which this service trusts."""
-    return TestClient(app, base_url="http://localhost", client=("127.0.0.1", 1))
+UNPACED = Settings(requests_per_s=1e6, posts_per_s=1e6)
 
 
 def wait_for(condition: Callable[[], object]) -> None:
@@ -40,8 +35,8 @@ def drivers() -> list[threading.Thread]:
 
 
 @pytest.fixture
-def running(app) -> TestClient:
-    with local(app) as client:
+def running(app, token) -> TestClient:
+    with TestClient(app, headers=token()) as client:
         yield client
 
 
@@ -49,10 +44,10 @@ def state(client: TestClient, id: str) -> str:
     return client.get(f"/v1/campaigns/{id}").json()["state"]
 
 
-def test_posted_campaigns_are_driven_to_their_ends_side_by_side_and_by_the_next_service_too(app, create, spec):
+def test_posted_campaigns_are_driven_to_their_ends_side_by_side_and_by_the_next_service_too(client, create, spec):
     earlier = create()
     for _ in range(2):
-        with local(app) as running:
+        with client as running:
             ids = [running.post("/v1/campaigns", json=spec | {"seed": seed}).json()["id"] for seed in range(2)]
             wait_for(lambda ids=ids, running=running: all(state(running, id) == "completed" for id in [earlier, *ids]))
             trials = running.get(f"/v1/campaigns/{ids[0]}/trials").json()["trials"]
@@ -85,17 +80,19 @@ def test_two_services_over_one_home_share_the_work_and_say_so(tmp_path, runner, 
     runner.hold = True
     url = f"sqlite:///{tmp_path}/store.db"
     first, second = Store.open(url), Store.open(url)
-    with first, second, local(create_app(Service(first, Home(tmp_path)), settings=TRUSTING)) as one:
+    services = [create_app(Service(store, Home(tmp_path)), settings=UNPACED) for store in (first, second)]
+    header = new_token(first)
+    with first, second, TestClient(services[0], headers=header) as one:
         id = one.post("/v1/campaigns", json=spec).json()["id"]
         wait_for(lambda: one.get(f"/v1/campaigns/{id}").json()["trials"].get("running") == 1)
-        with local(create_app(Service(second, Home(tmp_path)), settings=TRUSTING)) as two:
+        with TestClient(services[1], headers=header) as two:
             wait_for(lambda: "driven by" in two.get(f"/v1/campaigns/{id}").json()["trouble"])
             assert two.get("/readyz").status_code == 200
 
 
-def test_stopping_leaves_no_thread_and_lets_another_service_drive(app, spec, runner, service):
+def test_stopping_leaves_no_thread_and_lets_another_service_drive(client, spec, runner, service):
     runner.hold = True
-    with local(app) as running:
+    with client as running:
         id = running.post("/v1/campaigns", json=spec).json()["id"]
         wait_for(lambda: running.get(f"/v1/campaigns/{id}").json()["trials"].get("running") == 1)
         assert len(drivers()) == 1
@@ -114,7 +111,7 @@ def test_a_service_whose_driver_died_is_not_ready(app, service, monkeypatch, pro
         raise SystemError("a defect")
 
     monkeypatch.setattr(service.store.leases, "drivers", broken)
-    with local(app) as client:
+    with TestClient(app) as client:
         wait_for(lambda: not app.state.thread.is_alive())
         response = client.get("/readyz")
         assert "has died" in problem(response, 503, "about:blank")["detail"]
@@ -128,11 +125,10 @@ def test_the_application_of_the_environment_opens_its_database_and_closes_it(
 ):
     home = tmp_path / "deep" / "home"
     monkeypatch.setenv("MESHTUNE_HOME", str(home))
-    monkeypatch.setenv("MESHTUNE_TRUST_LOOPBACK", "1")
     database = tmp_path / "named.db" if named else home / "meshtune.db"
     monkeypatch.setenv("MESHTUNE_DB", f"sqlite:///{database}" if named else "")
     app = from_environment()
-    with local(app) as client:
+    with TestClient(app, headers=new_token(app.state.service.store)) as client:
         id = client.post("/v1/campaigns", json=spec).json()["id"]
         wait_for(lambda: state(client, id) == "completed")
     assert open_files(database) == 0

@@ -5,11 +5,10 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from new_tokens import new_token
 
 from meshtune.api.app import create_app
-from meshtune.api.settings import Settings
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
@@ -17,12 +16,6 @@ from meshtune.tuner.store import Store
 ABOUT = "about:blank"
 OF_ONE_CAMPAIGN = ["", "/trials", "/trials/0", "/best", "/space", "/events"]
 JSON = {"content-type": "application/json"}
-TRUSTING = Settings(trust_loopback=True)
-
-
-def local(app: FastAPI) -> TestClient:
-    """As a program on this machine, which this service trusts."""
-    return TestClient(app, base_url="http://localhost", client=("127.0.0.1", 1))
 
 
 @pytest.mark.parametrize("below", OF_ONE_CAMPAIGN)
@@ -188,7 +181,7 @@ def on_file(tmp_path: Path, runner) -> tuple[TestClient, Path]:
     """The application over a database file, which waits no time for locks."""
     path = tmp_path / "store.db"
     with Store.open(f"sqlite:///{path}?timeout=0.05") as store:
-        yield local(create_app(Service(store, Home(tmp_path)), settings=TRUSTING)), path
+        yield TestClient(create_app(Service(store, Home(tmp_path))), headers=new_token(store)), path
 
 
 def test_a_locked_database_makes_writing_unavailable_and_reading_goes_on(on_file, spec, problem):

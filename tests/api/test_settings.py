@@ -11,13 +11,13 @@ from meshtune.search_spaces.checks import InvalidValue
 def test_nothing_set_and_nothing_said_are_the_defaults():
     assert from_environment({}) == DEFAULTS == Settings()
     assert from_environment({variable_of(field.name): " " for field in fields(Settings)}) == DEFAULTS
-    assert not DEFAULTS.trust_loopback
+    assert not DEFAULTS.metrics_open
 
 
 def test_each_variable_sets_its_field():
     found = from_environment(
         {
-            "MESHTUNE_TRUST_LOOPBACK": "Yes",
+            "MESHTUNE_METRICS_OPEN": "Yes",
             "MESHTUNE_PUBLIC_URL": "https://mesh.example",
             "MESHTUNE_REQUESTS_PER_S": "1.5",
             "MESHTUNE_POSTS_BURST": "7",
@@ -25,13 +25,13 @@ def test_each_variable_sets_its_field():
         }
     )
     expected = {"public_url": "https://mesh.example", "requests_per_s": 1.5, "posts_burst": 7}
-    assert found == Settings(trust_loopback=True, **expected)
+    assert found == Settings(metrics_open=True, **expected)
 
 
 @pytest.mark.parametrize(
     ("variable", "text", "told"),
     [
-        ("MESHTUNE_TRUST_LOOPBACK", "maybe", "MESHTUNE_TRUST_LOOPBACK: must be 1 or 0, not 'maybe'"),
+        ("MESHTUNE_METRICS_OPEN", "maybe", "MESHTUNE_METRICS_OPEN: must be 1 or 0, not 'maybe'"),
         ("MESHTUNE_POSTS_BURST", "1.5", "MESHTUNE_POSTS_BURST: must be an integer"),
         ("MESHTUNE_REQUESTS_PER_S", "fast", "MESHTUNE_REQUESTS_PER_S: must be a number"),
         ("MESHTUNE_REQUESTS_PER_S", "inf", "requests_per_s: must be positive and finite"),

@@ -51,9 +51,6 @@ class Scope(StrEnum):
     ADMIN = "admin"
 
 
-ALL_SCOPES = frozenset(Scope)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quotas:
     """How much one token may use; None: no limit."""

@@ -42,6 +42,8 @@ class CampaignState(StrEnum):
         return other in _MOVES.get(self, ())
 
 
+# The file of the default database in a home.
+DATABASE = "meshtune.db"
 _MOVES: Mapping[CampaignState, tuple[str, ...]] = {
     CampaignState.RUNNING: ("paused", "cancelling", "completed", "failed"),
     CampaignState.PAUSED: ("running", "cancelling"),
@@ -130,7 +132,7 @@ class Home:
     @property
     def database_url(self) -> str:
         """The default database."""
-        return f"sqlite:///{self.root / 'meshtune.db'}"
+        return f"sqlite:///{self.root / DATABASE}"
 
     def campaign(self, campaign_id: str) -> Path:
         return self.root / "campaigns" / campaign_id
@@ -161,6 +163,11 @@ class Home:
     def report_key(self) -> Path:
         """The private key behind the tokens of jobs that report over HTTP."""
         return self.root / "report.key"
+
+    @property
+    def service(self) -> Path:
+        """Where the service that runs on this home answers; locked while it lives (`tuner.cli.commands.dashboard`)."""
+        return self.root / "service.json"
 
     def runner(self, kind: str) -> Path:
         """A runner's own files, shared by all campaigns of this home."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from meshtune.runners.documents import read_value
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
+from meshtune.tuner.access.home_folder import file_mode, home_mode, prepare_home
 from meshtune.tuner.access.tokens import database_url
 from meshtune.tuner.campaign.campaign import Campaign, Home
 from meshtune.tuner.campaign.spec import CampaignSpec
@@ -63,10 +65,18 @@ class Refused(Exception):
 def open_service(home: Path, db: str, *, create: bool = False) -> Iterator[Service]:
     """The service over a home folder and its database. create: where they are missing, make them."""
     url = (db or Home(home.absolute()).database_url) if create else existing_database(home, db)
+    place, mode = Home(home.absolute()), home_mode(os.environ)
+
+    def prepare() -> None:
+        for message in prepare_home(place, mode) if create or home.is_dir() else ():
+            errors.print(f"meshtune: {message}", style="yellow", soft_wrap=True)
+
     if not db:
-        home.mkdir(parents=True, exist_ok=True)
-    with Store.open(url) as store:
-        service = Service(store, Home(home.absolute()))
+        prepare()
+    with Store.open(url, file_mode=file_mode(mode)) as store:
+        if db:  # a database that cannot be used leaves no home behind
+            prepare()
+        service = Service(store, place)
         try:
             yield service
         finally:

@@ -17,7 +17,7 @@ from meshtune.runners.base import RunnerError
 from meshtune.runners.dialects.base import CannotExpress
 from meshtune.runners.registry import MissingExtra, UnknownBackend
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.tuner.cli.commands import campaign, cluster, results, sbatch, service, spec
+from meshtune.tuner.cli.commands import campaign, cluster, dashboard, results, sbatch, service, spec
 from meshtune.tuner.cli.common import Refused, console, errors
 from meshtune.tuner.results.export import NothingToExport
 from meshtune.tuner.results.known_best import NothingKnown
@@ -49,6 +49,7 @@ more.command()(results.rerun)
 more.command()(results.revalidate)
 more.command("import")(spec.import_)
 more.command()(service.serve)
+more.command("open")(dashboard.open_)
 app.add_typer(more)
 
 

@@ -14,7 +14,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,8 @@ CONNECT_TIMEOUT_S = 10
 IDLE_WRITER_TIMEOUT_S = 5
 # Any number, the same for ever: it names our lock within one PostgreSQL database ("mesh" as bytes).
 WRITER_LOCK = 0x6D657368
+# Mode of a SQLite file that is made: it holds specs, which may name commands, and digests of tokens.
+PRIVATE = 0o600
 # Of the file beside a SQLite database that the process which serves it locks.
 LOCK_SUFFIX = ".serving"
 # A server whose machine is gone says nothing: TCP alone would wait for it for a quarter of an hour, or for ever.
@@ -70,10 +72,11 @@ class Database:
     name: how messages call it, without a password. file: SQLite's file; None on PostgreSQL and in memory.
     """
 
-    def __init__(self, url: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, url: str, clock: Callable[[], float] = time.time, *, file_mode: int = PRIVATE) -> None:
         """Raises StoreUnavailable for a URL that names no database of ours. Connects on first use.
 
-        clock: the machine's, which is the clock of a SQLite database; seconds since the epoch.
+        clock: the machine's, which is the clock of a SQLite database; seconds since the epoch. file_mode: of a SQLite
+        file that is made.
         """
         parsed = parse_url(url)
         self._postgres = parsed.get_backend_name() == "postgresql"
@@ -82,13 +85,13 @@ class Database:
         self.file: Path | None = None
         if not self._postgres and not in_memory:
             self.file = Path((parsed.database or "").removeprefix("file:").partition("?")[0]).absolute()
-        self._clock = clock
+        self._clock, self._file_mode = clock, file_mode
         self._guard: ContextVar[Callable[[Connection], None] | None] = ContextVar("guard", default=None)
         self._lock = threading.Lock()
         # In memory, all threads share the one connection that holds the data.
         self._read_guard: AbstractContextManager[Any] = self._lock if in_memory else nullcontext()
         with translating(self.name):
-            self._engine = _postgres_engine(parsed) if self._postgres else _sqlite_engine(parsed, in_memory)
+            self._engine = _postgres_engine(parsed) if self._postgres else _sqlite_engine(parsed, self.file, file_mode)
         self._readers: Engine = self._engine
         if self._postgres:
             self._readers = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
@@ -153,7 +156,8 @@ class Database:
             return
         path = self.file.with_name(self.file.name + LOCK_SUFFIX)
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            _make_private(path, self._file_mode)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         except OSError as error:
             raise StoreUnavailable(f"{path} cannot be opened: {error.strerror}", transient=False) from error
         try:
@@ -247,17 +251,31 @@ def _set_up_postgres(connection: Any, _record: object) -> None:
     connection.commit()
 
 
-def _sqlite_engine(url: URL, in_memory: bool) -> Engine:
-    folder = Path(url.database or "").parent
-    if not in_memory and not (url.database or "").startswith("file:") and not folder.is_dir():
-        raise StoreUnavailable(f"{_name(url)} cannot be opened: there is no folder {folder}", transient=False)
+def _sqlite_engine(url: URL, file: Path | None, file_mode: int) -> Engine:
+    """file: None for a database in memory."""
+    in_memory, by_uri = file is None, (url.database or "").startswith("file:")
+    if file is not None and not by_uri and not file.parent.is_dir():
+        raise StoreUnavailable(f"{_name(url)} cannot be opened: there is no folder {file.parent}", transient=False)
     if "timeout" not in url.query:
         url = url.update_query_dict({"timeout": str(LOCK_TIMEOUT_S)})
     pool: dict[str, Any] = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}} if in_memory else {}
     engine = create_engine(url, **_ENGINE, **pool)
+    if file is not None and not by_uri:
+        make_private = partial(_make_private, file, file_mode)
+        event.listen(engine, "do_connect", lambda *_: make_private())
     event.listen(engine, "connect", _set_up_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _make_private(file: Path, mode: int) -> None:
+    """Make the file where it is missing: SQLite would let everybody read it. Its -wal and -shm get the same mode."""
+    with suppress(OSError):  # it is there, or who opens it is told why it cannot be
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
+        try:
+            os.fchmod(descriptor, mode)
+        finally:
+            os.close(descriptor)
 
 
 def _set_up_sqlite(connection: Any, _record: object) -> None:

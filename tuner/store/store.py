@@ -17,7 +17,7 @@ from typing import Self
 from meshtune.tuner.store import schema
 from meshtune.tuner.store.access import Access
 from meshtune.tuner.store.campaigns import Campaigns
-from meshtune.tuner.store.database import Database
+from meshtune.tuner.store.database import PRIVATE, Database
 from meshtune.tuner.store.leases import Leases
 from meshtune.tuner.store.pages import Pages
 from meshtune.tuner.store.trials import Trials
@@ -35,15 +35,15 @@ class Store(Campaigns, Trials, Usage):
         self.leases = Leases(database)
 
     @classmethod
-    def open(cls, url: str, clock: Callable[[], float] = time.time) -> Self:
+    def open(cls, url: str, clock: Callable[[], float] = time.time, *, file_mode: int = PRIVATE) -> Self:
         """The store in the database at `url`, its schema brought up to date. An empty database becomes a store.
 
         url: sqlite:///file.db, sqlite:// (in memory, for tests) or postgresql://user:password@host/database; what
         the drivers read from a URL's query is passed on (`?timeout=60`: seconds to wait for another SQLite writer).
-        clock: the machine's, for leases on SQLite.
+        clock: the machine's, for leases on SQLite. file_mode: of a SQLite file that is made.
         Raises StoreUnavailable: unreachable, read-only, no such folder, a bad URL, or written by a newer meshtune.
         """
-        database = Database(url, clock)
+        database = Database(url, clock, file_mode=file_mode)
         try:
             with database.upgrading() as connection:
                 schema.upgrade(connection, database.name)

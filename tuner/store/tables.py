@@ -81,7 +81,7 @@ campaigns = Table(
     *_required(PlainText, "search_ended"),
     *_optional(Double, "chance_left"),
     *_required(JSON, "lessons"),
-    # The name of the token that created it; empty for the command line and for trusted loopback.
+    # The name of the token that created it; empty for the command line.
     *_required(PlainText, "owner"),
     # From the spec: what later campaigns look for, and what quotas count.
     *_required(Integer, "devices"),

@@ -1,4 +1,5 @@
 /** Hash routes, so that the page works behind any path prefix: `#/campaigns/{id}?filters` and the others of `Route`. */
+import { takeToken } from "./api/token"; // whose module takes a token out of the hash before the hash is read here
 import { Store } from "./store";
 
 export type Route =
@@ -70,7 +71,10 @@ export const place = new Store<Place>(parseHash(typeof location === "undefined" 
 
 /** Follow the address bar; called once. */
 export function followHash(): void {
-  addEventListener("hashchange", () => place.set(parseHash(location.hash)));
+  addEventListener("hashchange", () => {
+    if (takeToken()) location.reload(); // nothing that was read for somebody else is shown
+    else place.set(parseHash(location.hash));
+  });
 }
 
 /** Go to a hash, with an entry in the history; `replace`: without one. */

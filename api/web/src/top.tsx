@@ -41,12 +41,6 @@ export function Top() {
 
 function Who({ whoami }: { whoami: WhoamiView }) {
   const scopes = SCOPES.filter((scope) => whoami.scopes.includes(scope)).join(", ");
-  if (whoami.loopback)
-    return (
-      <span class="small muted" data-testid="whoami" title={`Scopes: ${scopes}`}>
-        this machine, no token
-      </span>
-    );
   return (
     <>
       <span class="small" data-testid="whoami" title={whoami.expires_at ? `The token expires ${whoami.expires_at}` : "The token does not expire"}>

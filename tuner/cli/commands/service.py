@@ -26,6 +26,7 @@ from meshtune.tuner.access.tokens import (
     write_private,
 )
 from meshtune.tuner.campaign.campaign import Home
+from meshtune.tuner.cli.commands.dashboard import announce
 from meshtune.tuner.cli.common import (
     DEFAULT_HOME,
     DatabaseOption,
@@ -188,12 +189,6 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: a free one.")] = 8000,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = "",
-    trust_loopback: Annotated[
-        bool,
-        typer.Option(
-            "--trust-loopback", envvar="MESHTUNE_TRUST_LOOPBACK", help="Who is on this machine needs no token."
-        ),
-    ] = False,
     metrics_open: Annotated[
         bool, typer.Option("--metrics-open", envvar="MESHTUNE_METRICS_OPEN", help="/metrics needs no token.")
     ] = False,
@@ -208,29 +203,26 @@ def serve(
     ),
 ) -> None:
     """Serve the REST API and the dashboard, and drive every active campaign of this home."""
-    if trust_loopback and not _loopback(host):
-        raise Refused(f"--trust-loopback needs an address of this machine alone, such as 127.0.0.1, not --host {host}")
     set_up_logging(log_format, log_level)
-    with open_service(home, db, create=True) as service:  # a database that cannot be used is told here
-        first = not service.store.access.tokens() and not trust_loopback
+    with open_service(home, db, create=True):
+        pass  # a database that cannot be used is told here
     os.environ["MESHTUNE_HOME"] = str(home.absolute())
     if db:
         os.environ["MESHTUNE_DB"] = db
-    os.environ["MESHTUNE_TRUST_LOOPBACK"] = "1" if trust_loopback else ""
     os.environ["MESHTUNE_METRICS_OPEN"] = "1" if metrics_open else ""
     os.environ["MESHTUNE_PUBLIC_URL"] = public_url
-    import_module(SERVER).run(host, port, lambda dashboard: _greet(host, port, home, first, dashboard))
+    import_module(SERVER).run(host, port, lambda port, dashboard: _greet(host, port, home, dashboard))
 
 
-def _greet(host: str, port: int, home: Path, first: bool, dashboard: bool) -> None:
-    """Say where things are, and what is still to do. first: nobody has a token, and nobody is let in without."""
-    what = "The dashboard" if dashboard else "The REST API"
-    errors.print(f"{what} is at {_url(host, port)}" if port else f"{what} is where the log says.")
-    if not dashboard:
-        errors.print("The dashboard is not built: `cd api/web && npm ci && npm run build`.")
-    if first:
-        create = f"meshtune token create me --scope read --scope launch --home {home}"
-        errors.print(f"Nobody has a token yet; this makes one: {create}", soft_wrap=True)
+def _greet(host: str, port: int, home: Path, dashboard: bool) -> None:
+    """Say where things are, and how to get in."""
+    url = _url(host, port)
+    announce(Home(home.absolute()), url)
+    if dashboard:
+        errors.print(f"The dashboard is at {url}; this opens it: meshtune open --home {home}", soft_wrap=True)
+    else:
+        errors.print(f"The REST API is at {url}v1; the dashboard is not built: `make dashboard`", soft_wrap=True)
+    errors.print(f"For others, and for programs: meshtune token create NAME --scope read --home {home}", soft_wrap=True)
     if not _loopback(host):
         errors.print(
             f"--host {host} is reached by other machines, and what they send and get is not encrypted, tokens included:"

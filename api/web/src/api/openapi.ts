@@ -1111,7 +1111,6 @@ export interface components {
         };
         WhoamiView: {
             expires_at: string | null;
-            loopback: boolean;
             name: string;
             quotas: components["schemas"]["Quotas"];
             scopes: components["schemas"]["Scope"][];

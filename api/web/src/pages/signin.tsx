@@ -4,7 +4,7 @@ import { signIn } from "../api/session";
 import { Button, Card, Field } from "../ui/basics";
 import { CopyButton } from "../ui/copy";
 
-const COMMAND = "meshtune token create me --scope read --scope launch";
+const COMMAND = "meshtune open";
 
 export function SignIn({ refused }: { refused: string }) {
   const [secret, setSecret] = useState("");
@@ -32,13 +32,14 @@ export function SignIn({ refused }: { refused: string }) {
           Sign in
         </Button>
       </form>
-      <p class="muted">Where the service runs, this makes one and prints it once:</p>
+      <p class="muted">Where the service runs, this makes a link that signs in without one:</p>
       <div class="row">
         <pre class="code-block grow">{COMMAND}</pre>
         <CopyButton text={COMMAND} />
       </div>
       <p class="muted small">
-        read looks, launch also starts and stops campaigns. The token stays in this browser until you sign out.
+        Elsewhere, a token of <code>meshtune token create</code>: read looks, launch also starts and stops campaigns. The
+        token stays in this browser until you sign out.
       </p>
     </Card>
   );
