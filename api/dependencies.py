@@ -11,7 +11,6 @@ that it needs by one of these dependencies:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -24,20 +23,19 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from meshtune.api.errors import Malformed, ScopeMissing, Unauthenticated
+from meshtune.runners.untrusted_text import JSON_LIMITS, SLOW_LIMITS, UnreadableText, read_json, read_yaml
 from meshtune.tuner.access.tokens import UNLIMITED, Quotas, Scope, allows
 from meshtune.tuner.service.loop import Driver
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.specs.document import CommandNotAllowed, InvalidSpec, commands_named, parse_yaml
+from meshtune.tuner.specs.document import CommandNotAllowed, commands_named
 
 MAX_PER_PAGE = 500
 # What the database's integer columns hold.
 MAX_NUMBER = 2**31 - 1
 # Ids hold no ':', so that `{id}:pause` is never taken for an id.
 ID_PATTERN = r"^[A-Za-z0-9._-]+$"
-# A spec with every section written out has about 2 kB.
-MAX_BYTES = 1_000_000
-# YAML is read by Python, a second for so much of the worst.
-MAX_YAML_BYTES = 100_000
+# Of a body.
+MAX_BYTES = JSON_LIMITS.max_bytes
 
 
 def state(name: str) -> Callable[[Request], Awaitable[Any]]:
@@ -74,37 +72,23 @@ async def document_of(request: Request) -> object:
 def parse_json(content: bytes) -> object:
     """The value of a JSON text. Raises Malformed, with the place, for what is no JSON or has a key twice."""
     try:
-        return json.loads(_text(content), object_pairs_hook=_object)
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise Malformed(f"is not JSON: {error.msg}, {where}" if content else "is empty") from None
-    except RecursionError:
-        raise Malformed("is nested too deep") from None
-    except ValueError as error:  # more digits than Python reads, or a key twice
-        raise Malformed(str(error)) from None
+        return read_json(content)
+    except UnreadableText as error:
+        raise Malformed(str(error) if content else "is empty") from None
 
 
 def parse_yaml_body(content: bytes) -> object:
     """The value of a YAML text. Raises Malformed, with the place."""
     try:
-        return parse_yaml(_text(content))
-    except InvalidSpec as error:
-        (problem,) = error.problems
-        where = f", {problem.path}" if problem.path else ""
-        raise Malformed(f"is not YAML: {problem.message.removeprefix('is not YAML: ')}{where}") from None
+        return read_yaml(content)
+    except UnreadableText as error:
+        raise Malformed(str(error)) from None
 
 
 READERS: Mapping[str, tuple[int, Callable[[bytes], object]]] = {
     "application/json": (MAX_BYTES, parse_json),
-    "application/yaml": (MAX_YAML_BYTES, parse_yaml_body),
+    "application/yaml": (SLOW_LIMITS.max_bytes, parse_yaml_body),
 }
-
-
-def _text(content: bytes) -> str:
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise Malformed(f"is not UTF-8: byte {error.start} is {content[error.start]:#04x}") from None
 
 
 async def content_of(request: Request, max_bytes: int) -> bytes:
@@ -120,15 +104,6 @@ async def content_of(request: Request, max_bytes: int) -> bytes:
     except ClientDisconnect:
         raise HTTPException(HTTPStatus.BAD_REQUEST, "the connection ended before the body did") from None
     return bytes(content)
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value: dict[str, Any] = {}
-    for key, inner in pairs:
-        if key in value:
-            raise ValueError(f"has the key {key!r} twice in one object")
-        value[key] = inner
-    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

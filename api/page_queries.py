@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from meshtune.api.dependencies import MAX_NUMBER, MAX_PER_PAGE
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
+from meshtune.runners.untrusted_text import Limits, read_json
 from meshtune.search_spaces.plan import AXES, PLAN_FIELDS
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.listing import CampaignKey, CampaignsWanted, Cursor, Order, TrialKey, TrialsWanted
@@ -27,6 +28,7 @@ MAX_LISTED = 1000
 MAX_VALUES = 1000
 # A name of 100 characters, each six bytes of JSON at the most, and a third more in base64.
 MAX_TOKEN = 1200
+_TOKEN_LIMITS = Limits(max_bytes=MAX_TOKEN, max_depth=2, max_values=10)
 Token = Annotated[
     str,
     Field(
@@ -166,8 +168,8 @@ def _cursor(question: str, token: str) -> Cursor:
     """The cursor that `_token` was given with this question. Raises RequestValidationError."""
     try:
         padded = token + "=" * (-len(token) % 4)
-        digest, found, named = json.loads(urlsafe_b64decode(padded.encode()))
-    except (ValueError, TypeError, RecursionError):
+        digest, found, named = read_json(urlsafe_b64decode(padded.encode()), _TOKEN_LIMITS)
+    except (ValueError, TypeError):
         raise _refused("page_token", token, "is no page token") from None
     cursor = Cursor(found, named)
     if digest != _digest(question, cursor):

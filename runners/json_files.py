@@ -16,9 +16,13 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from meshtune.runners.base import JobSpec
+from meshtune.runners.untrusted_text import Limits, read_json
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 
 Value = TypeVar("Value")
+
+# Of a file in a job's folder: a result of 16,000 ranks with their profiles.
+JOB_LIMITS = Limits(max_bytes=8 << 20, max_values=1_000_000)
 
 # The JSON values that a plain type takes, and its name in messages. A whole float is an integer, as in JSON itself.
 _PLAIN: Mapping[type, tuple[tuple[type, ...], str]] = {
@@ -40,7 +44,7 @@ def read_json_value(kind: type[Value], document: object) -> Value:
 
 def read_json_file(kind: type[Value], path: Path) -> Value:
     """Raises OSError when there is none, ValueError when it is none of ours."""
-    return read_json_value(kind, json.loads(path.read_text(encoding="utf-8")))
+    return read_json_value(kind, read_json(path.read_bytes(), JOB_LIMITS, unique_keys=False))
 
 
 def render_versioned(value: Any, version: int) -> str:
@@ -50,10 +54,7 @@ def render_versioned(value: Any, version: int) -> str:
 
 def read_versioned(kind: type[Value], text: str, version: int) -> Value:
     """The value in such a file's text. Raises ValueError, whose message names the field."""
-    try:
-        document = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"not JSON: {error}") from error
+    document = read_json(text, JOB_LIMITS, unique_keys=False)
     if not isinstance(document, dict) or document.pop("version", None) != version:
         raise ValueError(f"must be an object with version {version}")
     return read_json_value(kind, document)

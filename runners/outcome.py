@@ -17,9 +17,10 @@ from statistics import median
 from typing import Any
 
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.json_files import read_json_value
+from meshtune.runners.json_files import JOB_LIMITS, read_json_value
 from meshtune.runners.measuring import Interval, median_interval
 from meshtune.runners.step_breakdown import Profile
+from meshtune.runners.untrusted_text import UnreadableText, read_json
 from meshtune.search_spaces.checks import Checks, InvalidValue, StrEnum
 
 RESULT_FILE = "result.json"
@@ -271,9 +272,9 @@ def read_result(directory: Path) -> Outcome:
 def parse_result(text: str) -> Outcome:
     """The outcome that a result file's text carries. Raises ResultMalformed."""
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ResultMalformed(f"not JSON: {error}") from error
+        document = read_json(text, JOB_LIMITS, unique_keys=False)
+    except UnreadableText as error:
+        raise ResultMalformed(str(error)) from None
     if not isinstance(document, dict):
         raise ResultMalformed(f"must be an object, not {type(document).__name__}")
     version = document.get("version")

@@ -19,6 +19,7 @@ from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.processes.gang import exit_words, log_path, run_gang
 from meshtune.runners.registry import require_extra
 from meshtune.runners.trainer_answers import REQUEST_FILE, ExactPeak, Probed, ProbeRequest, read_probed
+from meshtune.runners.untrusted_text import read_json
 from meshtune.search_spaces.checks import InvalidValue, Problem
 
 TRAINER = (sys.executable, "-m", "meshtune.runners.trainer")
@@ -77,7 +78,7 @@ def exact_peaks(
         raise _refusal(f"the exact estimate took longer than {time_limit_s:g} s")
     if process.returncode:
         raise _refusal(f"no exact estimate: {told[0] if told else exit_words(process.returncode)}")
-    return [read_value(ExactPeak, entry) for entry in json.loads(line)]
+    return [read_value(ExactPeak, entry) for entry in read_json(line)]
 
 
 def _refusal(message: str) -> InvalidValue:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from meshtune.runners.untrusted_text import SLOW_LIMITS, read_file, read_words
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import Capabilities, SpaceContext, Violation, columns_of
@@ -90,7 +91,7 @@ class FlagOptions(ProgramOptions):
         try:
             given, loose = read_lines(self.arguments)
         except ValueError as error:
-            checks.require(False, "arguments", f"a quote is never closed: {error}")
+            checks.require(False, "arguments", str(error))
             return {}
         told = f"{' '.join(loose)} stands before the first name, such as {example}"
         checks.require(not loose, "arguments", told)
@@ -128,8 +129,8 @@ def read_arguments(words: Sequence[str]) -> tuple[Arguments, tuple[str, ...]]:
 
 
 def read_lines(lines: Iterable[str]) -> tuple[Arguments, tuple[str, ...]]:
-    """The arguments in texts such as `--lr 1e-4`, quoted as for a shell. Raises ValueError for an open quote."""
-    return read_arguments([word for line in lines for word in shlex.split(line)])
+    """The arguments in texts such as `--lr 1e-4`, quoted as for a shell. Raises UnreadableText."""
+    return read_arguments([word for line in lines for word in read_words(line)])
 
 
 def render_lines(arguments: Arguments) -> list[str]:
@@ -169,7 +170,7 @@ def read_base(config: Mapping[str, Any] | str, parse: Callable[[str], Mapping[st
     if not isinstance(config, str):
         return config
     try:
-        return parse(Path(config).read_text(encoding="utf-8"))
+        return parse(read_file(Path(config), SLOW_LIMITS.max_bytes))
     except OSError as error:
         raise InvalidValue([Problem("config", f"{config} cannot be read: {error.strerror}")]) from error
     except ValueError as error:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,9 +23,11 @@ from meshtune.runners.dialects.base import (
     unsupported,
 )
 from meshtune.runners.documents import read_value
+from meshtune.runners.json_files import shown
 from meshtune.runners.trainer.job import Dtype as Dtype
+from meshtune.runners.untrusted_text import UnreadableText, read_json, read_words
 from meshtune.runners.workloads.config_file import Template, parse_template
-from meshtune.search_spaces.checks import Checks, InvalidValue
+from meshtune.search_spaces.checks import MAX_WHOLE, Checks, InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import Capabilities, Constraint
 from meshtune.search_spaces.model import ModelSpec
@@ -65,13 +66,13 @@ class DeepSpeedOptions(ProgramOptions):
             for problem in error.problems:
                 checks.require(False, problem.path, problem.message)
         except ValueError as error:
-            checks.require(False, "arguments", f"a quote is never closed: {error}")
+            checks.require(False, "arguments", str(error))
         checks.done()
 
     @property
     def templates(self) -> tuple[Template, ...]:
         """The words of the arguments. Raises InvalidValue for an unknown placeholder, ValueError for an open quote."""
-        words = [word for text in self.arguments for word in shlex.split(text)]
+        words = [word for text in self.arguments for word in read_words(text)]
         return tuple(parse_template(word, PLACEHOLDERS, "arguments") for word in words)
 
     def tells(self, name: str) -> bool:
@@ -185,25 +186,20 @@ def parse(text: str) -> Imported:
 def read_config(text: str) -> dict[str, Any]:
     """A ds_config as it stands. Raises ValueError, whose message names the line."""
     try:
-        config = json.loads(text, object_pairs_hook=_once)
-    except json.JSONDecodeError as error:
+        # DeepSpeed refuses a key that stands twice, and so do we (dict_raise_error_on_duplicate_keys).
+        config = read_json(text)
+    except UnreadableText as error:
+        if not error.line:
+            raise
         lines = text.splitlines() or [""]
-        line = lines[min(error.lineno, len(lines)) - 1].strip()
+        line = lines[min(error.line, len(lines)) - 1].strip()
         # DeepSpeed reads Hjson, which has them.
-        hint = "comments are not JSON: take them out" if re.search(r"(?:^|\s)(?:#|//|/\*)", line) else error.msg
-        raise ValueError(f"line {error.lineno} ({line[:60]!r}): {hint}") from error
+        comments = re.search(r"(?:^|\s)(?:#|//|/\*)", line)
+        hint = "comments are not JSON: take them out" if comments else error.message.removeprefix("is not JSON: ")
+        raise ValueError(f"line {error.line} ({line[:60]!r}): {hint}") from None
     if not isinstance(config, dict):
         raise ValueError(f"a ds_config is an object, not {type(config).__name__}")
     return config
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """DeepSpeed refuses a key that stands twice, and so do we (dict_raise_error_on_duplicate_keys)."""
-    names = [name for name, _ in pairs]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"{', '.join(twice)}: stands twice in one object")
-    return dict(pairs)
 
 
 class _Reading:
@@ -261,7 +257,7 @@ class _Reading:
         holder = self._left.get(section) if section else self._left
         if not isinstance(holder, dict):
             if holder is not None:
-                raise CannotRead(f"{section}: must be an object, not {holder!r}")
+                raise CannotRead(f"{section}: must be an object, not {shown(holder)}")
             return None
         value = holder.pop(key, None)
         if section and not holder:
@@ -276,8 +272,8 @@ class _Reading:
         # 0 is DeepSpeed's word for off.
         if value is None or (value == 0 and least == 1 and not isinstance(value, bool)):
             return None
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise CannotRead(f"{path}: must be an integer of at least {least}, or 'auto', not {value!r}")
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_WHOLE:
+            raise CannotRead(f"{path}: must be an integer from {least} to {MAX_WHOLE}, or 'auto', not {shown(value)}")
         return value
 
     def _dtype(self) -> str:

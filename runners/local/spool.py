@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus
-from meshtune.runners.json_files import encode_job, read_json_file, read_json_value, write_whole
+from meshtune.runners.json_files import encode_job, read_json_file, write_whole
 from meshtune.runners.processes.gang import minimal_environment
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -122,10 +122,9 @@ class Spool:
         if not self.has(name):
             return JobStatus(state=JobState.LOST, reason="the local runner does not know this job")
         try:
-            document = json.loads((self.jobs / name / "status.json").read_text(encoding="utf-8"))
+            return read_json_file(JobStatus, self.jobs / name / "status.json")
         except FileNotFoundError:
             return JobStatus(state=JobState.QUEUED)
-        return read_json_value(JobStatus, document)
 
     def set_status(self, name: str, status: JobStatus) -> None:
         write_whole(self.jobs / name / "status.json", json.dumps(asdict(status)))

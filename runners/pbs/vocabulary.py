@@ -15,8 +15,8 @@ from meshtune.runners.batch.launch_wrapper import Note, forgotten_status, noted_
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.processes.gang import exit_words
 
-# An item of an object: its indent, its key, its value and the comma after it.
-_ITEM = re.compile(r'(\s*)"((?:[^"\\]|\\.)*)"\s*:\s*(.*?)(,?)\s*')
+# An item of an object: its indent, its key, and its value with the comma after it.
+_ITEM = re.compile(r'(\s*)"((?:[^"\\]|\\.)*)"\s*:\s*(.*)')
 _OPENING, _CLOSING = re.compile(r'\s*("(?:[^"\\]|\\.)*"\s*:\s*)?[{\[]\s*'), re.compile(r"\s*[}\]]+,?\s*")
 
 
@@ -29,10 +29,10 @@ def read_jobs(text: str) -> Mapping[str, Mapping[str, Any]]:
     numbers such as 005 (openpbs issue 1255), unescaped quotes (pull 830, issue 2541) and escapes such as \\, and \\'
     (pull 2049), one item per line."""
     try:
-        document = json.loads(text)
+        document = json.loads(text)  # noqa: TID251  # the scheduler's, whose word on our jobs is taken anyway
     except ValueError:
         try:
-            document = json.loads(_repaired(text), strict=False)
+            document = json.loads(_repaired(text), strict=False)  # noqa: TID251
         except ValueError as error:
             raise Unreadable(f"qstat's answer is not JSON: {error}") from None
     jobs = document.get("Jobs", {}) if isinstance(document, dict) else None
@@ -49,14 +49,16 @@ def _repaired(text: str) -> str:
         if _OPENING.fullmatch(line) or _CLOSING.fullmatch(line):
             lines.append(line)
         elif item is not None:
-            indent, key, value, comma = item.groups()
+            indent, key, rest = item.groups()
+            value = rest.rstrip().removesuffix(",")
+            comma = "," if rest.rstrip().endswith(",") else ""
             lines.append(f'{indent}"{key}":{_repaired_value(value)}{comma}')
     return "\n".join(lines)
 
 
 def _repaired_value(value: str) -> str:
     try:
-        json.loads(value, strict=False)
+        json.loads(value, strict=False)  # noqa: TID251
     except ValueError:
         return json.dumps(value.removeprefix('"').removesuffix('"'))
     return value

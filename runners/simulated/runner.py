@@ -25,10 +25,11 @@ from typing import Any, ClassVar
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, RunnerUnavailable, SubmitFailed
 from meshtune.runners.documents import plain, read_value
-from meshtune.runners.json_files import read_json_file, write_whole
+from meshtune.runners.json_files import JOB_LIMITS, read_json_file, write_whole
 from meshtune.runners.local.spool import is_fit, require_fit
 from meshtune.runners.outcome import RESULT_FILE, write_result
 from meshtune.runners.simulated.ground_truth import Conditions, Ending, run
+from meshtune.runners.untrusted_text import read_json
 from meshtune.runners.workloads.simulated import JOB_FILE, SimulatedJob, parse_job
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec
@@ -230,7 +231,7 @@ class SimulatedRunner:
 
 
 def _read(path: Path) -> OpenJob:
-    return read_value(OpenJob, json.loads(path.read_text(encoding="utf-8")))
+    return read_value(OpenJob, read_json(path.read_bytes(), JOB_LIMITS))
 
 
 def _leave_result(job: OpenJob) -> None:

@@ -4,24 +4,24 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 
 from meshtune.runners.base import RunnerUnavailable
+from meshtune.runners.untrusted_text import read_words
 
 # With these, sbatch lets no variable of ours through ("can not specify explicit environment variables with NONE").
 SHUT = ("NONE", "NIL")
 
 
 def directives(script: str, keyword: str) -> list[str]:
-    """The words after `#KEYWORD` in the head of a script, up to its first command. Raises ValueError: an open quote."""
+    """The words after `#KEYWORD` in the head of a script, up to its first command. Raises UnreadableText."""
     found: list[str] = []
     for line in script.splitlines():
         if line.strip() and not line.lstrip().startswith("#"):
             break
         if line.startswith(f"#{keyword} "):
-            found += shlex.split(line[len(keyword) + 2 :], comments=True)
+            found += read_words(line[len(keyword) + 2 :], comments=True)
     return found
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import tomllib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,7 +16,11 @@ from typing import Any, ClassVar
 import yaml
 
 from meshtune.runners.dialects.base import overlaid, read_base, render_toml
+from meshtune.runners.untrusted_text import read_json, read_toml, read_words, read_yaml
 from meshtune.search_spaces.checks import CLOSED, InvalidValue, Problem, did_you_mean
+
+# Of one text; to find what a name may have meant takes 0.1 ms.
+_MAX_PROBLEMS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ def parse_template(text: str, known: Collection[str], path: str) -> Template:
     except ValueError as error:
         raise InvalidValue([Problem(path, f"{error}; a brace that stands for itself is written twice")]) from None
     for _, name, form, conversion in parsed:
+        if len(problems) >= _MAX_PROBLEMS:
+            break
         if name is not None and name not in known:
             told = f"{{{name}}} is no placeholder; {did_you_mean(name, known)}; a brace of its own is written twice"
             problems.append(Problem(path, told))
@@ -102,22 +107,19 @@ class ConfigFile:
         """A base file's document. Raises ValueError."""
         match self.format:
             case Format.YAML:
-                try:
-                    document = yaml.safe_load(text)
-                except yaml.YAMLError as error:
-                    raise ValueError(str(error)) from error
+                document = read_yaml(text, unique_keys=False)
             case Format.JSON:
-                document = json.loads(text)
+                document = read_json(text, unique_keys=False)
             case Format.TOML:
-                document = tomllib.loads(text)
+                document = read_toml(text)
             case Format.ARGS:
-                return _parse_arguments(shlex.split(text, comments=True))
+                return _parse_arguments(read_words(text, comments=True))
         if not isinstance(document, dict):
             raise ValueError(f"must be a mapping of keys, not {type(document).__name__}")
         return document
 
     def _write(self, document: Mapping[str, Any]) -> str:
-        plain = json.loads(json.dumps(document))  # enumerations as their words
+        plain = json.loads(json.dumps(document))  # noqa: TID251  # our own; enumerations become their words
         match self.format:
             case Format.YAML:
                 return yaml.safe_dump(plain, sort_keys=False)

@@ -5,7 +5,6 @@ One process per device; torchtitan reads RANK, WORLD_SIZE, LOCAL_RANK and MASTER
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.logs.lines import Patterns
 from meshtune.runners.logs.reader import outcome_from_log
 from meshtune.runners.outcome import RESULT_FILE, Outcome
+from meshtune.runners.untrusted_text import read_words
 from meshtune.runners.workloads.base import JobRequest, Workload, context_file, in_directory
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.physics.framework_profiles import TORCHTITAN, FrameworkProfile
@@ -75,11 +75,15 @@ class TorchtitanWorkload(Workload):
         sections = _with_measuring(request, options)
         if options.release is Release.TOML:
             files = {TOML_FILE: render_config(sections, options)}
-            words = ["--job.config_file", str(request.directory / TOML_FILE), *shlex.split(" ".join(options.arguments))]
+            words = [
+                "--job.config_file",
+                str(request.directory / TOML_FILE),
+                *(word for line in options.arguments for word in read_words(line)),
+            ]
         else:
             flags = render_flags(sections, options)
             files = {FLAGS_FILE: "".join(f"{line}\n" for line in flags)}
-            words = [word for line in flags for word in shlex.split(line)]
+            words = [word for line in flags for word in read_words(line)]
         command = (options.python, "-m", "torchtitan.train", *words)
         if options.directory:
             command = in_directory(Path(options.directory).absolute(), command)

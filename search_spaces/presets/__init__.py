@@ -38,4 +38,4 @@ def device_presets() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _read(name: str) -> dict[str, dict[str, Any]]:
-    return tomllib.loads(files(__package__).joinpath(name).read_text(encoding="utf-8"))
+    return tomllib.loads(files(__package__).joinpath(name).read_text(encoding="utf-8"))  # noqa: TID251  # our own

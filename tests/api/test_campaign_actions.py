@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 YAML = {"Content-Type": "application/yaml"}
-DEEP = json.loads('{"model":' * 400 + "{}" + "}" * 400)
+DEEP = json.loads('{"model":' * 60 + "{}" + "}" * 60)
 
 
 def test_a_pasted_spec_makes_the_same_campaign_as_its_json(client, spec):

@@ -173,6 +173,7 @@ LARGE = {
     "brackets in a pattern": {
         "workload": {"kind": "command", "command": "x", "log": {"step_time_s": "(" * 500 + "a" + ")" * 500}}
     },
+    "a hundred thousand braces": {"workload": {"kind": "command", "command": "{tpx}" * 190_000}},
     "a long line of arguments": {"workload": {"kind": "megatron", "arguments": ["--x " + "a " * 200_000]}},
 }
 

@@ -1,6 +1,8 @@
 """What a trial ran as, and what it measured in other programs' words, over HTTP."""
 
 import json
+import resource
+import time
 
 import pytest
 import yaml
@@ -85,6 +87,31 @@ def test_a_wrong_option_is_named(client, create, drive, problem, format, option,
     drive(id)
     response = client.get(f"/v1/campaigns/{id}/exports/{format}", params={"option": option})
     assert problem(response, 422, "/problems/malformed-request")["errors"][0]["pointer"] == pointer
+
+
+# Less than 400 characters that stand for 10^8 numbers.
+BOMB = (
+    "{x0: &a0 [9,9,9,9,9,9,9,9,9,9], "
+    + ", ".join(f"x{n}: &a{n} [{','.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 8))
+    + "}"
+)
+
+
+def test_aliases_in_an_option_cost_no_memory_and_no_time(client, done, problem):
+    url, query = f"/v1/campaigns/{done}/exports/deepspeed?trial=best", {"option": f"config={BOMB}"}
+    document = problem(client.get(url, params=query), 422, "/problems/malformed-request")
+    (mistake,) = document["errors"]
+    assert mistake["pointer"] == "/query/option"
+    assert "--option config: means " in mistake["detail"]
+    assert "values or more, aliases written out, and at most 2,000 are read, line 1, column" in mistake["detail"]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    times_s = []
+    for _ in range(3):
+        began = time.process_time()
+        assert client.get(url, params=query).status_code == 422
+        times_s.append(time.process_time() - began)
+    assert min(times_s) < 0.2
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 10_000  # KiB
 
 
 def test_nothing_measured_is_nothing_to_export(client, create, problem):

@@ -162,7 +162,7 @@ def test_a_config_for_the_hugging_face_trainer_leaves_auto_to_it():
         ('{"a": 1 // two\n}', r"^line 1 .*: comments are not JSON"),
         ('{"a": 1', r"^line 1 .*: Expecting ',' delimiter$"),
         ("[1]", r"^a ds_config is an object, not list$"),
-        ('{"a": 1, "a": 2}', r"^a: stands twice in one object$"),
+        ('{"a": 1, "a": 2}', r"^has the key 'a' twice in one object$"),
         ('{"zero_optimization": {"stage": "two"}}', r"^zero_optimization\.stage: must be an integer .* not 'two'$"),
         ('{"zero_optimization": 2}', r"^zero_optimization: must be an object, not 2$"),
         ('{"train_batch_size": true}', r"^train_batch_size: must be an integer"),

@@ -233,7 +233,7 @@ def test_of_several_starts_the_last_counts_and_the_others_are_named():
         ("for i in 1; do\ntorchrun p.py --lr 1\ndone", "no line starts a Python program .*; line 1: what `for` opens"),
         ("torchrun 'p.py --lr 1", "line 1: the quote that opens here is never closed"),
         ("", "no line starts a Python program"),
-        ("run " + "${A:-" * 500 + "}" * 500, "its brackets are nested too deeply"),
+        ("run " + "${A:-" * 500 + "}" * 500, "line 1: its brackets are nested deeper than 50 levels"),
         ('sh -c "echo \'sh -c \\"p.py x\\"\'"', "no line starts a Python program"),
     ],
 )

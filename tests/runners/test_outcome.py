@@ -71,9 +71,9 @@ def test_a_good_result_is_read_and_unknown_keys_are_ignored():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "^not JSON: "),
-        ('{"version": 1, "verd', "^not JSON: "),
-        ("[" * 100_000, "^not JSON: "),
+        ("", "^is not JSON: "),
+        ('{"version": 1, "verd', "^is not JSON: "),
+        ("[" * 100_000, "^is nested deeper than 64 levels$"),
         ("[]", "^must be an object, not list$"),
         ("null", "^must be an object, not NoneType$"),
         (result(version=...), "^version: None, but this meshtune reads version 1$"),

@@ -158,7 +158,7 @@ def test_the_command_writes_a_format_with_its_options_and_nothing_for_a_mistake(
         (["--format", "slum"], "no export format is called 'slum'; did you mean 'slurm'?"),
         (["--format", "jobset"], "image: is missing"),
         (["--format", "slurm", "--option", "partition"], "--option partition: must be name=value"),
-        (["--format", "slurm", "--option", "a={"], "--option a={: line 1"),
+        (["--format", "slurm", "--option", "a={"], "--option a: is not YAML: "),
         (["--format", "torchtitan"], "cannot run this plan: plan: zero_stage(1) with pp(1)"),
     ):
         done = export(*arguments)

@@ -100,7 +100,7 @@ def test_what_was_exported_is_imported_as_the_same_baseline(script):
         (["train.sh", "--cluster", "dgx-h1000"], "--cluster: no cluster preset is called 'dgx-h1000'; did you mean"),
         (["train.sh", "--format", "megatrn"], "no dialect is called 'megatrn'; did you mean 'megatron'?"),
         (["empty.sh"], "empty.sh: cannot be read as megatron: no line starts a Python program"),
-        (["binary.sh"], "binary.sh: is not a text file in UTF-8"),
+        (["binary.sh"], "binary.sh: is not UTF-8: byte 0 is 0xff"),
         (["none.sh"], "No such file or directory"),
     ],
 )

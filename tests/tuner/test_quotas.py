@@ -221,7 +221,7 @@ def test_limits_that_cannot_be_read_start_nothing_until_they_are_mended(lab):
     assert lab.service.waits(id) == driver.troubles[id]
     assert not lab.machine.sent
     limit(lab.home, "jobs: [1")
-    with pytest.raises(InvalidValue, match=r"limits\.yaml: line 1"):
+    with pytest.raises(InvalidValue, match=r"limits\.yaml: line 2, column 1: is not YAML"):
         lab.tick(id)
     # Nobody needs them to end it.
     cancelled = lab.create()

@@ -253,19 +253,23 @@ def test_what_cannot_be_stored_as_json_is_refused_with_its_path(home, over, path
 @pytest.mark.parametrize(
     ("text", "path", "message"),
     [
-        ("model: x\nmodel: y", "line 2, column 1", "the key 'model' stands twice"),
-        ("budget:\n  trials: 1\n  trials: 2", "line 3, column 3", "the key 'trials' stands twice"),
-        ("model: [1, 2", "line 1, column 13", "expected"),
-        ("a: b: c", "line 1, column 5", "mapping values are not allowed here"),
-        ("model: *nowhere", "line 1, column 8", "found undefined alias"),
-        ("x: !!python/object/apply:os.system [ls]", "line 1, column 4", "could not determine a constructor"),
+        ("model: x\nmodel: y", "line 2, column 1", "has the key 'model' twice"),
+        ("budget:\n  trials: 1\n  trials: 2", "line 3, column 3", "has the key 'trials' twice"),
+        ("model: [1, 2", "line 2, column 1", "is not YAML: did not find expected"),
+        ("a: b: c", "line 1, column 5", "is not YAML: mapping values are not allowed"),
+        ("model: *nowhere", "line 1, column 8", "is not YAML: found undefined alias"),
+        (
+            "x: !!python/object/apply:os.system [ls]",
+            "line 1, column 4",
+            "is not YAML: could not determine a constructor",
+        ),
         ("when: 2024-99-99", "", "is not YAML: month must be in 1..12"),
         ("x: !!bool perhaps", "", "is not YAML"),
         ("x: !!timestamp soon", "", "is not YAML"),
-        ("n: " + "9" * 5000, "", "is not YAML"),
-        ("[" * 3000, "", "is not YAML"),
+        ("n: " + "9" * 5000, "line 1, column 4", "holds a number of 5,000 characters"),
+        ("[" * 3000, "line 1, column 65", "is nested deeper than 64 levels"),
         ("\x00\x01", "", "is not YAML"),
-        ("[1]: 2\n? {a: b}\n: 3", "line 1, column 1", "found unhashable key"),
+        ("[1]: 2\n? {a: b}\n: 3", "line 1, column 1", "is not YAML: found unhashable key"),
     ],
 )
 def test_text_that_is_not_yaml_is_refused_with_the_place(text, path, message):

@@ -225,7 +225,7 @@ def test_a_placeholder_without_any_value_is_refused_before_anything_is_sent(sbat
         (FILLED.replace("_TP:", "_TPP:"), "there is no MESHTUNE_TPP; did you mean 'MESHTUNE_TP'?"),
         (SCRIPT.replace("model=", "modle="), "#MESHTUNE modle=gpt-micro: must be key=value; did you mean 'model'?"),
         (SCRIPT.replace("model=gpt-micro", ""), "job.sh: name the model: --model, or a line `#MESHTUNE model="),
-        (SCRIPT.replace("cluster=hpc", "'"), "job.sh: No closing quotation"),
+        (SCRIPT.replace("cluster=hpc", "'"), "job.sh: a quote is never closed: No closing quotation"),
     ],
 )
 def test_a_mistake_in_the_script_is_refused_before_anything_is_sent(sbatch, script, words):

@@ -15,6 +15,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from meshtune.runners.documents import read_value
+from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
@@ -100,10 +101,10 @@ def read_spec_file(spec: Path, home: Path | None) -> tuple[object, CampaignSpec,
     mistake, OSError.
     """
     try:
-        document = parse_yaml(spec.read_text(encoding="utf-8"))
+        document = parse_yaml(read_file(spec, SLOW_LIMITS.max_bytes, regular=False))
         return document, *read_spec(document, None if home is None else Home(home.absolute()))
-    except UnicodeDecodeError:
-        raise Refused(f"{spec}: is not a text file in UTF-8") from None
+    except UnreadableText as error:
+        raise Refused(f"{spec}: {error}") from None
     except InvalidSpec as error:
         lines = [f"  {problem}" for problem in error.problems]
         mistakes = f"{len(lines)} mistake{'s' if len(lines) > 1 else ''}"

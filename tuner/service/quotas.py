@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from meshtune.runners.documents import read_value
+from meshtune.runners.untrusted_text import SLOW_LIMITS, read_file
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.tuner.access.quotas import Limits, exhausted, quota_spent, shares, waits_for
 from meshtune.tuner.access.tokens import DEVICE_HOURS_WITHIN_S, UNLIMITED, Quotas
@@ -77,7 +78,7 @@ class CampaignQuotas:
         try:
             found = self._path.stat()
             if self._read is None or self._read[:2] != (found.st_mtime_ns, found.st_size):
-                limits = parse_limits(self._path.read_text(encoding="utf-8"))
+                limits = parse_limits(read_file(self._path, SLOW_LIMITS.max_bytes))
                 self._read = (found.st_mtime_ns, found.st_size, limits)
             return self._read[2]
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Documents that a spec is read from: YAML text parsed, merge patches applied, values refused that cannot be stored and
+"""Documents that a spec is read from: YAML text read, merge patches applied, values refused that cannot be stored and
 read again, everywhere, exactly, and the parts found that need the scope `command`.
 
 YAML makes dates, sets, NaN and cycles of its own; JSON bodies may hold numbers and characters that databases refuse.
@@ -13,19 +13,19 @@ from dataclasses import fields
 from math import isfinite
 from typing import Any
 
-import yaml
-from yaml.constructor import ConstructorError as _ConstructorError
-
+from meshtune.runners.untrusted_text import Limits, UnreadableText, read_yaml
 from meshtune.search_spaces.checks import Problem
 from meshtune.tuner.campaign.spec import CampaignSpec
 
 # RFC 8259, section 6: up to here every reader of JSON keeps a whole number exactly.
 MAX_INTEGER = 2**53
-# Far beyond any spec; YAML's aliases can make a short text endless.
+# Far beyond any spec.
 MAX_DEPTH = 20
 MAX_VALUES = 10_000
-# Mappings that one `<<` of a YAML text takes.
-MAX_MERGED = 10
+# A list of all mistakes names the keys above each of them.
+MAX_PROBLEMS = 100
+# Of one option.
+OPTION_LIMITS = Limits(max_bytes=20_000, max_values=2_000)
 # Sections without backends: names, numbers and choices, which no program takes for a path or a command.
 PLAIN = frozenset(
     {
@@ -82,26 +82,20 @@ def parse_options(words: Sequence[str]) -> dict[str, Any]:
     for word in words:
         name, equals, value = word.partition("=")
         if not name or not equals:
-            raise InvalidSpec([Problem(f"--option {word}", "must be name=value")])
+            raise InvalidSpec([Problem(f"--option {word[:60]}", "must be name=value")])
         try:
-            found[name] = parse_yaml(value)
-        except InvalidSpec as error:
-            raise InvalidSpec([Problem(f"--option {word}", str(error))]) from None
+            found[name] = read_yaml(value, OPTION_LIMITS)
+        except UnreadableText as error:
+            raise InvalidSpec([Problem(f"--option {name[:60]}", str(error))]) from None
     return found
 
 
 def parse_yaml(text: str) -> object:
     """The document in a YAML text. Raises InvalidSpec with line and column; a key given twice is a mistake."""
     try:
-        return yaml.load(text, Loader=_OneKeyOnce)  # a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise InvalidSpec([Problem(where, error.problem or "is not YAML")]) from None
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
-        # The others are what SafeLoader's constructors let through: 2024-99-99, `!!bool x`, 3000 open brackets.
-        message = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InvalidSpec([Problem("", f"is not YAML: {message}")]) from None
+        return read_yaml(text)
+    except UnreadableText as error:
+        raise InvalidSpec([Problem(error.place, error.message)]) from None
 
 
 def changed_document(document: object, changes: object) -> object:
@@ -128,7 +122,7 @@ def find_unstorable(document: object) -> list[Problem]:
     found: list[Problem] = []
     for count, (path, value, depth) in enumerate(_walk("", document, 0), start=1):
         wrong = _unstorable(value)
-        if wrong:
+        if wrong and len(found) < MAX_PROBLEMS:
             found.append(Problem(path, wrong))
         if depth > MAX_DEPTH:
             raise InvalidSpec([Problem(path, f"is nested deeper than {MAX_DEPTH} levels")])
@@ -159,33 +153,6 @@ def _unstorable(value: object) -> str:
         case None | str() | int() | float() | list():
             return ""
     return f"must be text, a number, true or false, a list or a mapping, not the {type(value).__name__} {value}"
-
-
-class _OneKeyOnce(yaml.SafeLoader):
-    """YAML in which a key stands once in its mapping, and merges (`<<`), which copy what they name, make a document no
-    larger than one may be."""
-
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self._merged = 0
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        sources = [value for key, value in node.value if key.tag == "tag:yaml.org,2002:merge"]
-        if any(len(source.value) > MAX_MERGED for source in sources if isinstance(source, yaml.SequenceNode)):
-            raise _ConstructorError(None, None, f"merges more than {MAX_MERGED} mappings", node.start_mark)
-        super().flatten_mapping(node)
-        self._merged += len(node.value) if sources else 0
-        if self._merged > MAX_VALUES:
-            raise _ConstructorError(None, None, f"merges make more than {MAX_VALUES} values", node.start_mark)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key_node, _ in node.value:
-            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
-            if key in seen:
-                raise _ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
-            seen |= {key} if isinstance(key, str) else set()
-        return super().construct_mapping(node, deep)
 
 
 class CommandNotAllowed(InvalidSpec):

@@ -32,6 +32,9 @@ READERS: Mapping[str, str] = {
 _DERIVED = ("dp", "grad_accum_steps")
 _REQUIRED_SHAPES = ("layers", "hidden", "heads", "ffn", "vocab", "seq_len")
 _WIDTH = 110
+# Characters of a note.
+_MAX_NOTE = 500
+_MAX_NOTES = 100
 
 
 def parse_script(kind: str, text: str) -> Imported:
@@ -73,7 +76,9 @@ def missing(document: Mapping[str, Any]) -> list[str]:
 
 def import_notes(imported: Imported, cluster: str) -> list[str]:
     """What people should look at, what the cluster's preset says otherwise among it."""
-    notes = list(imported.notes)
+    notes = list(imported.notes[:_MAX_NOTES])
+    if len(imported.notes) > _MAX_NOTES:
+        notes.append(f"and {len(imported.notes) - _MAX_NOTES} more notes of this kind")
     if not cluster and imported.nodes is not None:
         per_node = imported.devices_per_node or "an unknown number of"
         notes.append(f"the script starts on {imported.nodes} nodes with {per_node} devices each: name such a cluster")
@@ -87,11 +92,18 @@ def render_spec(document: Mapping[str, Any], source: str, notes: list[str]) -> s
     """The spec's text, with what is missing and the notes at its head."""
     gaps = [f"fill in: {', '.join(missing(document))}"] if missing(document) else []
     head = [f"Imported from {source}. `meshtune spaces` checks it and shows what would be tried.", *gaps]
-    told = [line for note in notes for line in wrap(note, _WIDTH - 4, initial_indent="- ", subsequent_indent="  ")]
+    told = [
+        line for note in notes for line in wrap(_short(note), _WIDTH - 4, initial_indent="- ", subsequent_indent="  ")
+    ]
     comments = "".join(f"# {line}\n" for line in [*head, *told])
     # No line is folded, so that each argument stands in one.
     text = yaml.safe_dump(dict(document), sort_keys=False, default_flow_style=False, width=inf, allow_unicode=True)
     return comments + re.sub(r": null$", ":", text, flags=re.MULTILINE)
+
+
+def _short(note: str) -> str:
+    """textwrap is quadratic in the length of a word."""
+    return note if len(note) <= _MAX_NOTE else f"{note[:_MAX_NOTE]} ..."
 
 
 def _cluster(imported: Imported, cluster: str) -> Any:

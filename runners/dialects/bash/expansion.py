@@ -2,32 +2,56 @@
 
 `$name`, `${name}`, `${name:-default}` (and `-`, `:=`, `=`), `${name[@]}` and `$(( ... ))` are understood. What a script
 is told from outside ($1, the environment, the output of commands) is unknown.
-"""
+
+Variables can double what they mean with each line (`A=$A$A`), so that what a script expands to is counted: a character
+costs one, a word one more, and there are MAX_EXPANDED of them for all of it. MAX_SCRIPT characters are read at most,
+those of scripts in its words included."""
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
 
-from meshtune.runners.dialects.bash.lexer import PAIRS, Piece, Word, bracket_end
+from meshtune.runners.dialects.bash.lexer import MAX_NESTING, PAIRS, NotBash, Piece, Word, bracket_end
 
 # What is unknown stands between these marks, as the script has it.
 _OPEN, _CLOSE = "\x01", "\x02"
 _NAME = re.compile(r"[A-Za-z_]\w*|\d|[@*#?$!]")
 _BRACED = re.compile(r"(?P<name>[A-Za-z_]\w*|\d+)(?:\[[@*]\])?(?:(?P<how>:?[-=])(?P<default>.*))?", re.DOTALL)
+# Far beyond any launch script; the worst of them take half a second.
+MAX_SCRIPT = 50_000
+MAX_EXPANDED = 500_000
+MAX_SUM = 1_000
+_SUM_WORDS = re.compile(r"\w+|\S")
+# What begins with 0 is to base 8 or 16, which nobody writes of purpose.
+_INTEGER = re.compile(r"-?[1-9][0-9]{0,18}|0")
 _LIST = re.compile(r"\$\{([A-Za-z_]\w*)\[[@*]\]\}")
-_SUMS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Mod: operator.mod,
-    ast.Div: lambda a, b: int(a / b),  # bash rounds towards zero
-}
-
 Values = MutableMapping[str, "str | list[str]"]
+
+
+@dataclass(slots=True)
+class Budget:
+    """What of a script may still be read, and what it may still expand to. line: of the word that is being expanded."""
+
+    unread: int = MAX_SCRIPT
+    left: int = MAX_EXPANDED
+    line: int = 1
+
+    def read(self, script: str) -> None:
+        """Raises NotBash."""
+        self.unread -= len(script)
+        if self.unread < 0:
+            told = f"the script and those in its words have more than {MAX_SCRIPT:,} characters"
+            raise NotBash(f"line {self.line}: {told}")
+
+    def spend(self, text: str) -> str:
+        """The text itself. Raises NotBash."""
+        self.left -= len(text) + 1
+        if self.left < 0:
+            told = f"its variables make more than {MAX_EXPANDED:,} characters and words of the script"
+            raise NotBash(f"line {self.line}: {told}")
+        return text
 
 
 def is_known(text: str) -> bool:
@@ -42,55 +66,58 @@ def as_written(text: str) -> str:
 
 @dataclass(slots=True)
 class _Fields:
-    """The words that one word becomes. open_: the last of them may go on."""
+    """The words that one word becomes, each in parts. open_: the last of them may go on."""
 
-    words: list[str] = field(default_factory=list)
+    words: list[list[str]] = field(default_factory=list)
     open_: bool = False
 
     def add(self, text: str) -> None:
         if self.open_:
-            self.words[-1] += text
+            self.words[-1].append(text)
         else:
-            self.words.append(text)
+            self.words.append([text])
         self.open_ = True
 
     def add_split(self, text: str) -> None:
         """Text that is split at blanks, those of what is unknown left out."""
-        for part in re.findall(rf"\s+|(?:{_OPEN}[^{_CLOSE}]*{_CLOSE}|[^\s{_OPEN}])+", text):
+        for part in re.findall(rf"\s+|(?:{_OPEN}[^{_CLOSE}]*{_CLOSE}|[^\s{_OPEN}]+)+", text):
             if part.isspace():
                 self.open_ = False
             else:
                 self.add(part)
 
 
-def expand(word: Word, values: Values) -> list[str]:
-    """The words that bash would make of one."""
-    fields = _Fields()
+def expand(word: Word, values: Values, budget: Budget) -> list[str]:
+    """The words that bash would make of one. Raises NotBash where the budget is spent."""
+    fields, budget.line = _Fields(), word.line
     for piece in word.pieces:
         whole = None if piece.literal else _LIST.fullmatch(piece.text)
         if whole and piece.quoted and isinstance(known := values.get(whole.group(1), []), list):
             for index, item in enumerate(known):
                 fields.open_ = fields.open_ and index == 0
-                fields.add(item)
+                fields.add(budget.spend(item))
             continue
-        text = _piece(piece, values)
+        text = _piece(piece, values, budget)
         if piece.quoted:
             fields.add(text)
         else:
             fields.add_split(text)
-    return fields.words
+    return ["".join(parts) for parts in fields.words]
 
 
-def joined(word: Word, values: Values) -> str:
-    """The one text that bash assigns for a word: expanded, not split."""
-    return "".join(_piece(piece, values) for piece in word.pieces)
+def joined(word: Word, values: Values, budget: Budget) -> str:
+    """The one text that bash assigns for a word: expanded, not split. Raises NotBash where the budget is spent."""
+    budget.line = word.line
+    return "".join(_piece(piece, values, budget) for piece in word.pieces)
 
 
-def _piece(piece: Piece, values: Values) -> str:
-    return piece.text if piece.literal else "".join(_expanded(piece.text, values))
+def _piece(piece: Piece, values: Values, budget: Budget) -> str:
+    return piece.text if piece.literal else "".join(_expanded(piece.text, values, budget, 0))
 
 
-def _expanded(text: str, values: Values) -> Iterator[str]:
+def _expanded(text: str, values: Values, budget: Budget, depth: int) -> Iterator[str]:
+    if depth > MAX_NESTING:
+        raise NotBash(f"line {budget.line}: its brackets are nested deeper than {MAX_NESTING} levels")
     at = 0
     while at < len(text):
         start = re.compile(r"[$`]").search(text, at)
@@ -99,7 +126,7 @@ def _expanded(text: str, values: Values) -> Iterator[str]:
             return
         yield text[at : start.start()]
         at = _end(text, start.start())
-        yield _value(text[start.start() : at], values)
+        yield budget.spend(_value(text[start.start() : at], values, budget, depth + 1))
 
 
 def _end(text: str, start: int) -> int:
@@ -112,10 +139,10 @@ def _end(text: str, start: int) -> int:
     return name.end() if name else start + 1
 
 
-def _value(written: str, values: Values) -> str:
+def _value(written: str, values: Values, budget: Budget, depth: int) -> str:
     unknown = f"{_OPEN}{written}{_CLOSE}"
     if written.startswith("$(("):
-        total = _sum("".join(_expanded(written[3:-2], values)), values)
+        total = _sum("".join(_expanded(written[3:-2], values, budget, depth)), values)
         return unknown if total is None else str(total)
     if written == "$":
         return written
@@ -128,7 +155,7 @@ def _value(written: str, values: Values) -> str:
         return known if isinstance(known, str) else " ".join(known)
     if how is None:
         return unknown
-    chosen = "".join(_expanded(default.strip("\"'"), values))
+    chosen = "".join(_expanded(default.strip("\"'"), values, budget, depth))
     if how.endswith("="):
         values[name] = chosen
     return chosen
@@ -136,19 +163,48 @@ def _value(written: str, values: Values) -> str:
 
 def _sum(expression: str, values: Values) -> int | None:
     """The value of bash's arithmetic, None where it is not known or not plain."""
+    words = _SUM_WORDS.findall(expression[:MAX_SUM])[::-1]
     try:
-        return _evaluate(ast.parse(expression.strip(), mode="eval").body, values)
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, OverflowError):
+        value = _terms(words, values)
+    except (ValueError, IndexError, ZeroDivisionError, RecursionError):
         return None
+    return None if words or len(expression) > MAX_SUM else value
 
 
-def _evaluate(node: ast.expr, values: Values) -> int:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.Name) and isinstance(known := values.get(node.id), str):
-        return int(known)
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_evaluate(node.operand, values)
-    if isinstance(node, ast.BinOp) and type(node.op) in _SUMS:
-        return _SUMS[type(node.op)](_evaluate(node.left, values), _evaluate(node.right, values))
-    raise ValueError(f"not plain arithmetic: {ast.dump(node)}")
+def _terms(words: list[str], values: Values) -> int:
+    """Of words in reverse, of which what is read is taken away."""
+    total = _factors(words, values)
+    while words[-1:] in (["+"], ["-"]):
+        sign = 1 if words.pop() == "+" else -1
+        total = _wrapped(total + sign * _factors(words, values))
+    return total
+
+
+def _factors(words: list[str], values: Values) -> int:
+    product = _factor(words, values)
+    while words[-1:] in (["*"], ["/"], ["%"]):
+        how, right = words.pop(), _factor(words, values)
+        # bash rounds towards zero, and the rest has the sign of the left.
+        quotient = 0 if how == "*" else abs(product) // abs(right) * (1 if (product < 0) == (right < 0) else -1)
+        product = _wrapped({"*": product * right, "/": quotient, "%": product - quotient * right}[how])
+    return product
+
+
+def _factor(words: list[str], values: Values) -> int:
+    word = words.pop()
+    if word == "-":
+        return _wrapped(-_factor(words, values))
+    if word == "(":
+        inner = _terms(words, values)
+        if words.pop() != ")":
+            raise ValueError("a bracket is never closed")
+        return inner
+    known = values.get(word, word)
+    if not isinstance(known, str) or not _INTEGER.fullmatch(known):
+        raise ValueError(f"{word} is no known whole number")
+    return _wrapped(int(known))
+
+
+def _wrapped(number: int) -> int:
+    """As a machine's 64 bits hold it."""
+    return (number + 2**63) % 2**64 - 2**63

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from meshtune.runners.dialects.base import CannotRead
-from meshtune.runners.dialects.bash.expansion import as_written, is_known
+from meshtune.runners.dialects.bash.expansion import Budget, as_written, is_known
 from meshtune.runners.dialects.bash.lexer import NotBash
 from meshtune.runners.dialects.bash.script import Command, Script, read_script
 
@@ -26,6 +26,7 @@ _NOT_KEPT = frozenset(
         *("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_VISIBLE_DEVICES"),
     }
 )
+_WHOLE = re.compile(r"[0-9]{1,9}")
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$", re.IGNORECASE)
 _DIRECTIVE = re.compile(r"^#SBATCH\s+(-N|--[a-z-]+)[=\s]+(\S+)", re.MULTILINE)
 
@@ -48,15 +49,14 @@ class Launch:
 
 def find_launch(text: str) -> Launch:
     """The program that a launch script starts; of several starts the last. Raises CannotRead."""
+    budget = Budget()
     try:
-        script = read_script(text)
-        starts = list(_starts(script.commands))
+        script = read_script(text, budget)
+        starts = list(_starts(script.commands, budget))
     except NotBash as error:
         raise CannotRead(str(error)) from None
-    except RecursionError:
-        raise CannotRead("its brackets are nested too deeply") from None
     if not starts:
-        unfollowed = "".join(f"; {note}" for note in script.notes)
+        unfollowed = "".join(f"; {note}" for note in script.notes[:5])
         raise CannotRead(f"no line starts a Python program with arguments such as --num-layers 32{unfollowed}")
     command, before, program, words = starts[-1]
     line = command.line
@@ -82,7 +82,7 @@ def find_launch(text: str) -> Launch:
 
 
 def _starts(
-    commands: Sequence[Command], *, nested: bool = False
+    commands: Sequence[Command], budget: Budget, *, nested: bool = False
 ) -> Iterator[tuple[Command, Sequence[str], str, tuple[str, ...]]]:
     """Every start of a program with arguments: the words before, the program, the words after.
 
@@ -97,7 +97,9 @@ def _starts(
         # bash -c "torchrun ...": a script in a word.
         for word in () if nested else command.words:
             if ".py" in word and any(blank in word for blank in " \n"):
-                for _, before, program, rest in _starts(read_script(as_written(word)).commands, nested=True):
+                for _, before, program, rest in _starts(
+                    read_script(as_written(word), budget).commands, budget, nested=True
+                ):
                     yield command, (*command.words[:-1], *before), program, rest
     bare = [word for command in commands for word in command.words]
     if commands and all(command.words[0].startswith("--") for command in commands):
@@ -109,7 +111,7 @@ def _number(words: Sequence[str], names: Sequence[str]) -> int | None:
     found = None
     for word, following in pairwise([*words, ""]):
         name, _, value = word.partition("=")
-        if name in names and (value or following).isdigit():
+        if name in names and _WHOLE.fullmatch(value or following):
             found = int(value or following)
     return found
 
@@ -117,7 +119,7 @@ def _number(words: Sequence[str], names: Sequence[str]) -> int | None:
 def _directive(asked: Mapping[str, str], names: Sequence[str]) -> int | None:
     """What a line such as `#SBATCH --gpus-per-node=a100:8` asks for."""
     values = (asked[name].rpartition(":")[2] for name in names if name in asked)
-    return next((int(value) for value in values if value.isdigit()), None)
+    return next((int(value) for value in values if _WHOLE.fullmatch(value)), None)
 
 
 def _surroundings(

@@ -1,21 +1,32 @@
-"""Cuts a bash script into words and operators, with their lines; what bash would expand is kept as written."""
+"""Cuts a bash script into words and operators, with their lines; what bash would expand is kept as written.
+
+Each character is looked at a few times, however the script is made; brackets are nested MAX_NESTING deep at most."""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 _OPERATORS = ("&&", "||", "<<-", "<<", ">>", "&>>", "&>", ";;", ";", "&", "|", "<", ">", "(", ")")
+# Of arrays, of defaults in defaults, and of tests in tests.
+MAX_NESTING = 50
 # 2>&1 joins streams, and the 2 of 2>file says which: neither is a word.
 _STREAMS = re.compile(r"\d?[<>]&[\d-]|\d(?=[<>])")
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=$")
 # Comments and continued lines are blanks.
-_BLANKS = re.compile(r"(?:[ \t\r]|\\\n|#[^\n]*)+")
+_BLANKS = re.compile(r"(?:[ \t\r]+|\\\n|#[^\n]*)+")
+# Letters that nothing is done with, in a word and between double quotes.
+_PLAIN = re.compile(r"""[^ \t\r\n;&|<>()'"\\$`]+""")
+_PLAIN_QUOTED = re.compile(r"""[^"\\$`]+""")
+# `expansion` marks with these what is unknown; bash itself drops NUL.
+_MARKS = re.compile("[\0\1\2]")
 PAIRS = {"{": "}", "(": ")"}
+_BRACKETS = {"{": re.compile("[{}]"), "(": re.compile("[()]")}
 
 
 class NotBash(ValueError):
-    """A quote or bracket is never closed; the message names the line where it opens."""
+    """A quote or bracket is never closed, or the script means more than is followed; the message names the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,28 +66,36 @@ Token = Word | Operator
 
 def cut(text: str) -> list[Token]:
     """The tokens of a script. Raises NotBash."""
-    return _Cutter(text).tokens()
+    if mark := _MARKS.search(text):
+        line = text.count("\n", 0, mark.start()) + 1
+        raise NotBash(f"line {line}: holds the control character {ord(mark[0]):#04x}")
+    return _Cutter(text, [end.start() for end in re.finditer("\n", text)]).tokens()
 
 
 def bracket_end(text: str, at: int) -> int:
     """Where the bracket that opens at `at` has been closed; 0 where it never is."""
-    opening, closing, depth = text[at], PAIRS[text[at]], 0
-    for end in range(at, len(text)):
-        depth += (text[end] == opening) - (text[end] == closing)
+    opening, depth = text[at], 0
+    for bracket in _BRACKETS[opening].finditer(text, at):
+        depth += 1 if bracket[0] == opening else -1
         if depth == 0:
-            return end + 1
+            return bracket.end()
     return 0
 
 
 @dataclass(slots=True)
 class _Cutter:
+    """newlines: where they stand. waiting: the here-documents that start on the next line: the tokens and the place in
+    them, the word that ends it, and whether nothing in it is expanded."""
+
     text: str
+    newlines: list[int]
     at: int = 0
-    waiting: list[tuple[int, str, bool]] = field(default_factory=list)
+    depth: int = 0
+    waiting: list[tuple[list[Token], int, str, bool]] = field(default_factory=list)
 
     @property
     def line(self) -> int:
-        return self.text.count("\n", 0, self.at) + 1
+        return bisect_left(self.newlines, self.at) + 1
 
     def tokens(self, closing: str = "") -> list[Token]:
         """Up to the end, or to the operator `closing`, which is taken."""
@@ -85,7 +104,7 @@ class _Cutter:
             line = self.line
             if self.text[self.at] == "\n":
                 found.append(Operator("\n", line))
-                self._newline(found)
+                self._newline()
             elif streams := _STREAMS.match(self.text, self.at):
                 self.at = streams.end()
             elif operator := next((known for known in _OPERATORS if self.text.startswith(known, self.at)), ""):
@@ -93,7 +112,7 @@ class _Cutter:
                 if operator == closing:
                     return found
                 found.append(Operator(operator, line))
-                if operator in ("<<", "<<-"):
+                if operator in ("<<", "<<-") and not closing:
                     self._await_document(found)
             else:
                 found.append(self._word())
@@ -107,9 +126,9 @@ class _Cutter:
             self.at = blanks.end()
         return self.at < len(self.text)
 
-    def _newline(self, found: list[Token]) -> None:
+    def _newline(self) -> None:
         self.at += 1
-        for index, end, literal in self.waiting:
+        for found, index, end, literal in self.waiting:
             found[index] = Operator("<<", self.line, self._document(end, literal))
         self.waiting.clear()
 
@@ -118,12 +137,13 @@ class _Cutter:
         index = len(found) - 1
         if self._skip_blanks() and self.text[self.at] != "\n":
             end = self._word()
-            self.waiting.append((index, end.plain, any(piece.quoted for piece in end.pieces)))
+            self.waiting.append((found, index, end.plain, any(piece.quoted for piece in end.pieces)))
 
     def _document(self, end: str, literal: bool) -> Word:
         start, lines = self.line, list[str]()
         while self.at < len(self.text):
-            line, _, _ = self.text[self.at :].partition("\n")
+            stop = self.text.find("\n", self.at)
+            line = self.text[self.at : stop if stop >= 0 else len(self.text)]
             self.at += len(line) + 1
             if line.strip() == end:
                 break
@@ -133,23 +153,32 @@ class _Cutter:
     def _word(self) -> Word:
         line, pieces, open_ = self.line, list[Piece](), ""
         while self.at < len(self.text):
+            if plain := _PLAIN.match(self.text, self.at):
+                open_ += plain[0]
+                self.at = plain.end()
+                continue
             char = self.text[self.at]
             if char == "(" and not pieces and _ARRAY.match(open_):
-                self.at += 1
-                items = tuple(token for token in self.tokens(")") if isinstance(token, Word))
-                return Word((Piece(open_),), line, items)
+                return Word((Piece(open_),), line, self._items())
             if char in " \t\r\n;&|<>()":
                 break
             if char in "'\"\\":
                 pieces += [Piece(open_)] if open_ else []
                 open_ = ""
                 pieces += self._quoted(char)
-            elif char in "$`":
-                open_ += self._expansion()
             else:
-                open_ += char
-                self.at += 1
+                open_ += self._expansion()
         return Word((*pieces, *([Piece(open_)] if open_ else [])), line)
+
+    def _items(self) -> tuple[Word, ...]:
+        """The elements of an array, whose bracket opens here."""
+        self.at += 1
+        self.depth += 1
+        if self.depth > MAX_NESTING:
+            raise NotBash(f"line {self.line}: its brackets are nested deeper than {MAX_NESTING} levels")
+        items = tuple(token for token in self.tokens(")") if isinstance(token, Word))
+        self.depth -= 1
+        return items
 
     def _quoted(self, char: str) -> list[Piece]:
         start = self.at + 1
@@ -163,6 +192,10 @@ class _Cutter:
         pieces, open_ = list[Piece](), ""
         self.at = start
         while self.at < len(self.text):
+            if plain := _PLAIN_QUOTED.match(self.text, self.at):
+                open_ += plain[0]
+                self.at = plain.end()
+                continue
             char, two = self.text[self.at], self.text[self.at : self.at + 2]
             if char == '"':
                 self.at += 1

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from meshtune.runners.dialects.bash.expansion import Values, as_written, expand, is_known, joined
-from meshtune.runners.dialects.bash.lexer import Operator, Piece, Token, Word, cut
+from meshtune.runners.dialects.bash.expansion import Budget, Values, as_written, expand, is_known, joined
+from meshtune.runners.dialects.bash.lexer import MAX_NESTING, NotBash, Operator, Piece, Token, Word, cut
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _DECLARING = ("export", "declare", "local", "readonly", "typeset")
@@ -25,6 +25,7 @@ _HARMLESS = frozenset(
 # What opens a stretch that is not followed, and what ends it.
 _UNFOLLOWED: Mapping[str, str] = {"for": "done", "while": "done", "until": "done", "case": "esac"}
 _TESTS: Mapping[str, str] = {"[": "]", "[[": "]]", "test": ""}
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
 _REDIRECTIONS = ("<", ">", ">>", "&>", "&>>")
 _COMPARE = {
     "-eq": lambda a, b: a == b,
@@ -61,9 +62,10 @@ class Script:
     notes: tuple[str, ...]
 
 
-def read_script(text: str) -> Script:
-    """What a script would run. Raises NotBash."""
-    reader = _Reader()
+def read_script(text: str, budget: Budget | None = None) -> Script:
+    """What a script would run. budget: of the script in a word of which it stands. Raises NotBash."""
+    reader = _Reader(budget or Budget())
+    reader.budget.read(text)
     reader.read(cut(text))
     return Script(
         commands=tuple(reader.commands),
@@ -101,6 +103,7 @@ class _Branch:
 
 @dataclass(slots=True)
 class _Reader:
+    budget: Budget
     values: Values = field(default_factory=dict)
     exported: dict[str, int] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
@@ -108,6 +111,7 @@ class _Reader:
     notes: list[str] = field(default_factory=list)
     branches: list[_Branch] = field(default_factory=list)
     skipping: list[str] = field(default_factory=list)
+    keywords: int = 0
 
     def read(self, tokens: Iterable[Token]) -> None:
         held: bool | None = True
@@ -142,6 +146,7 @@ class _Reader:
         rest = _Simple(simple.words[1:], "")
         line = simple.words[0].line
         if first == "if":
+            self._require_shallow(len(self.branches), line)
             self.branches.append(_Branch(line, True))
             self._test(rest)
         elif not self.branches:
@@ -165,7 +170,14 @@ class _Reader:
     def _rest(self, rest: _Simple) -> None:
         """What follows a keyword in its own line."""
         if rest.words:
+            self.keywords += 1
+            self._require_shallow(self.keywords, rest.words[0].line)
             self.read([*rest.words, Operator("\n", rest.words[-1].line)])
+            self.keywords -= 1
+
+    def _require_shallow(self, depth: int, line: int) -> None:
+        if depth >= MAX_NESTING:
+            raise NotBash(f"line {line}: its tests are nested deeper than {MAX_NESTING} levels")
 
     def _test(self, simple: _Simple) -> None:
         """One command of the present test; `holds` says whether those before it did."""
@@ -174,7 +186,9 @@ class _Reader:
             return
         if branch.holds is True and simple.joiner == "||":
             return
-        found = _holds([joined(word, self.values) for word in simple.words]) if simple.words else branch.holds
+        found = (
+            _holds([joined(word, self.values, self.budget) for word in simple.words]) if simple.words else branch.holds
+        )
         branch.holds = None if branch.holds is None else found
 
     def _followed(self, simple: _Simple) -> bool:
@@ -200,7 +214,7 @@ class _Reader:
             for word in words[1:]:
                 self.values.pop(word.plain, None)
         elif simple.body is not None and simple.target is not None:
-            self.files[joined(simple.target, self.values)] = joined(simple.body, self.values)
+            self.files[joined(simple.target, self.values, self.budget)] = joined(simple.body, self.values, self.budget)
         else:
             return self._command(words)
         return True
@@ -220,10 +234,10 @@ class _Reader:
         env = {}
         for word, parts in assigned:
             if parts is not None and rest:
-                env[parts[0]] = joined(parts[2], self.values)
+                env[parts[0]] = joined(parts[2], self.values, self.budget)
             elif parts is not None:
                 self._assign(*parts, word)
-        made = [text for word in rest for text in expand(word, self.values)]
+        made = [text for word in rest for text in expand(word, self.values, self.budget)]
         if made and made[0] in _TESTS:
             return _holds(made)
         if made and made[0] not in _HARMLESS:
@@ -233,12 +247,14 @@ class _Reader:
     def _assign(self, name: str, append: str, value: Word, whole: Word) -> None:
         known = self.values.get(name)
         if whole.items is not None:
-            items = [text for item in whole.items for text in expand(item, self.values)]
-            before = known if isinstance(known, list) else [known] if known else []
-            self.values[name] = [*before, *items] if append else items
+            items = [text for item in whole.items for text in expand(item, self.values, self.budget)]
+            if append and isinstance(known, list):
+                known += items
+            else:
+                self.values[name] = [known, *items] if append and isinstance(known, str) and known else items
         else:
-            text = joined(value, self.values)
-            self.values[name] = known + text if append and isinstance(known, str) else text
+            text = joined(value, self.values, self.budget)
+            self.values[name] = self.budget.spend(known + text) if append and isinstance(known, str) else text
 
 
 def _simple_commands(tokens: Iterable[Token]) -> Iterable[_Simple]:
@@ -300,7 +316,7 @@ def _holds(words: list[str]) -> bool | None:
             found = left == right
         case [left, "!=", right]:
             found = left != right
-        case [left, compared, right] if compared in _COMPARE and left.lstrip("-").isdigit() and right.isdigit():
+        case [left, compared, right] if compared in _COMPARE and _WHOLE.fullmatch(left) and _WHOLE.fullmatch(right):
             found = _COMPARE[compared](int(left), int(right))
         case _:
             return None

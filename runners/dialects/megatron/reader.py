@@ -4,7 +4,7 @@ Nothing is guessed: what the script does not say, or what meshtune has no word f
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +21,9 @@ from meshtune.runners.dialects.megatron.arguments import (
     Dtype,
     Flavour,
 )
+from meshtune.runners.json_files import shown
+from meshtune.runners.untrusted_text import UnreadableText, read_json
+from meshtune.search_spaces.checks import MAX_WHOLE
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
 
 # Arguments that change what is trained or where it lies, and that no part of a model or plan stands for.
@@ -44,6 +47,7 @@ _UNMAPPED: Mapping[str, str] = {
     "--rampup-batch-size": "a batch that grows; trials run the full one",
     "--step-batch-size-schedule": "a batch that grows; trials run the full one",
 }
+_WHOLE = re.compile(r"[0-9]{1,18}")
 _FSDP = ("--use-megatron-fsdp", "--use-custom-fsdp")
 
 
@@ -95,9 +99,11 @@ class _Reading:
         """The whole number that the first of these that is there has."""
         name = next((name for name in names if name in self.arguments), "")
         value = self.text(name)
-        if value is None or value.isdecimal():
-            return None if value is None else int(value)
-        self.note(f"{name} {value} is no whole number; fill it in")
+        if value is None:
+            return None
+        if _WHOLE.fullmatch(value) and int(value) <= MAX_WHOLE:
+            return int(value)
+        self.note(f"{name} {shown(value)} is no whole number up to {MAX_WHOLE}; fill it in")
         return None
 
     @property
@@ -148,7 +154,7 @@ class _Reading:
         if hidden is None:
             return None
         # arguments.py, validate_args: gated ones get two thirds, in multiples of 64.
-        return int((4 * hidden * 2 / 3) / 64) * 64 if self.has("--swiglu") else 4 * hidden
+        return hidden // 24 * 64 if self.has("--swiglu") else 4 * hidden
 
     def _experts(self) -> dict[str, Any]:
         experts = self.number("--num-experts") or 0
@@ -251,7 +257,8 @@ class _Reading:
 
     def _deepspeed_stage(self) -> int:
         stage = self.number("--zero-stage")
-        configured = self._ds_config().get("zero_optimization", {}).get("stage")
+        section = self._ds_config().get("zero_optimization")
+        configured = section.get("stage") if isinstance(section, dict) else None
         if isinstance(configured, int):
             # DeepSpeed shards by its own file; the argument says the same, or is wrong.
             if stage not in (None, configured):
@@ -267,8 +274,8 @@ class _Reading:
         value = self.arguments.get("--deepspeed_config", ("",))
         text = self.launch.files.get(value[0]) if value else None
         try:
-            found = json.loads(as_written(text)) if text is not None else {}
-        except ValueError:
+            found = read_json(as_written(text)) if text is not None else {}
+        except UnreadableText:
             found = {}
         return found if isinstance(found, dict) else {}
 

@@ -5,7 +5,6 @@ counts batches in tokens (num_tokens_per_train_step) and is not written."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +21,7 @@ from meshtune.runners.dialects.base import (
 from meshtune.runners.dialects.torchtitan.reader import SCHEDULES, Release, TorchtitanOptions
 from meshtune.runners.dialects.torchtitan.reader import parse as parse
 from meshtune.runners.documents import read_value
+from meshtune.runners.untrusted_text import read_toml
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import RECOMPUTES, Capabilities, Constraint
 from meshtune.search_spaces.model import ModelSpec
@@ -111,7 +111,7 @@ def sections_of(
 
 def render_config(sections: Mapping[str, Any], options: TorchtitanOptions) -> str:
     """The user's TOML with these sections laid over it. Raises InvalidValue where the user's cannot be read."""
-    return render_toml(overlaid(read_base(options.config, tomllib.loads), sections))
+    return render_toml(overlaid(read_base(options.config, read_toml), sections))
 
 
 def render_flags(sections: Mapping[str, Mapping[str, Any]], options: TorchtitanOptions) -> list[str]:

@@ -3,7 +3,7 @@ plan."""
 
 from __future__ import annotations
 
-import tomllib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -18,7 +18,9 @@ from meshtune.runners.dialects.base import (
     read_lines,
     render_lines,
 )
-from meshtune.search_spaces.checks import Checks
+from meshtune.runners.json_files import shown
+from meshtune.runners.untrusted_text import UnreadableText, read_toml
+from meshtune.search_spaces.checks import MAX_WHOLE, Checks
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Schedule
 
 
@@ -63,6 +65,8 @@ class TorchtitanOptions(FlagOptions):
         checks.done()
 
 
+# Of more digits none is a degree or a size.
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
 _RECOMPUTE = "activation-checkpoint:"
 # Flags of these sections may speak of the plan; all others are the user's own.
 _SECTIONS = ("training", "parallelism")
@@ -73,9 +77,9 @@ def parse(text: str) -> Imported:
     if text.lstrip().startswith(("--", _RECOMPUTE)):
         return _parse_flags(text)
     try:
-        config = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise CannotRead(f"neither TOML nor flags: {error}") from error
+        config = read_toml(text)
+    except UnreadableText as error:
+        raise CannotRead(f"neither TOML nor flags: the text {error}") from None
     reading = _Reading(config)
     imported = reading.imported("v0.2")
     return replace(imported, workload={**imported.workload, **({"config": reading.left} if reading.left else {})})
@@ -86,10 +90,10 @@ def _parse_flags(text: str) -> Imported:
     kinds = [word for line in lines for word in line.split() if word.startswith(_RECOMPUTE)]
     try:
         given, loose = read_lines(line for line in lines if not line.startswith(_RECOMPUTE))
-    except ValueError as error:
-        raise CannotRead(f"a quote is never closed: {error}") from error
+    except UnreadableText as error:
+        raise CannotRead(str(error)) from None
     if loose:
-        raise CannotRead(f"{' '.join(loose)} stands before the first flag")
+        raise CannotRead(f"{' '.join(loose)[:100]} stands before the first flag")
     config: dict[str, Any] = {}
     for name, values in given.items():
         section, _, key = name.removeprefix("--").partition(".")
@@ -107,7 +111,7 @@ def _parse_flags(text: str) -> Imported:
 def _value(values: tuple[str, ...], off: bool) -> Any:
     if not values:
         return not off
-    return int(values[0]) if values[0].lstrip("-").isdecimal() else values[0]
+    return int(values[0]) if _WHOLE.fullmatch(values[0]) else values[0]
 
 
 def _kept(given: Arguments, left: Mapping[str, Any]) -> Arguments:
@@ -173,8 +177,9 @@ class _Reading:
         if shard in (None, -1):
             self._notes.append("data_parallel_shard_degree takes the devices that are left: dp is left out")
             return sharded
-        if not isinstance(shard, int) or isinstance(shard, bool) or shard < 1:
-            raise CannotRead(f"parallelism.data_parallel_shard_degree: must be -1 or at least 1, not {shard!r}")
+        if not isinstance(shard, int) or isinstance(shard, bool) or not 1 <= shard <= MAX_WHOLE:
+            told = f"must be -1 or from 1 to {MAX_WHOLE}, not {shown(shard)}"
+            raise CannotRead(f"parallelism.data_parallel_shard_degree: {told}")
         return {"dp": shard, **(sharded if shard * cp > 1 else {"zero_stage": 0})}
 
     def _pipeline(self, pp: int) -> dict[str, Any]:
@@ -205,7 +210,7 @@ class _Reading:
         if mode not in (None, "selective"):
             self._notes.append(f"activation_checkpoint.mode {mode!r} has no word in a plan, and is left out")
             return {}
-        if option is not None and str(option).isdecimal() and int(option) > 0:
+        if option is not None and _WHOLE.fullmatch(str(option)) and int(option) > 0:
             return {"recompute": str(Recompute.FULL), "recompute_interval": int(option)}
         return {} if mode is None else {"recompute": str(Recompute.SELECTIVE)}
 
@@ -245,6 +250,6 @@ class _Reading:
         value = self._take(section, key)
         if value is None or value == -1:
             return None
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise CannotRead(f"{section}.{key}: must be an integer of at least 1, not {value!r}")
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_WHOLE:
+            raise CannotRead(f"{section}.{key}: must be an integer from 1 to {MAX_WHOLE}, not {shown(value)}")
         return value

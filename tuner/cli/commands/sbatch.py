@@ -7,7 +7,6 @@ a token goes to the service that was named, and nowhere else.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -25,6 +24,7 @@ from urllib.parse import urlencode, urlsplit
 import typer
 
 from meshtune.runners.slurm.sbatch import directives, exporting, node_count, submit
+from meshtune.runners.untrusted_text import JSON_LIMITS, read_file, read_json
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.tuner.access.tokens import SECRET_VARIABLES, TOKEN_VARIABLES
 from meshtune.tuner.cli.common import Refused, errors
@@ -56,7 +56,7 @@ def sbatch(
     Without an answer within 2 s the script goes with its own defaults, and a warning is printed.
     """
     try:
-        text = script.read_text(encoding="utf-8")
+        text = read_file(script, JSON_LIMITS.max_bytes, regular=False)
         named = {name: value for name, value in (("model", model), ("cluster", cluster)) if value}
         asked = read_directive(directives(text, "MESHTUNE")) | named
         words = arguments or []
@@ -196,7 +196,7 @@ def _fetch(url: str, question: Mapping[str, str], token: str, limit_s: float) ->
 
 def _detail(text: str) -> str:
     with suppress(ValueError, KeyError, TypeError):
-        return " ".join(str(json.loads(text)["detail"]).split())
+        return " ".join(str(read_json(text)["detail"]).split())
     return ""
 
 

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemaining
 
 from meshtune.runners.dialects.base import CannotRead
 from meshtune.runners.documents import plain
+from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import cluster_presets
@@ -85,9 +86,9 @@ def import_(
         raise Refused(f"--cluster: no cluster preset is called {cluster!r}; {did_you_mean(cluster, cluster_presets())}")
     kind = format_ or _FORMATS.get(script.suffix, _SCRIPT)
     try:
-        imported = parse_script(kind, script.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        raise Refused(f"{script}: is not a text file in UTF-8") from None
+        imported = parse_script(kind, read_file(script, SLOW_LIMITS.max_bytes, regular=False))
+    except UnreadableText as error:
+        raise Refused(f"{script}: {error}") from None
     except CannotRead as error:
         raise Refused(f"{script}: cannot be read as {kind}: {error}") from None
     document = spec_document(imported, name=script.stem, cluster=cluster, here=Path.cwd())

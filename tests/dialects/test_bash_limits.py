@@ -1,0 +1,203 @@
+"""Any text at all is read as a launch script, or refused with its line, within a second."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from meshtune.runners.dialects.base import CannotRead
+from meshtune.tuner.specs.import_script import import_notes, parse_script, render_spec, spec_document
+
+# On a busy machine; the worst takes less than a second on an idle one.
+LIMIT_S = 3.0
+START = "\ntorchrun x.py --num-layers 8 $A\n"
+EXPANDED = "its variables make more than 500,000 characters and words of the script"
+NESTED = "nested deeper than 50 levels"
+NONE = "no line starts a Python program"
+HANGS = {
+    "a variable twice itself": ("A=ab\n" + "A=$A$A\n" * 60, f"line 18: {EXPANDED}"),
+    "empty words": ("A=('')\n" + 'A=("${A[@]}" "${A[@]}")\n' * 60, EXPANDED),
+    "appended to itself": ("A=x\n" + "A+=$A\n" * 60, EXPANDED),
+    "exported": ("A=xy\n" + "export A=$A$A\n" * 60, EXPANDED),
+    "defaults": ("A=x\n" + "B=${C:-$A}${C:-$A}\nA=$B$B$A\n" * 40, EXPANDED),
+    "the name of a file": ("A=x\n" + "cat > $A <<E\n$A$A\nE\nA=$A$A\n" * 40, EXPANDED),
+    "a script in a word": ("run 'torchrun x.py --a 1; A=x;" + "A=$A$A;" * 60 + "'", EXPANDED),
+    "scripts in words": (
+        "A='torchrun x.py --a 1; torchrun x.py --a 1;'\n" + 'run "$A"\n' * 4_000,
+        "more than 50,000 cha",
+    ),
+    "squares": ("X=9\n" + "X=$((X*X))\n" * 4_500, ""),
+    "brackets in a sum": ("X=$((" + "(" * 20_000 + "1" + ")" * 20_000 + "))", ""),
+    "signs in a sum": ("X=$((" + "-" * 45_000 + "1))", ""),
+    "marks": ("A=" + "\1" * 49_000, "line 1: holds the control character 0x01"),
+    "tests in tests": ("if [ a = a ]; then\n" * 2_400, f"line 51: its tests are {NESTED}"),
+    "keywords in a row": ("if a; then " + "then " * 9_000, NESTED),
+    "arrays in arrays": ("A=(" * 15_000, f"line 1: its brackets are {NESTED}"),
+    "defaults in defaults": ("A=" + "${A:-" * 8_000 + "}" * 8_000, NESTED),
+    "sums in sums": ("cat <<E > f\n" + "$((" * 16_000 + "\nE\n", NESTED),
+    "commands": ("a\n" * 24_000, ""),
+    "documents": ("cat <<E\nE\n" * 4_900, ""),
+    "a document in an array": ("A=(x <<E)\nb\nE\n", ""),
+    "lines of a document": ("cat <<E\n" + "x\n" * 24_000 + "E\n", ""),
+    "quotes": ('A="' + '\\"' * 24_000 + '"', ""),
+    "unending loops": ("while :; do A=$A$A; done; for i in {1..999999999}; do x; done; f() { f; }; f", ""),
+    "globs": ("ls " + "/*" * 24_000, ""),
+    "sbatch": ("#SBATCH" + "\n" * 49_000, ""),
+    "one word": ("a" * 49_000, ""),
+    "a long script": ("\n" * 60_000, "line 1: the script and those in its words have more than 50,000 characters"),
+    "numbers": (
+        f"torchrun --nnodes {'9' * 5000} x.py --num-layers {'9' * 5000} --hidden-size {'9' * 400} --topk \u00b2",
+        "",
+    ),
+}
+
+
+def read(kind: str, text: str) -> str:
+    """Why the text is refused; empty where a spec is made of it. Within the limit, and never a defect."""
+    began = time.process_time()
+    try:
+        imported = parse_script(kind, text)
+        document = spec_document(imported, name="x", cluster="", here=Path("/here"))
+        made = render_spec(document, "x.sh", import_notes(imported, ""))
+        assert len(made) < 20 * (len(text) + 5_000)
+        return ""
+    except CannotRead as error:
+        return str(error)
+    finally:
+        assert time.process_time() - began < LIMIT_S
+
+
+@pytest.mark.parametrize(("script", "message"), HANGS.values(), ids=HANGS)
+def test_a_script_that_would_never_end_is_refused_with_its_line_and_limit(script, message):
+    told = read("megatron", script + START)
+    assert len(told) < 1_000
+    assert message in told
+
+
+def test_arithmetic_is_of_64_bits_and_rounds_as_bash_does():
+    script = "A=9223372036854775807\nB=$((A + 1)); C=$((-7 % 4)); D=$((-7 / 2)); E=$((2 - (3 - 4) * 5)); F=$((010))\n"
+    imported = parse_script("megatron", script + 'torchrun x.py --a "$B" "$C" "$D" "$E" "$F"')
+    assert imported.workload["arguments"] == ["--a -9223372036854775808 -3 -3 7 '$((010))'"]
+
+
+SCRIPT = """#!/bin/bash
+#SBATCH --nodes=2 --gpus-per-node=a100:8
+export CUDA_DEVICE_MAX_CONNECTIONS=1 HF_TOKEN=x PATH=/x:$PATH
+module load cuda/12; cd ${WORK:-/work/$USER}
+TP=2; PP=${PP:-$((TP * 2))}
+ARGS=(--num-layers 8 --hidden-size 512 # sizes
+  --seq-length ${SEQ:=1024} '--vocab-size' "51200")
+ARGS+=(--swiglu --data-path '/a b' "${EXTRA[@]}")
+if [[ $TP -gt 1 && -n "$PP" ]]; then SP=--sequence-parallel; elif [ -z $X ]; then SP=; else SP="a\\"b"; fi
+cat <<EOT > ds.json
+{"zero_optimization": {"stage": $TP}, "n": [1, 2.5e3]}
+EOT
+for i in {1..9}; do echo $i; done
+f() { run `hostname` $(date +%s); }
+[ -d /x ] && A=1 || A=2
+bash -c "torchrun x.py --lr 1 $A"
+torchrun --nproc_per_node 8 --nnodes ${SLURM_NNODES:-2} pretrain_gpt.py "${ARGS[@]}" \\
+   --tensor-model-parallel-size $TP --micro-batch-size 2 --global-batch-size 64 $SP --deepspeed_config ds.json 2>&1
+"""
+JSON = """{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4,
+ "zero_optimization": {"stage": 2, "x": [1, 2.5, "a"]}, "bf16": {"enabled": true}, "pipeline": {"a": {"b": null}}}"""
+TOML = """[training]
+local_batch_size = 4
+[parallelism]
+tensor_parallel_degree = 2
+data_parallel_shard_degree = -1
+[[x.y]]
+a = [1, 2.5, \"\"\"b\"\"\"]
+"""
+FLAGS = "--training.local_batch_size 4 --parallelism.tensor_parallel_degree=2\nactivation-checkpoint:full --x 'a b'\n"
+SEEDS = (*[("megatron", SCRIPT)] * 4, ("deepspeed", JSON), ("torchtitan", TOML), ("torchtitan", FLAGS))
+PARTS = (
+    *(
+        "$",
+        "${",
+        "}",
+        "$((",
+        "))",
+        "$(",
+        ")",
+        "(",
+        "`",
+        "'",
+        '"',
+        "\\",
+        "\n",
+        "<<E\n",
+        "E\n",
+        ";",
+        "&&",
+        "||",
+        "|",
+        "&",
+    ),
+    *(
+        "if ",
+        "then ",
+        "else ",
+        "fi\n",
+        "[[ ",
+        " ]]",
+        "{",
+        "for ",
+        "done",
+        "case ",
+        "A=$A$A\n",
+        "A+=($A)\n",
+        "${A:-",
+        "+=",
+    ),
+    *(
+        'A=("${A[@]}" "${A[@]}")\n',
+        "--num-layers ",
+        "--micro-batch-size 0 ",
+        "9" * 400,
+        "-1",
+        "08",
+        "\u00b2",
+        "\0",
+        "\1",
+    ),
+    *(
+        "\r",
+        "\ud800",
+        "#",
+        "#SBATCH ",
+        "x.py --a ",
+        'bash -c "',
+        " " * 50,
+        "NaN",
+        "[",
+        "]",
+        ",",
+        '{"a":',
+        "a.",
+        '"""',
+        "--5 ",
+    ),
+)
+
+
+def mutated(rng: random.Random, text: str) -> str:
+    """The text with one to five stretches replaced, repeated or taken away; at most 20,000 characters of it."""
+    for _ in range(rng.randint(1, 5)):
+        start = rng.randrange(len(text) + 1)
+        end = start + rng.choice((0, 0, 1, 3, 20, 200))
+        parts = "".join(rng.choices(PARTS, k=rng.choice((1, 1, 3))))
+        new = rng.choice((parts * rng.choice((1, 2, 30, 1000)), "", text[start:end] * rng.choice((2, 40, 300))))
+        text = (text[:start] + new + text[end:])[:20_000]
+    return text
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.long)])
+def test_a_mutated_script_is_a_spec_or_a_reason(count):
+    rng = random.Random(count)
+    reasons = [read(kind, mutated(rng, text)) for kind, text in rng.choices(SEEDS, k=count)]
+    # The mutants are neither all broken nor all harmless.
+    assert count / 5 < reasons.count("") < count * 4 / 5
