@@ -11,8 +11,14 @@ IN_WEB := npm --prefix $(WEB) --no-audit --no-fund
 # A registry that fails once is asked again, and longer than by default.
 export PIP_RETRIES ?= 10
 export npm_config_fetch_retries ?= 5
+# requirements.lock is of CPython 3.11 on Linux x86-64 with torch's CPU build; elsewhere, and with LOCKED=, the versions of
+# constraints.txt are installed without a look at their hashes.
+LOCKED ?= $(shell $(PYTHON) -c 'import platform as p, sys; \
+	print("yes" * ((sys.version_info[:2], p.system(), p.machine()) == ((3, 11), "Linux", "x86_64")))')
+COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --python $(BIN)/python $(addprefix --find-links ,$(PIP_FIND_LINKS)) \
+	--no-emit-find-links --no-emit-index-url --custom-compile-command "make lock" pyproject.toml
 
-.PHONY: demo test test-fast test-long check check-web api-types format install dashboard docs clean
+.PHONY: demo test test-fast test-long check check-web api-types format install dashboard docs lock lock-images sbom clean
 
 demo: install
 	$(BIN)/meshtune run examples/demo.yaml
@@ -77,12 +83,36 @@ $(NODE_MODULES): $(WEB)/package.json $(WEB)/package-lock.json
 	$(IN_WEB) ci
 	touch $@
 
-# torch first and alone: its exact version keeps a resolver from choosing a build with CUDA.
-$(INSTALLED): pyproject.toml setup.py constraints.txt
+# Every package that is installed by its hashes, and those of them that a service needs. From the index that uv is set up for; torch's CPU
+# build from PIP_FIND_LINKS, or UV_INDEX.
+lock: $(INSTALLED)
+	$(COMPILE) --extra dev --constraint constraints.txt --output-file requirements.lock
+	$(COMPILE) --extra all --constraint requirements.lock --no-annotate --output-file examples/service/requirements.lock
+
+# The digests of the images of examples/service, beside their tags; asks the registry.
+IMAGES := examples/service/Dockerfile examples/service/compose.yaml
+lock-images:
+	@for image in $$(sed -nE 's/^(FROM|    image:) ([a-z]+:[^@ ]+).*/\2/p' $(IMAGES) | sort -u); do \
+		digest=$$(docker buildx imagetools inspect $$image --format '{{.Manifest.Digest}}') || exit 1; \
+		sed -i -E "s#^(FROM|    image:) $$image(@[^ ]+)?#\1 $$image@$$digest#" $(IMAGES); \
+	done
+
+# What is installed, with licences, as CycloneDX.
+sbom: $(INSTALLED)
+	mkdir -p build
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file build/sbom.json $(BIN)/python
+
+# Unlocked, torch first and alone: its exact version keeps a resolver from choosing a build with CUDA.
+$(INSTALLED): pyproject.toml setup.py constraints.txt requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "meshtune needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
+ifeq ($(LOCKED),yes)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+else
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+endif
 	touch $@
 
 clean:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from meshtune.tuner.access.tokens import Scope, Token, digest, new_secret
@@ -54,13 +55,13 @@ class Server:
         """The answer's document."""
         return json.loads(self.text(path))
 
-    def post(self, path: str, document: object) -> Any:
-        """The answer's document."""
-        return json.loads(self.text(path, json.dumps(document).encode()))
+    def post(self, path: str, document: object, key: str = "") -> Any:
+        """The answer's document. key: for idempotency."""
+        return json.loads(self.text(path, json.dumps(document).encode(), {"Idempotency-Key": key} if key else {}))
 
-    def text(self, path: str, body: bytes | None = None) -> str:
-        """The answer to a GET, or to a POST of this body."""
-        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+    def text(self, path: str, body: bytes | None = None, more: Mapping[str, str] = MappingProxyType({})) -> str:
+        """The answer to a GET, or to a POST of this body. more: headers."""
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json", **more}
         request = urllib.request.Request(self.url + path, data=body, headers=headers)
         with urllib.request.urlopen(request, timeout=60) as response:
             text: str = response.read().decode()
@@ -75,7 +76,7 @@ class Server:
 def serving(database: str, home: Path) -> Iterator[Server]:
     """The service over the database with this URL, until the end of the block."""
     environment = {**without_ours(os.environ), **UNPACED, "MESHTUNE_DB": database, "MESHTUNE_LOG_LEVEL": "warning"}
-    token = _new_token(database)
+    token = new_token(database)
     port = free_port()
     log = home / "serve.log"
     with log.open("ab") as output:
@@ -99,35 +100,66 @@ def serving(database: str, home: Path) -> Iterator[Server]:
             process.wait(20)
 
 
+class Postgres:
+    """A server of one's own with an empty database and the settings it comes with, until `stop`. Raises
+    FileNotFoundError where PostgreSQL's programs are not installed."""
+
+    def __init__(self) -> None:
+        self._programs = _postgres_programs()
+        # A socket's path has at most 107 bytes.
+        self._folder = Path(tempfile.mkdtemp(prefix="mt-pg-", dir="/tmp"))
+        self._common: dict[str, Any] = {"cwd": self._folder, "stdin": subprocess.DEVNULL, **_unprivileged()}
+        if "user" in self._common:
+            os.chown(self._folder, self._common["user"], self._common["group"])
+        making = [str(self._programs / "initdb"), "-D", str(self._folder / "data"), "-U", "meshtune", "--auth=trust"]
+        command = [*making, "--no-sync", "--encoding=UTF8", "--locale=C"]
+        subprocess.run(command, check=True, capture_output=True, **self._common)
+        self.url = f"postgresql://meshtune@/postgres?host={self._folder}"
+        self.start()
+
+    def start(self) -> None:
+        """Return once it takes connections."""
+        running = [
+            str(self._programs / "postgres"),
+            "-D",
+            str(self._folder / "data"),
+            "-h",
+            "",
+            "-k",
+            str(self._folder),
+        ]
+        while True:
+            self._process = subprocess.Popen(
+                running, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **self._common
+            )
+            ready = [str(self._programs / "pg_isready"), "-q", "-h", str(self._folder)]
+            while self._process.poll() is None:
+                if subprocess.run(ready, check=False).returncode == 0:
+                    return
+                time.sleep(0.1)
+            time.sleep(0.2)  # backends of a killed one still hold its memory
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait(60)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
 @contextmanager
 def postgres() -> Iterator[str]:
-    """The URL of an empty database on a server of its own, with the settings it comes with. Raises FileNotFoundError
-    where PostgreSQL's programs are not installed."""
-    programs = _postgres_programs()
-    user = _unprivileged()
-    # A socket's path has at most 107 bytes.
-    folder = Path(tempfile.mkdtemp(prefix="mt-pg-", dir="/tmp"))
-    if user:
-        os.chown(folder, user["user"], user["group"])
-    common: dict[str, Any] = {"cwd": folder, "stdin": subprocess.DEVNULL, **user}
+    """The URL of an empty database on a server of its own. Raises FileNotFoundError, as `Postgres`."""
+    server = Postgres()
     try:
-        making = [str(programs / "initdb"), "-D", str(folder / "data"), "-U", "meshtune", "--auth=trust", "--no-sync"]
-        subprocess.run([*making, "--encoding=UTF8", "--locale=C"], check=True, capture_output=True, **common)
-        running = [str(programs / "postgres"), "-D", str(folder / "data"), "-h", "", "-k", str(folder)]
-        process = subprocess.Popen(running, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **common)
-        try:
-            while not (folder / ".s.PGSQL.5432").exists():
-                time.sleep(0.1)
-            time.sleep(1.0)  # it takes connections shortly after its socket is there
-            yield f"postgresql://meshtune@/postgres?host={folder}"
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.wait(60)
+        yield server.url
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        server.stop()
 
 
-def _new_token(database: str) -> str:
+def new_token(database: str) -> str:
     """The secret of one that opens everything."""
     now, secret = time.time(), new_secret()
     token = Token(

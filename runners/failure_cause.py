@@ -6,13 +6,15 @@ from meshtune.search_spaces.checks import StrEnum
 
 
 class Cause(StrEnum):
-    """user_bug: a failure that no plan can change, such as a missing file or module; trying other plans is waste."""
+    """storage: the disk or file server of the job's folder, not the job. user_bug: a failure that no plan can change,
+    such as a missing file or module; trying other plans is waste."""
 
     OOM = "oom"
     ILLEGAL_SETTING = "illegal_setting"
     HANG = "hang"
     COMMUNICATION = "communication"
     NODE_FAULT = "node_fault"
+    STORAGE = "storage"
     PREEMPTION = "preemption"
     TIME_LIMIT = "time_limit"
     USER_BUG = "user_bug"

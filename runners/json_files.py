@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
@@ -16,13 +17,14 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from meshtune.runners.base import JobSpec
+from meshtune.runners.job_files import MAX_DOCUMENT_BYTES, read_document
 from meshtune.runners.untrusted_text import Limits, read_json
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 
 Value = TypeVar("Value")
 
-# Of a file in a job's folder: a result of 16,000 ranks with their profiles.
-JOB_LIMITS = Limits(max_bytes=8 << 20, max_values=1_000_000)
+# Of a file in a job's folder.
+JOB_LIMITS = Limits(max_bytes=MAX_DOCUMENT_BYTES, max_values=1_000_000)
 
 # The JSON values that a plain type takes, and its name in messages. A whole float is an integer, as in JSON itself.
 _PLAIN: Mapping[type, tuple[tuple[type, ...], str]] = {
@@ -32,6 +34,8 @@ _PLAIN: Mapping[type, tuple[tuple[type, ...], str]] = {
     str: ((str,), "string"),
     Path: ((str,), "string"),
 }
+# What JSON can say, and neither UTF-8 nor a database can hold.
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def read_json_value(kind: type[Value], document: object) -> Value:
@@ -42,9 +46,9 @@ def read_json_value(kind: type[Value], document: object) -> Value:
     return value
 
 
-def read_json_file(kind: type[Value], path: Path) -> Value:
+def read_json_file(kind: type[Value], path: Path, most_bytes: int = MAX_DOCUMENT_BYTES) -> Value:
     """Raises OSError when there is none, ValueError when it is none of ours."""
-    return read_json_value(kind, read_json(path.read_bytes(), JOB_LIMITS, unique_keys=False))
+    return read_json_value(kind, read_json(read_document(path, most_bytes), JOB_LIMITS, unique_keys=False))
 
 
 def render_versioned(value: Any, version: int) -> str:
@@ -71,7 +75,9 @@ def _read(kind: Any, value: Any, path: str) -> Any:
             raise _wrong(path, "must be array", value)
         return tuple(_read(inner[0], item, f"{path}.{index}") for index, item in enumerate(value))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {str(key): _read(inner[1], item, f"{path}.{key}") for key, item in _object(value, path).items()}
+        return {
+            _read(str, key, path): _read(inner[1], item, f"{path}.{key}") for key, item in _object(value, path).items()
+        }
     if is_dataclass(kind):
         return _read_dataclass(kind, _object(value, path), path)
     if issubclass(kind, Enum):
@@ -84,10 +90,15 @@ def _read(kind: Any, value: Any, path: str) -> Any:
     whole = kind is int and isinstance(value, float) and value.is_integer()
     if not whole and (not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool)):
         raise _wrong(path, f"must be {name}", value)
+    if kind is str and _UNSTORABLE.search(value):
+        raise _wrong(path, "must be text without NUL and halves of surrogate pairs", value)
     try:
-        return kind(value)
+        plain = kind(value)
+        if kind is int and abs(plain) >= 1 << 63:
+            raise OverflowError
+        return plain
     except OverflowError:
-        raise _wrong(path, "must be a finite number", value) from None
+        raise _wrong(path, "must be a finite number, an integer of 64 bits", value) from None
 
 
 def _read_dataclass(kind: Any, document: Mapping[str, Any], path: str) -> Any:

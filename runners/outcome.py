@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import inf, isfinite
 from pathlib import Path
@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.job_files import UnfitFile, read_document
 from meshtune.runners.json_files import JOB_LIMITS, read_json_value
 from meshtune.runners.measuring import Interval, median_interval
 from meshtune.runners.step_breakdown import Profile
@@ -25,6 +26,8 @@ from meshtune.search_spaces.checks import Checks, InvalidValue, StrEnum
 
 RESULT_FILE = "result.json"
 RESULT_VERSION = 1
+# Characters that are kept of what a job says of its end.
+MAX_REASON, MAX_PHASE, MAX_LOG_TAIL = 2000, 100, 16_000
 
 
 class ResultError(Exception):
@@ -256,21 +259,19 @@ def write_result(directory: Path, outcome: Outcome, extra: Mapping[str, Any] | N
 
 
 def read_result(directory: Path) -> Outcome:
-    """The outcome in `directory`'s result file. Raises ResultMissing or ResultMalformed."""
+    """The outcome in `directory`'s result file. Raises ResultMissing, ResultMalformed, or OSError where reading again
+    may help."""
     path = directory / RESULT_FILE
     try:
-        text = path.read_text(encoding="utf-8")
+        return parse_result(read_document(path))
     except FileNotFoundError:
         raise ResultMissing(f"{path} does not exist") from None
-    except OSError as error:
-        raise ResultMissing(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ResultMalformed(f"not UTF-8: {error}") from error
-    return parse_result(text)
+    except UnfitFile as error:
+        raise ResultMalformed(str(error)) from None
 
 
 def parse_result(text: str) -> Outcome:
-    """The outcome that a result file's text carries. Raises ResultMalformed."""
+    """The outcome that a result file's text carries; words longer than people read are cut. Raises ResultMalformed."""
     try:
         document = read_json(text, JOB_LIMITS, unique_keys=False)
     except UnreadableText as error:
@@ -291,7 +292,9 @@ def parse_result(text: str) -> Outcome:
     wrong = [loss for loss in outcome.measurement.first_losses if not isfinite(loss)] if outcome.measurement else []
     if wrong:
         raise ResultMalformed(f"measurement.first_losses: must be finite, not {_some(wrong)}")
-    return outcome
+    phase = None if outcome.phase is None else outcome.phase[:MAX_PHASE]
+    reason, log_tail = outcome.reason[:MAX_REASON], outcome.log_tail[-MAX_LOG_TAIL:]
+    return replace(outcome, reason=reason, phase=phase, log_tail=log_tail)
 
 
 def _some(values: Sequence[object]) -> str:

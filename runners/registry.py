@@ -3,6 +3,7 @@ the package, breaks only its own."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from meshtune.runners.base import Runner
+from meshtune.runners.processes.job_user import RUN_AS
 from meshtune.runners.workloads.base import Workload
-from meshtune.search_spaces.checks import Problem, did_you_mean
+from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
 
 # extra -> its modules by the names of their libraries. A runner or workload of that name needs it: a runner where it is
@@ -104,6 +106,9 @@ class UnknownBackend(ValueError):
 
 def create_runner(kind: str, root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Runner:
     """Starts nothing. Raises UnknownBackend, MissingExtra, InvalidValue."""
+    if kind not in ("local", SIMULATED) and os.environ.get(RUN_AS):
+        told = f"{kind} would run jobs as the service's user: with {RUN_AS} there are `local` and `simulated` only"
+        raise InvalidValue([Problem("", told)])
     if kind in EXTRAS:
         require_extra(kind, f"the runner {kind}")
     runner: Runner = _load("runner", RUNNERS, kind)(root, cluster, options)

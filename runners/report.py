@@ -44,6 +44,7 @@ VERDICTS = {
     "illegal_setting": "illegal",
     "hang": "timed_out",
     "communication": "lost",
+    "storage": "lost",
     "user_bug": "crashed",
     "crash": "crashed",
 }

@@ -17,7 +17,8 @@ from meshtune.api.dependencies import CampaignId, ServiceHandle, TrialNumber, re
 from meshtune.api.errors import RangeNotSatisfiable
 from meshtune.api.openapi import problems
 from meshtune.api.schemas.trials import rfc3339
-from meshtune.tuner.service.job_files import OpenLog, list_logs, open_log
+from meshtune.runners.job_files import OpenFile
+from meshtune.tuner.service.job_files import list_logs, open_log
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import NotFound
 
@@ -113,7 +114,7 @@ def read_trial_log(
 class _LogResponse(StreamingResponse):
     """Closes the log whatever becomes of the answer."""
 
-    def __init__(self, log: OpenLog, chunks: Iterator[bytes], **rest: Any) -> None:
+    def __init__(self, log: OpenFile, chunks: Iterator[bytes], **rest: Any) -> None:
         super().__init__(chunks, **rest)
         self._log = log
 

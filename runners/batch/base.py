@@ -15,9 +15,12 @@ from typing import ClassVar, Generic, TypeVar
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Runner, RunnerUnavailable, SubmitFailed
 from meshtune.runners.batch.launch_wrapper import GANG_FILE, read_gang, render_gang
 from meshtune.runners.batch.script import CLAIM_FILE, BatchOptions, SubmitHost, submit_host
+from meshtune.runners.job_files import UnfitFile, read_document
 from meshtune.runners.json_files import read_json_file, write_whole
 from meshtune.runners.local.spool import is_fit, require_fit
 from meshtune.runners.processes.command import Answer, call
+
+_MAX_CLAIM_BYTES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +40,8 @@ class Record:
     @property
     def claimed_by(self) -> str | None:
         """The scheduler's number of the copy that ran."""
-        with suppress(OSError):
-            return (self.directory / CLAIM_FILE).read_text(encoding="utf-8").strip() or None
+        with suppress(OSError, UnfitFile):
+            return read_document(self.directory / CLAIM_FILE, _MAX_CLAIM_BYTES).strip() or None
         return None
 
     @property

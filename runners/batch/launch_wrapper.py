@@ -19,6 +19,7 @@ from pathlib import Path
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.job_files import list_entries
 from meshtune.runners.json_files import encode_job, read_json_file, write_whole
 from meshtune.runners.processes.gang import (
     FIRST_PORT,
@@ -35,6 +36,7 @@ from meshtune.search_spaces.checks import StrEnum
 
 # The job as its processes read it: command, environment, time limit.
 GANG_FILE = "gang.json"
+_MAX_NOTE_BYTES = 16 << 10  # notes are read at each look, and a job may leave many
 
 
 class End(StrEnum):
@@ -78,9 +80,11 @@ def write_note(directory: Path, note: Note) -> None:
 def read_notes(directory: Path) -> list[Note]:
     """The notes in a job's directory, by rank. What cannot be read (yet) is left out."""
     notes = []
-    for path in directory.glob("rank-*.json"):
-        with suppress(OSError, ValueError):
-            notes.append(read_json_file(Note, path))
+    with suppress(OSError):
+        for name in list_entries(directory):
+            if name.startswith("rank-") and name.endswith(".json"):
+                with suppress(OSError, ValueError):
+                    notes.append(read_json_file(Note, directory / name, _MAX_NOTE_BYTES))
     return sorted(notes, key=lambda note: note.rank)
 
 

@@ -15,6 +15,8 @@ from meshtune.runners.base import InvalidJob, JobSpec, JobStatus, RunnerUnavaila
 from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.local.spool import Spool, SpooledJob, require_fit
+from meshtune.runners.processes.host import why_too_many
+from meshtune.runners.processes.job_user import JobUser, job_user
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
@@ -23,10 +25,12 @@ _left_running: list[subprocess.Popen[bytes]] = []
 
 
 class LocalRunner:
-    """A Runner over the spool under `root`. slots: how many processes may run at once."""
+    """A Runner over the spool under `root`, which lies in the home. slots: how many processes may run at once. user:
+    as whom they run, None for our own."""
 
-    def __init__(self, root: Path, *, slots: int, idle_s: float = 30.0) -> None:
+    def __init__(self, root: Path, *, slots: int, idle_s: float = 30.0, user: JobUser | None = None) -> None:
         self._spool = Spool(root.resolve())
+        self._user = user
         self._slots = slots
         self._idle_s = idle_s
         self._server: subprocess.Popen[bytes] | None = None
@@ -44,7 +48,11 @@ class LocalRunner:
                 directory.mkdir(parents=True, exist_ok=True)
                 for name, text in spec.files.items():
                     write_whole(directory / name, text)
-                self._spool.add(SpooledJob(spec=replace(spec, directory=directory), slots=self._slots))
+                if self._user is not None:
+                    directory.chmod(0o700)
+                    self._user.open_way(directory, self._spool.root.parent)
+                run_as = "" if self._user is None else self._user.name
+                self._spool.add(SpooledJob(spec=replace(spec, directory=directory), slots=self._slots, run_as=run_as))
         except OSError as error:
             raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
         # From here on the job is sent: a server that does not start now is started by a later poll.
@@ -121,6 +129,8 @@ def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Loca
     checks.require(one, "", f"the local runner has this machine's devices only, but {has}")
     told = f"slots({slots}) cannot hold the {cluster.devices} processes of one trial"
     checks.require(slots >= cluster.devices, "slots", told)
+    too_many = why_too_many(slots)
+    checks.require(not too_many, "slots", too_many)
     checks.require(chosen.idle_s > 0, "idle_s", f"must be positive, not {chosen.idle_s}")
     checks.done()
-    return LocalRunner(root, slots=slots, idle_s=chosen.idle_s)
+    return LocalRunner(root, slots=slots, idle_s=chosen.idle_s, user=job_user())

@@ -18,6 +18,8 @@ from pathlib import Path
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.local.spool import Spool, SpooledJob
 from meshtune.runners.processes.gang import JOB_MARK, PERIOD_S, Gang, kill_marked, meeting_here, warm_entry
+from meshtune.runners.processes.job_user import job_user, take_back
+from meshtune.search_spaces.checks import InvalidValue
 
 STOP_LIMIT_S = 5.0
 
@@ -46,6 +48,9 @@ class Server:
             status = self.spool.status(name)
             if status.state is JobState.RUNNING:
                 kill_marked(self._mark(name))
+                with suppress(OSError, ValueError):
+                    if (job := self.spool.job(name)).run_as:
+                        take_back(job.spec.directory)
                 reason = "the local server died and its processes with it"
                 self._report(name, replace(status, state=JobState.LOST, reason=reason, finished_at=now))
             if status.state is not JobState.QUEUED:
@@ -94,6 +99,9 @@ class Server:
     def _close(self, name: str, now: float) -> None:
         gang = self.gangs.pop(name)
         kill_marked(self._mark(name))
+        if gang.user is not None:
+            with suppress(FileNotFoundError):  # somebody removed it
+                take_back(gang.spec.directory)
         end = gang.result()
         reason = "the local server was told to stop" if end.state is JobState.LOST else end.reason
         self._report(name, replace(end, reason=reason, started_at=gang.started_at, finished_at=now))
@@ -121,11 +129,15 @@ class Server:
     def _start(self, job: SpooledJob, now: float) -> None:
         name = job.spec.name
         spec = replace(job.spec, env={**job.spec.env, JOB_MARK: self._mark(name)})
-        gang = Gang(spec, now)
         try:
+            user = job_user(job.run_as)
+            gang = Gang(spec, now, user=user)
+            if user is not None:
+                user.give(spec.directory)
             gang.start(range(spec.processes), meeting_here(spec), warm_entry(spec.command))
-        except OSError as error:
-            reason = f"its processes could not be started: {error.strerror}"
+        except (OSError, InvalidValue) as error:
+            told = error.strerror if isinstance(error, OSError) else str(error)
+            reason = f"its processes could not be started: {told}"
             self._report(name, JobStatus(state=JobState.LOST, reason=reason, finished_at=now))
             return
         self.gangs[name] = gang

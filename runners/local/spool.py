@@ -31,6 +31,8 @@ class SpooledJob:
     spec: JobSpec
     # How many processes may run on this machine at once while it runs, its own included.
     slots: int
+    # The name of the user whose processes they are, empty for the server's.
+    run_as: str = ""
 
 
 class Spool:
@@ -88,7 +90,7 @@ class Spool:
         shutil.rmtree(draft, ignore_errors=True)
         try:
             draft.mkdir()
-            document = {"spec": encode_job(job.spec), "slots": job.slots}
+            document = {"spec": encode_job(job.spec), "slots": job.slots, "run_as": job.run_as}
             (draft / "spec.json").write_text(json.dumps(document), encoding="utf-8")
             # The file system's own clock ticks every few milliseconds, too coarse for the order of submission.
             os.utime(draft / "spec.json", ns=(time.time_ns(),) * 2)
@@ -125,6 +127,8 @@ class Spool:
             return read_json_file(JobStatus, self.jobs / name / "status.json")
         except FileNotFoundError:
             return JobStatus(state=JobState.QUEUED)
+        except ValueError as error:  # the server writes it by rename, so somebody else did
+            return JobStatus(state=JobState.LOST, reason=f"its state in the spool cannot be understood: {error}")
 
     def set_status(self, name: str, status: JobStatus) -> None:
         write_whole(self.jobs / name / "status.json", json.dumps(asdict(status)))

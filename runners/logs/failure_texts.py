@@ -9,11 +9,16 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.logs.lines import Patterns, read_tail, split_lines, untagged
+from meshtune.runners.logs.lines import read_tail, split_lines, untagged
 
-# Regular expressions that are searched for in one line, in this order, and where each text comes from.
+if TYPE_CHECKING:  # jobs import this in their site's own environment, without RE2
+    from meshtune.runners.logs.patterns import Patterns
+
+# Regular expressions that are searched for in one line, in this order, and where each text comes from. Each takes a
+# time that grows with the line alone: after what may stand anywhere in it, no repetition is without a limit.
 FAILURE_TEXTS: tuple[tuple[Cause, str], ...] = (
     (Cause.OOM, "DefaultCPUAllocator: (?:can't allocate|not enough) memory"),  # torch c10/core/impl/alloc_cpu
     (Cause.OOM, "(?:CUDA|HIP|XPU) out of memory"),  # torch c10/cuda/CUDACachingAllocator, c10/xpu
@@ -29,13 +34,15 @@ FAILURE_TEXTS: tuple[tuple[Cause, str], ...] = (
     (Cause.OOM, r"\boom[-_]kill event"),  # slurmstepd, cgroup plugin
     (Cause.OOM, "Out of memory: Killed process"),  # Linux mm/oom_kill.c
     # argparse refuses a value, which is a plan's where the argument has a placeholder.
-    (Cause.ILLEGAL_SETTING, r"error: argument \S.*: invalid "),  # Python argparse
+    (Cause.ILLEGAL_SETTING, r"error: argument \S.{0,200}: invalid "),  # Python argparse
+    (Cause.STORAGE, "No space left on device|Disk quota exceeded|Read-only file system"),  # errno
+    (Cause.STORAGE, "Stale (?:NFS )?file handle|Input/output error"),  # errno
     (Cause.HANG, "Watchdog caught collective operation timeout"),  # torch ProcessGroupNCCL.cpp
     (Cause.HANG, "timed out in monitoredBarrier"),  # torch ProcessGroupGloo.cpp
     (Cause.HANG, r"Timed out waiting \d+ ?ms for (?:recv|send) operation"),  # gloo tcp/unbound_buffer.cc
     (Cause.COMMUNICATION, "[Cc]onnection (?:was )?(?:closed|reset|refused)"),  # errno, gloo tcp/pair.cc, NCCL
     (Cause.COMMUNICATION, "Broken pipe"),  # errno
-    (Cause.COMMUNICATION, "Timed out waiting|Timed out after .* waiting for clients"),  # torch c10d store
+    (Cause.COMMUNICATION, "Timed out waiting|Timed out after .{0,200} waiting for clients"),  # torch c10d store
     (Cause.COMMUNICATION, "[Ww]ait timeout|Socket Timeout|Socket (?:unexpectedly )?closed"),  # torch c10d store
     (Cause.COMMUNICATION, "Operation timed out|collective operation timeout"),  # errno, torch c10d
     (Cause.COMMUNICATION, "timed out connecting|client socket has (?:timed out|failed)"),  # torch c10d, gloo
@@ -47,13 +54,13 @@ FAILURE_TEXTS: tuple[tuple[Cause, str], ...] = (
     (Cause.USER_BUG, r"^(?:ModuleNotFound|Import)Error: "),  # Python
     (Cause.USER_BUG, r"^(?:Syntax|Indentation|Tab)Error: "),  # Python
     (Cause.USER_BUG, r"^(?:FileNotFound|Permission|NotADirectory|IsADirectory)Error: "),  # Python
-    (Cause.USER_BUG, r"^\S*python\S*: (?:can't open file|No module named|Error while finding)"),  # CPython
+    (Cause.USER_BUG, r"^\S{0,200}python\S{0,20}: (?:can't open file|No module named|Error while finding)"),  # CPython
     (Cause.USER_BUG, r"^\S*sh: .*(?:not found|No such file or directory|Permission denied)$"),  # sh, bash
-    (Cause.USER_BUG, r": cd: (?:can't cd to |.*No such file)"),  # sh, bash
-    (Cause.USER_BUG, r"^\S*(?:env|srun|exec\w*): .*(?:No such file|Permission denied)"),  # env, srun
+    (Cause.USER_BUG, r": cd: (?:can't cd to |.{0,300}No such file)"),  # sh, bash
+    (Cause.USER_BUG, r"^\S*(?:env|srun|exec\w{0,8}): .*(?:No such file|Permission denied)"),  # env, srun
     (Cause.USER_BUG, "error: unrecognized arguments: "),  # Python argparse
     (Cause.USER_BUG, "error: the following arguments are required: "),  # Python argparse
-    (Cause.USER_BUG, r"error: (?:ambiguous option: |argument \S.*: expected )"),  # Python argparse
+    (Cause.USER_BUG, r"error: (?:ambiguous option: |argument \S.{0,200}: expected )"),  # Python argparse
     (Cause.USER_BUG, "Error: (?:No such option|Missing (?:argument|option|parameter))"),  # click, typer
     (Cause.USER_BUG, "Torch not compiled with CUDA enabled"),  # torch/cuda/__init__.py
     # What a launcher says of a child whose own words are elsewhere is no word of the program's.
@@ -65,7 +72,7 @@ _LAUNCHERS = re.compile(r"(?:ChildFailed|CalledProcess|ProcessExited|ProcessRais
 # Which of several failures in one job the others follow from: what a rank died of itself comes before what its peers
 # noticed of it, a known cause before an unknown one, and a hang before connections that were lost when it was ended.
 PRECEDENCE: tuple[Cause, ...] = (
-    *(Cause.OOM, Cause.ILLEGAL_SETTING, Cause.USER_BUG, Cause.CRASH),
+    *(Cause.OOM, Cause.ILLEGAL_SETTING, Cause.STORAGE, Cause.USER_BUG, Cause.CRASH),
     *(Cause.HANG, Cause.COMMUNICATION),
 )
 # What every line that is in the table holds one of: most lines of a log hold none, and this is 50 times as fast.
@@ -73,6 +80,7 @@ _HINTS = (
     *("rror", "xception", "emory", "alloc", "OUT_OF", "_FAILED", "oom", "out'"),
     *("imed out", "imeout", "onnection", "ipe", "ocket", "exited", "aborted", "unhandled", "recv", "EADDRINUSE"),
     *("lready in use", "python", "sh: ", "cd: ", "No such file", "Permission denied", "compiled", "fault"),
+    *("No space left", "quota", "ead-only", "tale ", "nput/output"),
 )
 _TABLE = tuple((re.compile(pattern), cause) for cause, pattern in FAILURE_TEXTS)
 
@@ -163,12 +171,12 @@ def _overtaken(cause: Cause | None, previous: Cause | None, patterns: Patterns |
     """The causes that a line shows to have been none: those that the program got over, by taking a step or by failing
     later of something else; and an exception whose message goes on with what its peers did."""
     if patterns is not None and patterns.find(patterns.timing, line) is not None:
-        return (Cause.USER_BUG, Cause.CRASH)
+        return (Cause.STORAGE, Cause.USER_BUG, Cause.CRASH)
     if cause is Cause.CRASH:
         return (Cause.USER_BUG,)
     return (Cause.CRASH,) if cause is not None and is_echo(cause) and previous is Cause.CRASH else ()
 
 
 def read_last_words_of(path: Path, patterns: Patterns | None = None) -> LastWords | None:
-    """The last words in the end of a log file."""
+    """The last words in the end of a log file. Raises OSError."""
     return read_last_words(read_tail(path, MAX_BYTES), patterns)

@@ -4,6 +4,7 @@ Of a step that is told several times the last word counts."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,25 +14,16 @@ from pathlib import Path
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.job_files import list_entries
 from meshtune.runners.logs.failure_texts import CANNOT_RUN, PRECEDENCE, LastWords, is_echo, read_last_words_of
-from meshtune.runners.logs.lines import (
-    LOSS,
-    MEMORY,
-    STEP,
-    STEP_TIMES,
-    Patterns,
-    lines_of,
-    positive,
-    read_tail,
-    untagged,
-)
+from meshtune.runners.logs.lines import lines_of, read_tail, untagged
+from meshtune.runners.logs.patterns import LOSS, MEMORY, STEP, STEP_TIMES, Patterns, positive
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.workloads.base import (
     CONTEXT_FILE,
     LogContext,
     failed,
-    outcome_from_result,
     outcome_without_result,
     read_context,
 )
@@ -39,6 +31,9 @@ from meshtune.runners.workloads.base import (
 MAX_LOSSES = 4
 # Whom a runner blames for the end of a job, by `runners.processes.gang.exit_text`.
 _BLAMED = re.compile(r"^rank (\d+) ")
+_MAX_BYTES = 2.0**32  # in any unit: what no device has
+# As `log_path` names them: a job may leave files of any name.
+_RANK_LOG = re.compile(r"rank-(0|[1-9][0-9]{0,6})\.log")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +57,14 @@ def read_lines(lines: Iterable[str], patterns: Patterns) -> LogReading:
         if patterns.memory is not None and (found := patterns.find(patterns.memory, words)) is not None:
             owner = rank if found.rank is None else found.rank
             size = positive(found)
-            if size is not None:
+            if size is not None and size < _MAX_BYTES:
                 memory[owner] = max(memory.get(owner, 0), round(size * MEMORY[patterns.memory]))
         timing = positive(patterns.find(patterns.timing, words))
         loss, step = patterns.find(LOSS, words), patterns.find(STEP, words)
         if timing is not None or loss is not None:
             stream = streams.setdefault(rank, _Stream())
-            stream.take(None if step is None else int(step.value), timing, None if loss is None else loss.value)
+            number = int(step.value) if step is not None and isfinite(step.value) else None
+            stream.take(number, timing, None if loss is None else loss.value)
     best = max(streams.values(), key=lambda stream: len(stream.timings), default=_Stream())
     return LogReading(
         timings=_in_order(best.timings),
@@ -106,19 +102,17 @@ def _in_order(values: Mapping[int, float]) -> tuple[float, ...]:
 def outcome_from_log(directory: Path, status: JobStatus, patterns: Patterns, *, steps: int) -> Outcome:
     """What became of a job of a program that reports by its log, from the logs of its ranks in `directory`.
 
-    steps: how many the program was asked to take, warm-up included. A result file beats the log, which has no meaning
-    where its context cannot be read. A job that failed after its last step measured all that it was to measure."""
+    steps: how many the program was asked to take, warm-up included. The log has no meaning where its context cannot be
+    read. Raises OSError. A job that failed after its last step measured all that it was to measure."""
     logs = rank_logs(directory)
-    readings = {rank: read_lines(lines_of(path), patterns) for rank, path in logs.items()}
+    readings = {rank: read_lines(lines_of(path, len(logs)), patterns) for rank, path in logs.items()}
     told_by = max(readings, key=lambda rank: (len(readings[rank].timings), -rank), default=0)
     tail = read_tail(log_path(directory, told_by))
-    if (outcome := outcome_from_result(directory, tail)) is not None:
-        return outcome
     if status.state in (JobState.CANCELLED, JobState.LOST):
         return outcome_without_result(status, tail)
     try:
         context = read_context(directory)
-    except (OSError, ValueError) as error:
+    except (FileNotFoundError, ValueError) as error:
         left = outcome_without_result(status, tail)
         return replace(left, reason=f"{CONTEXT_FILE} cannot be read: {error}; {left.reason}")
     times = step_times_s(readings.get(told_by, LogReading()), patterns, context)
@@ -144,12 +138,15 @@ def outcome_of_failure(
 ) -> Outcome:
     """Why a job failed that left no result file: what its runner knows, what its logs say, what its exit code means.
 
-    logs: by rank. log_tail: for a job whose logs say nothing of a failure."""
+    logs: by rank. log_tail: for a job whose logs say nothing of a failure. Raises OSError."""
     if status.cause is not None:
         return outcome_without_result(status, log_tail)
     heard = {rank: words for rank, path in logs.items() if (words := read_last_words_of(path, patterns)) is not None}
     rank = min(heard, key=lambda rank: (PRECEDENCE.index(heard[rank].cause), rank), default=None)
     if rank is None or _says_too_little(heard[rank].cause, status, heard):
+        if status.exit_code == os.EX_IOERR:
+            told = f"{status.reason}: it could write neither its result nor why"
+            return failed(Cause.STORAGE, told, log_tail=log_tail)
         if status.exit_code in CANNOT_RUN:
             return failed(Cause.USER_BUG, f"{status.reason}: the command cannot be run", log_tail=log_tail)
         return outcome_without_result(status, log_tail)
@@ -180,8 +177,9 @@ def died_silently(status: JobStatus, heard: Container[int]) -> bool:
 
 
 def rank_logs(directory: Path) -> dict[int, Path]:
-    """The logs of a job's ranks, in any order; empty where its folder is gone."""
-    return {int(path.stem.removeprefix("rank-")): path for path in directory.glob("rank-*.log")}
+    """The logs of a job's ranks; empty where its folder is gone. Raises OSError."""
+    found = sorted(int(match[1]) for name in list_entries(directory) if (match := _RANK_LOG.fullmatch(name)))
+    return {rank: log_path(directory, rank) for rank in found}
 
 
 def _memory(readings: Mapping[int, LogReading]) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from typing import NoReturn
 from zlib import crc32
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus
+from meshtune.runners.processes.job_user import JobUser
 
 # What `python -m MODULE` would run, as a function of the arguments after it.
 Entry = Callable[[list[str]], int]
@@ -110,12 +111,14 @@ class Gang:
     ending: JobState | None = None
     kill_at: float = inf
     killed: bool = False
+    # As whom they run, None: as we do.
+    user: JobUser | None = None
 
     def start(self, ranks: Iterable[int], meeting: Meeting, entry: Entry | None) -> None:
         """Start these ranks. entry: as for `start_rank`. Raises OSError, and then none is left."""
         try:
             for rank in ranks:
-                self.alive[start_rank(self.spec, rank, meeting, entry)] = rank
+                self.alive[start_rank(self.spec, rank, meeting, entry, self.user)] = rank
         except OSError:
             self.kill()
             raise
@@ -182,7 +185,7 @@ def run_gang(spec: JobSpec, entry: Entry | None) -> Gang:
     return gang
 
 
-def start_rank(spec: JobSpec, rank: int, meeting: Meeting, entry: Entry | None) -> int:
+def start_rank(spec: JobSpec, rank: int, meeting: Meeting, entry: Entry | None, user: JobUser | None = None) -> int:
     """Start one process, the leader of a session that dies with us; return its id. Raises OSError. entry: what it runs
     in a fork of this process; None: fork and exec the job's command."""
     sys.stdout.flush()
@@ -193,7 +196,7 @@ def start_rank(spec: JobSpec, rank: int, meeting: Meeting, entry: Entry | None) 
         return pid
     code = 1
     try:
-        _settle(spec, rank, meeting, parent)
+        _settle(spec, rank, meeting, parent, user)
         if entry is None:
             _exec(spec.command)
         code = entry(list(spec.command[3:]))
@@ -288,9 +291,13 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _settle(spec: JobSpec, rank: int, meeting: Meeting, parent: int) -> None:
-    """Make the fresh child a rank: its session, death with its parent, folder, log, environment, default signals."""
+def _settle(spec: JobSpec, rank: int, meeting: Meeting, parent: int, user: JobUser | None) -> None:
+    """Make the fresh child a rank: its session, user, death with its parent, folder, log, environment, signals."""
     os.setsid()
+    with suppress(OSError):  # where memory runs out it ends before us
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    if user is not None:  # first: in the job's folder nothing is opened with our rights
+        user.become()
     die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
@@ -302,7 +309,8 @@ def _settle(spec: JobSpec, rank: int, meeting: Meeting, parent: int) -> None:
     for target, source in ((0, nothing), (1, log), (2, log)):
         os.dup2(source, target)
     os.closerange(3, 256)
-    environment = {**minimal_environment(), **spec.env, **rank_environment(spec, rank, meeting)}
+    theirs = {} if user is None else user.environment
+    environment = {**minimal_environment(), **theirs, **spec.env, **rank_environment(spec, rank, meeting)}
     os.environ.clear()
     os.environ.update(environment)
 

@@ -15,9 +15,10 @@ from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, Subm
 from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import read_json_value, write_whole
 from meshtune.runners.local.spool import require_fit
+from meshtune.runners.processes.host import why_too_many
 from meshtune.runners.ray.job import RayJob, encode
 from meshtune.runners.ray.link import LINKS, Link
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 
@@ -105,5 +106,9 @@ class RayRunner:
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> RayRunner:
+    """Raises InvalidValue, for a cluster to be started here also where this machine could not carry it."""
+    chosen = read_value(RayOptions, dict(options))
+    if chosen.address is None and (too_many := why_too_many(cluster.devices)):
+        raise InvalidValue([Problem("", too_many)])
     devices = "CPU" if cluster.device.kind is DeviceKind.CPU else "GPU"
-    return RayRunner(root, read_value(RayOptions, dict(options)), devices=devices, slots=cluster.devices)
+    return RayRunner(root, chosen, devices=devices, slots=cluster.devices)

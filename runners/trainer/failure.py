@@ -20,13 +20,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.job_files import STORAGE_ERRORS, list_entries
 from meshtune.runners.json_files import read_json_file, write_whole
 from meshtune.runners.logs.failure_texts import cause_of_line, first_in_precedence, is_echo
-from meshtune.runners.outcome import Verdict
-from meshtune.search_spaces.checks import StrEnum
+from meshtune.runners.outcome import FAILED, Verdict
+from meshtune.search_spaces.checks import Checks, StrEnum
 
 REASON_LINES = 3
 TRACEBACK_LINES = 20
+_MAX_FAILURE_BYTES = 1 << 20
 LAST_WORDS_BYTES = 16_000  # of a log: the C library's word and faulthandler's stacks after it
 
 _OUT_OF_MEMORY_TYPES = ("MemoryError", "OutOfMemoryError")
@@ -83,6 +85,12 @@ class RankFailure:
     echo: bool = False
     cause: Cause | None = None
 
+    def __post_init__(self) -> None:
+        checks = Checks()
+        checks.at_least(0, rank=self.rank)
+        checks.require(self.verdict in FAILED, "verdict", f"must be one of a failure, not {self.verdict}")
+        checks.done()
+
 
 def describe(error: BaseException, *, rank: int, phase: Phase, at: float) -> RankFailure:
     """The failure that `error` is. The chain of explicit causes is searched, its innermost error is the reason."""
@@ -96,7 +104,7 @@ def describe(error: BaseException, *, rank: int, phase: Phase, at: float) -> Ran
     return RankFailure(
         rank=rank,
         at=at,
-        verdict=Verdict.OOM if of_memory else Verdict.CRASHED,
+        verdict=Verdict.OOM if of_memory else Verdict.LOST if cause is Cause.STORAGE else Verdict.CRASHED,
         phase=phase,
         reason=f"{type(root).__name__}: {' '.join(line.strip() for line in lines)}",
         traceback="\n".join("".join(traceback.format_exception(error)).splitlines()[-TRACEBACK_LINES:]),
@@ -116,6 +124,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _cause(error: BaseException) -> Cause:
+    if isinstance(error, OSError) and error.errno in STORAGE_ERRORS:
+        return Cause.STORAGE
     names = [base.__name__ for base in type(error).__mro__]
     if any(name in _OUT_OF_MEMORY_TYPES for name in names):
         return Cause.OOM
@@ -131,11 +141,13 @@ def write_failure(directory: Path, failure: RankFailure) -> None:
 
 
 def read_failures(directory: Path) -> list[RankFailure]:
-    """The failures of all ranks in `directory`, earliest first. A file that breaks the contract is left out."""
+    """The failures of all ranks in `directory`, earliest first. A file that breaks the contract is left out. Raises
+    OSError."""
     failures = []
-    for path in directory.glob("failure-*.json"):
-        with suppress(OSError, ValueError):
-            failures.append(read_json_file(RankFailure, path))
+    for name in list_entries(directory):
+        if name.startswith("failure-") and name.endswith(".json"):
+            with suppress(FileNotFoundError, ValueError):
+                failures.append(read_json_file(RankFailure, directory / name, _MAX_FAILURE_BYTES))
     return sorted(failures, key=lambda failure: failure.at)
 
 

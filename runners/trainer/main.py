@@ -17,6 +17,7 @@ from typing import NoReturn
 import torch.distributed as dist
 
 from meshtune.runners.base import JobSpec
+from meshtune.runners.job_files import STORAGE_ERRORS
 from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.outcome import RESULT_FILE, Measurement, ResultError, Verdict, read_result
 from meshtune.runners.processes import gang as supervisor
@@ -121,7 +122,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("job", type=Path, help="the job file")
     parser.add_argument("--directory", type=Path, default=Path(), help="where the output goes (default: here)")
     arguments = parser.parse_args(argv)
-    directory: Path = arguments.directory
+    directory: Path = arguments.directory.resolve()
     rank = int(os.environ["RANK"]) if "RANK" in os.environ else None
     try:
         job = read_job(arguments.job)
@@ -185,9 +186,11 @@ def fail(error: BaseException, rank: int, progress: Progress, directory: Path) -
         sys.stderr.flush,
         sys.stdout.flush,
     )
+    exit_code = 1
     for say in tell:
         try:
             say()
-        except OSError:
-            continue
-    os._exit(1)
+        except OSError as error:
+            # Where no word can be left, the exit code is one.
+            exit_code = os.EX_IOERR if error.errno in STORAGE_ERRORS else exit_code
+    os._exit(exit_code)

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshtune.runners.base import JobSpec, JobState, JobStatus
+from meshtune.runners.base import JobSpec, JobState, JobStatus, RunnerUnavailable
 from meshtune.runners.failure_cause import Cause
+from meshtune.runners.job_files import read_document, storage_fault
 from meshtune.runners.json_files import read_versioned, render_versioned
+from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.outcome import FAILED, Measurement, Outcome, ResultMalformed, ResultMissing, Verdict, read_result
+from meshtune.runners.processes.gang import log_path
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.model import ModelSpec
@@ -28,6 +31,7 @@ VERDICTS: Mapping[Cause, Verdict] = {
     Cause.HANG: Verdict.TIMED_OUT,
     Cause.COMMUNICATION: Verdict.LOST,
     Cause.NODE_FAULT: Verdict.LOST,
+    Cause.STORAGE: Verdict.LOST,
     Cause.PREEMPTION: Verdict.LOST,
     Cause.TIME_LIMIT: Verdict.TIMED_OUT,
     Cause.USER_BUG: Verdict.CRASHED,
@@ -104,9 +108,26 @@ class Workload(ABC):
         incumbent_step_time_s: it may end as PRUNED once it is surely slower than this."""
         return self.job(JobRequest(name, model, plan, cluster, directory, seed, time_limit_s, incumbent_step_time_s))
 
-    @abstractmethod
     def read(self, directory: Path, status: JobStatus) -> Outcome:
-        """What became of a job whose state is final, from what it left in `directory`. May be repeated."""
+        """What became of a job whose state is final, from what it left in `directory`. May be repeated.
+
+        A failure without a result, whose folder is gone or cannot be written just now, is the storage's. Raises
+        RunnerUnavailable where what the job left cannot be read now."""
+        try:
+            reported = outcome_from_result(directory)
+            outcome = self.read_without_result(directory, status) if reported is None else reported
+        except OSError as error:
+            raise RunnerUnavailable(f"what a job left cannot be read: {error}") from error
+        except (ValueError, ArithmeticError) as error:  # numbers of the job's own making
+            reported, outcome = None, failed(Cause.CRASH, f"what the job left makes no sense: {error}")
+        missing = reported is None or reported.reason.startswith(_MALFORMED)
+        if missing and outcome.cause in (Cause.CRASH, Cause.USER_BUG) and (fault := storage_fault(directory)):
+            return failed(Cause.STORAGE, f"{fault}; {outcome.reason}", log_tail=outcome.log_tail)
+        return outcome
+
+    @abstractmethod
+    def read_without_result(self, directory: Path, status: JobStatus) -> Outcome:
+        """The outcome of a job that left no result file, by its logs and its runner. Raises OSError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +175,7 @@ def render_context(context: LogContext) -> str:
 
 def read_context(directory: Path) -> LogContext:
     """Raises OSError, ValueError."""
-    return read_versioned(LogContext, (directory / CONTEXT_FILE).read_text(encoding="utf-8"), _CONTEXT_VERSION)
+    return read_versioned(LogContext, read_document(directory / CONTEXT_FILE), _CONTEXT_VERSION)
 
 
 def in_directory(directory: Path, command: tuple[str, ...]) -> tuple[str, ...]:
@@ -179,11 +200,15 @@ def outcome_without_result(status: JobStatus, log_tail: str) -> Outcome:
     return Outcome(verdict=verdict, cause=FAILED[verdict], reason=status.reason, log_tail=log_tail)
 
 
-def outcome_from_result(directory: Path, log_tail: str) -> Outcome | None:
-    """The outcome in the job's result file, None where there is none. A malformed file is a crash of the job."""
+_MALFORMED = "the result file is malformed: "
+
+
+def outcome_from_result(directory: Path) -> Outcome | None:
+    """The outcome in the job's result file, None where there is none. A malformed file is a crash of the job. Raises
+    OSError."""
     try:
         return read_result(directory)
     except ResultMissing:
         return None
     except ResultMalformed as error:
-        return failed(Cause.CRASH, f"the result file is malformed: {error}", log_tail=log_tail)
+        return failed(Cause.CRASH, f"{_MALFORMED}{error}", log_tail=read_tail(log_path(directory, 0)))

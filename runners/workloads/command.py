@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 from meshtune.runners.base import JobSpec, JobState, JobStatus, Start
 from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.logs.lines import Patterns, read_tail
+from meshtune.runners.logs.lines import read_tail
+from meshtune.runners.logs.patterns import Patterns
 from meshtune.runners.logs.reader import outcome_from_log, outcome_of_failure, rank_logs
 from meshtune.runners.outcome import RESULT_FILE, Outcome
 from meshtune.runners.processes.gang import log_path
@@ -28,7 +29,6 @@ from meshtune.runners.workloads.base import (
     context_file,
     failed,
     in_directory,
-    outcome_from_result,
     outcome_without_result,
 )
 from meshtune.runners.workloads.config_file import ConfigFile, Template, parse_template, word
@@ -207,12 +207,10 @@ class CommandWorkload(Workload):
             start=options.start,
         )
 
-    def read(self, directory: Path, status: JobStatus) -> Outcome:
-        tail = read_tail(log_path(directory, 0))
-        if (outcome := outcome_from_result(directory, tail)) is not None:
-            return outcome
+    def read_without_result(self, directory: Path, status: JobStatus) -> Outcome:
         if self._patterns is not None:
             return outcome_from_log(directory, status, self._patterns, steps=self._options.steps)
+        tail = read_tail(log_path(directory, 0))
         if status.state in (JobState.CANCELLED, JobState.LOST):
             return outcome_without_result(status, tail)
         if status.state is JobState.SUCCEEDED:

@@ -24,9 +24,10 @@ from meshtune.runners.dialects.deepspeed import (
 )
 from meshtune.runners.documents import read_value
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.logs.lines import Patterns, lines_of
+from meshtune.runners.logs.lines import lines_of
+from meshtune.runners.logs.patterns import Patterns
 from meshtune.runners.logs.reader import outcome_from_log
-from meshtune.runners.outcome import RESULT_FILE, Measurement, Outcome
+from meshtune.runners.outcome import Measurement, Outcome
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.workloads.base import (
     JobRequest,
@@ -66,7 +67,7 @@ PIPELINE_PATTERNS = Patterns(
     }
 )
 # The product that the samples per second are of (DeepSpeedConfig.print in deepspeed/runtime/config.py).
-_BATCH = re.compile(r"\]\s+train_batch_size \.+ (\d+)\s*$")
+_BATCH = re.compile(r"\]\s+train_batch_size \.+ ([1-9][0-9]{0,14})\s*$")
 # Whom a trial does not tell of its steps.
 _MONITORS = ("tensorboard", "wandb", "comet", "csv_monitor")
 
@@ -117,10 +118,10 @@ class DeepSpeedWorkload(Workload):
         on_cpu = {"DS_ACCELERATOR": "cpu"} if request.cluster.device.kind is DeviceKind.CPU else {}
         return request.job(command, {CONFIG_FILE: measured, **context}, {**on_cpu, **options.env})
 
-    def read(self, directory: Path, status: JobStatus) -> Outcome:
+    def read_without_result(self, directory: Path, status: JobStatus) -> Outcome:
         patterns = PIPELINE_PATTERNS if self._options.pipeline_module else STEP_PATTERNS
         outcome = outcome_from_log(directory, status, patterns, steps=self._options.steps - self._untimed)
-        if outcome.measurement is None or (directory / RESULT_FILE).exists():
+        if outcome.measurement is None:
             return outcome
         context = read_context(directory)
         batch = _counted_batch(directory)

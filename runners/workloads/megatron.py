@@ -14,7 +14,7 @@ from meshtune.runners.dialects.base import Arguments, without
 from meshtune.runners.dialects.megatron.arguments import Dtype, MegatronOptions, arguments_of
 from meshtune.runners.dialects.megatron.dialect import LAUNCH_FILE, capabilities_of, render_files
 from meshtune.runners.documents import read_value
-from meshtune.runners.logs.lines import Patterns
+from meshtune.runners.logs.patterns import Patterns
 from meshtune.runners.logs.reader import outcome_from_log
 from meshtune.runners.outcome import Outcome
 from meshtune.runners.workloads.base import JobRequest, Workload, context_file
@@ -27,9 +27,7 @@ PATTERNS = Patterns(
     {
         "step": r"\biteration\s+(\d+)/\s*\d+ \|",
         # A step that fp16's loss scaler skips has no optimizer step in it, and measures nothing.
-        "step_time_ms": (
-            r"\belapsed time per iteration \(ms\): ([\d.]+) \|(?=.*\bnumber of skipped iterations: +0 \|)"
-        ),
+        "step_time_ms": (r"\belapsed time per iteration \(ms\): ([\d.]+) \|.*\bnumber of skipped iterations: +0 \|"),
         "loss": r"\blm loss: ([-+.\dEe]+|nan|inf) \|",
         "memory_mib": r"^\[Rank (?P<rank>\d+)\] .* memory \(MB\) \|.*\| max allocated: ([\d.]+)",
         "illegal": (
@@ -88,7 +86,7 @@ class MegatronWorkload(Workload):
         context = context_file(request, dtype=self.dtype, warmup_steps=options.warmup_steps)
         return request.job(("bash", LAUNCH_FILE), {**files, **context})
 
-    def read(self, directory: Path, status: JobStatus) -> Outcome:
+    def read_without_result(self, directory: Path, status: JobStatus) -> Outcome:
         return outcome_from_log(directory, status, PATTERNS, steps=self._options.steps)
 
 

@@ -16,7 +16,7 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.outcome import Outcome
 from meshtune.runners.trainer.job import Measuring
-from meshtune.runners.workloads.base import JobRequest, Workload, outcome_from_result, outcome_without_result
+from meshtune.runners.workloads.base import JobRequest, Workload, outcome_without_result
 from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import ClusterSpec
@@ -164,5 +164,5 @@ class SimulatedWorkload(Workload):
         )
         return request.job(COMMAND, {JOB_FILE: render_job(job)})
 
-    def read(self, directory: Path, status: JobStatus) -> Outcome:
-        return outcome_from_result(directory, "") or outcome_without_result(status, "")
+    def read_without_result(self, directory: Path, status: JobStatus) -> Outcome:
+        return outcome_without_result(status, "")

@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus
 from meshtune.runners.documents import read_value
+from meshtune.runners.job_files import UnfitFile, read_document
 from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.logs.reader import died_silently, outcome_of_failure, rank_logs
 from meshtune.runners.outcome import FAILED, Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.trainer.failure import LAST_WORDS_BYTES, RankFailure, first_cause, read_failures, silent_ranks
 from meshtune.runners.trainer.job import JOB_FILE, Dtype, Job, JobMalformed, Measuring, Router, parse_job, render_job
-from meshtune.runners.workloads.base import JobRequest, Workload, failed, outcome_from_result, outcome_without_result
+from meshtune.runners.workloads.base import JobRequest, Workload, failed, outcome_without_result
 from meshtune.search_spaces.checks import CLOSED, Checks
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import Capabilities
@@ -98,15 +99,12 @@ class TorchWorkload(Workload):
         command = (sys.executable, "-m", "meshtune.runners.trainer", JOB_FILE)
         return request.job(command, {JOB_FILE: render_job(job)})
 
-    def read(self, directory: Path, status: JobStatus) -> Outcome:
+    def read_without_result(self, directory: Path, status: JobStatus) -> Outcome:
         failures = read_failures(directory)
         first = first_cause(failures)
         log_tail = read_tail(log_path(directory, first.rank if first else 0))
         if status.exit_code is not None and status.exit_code < 0:
             log_tail = _last_words(directory, failures) or log_tail
-        outcome = outcome_from_result(directory, log_tail)
-        if outcome is not None:
-            return outcome
         # An end that was asked for, or that the infrastructure made, is not the plan's: what dying ranks say is echo.
         if status.state in (JobState.CANCELLED, JobState.LOST) or status.cause is not None:
             return outcome_without_result(status, log_tail)
@@ -136,6 +134,6 @@ def _last_words(directory: Path, failures: Sequence[RankFailure]) -> str:
 def _world_size(directory: Path) -> int:
     """The number of ranks that the job file asked for, 0 where it cannot be read."""
     try:
-        return parse_job((directory / JOB_FILE).read_text(encoding="utf-8")).plan.world_size
-    except (OSError, JobMalformed):
+        return parse_job(read_document(directory / JOB_FILE)).plan.world_size
+    except (FileNotFoundError, UnfitFile, JobMalformed):
         return 0

@@ -21,9 +21,9 @@ from meshtune.runners.dialects.torchtitan.dialect import (
 )
 from meshtune.runners.dialects.torchtitan.reader import Dtype, Release, TorchtitanOptions
 from meshtune.runners.documents import read_value
-from meshtune.runners.logs.lines import Patterns
+from meshtune.runners.logs.patterns import Patterns
 from meshtune.runners.logs.reader import outcome_from_log
-from meshtune.runners.outcome import RESULT_FILE, Outcome
+from meshtune.runners.outcome import Outcome
 from meshtune.runners.untrusted_text import read_words
 from meshtune.runners.workloads.base import JobRequest, Workload, context_file, in_directory
 from meshtune.search_spaces.columns import Capabilities
@@ -31,12 +31,14 @@ from meshtune.search_spaces.physics.framework_profiles import TORCHTITAN, Framew
 
 # MetricsProcessor.log in torchtitan/components/metrics.py; grad_norm since 0.2.0, mfu N/A with quantization in 0.3.0.
 # Ranks that see no loss, of all stages of a pipeline but the last, say -1 (trainer.py, train_step).
+# Lines of a validation, "validate step:", are none of a step's.
+_STEP = r"(?:^|[^ \w]|[^e] |[^t]e |[^a]te |[^d]ate )step: +"
 PATTERNS = Patterns(
     {
-        "step": r"(?<!validate )\bstep: +(\d+)  +loss: ",
-        "tokens_per_s_per_device": r"(?<!validate )\bstep: +\d+  +loss: .*  tps: ([\d,]+)  ",
-        "loss": r"(?<!validate )\bstep: +\d+  +loss: +(\d[.\d]*|nan|inf)  ",
-        "memory_gib": r"(?<!validate )\bstep: +\d+  +loss: .*  memory: +([\d.]+)GiB\(",
+        "step": _STEP + r"(\d+)  +loss: ",
+        "tokens_per_s_per_device": _STEP + r"\d+  +loss: .*  tps: ([\d,]+)  ",
+        "loss": _STEP + r"\d+  +loss: +(\d[.\d]*|nan|inf)  ",
+        "memory_gib": _STEP + r"\d+  +loss: .*  memory: +([\d.]+)GiB\(",
         "illegal": (
             r"(?:Error|Exception): .*(?:Invalid parallel dims|global batch size must be multiple|DDP has not supported"
             r"|must be (?:evenly )?divisible by|CUDA graphs (?:do not support|support only)|[Vv]irtual stages|per rank)"
@@ -90,10 +92,10 @@ class TorchtitanWorkload(Workload):
         context = context_file(request, dtype=self.dtype, warmup_steps=options.warmup_steps)
         return request.job(command, {**files, **context}, options.env)
 
-    def read(self, directory: Path, status: JobStatus) -> Outcome:
+    def read_without_result(self, directory: Path, status: JobStatus) -> Outcome:
         outcome = outcome_from_log(directory, status, PATTERNS, steps=self._options.steps)
         measured = outcome.measurement
-        if measured is None or (directory / RESULT_FILE).exists():
+        if measured is None:
             return outcome
         # Its memory is what the allocator holds (max_reserved), not what tensors fill.
         held = replace(measured, peak_memory_bytes=(), peak_held_bytes=measured.peak_memory_bytes)

@@ -52,3 +52,11 @@ def test_the_unit_gains_nothing_and_reads_its_secret_from_a_credential():
     for line in ("NoNewPrivileges=yes", "ProtectSystem=strict", "StateDirectory=meshtune", "LoadCredential=db:"):
         assert f"\n{line}" in unit
     assert "://" not in unit
+
+
+def test_every_test_and_module_that_the_threat_model_names_exists():
+    named = re.findall(
+        r"`((?:tests|benchmarks|runners|docs)/[\w./-]+)`", (ROOT / "docs/explanation/security.md").read_text()
+    )
+    assert len(named) > 15
+    assert {path for path in named if not (ROOT / path).exists()} == set()

@@ -45,9 +45,9 @@ class ServiceLab:
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
         """Return once it is ready."""
-        command = meshtune("serve", "--port", str(self.port), "--home", str(self.home))
+        command = meshtune("serve", "--port", str(self.port), "--home", str(self.home), *options)
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=without_ours(os.environ)

@@ -12,7 +12,7 @@ import pytest
 
 from meshtune.runners.base import JobState, JobStatus, Start
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.logs.lines import NAMES
+from meshtune.runners.logs.patterns import NAMES
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.workloads.base import read_context

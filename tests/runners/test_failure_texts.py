@@ -5,6 +5,7 @@ The lines are as the named programs write them; numbers and paths are made up.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,13 @@ import pytest
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.logs.failure_texts import (
     FAILURE_TEXTS,
+    MAX_BYTES,
     PRECEDENCE,
     cause_of_line,
     first_in_precedence,
     is_echo,
     phase_of,
+    read_last_words,
 )
 from meshtune.runners.workloads.base import VERDICTS
 
@@ -53,6 +56,11 @@ LINES = [
     ("RuntimeError: [pair.cc:525] Read error [127.0.0.1]:1234: Connection reset by peer", COMMUNICATION),
     ("RuntimeError: Connection closed by peer [127.0.0.1]:28642", COMMUNICATION),
     ("node1:12:34 [0] NCCL WARN socketPollConnect: connect returned Connection refused", COMMUNICATION),
+    ("OSError: [Errno 28] No space left on device: '/scratch/x'", Cause.STORAGE),
+    ("sh: 1: echo: I/O error: Disk quota exceeded", Cause.STORAGE),
+    ("OSError: [Errno 30] Read-only file system: 'x'", Cause.STORAGE),
+    ("cp: cannot stat 'x': Stale file handle", Cause.STORAGE),
+    ("OSError: [Errno 5] Input/output error", Cause.STORAGE),
     ("BrokenPipeError: [Errno 32] Broken pipe", COMMUNICATION),
     (
         "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined.",
@@ -168,3 +176,40 @@ def test_the_page_tells_every_cause_and_what_it_teaches():
     page = (Path(__file__).parents[2] / "docs" / "reference" / "failures.md").read_text(encoding="utf-8")
     rows = [line.split(" | ")[:2] for line in page.splitlines() if line.startswith("| `")]
     assert {cause.strip("| `"): verdict.strip("` ") for cause, verdict in rows} == VERDICTS
+
+
+# What could make an expression of the table go back and forth: the beginnings of its parts, again and again.
+STARTS = (
+    *(
+        "error: argument x",
+        "execexec",
+        "python",
+        "a: cd: ",
+        "Timed out after ",
+        "a.",
+        "_",
+        "A",
+        "Error",
+        "ash: ",
+        "x sh: ",
+    ),
+    *(
+        "env",
+        "srun",
+        "\x1b[1;",
+        "[1,1]<a>: ",
+        "[rank1]: ",
+        "Timed out waiting 1",
+        "Cuda failure 1",
+        'File "',
+        "Connection was ",
+    ),
+)
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_no_text_of_the_table_takes_more_time_than_the_line_is_long(start):
+    text = "rror python sh: " + start * (MAX_BYTES // len(start)) + "\n" + (start * 800 + "\n") * 20
+    begun = time.monotonic()
+    read_last_words(text)
+    assert time.monotonic() - begun < 1

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.logs.failure_texts import LastWords, read_last_words
-from meshtune.runners.logs.lines import Found, Patterns
+from meshtune.runners.logs.lines import split_lines
+from meshtune.runners.logs.patterns import Found, Patterns
 from meshtune.search_spaces.checks import InvalidValue
 
 PATTERNS = Patterns({"step_time_s": r"step \d+ took ([\d.]+)", "illegal": "is not divisible by"})
@@ -111,8 +114,18 @@ def test_a_program_has_its_own_words_for_a_setting_that_it_refuses():
         ({"step_time": "(1)"}, {"step_time: is no name of a pattern; did you mean 'step_time_s'?"}),
         (
             {"step_time_s": "(1"},
-            {"step_time_s: is no regular expression: missing ), unterminated subpattern at position 0"},
+            {"step_time_s: is no regular expression that RE2 takes: missing ): (1"},
         ),
+        (
+            {"step_time_s": r"(?<=took )(\d+)", "loss": r"(\d)\1"},
+            {
+                "step_time_s: is no regular expression that RE2 takes: invalid perl operator: (?<= "
+                "(it has neither look-around nor back-references)",
+                r"loss: is no regular expression that RE2 takes: invalid escape sequence: \1 "
+                "(it has neither look-around nor back-references)",
+            },
+        ),
+        ({"step_time_s": "(.{0,900})"}, {"step_time_s: is too large: 8106 instructions of at most 2000"}),
         ({"step_time_s": "1"}, {"step_time_s: has no group around the number: '1'"}),
         ({"step_time_s": "(?P<rank>1)"}, {"step_time_s: has no group around the number: '(?P<rank>1)'"}),
         ({"loss": "(1)"}, "not none"),
@@ -125,3 +138,11 @@ def test_wrong_patterns_are_told_by_name(patterns, problems):
         Patterns(patterns)
     told = {str(problem) for problem in caught.value.problems}
     assert told == problems if isinstance(problems, set) else next(iter(told)).endswith(problems)
+
+
+def test_no_pattern_takes_more_time_than_the_line_is_long():
+    patterns = Patterns({"step_time_s": "^(a+)+$"})
+    begun = time.monotonic()
+    for line in split_lines([b"a" * 10_000_000 + b"!\n", b"a" * 5000 + b"!\n" * 100], whole=False):
+        assert patterns.find("step_time_s", line) is None
+    assert time.monotonic() - begun < 1

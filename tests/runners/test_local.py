@@ -7,12 +7,15 @@ import resource
 import signal
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from jobs import alive, children
 
 from meshtune.runners.base import JobState, RunnerUnavailable, SubmitFailed
 from meshtune.runners.local.runner import create
+from meshtune.runners.processes.host import MOST_PROCESSES
+from meshtune.runners.ray.runner import create as create_on_ray
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
@@ -188,9 +191,34 @@ def cluster(devices: int) -> ClusterSpec:
     [
         ({"slots": 3}, r"^slots: slots\(3\) cannot hold the 4 processes of one trial$"),
         ({"idle_s": 0}, "^idle_s: must be positive, not 0.0$"),
+        (
+            {"slots": 100_000},
+            r"^slots: 100000 processes at once are more than the \d+ that this machine runs \(16 for each of its",
+        ),
         ({"slot": 8}, "^slot: is not a known key; did you mean 'slots'"),
     ],
 )
 def test_wrong_options_are_refused(options, message, tmp_path):
     with pytest.raises(InvalidValue, match=message):
         create(tmp_path / "spool", cluster(4), options)
+
+
+def test_what_a_machine_cannot_hold_is_refused_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.setenv(MOST_PROCESSES, "1000000")
+    with pytest.raises(
+        InvalidValue, match=r"^slots: 900000 processes take 128 MiB each .*, and this machine has \d+ MiB$"
+    ):
+        create(tmp_path / "spool", cluster(900_000), {})
+    monkeypatch.setenv(MOST_PROCESSES, "3")
+    too_many = r"4 processes at once are more than the 3 that this machine runs \(MESHTUNE_LOCAL_PROCESSES\)$"
+    for make in (create, create_on_ray):
+        with pytest.raises(InvalidValue, match=too_many):
+            make(tmp_path / "spool", cluster(4), {})
+    create_on_ray(tmp_path / "spool", cluster(4), {"address": "auto"}).close()  # that cluster is another's to bound
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rank_is_the_first_to_end_where_memory_runs_out(local):
+    local.wait(local.submit("job", "cat /proc/self/oom_score_adj > seen"))
+    assert (local.folder / "work" / "job" / "seen").read_text() == "1000\n"
+    assert Path("/proc/self/oom_score_adj").read_text() != "1000\n"

@@ -6,7 +6,8 @@ import pytest
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.failure_cause import Cause
-from meshtune.runners.logs.lines import Patterns, split_lines, untagged
+from meshtune.runners.logs.lines import split_lines, untagged
+from meshtune.runners.logs.patterns import Patterns
 from meshtune.runners.logs.reader import LogReading, outcome_from_log, read_lines
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.runners.processes.gang import exit_text, log_path

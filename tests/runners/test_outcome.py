@@ -37,7 +37,7 @@ def test_a_missing_result_is_told_from_a_malformed_one(tmp_path):
     with pytest.raises(ResultMissing, match=r"result.json does not exist"):
         read_result(tmp_path)
     (tmp_path / RESULT_FILE).mkdir()
-    with pytest.raises(ResultMissing, match="cannot be read: Is a directory"):
+    with pytest.raises(ResultMalformed, match=r"^result.json is a folder, not a regular file$"):
         read_result(tmp_path)
 
 
@@ -109,6 +109,10 @@ def test_a_good_result_is_read_and_unknown_keys_are_ignored():
         (measured(peak_memory_bytes=[5, -1]), r"^measurement\.peak_memory_bytes: must be at least 0, not -1$"),
         (measured(peak_memory_bytes=[0.5]), r"^measurement\.peak_memory_bytes\.0: "),
         (measured(tokens_per_step=3.7), r"^measurement\.tokens_per_step: "),
+        (measured(tokens_per_step=2**63), r"^measurement\.tokens_per_step: must be a finite number"),
+        (result(reason="a\0b"), r"^reason: must be text without NUL"),
+        (result(reason="\ud800"), r"^reason: must be text without NUL"),
+        (measured(software={"\ud800": "1"}), r"^measurement\.software: must be text without NUL"),
         (measured(tokens_per_step=inf), r"^measurement\.tokens_per_step: "),
         (
             measured(tokens_per_step=0, devices=-2),
@@ -121,6 +125,14 @@ def test_a_good_result_is_read_and_unknown_keys_are_ignored():
 def test_a_malformed_result_names_the_field(text, message):
     with pytest.raises(ResultMalformed, match=message):
         parse_result(text)
+
+
+def test_words_that_are_longer_than_people_read_are_cut():
+    long = parse_result(
+        result(reason="r" * 10**6, log_tail="l" * 10**6 + "end", phase="p" * 10**6, verdict="oom", measurement=...)
+    )
+    assert (len(long.reason), len(long.log_tail), len(long.phase)) == (2000, 16_000, 100)
+    assert long.log_tail.endswith("end")
 
 
 @pytest.mark.parametrize("verdict", Verdict)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
-from meshtune.runners.local.spool import Spool
+from meshtune.runners.base import JobSpec, JobState
+from meshtune.runners.local.spool import Spool, SpooledJob
 
 
 @pytest.fixture
@@ -44,3 +46,12 @@ def test_of_several_processes_exactly_one_puts_a_job_in(spool):
     assert sorted(name for added in won for name in added) == sorted(f"job{number}" for number in range(100))
     assert all(spool.job(name).spec.command == (str(me),) for me, added in enumerate(won) for name in added)
     assert [path.name for path in spool.root.iterdir()] == ["jobs"]
+
+
+def test_a_state_that_the_server_never_wrote_is_that_job_s_loss_alone(spool):
+    for name in ("good", "bad"):
+        spool.add(SpooledJob(spec=JobSpec(name=name, command=("x",), directory=spool.root, time_limit_s=1), slots=1))
+    os.mkfifo(spool.jobs / "bad" / "status.json")
+    assert spool.status("good").state is JobState.QUEUED
+    lost = spool.status("bad")
+    assert (lost.state, "status.json is a pipe, not a regular file" in lost.reason) == (JobState.LOST, True)

@@ -134,7 +134,12 @@ def test_without_a_result_the_runner_is_believed(state, verdict, cause, reason, 
     log_path(tmp_path, 0).write_text("the log\n")
     expected = Outcome(verdict=verdict, cause=cause, reason=reason, log_tail="the log\n")
     assert read(tmp_path, state, "the runner's word") == expected
-    assert read(tmp_path / "gone", state, "the runner's word") == replace(expected, log_tail="")
+    # Without its folder a job's failure says nothing of its plan.
+    lost = Outcome(
+        verdict=Verdict.LOST, cause=Cause.STORAGE, reason=f"the job's folder {tmp_path}/gone is gone; {reason}"
+    )
+    gone = lost if verdict is Verdict.CRASHED else replace(expected, log_tail="")
+    assert read(tmp_path / "gone", state, "the runner's word") == gone
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 from service_process import free_port
 
+from meshtune.runners.base import JobState, JobStatus
+from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict, read_result
 from meshtune.runners.trainer.failure import Phase, read_failures
 from meshtune.runners.trainer.job import render_job
+from meshtune.runners.workloads.torch import TorchWorkload
 
 SLOW = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -71,6 +74,26 @@ def test_a_rank_that_is_asked_for_the_unsupported_leaves_a_failure(tmp_path, mak
     (failure,) = read_failures(tmp_path)
     assert (failure.rank, failure.phase, failure.verdict) == (0, Phase.INIT, Verdict.CRASHED)
     assert "plan.context: ring attention runs on cuda only" in failure.reason
+
+
+@SLOW
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
+def test_a_rank_whose_disk_is_full_tells_it_by_its_exit_code(tmp_path, make_job):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32k", "none", disk], check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        (disk / "job.json").write_text(render_job(make_job(plan={"dp": 1})), encoding="utf-8")
+        with pytest.raises(OSError, match="No space left"):
+            (disk / "rest").write_bytes(b"x" * (64 << 10))
+        (code,) = wait(start_ranks(disk, 1, 1))
+        died = JobStatus(state=JobState.FAILED, reason=f"rank 0 exited with code {code}", exit_code=code)
+        (disk / "rest").unlink()  # there is space again
+        outcome = TorchWorkload({}).read(disk, died)
+        assert (code, outcome.verdict, outcome.cause) == (os.EX_IOERR, Verdict.LOST, Cause.STORAGE)
+    finally:
+        subprocess.run(["umount", disk], check=True)
 
 
 @SLOW

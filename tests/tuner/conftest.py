@@ -202,7 +202,7 @@ class FakeWorkload:
         )
 
     def read(self, directory: Path, status: JobStatus) -> Outcome:
-        return outcome_from_result(directory, "the log") or outcome_without_result(status, "the log")
+        return outcome_from_result(directory) or outcome_without_result(status, "the log")
 
 
 @dataclass

@@ -32,8 +32,9 @@ _ADVICE = "mend it and start a new campaign"
 _OF_THE_PLAN = frozenset({Cause.OOM, Cause.ILLEGAL_SETTING})
 # ECMA-48 control sequences, then what is left of the control characters.
 _CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
-# Texts that differ between two jobs that fail alike: paths, then addresses, hashes and other numbers.
-_PATHS = re.compile(r"[^\s'\"]*/[^\s'\":,]*")
+# Texts that differ between two jobs that fail alike: paths, then addresses, hashes and other numbers. Each is searched
+# for in a time that grows with the text alone.
+_PATHS = re.compile(r"(?<![^\s'\"])[^\s'\"]*/[^\s'\":,]*")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{8,}\b|[0-9]+(\.[0-9]+)?", re.IGNORECASE)
 
 

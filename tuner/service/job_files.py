@@ -4,8 +4,8 @@ A report needs the attempt's token, made of the job's name and its expiry, and n
 the home that its owner alone can read; a token is a file in the job's own folder (`runners.report.TOKEN_FILE`), never
 in its arguments, environment or script. It can end that one job's measurement, and nothing else.
 
-A job may write anything into its folder. So names of logs are looked up in the folder alone, links are not followed,
-and only regular files with a log's name are opened: neither the job's token, nor a pipe that nobody writes to.
+A job may write anything into its folder: it is read by `runners.job_files`, and of that only files with a log's name,
+not the job's token.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 
 from meshtune.runners.base import JobSpec
+from meshtune.runners.job_files import OpenFile, UnfitFile, list_entries, open_file, opened_folder
 from meshtune.runners.outcome import RESULT_FILE, parse_result
 from meshtune.runners.report import REPORT_URL, TOKEN_FILE
 from meshtune.tuner.access.tokens import write_private
@@ -34,9 +33,6 @@ MAX_BYTES = 1_000_000
 # Of ranks (`runners.processes.gang.log_path`) and of schedulers, and what training codes call theirs.
 SUFFIXES = (".log", ".out", ".err")
 MAX_FILES = 200
-# A job may leave any number of others.
-MAX_ENTRIES = 20_000
-_CHUNK_BYTES = 64 * 1024
 _NUMBERS = re.compile(r"(\d+)")
 
 
@@ -76,17 +72,20 @@ class Reports:
         parse_result(text)
         folder = self._home.job(campaign_id, job_name)
         folder.mkdir(parents=True, exist_ok=True)
-        draft = folder / f".{RESULT_FILE}.{secrets.token_hex(8)}"
-        try:
-            with draft.open("x", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(draft, folder / RESULT_FILE)
-        except FileExistsError:
-            return False
-        finally:
-            draft.unlink(missing_ok=True)
+        draft = f".{RESULT_FILE}.{secrets.token_hex(8)}"
+        with opened_folder(folder) as place:
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                with open(os.open(draft, flags, 0o644, dir_fd=place), "w", encoding="utf-8") as file:
+                    file.write(text)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.link(draft, RESULT_FILE, src_dir_fd=place, dst_dir_fd=place)
+            except FileExistsError:
+                return False
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(draft, dir_fd=place)
         return True
 
     def _key(self) -> bytes:
@@ -124,59 +123,28 @@ class LogFile:
     modified_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class OpenLog:
-    """A log as long as it was when it was opened. Close it."""
-
-    descriptor: int
-    size_bytes: int
-
-    def read(self, first: int, count: int) -> Iterator[bytes]:
-        """`count` bytes from `first` on, in chunks; fewer where the file was cut since."""
-        while count > 0 and (chunk := os.pread(self.descriptor, min(count, _CHUNK_BYTES), first)):
-            first, count = first + len(chunk), count - len(chunk)
-            yield chunk
-
-    def close(self) -> None:
-        os.close(self.descriptor)
-
-
 def list_logs(folder: Path) -> list[LogFile]:
-    """The logs, rank-2.log before rank-10.log, at most MAX_FILES; none where the folder is gone."""
+    """The logs, rank-2.log before rank-10.log, at most MAX_FILES; none where the folder is gone. Raises OSError."""
     found: list[LogFile] = []
-    with suppress(FileNotFoundError, NotADirectoryError), _folder(folder) as descriptor, os.scandir(descriptor) as all_:
-        for entry in islice(all_, MAX_ENTRIES):
-            if _is_name(entry.name) and entry.is_file(follow_symlinks=False):
-                with suppress(FileNotFoundError):
-                    known = entry.stat(follow_symlinks=False)
-                    found.append(LogFile(name=entry.name, size_bytes=known.st_size, modified_at=known.st_mtime))
-    return sorted(found, key=lambda file: _natural(file.name))[:MAX_FILES]
+    for name in sorted(filter(_is_name, list_entries(folder)), key=_natural):
+        with suppress(FileNotFoundError), opened_folder(folder) as descriptor:
+            known = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            if stat.S_ISREG(known.st_mode):
+                found.append(LogFile(name=name, size_bytes=known.st_size, modified_at=known.st_mtime))
+        if len(found) == MAX_FILES:
+            break
+    return found
 
 
-def open_log(folder: Path, name: str) -> OpenLog:
+def open_log(folder: Path, name: str) -> OpenFile:
     """Raises NoSuchLog."""
     missing = NoSuchLog(f"the job's folder has no log {name!r}; `logs` lists what it has")
     if not _is_name(name):
         raise missing
     try:
-        with _folder(folder) as parent:
-            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
-    except OSError:
+        return open_file(folder / name)
+    except (OSError, UnfitFile):
         raise missing from None
-    known = os.fstat(descriptor)
-    if not stat.S_ISREG(known.st_mode):
-        os.close(descriptor)
-        raise missing
-    return OpenLog(descriptor, known.st_size)
-
-
-@contextmanager
-def _folder(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _is_name(name: str) -> bool:

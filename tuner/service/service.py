@@ -132,7 +132,10 @@ class Service:
         with suppress(FileNotFoundError):  # it never had a job, or somebody pruned it
             self.home.campaign(campaign_id).rename(bin / f"{campaign_id}-{uuid.uuid4().hex}")
         for thrown in bin.iterdir():
-            shutil.rmtree(thrown, ignore_errors=True)  # another deletion may be at it
+            # Inside of a folder no link is followed; another deletion may be at it.
+            shutil.rmtree(thrown, ignore_errors=True)
+            if thrown.is_symlink():
+                thrown.unlink(missing_ok=True)
 
     def tick(self, campaign_id: str, may_ask: Callable[[], bool] = always) -> bool:
         """One step of one campaign; True when something was done, so that the next step is worth trying at once.
@@ -156,9 +159,12 @@ class Service:
             raise CampaignBusy(str(lost)) from None
 
     def waits(self, campaign_id: str) -> str:
-        """Which quota keeps the campaign from sending another job, empty where none does. Raises NotFound."""
+        """What keeps the campaign from getting on, empty where nothing does: a quota, or a job's files that are still
+        being read. Raises NotFound."""
         session = self.sessions.get(campaign_id)
         campaign = self.store.campaign(campaign_id) if session is None else session.campaign
+        if session is not None and (reading := session.reading) is not None and reading.age_s > 5:
+            return f"what the job {reading.job_name} left has not been read for {reading.age_s:.0f} s"
         if campaign.state is not CampaignState.RUNNING:
             return ""
         try:

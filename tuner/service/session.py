@@ -17,8 +17,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
-from meshtune.runners.base import InvalidJob, JobSpec, Runner
+from meshtune.runners.base import InvalidJob, JobSpec, JobStatus, Runner
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.registry import create_runner
 from meshtune.runners.workloads.base import Workload
@@ -30,6 +31,7 @@ from meshtune.tuner.search.base import Search, Task
 from meshtune.tuner.search.registry import create_search
 from meshtune.tuner.search.warm_start import MAX_CAMPAIGNS, MAX_TRIALS_EACH, learn_from, software_of
 from meshtune.tuner.service.leases import Hold, Holder
+from meshtune.tuner.service.reading import Reading
 from meshtune.tuner.store import LeaseLost, Store
 
 # Of more changes than this everything is read again.
@@ -60,6 +62,8 @@ class Session:
     cancelled: set[str] = field(default_factory=set)
     # How many trials had ended when the search had nothing to propose.
     stuck_at: int | None = None
+    # Of the ended job whose files are being read; one at a time.
+    reading: Reading | None = None
     # It was paused or ended by a tick, so the session is to be given back.
     over: bool = False
     # The newest event that `campaign` and `trials` know, None before the first look.
@@ -166,6 +170,20 @@ class Session:
         self.runner.cancel(job_id)
         self.cancelled.add(name)
         return True
+
+    def read(self, trial: Trial, directory: Path, status: JobStatus) -> Outcome | None:
+        """What became of the trial's attempt, whose job has ended; None while that is still being read. Raises
+        RunnerUnavailable."""
+        name, reading = trial.last.job_name, self.reading
+        if reading is not None and reading.job_name != name:
+            if any(reading.job_name == other.last.job_name and not other.state.final for other in self.trials):
+                return None
+            reading = None
+        self.reading = reading or Reading(name)
+        outcome = self.reading.look(partial(self.workload.read, directory, status))
+        if outcome is not None:
+            self.reading = None
+        return outcome
 
     def _withdraw(self, trial: Trial, outcome: Outcome) -> None:
         """End an attempt that was not sent. A process that sent it before it could see this end is found out here; one

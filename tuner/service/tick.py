@@ -85,8 +85,9 @@ class Ticker:
         for job_id, status in statuses.items():
             trial = by_job[job_id]
             directory = self.home.job(campaign.id, trial.last.job_name)
-            outcome = session.workload.read(directory, status) if status.state.final else None
-            found[trial.number] = Observation(status, outcome)
+            outcome = session.read(trial, directory, status) if status.state.final else None
+            if outcome is not None or not status.state.final:
+                found[trial.number] = Observation(status, outcome)
         return found
 
     def _act(self, intent: decisions.Intent, session: Session) -> bool:

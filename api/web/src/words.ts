@@ -47,6 +47,7 @@ export const CAUSE_WORDS: Record<Cause, string> = {
   hang: "hang",
   communication: "communication",
   node_fault: "node fault",
+  storage: "storage",
   preemption: "preempted",
   time_limit: "time limit",
   user_bug: "bug in the job",

@@ -14,6 +14,7 @@ import typer
 from rich.table import Table
 
 from meshtune.runners.processes.command import call
+from meshtune.runners.processes.job_user import RUN_AS, job_user, shut_home
 from meshtune.tuner.access.tokens import (
     DEFAULT_EXPIRES,
     AuditRecord,
@@ -49,6 +50,10 @@ Name = Annotated[
 # For a database of some hundred gigabytes.
 DUMP_LIMIT_S = 6 * 3600.0
 db_app = typer.Typer(no_args_is_help=True, help="Upgrade, copy and check the database.")
+COMMAND_MEANS = (
+    "command: its specs run programs with the rights of the service, which is as much as admin, unless the service was"
+    " started with --run-as USER"
+)
 # By name: this package knows nothing of the web.
 SERVER = "meshtune.api.app"
 
@@ -81,6 +86,8 @@ def create(
         service.store.access.create(token)
         detail = f"{', '.join(sorted(token.scopes))}; expires {expires}"
         service.store.access.record(AuditRecord(at=now, token="", action="token create", object=name, detail=detail))
+    if Scope.COMMAND in token.scopes:
+        errors.print(COMMAND_MEANS, style="yellow", soft_wrap=True)
     if output is None:
         sys.stdout.write(secret + "\n")
         errors.print(f"the token {name} ({detail}) is shown this once", soft_wrap=True)
@@ -195,6 +202,10 @@ def serve(
     public_url: Annotated[
         str, typer.Option(envvar="MESHTUNE_PUBLIC_URL", help="Where jobs reach this service; none: they do not.")
     ] = "",
+    run_as: Annotated[
+        str,
+        typer.Option(envvar=RUN_AS, help="The user whose rights jobs on this machine have; needs root. None: ours."),
+    ] = "",
     log_format: Annotated[LogFormat, typer.Option(envvar="MESHTUNE_LOG_FORMAT", help="For people or programs.")] = (
         LogFormat.TEXT
     ),
@@ -204,8 +215,14 @@ def serve(
 ) -> None:
     """Serve the REST API and the dashboard, and drive every active campaign of this home."""
     set_up_logging(log_format, log_level)
+    os.environ[RUN_AS] = run_as
+    user = job_user()
+    if user is not None:
+        os.umask(0o077)
     with open_service(home, db, create=True):
         pass  # a database that cannot be used is told here
+    if user is not None:
+        shut_home(home.resolve(), user)
     os.environ["MESHTUNE_HOME"] = str(home.absolute())
     if db:
         os.environ["MESHTUNE_DB"] = db

@@ -439,7 +439,7 @@ export interface components {
             updated_at: string;
         };
         /** @enum {string} */
-        Cause: "oom" | "illegal_setting" | "hang" | "communication" | "node_fault" | "preemption" | "time_limit" | "user_bug" | "crash";
+        Cause: "oom" | "illegal_setting" | "hang" | "communication" | "node_fault" | "storage" | "preemption" | "time_limit" | "user_bug" | "crash";
         Change: {
             after: boolean | number | string;
             before: boolean | number | string;

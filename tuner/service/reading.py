@@ -1,0 +1,66 @@
+"""Reads what an ended job left in a thread of its own: a file of a dead server keeps its reader for ever, and nothing
+can interrupt it; a huge log takes long. Other campaigns, and the jobs of this one that run, go on meanwhile.
+
+A thread that hangs is left behind when its job is given up as lost to its storage, to be tried again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from threading import Thread
+
+from meshtune.runners.base import RunnerUnavailable
+from meshtune.runners.failure_cause import Cause
+from meshtune.runners.outcome import Outcome, Verdict
+
+# How long one look waits, and for how long in all a job's files are tried.
+LOOK_S = 0.5
+GIVE_UP_S = 300.0
+
+
+class Reading:
+    """Of one job's files."""
+
+    def __init__(self, job_name: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """clock: seconds that never go back."""
+        self.job_name = job_name
+        self._clock = clock
+        self._begun = clock()
+        self._answer: Future[Outcome] | None = None
+
+    @property
+    def age_s(self) -> float:
+        return self._clock() - self._begun
+
+    def look(self, read: Callable[[], Outcome], wait_s: float = LOOK_S) -> Outcome | None:
+        """The outcome; None while it is being read. Raises what `read` raises, which is called again by the next look.
+
+        After GIVE_UP_S without an answer, or with nothing but RunnerUnavailable, the attempt is lost."""
+        if self._answer is None:
+            self._answer = Future()
+            Thread(target=_answer, args=(read, self._answer), name=f"reading {self.job_name}", daemon=True).start()
+        wait([self._answer], wait_s)
+        answer, late = self._answer, self.age_s > GIVE_UP_S
+        if not answer.done():
+            return _lost("there was no answer") if late else None
+        try:
+            return answer.result()
+        except RunnerUnavailable as error:
+            if late:
+                return _lost(str(error))
+            raise
+        finally:
+            self._answer = None
+
+
+def _answer(read: Callable[[], Outcome], answer: Future[Outcome]) -> None:
+    try:
+        answer.set_result(read())
+    except BaseException as error:
+        answer.set_exception(error)
+
+
+def _lost(told: str) -> Outcome:
+    reason = f"what the job left could not be read for {GIVE_UP_S:g} s: {told}"
+    return Outcome(verdict=Verdict.LOST, cause=Cause.STORAGE, reason=reason)
