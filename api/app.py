@@ -23,7 +23,7 @@ from fastapi.routing import APIRoute
 from starlette.middleware.gzip import GZipMiddleware
 
 from meshtune.api import errors, openapi, static_files
-from meshtune.api.analysis_process import Analyses
+from meshtune.api.analyses import Analyses
 from meshtune.api.campaign_cache import CampaignCache
 from meshtune.api.connections import STREAMS, capacity_of, log_accept_failures_seldom, protocol, raise_file_limit
 from meshtune.api.dependencies import reads_all
@@ -45,6 +45,7 @@ from meshtune.api.routes import (
 from meshtune.api.settings import DEFAULTS, Settings
 from meshtune.api.settings import from_environment as read_settings
 from meshtune.api.stream_hub import StreamHub
+from meshtune.api.worker_pool import WorkerPool
 from meshtune.tuner.access.home_folder import file_mode, home_mode, prepare_home
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.service.loop import Driver, drive_all
@@ -74,7 +75,7 @@ def create_app(
     metrics = health.Metrics(service, driver, hub)
     readiness = health.Readiness(service, driver, hub)
     cache = CampaignCache(service.store)
-    analyses = Analyses(service.store, cache)
+    pool = WorkerPool()
     stop = threading.Event()
 
     @asynccontextmanager
@@ -84,14 +85,14 @@ def create_app(
         thread = threading.Thread(target=_drive, args=(driver, service, stop), name="driver", daemon=True)
         app.state.thread = readiness.thread = thread
         thread.start()
-        analyses.process.start()
+        pool.start()
         try:
             yield
         finally:
             stop_by = time.monotonic() + STOP_LIMIT_S
             stop.set()
             hub.stop(0.0)
-            analyses.process.stop()
+            pool.stop()
             # Both block the event loop, which has nobody left to serve. What still runs then needs the store; the
             # process ends without waiting for it.
             thread.join(STOP_LIMIT_S)
@@ -102,7 +103,7 @@ def create_app(
     def end_soon() -> None:
         stop.set()
         hub.end_soon()
-        analyses.process.stop()
+        pool.stop()
 
     app = FastAPI(
         title="meshtune",
@@ -118,7 +119,8 @@ def create_app(
     app.state.service = service
     app.state.driver = driver
     app.state.cache = cache
-    app.state.analyses = analyses
+    app.state.pool = pool
+    app.state.analyses = Analyses(service.store, cache, pool)
     app.state.hub = hub
     app.state.end_soon = end_soon
     app.state.thread = None

@@ -1,4 +1,4 @@
-"""What routes share: the service and its driver, the form of ids and pages in a URL, the turns that spaces take, the
+"""What routes share: the service and its driver, the form of ids and pages in a URL, the
 body of a request as one JSON or YAML document of bounded size, and authorization. Each route under /v1 names the scope
 that it needs by one of these dependencies:
 
@@ -12,7 +12,6 @@ and each that names a campaign takes it as a CampaignId or a ChangeableId, which
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -50,8 +49,6 @@ class _Id(StringConvertor):
 register_url_convertor("id", _Id())
 # Of a body.
 MAX_BYTES = JSON_LIMITS.max_bytes
-# A space holds up to 10^7 combinations, about 1 GB while it is enumerated: requests take turns.
-ONE_SPACE = threading.Lock()
 
 
 def state(name: str) -> Callable[[Request], Awaitable[Any]]:

@@ -82,6 +82,11 @@ class Unanswerable(Exception):
     """What is known of the campaign does not suffice for an answer; the message says what is missing."""
 
 
+class TooCostly(ValueError):
+    """What was asked for would compute too much; nothing was begun, and trying again fails again. The message has the
+    number and the limit."""
+
+
 class WorkerEnded(Exception):
     """The process that computes was ended in its work, or is not started any more. Trying again may help."""
 
@@ -153,6 +158,7 @@ PROBLEMS: Mapping[type[Exception], tuple[HTTPStatus, str, str]] = {
     IllegalMove: (HTTPStatus.CONFLICT, "illegal-move", "Its present state does not allow this"),
     StoreUnavailable: (HTTPStatus.SERVICE_UNAVAILABLE, "store-unavailable", "The database cannot be used now"),
     StoreError: (HTTPStatus.INTERNAL_SERVER_ERROR, "store-error", "The database refused"),
+    TooCostly: (HTTPStatus.UNPROCESSABLE_ENTITY, "too-costly", "This would compute too much"),
     WorkerEnded: (HTTPStatus.SERVICE_UNAVAILABLE, "worker-ended", "What this takes was broken off"),
     RunnerError: (HTTPStatus.SERVICE_UNAVAILABLE, "runner-unavailable", "The runner cannot be used now"),
 }

@@ -8,13 +8,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from meshtune.runners.base import JobSpec, JobState, RunnerError
 from meshtune.runners.documents import plain, read_value
 from meshtune.runners.logs.lines import read_tail
-from meshtune.runners.processes.gang import log_path, run_gang
+from meshtune.runners.processes.gang import exit_words, log_path, run_gang
 from meshtune.runners.registry import require_extra
 from meshtune.runners.trainer_answers import REQUEST_FILE, ExactPeak, Probed, ProbeRequest, read_probed
 from meshtune.runners.untrusted_text import read_json
@@ -25,29 +27,58 @@ TRAINER = (sys.executable, "-m", "meshtune.runners.trainer")
 TIME_LIMIT_S = 900.0
 
 
-def exact_peaks(spec: JobSpec, ranks: Sequence[int] = (), *, time_limit_s: float = TIME_LIMIT_S) -> list[ExactPeak]:
-    """The peaks of `ranks`, by default of one rank per kind of pipeline stage. Takes seconds; may be repeated.
+def exact_peaks(
+    spec: JobSpec,
+    ranks: Sequence[int] = (),
+    *,
+    time_limit_s: float = TIME_LIMIT_S,
+    progress: Callable[[float, float], None] = lambda done, total: None,
+) -> list[ExactPeak]:
+    """The peaks of `ranks`, by default of one rank per kind of pipeline stage. Takes seconds to minutes, may be
+    repeated, and leaves no process behind where it is interrupted.
 
+    progress: is told what is done and all that it takes, about, in seconds; first 0, before it starts.
     Raises InvalidValue for jobs that cannot be estimated, with the reason; MissingExtra."""
     if spec.command[:3] != TRAINER or spec.command[3] not in spec.files:
         raise _refusal("exact memory is known for jobs of the workload torch alone")
     require_extra("torch", "the exact estimate")
     options = [f"--rank={rank}" for rank in ranks]
-    try:
-        done = subprocess.run(
-            [*TRAINER[:2], "meshtune.runners.trainer.exact", "-", *options],
-            input=spec.files[spec.command[3]],
-            capture_output=True,
+    line = ""
+    with tempfile.TemporaryFile("w+") as job, tempfile.TemporaryFile("w+") as complaints:
+        job.write(spec.files[spec.command[3]])
+        job.seek(0)
+        process = subprocess.Popen(
+            [*TRAINER[:2], "meshtune.runners.trainer.exact", "-", "--progress", *options],
+            stdin=job,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
             text=True,
-            timeout=time_limit_s,
-            check=False,
+            # Ctrl-C is for us, who end it.
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        raise _refusal(f"the exact estimate took longer than {time_limit_s:g} s") from None
-    if done.returncode:
-        told = done.stderr.strip().splitlines()[-1:] or [f"it ended with exit status {done.returncode}"]
-        raise _refusal(f"no exact estimate: {told[0]}")
-    return [read_value(ExactPeak, entry) for entry in read_json(done.stdout)]
+        assert process.stdout is not None
+        begun = time.monotonic()
+        limit = threading.Timer(time_limit_s, process.kill)
+        limit.start()
+        try:
+            for line in process.stdout:
+                if not line.startswith("["):
+                    done, total = map(float, line.split())
+                    progress(done, total)
+            process.wait()
+        finally:
+            late = time.monotonic() - begun >= time_limit_s
+            limit.cancel()
+            process.kill()
+            process.wait()
+            process.stdout.close()
+        complaints.seek(0)
+        told = complaints.read().strip().splitlines()[-1:]
+    if late:
+        raise _refusal(f"the exact estimate took longer than {time_limit_s:g} s")
+    if process.returncode:
+        raise _refusal(f"no exact estimate: {told[0] if told else exit_words(process.returncode)}")
+    return [read_value(ExactPeak, entry) for entry in read_json(line)]
 
 
 def _refusal(message: str) -> InvalidValue:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import inf
-from typing import TypeVar
+from typing import Any, TypeVar
 
 if sys.version_info >= (3, 11):
     from enum import StrEnum as StrEnum
@@ -54,6 +54,9 @@ class InvalidValue(ValueError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("; ".join(str(problem) for problem in self.problems))
+
+    def __reduce__(self) -> tuple[Any, ...]:  # by default copies are made from the message
+        return type(self), (self.problems,)
 
 
 class Checks:

@@ -1,13 +1,15 @@
 """The Space: every legal Plan of one model on one cluster, enumerated, and the reason why any other is illegal.
 
-The space is finite (10^2 to 10^6 combinations), so it is enumerated and filtered in one vectorised pass, never
-sampled. A Plan is legal when it lies within the bounds and keeps every rule of `search_spaces.constraints`.
+The space is finite (10^2 to 10^6 combinations), so it is enumerated and filtered on whole columns, never sampled. A
+Plan is legal when it lies within the bounds and keeps every rule of `search_spaces.constraints`. How many combinations
+there are is known by arithmetic before anything is enumerated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
+from functools import cached_property
 from math import isqrt, prod
 from typing import Any, ClassVar
 
@@ -16,6 +18,7 @@ import numpy as np
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem
 from meshtune.search_spaces.columns import (
     BoolColumn,
+    Columns,
     Constraint,
     IntColumn,
     SpaceContext,
@@ -28,8 +31,10 @@ from meshtune.search_spaces.columns import (
 from meshtune.search_spaces.constraints import CONSTRAINTS
 from meshtune.search_spaces.plan import AXES, PLAN_FIELDS, Axis, Plan
 
-# 10^7 combinations are about 1 GB of columns and some seconds; more is a mistake in the bounds.
+# Some seconds of one core; more is a mistake in the bounds.
 MAX_COMBINATIONS = 10_000_000
+# Combinations that are looked at together: their columns stay in a core's cache, and take 10 MB.
+CHUNK = 2**15
 # Of one value of a dimension; products of three (tp * pp * cp) fit numpy's int64.
 MAX_VALUE = 1_000_000
 DEFAULT_MICRO_BATCHES = (1, 2, 4, 8, 16)
@@ -37,7 +42,7 @@ DEFAULT_ACCUMULATIONS = (1, 2, 4, 8, 16, 32)
 
 
 class SpaceTooLarge(ValueError):
-    """The bounds span more combinations than MAX_COMBINATIONS."""
+    """The bounds span more combinations than are enumerated; the message names the axes with most values."""
 
 
 def _values_of(axis: Axis) -> tuple[str, Any, Any]:
@@ -94,32 +99,62 @@ class Counts:
     rejected: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class _Legal:
+    """The legal plans as columns, and the place of each among all combinations, ascending."""
+
+    columns: Mapping[str, IntColumn]
+    counts: Counts
+    places: IntColumn
+
+
 class Space(Sequence[Plan]):
     """The legal Plans, in a fixed order: a read-only sequence, with the same plans as `columns` for arithmetic.
 
-    Plans are built when they are looked at; membership and `index_of` cost a binary search. Raises SpaceTooLarge.
+    They are enumerated at the first look at one of them or at `counts`; `combinations`, `complete` and `explain` need
+    none. Plans are built when they are looked at; membership and `index_of` cost a binary search. Raises SpaceTooLarge
+    for more than max_combinations, before anything is enumerated.
     """
 
-    def __init__(self, bounds: Bounds, context: SpaceContext) -> None:
+    def __init__(self, bounds: Bounds, context: SpaceContext, max_combinations: int = MAX_COMBINATIONS) -> None:
         self.bounds = bounds
         self.context = context
         self.dimensions = dimensions(bounds, context)
-        combinations = prod(len(values) for values in self.dimensions.values())
-        if combinations > MAX_COMBINATIONS:
-            sizes = " * ".join(f"{name}({len(values)})" for name, values in self.dimensions.items())
-            raise SpaceTooLarge(
-                f"{sizes} = {combinations} combinations, more than the {MAX_COMBINATIONS} that are enumerated"
-            )
-        grid = _grid(self.dimensions, context)
-        legal = np.ones(combinations, dtype=np.bool_)
-        broken: dict[str, int] = {}
-        for constraint in _rules(context):
-            kept = np.broadcast_to(constraint.holds(grid, context), legal.shape)
-            broken[constraint.name] = int(combinations - np.count_nonzero(kept))
-            legal &= kept
-        self.columns: Mapping[str, IntColumn] = {name: column[legal] for name, column in grid.items()}
-        self.counts = Counts(combinations, int(np.count_nonzero(legal)), {n: c for n, c in broken.items() if c})
-        self._positions = np.flatnonzero(legal)  # of each plan among all combinations; ascending
+        self.combinations = prod(len(values) for values in self.dimensions.values())
+        if self.combinations > max_combinations:
+            largest = sorted(self.dimensions.items(), key=lambda entry: -len(entry[1]))
+            sizes = " * ".join(f"{name}({len(values)})" for name, values in largest if len(values) > 1)
+            told = f"{sizes} = {self.combinations} combinations"
+            raise SpaceTooLarge(f"{told}, more than the {max_combinations} that are enumerated here")
+
+    @property
+    def columns(self) -> Mapping[str, IntColumn]:
+        return self._legal.columns
+
+    @property
+    def counts(self) -> Counts:
+        return self._legal.counts
+
+    @cached_property
+    def _legal(self) -> _Legal:
+        rules = _rules(self.context)
+        broken = dict.fromkeys((rule.name for rule in rules), 0)
+        found: list[Columns] = []
+        places: list[IntColumn] = []
+        for start in range(0, self.combinations, CHUNK):
+            place = np.arange(start, min(start + CHUNK, self.combinations))
+            grid = _grid(self.dimensions, self.context, place)
+            legal = np.ones(len(place), dtype=np.bool_)
+            for rule in rules:
+                kept = np.broadcast_to(rule.holds(grid, self.context), legal.shape)
+                broken[rule.name] += len(place) - int(np.count_nonzero(kept))
+                legal &= kept
+            found.append(rows(grid, legal))
+            places.append(place[legal])
+        columns = {name: np.concatenate([part[name] for part in found]) for name in PLAN_FIELDS}
+        count = len(columns["tp"])
+        counts = Counts(self.combinations, count, {name: many for name, many in broken.items() if many})
+        return _Legal(columns, counts, np.concatenate(places))
 
     @classmethod
     def listed(cls, plans: Sequence[Plan], context: SpaceContext) -> Space:
@@ -142,9 +177,8 @@ class Space(Sequence[Plan]):
         space.context = context
         space.dimensions = {name: tuple(value_of(name, int(v)) for v in values) for name, (values, _) in chosen.items()}
         space.bounds = Bounds(**space.dimensions, tp_across_nodes=context.tp_across_nodes)
-        space.columns = rows(columns, order)
-        space.counts = Counts(len(plans), len(plans), {})
-        space._positions = place[order]
+        space.combinations = len(plans)
+        space._legal = _Legal(rows(columns, order), Counts(len(plans), len(plans), {}), place[order])
         return space
 
     def __len__(self) -> int:
@@ -179,7 +213,7 @@ class Space(Sequence[Plan]):
             if value not in values:
                 return None
             place = place * len(values) + values.index(value)
-        index = int(np.searchsorted(self._positions, place))
+        index = int(np.searchsorted(self._legal.places, place))
         # What is derived (dp, grad_accum_steps) is no part of the place: it is compared.
         return index if index < len(self) and self[index] == plan else None
 
@@ -233,12 +267,13 @@ def dimensions(bounds: Bounds, context: SpaceContext) -> dict[str, tuple[Any, ..
     return chosen
 
 
-def _grid(dims: Mapping[str, tuple[Any, ...]], context: SpaceContext) -> dict[str, IntColumn]:
-    """All combinations as columns, the derived ones included. Where a derived value is no whole number it is rounded
-    down (to at least 1), and the rule that multiplies the degrees up again rejects the row."""
-    names = list(dims)
-    axes = [np.array([code(name, value) for value in dims[name]], dtype=np.int64) for name in names]
-    columns = dict(zip(names, (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")), strict=True))
+def _grid(dims: Mapping[str, tuple[Any, ...]], context: SpaceContext, place: IntColumn) -> dict[str, IntColumn]:
+    """The combinations at these places as columns, the derived ones included. Where a derived value is no whole number
+    it is rounded down (to at least 1), and the rule that multiplies the degrees up again rejects the row."""
+    columns: dict[str, IntColumn] = {}
+    for name, values in reversed(list(dims.items())):  # the last one changes fastest
+        place, index = np.divmod(place, len(values))
+        columns[name] = np.array([code(name, value) for value in values], dtype=np.int64)[index]
     parallel = columns["tp"] * columns["pp"] * columns["cp"]
     columns["dp"] = np.maximum(1, context.cluster.devices // parallel)
     if context.global_batch_size is not None:

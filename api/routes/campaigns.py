@@ -11,10 +11,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response, status
 from fastapi.responses import JSONResponse
 from pydantic import TypeAdapter
+from starlette.concurrency import run_in_threadpool
 
 from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, CampaignCache, answer_of, respond
 from meshtune.api.dependencies import (
-    ONE_SPACE,
+    Caller,
     CallerHandle,
     CampaignId,
     ChangeableId,
@@ -31,6 +32,7 @@ from meshtune.api.dependencies import (
 )
 from meshtune.api.openapi import CHANGES_BODY, SPEC_BODY, problems
 from meshtune.api.page_queries import CampaignQuery
+from meshtune.api.routes.plans import predictable_space, quote_of
 from meshtune.api.schemas.campaigns import (
     MAX_FIRST,
     CampaignPage,
@@ -44,15 +46,17 @@ from meshtune.api.schemas.campaigns import (
     summary_view,
     trial_counts,
 )
+from meshtune.api.worker_pool import MAX_COMBINATIONS, PoolHandle, WorkerPool
 from meshtune.runners.documents import plain
+from meshtune.search_spaces.space import Counts
 from meshtune.tuner.access.tokens import Scope
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.prediction.predict import Basis
-from meshtune.tuner.prediction.quote import Quote, make_quote
+from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.prediction.quote import Quote
 from meshtune.tuner.service.loop import Driver
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import changed_document
-from meshtune.tuner.specs.read import read_spec
+from meshtune.tuner.specs.read import parse_spec
 
 router = APIRouter(prefix="/v1", responses=problems(422, 503), tags=["campaigns"])
 _CAMPAIGN: TypeAdapter[CampaignView] = TypeAdapter(CampaignView)
@@ -153,10 +157,11 @@ def list_events(
         **problems(409, 413, 415),
     },
 )
-def create_campaign(
+async def create_campaign(
     document: PermittedSpec,
     caller: CallerHandle,
     service: ServiceHandle,
+    pool: PoolHandle,
     show: ShowCampaign,
     response: Response,
     dry_run: Annotated[bool, Query(description="Only say what it would meet and cost.")] = False,
@@ -166,13 +171,12 @@ def create_campaign(
     With `dry_run` the spec is checked as it would be, the runner's part too, and 200 answers with the quote.
     """
     if dry_run:
-        with ONE_SPACE:
-            quote = make_quote(*read_spec(document, service.home), Basis())
+        spec, space = await run_in_threadpool(parse_spec, document, service.home, MAX_COMBINATIONS)
+        quote = await pool.run(caller.identity, space.combinations, quote_of, spec)
         return JSONResponse(plain(quote))
-    with ONE_SPACE:
-        campaign = service.create(document, caller.name)
+    campaign = await _create(document, caller, service, pool)
     response.headers["Location"] = f"/v1/campaigns/{campaign.id}"
-    return show(campaign)
+    return await run_in_threadpool(show, campaign)
 
 
 @router.post(
@@ -182,22 +186,23 @@ def create_campaign(
     openapi_extra=CHANGES_BODY,
     responses={**CREATED, **problems(404, 409, 413, 415)},
 )
-def clone_campaign(
+async def clone_campaign(
     campaign_id: CampaignId,
     changes: SpecDocument,
     caller: CallerHandle,
     service: ServiceHandle,
+    pool: PoolHandle,
     show: ShowCampaign,
     response: Response,
 ) -> CampaignView:
     """Start a campaign like this one. The body is laid over its spec as RFC 7396 has it: {} for the same. The spec is
     complete, so a preset that is named in place of a description takes its place whole only as a text."""
-    document = changed_document(spec_document(service.campaign(campaign_id).spec), changes)
+    original = await run_in_threadpool(service.campaign, campaign_id)
+    document = await run_in_threadpool(changed_document, spec_document(original.spec), changes)
     require_permitted(caller, document)
-    with ONE_SPACE:
-        campaign = service.create(document, caller.name)
+    campaign = await _create(document, caller, service, pool)
     response.headers["Location"] = f"/v1/campaigns/{campaign.id}"
-    return show(campaign)
+    return await run_in_threadpool(show, campaign)
 
 
 @router.delete(
@@ -233,6 +238,18 @@ def resume_campaign(campaign_id: ChangeableId, service: ServiceHandle, show: Sho
 def cancel_campaign(campaign_id: ChangeableId, service: ServiceHandle, show: ShowCampaign) -> CampaignView:
     """End the campaign and its running jobs; what was measured stays."""
     return show(service.cancel(campaign_id))
+
+
+async def _create(document: object, caller: Caller, service: Service, pool: WorkerPool) -> Campaign:
+    """Raises InvalidSpec, and as the pool; then nothing was written."""
+    spec, space = await run_in_threadpool(parse_spec, document, service.home, MAX_COMBINATIONS)
+    counts = await pool.run(caller.identity, space.combinations, counts_of, spec)
+    return await run_in_threadpool(service.add, spec, counts, caller.name)
+
+
+def counts_of(spec: CampaignSpec) -> Counts:
+    """Raises InvalidSpec where no plan is legal, and TooCostly: searches predict what all of them need."""
+    return predictable_space(spec).counts
 
 
 def _page(

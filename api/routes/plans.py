@@ -5,13 +5,14 @@ Predicted, and nothing is started.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
+from starlette.concurrency import run_in_threadpool
 
 from meshtune.api.dependencies import (
     MAX_NODES,
-    ONE_SPACE,
     CallerHandle,
     CampaignId,
     PermittedSpec,
@@ -20,9 +21,10 @@ from meshtune.api.dependencies import (
     reads,
     require_permitted,
 )
-from meshtune.api.errors import InvalidQuery, Unanswerable
+from meshtune.api.errors import InvalidQuery, TooCostly, Unanswerable
 from meshtune.api.openapi import SPEC_BODY, WHY_BODY, plan_parameters, problems
 from meshtune.api.schemas.campaigns import SpaceView, space_view
+from meshtune.api.worker_pool import MAX_COMBINATIONS, MAX_PREDICTED, PER_TRIAL, PoolHandle
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
@@ -32,9 +34,10 @@ from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.prediction.predict import Basis, learn
 from meshtune.tuner.prediction.quote import Explanation, Quote, explain, make_quote
-from meshtune.tuner.prediction.scaling import Projection, make_projection, node_counts
+from meshtune.tuner.prediction.scaling import Projection, count_combinations, make_projection, node_counts
+from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import InvalidSpec
-from meshtune.tuner.specs.read import read_spec
+from meshtune.tuner.specs.read import legal_space, parse_spec
 
 router = APIRouter(prefix="/v1", responses=problems(422, 503), tags=["spaces"], dependencies=[reads])
 # Each is enumerated.
@@ -60,25 +63,26 @@ PlanFields = Annotated[dict[str, Any], Depends(plan_fields)]
 
 
 @router.get("/campaigns/{campaign_id}/space", responses=problems(404))
-def campaign_space(campaign_id: CampaignId, service: ServiceHandle) -> SpaceView:
+async def campaign_space(
+    campaign_id: CampaignId, caller: CallerHandle, service: ServiceHandle, pool: PoolHandle
+) -> SpaceView:
     """The campaign's space: how many plans are legal, and what rejects the others."""
-    spec = service.campaign(campaign_id).spec
-    with ONE_SPACE:
-        return space_view(space_of(spec))
+    spec = (await run_in_threadpool(service.campaign, campaign_id)).spec
+    return await pool.run(caller.identity, space_of(spec).combinations, space_view_of, spec)
 
 
 @router.post("/spaces", openapi_extra=SPEC_BODY, responses=problems(413, 415))
-def count_space(document: PermittedSpec, service: ServiceHandle) -> SpaceView:
+async def count_space(document: PermittedSpec, caller: CallerHandle, pool: PoolHandle) -> SpaceView:
     """The space of a spec, without starting anything."""
-    with ONE_SPACE:
-        return space_view(read_spec(document, None)[1])
+    spec, space = await run_in_threadpool(parse_spec, document, None, MAX_COMBINATIONS)
+    return await pool.run(caller.identity, space.combinations, space_view_of, spec)
 
 
 @router.post("/estimates", openapi_extra=SPEC_BODY, responses=problems(413, 415))
-def estimate_campaign(document: PermittedSpec, service: ServiceHandle) -> Quote:
+async def estimate_campaign(document: PermittedSpec, caller: CallerHandle, pool: PoolHandle) -> Quote:
     """What a campaign of this spec will meet and cost, predicted without any measurement; nothing is started."""
-    with ONE_SPACE:
-        return make_quote(*read_spec(document, None), Basis())
+    spec, space = await run_in_threadpool(parse_spec, document, None, MAX_COMBINATIONS)
+    return await pool.run(caller.identity, space.combinations, quote_of, spec)
 
 
 @router.get(
@@ -86,37 +90,41 @@ def estimate_campaign(document: PermittedSpec, service: ServiceHandle) -> Quote:
     openapi_extra={"parameters": plan_parameters()},
     responses=problems(404),
 )
-def explain_plan(campaign_id: CampaignId, service: ServiceHandle, given: PlanFields) -> Explanation:
+async def explain_plan(
+    campaign_id: CampaignId, caller: CallerHandle, service: ServiceHandle, pool: PoolHandle, given: PlanFields
+) -> Explanation:
     """Why a plan was not chosen: the rules it breaks, the memory it needs, and where it would lose its time. Of what
     is left out of the plan, dp and grad_accum_steps follow; the rest is as by default."""
-    campaign = service.campaign(campaign_id)
-    trials = service.trials(campaign_id)
-    with ONE_SPACE:
-        space = space_of(campaign.spec)
-        plan = space.complete(**given)
-        trial = next((trial.number for trial in trials if trial.plan == plan), None)
-        return explain(campaign.spec, space, plan, _basis(campaign, trials), trial)
+    campaign, trials = await run_in_threadpool(_recorded, service, campaign_id)
+    space = space_of(campaign.spec)
+    plan = space.complete(**given)
+    trial = next((trial.number for trial in trials if trial.plan == plan), None)
+    cost = space.combinations + PER_TRIAL * len(trials)
+    return await pool.run(caller.identity, cost, _explained, campaign.spec, plan, campaign.label, trials, trial)
 
 
 @router.post("/spaces/why", openapi_extra=WHY_BODY, responses=problems(413, 415))
-def explain_plan_of_spec(document: SpecDocument, caller: CallerHandle) -> Explanation:
+async def explain_plan_of_spec(document: SpecDocument, caller: CallerHandle, pool: PoolHandle) -> Explanation:
     """Why a plan is not legal for a spec, or not its best, without starting anything. The body has both."""
     if not isinstance(document, Mapping) or set(document) != {"spec", "plan"}:
         raise InvalidSpec([Problem("", "must be an object with the keys spec and plan")])
     require_permitted(caller, document["spec"], under="spec")
-    with ONE_SPACE:
-        spec, space = _spec(document["spec"])
-        try:
-            plan = space.complete(**_fields(document["plan"]))
-        except InvalidValue as error:
-            raise InvalidSpec([problem.under("plan") for problem in error.problems]) from None
-        return explain(spec, space, plan, Basis())
+    try:
+        spec, space = await run_in_threadpool(parse_spec, document["spec"], None, MAX_COMBINATIONS)
+        plan = space.complete(**_fields(document["plan"]))
+        return await pool.run(caller.identity, space.combinations, _explained, spec, plan)
+    except InvalidSpec as error:
+        raise InvalidSpec([problem.under("spec") for problem in error.problems]) from None
+    except InvalidValue as error:
+        raise InvalidSpec([problem.under("plan") for problem in error.problems]) from None
 
 
 @router.get("/campaigns/{campaign_id}/projection", responses=problems(404, 409))
-def project_campaign(
+async def project_campaign(
     campaign_id: CampaignId,
+    caller: CallerHandle,
     service: ServiceHandle,
+    pool: PoolHandle,
     nodes: Annotated[
         list[Annotated[int, Query(ge=1, le=MAX_NODES)]] | None,
         Query(description="Node counts; default: the spec's, doubled 5 times.", max_length=MAX_NODE_COUNTS),
@@ -124,30 +132,52 @@ def project_campaign(
 ) -> Projection:
     """The best plan, its speed and its efficiency at other node counts, from what the campaign measured, and where
     scaling ends."""
-    campaign = service.campaign(campaign_id)
-    trials = service.trials(campaign_id)
+    campaign, trials = await run_in_threadpool(_recorded, service, campaign_id)
     counts = nodes or node_counts("", campaign.spec.cluster.nodes)
     try:
-        with ONE_SPACE:
-            basis = learn(campaign.label, campaign.spec, trials)
-            return make_projection(campaign.spec, basis, counts, trials=trials)
+        cost = count_combinations(campaign.spec, counts) + PER_TRIAL * len(trials)
+        return await pool.run(caller.identity, cost, _projected, campaign, trials, counts)
     except InvalidValue as error:  # facts of the cluster are missing, or it cannot have so many nodes
         raise Unanswerable(str(error)) from None
 
 
-def _basis(campaign: Campaign, trials: Sequence[Trial]) -> Basis:
-    """What the campaign measured; the constants alone where facts are missing that times depend on."""
-    try:
-        return learn(campaign.label, campaign.spec, trials)
-    except InvalidValue:
-        return Basis()
+def space_view_of(spec: CampaignSpec) -> SpaceView:
+    """Raises InvalidSpec where no plan is legal."""
+    return space_view(legal_space(spec))
 
 
-def _spec(document: object) -> tuple[CampaignSpec, Space]:
-    try:
-        return read_spec(document, None)
-    except InvalidSpec as error:
-        raise InvalidSpec([problem.under("spec") for problem in error.problems]) from None
+def predictable_space(spec: CampaignSpec) -> Space:
+    """Raises InvalidSpec where no plan is legal, and TooCostly."""
+    space = legal_space(spec)
+    if len(space) > MAX_PREDICTED:
+        told = f"{len(space)} plans are legal, more than the {MAX_PREDICTED} that the service predicts for one request"
+        raise TooCostly(f"{told}: bound the space")
+    return space
+
+
+def quote_of(spec: CampaignSpec) -> Quote:
+    """Without any measurement. Raises as `predictable_space`."""
+    return make_quote(spec, predictable_space(spec), Basis())
+
+
+def _explained(
+    spec: CampaignSpec, plan: Plan, label: str = "", trials: Sequence[Trial] = (), trial: int | None = None
+) -> Explanation:
+    """label: of the spec's campaign, where there is one; its trials teach, where no fact is missing."""
+    basis = Basis()
+    if label:
+        with suppress(InvalidValue):
+            basis = learn(label, spec, trials)
+    return explain(spec, predictable_space(spec), plan, basis, trial)
+
+
+def _projected(campaign: Campaign, trials: Sequence[Trial], nodes: Sequence[int]) -> Projection:
+    basis = learn(campaign.label, campaign.spec, trials)
+    return make_projection(campaign.spec, basis, nodes, trials=trials)
+
+
+def _recorded(service: Service, campaign_id: str) -> tuple[Campaign, Sequence[Trial]]:
+    return service.campaign(campaign_id), service.trials(campaign_id)
 
 
 def _fields(given: object) -> dict[str, Any]:

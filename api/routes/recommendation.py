@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse, Response
+from starlette.concurrency import run_in_threadpool
 
 from meshtune.api.dependencies import (
     ID_PATTERN,
     MAX_NODES,
     MAX_NUMBER,
-    ONE_SPACE,
+    Caller,
     CallerHandle,
     ServiceHandle,
     reads,
     require_readable,
 )
 from meshtune.api.openapi import problems
+from meshtune.api.worker_pool import PER_TRIAL, PoolHandle
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.spec import space_of
+from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.results.comparison import Comparison, compare
 from meshtune.tuner.results.known_best import (
     MAX_CAMPAIGNS,
@@ -29,7 +35,8 @@ from meshtune.tuner.results.known_best import (
     environment_text,
     software_versions,
 )
-from meshtune.tuner.results.known_best_projection import best_projected
+from meshtune.tuner.results.known_best_projection import Neighbourhood, neighbourhood, project
+from meshtune.tuner.service.service import Service
 
 router = APIRouter(prefix="/v1", dependencies=[reads], responses=problems(422, 503))
 
@@ -56,9 +63,10 @@ TEXT: dict[int | str, dict[str, Any]] = {
     responses={**TEXT, **problems(404)},
     tags=["recommendations"],
 )
-def get_recommendation(
-    service: ServiceHandle,
+async def get_recommendation(
     caller: CallerHandle,
+    service: ServiceHandle,
+    pool: PoolHandle,
     model: Annotated[Name, Query(examples=["llama3-8b"])],
     cluster: Annotated[Name, Query(examples=["h100-8"])],
     nodes: Annotated[int, Query(ge=1, le=MAX_NODES, examples=[2])],
@@ -89,18 +97,18 @@ def get_recommendation(
         software=software_versions(software),
         simulated=simulated,
     )
-    records = CampaignRecords(service.readable_campaigns(limit=MAX_CAMPAIGNS, reader=caller), service.trials)
-    found = best_measured(question, records)
-    if found is None:
-        with ONE_SPACE:
-            found = best_projected(question, records)
+    found = await run_in_threadpool(_measured_or_near, service, question, caller)
+    if isinstance(found, Neighbourhood):
+        cost = found.space.combinations + PER_TRIAL * sum(len(source.trials) for source in found.sources)
+        found = await pool.run(caller.identity, cost, project, found)
     return PlainTextResponse(environment_text(found)) if format is Format.ENV else found
 
 
 @router.get("/comparison", responses=problems(404), tags=["recommendations"])
-def compare_campaigns(
-    service: ServiceHandle,
+async def compare_campaigns(
     caller: CallerHandle,
+    service: ServiceHandle,
+    pool: PoolHandle,
     campaign: Annotated[
         list[Annotated[str, Query(pattern=ID_PATTERN, max_length=100)]],
         Query(description="Ids, 2 to 20.", min_length=2, max_length=MAX_COMPARED),
@@ -109,8 +117,19 @@ def compare_campaigns(
     """Campaigns side by side, such as of one model at several node counts: scaling and efficiency, measured and
     projected."""
     ids = list(dict.fromkeys(campaign))
+    entries = await run_in_threadpool(_readable, service, caller, ids)
+    cost = sum(space_of(one.spec).combinations + PER_TRIAL * len(trials) for one, trials in entries)
+    return await pool.run(caller.identity, cost, compare, entries)
+
+
+def _readable(service: Service, caller: Caller, ids: Sequence[str]) -> list[tuple[Campaign, Sequence[Trial]]]:
+    """Raises NotFound for a campaign that the caller may not read."""
     for id in ids:
         require_readable(caller, service, id)
-    entries = [(service.campaign(id), service.trials(id)) for id in ids]
-    with ONE_SPACE:
-        return compare(entries)
+    return [(service.campaign(id), service.trials(id)) for id in ids]
+
+
+def _measured_or_near(service: Service, question: Question, caller: Caller) -> BestKnown | Neighbourhood:
+    """The best plan that was measured for just this, else what one can be projected from. Raises NothingKnown."""
+    records = CampaignRecords(service.readable_campaigns(limit=MAX_CAMPAIGNS, reader=caller), service.trials)
+    return best_measured(question, records) or neighbourhood(question, records)

@@ -286,6 +286,11 @@ def _exit_code(exit_: SystemExit) -> int:
     return 1
 
 
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _settle(spec: JobSpec, rank: int, meeting: Meeting, parent: int, user: JobUser | None) -> None:
     """Make the fresh child a rank: its session, user, death with its parent, folder, log, environment, signals."""
     os.setsid()
@@ -293,7 +298,7 @@ def _settle(spec: JobSpec, rank: int, meeting: Meeting, parent: int, user: JobUs
         Path("/proc/self/oom_score_adj").write_text("1000")
     if user is not None:  # first: in the job's folder nothing is opened with our rights
         user.become()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):

@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 
 from meshtune.runners.measuring import COUNTED_STEPS
+from meshtune.runners.processes.gang import die_with_parent
 from meshtune.runners.trainer.failure import Progress
 from meshtune.runners.trainer.fakes import FakeLiveTensors, alone, without_numbers
 from meshtune.runners.trainer.job import Job, JobMalformed, parse_job, require_supported
@@ -111,20 +112,61 @@ def _moved(sample: Sample, start: Sample, end: Sample) -> Sample:
     )
 
 
-def exact_peak(job: Job, rank: int, *, extrapolate: bool | None = None) -> ExactPeak:
-    """Starts a process group of its own, so there must be none. extrapolate: over the layers; None: where it pays.
-    Raises InvalidValue."""
+def count_passes(job: Job, rank: int) -> float:
+    """The passes of one layer and micro-batch that `exact_peak` will run: what its time follows from."""
+    found: list[float] = []
+
+    def count(sized: Job) -> Sample:
+        found.append(_passes(sized))
+        return Sample(0, 0, 0)
+
+    extend(job, _layers(job, rank // (job.plan.world_size // job.plan.pp)), count)
+    return sum(found)
+
+
+def _passes(job: Job) -> float:
+    """Of one rank, on average."""
+    return job.model.layers / job.plan.pp * job.plan.grad_accum_steps
+
+
+def _pass_s(job: Job, rank: int) -> float:
+    """The seconds of a pass, as one layer and as few micro-batches as may be take them here and now."""
+    sized = _sized(job, job.plan.recompute_interval, min(job.plan.grad_accum_steps, job.plan.pp))
+    torch.set_num_threads(1)
+    taken: list[float] = []
+    with alone(sized, rank) as live:
+        mesh = build_mesh(sized.plan, "cpu")
+        for _ in range(2):  # the first one imports, too
+            start = time.perf_counter()
+            _run(sized, mesh, live())
+            taken.append(time.perf_counter() - start)
+    return min(taken) / _passes(sized)
+
+
+def _layers(job: Job, stage: int) -> float:
+    """Of a rank of the stage, per model chunk, on average."""
+    chunks = [cut_layers(job.model.layers, job.plan.pp * job.plan.vpp, at) for at in stages_of(job.plan, stage)]
+    return sum(map(len, chunks)) / len(chunks)
+
+
+def exact_peak(
+    job: Job, rank: int, *, extrapolate: bool | None = None, ran: Callable[[float], None] = lambda passes: None
+) -> ExactPeak:
+    """Starts a process group of its own, so there must be none. extrapolate: over the layers; None: where it pays. ran:
+    is told how many passes were run, as in `count_passes`. Raises InvalidValue."""
     require_estimable(job, rank)
     start = time.perf_counter()
     torch.set_num_threads(1)
     with alone(job, rank) as live:
         mesh = build_mesh(job.plan, "cpu")
         stage = mesh.pipeline_rank
-        chunks = [cut_layers(job.model.layers, job.plan.pp * job.plan.vpp, at) for at in stages_of(job.plan, stage)]
-        layers = sum(map(len, chunks)) / len(chunks)
-        sample, extrapolated, micro_batches = extend(
-            job, layers, lambda sized: _run(sized, mesh, live()), extrapolate=extrapolate
-        )
+
+        def run(sized: Job) -> Sample:
+            sample = _run(sized, mesh, live())
+            ran(_passes(sized))
+            return sample
+
+        sample, extrapolated, micro_batches = extend(job, _layers(job, stage), run, extrapolate=extrapolate)
     return ExactPeak(
         rank=rank,
         stage=stage,
@@ -170,17 +212,35 @@ def _run(job: Job, mesh: Mesh, live: FakeLiveTensors) -> Sample:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a JSON list, one object per rank. Exit status 2: the job cannot be estimated, said on stderr."""
+    """Print a JSON list, one object per rank, as the last line. Exit status 2: the job cannot be estimated, said on
+    stderr."""
     parser = argparse.ArgumentParser(
         prog="python -m meshtune.runners.trainer.exact", description="Exact peak memory of ranks."
     )
     parser.add_argument("job", type=Path, help="the job file; - reads it from standard input")
     parser.add_argument("--rank", type=int, action="append", help="which ranks (default: one per kind of stage)")
+    parser.add_argument("--progress", action="store_true", help="before that, lines of two numbers: done, of about (s)")
     arguments = parser.parse_args(argv)
+    done, total, pass_s = 0.0, 0.0, 0.0
+
+    def tell(passes: float) -> None:
+        nonlocal done
+        done += passes
+        if arguments.progress:
+            sys.stdout.write(f"{done * pass_s:g} {total * pass_s:g}\n")
+            sys.stdout.flush()
+
     try:
         text = sys.stdin.read() if str(arguments.job) == "-" else arguments.job.read_text(encoding="utf-8")
         job = parse_job(text)
-        peaks = [exact_peak(job, rank) for rank in arguments.rank or representatives(job.plan)]
+        ranks = arguments.rank or representatives(job.plan)
+        for rank in ranks:
+            require_estimable(job, rank)
+        if arguments.progress:
+            die_with_parent()
+            total, pass_s = sum(count_passes(job, rank) for rank in ranks), _pass_s(job, ranks[0])
+            tell(0)
+        peaks = [exact_peak(job, rank, ran=tell) for rank in ranks]
     except (OSError, JobMalformed, InvalidValue) as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -155,7 +155,7 @@ def service(tmp_path: Path, runner: InstantRunner) -> Iterator[Service]:
 def app(service: Service) -> Iterator[FastAPI]:
     made = create_app(service, settings=QUICK)
     yield made
-    made.state.analyses.process.stop()
+    made.state.pool.stop()
 
 
 @pytest.fixture

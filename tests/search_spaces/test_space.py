@@ -193,8 +193,19 @@ def test_a_space_may_be_empty(make_setting):
 
 def test_too_many_combinations_are_refused_with_their_numbers(make_setting):
     bounds = Bounds(micro_batch_size=tuple(range(1, 5001)), grad_accum_steps=tuple(range(1, 5001)))
-    with pytest.raises(SpaceTooLarge, match=rf"tp\(4\) \* .*grad_accum_steps\(5000\) = .*{MAX_COMBINATIONS}"):
+    told = rf"^micro_batch_size\(5000\) \* .* \* tp\(4\) .* = {64 * 5000**2} combinations, .*{MAX_COMBINATIONS}"
+    with pytest.raises(SpaceTooLarge, match=told):
         Space(bounds, make_setting(batch=None))
+
+
+def test_combinations_are_counted_before_any_is_enumerated(make_setting):
+    start = time.process_time()
+    space = Space(Bounds(micro_batch_size=tuple(range(1, 9001))), make_setting(batch=None), max_combinations=10**7)
+    assert space.combinations > 3_000_000
+    assert space.explain(space.complete(micro_batch_size=3)) == []
+    assert time.process_time() - start < 0.1
+    with pytest.raises(SpaceTooLarge, match=f"{space.combinations} combinations, more than the 2000000 that"):
+        Space(space.bounds, space.context, max_combinations=2_000_000)
 
 
 def test_a_cluster_beyond_measure_is_enumerated_at_once(make_setting):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -315,3 +318,33 @@ def test_an_exact_estimate_names_the_peak_of_every_kind_of_stage(meshtune, spec)
     document = json.loads(result.out)
     assert [(peak["stage"], peak["rank"]) for peak in document["peaks"]] == [(0, 0), (1, 1)]
     assert all(0 < peak["lasting_bytes"] < peak["peak_bytes"] < document["memory_bytes"] for peak in document["peaks"])
+    assert "this takes about" in result.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGKILL, -9, marks=pytest.mark.long)]
+)
+def test_an_exact_estimate_says_how_long_it_takes_and_leaves_nothing_behind_when_it_is_stopped(
+    tmp_path, spec, sent, code
+):
+    file = spec(workload={"kind": "torch"}, model={"preset": "gpt-micro", "layers": 60})
+    words = ["estimate", str(file), "--exact", "--plan", "tp=1,micro_batch_size=1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "meshtune.tuner.cli", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        told = process.stderr.readline()
+        assert re.fullmatch(r"this takes about [\d.]+ (s|min \d+ s|h .*), judged by one layer; Ctrl-C ends it\n", told)
+        (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.send_signal(sent)
+        assert process.wait(10) == code
+        assert "Traceback" not in process.stderr.read()
+        deadline = time.monotonic() + 10
+        while Path(f"/proc/{child}").exists() and Path(f"/proc/{child}/cmdline").read_bytes():
+            assert time.monotonic() < deadline, "its process goes on"
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()

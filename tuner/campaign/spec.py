@@ -20,7 +20,7 @@ from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
-from meshtune.search_spaces.space import Bounds, Space
+from meshtune.search_spaces.space import MAX_COMBINATIONS, Bounds, Space
 from meshtune.tuner.campaign.objective import Objective
 
 # As a token's name: readable in a log and in a table.
@@ -186,7 +186,12 @@ def space_of(spec: CampaignSpec) -> Space:
 
 
 def build_space(
-    bounds: Bounds, model: ModelSpec, cluster: ClusterSpec, global_batch_size: int | None, workload: Workload
+    bounds: Bounds,
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    global_batch_size: int | None,
+    workload: Workload,
+    max_combinations: int = MAX_COMBINATIONS,
 ) -> Space:
     """The plans that are legal for a model on a cluster with a workload. Raises SpaceTooLarge."""
     context = SpaceContext(
@@ -196,4 +201,4 @@ def build_space(
         capabilities=workload.capabilities,
         tp_across_nodes=bounds.tp_across_nodes,
     )
-    return Space(bounds, context)
+    return Space(bounds, context, max_combinations)

@@ -7,7 +7,7 @@ jobs do to a shared cluster is not in them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
 from pathlib import Path
@@ -237,10 +237,12 @@ class ExactMemory:
     peaks: tuple[ExactPeak, ...]
 
 
-def estimate_exactly(spec: CampaignSpec, plan: Plan | None, ranks: Sequence[int]) -> ExactMemory:
+def estimate_exactly(
+    spec: CampaignSpec, plan: Plan | None, ranks: Sequence[int], progress: Callable[[float, float], None]
+) -> ExactMemory:
     """The exact peaks of `ranks`, by default of one rank per kind of stage. plan None: the spec's baseline.
 
-    Raises InvalidValue for a plan or a workload without exact peaks.
+    progress: as in `exact_peaks`. Raises InvalidValue for a plan or a workload without exact peaks.
     """
     chosen = plan or spec.baseline
     if chosen is None:
@@ -249,4 +251,4 @@ def estimate_exactly(spec: CampaignSpec, plan: Plan | None, ranks: Sequence[int]
     job = workload_of(spec).materialize(
         "estimate", spec.model, chosen, spec.cluster, Path(), seed=spec.seed, time_limit_s=spec.trial.time_limit_s
     )
-    return ExactMemory(chosen, spec.cluster.device.memory_bytes, tuple(exact_peaks(job, ranks)))
+    return ExactMemory(chosen, spec.cluster.device.memory_bytes, tuple(exact_peaks(job, ranks, progress=progress)))

@@ -10,6 +10,7 @@ all of them alike cancels; the measured best stands beside it. Intervals are of 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -143,6 +144,18 @@ def make_projection(
         tokens=tokens,
         basis=basis,
     )
+
+
+def count_combinations(spec: CampaignSpec, nodes: Sequence[int]) -> int:
+    """About how many combinations `make_projection` enumerates. Raises InvalidValue for node counts that no cluster
+    has."""
+    total = 0
+    for count in {spec.cluster.nodes, *nodes}:
+        cluster = replace(spec.cluster, nodes=count)
+        with suppress(SpaceTooLarge):  # which is told in place of a plan
+            space = build_space(spec.space, spec.model, cluster, spec.global_batch_size, workload_of(spec))
+            total += space.combinations * (1 if spec.global_batch_size is None else 2)
+    return total
 
 
 def _row(spec: CampaignSpec, basis: Basis, training: Training, scaling: Scaling) -> Row:

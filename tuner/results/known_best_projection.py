@@ -25,7 +25,7 @@ from meshtune.search_spaces.physics.training import Training, missing
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space, SpaceTooLarge
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.spec import CampaignSpec, build_space, workload_of
+from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import Estimate, percent
 from meshtune.tuner.prediction.predict import WIDTH, Prediction, foresee, measured_rows, training_of
@@ -54,7 +54,7 @@ MAX_DOUBLINGS = 6.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Neighbour:
+class Neighbour:
     """A campaign that measured something nearby. differs: from the question, in words. doubt: by how much the physics'
     error is taken to differ, as the standard deviation of its logarithm. doublings: how far apart in scale."""
 
@@ -69,19 +69,49 @@ class _Neighbour:
         return training_of(self.advice.campaign.spec)
 
 
+@dataclass(frozen=True, slots=True)
+class Neighbourhood:
+    """What an answer is projected from: at least one source, the nearest first. spec: of the nearest, moved to what was
+    asked for."""
+
+    question: Question
+    sources: Sequence[Neighbour]
+    spec: CampaignSpec
+
+    @property
+    def space(self) -> Space:
+        """The legal plans of `spec`, not enumerated yet. Raises NothingKnown."""
+        try:
+            return space_of(self.spec)
+        except (SpaceTooLarge, InvalidValue) as error:
+            asked = _asked(self.spec)
+            raise NothingKnown(f"nothing was measured for {asked}, and it cannot be projected: {error}") from None
+
+
 def best_projected(question: Question, records: CampaignRecords) -> BestKnown:
     """The plan to take where none was measured for just this. Raises NothingKnown, saying how far the nearest is."""
+    return project(neighbourhood(question, records))
+
+
+def neighbourhood(question: Question, records: CampaignRecords) -> Neighbourhood:
+    """What is near, which reads the trials of some campaigns. Raises NothingKnown, saying how far the nearest is."""
     records = records.only(simulated=question.simulated)
     target = target_of(question, records.campaigns)
     sources = _nearest(question, target, records)
-    nearest = sources[0]
-    spec = _moved(nearest.advice.campaign.spec, question, target)
+    spec = _moved(sources[0].advice.campaign.spec, question, target)
     if problems := missing(training_of(spec)):
         unknown = "; ".join(map(str, problems))
         raise NothingKnown(f"nothing was measured for this, and it cannot be projected: {unknown}")
+    return Neighbourhood(question, sources, spec)
+
+
+def project(near: Neighbourhood) -> BestKnown:
+    """The projection, of values alone. Raises NothingKnown where no plan is legal."""
+    question, sources, spec = near.question, near.sources, near.spec
+    nearest = sources[0]
     calibration = _calibrated(sources)
     campaigns = "1 campaign" if len(sources) == 1 else f"{len(sources)} campaigns"
-    plan, prediction, why = _choose(nearest.advice.choice.trial.plan, spec, calibration)
+    plan, prediction, why = _choose(nearest.advice.choice.trial.plan, spec, near.space, calibration)
     assert prediction.speed is not None  # nothing is missing
     speed = prediction.speed.tokens_per_s
     log_width = hypot(log(speed.high / speed.value), WIDTH * nearest.doubt)
@@ -98,7 +128,7 @@ def best_projected(question: Question, records: CampaignRecords) -> BestKnown:
     )
 
 
-def _nearest(question: Question, target: Target, records: CampaignRecords) -> list[_Neighbour]:
+def _nearest(question: Question, target: Target, records: CampaignRecords) -> list[Neighbour]:
     """The nearest first, and what shares its training code; at least one. Raises NothingKnown."""
     device = target.cluster.device.name
     around = list(islice(_around(question, target, records), MAX_READ))
@@ -118,7 +148,7 @@ def _nearest(question: Question, target: Target, records: CampaignRecords) -> li
     return [one for one in within if one.training.framework == framework][:MAX_SOURCES]
 
 
-def _around(question: Question, target: Target, records: CampaignRecords) -> Iterator[_Neighbour]:
+def _around(question: Question, target: Target, records: CampaignRecords) -> Iterator[Neighbour]:
     """The campaigns on the device that have a best plan, the nearest specs first."""
     device, workload = target.cluster.device, question.workload
     specs: list[tuple[float, float, Campaign]] = []
@@ -141,7 +171,7 @@ def _around(question: Question, target: Target, records: CampaignRecords) -> Ite
         asked = question.global_batch_size or batch
         software = other_software(question.software, advice.software)
         other_batch = [f"global batch {batch}, asked for {asked}"] if batch != asked else []
-        yield _Neighbour(
+        yield Neighbour(
             advice=advice,
             trials=trials,
             differs=(*_differences(campaign.spec, _moved(campaign.spec, question, target)), *other_batch, *software),
@@ -169,7 +199,7 @@ def _differences(spec: CampaignSpec, asked: CampaignSpec) -> list[str]:
     return found
 
 
-def _calibrated(sources: Sequence[_Neighbour]) -> Calibration:
+def _calibrated(sources: Sequence[Neighbour]) -> Calibration:
     """The calibration by all trials of the sources that can be compared with the physics."""
     observed = []
     for source in sources:
@@ -181,9 +211,10 @@ def _calibrated(sources: Sequence[_Neighbour]) -> Calibration:
     return calibrate(observed)
 
 
-def _choose(known: Plan, spec: CampaignSpec, calibration: Calibration) -> tuple[Plan, Prediction, str]:
+def _choose(known: Plan, spec: CampaignSpec, space: Space, calibration: Calibration) -> tuple[Plan, Prediction, str]:
     """The plan, its prediction and why: the known one with dp scaled, or a clearly better one. Raises NothingKnown."""
-    space = _space(spec)
+    if len(space) == 0:
+        raise NothingKnown(f"nothing was measured for {_asked(spec)}, and no plan is legal there")
     outlook = foresee(training_of(spec), space.columns, calibration)
     row = int(outlook.best(1)[0])
     best = outlook.of(row, space[row])
@@ -202,17 +233,8 @@ def _choose(known: Plan, spec: CampaignSpec, calibration: Calibration) -> tuple[
     return stretched, own, f"{scaled}, which the nearest campaign measured best; no plan is predicted clearly better"
 
 
-def _space(spec: CampaignSpec) -> Space:
-    devices = (
-        f"{spec.model.name} on {spec.cluster.devices} devices with global batch {spec.global_batch_size or 'free'}"
-    )
-    try:
-        space = build_space(spec.space, spec.model, spec.cluster, spec.global_batch_size, workload_of(spec))
-    except (SpaceTooLarge, InvalidValue) as error:
-        raise NothingKnown(f"nothing was measured for {devices}, and it cannot be projected: {error}") from None
-    if len(space) == 0:
-        raise NothingKnown(f"nothing was measured for {devices}, and no plan is legal there")
-    return space
+def _asked(spec: CampaignSpec) -> str:
+    return f"{spec.model.name} on {spec.cluster.devices} devices with global batch {spec.global_batch_size or 'free'}"
 
 
 def _stretched(known: Plan, space: Space) -> Plan | None:

@@ -15,10 +15,11 @@ from dataclasses import replace
 from meshtune.runners.base import JobState, JobStatus, Runner, RunnerUnavailable
 from meshtune.runners.outcome import Outcome
 from meshtune.runners.registry import create_runner
+from meshtune.search_spaces.space import Counts
 from meshtune.tuner.access.tokens import Used
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home, new_id
 from meshtune.tuner.campaign.decide import excluded_nodes
-from meshtune.tuner.campaign.spec import job_of, workload_of
+from meshtune.tuner.campaign.spec import CampaignSpec, job_of, workload_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.service.clocks import uptime
 from meshtune.tuner.service.job_files import Reports
@@ -79,6 +80,10 @@ class Service:
         drives: this process works on it, so that no server takes it first.
         """
         spec, space = read_spec(document, self.home)
+        return self.add(spec, space.counts, owner, drives=drives)
+
+    def add(self, spec: CampaignSpec, counts: Counts, owner: str = "", *, drives: bool = False) -> Campaign:
+        """As `create`, from a spec that was read. counts: of its space, in which a plan is legal."""
         now = self._clock()
         campaign = Campaign(
             id=new_id(spec.name),
@@ -87,8 +92,8 @@ class Service:
             created_at=now,
             updated_at=now,
             running_since=now,
-            combinations=space.counts.combinations,
-            legal=space.counts.legal,
+            combinations=counts.combinations,
+            legal=counts.legal,
             owner=owner,
         )
         if drives:

@@ -72,6 +72,9 @@ class InvalidSpec(ValueError):
         self.problems = tuple(problems)
         super().__init__("\n".join(map(str, problems)))
 
+    def __reduce__(self) -> tuple[Any, ...]:  # by default copies are made from the message
+        return type(self), (self.problems,)
+
 
 def parse_options(words: Sequence[str]) -> dict[str, Any]:
     """Options from `name=value`, each value as a spec's YAML would have it. Raises InvalidSpec."""

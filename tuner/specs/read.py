@@ -29,7 +29,7 @@ from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.search_spaces.presets import cluster_presets, model_presets
-from meshtune.search_spaces.space import Bounds, Space, SpaceTooLarge
+from meshtune.search_spaces.space import MAX_COMBINATIONS, Bounds, Space, SpaceTooLarge
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import (
@@ -41,6 +41,7 @@ from meshtune.tuner.campaign.spec import (
     TrialLimits,
     build_space,
     scalar_problems,
+    space_of,
 )
 from meshtune.tuner.search.base import SearchError
 from meshtune.tuner.search.registry import SEARCHES, create_search
@@ -52,10 +53,33 @@ DEFAULT_TRIALS = 20
 
 
 def read_spec(document: object, home: Home | None) -> tuple[CampaignSpec, Space]:
-    """The spec that a document describes, and its space. Nothing is started.
+    """The spec that a document describes, and its space, in which a plan is legal. Raises InvalidSpec."""
+    spec, space = parse_spec(document, home)
+    require_legal(space)
+    return spec, space
+
+
+def legal_space(spec: CampaignSpec) -> Space:
+    """The space of a spec that was parsed. Raises InvalidSpec where no plan in it is legal."""
+    space = space_of(spec)
+    require_legal(space)
+    return space
+
+
+def require_legal(space: Space) -> None:
+    """Raises InvalidSpec where no plan is legal, with the rules that reject most."""
+    if len(space) == 0:
+        raise InvalidSpec([Problem("space", _why_empty(space))])
+
+
+def parse_spec(
+    document: object, home: Home | None, max_combinations: int = MAX_COMBINATIONS
+) -> tuple[CampaignSpec, Space]:
+    """The spec that a document describes, and its space, of which nothing is enumerated. Nothing is started.
 
     home: lets the runner check that it can run the trials there; None: only the space is wanted, here nothing runs.
-    A key with nothing after it counts as left out. Raises InvalidSpec with every problem of every section.
+    A key with nothing after it counts as left out. Raises InvalidSpec with every problem of every section, but for a
+    space without a legal plan.
     """
     if not isinstance(document, Mapping):
         given = "nothing" if document is None else f"a {type(document).__name__}"
@@ -66,7 +90,7 @@ def read_spec(document: object, home: Home | None) -> tuple[CampaignSpec, Space]
         raise InvalidSpec(foreign)
     reading = _Reading({key: value for key, value in document.items() if value is not None}, refused, problems=foreign)
     reading.read()
-    space = _check_between(reading, home)
+    space = _check_between(reading, home, max_combinations)
     if reading.problems or space is None:
         raise InvalidSpec(reading.problems)
     return CampaignSpec(**reading.values), space
@@ -173,7 +197,7 @@ class _Reading:
         self.values[name] = Backend(kind=kind, options={key: raw[key] for key in raw if key != "kind"})
 
 
-def _check_between(reading: _Reading, home: Home | None) -> Space | None:
+def _check_between(reading: _Reading, home: Home | None, max_combinations: int) -> Space | None:
     """Check what must hold between sections; return the space when it could be built."""
     values, problems = reading.values, reading.problems
     workload = _checked_backends(reading, home)
@@ -185,15 +209,13 @@ def _check_between(reading: _Reading, home: Home | None) -> Space | None:
         problems.append(Problem("space.grad_accum_steps", message))
     problems += _check_objective(values.get("objective"), batch, cluster, workload)
     try:
-        space = build_space(bounds, values["model"], cluster, batch, workload)
+        space = build_space(bounds, values["model"], cluster, batch, workload, max_combinations)
     except InvalidValue as error:
         problems += error.problems
         return None
     except SpaceTooLarge as error:
         problems.append(Problem("space", str(error)))
         return None
-    if len(space) == 0:
-        problems.append(Problem("space", _why_empty(space)))
     _complete_baseline(reading, space)
     return space
 

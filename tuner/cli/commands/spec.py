@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 
 from meshtune.runners.dialects.base import CannotRead
 from meshtune.runners.documents import plain
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 from meshtune.search_spaces.checks import did_you_mean
+from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import cluster_presets
 from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.campaign.units import seconds
 from meshtune.tuner.cli.common import (
     DEFAULT_HOME,
     DatabaseOption,
@@ -33,7 +37,7 @@ from meshtune.tuner.cli.common import (
 )
 from meshtune.tuner.cli.render import display
 from meshtune.tuner.cli.render.predictions import exact_memory_parts, explanation_parts, projection_parts, quote_parts
-from meshtune.tuner.prediction.predict import Basis, check_same, estimate_exactly, learn
+from meshtune.tuner.prediction.predict import Basis, ExactMemory, check_same, estimate_exactly, learn
 from meshtune.tuner.prediction.quote import explain, make_quote
 from meshtune.tuner.prediction.scaling import make_projection, node_counts
 from meshtune.tuner.specs.import_script import import_notes, missing, parse_script, render_spec, spec_document
@@ -121,7 +125,7 @@ def estimate(
     if rank and not exact:
         raise Refused("--rank goes with --exact")
     if exact:
-        found = estimate_exactly(campaign_spec, chosen, rank or [])
+        found = _estimated_exactly(campaign_spec, chosen, rank or [])
         print_found(plain(found), exact_memory_parts(found), as_json)
         return
     basis = Basis()
@@ -138,6 +142,20 @@ def estimate(
     else:
         quote = make_quote(campaign_spec, space, basis)
         print_found(plain(quote), quote_parts(quote), as_json)
+
+
+def _estimated_exactly(spec: CampaignSpec, plan: Plan | None, ranks: Sequence[int]) -> ExactMemory:
+    """With its duration told before it starts, and a bar on a terminal."""
+    columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task("")
+
+        def show(done: float, total: float) -> None:
+            if not done:
+                errors.print(f"this takes about {seconds(total)}, judged by one layer; Ctrl-C ends it", soft_wrap=True)
+            bar.update(task, completed=done, total=total)
+
+        return estimate_exactly(spec, plan, ranks, show)
 
 
 def project(

@@ -1,0 +1,240 @@
+"""Work whose cost grows with what was asked for, apart from cheap requests: in few other processes of low priority,
+bounded in time and memory, the tokens in turn.
+
+In a thread it would hold up every request. What is under way or waits takes no thread of those that answer; what would
+wait for too long is refused before it starts, with the seconds after which to try again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.context import SpawnProcess
+from traceback import format_exc
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
+from fastapi import Depends
+
+from meshtune.api.dependencies import state
+from meshtune.api.errors import TooCostly, TooManyRequests, WorkerEnded
+
+P = ParamSpec("P")
+T = TypeVar("T")
+# What one request may enumerate, and of how many legal plans it may predict memory and speed: 1 and 10 s of a core at
+# the most. See docs/decisions/0024-costly-requests.md.
+MAX_COMBINATIONS, MAX_PREDICTED = 1_000_000, 100_000
+# So little is computed here, in 0.1 s at the most: sooner than another process is told of it.
+FEW_COMBINATIONS = 1_000
+# What one trial costs where all of a campaign teach, in combinations.
+PER_TRIAL = 10
+# One on a machine of two cores; the jobs of this machine want the others.
+PROCESSES = max(1, min(4, len(os.sched_getaffinity(0)) // 2))
+# Behind the service and the jobs of this machine.
+NICENESS = 5
+TIME_LIMIT_S = 30.0
+# Of one process, what it began with included.
+MEMORY_LIMIT_BYTES = 2 * 2**30
+# Requests that wait: of one token, and in all.
+MAX_WAITING_EACH, MAX_WAITING = 4, 32
+# How much the newest duration counts in what a typical one is taken to be, and what that is at first.
+WEIGHT, TYPICAL_S = 0.2, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    work: Callable[[], Any]
+    result: Future[Any] = field(default_factory=Future)
+
+
+class WorkerPool:
+    """Processes start with the first work for them, and end with the service. Thread-safe."""
+
+    def __init__(self, processes: int = PROCESSES, time_limit_s: float = TIME_LIMIT_S) -> None:
+        self._free = [_Worker(time_limit_s) for _ in range(processes)]
+        self._workers = tuple(self._free)
+        # By token; the first one is next.
+        self._waiting: OrderedDict[str, deque[_Item]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._typical_s = TYPICAL_S
+        self._stopped = False
+        self._here = CapacityLimiter(1)
+
+    def start(self) -> None:
+        """Allow work; it is allowed until `stop`."""
+        self._stopped = False
+        for worker in self._workers:
+            worker.allow()
+
+    def stop(self) -> None:
+        """End the processes at once, in the middle of their work if need be; what waits is not begun."""
+        with self._lock:
+            self._stopped = True
+            left = [item for items in self._waiting.values() for item in items]
+            self._waiting.clear()
+        for worker in self._workers:
+            worker.kill()
+        for item in left:
+            _fail(item, WorkerEnded("the service is ending"))
+
+    async def run(self, token: str, combinations: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What `work`, a function of a module, returns for these values.
+
+        token: the caller's identity. combinations: what it enumerates, by arithmetic. Raises what it raises, TooCostly,
+        TooManyRequests, and WorkerEnded where the process was ended or needed too much.
+        """
+        if combinations > MAX_COMBINATIONS:
+            raise TooCostly(
+                f"this enumerates {combinations} combinations, more than the {MAX_COMBINATIONS} that the service does"
+                " for one request: bound the space, or ask the command line"
+            )
+        call = partial(work, *args, **kwargs)
+        if combinations <= FEW_COMBINATIONS:
+            return await run_sync(call, limiter=self._here)
+        return await asyncio.wrap_future(self.submit(token, call))
+
+    def submit(self, token: str, work: Callable[[], T]) -> Future[T]:
+        """The result of work in a process, once it is this token's turn. Raises TooManyRequests and WorkerEnded."""
+        item = _Item(work)
+        with self._lock:
+            if self._stopped:
+                raise WorkerEnded("the service is ending")
+            self._require_room(token)
+            self._waiting.setdefault(token, deque()).append(item)
+            worker = self._free.pop() if self._free else None
+        if worker is not None:
+            threading.Thread(target=self._serve, args=(worker,), name="worker", daemon=True).start()
+        return item.result
+
+    def _require_room(self, token: str) -> None:
+        own = len(self._waiting.get(token, ()))
+        total = sum(map(len, self._waiting.values()))
+        turn_s = self._typical_s / len(self._workers)
+        if own >= MAX_WAITING_EACH:
+            told = f"{own} requests of this token wait to be computed"
+            # Until its next one begins.
+            wait_s = turn_s * len(self._waiting)
+        elif total >= MAX_WAITING:
+            told, wait_s = f"{total} requests wait to be computed", turn_s
+        else:
+            return
+        raise TooManyRequests(f"{told}, which is all that may; the next one may come in {wait_s:.2g} s", wait_s)
+
+    def _serve(self, worker: _Worker) -> None:
+        """Do what waits, one after the other."""
+        while (item := self._next(worker)) is not None:
+            begun = time.monotonic()
+            try:
+                result = worker.run(item.work)
+            except Exception as error:
+                _fail(item, error)
+            else:
+                item.result.set_result(result)
+            with self._lock:
+                self._typical_s += WEIGHT * (time.monotonic() - begun - self._typical_s)
+
+    def _next(self, worker: _Worker) -> _Item | None:
+        """The first item of the next token, whose turn comes again behind the others. None: the worker is free."""
+        with self._lock:
+            while self._waiting:
+                token, items = self._waiting.popitem(last=False)
+                item = items.popleft()
+                if items:
+                    self._waiting[token] = items
+                if item.result.set_running_or_notify_cancel():  # else its client has gone
+                    return item
+            self._free.append(worker)
+            return None
+
+
+class _Worker:
+    """One process, replaced where it ended."""
+
+    def __init__(self, time_limit_s: float) -> None:
+        self._time_limit_s = time_limit_s
+        self._process: SpawnProcess | None = None
+        self._pipe: Any = None
+        self._lock = threading.Lock()
+        self._over = False
+
+    def allow(self) -> None:
+        self._over = False
+
+    def kill(self) -> None:
+        """End the process; another one starts only once it is allowed again."""
+        with self._lock:
+            self._over = True
+            if self._process is not None:
+                self._process.kill()
+
+    def run(self, work: Callable[[], Any]) -> Any:
+        """Raises what it raises, and WorkerEnded."""
+        process = self._started()
+        try:
+            self._pipe.send(work)
+            result, error = self._pipe.recv()
+        except (EOFError, OSError):
+            process.join()
+            late = process.exitcode == -signal.SIGALRM
+            told = f"it took longer than {self._time_limit_s:g} s" if late else "the process that does this has ended"
+            raise WorkerEnded(told) from None
+        if error is not None:
+            raise error
+        return result
+
+    def _started(self) -> SpawnProcess:
+        with self._lock:
+            if self._over:
+                raise WorkerEnded("the service is ending")
+            if self._process is None or not self._process.is_alive():
+                # A process that is forked would share the locks of our threads, as they are just then.
+                spawn = get_context("spawn")
+                self._pipe, theirs = spawn.Pipe()
+                self._process = spawn.Process(target=_work, args=(theirs, self._time_limit_s), daemon=True)
+                self._process.start()
+                theirs.close()
+            return self._process
+
+
+def _work(pipe: Any, time_limit_s: float) -> None:
+    # Ctrl-C goes to both of us; the service ends us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(NICENESS)
+    # Of what is written to; the address space holds much that is only reserved.
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
+    while True:
+        try:
+            work = pipe.recv()
+        except EOFError:  # the service was killed
+            return
+        # The kernel ends us, whatever we are at and whether or not the service still lives.
+        signal.setitimer(signal.ITIMER_REAL, time_limit_s)
+        answer: tuple[Any, Exception | None]
+        try:
+            answer = (work(), None)
+        except MemoryError:
+            answer = (None, WorkerEnded(f"it needs more than {MEMORY_LIMIT_BYTES / 2**30:g} GiB"))
+        except Exception as error:
+            error.add_note(format_exc())
+            answer = (None, error)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        pipe.send(answer)
+
+
+def _fail(item: _Item, error: Exception) -> None:
+    if not item.result.cancelled():
+        item.result.set_exception(error)
+
+
+PoolHandle = Annotated[WorkerPool, Depends(state("pool"))]
