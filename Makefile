@@ -26,11 +26,11 @@ demo: install
 test: $(INSTALLED) dashboard
 	@if [ -e $(NODE_MODULES) ]; then $(IN_WEB) test; fi
 	sh tests/install_system_packages.sh
-	$(BIN)/pytest --numprocesses 3 --dist loadgroup
+	$(BIN)/pytest --numprocesses 2 --dist loadgroup
 
 # Without real training processes, servers, databases and clusters: for the inner loop.
 test-fast: $(INSTALLED)
-	$(BIN)/pytest --numprocesses 3 -m "not slow and not postgres and not slurm and not ray and not browser and not long"
+	$(BIN)/pytest --numprocesses 2 -m "not slow and not postgres and not slurm and not ray and not browser and not long"
 
 # The long forms of what `make test` takes a part of, and the table of the trainer's correctness matrix: TABLE=...
 TABLE ?= matrix.md

@@ -110,11 +110,13 @@ class WorkerPool:
         with self._lock:
             if self._stopped:
                 raise WorkerEnded("the service is ending")
-            self._require_room(token)
-            self._waiting.setdefault(token, deque()).append(item)
-            worker = self._free.pop() if self._free else None
-        if worker is not None:
-            threading.Thread(target=self._serve, args=(worker,), name="worker", daemon=True).start()
+            if not self._free:
+                self._require_room(token)
+                self._waiting.setdefault(token, deque()).append(item)
+                return item.result
+            worker = self._free.pop()
+        item.result.set_running_or_notify_cancel()
+        threading.Thread(target=self._serve, args=(worker, item), name="worker", daemon=True).start()
         return item.result
 
     def _require_room(self, token: str) -> None:
@@ -131,9 +133,10 @@ class WorkerPool:
             return
         raise TooManyRequests(f"{told}, which is all that may; the next one may come in {wait_s:.2g} s", wait_s)
 
-    def _serve(self, worker: _Worker) -> None:
-        """Do what waits, one after the other."""
-        while (item := self._next(worker)) is not None:
+    def _serve(self, worker: _Worker, first: _Item) -> None:
+        """Do the first item, and then what waits, one after the other."""
+        item: _Item | None = first
+        while item is not None:
             begun = time.monotonic()
             try:
                 result = worker.run(item.work)
@@ -143,6 +146,7 @@ class WorkerPool:
                 item.result.set_result(result)
             with self._lock:
                 self._typical_s += WEIGHT * (time.monotonic() - begun - self._typical_s)
+            item = self._next(worker)
 
     def _next(self, worker: _Worker) -> _Item | None:
         """The first item of the next token, whose turn comes again behind the others. None: the worker is free."""

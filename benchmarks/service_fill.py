@@ -218,6 +218,7 @@ def _attempt_row(campaign: Campaign, number: int, attempt: int, start: float, en
         "submitted_at": start + 1.0,
         "started_at": start + 2.0,
         "finished_at": start + 2.0 + 0.3 * TRIAL_S,
+        "running_s": 0.3 * TRIAL_S,
     }
 
 

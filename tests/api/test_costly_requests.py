@@ -9,12 +9,13 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
 from service_lab import ServiceLab
 
-from meshtune.api.worker_pool import MAX_COMBINATIONS
+from meshtune.api.worker_pool import MAX_COMBINATIONS, MAX_WAITING_EACH
 
 pytestmark = pytest.mark.slow
 POSTS_PER_S, READS_PER_S = 5, 20
@@ -130,17 +131,22 @@ def test_costly_requests_of_one_token_hold_up_nobody(service, seconds):
 
 
 def test_a_worker_that_is_killed_is_replaced_and_its_request_answered(service):
-    body = spec(MAX_COMBINATIONS)
+    body = spec(20_000)
     assert asked(service, service.token, "POST", "/v1/spaces", body)[0] == 200
     (worker,) = workers(service)
     os.kill(worker, signal.SIGSTOP)
-    found = []
-    thread = threading.Thread(target=lambda: found.append(asked(service, service.token, "POST", "/v1/spaces", body)))
-    thread.start()
-    time.sleep(0.5)
-    os.kill(worker, signal.SIGKILL)
-    thread.join()
-    status, problem, after, _ = found[0]
-    assert (status, problem["type"], after) == (503, "/problems/worker-ended", "5")
+    with ThreadPoolExecutor(2 + MAX_WAITING_EACH) as people:
+        # One that the stopped process has, as many as may wait behind it, and one that is refused once those are there.
+        sent = [
+            people.submit(asked, service, service.token, "POST", "/v1/spaces", body)
+            for _ in range(2 + MAX_WAITING_EACH)
+        ]
+        refused, _ = wait(sent, 30, FIRST_COMPLETED)
+        os.kill(worker, signal.SIGKILL)
+        answers = sorted((each.result() for each in sent), key=lambda answer: answer[0])
+    assert [each.result()[0] for each in refused] == [429]
+    assert [answer[0] for answer in answers] == [200] * MAX_WAITING_EACH + [429, 503]
+    ended = answers[-1]
+    assert (ended[0], ended[1]["type"], ended[2]) == (503, "/problems/worker-ended", "5")
     assert asked(service, service.token, "POST", "/v1/spaces", body)[0] == 200
     assert workers(service) != [worker]

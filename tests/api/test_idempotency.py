@@ -75,14 +75,14 @@ def test_a_key_that_is_none_is_refused(client, spec, problem, key):
 
 
 def test_of_two_at_once_one_acts_and_the_other_is_told_to_come_back(app, client, spec, service, monkeypatch, problem):
-    begun, may_end, real = threading.Event(), threading.Event(), service.create
+    begun, may_end, real = threading.Event(), threading.Event(), service.add
 
     def slow(*arguments):
         begun.set()
         assert may_end.wait(20)
         return real(*arguments)
 
-    monkeypatch.setattr(service, "create", slow)
+    monkeypatch.setattr(service, "add", slow)
     with ThreadPoolExecutor(1) as people:
         first = people.submit(client.post, "/v1/campaigns", json=spec, headers=KEY)
         assert begun.wait(20)

@@ -131,7 +131,7 @@ def test_a_server_with_streams_and_a_campaign_under_way_ends_promptly(service, e
 
 @pytest.mark.parametrize("fault", ["killed before acting", "killed before answering"])
 def test_after_a_kill_a_post_with_a_key_is_answered_within_seconds_and_has_acted_once(service, fault):
-    service.start(fault)
+    service.start(fault=fault)
     service.strike()
     with pytest.raises(OSError):
         service.ask("POST", "/v1/campaigns", SPEC, **{"idempotency-key": "a"})
@@ -150,7 +150,7 @@ def test_after_a_kill_a_post_with_a_key_is_answered_within_seconds_and_has_acted
     ["the driver dies", "the reader of events dies", pytest.param("the heartbeat dies", marks=pytest.mark.long)],
 )
 def test_a_thread_that_dies_takes_the_process_with_it(service, fault):
-    service.start(fault)
+    service.start(fault=fault)
     service.strike()
     with suppress(OSError):  # it may have ended
         service.ask("POST", "/v1/campaigns", SPEC)
