@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import gettempdir
 
 import pytest
 
@@ -112,7 +113,9 @@ def test_a_file_of_somebody_else_is_not_read_unless_the_folder_was_given_to_its_
     (tmp_path / "mine").write_text("{}")
     os.chown(tmp_path / "mine", 54321, -1)
     (tmp_path / "closed").touch(0o000)
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder == Path(gettempdir()):
+            break
         folder.chmod(0o755)
     told: list[str] = []
     os.seteuid(54321)

@@ -102,7 +102,9 @@ def test_a_mistake_in_a_spec_is_one_message_and_leaves_nothing_behind(meshtune, 
 
 
 def test_a_file_that_is_no_yaml_is_refused_with_its_line(meshtune, spec):
-    check_refused(meshtune("run", spec("model: gpt-micro\n  cluster: x")), "line 2, column 10: mapping values")
+    check_refused(
+        meshtune("run", spec("model: gpt-micro\n  cluster: x")), "line 2, column 10: is not YAML: mapping values"
+    )
     check_refused(meshtune("spaces", spec("")), "a spec is a mapping of keys, not nothing")
 
 
@@ -110,7 +112,7 @@ def test_files_that_cannot_be_read_are_named(meshtune, tmp_path):
     (tmp_path / "binary").write_bytes(bytes(range(256)))
     check_refused(meshtune("run", "nowhere.yaml"), "nowhere.yaml: No such file or directory")
     check_refused(meshtune("run", "."), "Is a directory")
-    check_refused(meshtune("run", "binary"), "binary", "is not a text file in UTF-8")
+    check_refused(meshtune("run", "binary"), "binary", "is not UTF-8: byte 128")
     assert os.listdir(tmp_path) == ["binary"]
 
 
