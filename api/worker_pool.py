@@ -138,15 +138,20 @@ class WorkerPool:
         item: _Item | None = first
         while item is not None:
             begun = time.monotonic()
+            result, error = None, None
             try:
                 result = worker.run(item.work)
-            except Exception as error:
-                _fail(item, error)
-            else:
-                item.result.set_result(result)
+            except Exception as raised:
+                error = raised
             with self._lock:
                 self._typical_s += WEIGHT * (time.monotonic() - begun - self._typical_s)
-            item = self._next(worker)
+            # Before the answer: what its client sends next must not wait for the process that has just done this.
+            following = self._next(worker)
+            if error is None:
+                item.result.set_result(result)
+            else:
+                _fail(item, error)
+            item = following
 
     def _next(self, worker: _Worker) -> _Item | None:
         """The first item of the next token, whose turn comes again behind the others. None: the worker is free."""
