@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from meshtune.tuner.access.tokens import Scope, Token, digest, new_secret
+from meshtune.tuner.access.tokens import ALL_SCOPES, Scope, Token, digest, new_secret
 from meshtune.tuner.store import Store
 
 START_LIMIT_S = 240.0
@@ -73,9 +73,9 @@ class Server:
 
 
 @contextmanager
-def serving(database: str, home: Path) -> Iterator[Server]:
-    """The service over the database with this URL, until the end of the block."""
-    environment = {**without_ours(os.environ), **UNPACED, "MESHTUNE_DB": database, "MESHTUNE_LOG_LEVEL": "warning"}
+def serving(database: str, home: Path, pace: Mapping[str, str] = UNPACED) -> Iterator[Server]:
+    """The service over the database with this URL, until the end of the block. pace: the variables of its rates."""
+    environment = {**without_ours(os.environ), **pace, "MESHTUNE_DB": database, "MESHTUNE_LOG_LEVEL": "warning"}
     token = new_token(database)
     port = free_port()
     log = home / "serve.log"
@@ -104,11 +104,13 @@ class Postgres:
     """A server of one's own with an empty database and the settings it comes with, until `stop`. Raises
     FileNotFoundError where PostgreSQL's programs are not installed."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        """environment: of the server; ours by default."""
         self._programs = _postgres_programs()
         # A socket's path has at most 107 bytes.
         self._folder = Path(tempfile.mkdtemp(prefix="mt-pg-", dir="/tmp"))
         self._common: dict[str, Any] = {"cwd": self._folder, "stdin": subprocess.DEVNULL, **_unprivileged()}
+        self._environment = environment
         if "user" in self._common:
             os.chown(self._folder, self._common["user"], self._common["group"])
         making = [str(self._programs / "initdb"), "-D", str(self._folder / "data"), "-U", "meshtune", "--auth=trust"]
@@ -130,7 +132,11 @@ class Postgres:
         ]
         while True:
             self._process = subprocess.Popen(
-                running, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **self._common
+                running,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=self._environment,
+                **self._common,
             )
             ready = [str(self._programs / "pg_isready"), "-q", "-h", str(self._folder)]
             while self._process.poll() is None:
@@ -159,13 +165,13 @@ def postgres() -> Iterator[str]:
         server.stop()
 
 
-def new_token(database: str) -> str:
-    """The secret of one that opens everything."""
+def new_token(database: str, scopes: frozenset[Scope] = ALL_SCOPES) -> str:
+    """The secret of one that opens this."""
     now, secret = time.time(), new_secret()
     token = Token(
         name=f"benchmark-{time.time_ns()}",
         sha256=digest(secret),
-        scopes=frozenset(Scope),
+        scopes=scopes,
         created_at=now,
         expires_at=None,
     )

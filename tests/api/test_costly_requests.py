@@ -110,7 +110,9 @@ def test_costly_requests_of_one_token_hold_up_nobody(service, seconds):
         thread.start()
     time.sleep(seconds / 2)
     own = asked(service, reader, "POST", "/v1/spaces", body)
-    for thread in sending + threads:
+    for thread in sending:
+        thread.join()
+    for thread in threads:  # all of them, now that no more are started
         thread.join()
     latencies = sorted(took_s for *_, took_s in reads)
     p99_s = latencies[int(0.99 * (len(latencies) - 1))]

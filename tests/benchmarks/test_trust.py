@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import trust
+import trust_kills
 from service_process import postgres
 from trust_reader import findings
 
@@ -34,4 +34,4 @@ def test_the_reader_counts_what_the_ledger_and_the_answers_contradict(tmp_path):
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_nothing_is_lost_doubled_or_started_twice_under_kills(tmp_path):
-    assert trust.attack(tmp_path, kills=10, seed=3)
+    assert trust_kills.attack(tmp_path, kills=10, seed=3)

@@ -14,7 +14,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from meshtune.runners.ray.runner import RayOptions, RayRunner
 
 # Another cluster's token, which this user may have, is no use here; and nothing may be written to the home folder.
 ENVIRONMENT = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
-STOP_LIMIT_S = 60.0
+START_LIMIT_S, STOP_LIMIT_S = 180.0, 60.0
 
 
 class RayLab:
@@ -102,10 +103,28 @@ def _command_line(pid: int) -> bytes:
         return b""
 
 
+def patient(get_node: Callable[..., Any]) -> Callable[..., Any]:
+    """Ray gives a new node 30 s to register, and a busy machine needs more for the two agents that it waits for."""
+
+    def waiting(*arguments: Any) -> Any:
+        deadline = time.monotonic() + START_LIMIT_S
+        while True:
+            try:
+                return get_node(*arguments)
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
+    return waiting
+
+
 def serve(cpus: int) -> None:
     """Hold a cluster until the end of our input."""
+    from ray._private import services
     from ray.cluster_utils import Cluster
 
+    services.get_node = patient(services.get_node)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     small = {"object_store_memory": 80 * 2**20, "include_dashboard": False}

@@ -6,14 +6,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
 import pytest
 import yaml
 from jobs import processes_where
+from service_process import Postgres
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.outcome import Verdict
@@ -158,17 +161,20 @@ class WrongClock:
 
 
 @pytest.fixture
-def wrong_clock(tmp_path: Path) -> WrongClock:
+def wrong_clock() -> Iterator[WrongClock]:
     found = [path for folder in LIBRARIES if (path := Path(folder) / "libfaketimeMT.so.1").is_file()]
     if not found:
         if os.environ.get("CI"):
             pytest.fail("libfaketime is not installed")
         pytest.skip("libfaketime is not installed: apt-get install faketime")
-    clock = WrongClock(tmp_path / "clock", found[0])
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(SLEEP)
-    clock.set(0.0)
-    return clock
+    with tempfile.TemporaryDirectory(prefix="mt-clock-", dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)  # the database's user reads it too
+        (folder / "site").mkdir()
+        (folder / "site" / "sitecustomize.py").write_text(SLEEP)
+        clock = WrongClock(folder / "clock", found[0])
+        clock.set(0.0)
+        yield clock
 
 
 @pytest.fixture
@@ -193,7 +199,7 @@ def campaign(tmp_path: Path) -> Iterator[Callable[..., list[Trial]]]:
         wait_for(lambda: b"trial 0: " in (tmp_path / "log").read_bytes() or driver.poll() is not None)
         during()
         assert driver.wait(60) == 0, (tmp_path / "log").read_text()
-        with Store.open(home.database_url) as store:
+        with Store.open(service.get("MESHTUNE_DB", home.database_url)) as store:
             (found,) = store.campaigns(limit=2)
             assert found.state is CampaignState.COMPLETED, (tmp_path / "log").read_text()
             assert found.elapsed_s < 120
@@ -238,3 +244,21 @@ def test_a_real_campaign_ends_well_whatever_one_clock_says(campaign, wrong_clock
     assert all(0.3 < trial.last.running_s < 30 for trial in trials), [trial.last.running_s for trial in trials]
     for trial in trials:
         assert trial.last.submitted_at <= trial.last.started_at <= trial.last.finished_at or jump_s < 0
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("jump_s", [HOUR_S, pytest.param(-HOUR_S, marks=pytest.mark.long)])
+def test_a_real_campaign_ends_well_whatever_the_databases_clock_says(campaign, wrong_clock, jump_s):
+    """Its clock decides whose the leases are."""
+    server = Postgres(wrong_clock.environment)
+    try:
+        with psycopg.connect(server.url) as connection:
+            wrong_clock.set(jump_s)
+            ((ahead_s,),) = connection.execute("SELECT extract(epoch FROM clock_timestamp())::float").fetchall()
+            assert abs(ahead_s - time.time() - jump_s) < 60
+            wrong_clock.set(0.0)
+        trials = campaign({**os.environ, "MESHTUNE_DB": server.url}, None, lambda: wrong_clock.set(jump_s))
+    finally:
+        server.stop()
+    assert [(trial.verdict, len(trial.attempts)) for trial in trials] == [(Verdict.OK, 1)] * 4
+    assert all(0.3 < trial.last.running_s < 30 for trial in trials)

@@ -159,8 +159,8 @@ def test_searches_that_would_use_up_the_processor_ask_in_turn_and_for_half_of_th
     lab.search.say = think
     for micro_batch_sizes in ([1], [1, 2], [1, 2, 4]):  # spaces that can be told apart
         lab.create(parallel=10, budget={"trials": 10}, space={"micro_batch_size": micro_batch_sizes})
-    drive_them_all(lab, lambda driver: len(asked) >= 9)
-    sizes = [size for size, _ in asked[:9]]
+    drive_them_all(lab, lambda driver: len(asked) >= 15)
+    sizes = [size for size, _ in asked[:15]]
     assert all(sizes.count(size) >= 2 for size in set(sizes))
     assert len(set(sizes)) == 3
     times = [at for _, at in asked]
