@@ -35,7 +35,7 @@ test-fast: $(INSTALLED)
 # The long forms of what `make test` takes a part of, and the table of the trainer's correctness matrix: TABLE=...
 TABLE ?= matrix.md
 test-long: $(INSTALLED)
-	$(BIN)/pytest -q -m long --matrix-table $(TABLE) tests/trainer tests/runners tests/search tests/search_spaces tests/tuner tests/api \
+	$(BIN)/pytest -q -m "long or matrix" --matrix-table $(TABLE) tests/trainer tests/runners tests/search tests/search_spaces tests/tuner tests/api \
 		tests/benchmarks tests/browser
 	cat $(TABLE)
 

@@ -28,16 +28,15 @@ settings.load_profile("any machine")
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist's own, which reads the groups, runs before ours else
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the long forms that are not marked slow as well, unless they are asked for.
+    """Leave out the long forms, unless they are asked for.
 
     For several workers of pytest-xdist: what shares a cluster, the trainer's warm process, a database server or a
     module's finished campaign is one worker's. The largest group goes first: the clusters, which wait for most of
     their time, beside the trainer.
     """
     if "long" not in config.option.markexpr:
-        left_out = [item for item in items if item.get_closest_marker("long") and not item.get_closest_marker("slow")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("long")])
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
     for item in items:
         if item.get_closest_marker("browser"):
             item.add_marker(pytest.mark.xdist_group("browser"))

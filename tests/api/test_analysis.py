@@ -38,6 +38,7 @@ def analysed(client, app, service):
     return read
 
 
+@pytest.mark.slow
 def test_a_campaign_that_is_done_is_analysed(create, drive, analysed):
     id = create(space={"zero_stage": [0, 1]}, search="grid", budget={"trials": 40})
     drive(id)

@@ -119,7 +119,9 @@ def test_any_value_at_all_is_refused_as_a_spec(document):
     assert mistakes(document)
 
 
-@pytest.mark.parametrize("examples", [120, pytest.param(2000, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "examples", [pytest.param(120, marks=pytest.mark.slow), pytest.param(2000, marks=pytest.mark.long)]
+)
 def test_a_spec_with_something_odd_in_it_is_a_campaign_or_a_problem(client, runner, examples):
     @settings(quick, max_examples=examples)
     @given(mutants(), st.sampled_from(["application/json", "application/yaml"]), st.sampled_from(["", "?dry_run=true"]))

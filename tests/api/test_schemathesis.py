@@ -76,7 +76,11 @@ def asked(operation: Any, client: Any, known: dict[str, Any], extent: settings) 
     return ask
 
 
-@pytest.mark.parametrize("extent", [FEW, pytest.param(MANY, marks=pytest.mark.long)], ids=["few", "many"])
+@pytest.mark.parametrize(
+    "extent",
+    [pytest.param(FEW, marks=pytest.mark.slow), pytest.param(MANY, marks=pytest.mark.long)],
+    ids=["few", "many"],
+)
 def test_every_operation_answers_as_its_document_says(app, client, known, extent):
     failed = {}
     for operation in operations(app):

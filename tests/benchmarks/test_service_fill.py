@@ -34,7 +34,7 @@ def server() -> Iterator[PostgresLab]:
         yield lab
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.long])])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """An empty one."""
     url = f"sqlite:///{tmp_path}/store.db"
@@ -59,6 +59,7 @@ def _reads(document: Any) -> Iterator[str]:
                     yield path.removeprefix(prefix).format(format=format, number=number, attempt=1)
 
 
+@pytest.mark.slow
 def test_a_copy_answers_all_reads_as_its_source_does_but_for_ids(store: Store, tmp_path: Path) -> None:
     fill(store, 2, TRIALS)
     with store._database.writing() as connection:

@@ -103,6 +103,7 @@ def test_three_hundred_trials_are_there_in_600_ms(filled, opened):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_three_thousand_trials_stay_smooth(filled, opened):
     service, campaign = filled(3000)
     page = opened(service, campaign)

@@ -166,6 +166,7 @@ def conflicting(plan: Plan) -> Observation:
     return Observation(plan=plan, verdict=Verdict.OK, score=1000 * (0.2 + 0.8 * share) / off, peak_bytes=peak_bytes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "options"), LIBRARIES)
 def test_a_pareto_search_dominates_more_than_random_and_than_one_for_the_score_alone(
     kind: str, options: dict[str, Any], small: Space, task: Callable[..., Task]

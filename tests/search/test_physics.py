@@ -149,6 +149,7 @@ def test_it_comes_near_the_best_in_few_trials_of_which_few_fail(large: Task) -> 
     assert sum(one.verdict is Verdict.OOM for seen in played for one in seen) <= 0.15 * trials
 
 
+@pytest.mark.slow
 def test_a_wrong_prior_is_found_out(small: Task) -> None:
     def trials(search_of: Callable[[int], Search]) -> int:
         return sum(len(hidden(small, seed).played(search_of(seed), 40)) for seed in range(4))

@@ -105,6 +105,7 @@ def area(seen: list[Observation], reference: tuple[float, float]) -> float:
     return dominated_area(front_of(np.array(points)), np.array(reference))
 
 
+@pytest.mark.slow
 def test_a_pareto_task_extends_the_front_faster_than_the_score_alone(small: Task, measured: list[Observation]) -> None:
     fastest = by_speed(measured)[0].step_time_s or 0.0
     reference = (np.log(2 * fastest), np.log(0.9 * small.training.cluster.device.memory_bytes))

@@ -31,11 +31,11 @@ DEVICE = DeviceSpec(name="any", kind="cuda", memory_bytes=80 * 2**30)
     [
         pytest.param(MODEL, {"grad_accum_steps": 2}, 0, marks=LONG),
         pytest.param(MODEL, {"dp": 8, "zero_stage": 1, "recompute": "full"}, 0, marks=LONG),
-        pytest.param(MODEL, {"dp": 8, "zero_stage": 2, "recompute": "selective", "grad_accum_steps": 2}, 0, marks=SLOW),
+        pytest.param(MODEL, {"dp": 8, "zero_stage": 2, "recompute": "selective", "grad_accum_steps": 2}, 0, marks=LONG),
         pytest.param(MODEL, {"dp": 8, "zero_stage": 3}, 0, marks=LONG),
         pytest.param(MODEL, {"tp": 4, "grad_accum_steps": 2}, 0, marks=LONG),
         pytest.param(MODEL, {"tp": 4, "sequence_parallel": False}, 0, marks=LONG),
-        pytest.param(MODEL, {"cp": 4, "context": "ulysses", "grad_accum_steps": 2}, 0, marks=SLOW),
+        pytest.param(MODEL, {"cp": 4, "context": "ulysses", "grad_accum_steps": 2}, 0, marks=LONG),
         pytest.param(MODEL, {"pp": 4, "grad_accum_steps": 4}, 0, marks=LONG),
         pytest.param(MODEL, {"pp": 4, "grad_accum_steps": 4}, 3, marks=LONG),
         pytest.param(MODEL, {"pp": 2, "grad_accum_steps": 4, "schedule": "gpipe"}, 1, marks=LONG),

@@ -24,7 +24,7 @@ SHAPES: dict[str, object] = {"layers": 4, "hidden": 128, "ffn": 384, "vocab": 10
     "plan",
     [
         pytest.param({"dp": 2, "zero_stage": 1, "grad_accum_steps": 2}, marks=LONG),
-        pytest.param({"dp": 2, "zero_stage": 3, "recompute": "full", "grad_accum_steps": 2}, marks=SLOW),
+        pytest.param({"dp": 2, "zero_stage": 3, "recompute": "full", "grad_accum_steps": 2}, marks=LONG),
         pytest.param({"tp": 2, "micro_batch_size": 4}, marks=LONG),
         pytest.param({"pp": 2, "vpp": 2, "schedule": "interleaved", "grad_accum_steps": 4}, marks=SLOW),
         pytest.param({"pp": 2, "dp": 2, "zero_stage": 2, "schedule": "gpipe"}, marks=LONG),
@@ -45,7 +45,7 @@ def test_every_rank_takes_what_was_estimated(plan, run_job, make_job):
 @pytest.mark.parametrize(
     ("plan", "layers"),
     [
-        pytest.param({"dp": 2, "zero_stage": 3, "recompute": "full", "grad_accum_steps": 2}, 6, marks=SLOW),
+        pytest.param({"dp": 2, "zero_stage": 3, "recompute": "full", "grad_accum_steps": 2}, 6, marks=LONG),
         pytest.param({"pp": 2, "dp": 2, "zero_stage": 1, "grad_accum_steps": 2}, 10, marks=LONG),
     ],
     ids=str,

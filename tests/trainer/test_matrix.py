@@ -68,7 +68,7 @@ CASES = """
 * llama tp2 mbs4
   llama tp4 mbs8
   llama-one-kv tp2 nosp mbs8
-* llama-one-kv tp4 mbs8
+  llama-one-kv tp4 mbs8
 * gpt tp2 nosp mbs4
   gpt tp4 nosp mbs8
   llama tp2 dp2 zero1 mbs4
@@ -76,7 +76,7 @@ CASES = """
   llama tp2 dp2 zero3 nosp mbs4
   llama-one-kv tp2 dp2 zero3 mbs4
 * llama-odd-vocab tp2 mbs8
-* gpt tp2 dp2 zero1 nosp mbs4
+  gpt tp2 dp2 zero1 nosp mbs4
 * llama pp2 gpipe
   llama pp2 1f1b
   llama4 pp4 1f1b
@@ -104,7 +104,7 @@ CASES = """
   gpt4 pp2 dp2 zero3 vpp2 interleaved
   llama tp2 pp2 mbs4
   llama4 tp2 pp2 vpp2 interleaved mbs4
-* llama4 tp2 pp2 vpp2 zbv mbs4
+  llama4 tp2 pp2 vpp2 zbv mbs4
   llama4 tp2 pp2 vpp2 zero-bubble nosp mbs4
   llama tp2 pp2 dp2 zero1 mbs2
   gpt tp2 pp2 dp2 zero2 nosp mbs2
@@ -117,8 +117,8 @@ CASES = """
   gpt4 selective every3 mbs2
 * llama dp2 zero2 selective
   llama4 dp2 zero3 selective every2
-* llama4 pp2 vpp2 interleaved selective
-* llama4 pp2 vpp2 zbv full
+  llama4 pp2 vpp2 interleaved selective
+  llama4 pp2 vpp2 zbv full
   llama4 pp2 vpp2 zero-bubble full
   llama4 pp2 dp2 zero2 vpp2 zbv full
 * llama tp2 selective mbs8
@@ -149,7 +149,7 @@ CASES = """
   llama-moe dp2 ep2 zero1
 * gpt-moe dp2 ep2 zero3
   llama-moe8 dp4 ep2 zero1
-* llama-moe8 dp4 ep2 zero3
+  llama-moe8 dp4 ep2 zero3
   llama-moe dp4 ep4 zero2
   llama-moe8 dp8 ep4 zero1
 * llama-moe dp2 ep2 zero2 selective balanced mbs2
@@ -188,8 +188,8 @@ def parse(case: str) -> tuple[str, dict[str, object], str]:
 
 
 def as_parameter(case: str) -> object:
-    marks = [pytest.mark.long, *([pytest.mark.slow] if case.startswith("*") else [])]
-    return pytest.param(case, id=case[2:], marks=marks)
+    mark = pytest.mark.slow if case.startswith("*") else pytest.mark.long
+    return pytest.param(case, id=case[2:], marks=[pytest.mark.matrix, mark])
 
 
 @pytest.fixture(scope="session")

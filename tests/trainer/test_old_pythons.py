@@ -60,6 +60,7 @@ def test_the_trainer_compiles_and_its_torchless_part_runs(version, tmp_path, mak
     assert done.stdout == "tp1 pp1 dp2 mbs1 ga4 zero0\n"
 
 
+@pytest.mark.slow
 def test_the_trainer_itself_loads_no_pydantic():
     code = "import sys, meshtune.runners.trainer.main as main; assert not {'pydantic', 'yaml'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=200).returncode == 0

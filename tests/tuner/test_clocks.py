@@ -220,6 +220,7 @@ def wait_for(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("whose", "jump_s"),
     [

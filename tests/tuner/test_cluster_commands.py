@@ -175,6 +175,7 @@ def test_a_probe_of_two_ranks_is_a_cluster_that_a_spec_takes(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_json_has_all_that_was_measured_of_three_ranks_too_and_the_file_is_written_as_well(tmp_path):
     file = tmp_path / "c.yaml"
     file.write_text("mine")
@@ -229,7 +230,9 @@ def test_a_rank_that_dies_is_one_message_and_leaves_no_process(long_probe, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGKILL, -signal.SIGKILL, marks=pytest.mark.long)]
+)
 def test_a_probe_that_is_ended_leaves_no_process_and_no_output(number, code, long_probe, tmp_path):
     os.kill(long_probe.pid, number)
     assert finish(long_probe)[0] == code

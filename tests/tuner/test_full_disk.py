@@ -33,6 +33,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", place], check=True)
 
 
+@pytest.mark.slow
 def test_a_campaign_outlives_a_full_disk(small_disk: Path, tmp_path: Path):
     home = Home(small_disk / "home")
     spec = SPEC | {"budget": {"trials": TRIALS}, "confirm": 0, "space": {"micro_batch_size": [1, 2, 4, 8, 16]}}

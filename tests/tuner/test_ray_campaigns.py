@@ -13,7 +13,7 @@ from meshtune.tuner.service.loop import Driver, drive_all
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import Store
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray]
+pytestmark = [pytest.mark.long, pytest.mark.ray]
 
 SCRIPT = """
 import os, sys, time
