@@ -121,6 +121,12 @@ def create_workload(kind: str, options: Mapping[str, Any]) -> Workload:
     return workload
 
 
+def complete_workload(kind: str, options: Mapping[str, Any], cluster: ClusterSpec) -> Mapping[str, Any]:
+    """The options of a spec, with those that it leaves out and the cluster decides. Raises UnknownBackend."""
+    completed: Mapping[str, Any] = _load("workload", WORKLOADS, kind).completed(options, cluster)
+    return completed
+
+
 def check_pair(runner: str, workload: str) -> list[Problem]:
     """Why the runner of one kind cannot run the workload of another; nothing where it can."""
     if (runner == SIMULATED) == (workload == SIMULATED):

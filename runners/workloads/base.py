@@ -72,6 +72,11 @@ class JobRequest:
 class Workload(ABC):
     """Training code that can be profiled. Holds no state between calls."""
 
+    @staticmethod
+    def completed(options: Mapping[str, Any], cluster: ClusterSpec) -> Mapping[str, Any]:
+        """The options of a spec, with those that it leaves out and the cluster decides."""
+        return options
+
     @property
     @abstractmethod
     def capabilities(self) -> Capabilities:

@@ -20,7 +20,7 @@ from meshtune.runners.trainer.failure import LAST_WORDS_BYTES, RankFailure, firs
 from meshtune.runners.trainer.job import JOB_FILE, Dtype, Job, JobMalformed, Measuring, Router, parse_job, render_job
 from meshtune.runners.workloads.base import JobRequest, Workload, failed, outcome_without_result
 from meshtune.search_spaces.checks import CLOSED, Checks
-from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.physics.framework_profiles import (
     TRAINER_BFLOAT16,
@@ -39,8 +39,9 @@ FRAMEWORKS: Mapping[Dtype, FrameworkProfile] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchOptions:
-    """What a spec may set: the number format, the learning rate (of the few steps), who routes tokens to experts (see
-    Router: balanced makes the load of all experts equal), and how to measure."""
+    """What a spec may set: the number format (its default is the device's: `TorchWorkload.completed`), the learning
+    rate (of the few steps), who routes tokens to experts (see Router: balanced makes the load of all experts equal),
+    and how to measure."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
@@ -58,6 +59,16 @@ class TorchOptions:
 
 class TorchWorkload(Workload):
     """Profiles the built-in trainer. Raises InvalidValue for wrong options."""
+
+    @staticmethod
+    def completed(options: Mapping[str, Any], cluster: ClusterSpec) -> Mapping[str, Any]:
+        """With bfloat16 on an accelerator that has it: float32 makes products so slow there that communication looks
+        free."""
+        device = cluster.device
+        has_bfloat16 = Dtype.BFLOAT16 in device.peak_flops or Dtype.BFLOAT16 in device.sustained_flops
+        if "dtype" in options or device.kind is DeviceKind.CPU or not has_bfloat16:
+            return options
+        return {**options, "dtype": str(Dtype.BFLOAT16)}
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = read_value(TorchOptions, dict(options))

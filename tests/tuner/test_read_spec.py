@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from meshtune.runners.registry import create_workload
 from meshtune.search_spaces.plan import Plan, Schedule
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.spec import Backend, Budget, TrialLimits
@@ -285,3 +286,24 @@ def test_yaml_may_share_parts_by_anchors_and_merge_keys(home):
     text = "model: &m {preset: gpt-micro}\ncluster: local-cpu\nglobal_batch_size: 8\nspace: {<<: {tp: [1]}, pp: [1]}\n"
     spec, _ = read_spec(parse_yaml(text), home)
     assert (spec.space.tp, spec.space.pp) == ((1,), (1,))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "workload", "dtype"),
+    [
+        ("dgx-h100", "torch", "bfloat16"),
+        ("frontier", {"kind": "torch", "router": "balanced"}, "bfloat16"),
+        ("dgx-h100", {"kind": "torch", "dtype": "float32"}, "float32"),
+        ("local-cpu", "torch", "float32"),
+        ({**GPU, "device": {**GPU["device"], "peak_flops": {"float16": 1e14}}}, "torch", "float32"),
+        (
+            {**GPU, "device": {**GPU["device"], "peak_flops": {}, "sustained_flops": {"bfloat16": 1e14}}},
+            "torch",
+            "bfloat16",
+        ),
+    ],
+)
+def test_the_number_format_is_the_devices_unless_the_spec_says_another(cluster, workload, dtype):
+    spec, _ = read_spec({**MINIMAL, "cluster": cluster, "workload": workload, "global_batch_size": "free"}, None)
+    assert create_workload(spec.workload.kind, spec.workload.options).dtype == dtype
+    assert decode_spec(encode_spec(spec)) == spec

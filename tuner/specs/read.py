@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from meshtune.runners.documents import read_value
@@ -19,6 +19,7 @@ from meshtune.runners.registry import (
     MissingExtra,
     UnknownBackend,
     check_pair,
+    complete_workload,
     create_runner,
     create_workload,
     require_library,
@@ -240,6 +241,9 @@ def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
     workload: Workload | None = None
     with reading.noting("workload"):
         if chosen is not None:
+            if "cluster" in values:
+                options = complete_workload(chosen.kind, chosen.options, values["cluster"])
+                chosen = values["workload"] = replace(chosen, options=options)
             workload = create_workload(chosen.kind, chosen.options)
         if home is not None and chosen is not None and runner is not None:
             require_library(runner.kind, chosen.kind)

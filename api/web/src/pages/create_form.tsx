@@ -12,7 +12,7 @@ export const FIRST_FORM: SpecForm = {
   cluster: "local-cpu",
   nodes: "",
   globalBatch: "8",
-  dtype: "float32",
+  dtype: "",
   objective: "tokens_per_s_per_device",
   search: "physics",
   runner: "local",
@@ -74,7 +74,7 @@ function Fields({ form, onForm, presets, registry }: FormProps & { presets: Pres
       <div class="wide">{select("cluster", "Cluster", clusters)}</div>
       {text("nodes", "Nodes", "the preset's")}
       {text("globalBatch", "Global batch, sequences")}
-      {select("dtype", "Number format", plain(DTYPES))}
+      {select("dtype", "Number format", [["", "by device"], ...plain(DTYPES)])}
       {select("runner", "Runner", plain(registry.runners))}
       <div class="wide">{select("objective", "Objective", objectives)}</div>
       {select("search", "Search", plain(registry.searches))}
