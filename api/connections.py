@@ -1,8 +1,9 @@
 """Connections of the service: how many there may be, how long a slow client is waited for, and which end first.
 
 The numbers follow from how many files the process may open. A connection is a stranger until a request of it has shown
-a valid token. Strangers are few, and one too many ends the oldest one that waits for nothing of ours: who holds
-connections open keeps nobody else out. HTTP is uvicorn's (with h11); this adds what it lacks.
+a valid token. Strangers are few, and one too many ends the oldest one that waits for nothing of ours, and of whom
+nothing waits to be read: who holds connections open, or opens thousands at once, keeps nobody else out. HTTP is
+uvicorn's (with h11); this adds what it lacks.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import select
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -113,7 +115,7 @@ class _Table:
 
     def add(self, connection: _Connection) -> None:
         """Let it in; where that is one too many, the oldest stranger that waits for nothing of ours ends, which may be
-        this one."""
+        this one. Whose request has arrived, and was not read for all those that were accepted since, does wait."""
         self._strangers[connection] = None
         total = len(connection.connections)
         for oldest in list(self._strangers):
@@ -121,7 +123,7 @@ class _Table:
                 return
             if oldest.known:
                 del self._strangers[oldest]
-            elif not oldest.served:
+            elif not oldest.served and not oldest.has_arrived:
                 del self._strangers[oldest]
                 oldest.transport.abort()
                 self._warning.give()
@@ -151,6 +153,13 @@ class _Connection(H11Protocol):
     def served(self) -> bool:
         """Whether an answer is being made, and what has been sent of it is taken."""
         return self._answering and not self.flow.write_paused
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether the client has sent something that was not read yet."""
+        arrived = select.poll()
+        arrived.register(self.transport.get_extra_info("socket"), select.POLLIN)
+        return bool(arrived.poll(0))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)

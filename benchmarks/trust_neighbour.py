@@ -29,6 +29,8 @@ MAX_RATIO, MAX_P99_S = 1.3, 0.2
 JOB_S, STEPS = 10.0, 20
 POSTS_PER_S, READS_PER_S = 5, 5
 DRIPPING, IDLE = 200, 2000
+# Of those that the service ended.
+REOPENED_PER_S = 200
 HEAD = b"GET /v1/campaigns HTTP/1.1\r\nHost: meshtune\r\n"
 # What the trial of each micro-batch size leaves in its folder.
 LEAVES = {
@@ -182,23 +184,26 @@ def _neighbour(stack: ExitStack, server: Server, database: str, acts: Counter[st
     held: list[socket.socket] = []
     heads = cycle(HEAD)
 
-    def connections() -> None:
+    def drip() -> None:
         byte = bytes([next(heads)])
-        for index, connection in enumerate(held):
+        for connection in held[:DRIPPING]:
             with suppress(OSError):
-                if index < DRIPPING:
-                    connection.send(byte)
-            if _is_ended(connection):
-                connection.close()
-                held[index] = _connected(server)
-                acts["connections made again"] += 1
+                connection.send(byte)
+
+    def connect() -> None:
         while len(held) < DRIPPING + IDLE:
             held.append(_connected(server))
+        ended = [index for index, connection in enumerate(held) if _is_ended(connection)]
+        for index in ended[: REOPENED_PER_S // 10]:
+            held[index].close()
+            held[index] = _connected(server)
+            acts["connections made again"] += 1
 
     stack.callback(lambda: [connection.close() for connection in held])
     stack.enter_context(_every(1 / POSTS_PER_S, ask_much))
     stack.enter_context(_every(1.0, campaign, at_once=1))
-    stack.enter_context(_every(1.0, connections, at_once=1))
+    stack.enter_context(_every(1.0, drip, at_once=1))
+    stack.enter_context(_every(0.1, connect, at_once=1))
 
 
 def _connected(server: Server) -> socket.socket:

@@ -62,9 +62,11 @@ class Allocation:
     nodes: int
     # For how many ranks each node has devices.
     devices_per_node: int
+    # Of the smallest node.
+    cpus_per_node: int
 
 
-def read_allocation(environment: Mapping[str, str], cluster: ClusterSpec, cpus_per_device: int) -> Allocation:
+def read_allocation(environment: Mapping[str, str], cluster: ClusterSpec, cpus_per_device: int | None) -> Allocation:
     """The allocation that these variables describe. Raises InvalidValue: there is none, or it is too small."""
     checks = Checks()
     id = environment.get("SLURM_JOB_ID", "")
@@ -73,7 +75,7 @@ def read_allocation(environment: Mapping[str, str], cluster: ClusterSpec, cpus_p
     checks.done()
     counts = _CPUS.findall(environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
     cpus = min((int(count) for count, _ in counts), default=0)
-    devices = cpus // cpus_per_device
+    devices = cpus // (cpus_per_device or 1)
     if cluster.device.kind is DeviceKind.CUDA:
         # Not set everywhere; the spec's word is left then.
         devices = int(environment.get("SLURM_GPUS_ON_NODE", cluster.devices_per_node))
@@ -85,7 +87,7 @@ def read_allocation(environment: Mapping[str, str], cluster: ClusterSpec, cpus_p
         message = f"allocation: {name}({had}) of allocation {id} are too few for the {wanted} of the cluster"
         checks.require(had >= wanted, "mode", message)
     checks.done()
-    return Allocation(id=id, nodes=nodes, devices_per_node=devices)
+    return Allocation(id=id, nodes=nodes, devices_per_node=devices, cpus_per_node=cpus)
 
 
 class AllocationRunner:
@@ -205,7 +207,8 @@ class AllocationRunner:
 def render_step(spec: JobSpec, options: SlurmOptions, allocation: Allocation) -> str:
     """The script that runs a job as one step; its directory must be absolute."""
     per_node = spec.processes_per_node
-    cpus = options.cpus_per_device * spec.devices_per_node // per_node
+    share = max(1, allocation.cpus_per_node // allocation.devices_per_node) if options.gres else 1
+    cpus = (options.cpus_per_device or share) * spec.devices_per_node // per_node
     keep_away = tuple(dict.fromkeys((*options.exclude, *spec.avoid)))
     if allocation.nodes - len(keep_away) < spec.nodes:
         keep_away = ()

@@ -25,6 +25,7 @@ from meshtune.runners.slurm.vocabulary import (
     SQUEUE_FORMAT,
     UNKNOWN_JOB,
     parse_bad_nodes,
+    parse_cpus_per_device,
     parse_jobs,
     parse_partitions,
     room_for,
@@ -62,6 +63,11 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
         refusals = [partition.refusal(spec.nodes, minutes(spec)) for partition in usable]
         if refusals and all(refusals):
             raise InvalidJob(f"{spec.name} needs {refusals[0]}")
+        if self._options.gres and self._options.cpus_per_device is None:
+            where = [f"--partition={self._options.partition}"] if self._options.partition else []
+            nodes = self._ask("sinfo", "--noheader", "--Node", *where, "--format=%c|%G")
+            cpus = parse_cpus_per_device(nodes, self._options.gres)
+            self._options = replace(self._options, cpus_per_device=cpus)
         if usable and not room_for(usable, spec.nodes, (*self._options.exclude, *spec.avoid)):
             return replace(spec, avoid=())
         return spec

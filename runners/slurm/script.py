@@ -46,8 +46,10 @@ class SlurmOptions(BatchOptions):
     gres: str | None = None
     # Nodes to keep away from.
     exclude: tuple[str, ...] = ()
-    # CPUs that each device's process gets.
-    cpus_per_device: int = 1
+    # CPUs that each device's process gets. By default one where no devices are asked for; else the device's share of
+    # the smallest node that has such devices, for which a job's sender asks Slurm. A script that is only shown leaves
+    # them to the site.
+    cpus_per_device: int | None = None
 
     def __post_init__(self) -> None:
         checks = Checks()
@@ -56,7 +58,7 @@ class SlurmOptions(BatchOptions):
             checks.require(bool(_WORD.fullmatch(value)), name, f"must be one word of Slurm's, not {value!r}")
         fit = self.gres is None or bool(_GRES.fullmatch(self.gres))
         checks.require(fit, "gres", f"must be as 'gpu' or 'gpu:h100', not {self.gres!r}")
-        checks.whole(1, cpus_per_device=self.cpus_per_device)
+        checks.whole(1, cpus_per_device=1 if self.cpus_per_device is None else self.cpus_per_device)
         self._check(checks)
         checks.done()
 
@@ -116,9 +118,11 @@ def _head(spec: JobSpec, options: SlurmOptions) -> list[str]:
 def _size(spec: JobSpec, options: SlurmOptions) -> list[str]:
     """A script that launches itself gets a task per device too, for its own srun."""
     tasks = 1 if spec.start is Start.NODE else spec.devices_per_node
-    cpus = options.cpus_per_device * spec.devices_per_node // tasks
+    cpus = []
+    if options.cpus_per_device is not None or not options.gres:
+        cpus = [f"--cpus-per-task={(options.cpus_per_device or 1) * spec.devices_per_node // tasks}"]
     devices = [f"--gres={options.gres}:{spec.devices_per_node}"] if options.gres else []
-    return [f"--nodes={spec.nodes}", f"--ntasks-per-node={tasks}", f"--cpus-per-task={cpus}", *devices]
+    return [f"--nodes={spec.nodes}", f"--ntasks-per-node={tasks}", *cpus, *devices]
 
 
 def _launch(spec: JobSpec, options: SlurmOptions) -> str:
@@ -126,6 +130,8 @@ def _launch(spec: JobSpec, options: SlurmOptions) -> str:
     if spec.start is Start.JOB:
         return ""
     size = " ".join([*_size(spec, options), f"--ntasks={spec.processes}"])
+    if "--cpus-per-task" not in size:
+        size += f" --cpus-per-task=$((SLURM_CPUS_ON_NODE / {spec.processes_per_node}))"
     return f"srun {size} --export=ALL --kill-on-bad-exit=1 --wait=0 "
 
 

@@ -182,6 +182,21 @@ def parse_bad_nodes(text: str) -> tuple[str, ...]:
     return tuple(bad)
 
 
+def parse_cpus_per_device(text: str, gres: str) -> int | None:
+    """How many CPUs the least of the nodes has for each of its devices, at least one, in what
+    `sinfo -h -N -o '%c|%G'` said; None where no node has such a device.
+
+    gres: "gpu" or "gpu:h100", as in "gpu:h100:8(S:0-1),nic:1".
+    """
+    shares = []
+    for line in text.splitlines():
+        cpus, _, has = line.partition("|")
+        counts = re.findall(rf"(?:^|,){re.escape(gres)}(?::[^:,()]+)?:(\d+)(?=[(,]|$)", has.strip())
+        if devices := sum(map(int, counts)):
+            shares.append(max(1, int(cpus.strip("+ ")) // devices))
+    return min(shares, default=None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
     """The part of a partition that says what a job may have there."""

@@ -167,6 +167,24 @@ def test_the_oldest_stranger_makes_room_and_who_has_shown_a_token_stays():
     asyncio.run(crowd())
 
 
+def test_a_request_that_has_arrived_is_answered_however_many_connect_after_it():
+    async def burst() -> None:
+        few = Capacity(streams=1, connections=5, strangers=2, backlog=9)
+        async with serving(few) as port:
+            # All at once, as the loop sees it: it runs when they are connected.
+            first = socket.create_connection(("127.0.0.1", port))
+            first.sendall(HEAD.replace(b"v1/campaigns", b"0") + b"\r\n")
+            others = [socket.create_connection(("127.0.0.1", port)) for _ in range(6)]
+            first.settimeout(20)
+            assert (await asyncio.to_thread(first.recv, 100)).startswith(b"HTTP/1.1 200")
+            await asyncio.sleep(0.1)
+            assert sum(map(ended, others)) >= 4
+            for connection in [first, *others]:
+                connection.close()
+
+    asyncio.run(burst())
+
+
 def connected(service: ServiceLab, times: int) -> list[socket.socket]:
     made = []
     for _ in range(times):
@@ -186,6 +204,7 @@ def seconds_of_requests(service: ServiceLab, times: int) -> list[float]:
 
 
 def ended(connection: socket.socket) -> bool:
+    connection.setblocking(False)
     with suppress(BlockingIOError):
         try:
             return connection.recv(4096) == b""

@@ -31,7 +31,7 @@ class AllocationLaboratory(Laboratory):
             id = self.place.run("sbatch", "--parsable", *size, partition, "--output=/dev/null", "--wrap=sleep 3600")
             id = self.allocations[nodes] = id.strip()
             wait_for(lambda: self.place.run("squeue", "-h", "-j", id, "-o", "%T").strip() == "RUNNING", f"{id} waits")
-        return Allocation(id=id, nodes=nodes, devices_per_node=cpus)
+        return Allocation(id=id, nodes=nodes, devices_per_node=cpus, cpus_per_node=cpus)
 
     @property
     def allocations(self) -> dict[int, str]:

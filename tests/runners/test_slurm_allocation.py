@@ -14,7 +14,7 @@ from meshtune.runners.slurm.script import SlurmOptions
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 
-ALLOCATION = Allocation(id="7", nodes=3, devices_per_node=4)
+ALLOCATION = Allocation(id="7", nodes=3, devices_per_node=4, cpus_per_node=16)
 
 
 def cluster(nodes: int, devices: int, kind: DeviceKind = DeviceKind.CPU) -> ClusterSpec:
@@ -28,13 +28,13 @@ def job(**changes) -> JobSpec:
 
 
 @pytest.mark.parametrize(
-    ("cpus", "per_device", "nodes", "devices"),
-    [("4(x3)", 1, 3, 4), ("8(x2),4", 2, 3, 2), ("16", 4, 1, 4)],
+    ("cpus", "per_device", "nodes", "devices", "least"),
+    [("4(x3)", None, 3, 4, 4), ("8(x2),4", 2, 3, 2, 4), ("16", 4, 1, 4, 16)],
 )
-def test_an_allocation_is_read_from_slurms_variables(cpus, per_device, nodes, devices):
+def test_an_allocation_is_read_from_slurms_variables(cpus, per_device, nodes, devices, least):
     environment = {"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": cpus}
     found = read_allocation(environment, cluster(1, 1), per_device)
-    assert found == Allocation(id="7", nodes=nodes, devices_per_node=devices)
+    assert found == Allocation(id="7", nodes=nodes, devices_per_node=devices, cpus_per_node=least)
 
 
 def test_the_gpus_of_a_node_are_slurms_or_else_the_specs():
@@ -71,6 +71,15 @@ def test_a_step_asks_for_its_part_of_the_allocation_alone():
         "bash -c "
     )
     assert lines[-1].endswith("-m meshtune.runners.batch.launch_wrapper'")
+
+
+def test_a_device_has_its_share_of_the_allocations_cpus_unless_the_options_say_more():
+    for options, cpus in (
+        (SlurmOptions(gres="gpu"), 4),
+        (SlurmOptions(gres=""), 1),
+        (SlurmOptions(cpus_per_device=3), 3),
+    ):
+        assert f"--cpus-per-task={cpus} " in render_step(job(), options, ALLOCATION)
 
 
 def test_what_does_not_fit_the_allocation_is_refused(tmp_path):

@@ -72,15 +72,17 @@ def test_every_way_to_start_finds_its_place_in_a_folder_with_an_odd_name(wide):
         assert "SLURM_GET_USER_ENV" not in seen  # nobody's login environment was loaded
 
 
-@long
+@pytest.mark.slow
 def test_devices_are_the_schedulers_and_not_the_submitters(wide, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     device = DeviceSpec(name="gpu", kind=DeviceKind.CUDA, memory_bytes=2**30, peak_flops={"float32": 1e12})
     cluster = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=device)
     wide.runner = create_runner("slurm", wide.folder / "records", cluster, {"poll_s": 0.1})
-    id = wide.submit("gpu", "echo $CUDA_VISIBLE_DEVICES > seen-$RANK", processes=2)
+    id = wide.submit("gpu", "echo $CUDA_VISIBLE_DEVICES $SLURM_CPUS_PER_TASK > seen-$RANK", processes=2)
     assert wide.wait(id).state is JobState.SUCCEEDED
-    assert [(wide.folder / "work" / "gpu" / f"seen-{rank}").read_text() for rank in (0, 1)] == ["0,1\n"] * 2
+    assert [(wide.folder / "work" / "gpu" / f"seen-{rank}").read_text() for rank in (0, 1)] == [
+        "0,1 2\n"
+    ] * 2  # of two devices and four CPUs
 
 
 @long

@@ -17,6 +17,7 @@ from meshtune.runners.slurm.vocabulary import (
     expand_hosts,
     meaning_of,
     parse_bad_nodes,
+    parse_cpus_per_device,
     parse_jobs,
     parse_partitions,
     room_for,
@@ -158,3 +159,20 @@ def test_partitions_are_read_and_say_what_they_can_never_run():
 def test_refusals_are_told_from_what_may_work_later_and_from_silence(complaint, refused, silent):
     answer = Answer(1, "", complaint)
     assert (answer.says(REFUSALS), answer.says(SILENCES)) == (refused, silent)
+
+
+@pytest.mark.parametrize(
+    ("said", "gres", "cpus"),
+    [
+        ("128|gpu:h100:8(S:0-1),nic:4\n96+|gpu:h100:8\n", "gpu", 12),
+        ("128|gpu:h100:8(S:0-1)\n64|gpu:a100:4(S:0),gpu:mig:2\n", "gpu:a100", 16),
+        ("128|gpu:h100:8\n64|gpu:a100:4,gpu:v100:4\n", "gpu", 8),
+        ("4|gpu:2\n256|(null)\n", "gpu", 2),
+        ("2|gpu:8\n", "gpu", 1),
+        ("128|(null)\n", "gpu", None),
+        ("128|gpu:h100:8\n", "gpu:a100", None),
+        ("", "gpu", None),
+    ],
+)
+def test_a_devices_share_is_that_of_the_least_node_that_has_some(said, gres, cpus):
+    assert parse_cpus_per_device(said, gres) == cpus
