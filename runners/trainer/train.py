@@ -4,7 +4,7 @@ whatever the plan. Synthetic data."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -12,8 +12,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Shard
-from torch.distributed.tensor.parallel import loss_parallel
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from meshtune.runners.trainer.failure import Phase, Progress
@@ -35,11 +33,15 @@ from meshtune.runners.trainer.parallel.sharding import (
     ShardedAdamW,
     Sharding,
     choose_sharding,
-    local,
     materialize,
     shard_replicas,
 )
-from meshtune.runners.trainer.parallel.tensor import places_of, shard_tensors, spread_attention
+from meshtune.runners.trainer.parallel.tensor import (
+    places_of,
+    shard_tensors,
+    spread_attention,
+    vocabulary_cross_entropy,
+)
 from meshtune.search_spaces.plan import Recompute, Schedule
 
 _ATEN, _COLLECTIVES = torch.ops.aten, torch.ops._c10d_functional
@@ -157,11 +159,10 @@ def build_loss(job: Job, mesh: Mesh) -> LossFunction:
 
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
         if job.plan.tp > 1:
-            shape = torch.Size((*targets.shape, job.model.vocab))
-            stride = (shape[1] * shape[2], shape[2], 1)
-            logits = DTensor.from_local(logits, mesh.tp, [Shard(-1)], run_check=False, shape=shape, stride=stride)
-        total = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
-        return local(total) / tokens_per_step
+            total = vocabulary_cross_entropy(logits, targets, job.model.vocab, mesh.tp.get_group())
+        else:
+            total = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
+        return total / tokens_per_step
 
     return loss
 
@@ -204,9 +205,7 @@ class Trainer:
         """One optimizer step; returns this rank's share of the loss, still on the device."""
         self._progress.phase = Phase.FORWARD
         self._optimizer.clear()
-        sharded_loss: AbstractContextManager[None] = loss_parallel() if self._job.plan.tp > 1 else nullcontext()
-        with sharded_loss:
-            loss = self._passes.run(tokens, targets)
+        loss = self._passes.run(tokens, targets)
         self._progress.phase = Phase.OPTIMIZER
         self._sum_tied()
         self._optimizer.step()

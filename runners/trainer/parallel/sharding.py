@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from meshtune.runners.trainer.compat import all_gather_single, reduce_scatter_single
 from meshtune.runners.trainer.job import Job
-from meshtune.runners.trainer.model import Transformer, initial_values
+from meshtune.runners.trainer.model import Cut, Transformer, initial_values
 from meshtune.runners.trainer.parallel.mesh import Mesh
 from meshtune.search_spaces.checks import StrEnum
 from meshtune.search_spaces.cluster import DeviceKind
@@ -64,26 +64,21 @@ def materialize(model: Transformer, device: torch.device, seed: int) -> None:
     model.to_empty(device=device)
     model.tie()
     for name, parameter in model.named_parameters():
-        whole = initial_values(model.spec, name, parameter.shape, seed, device)
-        local(parameter).copy_(own_part(whole, parameter))
+        cut = model.cuts.get(name)
+        values = initial_values(model.spec, name, cut.shape if cut else parameter.shape, seed, device)
+        # FSDP2 cuts what tensor parallelism left.
+        local(parameter).copy_(own_part(cut.part(values) if cut else values, parameter))
 
 
 def own_part(whole: Tensor, parameter: Tensor) -> Tensor:
-    """This rank's part of `whole`, cut as `parameter` is. FSDP2 cuts what tensor parallelism left, so tp goes first
-    although it is the inner axis of the mesh."""
+    """This rank's part of `whole`, cut as FSDP2 has cut `parameter` over its replicas."""
     if not isinstance(parameter, DTensor):
         return whole
-    mesh = parameter.device_mesh
-    names = mesh.mesh_dim_names or ()
-    for axis in sorted(names, key=lambda name: name != "tp"):
-        placement = parameter.placements[names.index(axis)]
-        if placement.is_replicate():
-            continue
-        cut: int = placement.dim  # type: ignore[attr-defined]  # Shard and _StridedShard have no common typed base
-        parts = whole.chunk(mesh.size(names.index(axis)), cut)
-        rank = mesh.get_local_rank(axis)
-        whole = parts[rank] if rank < len(parts) else whole.narrow(cut, 0, 0)
-    return whole
+    (placement,) = parameter.placements
+    if placement.is_replicate():
+        return whole
+    mesh, axis = parameter.device_mesh, placement.dim  # type: ignore[attr-defined]  # a Shard
+    return Cut(whole.shape, axis, mesh.get_local_rank(), mesh.size()).part(whole)
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -91,19 +86,11 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def like_parameter(gradient: Tensor, parameter: Tensor) -> Tensor:
-    """The local part of `gradient`, cut as `parameter` is. It may come as partial sums over tp (norms under sequence
-    parallelism): without this the step is wrong by a little and says nothing."""
-    if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
-        gradient = gradient.redistribute(placements=parameter.placements)
-    return local(gradient)
-
-
 class ShardedAdamW:
     """AdamW on parameters that FSDP2 keeps: gradients arrive reduced, cut as the parameters are."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], learning_rate: float) -> None:
-        # One fused update takes parameters of one mesh only: dense ones and experts, cut over tp or not, lie on others.
+        # One fused update takes parameters of one mesh only: dense ones and experts lie on others.
         groups: dict[object, list[nn.Parameter]] = {}
         for parameter in parameters:
             mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
@@ -157,9 +144,9 @@ class FlatAdamW:
         self._spans: dict[nn.Parameter, slice] = {}
         total = 0
         for parameter in parameters:
-            start, total = total, total + local(parameter).numel()
+            start, total = total, total + parameter.numel()
             self._spans[parameter] = slice(start, total)
-        like = local(parameters[0])
+        like = parameters[0]
         self._weights = torch.zeros(total + -total % count, dtype=like.dtype, device=like.device)
         self._gradients = torch.zeros_like(self._weights, dtype=torch.float32)
         for parameter in parameters:
@@ -183,10 +170,10 @@ class FlatAdamW:
             parameter.grad = None
 
     def gradient(self, parameter: nn.Parameter) -> Tensor:
-        """A view of the flat buffer, whole over tp, to be changed in place between the backward pass and `step`."""
-        view = self._gradients[self._spans[parameter]].view(local(parameter).shape)
+        """A view of the flat buffer, to be changed in place between the backward pass and `step`."""
+        view = self._gradients[self._spans[parameter]].view(parameter.shape)
         if parameter.grad is not None:
-            view.add_(like_parameter(parameter.grad, parameter))
+            view.add_(parameter.grad)
             parameter.grad = None
         return view
 
@@ -213,22 +200,14 @@ class FlatAdamW:
 
     def _adopt(self, parameter: nn.Parameter) -> None:
         """Move the parameter's storage into the flat buffer, and catch its gradients from now on."""
-        old = local(parameter.detach())
-        view = self._weights[self._spans[parameter]].view(old.shape)
-        view.copy_(old)
-        if isinstance(parameter, DTensor):
-            parameter._local_tensor = view  # .data of a DTensor is a fresh alias: a write to it is lost
-        else:
-            parameter.data = view
+        view = self._weights[self._spans[parameter]].view(parameter.shape)
+        view.copy_(parameter.detach())
+        parameter.data = view
         parameter.register_post_accumulate_grad_hook(self._collect)  # type: ignore[no-untyped-call]  # torch.Tensor's
 
     def _collect(self, parameter: Tensor) -> None:
-        gradient = parameter.grad
-        if gradient is None or not isinstance(parameter, nn.Parameter):
-            return
-        if isinstance(gradient, DTensor) and any(placement.is_partial() for placement in gradient.placements):
-            return  # summed over tp once per step, not once per micro-batch
-        self.gradient(parameter)
+        if isinstance(parameter, nn.Parameter):
+            self.gradient(parameter)
 
 
 Optimizer = ShardedAdamW | Both | FlatAdamW
