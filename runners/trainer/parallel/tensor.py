@@ -17,6 +17,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.attention.bias import causal_lower_right
 
 from meshtune.runners.trainer.model import (
     Attend,
@@ -336,18 +337,28 @@ def _build_attend(places: Places, mesh: DeviceMesh, kind: ContextParallel) -> At
 
 
 class GatheredAttention:
-    """Own queries against everybody's keys and values, gathered (Dubey et al. 2024). The mask is a tensor, so torch's
-    flash kernel does not apply."""
+    """Own queries against everybody's keys and values up to there, gathered (Dubey et al. 2024)."""
 
     def __init__(self, places: Places, group: dist.ProcessGroup) -> None:
-        self._places, self._group = places, group
+        (self._own,) = places
+        self._group = group
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        key, value = (gathered(heads, self._group, 2) for heads in (key, value))
-        own, every = (place_tensor(p, query.device) for p in (self._places, (range(key.shape[2]),)))
+        key, value = (gathered(heads, self._group, 2)[:, :, : self._own.stop] for heads in (key, value))
+        mask = lower_right_mask(self._own, query.device)
         return F.scaled_dot_product_attention(
-            query, key, value, attn_mask=own[:, None] >= every, enable_gqa=query.shape[1] != key.shape[1]
+            query, key, value, attn_mask=mask, enable_gqa=query.shape[1] != key.shape[1]
         )
+
+
+def lower_right_mask(own: range, device: torch.device) -> Tensor:
+    """Which of the keys before `own.stop` each place in `own` sees. On CUDA without numbers: flash attention's kernels
+    know this form. On CPU torch has none that does, and the class that stands for it does not go with the modes that
+    count memory there."""
+    if device.type == "cuda":
+        return causal_lower_right(len(own), own.stop)
+    queries, keys = (place_tensor((places,), device) for places in (own, range(own.stop)))
+    return queries[:, None] >= keys
 
 
 class UlyssesAttention:
