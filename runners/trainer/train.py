@@ -141,15 +141,21 @@ def build_optimizer(job: Job, mesh: Mesh, models: Sequence[Transformer], shardin
     parameters = [parameter for model in models for parameter in model.parameters()]
     if sharding is not Sharding.FLAT:
         return ShardedAdamW(parameters, job.learning_rate)
-    shard = job.plan.zero_stage >= 1
+    flat = partial(
+        FlatAdamW,
+        learning_rate=job.learning_rate,
+        shard=job.plan.zero_stage >= 1,
+        backward_passes=job.plan.grad_accum_steps,
+        late=frozenset(weight for model in models if (weight := model.shared_with_another_stage()) is not None),
+    )
     if job.plan.ep == 1:
-        return FlatAdamW(parameters, job.learning_rate, mesh.replicas.get_group(), shard=shard)
+        return flat(parameters, replicas=mesh.replicas.get_group())
     experts = [p for model in models for mixture in model.mixtures() for p in mixture.experts.parameters()]
     known = set(experts)
     dense = [parameter for parameter in parameters if parameter not in known]
     return Both(
-        FlatAdamW(dense, job.learning_rate, mesh.replicas.get_group(), shard=shard),
-        FlatAdamW(experts, job.learning_rate, mesh.expert_replicas.get_group(), shard=shard),
+        flat(dense, replicas=mesh.replicas.get_group()),
+        flat(experts, replicas=mesh.expert_replicas.get_group()),
     )
 
 
