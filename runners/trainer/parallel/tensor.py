@@ -215,8 +215,10 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, first: int, group: dist.ProcessGroup) -> Tensor:
         # (tokens, own part of the vocabulary)
-        scores = logits.detach().flatten(0, 1).float()
-        scores = scores - _sum(scores.amax(-1), group, "max")[:, None]
+        given = logits.detach().flatten(0, 1)
+        peak = _sum(given.amax(-1).float(), group, "max")[:, None]
+        # The one copy that is kept; of float32 the cast makes none.
+        scores = given - peak if given.dtype is torch.float32 else given.float().sub_(peak)
         rows, outside = own_rows(targets.flatten(), first, scores.shape[1])
         chosen = scores.gather(1, rows[:, None]).squeeze(1).masked_fill(outside, 0.0)
         shares = scores.exp_()
