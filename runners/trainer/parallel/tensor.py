@@ -38,14 +38,18 @@ _COLLECTIVES = torch.ops._c10d_functional
 
 
 def _sum(x: Tensor, group: dist.ProcessGroup, operation: str = "sum") -> Tensor:
-    out: Tensor = _COLLECTIVES.wait_tensor(_COLLECTIVES.all_reduce(x.contiguous(), operation, group.group_name))
+    out: Tensor = _COLLECTIVES.wait_tensor.default(
+        _COLLECTIVES.all_reduce.default(x.contiguous(), operation, group.group_name)
+    )
     return out
 
 
 def _gather(part: Tensor, group: dist.ProcessGroup, axis: int) -> Tensor:
     """The parts of all ranks, joined along the axis."""
     size = group.size()
-    rows = _COLLECTIVES.wait_tensor(_COLLECTIVES.all_gather_into_tensor(part.contiguous(), size, group.group_name))
+    rows = _COLLECTIVES.wait_tensor.default(
+        _COLLECTIVES.all_gather_into_tensor.default(part.contiguous(), size, group.group_name)
+    )
     whole: Tensor = rows.view(size, -1, *rows.shape[1:]).movedim(0, axis).flatten(axis, axis + 1)
     return whole
 
@@ -55,7 +59,9 @@ def _sum_parts(whole: Tensor, group: dist.ProcessGroup, axis: int) -> Tensor:
     size = group.size()
     parts = whole.reshape(*whole.shape[:axis], size, -1, *whole.shape[axis + 1 :])
     rows = parts.movedim(axis, 0).flatten(0, 1).contiguous()
-    part: Tensor = _COLLECTIVES.wait_tensor(_COLLECTIVES.reduce_scatter_tensor(rows, "sum", size, group.group_name))
+    part: Tensor = _COLLECTIVES.wait_tensor.default(
+        _COLLECTIVES.reduce_scatter_tensor.default(rows, "sum", size, group.group_name)
+    )
     return part
 
 
