@@ -225,6 +225,21 @@ class Layer(nn.Module):
         return out
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How tensor parallelism cuts a parameter. shape: of the whole; axis: along which it is cut into `parts`."""
+
+    shape: torch.Size
+    axis: int
+    rank: int
+    parts: int
+
+    def part(self, whole: Tensor) -> Tensor:
+        """This rank's; the last ones may be smaller, or empty."""
+        parts = whole.chunk(self.parts, self.axis)
+        return parts[self.rank] if self.rank < len(parts) else whole.narrow(self.axis, 0, 0)
+
+
 class Transformer(nn.Module):
     """Some layers of the model, with the embeddings when `first`, with the final norm and head when `last`.
 
@@ -245,9 +260,11 @@ class Transformer(nn.Module):
         super().__init__()
         self.spec = spec
         self.places = places or (range(spec.seq_len),)
+        # By the parameter's name; those that are whole on every rank have none.
+        self.cuts: dict[str, Cut] = {}
         learned = first and spec.position is Position.LEARNED
-        self.embedding = nn.Embedding(spec.vocab, spec.hidden) if first else None
-        self.position = nn.Embedding(spec.seq_len, spec.hidden) if learned else None
+        self.embedding: nn.Module | None = nn.Embedding(spec.vocab, spec.hidden) if first else None
+        self.position: nn.Module | None = nn.Embedding(spec.seq_len, spec.hidden) if learned else None
         self.layers: nn.ModuleDict = nn.ModuleDict()
         for index in range(spec.layers) if layers is None else layers:
             held = range(spec.experts) if experts is None else experts
@@ -270,7 +287,7 @@ class Transformer(nn.Module):
     def tie(self) -> None:
         """Make a tied head and the embedding one parameter, where both live here; again after replacing either."""
         if self.spec.tied_head and self.embedding is not None and self.head is not None:
-            self.head.weight = self.embedding.weight
+            self.head.weight = self.embedding.get_parameter("weight")
 
     def layer_list(self) -> list[Layer]:
         return [layer for layer in self.layers.values() if isinstance(layer, Layer)]

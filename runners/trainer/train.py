@@ -4,7 +4,7 @@ whatever the plan. Synthetic data."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -12,8 +12,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Shard
-from torch.distributed.tensor.parallel import loss_parallel
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from meshtune.runners.trainer.failure import Phase, Progress
@@ -35,11 +33,15 @@ from meshtune.runners.trainer.parallel.sharding import (
     ShardedAdamW,
     Sharding,
     choose_sharding,
-    local,
     materialize,
     shard_replicas,
 )
-from meshtune.runners.trainer.parallel.tensor import places_of, shard_tensors, spread_attention
+from meshtune.runners.trainer.parallel.tensor import (
+    places_of,
+    shard_tensors,
+    spread_attention,
+    vocabulary_cross_entropy,
+)
 from meshtune.search_spaces.plan import Recompute, Schedule
 
 _ATEN, _COLLECTIVES = torch.ops.aten, torch.ops._c10d_functional
@@ -139,15 +141,21 @@ def build_optimizer(job: Job, mesh: Mesh, models: Sequence[Transformer], shardin
     parameters = [parameter for model in models for parameter in model.parameters()]
     if sharding is not Sharding.FLAT:
         return ShardedAdamW(parameters, job.learning_rate)
-    shard = job.plan.zero_stage >= 1
+    flat = partial(
+        FlatAdamW,
+        learning_rate=job.learning_rate,
+        shard=job.plan.zero_stage >= 1,
+        backward_passes=job.plan.grad_accum_steps,
+        late=frozenset(weight for model in models if (weight := model.shared_with_another_stage()) is not None),
+    )
     if job.plan.ep == 1:
-        return FlatAdamW(parameters, job.learning_rate, mesh.replicas.get_group(), shard=shard)
+        return flat(parameters, replicas=mesh.replicas.get_group())
     experts = [p for model in models for mixture in model.mixtures() for p in mixture.experts.parameters()]
     known = set(experts)
     dense = [parameter for parameter in parameters if parameter not in known]
     return Both(
-        FlatAdamW(dense, job.learning_rate, mesh.replicas.get_group(), shard=shard),
-        FlatAdamW(experts, job.learning_rate, mesh.expert_replicas.get_group(), shard=shard),
+        flat(dense, replicas=mesh.replicas.get_group()),
+        flat(experts, replicas=mesh.expert_replicas.get_group()),
     )
 
 
@@ -157,11 +165,10 @@ def build_loss(job: Job, mesh: Mesh) -> LossFunction:
 
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
         if job.plan.tp > 1:
-            shape = torch.Size((*targets.shape, job.model.vocab))
-            stride = (shape[1] * shape[2], shape[2], 1)
-            logits = DTensor.from_local(logits, mesh.tp, [Shard(-1)], run_check=False, shape=shape, stride=stride)
-        total = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
-        return local(total) / tokens_per_step
+            total = vocabulary_cross_entropy(logits, targets, job.model.vocab, mesh.tp.get_group())
+        else:
+            total = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
+        return total / tokens_per_step
 
     return loss
 
@@ -204,9 +211,7 @@ class Trainer:
         """One optimizer step; returns this rank's share of the loss, still on the device."""
         self._progress.phase = Phase.FORWARD
         self._optimizer.clear()
-        sharded_loss: AbstractContextManager[None] = loss_parallel() if self._job.plan.tp > 1 else nullcontext()
-        with sharded_loss:
-            loss = self._passes.run(tokens, targets)
+        loss = self._passes.run(tokens, targets)
         self._progress.phase = Phase.OPTIMIZER
         self._sum_tied()
         self._optimizer.step()

@@ -26,8 +26,8 @@ class Kept:
     dropout: bool = False
     # Selective recomputation keeps the results of all matrix products; else everything but attention's scores.
     selective_products: bool = False
-    # Bytes per logit above logit_bytes, where tp splits the logits.
-    split_logit_bytes: float = 0.0
+    # Bytes per logit where tp splits the logits; None: as without.
+    split_logit_bytes: float | None = None
     # torch's pipeline runtime: receive buffers for all micro-batches at once, and the last stage's results.
     torch_pipeline: bool = False
     # Tensor-parallel collectives run on their own stream, whose buffers return to the allocator late.
@@ -106,7 +106,7 @@ TRAINER_FLOAT32 = FrameworkProfile(
         attention_copies=1,
         gathered_inputs=True,
         selective_products=True,
-        split_logit_bytes=4,
+        split_logit_bytes=8,
         torch_pipeline=True,
     ),
 )
@@ -120,7 +120,7 @@ TRAINER_BFLOAT16 = replace(
     activation_bytes=2,
     transfer_bytes=2,
     gather_bytes=2,
-    kept=replace(TRAINER_FLOAT32.kept, norm_bytes=6, master_is_shard=True),
+    kept=replace(TRAINER_FLOAT32.kept, norm_bytes=6, master_is_shard=True, split_logit_bytes=6),
 )
 TRAINER_FLOAT16 = replace(TRAINER_BFLOAT16, name="meshtune trainer, fp16", dtype="float16")
 # Megatron-Core with its distributed optimizer. bf16: 18 bytes per weight, of which 12 are the optimizer's and are

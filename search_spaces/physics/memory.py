@@ -124,7 +124,8 @@ def _logit_bytes(framework: FrameworkProfile, columns: Columns) -> FloatColumn:
     """Per logit of one micro-batch at the loss. torch's pipeline holds what the last stage returned until its backward
     pass is over, beside what cross entropy keeps in float32: of all micro-batches under GPipe, of two under zero
     bubble."""
-    single = framework.logit_bytes + np.where(columns["tp"] > 1, framework.kept.split_logit_bytes, 0.0)
+    split = framework.logit_bytes if framework.kept.split_logit_bytes is None else framework.kept.split_logit_bytes
+    single = np.where(columns["tp"] > 1, split, framework.logit_bytes)
     if not framework.kept.torch_pipeline:
         return single
     count = columns["grad_accum_steps"]

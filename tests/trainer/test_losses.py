@@ -15,7 +15,7 @@ MIXTURE: dict[str, object] = {"experts": 4, "top_k": 2}
 
 NO_SUM_OVER_REPLICAS = """
 from meshtune.runners.trainer.parallel.sharding import FlatAdamW
-FlatAdamW._reduced = lambda self: self._gradients
+FlatAdamW._start = lambda self, bucket: setattr(bucket.master, "grad", self._gradients[bucket.span])
 """
 ROTATIONS_START_ANEW = """
 import meshtune.runners.trainer.model as blocks
@@ -34,6 +34,21 @@ train.build_optimizer = lambda job, mesh, *rest: build_optimizer(
     job, replace(mesh, expert_replicas=mesh.replicas), *rest
 )
 """
+# Fails where a bucket that may be reduced in the backward pass was not.
+SMALL_BUCKETS = """
+import meshtune.runners.trainer.parallel.sharding as sharding
+sharding.BUCKET_ELEMENTS = 1000
+step = sharding.FlatAdamW.step
+
+def checked(self):
+    early = [bucket for bucket in self._buckets if not bucket.late]
+    assert len(early) > 1
+    assert all(bucket.master.grad is not None for bucket in early)
+    assert all(bucket.master.grad is None for bucket in self._buckets if bucket.late)
+    step(self)
+
+sharding.FlatAdamW.step = checked
+"""
 BREAKS = [
     pytest.param(NO_SUM_OVER_REPLICAS, {}, {"dp": 2}, id="no sum over the replicas"),
     pytest.param(ROTATIONS_START_ANEW, {}, {"cp": 2}, id="rotations start anew on each rank"),
@@ -51,6 +66,23 @@ def test_what_is_broken_shows(sabotage, model, plan, run_job, make_job):
     expected = run_job(make_job(model=model, plan={"micro_batch_size": 8})).losses
     broken = run_job(make_job(model=model, plan=plan), sabotage).losses
     assert difference(broken, expected) > TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("model", "plan"),
+    [
+        ({}, {"dp": 2, "zero_stage": 1, "grad_accum_steps": 2}),
+        ({}, {"dp": 2, "zero_stage": 0}),
+        (GPT, {"pp": 2, "dp": 2, "zero_stage": 1, "grad_accum_steps": 2}),
+        (MIXTURE, {"dp": 2, "ep": 2, "zero_stage": 1, "grad_accum_steps": 2}),
+    ],
+    ids=["zero 1", "zero 0", "a tied weight of two stages", "experts"],
+)
+def test_gradients_are_reduced_in_buckets_while_the_backward_pass_goes_on(model, plan, run_job, make_job):
+    expected = run_job(make_job(model=model, plan={"micro_batch_size": 8})).losses
+    batches = {"micro_batch_size": 8 // (plan["dp"] * plan.get("grad_accum_steps", 1))}
+    overlapped = run_job(make_job(model=model, plan=plan | batches), SMALL_BUCKETS).losses
+    assert difference(overlapped, expected) < TOLERANCE
 
 
 @pytest.mark.parametrize("change", [{"learning_rate": 1.1e-2}, {"seed": 1}], ids=["learning rate", "seed"])

@@ -4,6 +4,7 @@ device, tensor parallelism, replicas, storage, numbers; so no rank ever holds mo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -15,10 +16,13 @@ from torch.distributed.tensor import DTensor
 
 from meshtune.runners.trainer.compat import all_gather_single, reduce_scatter_single
 from meshtune.runners.trainer.job import Job
-from meshtune.runners.trainer.model import Transformer, initial_values
+from meshtune.runners.trainer.model import Cut, Transformer, initial_values
 from meshtune.runners.trainer.parallel.mesh import Mesh
 from meshtune.search_spaces.checks import StrEnum
 from meshtune.search_spaces.cluster import DeviceKind
+
+# Of one reduction, about as Megatron's: large enough for the network's full speed.
+BUCKET_ELEMENTS = 40_000_000
 
 
 class Sharding(StrEnum):
@@ -31,7 +35,7 @@ class Sharding(StrEnum):
 
 def choose_sharding(job: Job) -> Sharding:
     """Stage 0 on CPU goes flat as well: 247 against 320 ms a step at 4 layers of 128 (2 ranks, gloo). On CUDA
-    replicate() overlaps its all-reduces with the backward pass, which the flat optimizer does not."""
+    replicate() is torch's own."""
     if job.plan.dp * job.plan.cp == 1 or job.plan.zero_stage == 1:
         return Sharding.FLAT
     if job.plan.zero_stage == 0:
@@ -64,26 +68,21 @@ def materialize(model: Transformer, device: torch.device, seed: int) -> None:
     model.to_empty(device=device)
     model.tie()
     for name, parameter in model.named_parameters():
-        whole = initial_values(model.spec, name, parameter.shape, seed, device)
-        local(parameter).copy_(own_part(whole, parameter))
+        cut = model.cuts.get(name)
+        values = initial_values(model.spec, name, cut.shape if cut else parameter.shape, seed, device)
+        # FSDP2 cuts what tensor parallelism left.
+        local(parameter).copy_(own_part(cut.part(values) if cut else values, parameter))
 
 
 def own_part(whole: Tensor, parameter: Tensor) -> Tensor:
-    """This rank's part of `whole`, cut as `parameter` is. FSDP2 cuts what tensor parallelism left, so tp goes first
-    although it is the inner axis of the mesh."""
+    """This rank's part of `whole`, cut as FSDP2 has cut `parameter` over its replicas."""
     if not isinstance(parameter, DTensor):
         return whole
-    mesh = parameter.device_mesh
-    names = mesh.mesh_dim_names or ()
-    for axis in sorted(names, key=lambda name: name != "tp"):
-        placement = parameter.placements[names.index(axis)]
-        if placement.is_replicate():
-            continue
-        cut: int = placement.dim  # type: ignore[attr-defined]  # Shard and _StridedShard have no common typed base
-        parts = whole.chunk(mesh.size(names.index(axis)), cut)
-        rank = mesh.get_local_rank(axis)
-        whole = parts[rank] if rank < len(parts) else whole.narrow(cut, 0, 0)
-    return whole
+    (placement,) = parameter.placements
+    if placement.is_replicate():
+        return whole
+    mesh, axis = parameter.device_mesh, placement.dim  # type: ignore[attr-defined]  # a Shard
+    return Cut(whole.shape, axis, mesh.get_local_rank(), mesh.size()).part(whole)
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -91,19 +90,11 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def like_parameter(gradient: Tensor, parameter: Tensor) -> Tensor:
-    """The local part of `gradient`, cut as `parameter` is. It may come as partial sums over tp (norms under sequence
-    parallelism): without this the step is wrong by a little and says nothing."""
-    if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
-        gradient = gradient.redistribute(placements=parameter.placements)
-    return local(gradient)
-
-
 class ShardedAdamW:
     """AdamW on parameters that FSDP2 keeps: gradients arrive reduced, cut as the parameters are."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], learning_rate: float) -> None:
-        # One fused update takes parameters of one mesh only: dense ones and experts, cut over tp or not, lie on others.
+        # One fused update takes parameters of one mesh only: dense ones and experts lie on others.
         groups: dict[object, list[nn.Parameter]] = {}
         for parameter in parameters:
             mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
@@ -141,37 +132,78 @@ class Both:
         self._experts.step()
 
 
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Bucket:
+    """Parameters whose gradients are reduced by one call, and whose weights are gathered by one.
+
+    span: of the flat buffers; own: this replica's part of it. master: the weights that AdamW moves, with the sums as
+    gradient once they are begun. late: not before `step`. missing: how many gradients of this step its parameters still
+    wait for. reducing: what is under way."""
+
+    parameters: tuple[nn.Parameter, ...]
+    span: slice
+    own: slice
+    master: nn.Parameter
+    late: bool
+    missing: int = 0
+    reducing: dist.Work | None = None
+
+
 class FlatAdamW:
-    """AdamW on one flat buffer of all parameters of this rank.
+    """AdamW on one flat buffer of all parameters of this rank, cut into buckets.
 
     Unsharded (ZeRO 0): all-reduce, AdamW on everything. Sharded (ZeRO 1): reduce-scatter, AdamW on this replica's
-    slice, all-gather. Gradients are added to a flat buffer as the backward pass makes them; not so with split backward
-    passes, where torch sums a step's gradients itself, in the model's number format."""
+    part of each bucket, all-gather. Gradients are added to a flat buffer as the backward pass makes them, and a bucket
+    is reduced while the last micro-batch's backward pass goes on, as in Megatron's distributed optimizer. Not so with
+    split backward passes, where torch sums a step's gradients itself, in the model's number format. Weights are
+    gathered within the step; Megatron may do so in the next step's forward pass.
+
+    backward_passes: of a step. late: parameters whose gradients are changed after the backward pass."""
 
     def __init__(
-        self, parameters: Sequence[nn.Parameter], learning_rate: float, replicas: dist.ProcessGroup, *, shard: bool
+        self,
+        parameters: Sequence[nn.Parameter],
+        learning_rate: float,
+        replicas: dist.ProcessGroup,
+        *,
+        shard: bool,
+        backward_passes: int,
+        late: frozenset[nn.Parameter] = frozenset(),
     ) -> None:
         count = replicas.size()
         self._replicas = replicas if count > 1 else None
-        self._parameters = parameters
+        self._sharded = shard and count > 1
+        self._backward_passes = backward_passes
         self._spans: dict[nn.Parameter, slice] = {}
-        total = 0
-        for parameter in parameters:
-            start, total = total, total + local(parameter).numel()
-            self._spans[parameter] = slice(start, total)
-        like = local(parameters[0])
-        self._weights = torch.zeros(total + -total % count, dtype=like.dtype, device=like.device)
+        self._bucket_of: dict[nn.Parameter, _Bucket] = {}
+        # The last parameters get their gradients first. All replicas start buckets in this order.
+        early = [parameter for parameter in reversed(parameters) if parameter not in late]
+        groups = [*_cut_buckets(early), *([parameter] for parameter in parameters if parameter in late)]
+        total, spans = 0, []
+        for group in groups:
+            start = total
+            for parameter in group:
+                self._spans[parameter] = slice(total, total + parameter.numel())
+                total += parameter.numel()
+            total += -total % count
+            spans.append(slice(start, total))
+        self._weights = torch.zeros(total, dtype=parameters[0].dtype, device=parameters[0].device)
         self._gradients = torch.zeros_like(self._weights, dtype=torch.float32)
         for parameter in parameters:
             self._adopt(parameter)
-        self._sharded = shard and count > 1
-        width = len(self._weights) // count
-        own = slice(replicas.rank() * width, (replicas.rank() + 1) * width) if self._sharded else slice(None)
-        self._own = self._weights[own]
+        self._buckets = []
+        for group, span in zip(groups, spans, strict=True):
+            width = (span.stop - span.start) // count
+            first = span.start + replicas.rank() * width
+            own = slice(first, first + width) if self._sharded else span
+            master = nn.Parameter(self._weights[own].float())
+            bucket = _Bucket(parameters=tuple(group), span=span, own=own, master=master, late=group[0] in late)
+            self._buckets.append(bucket)
+            self._bucket_of |= dict.fromkeys(group, bucket)
         # In float32 the master copy is the weights themselves.
-        self._has_copy = self._own.dtype is not torch.float32
-        self._master = nn.Parameter(self._own.float())
-        self._adamw = torch.optim.AdamW([self._master], lr=learning_rate, fused=True)
+        self._has_copy = self._weights.dtype is not torch.float32
+        masters = [bucket.master for bucket in self._buckets]
+        self._adamw = torch.optim.AdamW(masters, lr=learning_rate, fused=True)
 
     def __contains__(self, parameter: nn.Parameter) -> bool:
         return parameter in self._spans
@@ -179,56 +211,80 @@ class FlatAdamW:
     def clear(self) -> None:
         """Forget the gradients of the last step."""
         self._gradients.zero_()
-        for parameter in self._parameters:
-            parameter.grad = None
+        for bucket in self._buckets:
+            bucket.missing = len(bucket.parameters) * self._backward_passes
+            bucket.master.grad = None
+            for parameter in bucket.parameters:
+                parameter.grad = None
 
     def gradient(self, parameter: nn.Parameter) -> Tensor:
-        """A view of the flat buffer, whole over tp, to be changed in place between the backward pass and `step`."""
-        view = self._gradients[self._spans[parameter]].view(local(parameter).shape)
+        """A view of the flat buffer, to be changed in place between the backward pass and `step`, where the parameter
+        is late."""
+        view = self._gradients[self._spans[parameter]].view(parameter.shape)
         if parameter.grad is not None:
-            view.add_(like_parameter(parameter.grad, parameter))
+            view.add_(parameter.grad)
             parameter.grad = None
         return view
 
     def step(self) -> None:
         """Collective over the replicas: sum the gradients and leave equal weights everywhere."""
-        for parameter in self._parameters:
-            self.gradient(parameter)
-        self._master.grad = self._reduced()
+        for bucket in self._buckets:
+            if bucket.master.grad is None:
+                for parameter in bucket.parameters:
+                    self.gradient(parameter)
+                self._start(bucket)
+        for bucket in self._buckets:
+            if bucket.reducing is not None:
+                bucket.reducing.wait()
+                bucket.reducing = None
         self._adamw.step()
-        self._master.grad = None
-        if self._has_copy:
-            self._own.copy_(self._master.detach())
-        if self._sharded:
-            all_gather_single(self._weights, self._own.clone(), group=self._replicas)
+        for bucket in self._buckets:
+            bucket.master.grad = None
+            if self._has_copy:
+                self._weights[bucket.own].copy_(bucket.master.detach())
+            if self._sharded:
+                own, whole = self._weights[bucket.own].clone(), self._weights[bucket.span]
+                all_gather_single(whole, own, group=self._replicas)
 
-    def _reduced(self) -> Tensor:
+    def _start(self, bucket: _Bucket) -> None:
+        """Sum the gradients over the replicas."""
+        gradients = self._gradients[bucket.span]
+        bucket.master.grad = torch.empty_like(bucket.master) if self._sharded else gradients
         if self._sharded:
-            own = torch.empty_like(self._master)
-            reduce_scatter_single(own, self._gradients, group=self._replicas)
-            return own
-        if self._replicas is not None:
-            dist.all_reduce(self._gradients, group=self._replicas)
-        return self._gradients
+            bucket.reducing = reduce_scatter_single(bucket.master.grad, gradients, group=self._replicas, async_op=True)
+        elif self._replicas is not None:
+            bucket.reducing = dist.all_reduce(gradients, group=self._replicas, async_op=True)
 
     def _adopt(self, parameter: nn.Parameter) -> None:
         """Move the parameter's storage into the flat buffer, and catch its gradients from now on."""
-        old = local(parameter.detach())
-        view = self._weights[self._spans[parameter]].view(old.shape)
-        view.copy_(old)
-        if isinstance(parameter, DTensor):
-            parameter._local_tensor = view  # .data of a DTensor is a fresh alias: a write to it is lost
-        else:
-            parameter.data = view
+        view = self._weights[self._spans[parameter]].view(parameter.shape)
+        view.copy_(parameter.detach())
+        parameter.data = view
         parameter.register_post_accumulate_grad_hook(self._collect)  # type: ignore[no-untyped-call]  # torch.Tensor's
 
     def _collect(self, parameter: Tensor) -> None:
-        gradient = parameter.grad
-        if gradient is None or not isinstance(parameter, nn.Parameter):
+        if not isinstance(parameter, nn.Parameter):
             return
-        if isinstance(gradient, DTensor) and any(placement.is_partial() for placement in gradient.placements):
-            return  # summed over tp once per step, not once per micro-batch
         self.gradient(parameter)
+        self._bucket_of[parameter].missing -= 1
+        for bucket in self._buckets:
+            if bucket.missing or bucket.late:
+                return
+            if bucket.master.grad is None:
+                self._start(bucket)
+
+
+def _cut_buckets(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """In their order, each as large as BUCKET_ELEMENTS with its last parameter."""
+    buckets: list[list[nn.Parameter]] = []
+    room = 0
+    for parameter in parameters:
+        if room <= 0:
+            buckets.append([])
+            room = BUCKET_ELEMENTS
+        buckets[-1].append(parameter)
+        room -= parameter.numel()
+    return buckets
 
 
 Optimizer = ShardedAdamW | Both | FlatAdamW

@@ -1,11 +1,15 @@
 """One layer over several ranks: tensor parallelism as in Megatron (Shoeybi et al. 2019), with sequence parallelism
 (Korthikanti et al. 2022) or not; and context parallelism, whose ranks hold slices of the sequence.
 
-Between blocks and stages, activations are local tensors: split along the sequence, or whole on every rank. Logits are
-split along the vocabulary. A mixture of experts is cut inside of every expert."""
+Weights are this rank's parts, as plain tensors, and a block communicates where it begins and where it ends: torch's
+DTensor, which decides for every operator anew, takes several times a layer's own host time. Between blocks and stages,
+activations are split along the sequence, or whole on every rank. Logits are split along the vocabulary. A mixture of
+experts is cut inside of every expert."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,133 +17,306 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    PrepareModuleInput,
-    RowwiseParallel,
-    SequenceParallel,
-    parallelize_module,
-)
+from torch.nn.attention.bias import causal_lower_right
 
-from meshtune.runners.trainer.model import Attend, Layer, Mixture, Places, Transformer, attend_causally, place_tensor
+from meshtune.runners.trainer.model import (
+    Attend,
+    Cut,
+    FeedForward,
+    Layer,
+    Mixture,
+    Places,
+    Transformer,
+    attend_causally,
+    place_tensor,
+)
 from meshtune.runners.trainer.parallel.mesh import exchange
-from meshtune.search_spaces.model import Activation
 from meshtune.search_spaces.plan import ContextParallel, Plan
+
+SEQUENCE = 1
+_COLLECTIVES = torch.ops._c10d_functional
+
+
+def _sum(x: Tensor, group: dist.ProcessGroup, operation: str = "sum") -> Tensor:
+    out: Tensor = _COLLECTIVES.wait_tensor.default(
+        _COLLECTIVES.all_reduce.default(x.contiguous(), operation, group.group_name)
+    )
+    return out
+
+
+def _gather(part: Tensor, group: dist.ProcessGroup, axis: int) -> Tensor:
+    """The parts of all ranks, joined along the axis."""
+    size = group.size()
+    rows = _COLLECTIVES.wait_tensor.default(
+        _COLLECTIVES.all_gather_into_tensor.default(part.contiguous(), size, group.group_name)
+    )
+    whole: Tensor = rows.view(size, -1, *rows.shape[1:]).movedim(0, axis).flatten(axis, axis + 1)
+    return whole
+
+
+def _sum_parts(whole: Tensor, group: dist.ProcessGroup, axis: int) -> Tensor:
+    """This rank's part, along the axis, of the sum over all ranks."""
+    size = group.size()
+    parts = whole.reshape(*whole.shape[:axis], size, -1, *whole.shape[axis + 1 :])
+    rows = parts.movedim(axis, 0).flatten(0, 1).contiguous()
+    part: Tensor = _COLLECTIVES.wait_tensor.default(
+        _COLLECTIVES.reduce_scatter_tensor.default(rows, "sum", size, group.group_name)
+    )
+    return part
+
+
+# Both directions of each step between layouts; gradients go the other way.
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, group: dist.ProcessGroup, axis: int) -> Tensor:
+        ctx.group, ctx.axis = group, axis
+        return _gather(part, group, axis)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return _sum_parts(gradients[0], ctx.group, ctx.axis), None, None
+
+
+class _SumParts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, group: dist.ProcessGroup, axis: int) -> Tensor:
+        ctx.group, ctx.axis = group, axis
+        return _sum_parts(whole, group, axis)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return _gather(gradients[0], ctx.group, ctx.axis), None, None
+
+
+class _Share(torch.autograd.Function):
+    """What is the same on all ranks, and has another part of its gradient on each."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return _sum(gradients[0], ctx.group), None
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        return _sum(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return gradients[0], None
+
+
+def shared(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    out: Tensor = _Share.apply(x, group)  # type: ignore[no-untyped-call]
+    return out
+
+
+def gathered(part: Tensor, group: dist.ProcessGroup, axis: int) -> Tensor:
+    out: Tensor = _Gather.apply(part, group, axis)  # type: ignore[no-untyped-call]
+    return out
+
+
+def enter(x: Tensor, group: dist.ProcessGroup, *, sequence_parallel: bool) -> Tensor:
+    """All tokens, for weights that are cut."""
+    return gathered(x, group, SEQUENCE) if sequence_parallel else shared(x, group)
+
+
+def leave(x: Tensor, group: dist.ProcessGroup, *, sequence_parallel: bool) -> Tensor:
+    """The sum of what the ranks' parts of weights made, in the layout between blocks."""
+    out: Tensor = (
+        _SumParts.apply(x, group, SEQUENCE) if sequence_parallel else _Sum.apply(x, group)  # type: ignore[no-untyped-call]
+    )
+    return out
 
 
 class SharedProjection(nn.Module):
     """A key or value projection of fewer heads than ranks: each rank computes the one head it needs, from a whole
-    weight. The ranks' gradients are partial sums, for the weight as well as for the input."""
+    weight."""
 
-    def __init__(self, linear: nn.Linear, mesh: DeviceMesh, kv_heads: int) -> None:
+    def __init__(self, linear: nn.Linear, group: dist.ProcessGroup, kv_heads: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(distribute_tensor(linear.weight, mesh, [Replicate()]))
+        self.weight = linear.weight
         head_dim = linear.out_features // kv_heads
-        head = mesh.get_local_rank() * kv_heads // mesh.size()
-        self._rows = slice(head * head_dim, (head + 1) * head_dim)
-
-    def forward(self, x: DTensor) -> Tensor:
-        weight = _local_weight(self.weight, Partial())[self._rows]
-        return F.linear(x.to_local(grad_placements=[Partial()]), weight)
-
-
-class LocalProjection(nn.Module):
-    """A projection of local tensors with this rank's part of the weight, for modules that communicate at their ends. A
-    whole weight gets partial sums as gradients."""
-
-    def __init__(self, linear: nn.Linear, mesh: DeviceMesh, placement: Placement) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(distribute_tensor(linear.weight, mesh, [placement]))
-        self._gradient = Partial() if placement.is_replicate() else placement
+        head = group.rank() * kv_heads // group.size()
+        self._rows, self._group = slice(head * head_dim, (head + 1) * head_dim), group
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, _local_weight(self.weight, self._gradient))
+        return F.linear(x, shared(self.weight, self._group)[self._rows])
 
 
-class PartialAnswers(ParallelStyle):
-    """A module that sees all tokens as a local tensor and answers with its part of a sum over tp. layout: of
-    activations outside of it."""
+class SharedLinear(nn.Module):
+    """A whole weight for all tokens, of whose answers each rank uses its own part."""
 
-    def __init__(self, layout: Placement) -> None:
+    def __init__(self, linear: nn.Linear, group: dist.ProcessGroup) -> None:
         super().__init__()
-        self._layout = layout
+        self.weight = linear.weight
+        self._group = group
 
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        def enter(_: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
-            (x,) = inputs
-            if not isinstance(x, DTensor):
-                x = DTensor.from_local(x, device_mesh, [self._layout], run_check=False)
-            return x.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
-
-        def leave(_: nn.Module, inputs: tuple[Any, ...], out: Tensor) -> Tensor:
-            total = DTensor.from_local(out, device_mesh, [Partial()], run_check=False)
-            return total.redistribute(placements=[self._layout]).to_local()
-
-        module.register_forward_pre_hook(enter)
-        module.register_forward_hook(leave)
-        return module
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, shared(self.weight, self._group))
 
 
-def _local_weight(weight: Tensor, gradient: Placement) -> Tensor:
-    if not isinstance(weight, DTensor):
-        raise TypeError(f"the weight must be a DTensor, not {type(weight).__name__}")
-    return weight.to_local(grad_placements=[gradient])
+class SequenceNorm(nn.Module):
+    """A norm of this rank's slice of the sequence."""
+
+    def __init__(self, norm: nn.Module, group: dist.ProcessGroup) -> None:
+        super().__init__()
+        if not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
+            raise TypeError(f"a norm, not {type(norm).__name__}")
+        self.weight = norm.weight
+        self.bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
+        self._layer = isinstance(norm, nn.LayerNorm)
+        self._epsilon, self._group = norm.eps, group
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = shared(self.weight, self._group)
+        if not self._layer:
+            return F.rms_norm(x, weight.shape, weight, self._epsilon)
+        bias = None if self.bias is None else shared(self.bias, self._group)
+        return F.layer_norm(x, weight.shape, weight, bias, self._epsilon or 0.0)
+
+
+class VocabularyEmbedding(nn.Module):
+    """Of the rows of the vocabulary that this rank holds."""
+
+    def __init__(self, embedding: nn.Embedding, group: dist.ProcessGroup, *, sequence_parallel: bool) -> None:
+        super().__init__()
+        self.weight = embedding.weight
+        self._first = _first_row(embedding.num_embeddings, group)
+        self._leave = partial(leave, group=group, sequence_parallel=sequence_parallel)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        rows, outside = own_rows(tokens, self._first, len(self.weight))
+        return self._leave(F.embedding(rows, self.weight).masked_fill(outside[..., None], 0.0))
+
+
+class SequencePositions(nn.Module):
+    """Position embeddings of this rank's slice of the sequence, from a whole weight."""
+
+    def __init__(self, embedding: nn.Embedding, group: dist.ProcessGroup) -> None:
+        super().__init__()
+        self.weight = embedding.weight
+        self._group = group
+
+    def forward(self, places: Tensor) -> Tensor:
+        own = places.chunk(self._group.size())[self._group.rank()]
+        return F.embedding(own, shared(self.weight, self._group))
+
+
+def own_rows(tokens: Tensor, first: int, count: int) -> tuple[Tensor, Tensor]:
+    """Each token's row among the `count` rows of this rank, 0 where another rank has it; and where that is so."""
+    rows = tokens - first
+    outside = (rows < 0) | (rows >= count)
+    return rows.masked_fill(outside, 0), outside
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """As Megatron's: the logits stay where they are, three numbers of each token are exchanged."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, first: int, group: dist.ProcessGroup) -> Tensor:
+        # (tokens, own part of the vocabulary)
+        given = logits.detach().flatten(0, 1)
+        peak = _sum(given.amax(-1).float(), group, "max")[:, None]
+        # The one copy that is kept; of float32 the cast makes none.
+        scores = given - peak if given.dtype is torch.float32 else given.float().sub_(peak)
+        rows, outside = own_rows(targets.flatten(), first, scores.shape[1])
+        chosen = scores.gather(1, rows[:, None]).squeeze(1).masked_fill(outside, 0.0)
+        shares = scores.exp_()
+        chosen, total = _sum(torch.stack([chosen, shares.sum(-1)]), group).unbind()
+        ctx.save_for_backward(shares.div_(total[:, None]), rows, outside)
+        ctx.shape, ctx.dtype = logits.shape, logits.dtype
+        return (total.log() - chosen).sum()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        shares, rows, outside = ctx.saved_tensors
+        hit = torch.where(outside, 0.0, -1.0).to(shares.dtype)
+        shares.scatter_add_(1, rows[:, None], hit[:, None]).mul_(gradients[0])
+        return shares.view(ctx.shape).to(ctx.dtype), None, None, None
+
+
+def vocabulary_cross_entropy(logits: Tensor, targets: Tensor, vocab: int, group: dist.ProcessGroup) -> Tensor:
+    """The sum over all tokens, from this rank's part of the logits; equal on all ranks."""
+    total: Tensor = _CrossEntropy.apply(logits, targets, _first_row(vocab, group), group)  # type: ignore[no-untyped-call]
+    return total
+
+
+def _first_row(rows: int, group: dist.ProcessGroup) -> int:
+    """As `Tensor.chunk` cuts them."""
+    return group.rank() * -(-rows // group.size())
 
 
 def shard_tensors(model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bool) -> None:
-    layout: Placement = Shard(1) if sequence_parallel else Replicate()
-    styles: dict[str, ParallelStyle] = {}
+    """Keep this rank's part of every weight, and let the blocks communicate. Notes the cuts in `model.cuts`."""
+    group = mesh.get_group()
+    rank, size = group.rank(), group.size()
+    how: dict[str, Any] = {"group": group, "sequence_parallel": sequence_parallel}
+
+    def cut(name: str, axis: int) -> None:
+        owner, _, kind = f"{name}.weight".rpartition(".")
+        whole = model.get_parameter(f"{name}.weight")
+        model.cuts[f"{name}.weight"] = Cut(whole.shape, axis, rank, size)
+        own = nn.Parameter(model.cuts[f"{name}.weight"].part(whole.detach()).contiguous())
+        setattr(model.get_submodule(owner), kind, own)
+
     if model.embedding is not None:
-        styles["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=layout)
-    if model.position is not None:
-        # The places carry no batch axis, so the sequence is axis 0.
-        places = Shard(0) if sequence_parallel else Replicate()
-        styles["position"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=places)
+        cut("embedding", 0)
+        model.embedding = VocabularyEmbedding(model.embedding, **how)  # type: ignore[arg-type]  # an nn.Embedding
+    if model.position is not None and sequence_parallel:
+        model.position = SequencePositions(model.position, group)  # type: ignore[arg-type]  # an nn.Embedding
     if model.head is not None:
-        styles["head"] = ColwiseParallel(input_layouts=layout, output_layouts=Shard(-1))
-    if model.head is not None and sequence_parallel:
-        styles["norm"] = SequenceParallel()
+        cut("head", 0)
+        _communicate(model.head, before=partial(enter, **how))
+    if model.norm is not None and sequence_parallel:
+        model.norm = SequenceNorm(model.norm, group)
     for index, layer in zip(model.layers, model.layer_list(), strict=True):
-        for name, style in _layer_styles(layer, mesh, model, layout).items():
-            styles[f"layers.{index}.{name}"] = style
-    parallelize_module(model, mesh, styles)
+        _shard_layer(layer, f"layers.{index}", cut, group, model.spec.kv_heads)
+        if sequence_parallel:
+            layer.attention_norm = SequenceNorm(layer.attention_norm, group)
+            layer.feed_forward_norm = SequenceNorm(layer.feed_forward_norm, group)
+        for block in (layer.attention, layer.feed_forward):
+            _communicate(block, before=partial(enter, **how), after=partial(leave, **how))
     model.tie()
 
 
-def _layer_styles(layer: Layer, mesh: DeviceMesh, model: Transformer, layout: Placement) -> dict[str, ParallelStyle]:
-    """Parts that torch has no style for are replaced on the way."""
-    grouped = model.spec.kv_heads < mesh.size()
-    gated = model.spec.activation is Activation.SWIGLU
-    styles: dict[str, ParallelStyle] = {}
-    if layout.is_shard():
-        styles |= {f"{block}_norm": SequenceParallel() for block in ("attention", "feed_forward")}
-    if grouped:
-        for name in ("key", "value"):
-            linear = layer.attention.get_submodule(name)
-            setattr(layer.attention, name, SharedProjection(linear, mesh, model.spec.kv_heads))  # type: ignore[arg-type]  # an nn.Linear
-    blocks: list[tuple[str, tuple[str, ...], str]] = [
-        ("attention", ("query",) if grouped else ("query", "key", "value"), "output")
-    ]
+def _shard_layer(
+    layer: Layer, name: str, cut: Callable[[str, int], None], group: dist.ProcessGroup, kv_heads: int
+) -> None:
+    cut(f"{name}.attention.query", 0)
+    cut(f"{name}.attention.output", 1)
+    for projection in ("key", "value"):
+        if kv_heads >= group.size():
+            cut(f"{name}.attention.{projection}", 0)
+        else:
+            linear = layer.attention.get_submodule(projection)
+            setattr(layer.attention, projection, SharedProjection(linear, group, kv_heads))  # type: ignore[arg-type]  # an nn.Linear
     if isinstance(layer.feed_forward, Mixture):
-        _cut_experts(layer.feed_forward, mesh)
-        styles["feed_forward"] = PartialAnswers(layout)
+        layer.feed_forward.router = SharedLinear(layer.feed_forward.router, group)  # type: ignore[assignment]  # same call
+        for number, expert in layer.feed_forward.experts.named_children():
+            _cut_feed_forward(f"{name}.feed_forward.experts.{number}", expert, cut)
     else:
-        blocks.append(("feed_forward", ("up", "gate") if gated else ("up",), "down"))
-    for block, enter, leave in blocks:
-        styles[block] = PrepareModuleInput(input_layouts=(layout,), desired_input_layouts=(Replicate(),))
-        styles |= {f"{block}.{name}": ColwiseParallel() for name in enter}
-        styles[f"{block}.{leave}"] = RowwiseParallel(output_layouts=layout)
-    return styles
+        _cut_feed_forward(f"{name}.feed_forward", layer.feed_forward, cut)
 
 
-def _cut_experts(mixture: Mixture, mesh: DeviceMesh) -> None:
-    mixture.router = LocalProjection(mixture.router, mesh, Replicate())  # type: ignore[assignment]  # same call
-    for expert in mixture.experts.children():
-        for name, linear in list(expert.named_children()):
-            placement = Shard(1) if name == "down" else Shard(0)
-            setattr(expert, name, LocalProjection(linear, mesh, placement))  # type: ignore[arg-type]  # an nn.Linear
+def _cut_feed_forward(name: str, block: nn.Module, cut: Callable[[str, int], None]) -> None:
+    gated = isinstance(block, FeedForward) and block.gate is not None
+    for projection in ("up", "gate") if gated else ("up",):
+        cut(f"{name}.{projection}", 0)
+    cut(f"{name}.down", 1)
+
+
+def _communicate(
+    module: nn.Module, *, before: Callable[[Tensor], Tensor], after: Callable[[Tensor], Tensor] | None = None
+) -> None:
+    module.register_forward_pre_hook(lambda _, inputs: (before(inputs[0]),))
+    if after is not None:
+        module.register_forward_hook(lambda _, __, out: after(out))
 
 
 def places_of(plan: Plan, context_rank: int, seq_len: int) -> Places:
@@ -161,31 +338,35 @@ def spread_attention(model: Transformer, mesh: DeviceMesh, kind: ContextParallel
 
 def _build_attend(places: Places, mesh: DeviceMesh, kind: ContextParallel) -> Attend:
     if kind is ContextParallel.ALL_GATHER:
-        return GatheredAttention(places, mesh)
+        return GatheredAttention(places, mesh.get_group())
     if kind is ContextParallel.ULYSSES:
         return UlyssesAttention(mesh.get_group())
     return RingAttention(places, mesh)
 
 
 class GatheredAttention:
-    """Own queries against everybody's keys and values, gathered (Dubey et al. 2024). The mask is a tensor, so torch's
-    flash kernel does not apply."""
+    """Own queries against everybody's keys and values up to there, gathered (Dubey et al. 2024)."""
 
-    def __init__(self, places: Places, mesh: DeviceMesh) -> None:
-        self._places, self._mesh = places, mesh
+    def __init__(self, places: Places, group: dist.ProcessGroup) -> None:
+        (self._own,) = places
+        self._group = group
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        key, value = self._gather(key), self._gather(value)
-        own, every = (place_tensor(p, query.device) for p in (self._places, (range(key.shape[2]),)))
+        key, value = (gathered(heads, self._group, 2)[:, :, : self._own.stop] for heads in (key, value))
+        mask = lower_right_mask(self._own, query.device)
         return F.scaled_dot_product_attention(
-            query, key, value, attn_mask=own[:, None] >= every, enable_gqa=query.shape[1] != key.shape[1]
+            query, key, value, attn_mask=mask, enable_gqa=query.shape[1] != key.shape[1]
         )
 
-    def _gather(self, heads: Tensor) -> Tensor:
-        """The whole sequence. Its gradient is a sum over the ranks."""
-        cut = DTensor.from_local(heads.contiguous(), self._mesh, [Shard(2)], run_check=False)
-        whole: Tensor = cut.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
-        return whole
+
+def lower_right_mask(own: range, device: torch.device) -> Tensor:
+    """Which of the keys before `own.stop` each place in `own` sees. On CUDA without numbers: flash attention's kernels
+    know this form. On CPU torch has none that does, and the class that stands for it does not go with the modes that
+    count memory there."""
+    if device.type == "cuda":
+        return causal_lower_right(len(own), own.stop)
+    queries, keys = (place_tensor((places,), device) for places in (own, range(own.stop)))
+    return queries[:, None] >= keys
 
 
 class UlyssesAttention:

@@ -117,8 +117,8 @@ class Interception:
     """Tells a stopwatch of every call into a process group. Calls are numbered as on the other members.
 
     torch has two doors: the methods of ProcessGroup, whose results are awaited by `Work.wait`, and the operators of
-    `_c10d_functional` (DTensor). Both are replaced by name for the time of a step; a TorchDispatchMode would double the
-    time of small steps. Not seen: an operator's overload (`op.default`), which torch 2.13 calls for none of these."""
+    `_c10d_functional`. Both are replaced by name for the time of a step; a TorchDispatchMode would double the
+    time of small steps. Not seen: an operator's overloads but `op.default`."""
 
     def __init__(self, stopwatch: Stopwatch, part_of: PartOf) -> None:
         self._stopwatch, self._part_of = stopwatch, part_of
@@ -205,10 +205,11 @@ class Interception:
 
 
 class _Operator:
-    """Stands for an operator: called like it, and still giving its overloads."""
+    """Stands for an operator: called like it and like its default overload, and still giving the others."""
 
-    def __init__(self, inner: Any, called: Callable[..., Any]) -> None:
-        self._inner, self._called = inner, called
+    def __init__(self, inner: Any, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        self._inner, self._called = inner, wrap(inner)
+        self.default = wrap(inner.default) if hasattr(inner, "default") else inner
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._called(*args, **kwargs)
@@ -222,8 +223,7 @@ def _replace(stack: ExitStack, owner: Any, name: str, wrap: Callable[[Callable[.
     inner = getattr(owner, name, None)
     if inner is None:
         return
-    wrapped = wrap(inner)
     # From the class's own dictionary: what getattr gives for a method of C++ no longer binds to an instance.
     before = vars(owner)[name]
-    setattr(owner, name, wrapped if isinstance(owner, type) else _Operator(inner, wrapped))
+    setattr(owner, name, wrap(inner) if isinstance(owner, type) else _Operator(inner, wrap))
     stack.callback(setattr, owner, name, before)
