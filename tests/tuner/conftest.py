@@ -23,7 +23,7 @@ from meshtune.runners import registry
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, NoTimeLeft
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
-from meshtune.runners.workloads.base import outcome_from_result, outcome_without_result
+from meshtune.runners.workloads.base import Workload, outcome_from_result, outcome_without_result
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.physics.framework_profiles import TRAINER_FLOAT32
@@ -186,6 +186,7 @@ class FakeWorkload:
     capabilities = Capabilities(kv_replication=True)
     framework = TRAINER_FLOAT32
     dtype = framework.dtype
+    completed = staticmethod(Workload.completed)
 
     def materialize(
         self, name, model, plan, cluster, directory, *, seed, time_limit_s, incumbent_step_time_s=None

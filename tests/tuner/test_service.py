@@ -8,7 +8,7 @@ import pytest
 
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Choice, Expectation, Origin, Proposal, TrialState
-from meshtune.tuner.store import IllegalMove, NotFound
+from meshtune.tuner.store import IllegalMove, NotFound, StoreUnavailable
 
 
 def untried(space, seen, n):
@@ -347,3 +347,20 @@ def test_where_the_rows_stay_the_folder_stays(lab):
     with pytest.raises(IllegalMove, match="only what is over is deleted"):
         lab.service.delete(id)
     assert lab.home.campaign(id).exists()
+
+
+def test_a_service_ends_quietly_where_its_database_is_away_by_then(lab, monkeypatch, caplog):
+    id = lab.create()
+    lab.run(id, until=lambda: any(trial.state == "running" for trial in lab.trials(id)))
+
+    def away(*_):
+        raise StoreUnavailable("the database is locked by another process", transient=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lab.service.store.leases, "guarding", away)
+        patch.setattr(lab.service.sessions.holder, "leave", away)
+        lab.service.close()
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        f"the time of campaign {id} was not saved",
+        "the leases were not given back",
+    ]

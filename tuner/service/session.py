@@ -13,8 +13,9 @@ gives the name up, and the one that wakes calls its job back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -33,12 +34,13 @@ from meshtune.tuner.search.registry import create_search
 from meshtune.tuner.search.warm_start import MAX_CAMPAIGNS, MAX_TRIALS_EACH, learn_from, software_of
 from meshtune.tuner.service.leases import Hold, Holder
 from meshtune.tuner.service.reading import Reading
-from meshtune.tuner.store import LeaseLost, Store
+from meshtune.tuner.store import LeaseLost, Store, StoreUnavailable
 
 # Of more changes than this everything is read again.
 MAX_EVENTS = 1000
 # Time worked on a campaign is saved this often; a killed service forgets at most so much of it.
 SAVE_ELAPSED_S = 10.0
+_log = logging.getLogger(__name__)
 VANISHED = "its service vanished while sending it"
 
 
@@ -305,12 +307,14 @@ class Sessions:
             session.runner.close()
 
     def close(self) -> None:
-        """Let other processes have all of them."""
+        """Let other processes have all of them; where the database is away, when our leases end by themselves."""
         try:
             for campaign_id in list(self._sessions):
-                self._close(campaign_id)
+                with _told_only(f"the time of campaign {campaign_id} was not saved"):
+                    self._close(campaign_id)
         finally:
-            self.holder.leave()
+            with _told_only("the leases were not given back"):
+                self.holder.leave()
 
     def _close(self, campaign_id: str) -> None:
         """Save the time worked on the campaign and close its session, but keep its lease."""
@@ -322,3 +326,12 @@ class Sessions:
                 session.save_time()
         finally:
             session.runner.close()
+
+
+@contextmanager
+def _told_only(what: str) -> Iterator[None]:
+    """At the end a database that is away is a line in the log: what it would have been told follows by itself."""
+    try:
+        yield
+    except StoreUnavailable as error:
+        _log.warning("%s: %s", what, error)
