@@ -63,10 +63,10 @@ class SlurmRunner(BatchRunner[SlurmOptions]):
         refusals = [partition.refusal(spec.nodes, minutes(spec)) for partition in usable]
         if refusals and all(refusals):
             raise InvalidJob(f"{spec.name} needs {refusals[0]}")
-        if self._options.gres and self._options.cpus_per_device is None:
+        if self._options.leaves_cpus_to_site:
             where = [f"--partition={self._options.partition}"] if self._options.partition else []
             nodes = self._ask("sinfo", "--noheader", "--Node", *where, "--format=%c|%G")
-            cpus = parse_cpus_per_device(nodes, self._options.gres)
+            cpus = parse_cpus_per_device(nodes, self._options.gres or "")
             self._options = replace(self._options, cpus_per_device=cpus)
         if usable and not room_for(usable, spec.nodes, (*self._options.exclude, *spec.avoid)):
             return replace(spec, avoid=())

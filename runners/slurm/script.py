@@ -62,6 +62,10 @@ class SlurmOptions(BatchOptions):
         self._check(checks)
         checks.done()
 
+    @property
+    def leaves_cpus_to_site(self) -> bool:
+        return bool(self.gres) and self.cpus_per_device is None
+
 
 _NAMED = ("partition", "account", "qos", "constraint", "reservation")
 
@@ -119,7 +123,7 @@ def _size(spec: JobSpec, options: SlurmOptions) -> list[str]:
     """A script that launches itself gets a task per device too, for its own srun."""
     tasks = 1 if spec.start is Start.NODE else spec.devices_per_node
     cpus = []
-    if options.cpus_per_device is not None or not options.gres:
+    if not options.leaves_cpus_to_site:
         cpus = [f"--cpus-per-task={(options.cpus_per_device or 1) * spec.devices_per_node // tasks}"]
     devices = [f"--gres={options.gres}:{spec.devices_per_node}"] if options.gres else []
     return [f"--nodes={spec.nodes}", f"--ntasks-per-node={tasks}", *cpus, *devices]
@@ -129,10 +133,10 @@ def _launch(spec: JobSpec, options: SlurmOptions) -> str:
     """--wait=0: a rank may end well before the others. srun does not take --cpus-per-task from the job since 22.05."""
     if spec.start is Start.JOB:
         return ""
-    size = " ".join([*_size(spec, options), f"--ntasks={spec.processes}"])
-    if "--cpus-per-task" not in size:
-        size += f" --cpus-per-task=$((SLURM_CPUS_ON_NODE / {spec.processes_per_node}))"
-    return f"srun {size} --export=ALL --kill-on-bad-exit=1 --wait=0 "
+    words = [*_size(spec, options), f"--ntasks={spec.processes}"]
+    if options.leaves_cpus_to_site:
+        words.append(f"--cpus-per-task=$((SLURM_CPUS_ON_NODE / {spec.processes_per_node}))")
+    return f"srun {' '.join(words)} --export=ALL --kill-on-bad-exit=1 --wait=0 "
 
 
 # A node's address is what Slurm itself reaches it by; its name may not resolve.

@@ -65,60 +65,36 @@ def _sum_parts(whole: Tensor, group: dist.ProcessGroup, axis: int) -> Tensor:
     return part
 
 
-# Both directions of each step between layouts; gradients go the other way.
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, part: Tensor, group: dist.ProcessGroup, axis: int) -> Tensor:
-        ctx.group, ctx.axis = group, axis
-        return _gather(part, group, axis)
+class _Relayout(torch.autograd.Function):
+    """`there` of a tensor, and `back` of its gradient."""
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return _sum_parts(gradients[0], ctx.group, ctx.axis), None, None
-
-
-class _SumParts(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, whole: Tensor, group: dist.ProcessGroup, axis: int) -> Tensor:
-        ctx.group, ctx.axis = group, axis
-        return _sum_parts(whole, group, axis)
+    def forward(ctx: Any, x: Tensor, there: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.back = back
+        return there(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return _gather(gradients[0], ctx.group, ctx.axis), None, None
+        return ctx.back(gradients[0]), None, None
 
 
-class _Share(torch.autograd.Function):
-    """What is the same on all ranks, and has another part of its gradient on each."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return _sum(gradients[0], ctx.group), None
+def _relayout(x: Tensor, there: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]) -> Tensor:
+    out: Tensor = _Relayout.apply(x, there, back)  # type: ignore[no-untyped-call]
+    return out
 
 
-class _Sum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        return _sum(x, group)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return gradients[0], None
+def _same(x: Tensor) -> Tensor:
+    return x.view_as(x)
 
 
 def shared(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    out: Tensor = _Share.apply(x, group)  # type: ignore[no-untyped-call]
-    return out
+    """What is the same on all ranks, and has another part of its gradient on each."""
+    return _relayout(x, _same, partial(_sum, group=group))
 
 
 def gathered(part: Tensor, group: dist.ProcessGroup, axis: int) -> Tensor:
-    out: Tensor = _Gather.apply(part, group, axis)  # type: ignore[no-untyped-call]
-    return out
+    """All ranks' parts along the axis, each of which has another part of its gradient on each rank."""
+    return _relayout(part, partial(_gather, group=group, axis=axis), partial(_sum_parts, group=group, axis=axis))
 
 
 def enter(x: Tensor, group: dist.ProcessGroup, *, sequence_parallel: bool) -> Tensor:
@@ -128,37 +104,21 @@ def enter(x: Tensor, group: dist.ProcessGroup, *, sequence_parallel: bool) -> Te
 
 def leave(x: Tensor, group: dist.ProcessGroup, *, sequence_parallel: bool) -> Tensor:
     """The sum of what the ranks' parts of weights made, in the layout between blocks."""
-    out: Tensor = (
-        _SumParts.apply(x, group, SEQUENCE) if sequence_parallel else _Sum.apply(x, group)  # type: ignore[no-untyped-call]
-    )
-    return out
-
-
-class SharedProjection(nn.Module):
-    """A key or value projection of fewer heads than ranks: each rank computes the one head it needs, from a whole
-    weight."""
-
-    def __init__(self, linear: nn.Linear, group: dist.ProcessGroup, kv_heads: int) -> None:
-        super().__init__()
-        self.weight = linear.weight
-        head_dim = linear.out_features // kv_heads
-        head = group.rank() * kv_heads // group.size()
-        self._rows, self._group = slice(head * head_dim, (head + 1) * head_dim), group
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, shared(self.weight, self._group)[self._rows])
+    if not sequence_parallel:
+        return _relayout(x, partial(_sum, group=group), _same)
+    return _relayout(x, partial(_sum_parts, group=group, axis=SEQUENCE), partial(_gather, group=group, axis=SEQUENCE))
 
 
 class SharedLinear(nn.Module):
-    """A whole weight for all tokens, of whose answers each rank uses its own part."""
+    """A whole weight for all tokens: each rank computes with these rows of it, and uses its own part of the answers."""
 
-    def __init__(self, linear: nn.Linear, group: dist.ProcessGroup) -> None:
+    def __init__(self, linear: nn.Module, group: dist.ProcessGroup, rows: slice = slice(None)) -> None:
         super().__init__()
-        self.weight = linear.weight
-        self._group = group
+        self.weight = linear.get_parameter("weight")
+        self._group, self._rows = group, rows
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, shared(self.weight, self._group))
+        return F.linear(x, shared(self.weight, self._group)[self._rows])
 
 
 class SequenceNorm(nn.Module):
@@ -293,9 +253,11 @@ def _shard_layer(
     for projection in ("key", "value"):
         if kv_heads >= group.size():
             cut(f"{name}.attention.{projection}", 0)
-        else:
-            linear = layer.attention.get_submodule(projection)
-            setattr(layer.attention, projection, SharedProjection(linear, group, kv_heads))  # type: ignore[arg-type]  # an nn.Linear
+        else:  # fewer heads than ranks: each rank needs one
+            head = group.rank() * kv_heads // group.size()
+            rows = slice(head * layer.attention.head_dim, (head + 1) * layer.attention.head_dim)
+            whole = layer.attention.get_submodule(projection)
+            setattr(layer.attention, projection, SharedLinear(whole, group, rows))
     if isinstance(layer.feed_forward, Mixture):
         layer.feed_forward.router = SharedLinear(layer.feed_forward.router, group)  # type: ignore[assignment]  # same call
         for number, expert in layer.feed_forward.experts.named_children():
