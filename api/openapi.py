@@ -20,14 +20,14 @@ from meshtune.api.dependencies import READERS
 from meshtune.api.errors import PROBLEM_JSON, ProblemDetails
 from meshtune.api.middleware.idempotency import PARAMETER
 from meshtune.runners.registry import RUNNERS, WORKLOADS
-from meshtune.search_spaces.checks import MAX_WHOLE
+from meshtune.search_spaces.checks import MAX_WHOLE, NAME
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import AXES, Plan
 from meshtune.search_spaces.presets import cluster_presets, model_presets
 from meshtune.search_spaces.space import MAX_VALUE, Bounds
 from meshtune.tuner.campaign.objective import Objective
-from meshtune.tuner.campaign.spec import PROJECT, Budget, StopRule, TrialLimits
+from meshtune.tuner.campaign.spec import Budget, StopRule, TrialLimits
 from meshtune.tuner.search.registry import SEARCHES
 from meshtune.tuner.specs.read import FREE
 
@@ -158,7 +158,7 @@ SPEC_SCHEMA: dict[str, Any] = {
         "pareto": {"type": "boolean", "default": False},
         "confirm": {"type": "integer", "minimum": 0, "default": 3},
         "warm_start": {"type": "boolean", "default": True},
-        "project": {"type": "string", "pattern": f"^({PROJECT.pattern})?$", "default": ""},
+        "project": {"type": "string", "pattern": f"^({NAME.pattern})?$", "default": ""},
     },
 }
 

@@ -6,6 +6,7 @@ numbers. `InvalidValue` is a ValueError, so Pydantic reports it at the edges; `p
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ else:  # jobs run in their site's own environment, from Python 3.10 on
 CLOSED = {"extra": "forbid"}
 # The largest size or degree: products of two fit numpy's int64, and each fits a database's INTEGER.
 MAX_WHOLE = 2**31 - 1
+# Of a token or a project: readable in a log and in a table, and never taken for a path or a header.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 Member = TypeVar("Member", bound=StrEnum)
 
@@ -57,6 +60,13 @@ class InvalidValue(ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:  # by default copies are made from the message
         return type(self), (self.problems,)
+
+
+def unfit_name(text: str) -> str:
+    """Why it is none of NAME; empty where it is."""
+    if NAME.fullmatch(text):
+        return ""
+    return f"must be 1 to 64 letters, digits, '.', '_', '@' and '-', with a letter or digit first, not {text!r}"
 
 
 class Checks:

@@ -18,7 +18,7 @@ from enum import StrEnum
 from math import inf
 from pathlib import Path
 
-from meshtune.search_spaces.checks import Checks, InvalidValue, Problem
+from meshtune.search_spaces.checks import Checks, InvalidValue, Problem, unfit_name
 
 PREFIX = "mt_"
 DAY_S = 86400.0
@@ -26,8 +26,6 @@ TRIALS_WITHIN_S = DAY_S
 DEVICE_HOURS_WITHIN_S = 30 * DAY_S
 DEFAULT_EXPIRES = "90d"
 NEVER = "never"
-# Readable in a log and in a table, and never taken for a path or a header.
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _SPAN = re.compile(r"([0-9]{1,6})([hdw])")
 _SPAN_S = {"h": 3600.0, "d": DAY_S, "w": 7 * DAY_S}
 # A record goes when it is older, and the oldest go when there are more.
@@ -162,15 +160,12 @@ class Token(Rights):
 
     def __post_init__(self) -> None:
         checks = Checks()
-        checks.require(
-            NAME.fullmatch(self.name) is not None,
-            "name",
-            f"must be 1 to 64 letters, digits, '.', '_', '@' and '-', with a letter or digit first, not {self.name!r}",
-        )
+        unfit = unfit_name(self.name)
+        checks.require(not unfit, "name", unfit)
         checks.require(bool(self.scopes), "scopes", f"must be some of {', '.join(Scope)}")
         for project in sorted(self.projects):
-            named = NAME.fullmatch(project.removesuffix(READ_ONLY)) is not None
-            checks.require(named, "projects", f"must be names such as vision or vision{READ_ONLY}, not {project!r}")
+            fit = not unfit_name(project.removesuffix(READ_ONLY))
+            checks.require(fit, "projects", f"must be names such as vision or vision{READ_ONLY}, not {project!r}")
         checks.done()
 
     def refusal(self, now: float) -> str:

@@ -6,7 +6,6 @@ Sections are independent values; rules between them (a legal space, a legal base
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,16 +14,13 @@ from typing import Any, ClassVar, get_type_hints
 from meshtune.runners.base import JobSpec
 from meshtune.runners.registry import create_workload
 from meshtune.runners.workloads.base import Workload
-from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem
+from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, unfit_name
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import MAX_COMBINATIONS, Bounds, Space
 from meshtune.tuner.campaign.objective import Objective
-
-# As a token's name: readable in a log and in a table.
-PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +140,8 @@ def scalar_problems(values: Mapping[str, Any]) -> list[Problem]:
     if not name.strip() or len(name) > 100:
         found.append(Problem("name", f"must have 1 to 100 characters, not {len(name)}"))
     project = values.get("project", "")
-    if project and not PROJECT.fullmatch(project):
-        message = "must be 1 to 64 letters, digits, '.', '_', '@' and '-', with a letter or digit first"
-        found.append(Problem("project", f"{message}, not {project!r}"))
+    if project and (unfit := unfit_name(project)):
+        found.append(Problem("project", unfit))
     for key, minimum in {"parallel": 1, "seed": 0, "confirm": 0, "global_batch_size": 1}.items():
         if (value := values.get(key)) is not None and value < minimum:
             found.append(Problem(key, f"must be at least {minimum}, not {value}"))
