@@ -24,6 +24,8 @@ from meshtune.tuner.access.tokens import ALL_SCOPES, Scope, Token, digest, new_s
 from meshtune.tuner.store import Store
 
 START_LIMIT_S = 240.0
+# States of a campaign that it never leaves.
+OVER = ("completed", "failed", "cancelled")
 # No figure is about how fast one token may ask.
 UNPACED = {
     f"MESHTUNE_{name}": "1000000000" for name in ("REQUESTS_PER_S", "REQUESTS_BURST", "POSTS_PER_S", "POSTS_BURST")
@@ -58,6 +60,9 @@ class Server:
     def post(self, path: str, document: object, key: str = "") -> Any:
         """The answer's document. key: for idempotency."""
         return json.loads(self.text(path, json.dumps(document).encode(), {"Idempotency-Key": key} if key else {}))
+
+    def is_over(self, campaign_id: str) -> bool:
+        return self.get(f"/v1/campaigns/{campaign_id}")["state"] in OVER
 
     def text(self, path: str, body: bytes | None = None, more: Mapping[str, str] = MappingProxyType({})) -> str:
         """The answer to a GET, or to a POST of this body. more: headers."""

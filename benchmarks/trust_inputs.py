@@ -10,121 +10,26 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from traceback import format_exc
 from typing import Any
 
 import yaml
+from odd_values import KEYS, ODD, places
 
 from meshtune.tuner.cli.main import main
 
 LIMIT_S = 5.0
 EXAMPLES = Path(__file__).parents[1] / "examples"
-NUMBERS = (
-    0,
-    -1,
-    1,
-    3,
-    7,
-    2**31 - 1,
-    2**31,
-    2**53,
-    2**63,
-    10**400,
-    0.5,
-    -0.0,
-    1e308,
-    5e-324,
-    float("nan"),
-    float("inf"),
-)
-TEXTS = (
-    "",
-    " ",
-    "free",
-    "gpt-1t",
-    "1e3",
-    "0x10",
-    "\0",
-    "\u202e",
-    "{",
-    "{tp}",
-    "'",
-    "-" * 300,
-    "a\nb",
-    "..",
-    "/",
-    "\U0001f600",
-)
-HOLDERS: tuple[Any, ...] = ([], {}, [[]], [None], {"": 1}, {"kind": None}, {"preset": "gpt-1t"}, [1] * 300, "(" * 200)
-ODD: tuple[Any, ...] = (None, True, False, *NUMBERS, *TEXTS, *HOLDERS)
-KEYS = (
-    "kind",
-    "preset",
-    "name",
-    "tp",
-    "nodes",
-    "layers",
-    "",
-    "a.b",
-    "~",
-    "options",
-    "global_batch_size",
-    "space",
-    "search",
-)
 # What a shell, and who reads it, may stumble over.
 SHELL = (
-    *(
-        "$",
-        "${",
-        "}",
-        "$((",
-        "))",
-        "(",
-        ")",
-        '"',
-        "'",
-        "`",
-        "\\",
-        "\\\n",
-        "\n",
-        "<<E\n",
-        "#",
-        ";",
-        "&&",
-        "|",
-        "\0",
-        "\x1b",
-        "\u00e9",
-    ),
-    *(
-        "A=$A$A\n",
-        "if ",
-        "fi\n",
-        "for i in {1..99}; do ",
-        "done\n",
-        "case x in ",
-        "esac\n",
-        "f() {",
-        "${A:-",
-        "${A[@]}",
-        "+=(",
-    ),
-    *(
-        "torchrun ",
-        "srun bash -c '",
-        "--num-layers ",
-        "--fp16 ",
-        "999999999999999999999",
-        "-1",
-        "*",
-        "~",
-        "$HOME",
-        "eval ",
-    ),
+    *("$", "${", "}", "$((", "))", "(", ")", '"', "'", "`", "\\", "#", ";", "&&", "|", "*", "~"),
+    *("$HOME", "-1", "999999999999999999999"),
+    *("\\\n", "\n", "<<E\n", "\0", "\x1b", "\u00e9"),
+    *("A=$A$A\n", "if ", "fi\n", "for i in {1..99}; do ", "done\n", "case x in ", "esac\n", "f() {"),
+    *("${A:-", "${A[@]}", "+=(", "eval ", "torchrun ", "srun bash -c '", "--num-layers ", "--fp16 "),
 )
 
 
@@ -132,7 +37,7 @@ def mutated_spec(documents: list[Any], chance: random.Random) -> str:
     """A good spec with one to three things replaced, added or taken away, as YAML; one in four with broken text."""
     document = copy.deepcopy(chance.choice(documents))
     for _ in range(chance.randint(1, 3)):
-        holder, key = chance.choice(_places(document))
+        holder, key = chance.choice(places(document))
         match chance.choice(["replace", "replace", "take", "add"]):
             case "replace":
                 holder[key] = copy.deepcopy(chance.choice(ODD))
@@ -140,7 +45,7 @@ def mutated_spec(documents: list[Any], chance: random.Random) -> str:
                 del holder[key]
             case "add" if isinstance(holder, dict):
                 holder[chance.choice(KEYS)] = copy.deepcopy(chance.choice(ODD))
-        if not _places(document):
+        if not places(document):
             break
     text: str = yaml.safe_dump(document, allow_unicode=True)
     return (
@@ -169,12 +74,6 @@ def mutated_text(text: str, chance: random.Random, fragments: tuple[str, ...]) -
     return text
 
 
-def _places(node: Any) -> list[tuple[Any, Any]]:
-    """Every key and index of a document, with what holds it."""
-    entries = list(node.items() if isinstance(node, dict) else enumerate(node)) if isinstance(node, dict | list) else []
-    return [(node, key) for key, _ in entries] + [place for _, inner in entries for place in _places(inner)]
-
-
 def _call(words: list[str]) -> tuple[str, float, str]:
     """What became of a command, its seconds, and what it printed."""
     printed, sys.argv = io.StringIO(), ["meshtune", *words]
@@ -192,51 +91,35 @@ def _call(words: list[str]) -> tuple[str, float, str]:
 
 
 def attack(folder: Path, specs: int, scripts: int, seed: int) -> bool:
-    """Print one row for each kind of input; True where no command raised, took too long or ended oddly.
-
-    What made one do so is left in the folder."""
-    chance, clean = random.Random(seed), True
-    documents = [
-        yaml.safe_load(path.read_text())
-        for path in sorted(EXAMPLES.glob("**/campaign.yaml")) + sorted(EXAMPLES.glob("*.yaml"))
-    ]
+    """Print one row for each kind of input; True where no command raised, took too long or ended oddly."""
+    chance = random.Random(seed)
+    examples = [*sorted(EXAMPLES.glob("**/campaign.yaml")), *sorted(EXAMPLES.glob("*.yaml"))]
+    documents = [yaml.safe_load(path.read_text()) for path in examples]
     texts = [path.read_text() for path in sorted(EXAMPLES.glob("**/launch.sh"))] + LAUNCHERS
-    kinds: Iterator[tuple[str, int, str, Callable[[], str], list[str]]] = iter(
-        (
-            (
-                "specs",
-                specs,
-                "spec.yaml",
-                lambda: mutated_spec(documents, chance),
-                ["run", "--dry-run", "--home", str(folder / "home")],
-            ),
-            (
-                "launch scripts",
-                scripts,
-                "launch.sh",
-                lambda: mutated_text(chance.choice(texts), chance, SHELL),
-                ["import", "--cluster", "dgx-h100"],
-            ),
-        )
-    )
-    for kind, number, name, made, words in kinds:
-        ends, slowest_s, found = Counter[str](), 0.0, 0
-        for index in range(number):
-            path = folder / name
-            path.write_text(made(), encoding="utf-8", errors="surrogatepass")
-            end, seconds, printed = _call([words[0], str(path), *words[1:]])
-            ends[end] += 1
-            slowest_s = max(slowest_s, seconds)
-            if end not in ("accepted", "refused") or seconds > LIMIT_S:
-                found += 1
-                sys.stdout.write(f"{kind} {index}: {end} after {seconds:.1f} s\n{printed[-1500:]}\n")
-                path.rename(folder / f"finding-{kind.split()[-1]}-{index}")
-        told = ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
-        sys.stdout.write(
-            f"{number} mutated {kind}, seed {seed}: {told}; the slowest {slowest_s:.1f} s; {found} findings\n"
-        )
-        clean = clean and not found
-    return clean
+    dry_run = ["run", "--dry-run", "--home", str(folder / "home")]
+    sys.stdout.write(f"seed {seed}\n")
+    found = _give(folder / "spec.yaml", specs, lambda: mutated_spec(documents, chance), dry_run)
+    imported = ["import", "--cluster", "dgx-h100"]
+    found += _give(folder / "launch.sh", scripts, lambda: mutated_text(chance.choice(texts), chance, SHELL), imported)
+    return not found
+
+
+def _give(path: Path, number: int, made: Callable[[], str], words: list[str]) -> int:
+    """Write so many inputs to the file, one after the other, and give it to the command; how many findings there were.
+    What made one is left beside the file."""
+    ends, slowest_s, found = Counter[str](), 0.0, 0
+    for index in range(number):
+        path.write_text(made(), encoding="utf-8", errors="surrogatepass")
+        end, seconds, printed = _call([words[0], str(path), *words[1:]])
+        ends[end] += 1
+        slowest_s = max(slowest_s, seconds)
+        if end not in ("accepted", "refused") or seconds > LIMIT_S:
+            found += 1
+            sys.stdout.write(f"{path.name} {index}: {end} after {seconds:.1f} s\n{printed[-1500:]}\n")
+            path.rename(path.with_name(f"finding-{index}-{path.name}"))
+    told = ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
+    sys.stdout.write(f"{number} of {path.name}: {told}; the slowest {slowest_s:.1f} s; {found} findings\n")
+    return found
 
 
 # As people have them, beside those of examples/.

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
-from service_process import UNPACED, Postgres, Server, free_port, meshtune, new_token, without_ours
+from service_process import OVER, UNPACED, Postgres, Server, free_port, meshtune, new_token, without_ours
 from trust_reader import findings, totals
 
 # How often each is killed, of a hundred kills.
@@ -122,6 +122,12 @@ def processes(home: Path, what: str) -> Iterator[int]:
                     yield int(folder.name)
 
 
+def end_runner(home: Path) -> None:
+    """The local runner's server outlives its services for a while."""
+    for pid in processes(home, "runner"):
+        os.kill(pid, signal.SIGTERM)
+
+
 def kill(victim: str, home: Path, services: list[Service], postgres: Postgres, moments: random.Random) -> bool:
     """False where there was none to kill."""
     if victim == "service":
@@ -175,7 +181,7 @@ def active(services: list[Service]) -> int | None:
     for service in services:
         with unreachable_suppressed():
             found = service.server.get("/v1/campaigns?page_size=50")["campaigns"]
-            return sum(each["state"] not in ("completed", "failed", "cancelled") for each in found)
+            return sum(each["state"] not in OVER for each in found)
     return None
 
 
@@ -184,8 +190,7 @@ def attack(folder: Path, kills: int, seed: int) -> bool:
     try:
         return _attack(folder, kills, seed)
     finally:
-        for pid in processes(folder / "home", "runner"):
-            os.kill(pid, signal.SIGTERM)
+        end_runner(folder / "home")
 
 
 def _attack(folder: Path, kills: int, seed: int) -> bool:

@@ -6,8 +6,6 @@ The campaign's jobs sleep: what is compared is what the service does to it, not 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import socket
 import statistics
 import sys
@@ -22,7 +20,9 @@ from typing import Any
 from urllib.error import HTTPError
 
 from service_process import Server, new_token, serving
+from trust_kills import end_runner
 
+from meshtune.api.worker_pool import MAX_COMBINATIONS
 from meshtune.tuner.access.tokens import Scope
 
 MAX_RATIO, MAX_P99_S = 1.3, 0.2
@@ -88,17 +88,19 @@ def hostile() -> dict[str, Any]:
     }
 
 
-# As many combinations as a request may have, nearly.
-COSTLY = {
-    "model": "gpt-micro",
-    "cluster": "local-cpu",
-    "global_batch_size": "free",
-    "space": {
-        "grad_accum_steps": list(range(1, 180)),
-        "micro_batch_size": list(range(1, 51)),
-        "recompute": ["none", "selective", "full"],
-    },
-}
+def costly(combinations: int) -> dict[str, Any]:
+    """A spec with at most so many combinations, and nearly as many."""
+    steps = list(range(1, combinations // (3 * 3 * 50 * 4 * 3) + 1))
+    return {
+        "model": "gpt-micro",
+        "cluster": "local-cpu",
+        "global_batch_size": "free",
+        "space": {
+            "grad_accum_steps": steps,
+            "micro_batch_size": list(range(1, 51)),
+            "recompute": ["none", "selective", "full"],
+        },
+    }
 
 
 def attack(folder: Path, minutes: float) -> bool:
@@ -144,16 +146,12 @@ def _campaign(home: Path, trials: int, *, beside: bool) -> Seen:
         stack.enter_context(_every(1 / READS_PER_S, read))
         begun = time.monotonic()
         id = server.post("/v1/campaigns", normal(trials))["id"]
-        while server.get(f"/v1/campaigns/{id}")["state"] not in ("completed", "failed", "cancelled"):
+        while not server.is_over(id):
             time.sleep(0.5)
         seen.campaign_s = time.monotonic() - begun
         found = server.get(f"/v1/campaigns/{id}/trials?page_size=200")["trials"]
         seen.ok = sum(each["verdict"] == "ok" for each in found)
-    for process in Path("/proc").iterdir():  # the runner's server, which outlives the service
-        with suppress(OSError):
-            words = (process / "cmdline").read_bytes().split(b"\0") if process.name.isdecimal() else []
-            if b"meshtune.runners.local.server" in words and str(home / "local").encode() in words:
-                os.kill(int(process.name), signal.SIGTERM)
+    end_runner(home)
     return seen
 
 
@@ -168,9 +166,11 @@ def _neighbour(stack: ExitStack, server: Server, database: str, acts: Counter[st
         for scopes in ((Scope.READ,), (Scope.READ, Scope.LAUNCH, Scope.COMMAND))
     )
 
+    body = costly(MAX_COMBINATIONS)
+
     def ask_much() -> None:
         try:
-            reads.post("/v1/spaces", COSTLY)
+            reads.post("/v1/spaces", body)
             acts["costly requests answered"] += 1
         except HTTPError as error:
             acts[f"costly requests refused with {error.code}"] += 1
@@ -178,7 +178,7 @@ def _neighbour(stack: ExitStack, server: Server, database: str, acts: Counter[st
     def campaign() -> None:
         id = launches.post("/v1/campaigns", hostile())["id"]
         acts["hostile campaigns"] += 1
-        while launches.get(f"/v1/campaigns/{id}")["state"] not in ("completed", "failed", "cancelled"):
+        while not launches.is_over(id):
             time.sleep(1.0)
 
     held: list[socket.socket] = []

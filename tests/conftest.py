@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -51,12 +53,42 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[RayLab]:
+def turn(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], AbstractContextManager[None]]:
+    """A turn among the workers of pytest-xdist, shared with others (`fcntl.LOCK_SH`) or alone (`fcntl.LOCK_EX`).
+
+    Ray gives up a start that takes 30 s. It takes 10 s of processor time, in processes of one session, and the kernel
+    may give each session the same share: beside the eight ranks of a job of the trainer Ray would get a ninth."""
+    shared = "PYTEST_XDIST_WORKER" in os.environ
+    lock = (tmp_path_factory.getbasetemp().parent if shared else tmp_path_factory.getbasetemp()) / "turn.lock"
+
+    @contextmanager
+    def taken(kind: int) -> Iterator[None]:
+        with lock.open("w") as file:
+            fcntl.flock(file, kind)
+            yield
+
+    return taken
+
+
+@pytest.fixture(autouse=True)
+def beside_no_start_of_ray(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The trainer's jobs wait for a start of Ray, and Ray for theirs to end."""
+    if pytest.mark.xdist_group("trainer").mark not in request.node.iter_markers():
+        yield
+        return
+    with request.getfixturevalue("turn")(fcntl.LOCK_SH):
+        yield
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(turn) -> Iterator[RayLab]:
     """One Ray node of 4 CPUs, started once for all tests."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
-        with RayLab(cpus=4) as lab:
+        with turn(fcntl.LOCK_EX):
+            lab = RayLab(cpus=4)
+        with lab:
             yield lab
 
 

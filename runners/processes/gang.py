@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from math import inf
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 from zlib import crc32
 
@@ -168,20 +167,19 @@ class Gang:
 def run_gang(spec: JobSpec, entry: Entry | None) -> Gang:
     """Run a job to its end; none of its processes is left after, an exception or SIGTERM too. Main thread only. entry:
     as for `start_rank`. Raises OSError when the processes cannot be started."""
-    gang = Gang(spec, time.monotonic())
-
-    def end(number: int, _: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
+    gang, received = Gang(spec, time.monotonic()), list[int]()
+    # An exception from a handler is lost where it meets a callback of the interpreter, as those around a fork.
+    before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
     try:
         gang.start(range(spec.processes), meeting_here(spec), entry)
-        while gang.alive:
+        while gang.alive and not received:
             gang.step(time.monotonic())
             time.sleep(PERIOD_S)
     finally:
         gang.kill()
         signal.signal(signal.SIGTERM, before)
+    if received:
+        raise SystemExit(128 + received[0])
     return gang
 
 

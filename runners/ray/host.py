@@ -36,15 +36,17 @@ def local_address(root: Path, devices: int, idle_s: float) -> str:
     root.mkdir(parents=True, exist_ok=True)
     users = os.open(root / "users.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     fcntl.lockf(users, fcntl.LOCK_SH)  # waits for a host that is about to end
-    lock = Spool(root).take_lock()
-    if lock is not None:
-        (root / "address").unlink(missing_ok=True)
-        os.close(lock)
-        shown = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
-        options = ("--devices", str(devices), "--idle-s", str(idle_s))
-        Spool(root).start_server("meshtune.runners.ray.host", *options, **shown)
+    spool, host = Spool(root), None
+    shown = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
+    options = ("--devices", str(devices), "--idle-s", str(idle_s))
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
+        # Ray gives up after 30 s, which a busy machine exceeds: a host that has died is followed by another.
+        lock = spool.take_lock() if host is None or host.poll() is not None else None
+        if lock is not None:
+            (root / "address").unlink(missing_ok=True)
+            os.close(lock)
+            host = spool.start_server("meshtune.runners.ray.host", *options, **shown)
         with suppress(FileNotFoundError):
             return (root / "address").read_text(encoding="utf-8")
         time.sleep(PERIOD_S)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from service_lab import ServiceLab
+from trust_neighbour import costly
 
 from meshtune.api.worker_pool import MAX_COMBINATIONS, MAX_WAITING_EACH
 
@@ -21,21 +22,6 @@ pytestmark = pytest.mark.slow
 POSTS_PER_S, READS_PER_S = 5, 20
 # What a cheap request may take at the 99th percentile, on a machine whose cores others want as well.
 P99_S = float(os.environ.get("MESHTUNE_TEST_P99_S", "0.2"))
-
-
-def spec(combinations: int) -> dict:
-    """One with at most so many combinations, and nearly as many."""
-    steps = list(range(1, combinations // (3 * 3 * 50 * 4 * 3) + 1))
-    return {
-        "model": "gpt-micro",
-        "cluster": "local-cpu",
-        "global_batch_size": "free",
-        "space": {
-            "grad_accum_steps": steps,
-            "micro_batch_size": list(range(1, 51)),
-            "recompute": ["none", "selective", "full"],
-        },
-    }
 
 
 def asked(service: ServiceLab, token: str, method: str, path: str, body: object = None) -> tuple[int, dict, str, float]:
@@ -69,7 +55,7 @@ def service(tmp_path_factory):
 
 
 def test_a_request_beyond_the_budget_is_refused_before_anything_is_enumerated(service):
-    status, problem, _, seconds = asked(service, service.token, "POST", "/v1/spaces", spec(6_000_000))
+    status, problem, _, seconds = asked(service, service.token, "POST", "/v1/spaces", costly(6_000_000))
     assert (status, problem["type"]) == (422, "/problems/invalid-spec")
     (mistake,) = problem["errors"]
     assert mistake["pointer"] == "/space"
@@ -82,7 +68,7 @@ def test_a_request_beyond_the_budget_is_refused_before_anything_is_enumerated(se
 @pytest.mark.parametrize("seconds", [4, pytest.param(10, marks=pytest.mark.long)])
 def test_costly_requests_of_one_token_hold_up_nobody(service, seconds):
     hostile, reader = (service.new_token(f"{name}-{seconds}", "read") for name in ("hostile", "reader"))
-    body = spec(MAX_COMBINATIONS)
+    body = costly(MAX_COMBINATIONS)
     asked(service, hostile, "POST", "/v1/spaces", body)  # starts the process
     answers, reads, ready = [], [], []
     threads = []
@@ -133,7 +119,7 @@ def test_costly_requests_of_one_token_hold_up_nobody(service, seconds):
 
 
 def test_a_worker_that_is_killed_is_replaced_and_its_request_answered(service):
-    body = spec(20_000)
+    body = costly(20_000)
     assert asked(service, service.token, "POST", "/v1/spaces", body)[0] == 200
     (worker,) = workers(service)
     os.kill(worker, signal.SIGSTOP)

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from odd_values import KEYS, ODD, places
 
 from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.specs.read import read_spec
@@ -36,29 +37,6 @@ SPECS: tuple[dict[str, Any], ...] = (
     ),
     SIMULATED,
 )
-# What has broken readers of documents elsewhere, and here.
-NUMBERS = (0, -1, 1, 7, 2**31 - 1, 2**31, 2**53, 2**63, 10**400, 0.5, -0.0, 1e308, 5e-324)
-TEXTS = (
-    "",
-    " ",
-    "free",
-    "gpt-1t",
-    "1e3",
-    "0x10",
-    "\0",
-    "\ud800",
-    "\u202e",
-    "{",
-    "{tp}",
-    "'",
-    "-" * 300,
-    "a\nb",
-    "..",
-    "/",
-)
-HOLDERS = ([], {}, [[]], [None], {"": 1}, {"kind": None}, {"preset": "gpt-1t"}, [1] * 300, "(" * 200 + ")" * 200)
-ODD = (None, True, False, *NUMBERS, *TEXTS, *HOLDERS)
-KEYS = ("kind", "preset", "name", "tp", "nodes", "layers", "", "a.b", "~", "/", "options", "global_batch_size")
 words = st.text(string.printable + "\0\u00e9\u2028\U0001f600", max_size=8)
 scalars = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), words, st.sampled_from([*SPECS[0], "gpt-micro"])
@@ -74,14 +52,6 @@ values = st.one_of(
 quick = settings(
     max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
-
-
-def places(node: Any) -> list[tuple[Any, Any]]:
-    """Every key and index of a document, with what holds it."""
-    entries = (
-        list(node.items() if isinstance(node, dict) else enumerate(node)) if isinstance(node, (dict, list)) else []
-    )
-    return [(node, key) for key, _ in entries] + [place for _, inner in entries for place in places(inner)]
 
 
 @st.composite

@@ -40,8 +40,12 @@ class RayLab:
             env={**os.environ, **ENVIRONMENT},
             start_new_session=True,
         )
-        self.address = self._heard()
         self._folder = Path(tempfile.mkdtemp(prefix="mt-ray-"))
+        try:
+            self.address = self._heard()
+        except BaseException:
+            self._end()
+            raise
         # The driver ends with the last runner that uses it, and another takes a second to start.
         self._first = self.runner(self._folder)
 
@@ -55,6 +59,9 @@ class RayLab:
 
     def __exit__(self, *_: object) -> None:
         self._first.close()
+        self._end()
+
+    def _end(self) -> None:
         shutil.rmtree(self._folder)
         self._server.stdin.close()
         self._server.wait(STOP_LIMIT_S)

@@ -5,10 +5,12 @@ The contract suite (test_contract.py) runs on it as well.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -43,11 +45,13 @@ def lab(tmp_path: Path, ray_cluster: RayLab) -> Iterator[RayLaboratory]:
 
 
 @pytest.fixture(scope="module")
-def two_nodes(ray_cluster: RayLab) -> Iterator[RayLab]:
+def two_nodes(ray_cluster: RayLab, turn) -> Iterator[RayLab]:
     """A head without devices, and two nodes of 2 CPUs; one has two pretended GPUs as well."""
-    with RayLab(cpus=0) as cluster:
+    with turn(fcntl.LOCK_EX):
+        cluster = RayLab(cpus=0)
         cluster.add_node("n1", cpus=2, gpus=2)
         cluster.add_node("n2", cpus=2)
+    with cluster:
         yield cluster
 
 
@@ -135,15 +139,32 @@ def test_a_cluster_that_is_not_there_is_told_soon(address, lab, tmp_path):
     runner.close()
 
 
+def command(folder: Path) -> bytes:
+    return (folder / "cmdline").read_bytes()
+
+
 @slow
-def test_a_cluster_started_here_outlives_the_service_and_ends_when_nobody_wants_it(tmp_path, monkeypatch):
+def test_a_cluster_started_here_outlives_the_service_and_ends_when_nobody_wants_it(tmp_path, monkeypatch, turn):
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))  # Ray writes its token there
     root = tmp_path / "ray"
     script = "touch started; while [ ! -e go ]; do sleep 0.05; done; exit 4"
     spec = JobSpec(name="job", command=("sh", "-c", script), directory=tmp_path / "job", time_limit_s=60.0)
     first, second = (RayRunner(root, RayOptions(idle_s=1.0), devices="CPU", slots=2) for _ in range(2))
-    first.submit(spec)
+
+    def hosts() -> list[int]:
+        return processes_where(lambda folder: b"meshtune.runners.ray.host\0%b" % str(root).encode() in command(folder))
+
+    def kill_the_first() -> None:
+        wait_for(hosts)
+        for host in hosts():
+            kill(host)
+
+    killer = threading.Thread(target=kill_the_first)
+    with turn(fcntl.LOCK_EX):
+        killer.start()
+        first.submit(spec)
+        killer.join()
     wait_for((tmp_path / "job" / "started").exists)
     first.close()
     assert second.find("job") == "job"
@@ -152,7 +173,7 @@ def test_a_cluster_started_here_outlives_the_service_and_ends_when_nobody_wants_
     wait_for(lambda: second.poll(["job"])["job"].state.final)
     assert second.poll(["job"])["job"].exit_code == 4
     second.close()
-    wait_for(lambda: not processes_where(lambda folder: str(root).encode() in (folder / "cmdline").read_bytes()))
+    wait_for(lambda: not processes_where(lambda folder: str(root).encode() in command(folder)))
 
 
 @slow
