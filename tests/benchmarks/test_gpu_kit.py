@@ -108,7 +108,7 @@ def test_a_part_does_not_repeat_what_it_has_kept(budget, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(2400)
 def test_the_archive_runs_from_an_empty_folder_and_resumes(tmp_path):
     """In a bare environment: this one's torch and numpy, and of meshtune and its libraries nothing but the archive."""
     archive = tmp_path / "gpu_kit.tar.gz"
@@ -126,15 +126,18 @@ def test_the_archive_runs_from_an_empty_folder_and_resumes(tmp_path):
 
     short = run(0.8)
     assert any(part["status"] == "not run" for part in short["parts"].values())
-    whole = run(9)
-    statuses = {name: part["status"] for name, part in whole["parts"].items()}
+    for _ in range(4):  # a busy machine takes several runs, as it would there
+        whole = run(5)
+        statuses = {name: part["status"] for name, part in whole["parts"].items()}
+        if {*statuses.values()} == {"done", "skipped"}:
+            break
     assert statuses.pop("deepspeed-0.4b") == "skipped"
-    assert statuses["probe"] == statuses["campaign-0.4b-bfloat16"] == "done", whole["parts"]
-    assert "failed" not in statuses.values(), whole["parts"]
+    assert {*statuses.values()} == {"done"}, statuses
     checks = whole["parts"]["correctness"]["result"]["checks"]
-    assert checks
+    assert len(checks) == 12
     assert all(check["right"] for check in checks.values()), checks
-    campaign = whole["summary"]["campaign-0.4b-bfloat16"]
+    # Of float32: torch's product of bfloat16 matrices is slow on CPUs without it, and nothing to measure by.
+    campaign = whole["summary"]["campaign-0.4b-float32"]
     assert 0 < campaign["mfu_of_measured_rate"] < 1.5
     assert campaign["overhead_s"] > 0
 
