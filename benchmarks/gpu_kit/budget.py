@@ -6,12 +6,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 # Of a part that does not end by itself: the share of its time that is kept for ending it.
 MARGIN, MAX_MARGIN_S = 0.15, 15.0
+
+# How often a part that was cut is started, as long as time is left.
+ROUNDS = 4
 
 DONE, PARTIAL, FAILED, SKIPPED, NOT_RUN = "done", "partial", "failed", "skipped", "not run"
 
@@ -79,11 +82,17 @@ def run_parts(
     execute: Callable[[Part, float], Record],
 ) -> None:
     """Run what is not done, each part for its share of the time that is left: what one does not use is the others', and
-    at the end once more those that were cut. execute: takes a part and its seconds, and keeps to them."""
+    those that were cut run again. execute: takes a part and its seconds, and keeps to them."""
     end = clock() + seconds
-    _run_once(still_to_run(parts, records), records, end, clock, execute)
-    cut = [part for part in parts if records.by_part[part.name].status in (PARTIAL, NOT_RUN)]
-    _run_once(cut, records, end, clock, execute)
+    needed = {part.needs for part in parts}
+    rest = still_to_run(parts, records)
+    for _ in range(ROUNDS):
+        _run_once(rest, records, end, clock, execute)
+        rest = [part for part in parts if records.by_part[part.name].status in (PARTIAL, NOT_RUN)]
+        # Others wait for its result, so it gets at least half of what is left.
+        rest = [
+            replace(part, weight=sum(other.weight for other in rest)) if part.name in needed else part for part in rest
+        ]
 
 
 def _run_once(

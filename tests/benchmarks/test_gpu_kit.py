@@ -68,7 +68,13 @@ def test_no_run_is_longer_than_it_may_be_and_what_does_not_fit_says_what_was_lef
     short = Machine(budget, {"a": 1, "b": 20, "c": 100})
     records = budget.Records(tmp_path / "another")
     assert short.run(parts, records, 25)["c"] == "not run"
-    assert records.by_part["c"].reason == "11 s left, and it takes at least 30 s"
+    assert records.by_part["c"].reason == "4 s left, and it takes at least 30 s"
+
+
+def test_a_part_that_was_cut_and_that_another_needs_gets_most_of_the_rest(budget, parts, tmp_path):
+    machine = Machine(budget, {"a": 90, "b": 4, "c": 30})
+    assert machine.run(parts, budget.Records(tmp_path / "state"), 140) == dict.fromkeys("abc", "done")
+    assert machine.began == [("a", 35), ("b", 35), ("a", 61), ("c", 46)]
 
 
 def test_the_next_run_goes_on_from_the_file(budget, parts, tmp_path):
