@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import subprocess
 import sys
@@ -77,14 +78,22 @@ RunJob = Callable[..., Finished]
 
 
 @pytest.fixture(scope="session")
-def run_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunJob]:
+def run_job(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[RunJob]:
     """Runs a job by hand, all ranks on this machine, from the warm process; `sabotage` is code that breaks the trainer
     before, to see whether anybody notices."""
     base = tmp_path_factory.mktemp("trainer")
     numbers = count()
+    python = pytestconfig.getoption("--trainer-python", default=sys.executable)
+    environment = dict(os.environ)
+    if python != sys.executable:  # it has torch, and not meshtune
+        for folder in ("runners", "search_spaces"):
+            (base / "meshtune").mkdir(exist_ok=True)
+            (base / "meshtune" / folder).symlink_to(ROOT / folder)
+        environment["PYTHONPATH"] = str(base)
     process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", WARM_PROCESS],
+        [python, "-W", "ignore", "-c", WARM_PROCESS],
         cwd=ROOT,
+        env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -117,6 +126,8 @@ def run_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunJob]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    told = "a Python of another version, or with another torch, that the jobs run under"
+    parser.addoption("--trainer-python", default=sys.executable, help=told)
     parser.addoption("--matrix-table", type=Path, help="where the correctness matrix writes its table")
 
 

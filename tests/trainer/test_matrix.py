@@ -3,6 +3,8 @@
 Each case takes four AdamW steps, on other data each step, and its losses are compared with those of one process that
 computes the same global batch as one micro-batch. `make test-long` runs all cases and writes a table; a plain test
 run takes a quarter, which together touch every axis. Speed and memory are not looked at; no CUDA, no ring.
+
+`pytest tests/trainer/test_matrix.py --trainer-python PATH` runs the jobs under another Python, or another torch.
 """
 
 from __future__ import annotations
