@@ -18,7 +18,7 @@ LOCKED ?= $(shell $(PYTHON) -c 'import platform as p, sys; \
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --python $(BIN)/python $(addprefix --find-links ,$(PIP_FIND_LINKS)) \
 	--no-emit-find-links --no-emit-index-url --custom-compile-command "make lock" pyproject.toml
 
-.PHONY: demo test test-fast test-long check check-web api-types format install dashboard docs lock lock-images sbom clean
+.PHONY: gpu-kit demo test test-fast test-long check check-web api-types format install dashboard docs lock lock-images sbom clean
 
 demo: install
 	$(BIN)/meshtune run examples/demo.yaml
@@ -96,6 +96,10 @@ lock-images:
 		digest=$$(docker buildx imagetools inspect $$image --format '{{.Manifest.Digest}}') || exit 1; \
 		sed -i -E "s#^(FROM|    image:) $$image(@[^ ]+)?#\1 $$image@$$digest#" $(IMAGES); \
 	done
+
+# What measures meshtune on a GPU without network: docs/gpu.md. PYTHONS: for which ones, by default 3.11 to 3.13.
+gpu-kit: $(INSTALLED)
+	$(BIN)/python benchmarks/gpu_kit/pack.py build/gpu_kit.tar.gz $(PYTHONS)
 
 # What is installed, with licences, as CycloneDX.
 sbom: $(INSTALLED)

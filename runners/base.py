@@ -100,10 +100,11 @@ class JobSpec:
 class JobStatus:
     """One look at a job. Times are seconds since the epoch by the runner's clock, which may be wrong or set anew.
     elapsed_s: how long it has run, by a clock that nobody sets; None where the runner has none. reason: a sentence for
-    people, where the state needs one."""
+    people, where the state needs one. warning: what disturbed the job, and so what it measured, whatever its state."""
 
     state: JobState
     reason: str = ""
+    warning: str = ""
     exit_code: int | None = None
     started_at: float | None = None
     finished_at: float | None = None

@@ -1,5 +1,5 @@
 """The answers of the trainer's other commands: the figures of a probe, with the launch that it ran under and the links
-fitted to them; and exact peaks of memory.
+fitted to them; exact peaks of memory; and the build of torch.
 
 A link is the alpha-beta model, fitted by relative least squares, because the times span five decades: a large message's
 noise does not drown a small one's latency. Every number is a median over repeats, with its spread."""
@@ -279,3 +279,29 @@ class ExactPeak:
     # How many were run.
     micro_batches: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchDevice:
+    """One device that torch sees. capability: as torch writes it, such as 9.0; empty where it has none."""
+
+    name: str
+    memory_bytes: int
+    capability: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchBuild:
+    """The torch that jobs would import. cuda, rocm, xpu: the version that it was built for, empty where it was not.
+    kind: of the devices that it sees: cuda (ROCm too), xpu or cpu. backends: versions of the communication libraries
+    by name, empty where a library tells none. error: why counting the devices failed."""
+
+    version: str
+    cuda: str
+    rocm: str
+    xpu: str
+    kind: str
+    devices: tuple[TorchDevice, ...]
+    backends: Mapping[str, str]
+    numpy: bool
+    error: str = ""

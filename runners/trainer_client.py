@@ -1,5 +1,5 @@
-"""Asks the built-in trainer for a probe of this machine or allocation, or for exact peaks of memory, in a process of
-its own: that needs torch."""
+"""Asks the built-in trainer for a probe of this machine or allocation, for exact peaks of memory, or for the build of
+torch, in a process of its own: that needs torch."""
 
 from __future__ import annotations
 
@@ -16,9 +16,17 @@ from pathlib import Path
 from meshtune.runners.base import JobSpec, JobState, RunnerError
 from meshtune.runners.documents import plain, read_value
 from meshtune.runners.logs.lines import read_tail
+from meshtune.runners.processes.command import call
 from meshtune.runners.processes.gang import exit_words, log_path, run_gang
 from meshtune.runners.registry import require_extra
-from meshtune.runners.trainer_answers import REQUEST_FILE, ExactPeak, Probed, ProbeRequest, read_probed
+from meshtune.runners.trainer_answers import (
+    REQUEST_FILE,
+    ExactPeak,
+    Probed,
+    ProbeRequest,
+    TorchBuild,
+    read_probed,
+)
 from meshtune.runners.untrusted_text import read_json
 from meshtune.search_spaces.checks import InvalidValue, Problem
 
@@ -125,3 +133,22 @@ def probe(request: ProbeRequest, *, start_limit_s: float = START_LIMIT_S) -> Pro
             return read_probed(directory)
         except (OSError, ValueError) as error:
             raise ProbeFailed(f"the probe left no figures: {error}") from None
+
+
+# Importing torch from a network disk takes a minute.
+BUILD_LIMIT_S = 120.0
+
+
+class TorchUnusable(RunnerError):
+    """torch is installed and does not import, or does not answer; the message says why."""
+
+
+def torch_build(*, time_limit_s: float = BUILD_LIMIT_S) -> TorchBuild:
+    """The torch that jobs on this machine import. Raises MissingExtra, TorchUnusable, RunnerUnavailable."""
+    require_extra("torch", "the built-in trainer")
+    answer = call([sys.executable, "-m", "meshtune.runners.trainer.environment"], time_limit_s=time_limit_s)
+    if answer.code:
+        told = answer.err.strip().splitlines()[-1:]
+        raise TorchUnusable(f"torch cannot be used: {told[0] if told else exit_words(answer.code)}")
+    # Libraries print to standard output as they load.
+    return read_value(TorchBuild, read_json(answer.out.strip().splitlines()[-1]))

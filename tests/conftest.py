@@ -56,8 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def turn(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], AbstractContextManager[None]]:
     """A turn among the workers of pytest-xdist, shared with others (`fcntl.LOCK_SH`) or alone (`fcntl.LOCK_EX`).
 
-    Ray gives up a start that takes 30 s. It takes 10 s of processor time, in processes of one session, and the kernel
-    may give each session the same share: beside the eight ranks of a job of the trainer Ray would get a ninth."""
+    Ray aborts a slow start: see `ray_lab.prefer`."""
     shared = "PYTEST_XDIST_WORKER" in os.environ
     lock = (tmp_path_factory.getbasetemp().parent if shared else tmp_path_factory.getbasetemp()) / "turn.lock"
 

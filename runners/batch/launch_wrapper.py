@@ -31,6 +31,7 @@ from meshtune.runners.processes.gang import (
     first_death,
     gang_end,
     kill_marked,
+    log_path,
 )
 from meshtune.search_spaces.checks import StrEnum
 
@@ -139,22 +140,56 @@ def forgotten_status(end: JobStatus | None, notes: Sequence[Note], scheduler: st
 
 # A scheduler ends a job by a signal to all its processes, ours and what we started, in no order.
 SETTLE_S = 0.3
-# The launchers' names of a process's number, among all and on its node: Slurm, PALS (PBS Pro on Cray), Hydra, Open MPI.
-_RANK_VARIABLES = ("SLURM_PROCID", "PALS_RANKID", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
 
 
-def rank_of(environment: Mapping[str, str]) -> int:
-    """The number of this process among the job's, as its launcher counts. Raises LookupError."""
-    for name in _RANK_VARIABLES:
-        if name in environment:
-            return int(environment[name])
-    raise LookupError(f"none of {', '.join(_RANK_VARIABLES)} is set: start this with srun or mpiexec")
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """The variables in which a launcher tells a process its number in the job, its number on its node, and its node's
+    number; empty: it does not tell."""
+
+    rank: str
+    local_rank: str
+    node: str = ""
+
+
+_LAUNCHERS = (
+    Launcher("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
+    Launcher("PALS_RANKID", "PALS_LOCAL_RANKID", "PALS_NODEID"),  # PBS Pro on Cray
+    Launcher("PMI_RANK", "MPI_LOCALRANKID"),  # Hydra
+    Launcher("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
+)
+
+
+def rank_of(environment: Mapping[str, str], processes_per_node: int) -> int:
+    """The rank of this process: ranks of one node are consecutive, as tensor parallelism needs them, however the
+    launcher numbers its processes (`srun --distribution=cyclic` deals them out to the nodes in turn). Raises
+    LookupError where no launcher tells its number, or the place that it tells is not one of the job's."""
+    launcher = next((known for known in _LAUNCHERS if known.rank in environment), None)
+    if launcher is None:
+        names = ", ".join(known.rank for known in _LAUNCHERS)
+        raise LookupError(f"none of {names} is set: start this with srun or mpiexec")
+    number = int(environment[launcher.rank])
+    local_rank = int(environment.get(launcher.local_rank, number % processes_per_node))
+    if local_rank >= processes_per_node:
+        more = f"{launcher.local_rank} is {local_rank}, but the job has {processes_per_node} processes on each node"
+        raise LookupError(f"the launcher started too many processes on this node: {more}")
+    if launcher.node in environment:
+        return int(environment[launcher.node]) * processes_per_node + local_rank
+    if local_rank != number % processes_per_node:
+        place = f"process {number} is number {local_rank} of its node"
+        raise LookupError(f"the launcher must fill one node after the other, {processes_per_node} on each, but {place}")
+    return number
 
 
 def main(environment: Mapping[str, str] = os.environ, *, grace_s: float = GRACE_S) -> int:
     """Run one process of the job whose gang file is in the current directory; return its exit status."""
     spec = read_gang(Path())
-    rank = rank_of(environment)
+    try:
+        rank = rank_of(environment, spec.processes_per_node)
+    except LookupError as error:
+        with suppress(OSError), log_path(spec.directory, 0).open("a", encoding="utf-8") as log:
+            log.write(f"{error.args[0]}\n")
+        raise SystemExit(error.args[0]) from None
     mark = f"{spec.directory}#{rank}"
     # The script has made this environment from nothing: what it and its setup lines set, and the scheduler's word on
     # which devices are ours.

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from meshtune.runners.base import InvalidJob, JobSpec, JobStatus, RunnerUnavailable, SubmitFailed
 from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import write_whole
+from meshtune.runners.local.devices import VisibleDevices, visible_devices
 from meshtune.runners.local.spool import Spool, SpooledJob, require_fit
 from meshtune.runners.processes.host import why_too_many
 from meshtune.runners.processes.job_user import JobUser, job_user
@@ -25,13 +26,22 @@ _left_running: list[subprocess.Popen[bytes]] = []
 
 
 class LocalRunner:
-    """A Runner over the spool under `root`, which lies in the home. slots: how many processes may run at once. user:
-    as whom they run, None for our own."""
+    """A Runner over the spool under `root`, which lies in the home. slots: how many processes may run at once.
+    gives_devices: each job gets accelerators of its own. user: as whom they run, None for our own."""
 
-    def __init__(self, root: Path, *, slots: int, idle_s: float = 30.0, user: JobUser | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        slots: int,
+        gives_devices: bool = False,
+        idle_s: float = 30.0,
+        user: JobUser | None = None,
+    ) -> None:
         self._spool = Spool(root.resolve())
         self._user = user
         self._slots = slots
+        self._gives_devices = gives_devices
         self._idle_s = idle_s
         self._server: subprocess.Popen[bytes] | None = None
 
@@ -41,6 +51,12 @@ class LocalRunner:
             raise InvalidJob(f"{spec.name} needs {spec.devices} processes, but the runner has {self._slots} slots")
         if not spec.command:
             raise InvalidJob(f"{spec.name} has an empty command")
+        visible = VisibleDevices("", ())
+        if self._gives_devices:
+            visible = visible_devices({**os.environ, **spec.env}, self._slots)
+            if len(visible.names) < spec.devices:
+                has = f"{len(visible.names)} of this machine are visible ({visible.variable})"
+                raise InvalidJob(f"{spec.name} needs {spec.devices} devices, but {has}")
         try:
             self._spool.create()
             if not self._spool.has(spec.name):
@@ -52,7 +68,15 @@ class LocalRunner:
                     directory.chmod(0o700)
                     self._user.open_way(directory, self._spool.root.parent)
                 run_as = "" if self._user is None else self._user.name
-                self._spool.add(SpooledJob(spec=replace(spec, directory=directory), slots=self._slots, run_as=run_as))
+                self._spool.add(
+                    SpooledJob(
+                        spec=replace(spec, directory=directory),
+                        slots=self._slots,
+                        devices=visible.names,
+                        device_variable=visible.variable,
+                        run_as=run_as,
+                    )
+                )
         except OSError as error:
             raise SubmitFailed(f"{spec.name} cannot be written: {error}") from error
         # From here on the job is sent: a server that does not start now is started by a later poll.
@@ -133,4 +157,5 @@ def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> Loca
     checks.require(not too_many, "slots", too_many)
     checks.require(chosen.idle_s > 0, "idle_s", f"must be positive, not {chosen.idle_s}")
     checks.done()
-    return LocalRunner(root, slots=slots, idle_s=chosen.idle_s, user=job_user())
+    on_devices = cluster.device.kind is not DeviceKind.CPU
+    return LocalRunner(root, slots=slots, gives_devices=on_devices, idle_s=chosen.idle_s, user=job_user())

@@ -1,7 +1,8 @@
 """The local server: a small batch scheduler for this machine that outlives the service which submits to it.
 
 One process, one thread: it imports the training code once and forks every rank from itself (warm start), so it must
-never start a thread or touch a GPU. First come, first served. When it dies its ranks die with it."""
+never start a thread or touch a GPU. First come, first served. Running jobs share no device, and those that other
+processes compute on come last. When it dies its ranks die with it."""
 
 from __future__ import annotations
 
@@ -10,18 +11,31 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from meshtune.runners.base import JobState, JobStatus
+from meshtune.runners.local.devices import foreign_processes
 from meshtune.runners.local.spool import Spool, SpooledJob
 from meshtune.runners.processes.gang import JOB_MARK, PERIOD_S, Gang, kill_marked, meeting_here, warm_entry
 from meshtune.runners.processes.job_user import job_user, take_back
 from meshtune.search_spaces.checks import InvalidValue
 
 STOP_LIMIT_S = 5.0
+
+
+@dataclass(slots=True)
+class RunningJob:
+    """A job, and what it holds."""
+
+    gang: Gang
+    # By the clock on the wall.
+    started_at: float
+    devices: tuple[str, ...]
+    # As `foreign_processes`, found at its start.
+    foreign: dict[str, dict[str, str]]
 
 
 @dataclass(slots=True)
@@ -33,9 +47,7 @@ class Server:
     known: set[str] = field(default_factory=set)
     # Jobs to start, oldest first.
     queue: list[SpooledJob] = field(default_factory=list)
-    gangs: dict[str, Gang] = field(default_factory=dict)
-    # Of running jobs, by the clock on the wall.
-    started_at: dict[str, float] = field(default_factory=dict)
+    running: dict[str, RunningJob] = field(default_factory=dict)
     # Statuses that could not be written yet.
     unwritten: dict[str, JobStatus] = field(default_factory=dict)
     # When the folder of jobs was changed, in the file system's words, and when that was seen, by `time.monotonic`.
@@ -44,7 +56,7 @@ class Server:
 
     @property
     def busy(self) -> bool:
-        return bool(self.queue or self.gangs or self.unwritten)
+        return bool(self.queue or self.running or self.unwritten)
 
     def recover(self) -> None:
         """Take over a spool: what its dead server had running is lost."""
@@ -64,25 +76,26 @@ class Server:
         """One turn. now: by `time.monotonic`, as all times that this hands on."""
         with suppress(OSError):  # the next turn looks again; what runs is watched over meanwhile
             self._look(now)
-        for name, gang in list(self.gangs.items()):
+        for name, job in list(self.running.items()):
             if self.spool.cancel_asked(name):
-                gang.end(JobState.CANCELLED, now)
-            gang.step(now)
-            if not gang.alive:
+                job.gang.end(JobState.CANCELLED, now)
+            job.gang.step(now)
+            if not job.gang.alive:
                 self._close(name, now)
-        self._start_queued(now)
+        self._start_queued()
         for name, status in list(self.unwritten.items()):
             self._report(name, status)
 
     def stop(self, now: float) -> None:
         """End everything at once: running jobs are lost, queued ones stay queued for the next server."""
-        for gang in self.gangs.values():
+        gangs = [job.gang for job in self.running.values()]
+        for gang in gangs:
             gang.end(JobState.LOST, now)
-        while any(gang.alive for gang in self.gangs.values()) and time.monotonic() < now + STOP_LIMIT_S:
-            for gang in self.gangs.values():
+        while any(gang.alive for gang in gangs) and time.monotonic() < now + STOP_LIMIT_S:
+            for gang in gangs:
                 gang.step(time.monotonic())
             time.sleep(PERIOD_S)
-        for name in list(self.gangs):
+        for name in list(self.running):
             self._close(name, time.monotonic())
 
     def _look(self, now: float) -> None:
@@ -104,17 +117,20 @@ class Server:
             self.known.add(name)
 
     def _close(self, name: str, now: float) -> None:
-        gang = self.gangs.pop(name)
-        kill_marked(self._mark(name))
+        job = self.running.pop(name)
+        gang, mark = job.gang, self._mark(name)
+        foreign = {} if gang.ending in (JobState.LOST, JobState.CANCELLED) else foreign_processes(job.devices, mark)
+        kill_marked(mark)
         if gang.user is not None:
             with suppress(FileNotFoundError):  # somebody removed it
                 take_back(gang.spec.directory)
         end = gang.result()
         reason = "the local server was told to stop" if end.state is JobState.LOST else end.reason
-        end = replace(end, reason=reason, started_at=self.started_at.pop(name), finished_at=time.time())
+        warning = _warning(job.devices, job.foreign, foreign)
+        end = replace(end, reason=reason, warning=warning, started_at=job.started_at, finished_at=time.time())
         self._report(name, replace(end, elapsed_s=now - gang.started_at))
 
-    def _start_queued(self, now: float) -> None:
+    def _start_queued(self) -> None:
         for job in list(self.queue):
             name = job.spec.name
             if self.spool.cancel_asked(name):
@@ -124,24 +140,32 @@ class Server:
                 self.queue.remove(job)
         while self.queue:
             job = self.queue[0]
-            taken = sum(gang.spec.devices for gang in self.gangs.values())
+            taken = sum(running.gang.spec.devices for running in self.running.values())
             if taken + job.spec.devices > job.slots:
+                return
+            held = {device for running in self.running.values() for device in running.devices}
+            free = [device for device in job.devices if device not in held]
+            if job.devices and len(free) < job.spec.devices:
                 return
             started_at = time.time()
             try:  # on disk before the first process is, so that a death in between starts no second gang
                 self.spool.set_status(job.spec.name, JobStatus(state=JobState.RUNNING, started_at=started_at))
             except OSError:
                 return
-            self.started_at[job.spec.name] = started_at
             self.queue.pop(0)
-            self._start(job, now)
+            self._start(job, free, started_at)
 
-    def _start(self, job: SpooledJob, now: float) -> None:
+    def _start(self, job: SpooledJob, free: Sequence[str], started_at: float) -> None:
+        """free: the devices to choose from."""
         name = job.spec.name
-        spec = replace(job.spec, env={**job.spec.env, JOB_MARK: self._mark(name)})
+        foreign = foreign_processes(free)
+        unused_first = sorted(free, key=lambda device: device in foreign)[: job.spec.devices]
+        devices = tuple(device for device in free if device in unused_first)
+        shown = {job.device_variable: ",".join(devices)} if devices else {}
+        spec = replace(job.spec, env={**job.spec.env, **shown, JOB_MARK: self._mark(name)})
         try:
             user = job_user(job.run_as)
-            gang = Gang(spec, now, user=user)
+            gang = Gang(spec, time.monotonic(), user=user)
             if user is not None:
                 user.give(spec.directory)
             gang.start(range(spec.processes), meeting_here(spec), warm_entry(spec.command))
@@ -150,7 +174,7 @@ class Server:
             reason = f"its processes could not be started: {told}"
             self._report(name, JobStatus(state=JobState.LOST, reason=reason, finished_at=time.time()))
             return
-        self.gangs[name] = gang
+        self.running[name] = RunningJob(gang, started_at, devices, foreign)
 
     def _report(self, name: str, status: JobStatus) -> None:
         try:
@@ -164,6 +188,16 @@ class Server:
     def _mark(self, name: str) -> str:
         """The job's mark in its processes' environment, unique on this machine."""
         return str(self.spool.jobs / name)
+
+
+def _warning(devices: Sequence[str], *found: Mapping[str, Mapping[str, str]]) -> str:
+    """Who computed on a job's devices beside it, for people; empty for nobody. found: as `foreign_processes`."""
+    told = []
+    for device in devices:
+        processes = {pid: name for looks in found for pid, name in looks.get(device, {}).items()}
+        if processes:
+            told.append(f"{device} by {', '.join(f'{name} ({pid})' for pid, name in processes.items())}")
+    return f"devices used by other processes too: {'; '.join(told)}" if told else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

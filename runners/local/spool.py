@@ -31,6 +31,9 @@ class SpooledJob:
     spec: JobSpec
     # How many processes may run on this machine at once while it runs, its own included.
     slots: int
+    # The devices that it may have, in order, as this variable names them; none: it is given none.
+    devices: tuple[str, ...] = ()
+    device_variable: str = ""
     # The name of the user whose processes they are, empty for the server's.
     run_as: str = ""
 
@@ -90,7 +93,7 @@ class Spool:
         shutil.rmtree(draft, ignore_errors=True)
         try:
             draft.mkdir()
-            document = {"spec": encode_job(job.spec), "slots": job.slots, "run_as": job.run_as}
+            document = {**asdict(job), "spec": encode_job(job.spec)}
             (draft / "spec.json").write_text(json.dumps(document), encoding="utf-8")
             # The file system's own clock ticks every few milliseconds, too coarse for the order of submission.
             os.utime(draft / "spec.json", ns=(time.time_ns(),) * 2)

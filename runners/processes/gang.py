@@ -41,8 +41,8 @@ _MARK_LIMIT_S, _MARK_PERIOD_S = 1.0, 0.001
 # What a job sees of its surroundings; everything else (tokens, passwords) stays with us.
 _INHERITED = (
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV"),
-    *("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "ROCM_PATH", "ROCR_VISIBLE_DEVICES"),
-    *("HIP_VISIBLE_DEVICES", "ONEAPI_DEVICE_SELECTOR"),
+    *("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "ROCM_PATH"),
+    *("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK"),
 )
 
 
@@ -228,7 +228,7 @@ def kill_tree(pid: int) -> None:
 def kill_marked(mark: str) -> None:
     """Kill every process whose environment carries this mark, and what they start meanwhile."""
     end = time.monotonic() + _MARK_LIMIT_S
-    while found := [pid for pid in _processes() if _is_marked(pid, mark)]:
+    while found := [pid for pid in _processes() if is_marked(pid, mark)]:
         for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -241,7 +241,8 @@ def _processes() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid()]
 
 
-def _is_marked(pid: int, mark: str) -> bool:
+def is_marked(pid: int, mark: str) -> bool:
+    """Whether the environment of a process carries this mark, as far as we may read it."""
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:  # gone, or somebody else's

@@ -41,7 +41,8 @@ def local_address(root: Path, devices: int, idle_s: float) -> str:
     options = ("--devices", str(devices), "--idle-s", str(idle_s))
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
-        # Ray gives up after 30 s, which a busy machine exceeds: a host that has died is followed by another.
+        # Ray aborts where its agents take 15 s to import, which a busy machine exceeds (ray-project/ray#65983): a host
+        # that has died is followed by another.
         lock = spool.take_lock() if host is None or host.poll() is not None else None
         if lock is not None:
             (root / "address").unlink(missing_ok=True)

@@ -320,7 +320,7 @@ def _blamed(spec: JobSpec, seen: JobStatus, notes: Sequence[Note], bad_nodes: Co
 
 
 def _silent(spec: JobSpec, nodes: tuple[str, ...], notes: Sequence[Note]) -> tuple[str, ...]:
-    """The nodes with a process that did not say how it ended. srun fills the nodes in their order."""
+    """The nodes with a process that did not say how it ended. The ranks of a node are consecutive."""
     heard = {note.rank for note in notes if note.end is not None}
     missing = {rank // spec.processes_per_node for rank in range(spec.processes) if rank not in heard}
     return tuple(node for position, node in enumerate(nodes) if position in missing)

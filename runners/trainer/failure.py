@@ -55,6 +55,8 @@ class Progress:
     def __init__(self) -> None:
         self.on_phase: Callable[[Phase], None] | None = None
         self.moved_at = time.monotonic()
+        # Whether the rank has met its peers and is built.
+        self.stepping = False
         self._phase = Phase.INIT
 
     @property
@@ -68,8 +70,13 @@ class Progress:
             self.on_phase(phase)
 
     def beat(self) -> None:
-        """The rank got on: it met its peers, is built, or finished a step."""
+        """The rank got on: it finished a step."""
         self.moved_at = time.monotonic()
+
+    def begin_steps(self) -> None:
+        """The rank has met its peers and is built."""
+        self.beat()
+        self.stepping = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,22 +170,25 @@ def first_cause(failures: Sequence[RankFailure]) -> RankFailure | None:
     return ordered[0] if ordered else None
 
 
-LOOKS = 20  # per stall_s; ranks that stall together thus give up within stall_s / 20 of each other
+LOOKS = 20  # per limit; ranks that stall together thus give up within a twentieth of it
 MAX_PERIOD_S = 0.2  # below the time that a runner leaves to the peers of a dead rank
 MAX_LATE_PERIODS = 5  # periods: a look that comes later was kept from coming, and so were the steps
 
 
-def start_watchdog(progress: Progress, stall_s: float, rank: int, directory: Path) -> None:
-    """End this process with a failure file once `progress` has had no beat for `stall_s`."""
-    period_s = min(stall_s / LOOKS, MAX_PERIOD_S)
+def start_watchdog(progress: Progress, start_limit_s: float, stall_s: float, rank: int, directory: Path) -> None:
+    """End this process with a failure file once it has not begun to step for `start_limit_s`, or finished no step for
+    `stall_s` since."""
+    period_s = min(start_limit_s / LOOKS, stall_s / LOOKS, MAX_PERIOD_S)
 
     def watch() -> None:
         still_s, looked_at = 0.0, time.monotonic()
-        while still_s < stall_s:
+        while still_s < (stall_s if progress.stepping else start_limit_s):
             time.sleep(period_s)
             before, looked_at = looked_at, time.monotonic()
             still_s = stillness(still_s, looked_at - before, looked_at - progress.moved_at, period_s)
         reason = f"no step finished for {stall_s:g} s"
+        if not progress.stepping:
+            reason = f"did not meet its peers and build its model within {start_limit_s:g} s"
         failure = RankFailure(
             rank=rank,
             at=time.time(),

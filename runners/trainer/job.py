@@ -42,8 +42,9 @@ class Measuring:
     """How long to measure. Warm-up is dropped: the steps until step times settle, at most max_warmup_steps of them.
     Then steps are timed until the 95 % interval of their median lies within +- precision (relative), at least min_steps
     and at most max_steps of them; after max_seconds of timed steps min_steps are enough. profile_steps: how many steps
-    are taken apart afterwards. loss_steps: how many of the first losses to report. stall_s: a rank that finishes no
-    step for so long gives up."""
+    are taken apart afterwards. loss_steps: how many of the first losses to report. start_limit_s: a rank that has not
+    met its peers and built its model after this time gives up. stall_s: so does one that then finishes no step for so
+    long."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
@@ -54,6 +55,7 @@ class Measuring:
     precision: float = 0.03
     profile_steps: int = 5
     loss_steps: int = 4
+    start_limit_s: float = 600.0
     stall_s: float = 120.0
 
     def __post_init__(self) -> None:
@@ -62,6 +64,7 @@ class Measuring:
             0, max_warmup_steps=self.max_warmup_steps, profile_steps=self.profile_steps, loss_steps=self.loss_steps
         )
         checks.at_least(1, min_steps=self.min_steps)
+        checks.require(self.start_limit_s > 0, "start_limit_s", f"must be positive, not {self.start_limit_s}")
         checks.require(self.stall_s > 0, "stall_s", f"must be positive, not {self.stall_s}")
         checks.require(self.max_seconds > 0, "max_seconds", f"must be positive, not {self.max_seconds}")
         checks.require(0 < self.precision < 1, "precision", f"must lie between 0 and 1, not {self.precision}")

@@ -112,8 +112,9 @@ def describe_profile(profile: Profile) -> str:
 
 RENDEZVOUS_FILE = "rendezvous"
 LOOPBACK = "127.0.0.1"
-# How long one rank waits for another before it gives up; a dead peer is noticed much sooner.
-PEER_TIMEOUT = timedelta(minutes=5)
+# How much longer than its watchdog a rank waits for another before it gives up, so that the watchdog's word is the
+# first; a dead peer is noticed much sooner.
+PEER_MARGIN_S = 60.0
 
 
 def main(argv: list[str]) -> int:
@@ -150,22 +151,23 @@ def run_rank(job: Job, rank: int, directory: Path) -> int:
     """Failing, it writes its failure file and ends the process."""
     faulthandler.enable(2)  # what a signal ends (a corrupt heap, a bad pointer) says where it was, in the rank's log
     progress = Progress()
-    start_watchdog(progress, job.measuring.stall_s, rank, directory)
+    start_limit_s, stall_s = job.measuring.start_limit_s, job.measuring.stall_s
+    start_watchdog(progress, start_limit_s, stall_s, rank, directory)
     try:
         start = time.perf_counter()
         device = choose_device(cuda=job.device is not DeviceKind.CPU, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
         peak = PeakMemory(device)
         progress.phase = Phase.RENDEZVOUS
+        timeout = timedelta(seconds=max(start_limit_s, stall_s) + PEER_MARGIN_S)
         elsewhere = os.environ.get("MASTER_ADDR", LOOPBACK) != LOOPBACK
-        meet(device, rank, job.plan.world_size, PEER_TIMEOUT, None if elsewhere else directory / RENDEZVOUS_FILE)
+        meet(device, rank, job.plan.world_size, timeout, None if elsewhere else directory / RENDEZVOUS_FILE)
         progress.phase = Phase.INIT
-        progress.beat()
         mesh = build_mesh(job.plan, device.type)
         with capped(job.memory_limit_bytes if device.type == "cpu" else None):
             with peak.live or nullcontext():
                 trainer = Trainer(job, mesh, device, progress)
             build_s = slowest(time.perf_counter() - start, device)
-            progress.beat()
+            progress.begin_steps()
             timings = measure(job, trainer, mesh, device, peak.live, progress)
         peaks = gather((peak.tensor_bytes(), peak.held_bytes()))
         if rank == 0:

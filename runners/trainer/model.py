@@ -177,18 +177,20 @@ class _Rotate(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, places: Places) -> Tensor:
-        ctx.places, ctx.strides = places, x.stride()
-        return _rotated(x, *rotation(places, x.shape[-1], x.device), x.stride())
+        out = torch.empty_like(x)
+        ctx.places, ctx.strides = places, out.stride()
+        return _rotate_into(out, x, *rotation(places, x.shape[-1], x.device))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        cos, sin = rotation(ctx.places, gradients[0].shape[-1], gradients[0].device)
-        return _rotated(gradients[0], cos, -sin, ctx.strides), None
+        (given,) = gradients
+        cos, sin = rotation(ctx.places, given.shape[-1], given.device)
+        out = torch.empty_strided(given.shape, ctx.strides, dtype=given.dtype, device=given.device)
+        return _rotate_into(out, given, cos, -sin), None
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor, strides: tuple[int, ...]) -> Tensor:
+def _rotate_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """In float32, whatever `x` is in."""
-    out = torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device)
     (left, right), (own_left, own_right) = x.chunk(2, -1), out.chunk(2, -1)
     torch.sub(left * cos, right * sin, out=own_left)
     torch.add(left * sin, right * cos, out=own_right)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +127,9 @@ class Workload(ABC):
             reported, outcome = None, failed(Cause.CRASH, f"what the job left makes no sense: {error}")
         missing = reported is None or reported.reason.startswith(_MALFORMED)
         if missing and outcome.cause in (Cause.CRASH, Cause.USER_BUG) and (fault := storage_fault(directory)):
-            return failed(Cause.STORAGE, f"{fault}; {outcome.reason}", log_tail=outcome.log_tail)
+            outcome = failed(Cause.STORAGE, f"{fault}; {outcome.reason}", log_tail=outcome.log_tail)
+        if status.warning:
+            return replace(outcome, reason="; ".join(told for told in (outcome.reason, status.warning) if told))
         return outcome
 
     @abstractmethod

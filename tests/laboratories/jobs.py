@@ -174,8 +174,12 @@ class Laboratory:
 
 
 class LocalLaboratory(Laboratory):
-    def open(self, *, root: Path | None = None, idle_s: float = 30.0, slots: int | None = None) -> LocalRunner:
-        runner = LocalRunner(root or self.folder / "spool", slots=slots or self.slots, idle_s=idle_s)
+    def open(
+        self, *, root: Path | None = None, idle_s: float = 30.0, slots: int | None = None, gives_devices: bool = False
+    ) -> LocalRunner:
+        runner = LocalRunner(
+            root or self.folder / "spool", slots=slots or self.slots, gives_devices=gives_devices, idle_s=idle_s
+        )
         self.opened.append(runner)
         return runner
 

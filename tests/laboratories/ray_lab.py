@@ -14,17 +14,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from meshtune.runners.ray.runner import RayOptions, RayRunner
 
 # Another cluster's token, which this user may have, is no use here; and nothing may be written to the home folder.
 ENVIRONMENT = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
-START_LIMIT_S, STOP_LIMIT_S = 180.0, 60.0
+STOP_LIMIT_S = 60.0
+PRIORITY, STARTS = -15, 3
 
 
 class RayLab:
@@ -110,38 +110,45 @@ def _command_line(pid: int) -> bytes:
         return b""
 
 
-def patient(get_node: Callable[..., Any]) -> Callable[..., Any]:
-    """Ray gives a new node 30 s to register, and a busy machine needs more for the two agents that it waits for."""
+def prefer(session: int) -> None:
+    """Let the kernel prefer the processes of a session to all others, where we are root.
 
-    def waiting(*arguments: Any) -> Any:
-        deadline = time.monotonic() + START_LIMIT_S
-        while True:
-            try:
-                return get_node(*arguments)
-            except RuntimeError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.1)
+    Ray aborts where its agents take 15 s to import (ray-project/ray#65983), which is 10 s of processor time, and the
+    kernel may give each session the same share: beside the eight ranks of one of the trainer's jobs Ray gets a ninth.
+    """
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PGRP, session, PRIORITY)
+    with suppress(OSError):
+        Path(f"/proc/{session}/autogroup").write_text(str(PRIORITY), encoding="ascii")
 
-    return waiting
+
+Started = TypeVar("Started")
+
+
+def patiently(start: Callable[[], Started]) -> Started:
+    """Start a node; again where Ray gave it up."""
+    for _ in range(STARTS - 1):
+        with suppress(Exception):
+            return start()
+    return start()
 
 
 def serve(cpus: int) -> None:
     """Hold a cluster until the end of our input."""
-    from ray._private import services
+    prefer(os.getpid())  # before it imports Ray
     from ray.cluster_utils import Cluster
 
-    services.get_node = patient(services.get_node)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     small = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": cpus, **small})
+    cluster = patiently(lambda: Cluster(initialize_head=True, head_node_args={"num_cpus": cpus, **small}))
     nodes = {}
     answers.write(f"{cluster.address}\n")
     for line in sys.stdin:
         verb, name, *count = line.split()
         if verb == "add":
-            nodes[name] = cluster.add_node(num_cpus=int(count[0]), num_gpus=int(count[1]), node_name=name, **small)
+            devices = {"num_cpus": int(count[0]), "num_gpus": int(count[1])}
+            nodes[name] = patiently(lambda: cluster.add_node(node_name=name, **devices, **small))  # noqa: B023
         else:
             cluster.remove_node(nodes.pop(name), allow_graceful=False)
         answers.write("done\n")

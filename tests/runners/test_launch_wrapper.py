@@ -121,14 +121,48 @@ def test_a_killed_watcher_takes_the_program_with_it_and_had_left_word_of_the_sta
     assert (note.end, note.finished_at, note.exit_code) == (None, None, None)
 
 
-@pytest.mark.parametrize("name", ["SLURM_PROCID", "PALS_RANKID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"])
-def test_every_launchers_number_is_understood(name):
-    assert rank_of({name: "5"}) == 5
+LAUNCHERS = {
+    "slurm": ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
+    "pals": ("PALS_RANKID", "PALS_LOCAL_RANKID", "PALS_NODEID"),
+    "hydra": ("PMI_RANK", "MPI_LOCALRANKID"),
+    "openmpi": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
+}
+
+
+@pytest.mark.parametrize("names", LAUNCHERS.values(), ids=LAUNCHERS)
+def test_every_launchers_number_is_understood(names):
+    assert rank_of({names[0]: "5"}, 2) == 5
+    blocks = [dict(zip(names, (str(n), str(n % 2), str(n // 2)), strict=False)) for n in range(4)]
+    assert [rank_of(place, 2) for place in blocks] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("names", LAUNCHERS.values(), ids=LAUNCHERS)
+def test_the_ranks_of_a_node_are_consecutive_though_a_launcher_deals_its_processes_out_in_turn(names):
+    cyclic = [dict(zip(names, (str(n), str(n // 2), str(n % 2)), strict=False)) for n in range(4)]
+    assert rank_of(cyclic[0], 2) == 0
+    if len(names) == 3:
+        assert [rank_of(place, 2) for place in cyclic] == [0, 2, 1, 3]
+    else:  # that launcher does not tell the node
+        told = "^the launcher must fill one node after the other, 2 on each, but process 1 is number 0 of its node$"
+        with pytest.raises(LookupError, match=told):
+            rank_of(cyclic[1], 2)
+
+
+def test_a_node_with_more_processes_than_devices_ends_the_job_with_a_word_in_its_log(tmp_path):
+    process = start(spec_of(tmp_path, "touch ran"), SLURM_LOCALID="2", SLURM_NODEID="1")
+    told = (
+        "the launcher started too many processes on this node: "
+        "SLURM_LOCALID is 2, but the job has 2 processes on each node\n"
+    )
+    _, heard = process.communicate(timeout=60)
+    assert (process.returncode, heard.decode()) == (1, told)
+    assert (tmp_path / "rank-0.log").read_text() == told
+    assert not (tmp_path / "ran").exists()
 
 
 def test_without_a_launcher_the_rank_says_what_is_missing():
     with pytest.raises(LookupError, match=r"^none of SLURM_PROCID, .* is set: start this with srun or mpiexec$"):
-        rank_of({"RANK": "1"})
+        rank_of({"RANK": "1"}, 1)
 
 
 def note(rank: int, end: End | None = End.ITSELF, code: int | None = 0, at: float = 10.0) -> Note:

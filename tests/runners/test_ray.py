@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from jobs import processes_where, wait_for
 from ray_jobs import RayLaboratory
-from ray_lab import RayLab
+from ray_lab import RayLab, prefer
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable
 from meshtune.runners.failure_cause import Cause
@@ -157,8 +157,11 @@ def test_a_cluster_started_here_outlives_the_service_and_ends_when_nobody_wants_
 
     def kill_the_first() -> None:
         wait_for(hosts)
-        for host in hosts():
+        for host in (first := hosts()):
             kill(host)
+        wait_for(lambda: set(hosts()) - set(first))
+        for host in hosts():
+            prefer(host)
 
     killer = threading.Thread(target=kill_the_first)
     with turn(fcntl.LOCK_EX):

@@ -72,6 +72,20 @@ def test_every_way_to_start_finds_its_place_in_a_folder_with_an_odd_name(wide):
         assert "SLURM_GET_USER_ENV" not in seen  # nobody's login environment was loaded
 
 
+@slow
+def test_ranks_of_a_node_are_consecutive_where_slurm_deals_tasks_out_in_turn(wide):
+    wide.runner = wide.open(partition="main", nodes=4, extra_lines=("#SBATCH --distribution=cyclic",))
+    script = 'echo "$RANK $LOCAL_RANK $NODE_RANK $SLURM_LOCALID $SLURMD_NODENAME $SLURM_PROCID" > said-$RANK'
+    spec = wide.spec("cyclic", script, nodes=2, processes=2)
+    status = wide.wait(wide.runner.submit(spec))
+    assert status.state is JobState.SUCCEEDED
+    said = [(spec.directory / f"said-{rank}").read_text().split() for rank in range(4)]
+    places = [[str(rank), str(rank % 2), str(rank // 2)] for rank in range(4)]
+    assert [line[:3] for line in said] == places
+    assert [line[3:5] for line in said] == [[str(rank % 2), status.nodes[rank // 2]] for rank in range(4)]
+    assert [line[5] for line in said] == ["0", "2", "1", "3"]
+
+
 @pytest.mark.slow
 def test_devices_are_the_schedulers_and_not_the_submitters(wide, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")

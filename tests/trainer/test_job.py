@@ -36,6 +36,7 @@ def broken(job, *path_and_value):
         (("model", "heads", 5), "model.heads: .*"),
         (("dtype", "float8"), "dtype: "),
         (("incumbent_step_time_s", 0), "incumbent_step_time_s: must be positive, not 0"),
+        (("measuring", "start_limit_s", 0), "measuring.start_limit_s: must be positive, not 0"),
         (("measuring", "stall_s", 0), "measuring.stall_s: must be positive, not 0"),
         (("measuring", "max_steps", 1), r"max_steps\(1\) is below min_steps\(2\)"),
     ],

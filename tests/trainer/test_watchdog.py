@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
 from meshtune.runners.base import JobState, JobStatus
+from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
-from meshtune.runners.trainer.failure import read_failures, stillness
+from meshtune.runners.trainer.failure import Phase, read_failures, stillness
 from meshtune.runners.trainer.job import Measuring
 from meshtune.runners.workloads.torch import TorchWorkload
 
@@ -86,3 +88,44 @@ def test_a_stopped_rank_ends_the_gang_after_the_stall_limit(plan, run_job, make_
     assert outcome.failed_rank == 1
     assert outcome.reason == "no step finished for 2 s; not a word from rank 1"
     assert outcome.phase == failure.phase
+
+
+# Rank 1 comes to the meeting, or is built, only when the limit of a step is long past.
+LATE = """
+import os
+import time
+import meshtune.runners.trainer.main as trainer_main
+
+begin = trainer_main.{begin}
+
+def begin_late(*arguments):
+    if os.environ["RANK"] == "1":
+        time.sleep({seconds})
+    return begin(*arguments)
+
+trainer_main.{begin} = begin_late
+"""
+QUICK = Measuring(max_warmup_steps=0, min_steps=1, max_steps=1, profile_steps=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("begin", ["meet", "Trainer"])
+def test_a_late_start_is_no_stall(begin, run_job, make_job):
+    job = make_job(plan={"dp": 2}, measuring=replace(QUICK, stall_s=5.0))
+    finished = run_job(job, LATE.format(begin=begin, seconds=10))
+    assert finished.status == 0, f"{finished.output}\n{finished.logs}"
+    assert len(finished.measurement.step_times_s) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("begin", "phase"), [("meet", Phase.RENDEZVOUS), ("Trainer", Phase.INIT)])
+def test_a_rank_that_never_starts_ends_the_gang_after_the_limit_of_the_start(begin, phase, run_job, make_job):
+    job = make_job(plan={"dp": 2}, measuring=replace(QUICK, start_limit_s=4.0, stall_s=600.0))
+    finished = run_job(job, LATE.format(begin=begin, seconds=300))
+    assert finished.status == 1
+    failures = {failure.rank: failure for failure in read_failures(finished.directory)}
+    assert failures[0].verdict is Verdict.TIMED_OUT
+    assert failures[0].phase is phase
+    assert failures[0].reason == "did not meet its peers and build its model within 4 s"
+    outcome = TorchWorkload({}).read(finished.directory, JobStatus(state=JobState.FAILED, reason="rank 0 exited"))
+    assert (outcome.verdict, outcome.cause) == (Verdict.TIMED_OUT, Cause.HANG)

@@ -52,6 +52,10 @@ class Budget:
         checks.done()
 
 
+# 31 years: sums over all trials of a campaign stay finite.
+MAX_TIME_LIMIT_S = 1e9
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialLimits:
     """Limits of one trial: time_limit_s for each attempt, attempts where the infrastructure loses jobs. racing: give a
@@ -65,7 +69,8 @@ class TrialLimits:
 
     def __post_init__(self) -> None:
         checks = Checks()
-        checks.require(self.time_limit_s > 0, "time_limit_s", f"must be positive, not {self.time_limit_s}")
+        told = f"must be positive and at most {MAX_TIME_LIMIT_S:.0e} s, not {self.time_limit_s}"
+        checks.require(0 < self.time_limit_s <= MAX_TIME_LIMIT_S, "time_limit_s", told)
         checks.at_least(1, attempts=self.attempts)
         checks.done()
 

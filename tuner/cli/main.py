@@ -1,8 +1,8 @@
 """The command line.
 
-Exit codes: 0 done, or paused with the reason told; 1 the campaign ended without a measured setting; 2 a mistake in what
-was asked for, or something that meshtune needs and does not get, told in one message; 130 interrupted, and the campaign
-can be resumed.
+Exit codes: 0 done, or paused with the reason told; 1 the campaign ended without a measured setting, or `doctor` found
+an error; 2 a mistake in what was asked for, or something that meshtune needs and does not get, told in one message; 130
+interrupted, and the campaign can be resumed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from meshtune.runners.base import RunnerError
 from meshtune.runners.dialects.base import CannotExpress
 from meshtune.runners.registry import MissingExtra, UnknownBackend
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.tuner.cli.commands import campaign, cluster, dashboard, results, sbatch, service, spec
+from meshtune.tuner.cli.commands import campaign, cluster, dashboard, doctor, results, sbatch, service, spec
 from meshtune.tuner.cli.common import Refused, console, errors
 from meshtune.tuner.results.export import NothingToExport
 from meshtune.tuner.results.known_best import NothingKnown
@@ -35,6 +35,7 @@ app.command()(campaign.show)
 app.command()(campaign.best)
 app.command()(results.export)
 app.command()(spec.spaces)
+app.command()(doctor.doctor)
 app.add_typer(cluster.cluster_app, name="cluster")
 app.add_typer(service.token_app, name="token")
 app.add_typer(service.db_app, name="db")

@@ -1,0 +1,63 @@
+"""Which schedulers are here and answer, and whether this process runs inside of an allocation of one."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from meshtune.runners.base import RunnerUnavailable
+from meshtune.runners.machine.facts import SchedulerFact
+from meshtune.runners.processes.command import call
+
+ANSWER_LIMIT_S = 15.0
+# Written by `ray start`: the address of the cluster that this machine belongs to.
+RAY_CLUSTER = Path("/tmp/ray/ray_current_cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    # The command, which asks the scheduler's server and changes nothing.
+    command: tuple[str, ...]
+    # The variable that a job of it has.
+    allocation: str
+
+
+_QUESTIONS: Mapping[str, _Question] = {
+    "slurm": _Question(("sinfo", "--noheader", "--format=%P %D %T"), "SLURM_JOB_ID"),
+    "pbs": _Question(("pbsnodes", "-l"), "PBS_JOBID"),
+    "ray": _Question(("ray", "status"), "RAY_JOB_ID"),
+}
+
+
+def read_schedulers(environment: Mapping[str, str]) -> tuple[SchedulerFact, ...]:
+    found = []
+    for name, question in _QUESTIONS.items():
+        # Ray's command is installed beside the interpreter, which need not be on the PATH.
+        places = f"{environment.get('PATH', '')}:{Path(sys.executable).parent}"
+        program = shutil.which(question.command[0], path=places)
+        allocation = environment.get(question.allocation, "")
+        if program is None and not allocation:
+            continue
+        answers, told = (None, "its command is not here") if program is None else _ask(name, program, environment)
+        found.append(
+            SchedulerFact(name=name, command=question.command[0], answers=answers, told=told, allocation=allocation)
+        )
+    return tuple(found)
+
+
+def _ask(name: str, program: str, environment: Mapping[str, str]) -> tuple[bool | None, str]:
+    # Asking starts an interpreter with all of Ray, and no cluster is the usual case.
+    if name == "ray" and "RAY_ADDRESS" not in environment and not RAY_CLUSTER.exists():
+        return None, "no cluster runs on this machine, and RAY_ADDRESS names none"
+    try:
+        answer = call([program, *_QUESTIONS[name].command[1:]], time_limit_s=ANSWER_LIMIT_S)
+    except RunnerUnavailable as error:
+        return False, str(error)
+    if answer.code:
+        return False, answer.complaint
+    # Ray underlines its headings.
+    lines = [line.strip() for line in answer.out.splitlines() if line.strip(" =-")]
+    return True, lines[0].strip("= ") if lines else "no output"
