@@ -38,8 +38,9 @@ class Kept:
     torch_pipeline: bool = False
     # Tensor-parallel collectives run on their own stream, whose buffers return to the allocator late.
     late_buffers: bool = False
-    # The input of a reduction of gradients is held until the next one (FSDP2).
-    held_reduction: bool = False
+    # torch's FSDP2: what a reduction of gradients reads is held until the next one, and layers are sharded again before
+    # the loss. Not set for torchtitan, whose peak was compared with nothing.
+    fsdp2: bool = False
     # ZeRO 3 shards the float32 weights and has no other copy.
     master_is_shard: bool = False
 
@@ -116,7 +117,7 @@ TRAINER_FLOAT32 = FrameworkProfile(
         gathered_inputs=True,
         selective_products=True,
         chunked_loss=True,
-        held_reduction=True,
+        fsdp2=True,
         torch_pipeline=True,
     ),
 )

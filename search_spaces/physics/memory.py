@@ -78,14 +78,17 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
         backward = backward + losses * _loss_gradients(model, framework, columns)
     last_norm = (2 + (columns["tp"] > 1) * framework.kept.gathered_inputs) * layer.between
     last_norm = last_norm * (1 + framework.kept.norm_bytes / (2 * framework.activation_bytes))
-    gathered, regathered = (_gathered(training, columns, held, units) for units in (1, 2))
+    at_loss, later = (
+        _gathered(framework, columns, held, at_loss=where) + _reducing(training, columns, held, at_loss=where)
+        for where in (True, False)
+    )
     shares = (columns["zero_stage"] == 1) & (columns["dp"] * columns["cp"] > 1)
     reduced = np.where(shares, held.optimizer_weights * FLOAT32_BYTES, 0.0)
 
     factor = constants.activation_factor
     moments: list[Parts] = [
-        _moment(kept * factor + last_norm * factor, logits * factor, gathered, held.is_last),
-        _moment(backward * factor, nothing, regathered, None),
+        _moment(kept * factor + last_norm * factor, logits * factor, at_loss, held.is_last),
+        _moment(backward * factor, nothing, later, None),
         _moment(nothing, nothing, reduced, None),
     ]
     parts = states | fullest(moments)
@@ -216,25 +219,31 @@ def _states(framework: FrameworkProfile, columns: Columns, held: _Held) -> Parts
     }
 
 
-def _gathered(training: Training, columns: Columns, held: _Held, layers: int) -> FloatColumn:
+def _gathered(framework: FrameworkProfile, columns: Columns, held: _Held, *, at_loss: bool) -> FloatColumn:
     """ZeRO 3: whole weights of the ends and of two layers; in a pipeline of all layers, which torch does not shard
-    again between micro-batches. ZeRO 2: the ends' gradients as they are reduced.
+    again after a backward pass. FSDP2 shards a chunk's layers again before the loss; without a pipeline the last one's
+    weights are still there."""
+    piped, units = held.weights, 2
+    if framework.kept.fsdp2 and at_loss:
+        piped, units = held.weights - held.layers / columns["vpp"] * held.unit, 1
+    alone = held.ends + np.minimum(units, held.layers) * held.unit
+    where = (columns["zero_stage"] == 3) & (columns["dp"] * columns["cp"] > 1)
+    return np.where(where, np.where(columns["pp"] > 1, piped, alone) * framework.gather_bytes, 0.0)
 
-    Where FSDP2 holds a reduction's input until the next one, and with ZeRO 3 as well: the ends' of the micro-batch
-    before. layers: the number in use: 1 at the loss, 2 in the backward pass, where the head's gradient waits for the
+
+def _reducing(training: Training, columns: Columns, held: _Held, *, at_loss: bool) -> FloatColumn:
+    """The ends' gradients as they are reduced, from ZeRO 2 on without a pipeline. FSDP2 holds what it reduces until the
+    next reduction, so at the loss they are those of the micro-batch before; then the head's wait, unreduced, for the
     embedding's."""
-    model, framework = training.model, training.framework
-    zero, alone = columns["zero_stage"], columns["pp"] == 1
-    held_reduction = framework.kept.held_reduction
-    units = held.ends + np.minimum(layers if held_reduction else 2, held.layers) * held.unit
-    three = np.where(zero == 3, np.where(alone, units, held.weights) * framework.gather_bytes, 0.0)
-    reduced = held.ends * framework.reduce_bytes
-    if held_reduction:
-        reduced = np.where(columns["grad_accum_steps"] > 1, reduced, 0.0)
-        head = model.vocab / columns["tp"] * model.hidden * framework.gather_bytes
-        reduced = reduced + (head if layers > 1 else 0.0)
-    two = np.where((zero >= 2 if held_reduction else zero == 2) & alone, reduced, 0.0)
-    return np.where(columns["dp"] * columns["cp"] > 1, two + three, 0.0)
+    framework = training.framework
+    ends = held.ends * framework.reduce_bytes
+    stages = (2, 3) if framework.kept.fsdp2 else (2,)
+    where = np.isin(columns["zero_stage"], stages) & (columns["pp"] == 1) & (columns["dp"] * columns["cp"] > 1)
+    if framework.kept.fsdp2:
+        ends = np.where(columns["grad_accum_steps"] > 1, ends, 0.0)
+        if not at_loss:
+            ends = ends + training.model.vocab / columns["tp"] * training.model.hidden * framework.gather_bytes
+    return np.where(where, ends, 0.0)
 
 
 def _received(framework: FrameworkProfile, columns: Columns, stage: IntColumn, layer: LayerBytes) -> FloatColumn:
