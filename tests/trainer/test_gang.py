@@ -136,3 +136,28 @@ def test_a_terminated_gang_leaves_no_rank(tmp_path, make_job):
         process.terminate()
     assert process.wait(timeout=60) == 128 + signal.SIGTERM
     assert not any(map(alive, ranks))
+
+
+# Prints what a rank's torch finds when it first asks for devices, of which there are none.
+ALLOCATOR_SETTINGS = """
+import os, torch
+for name in [name for name in os.environ if name.endswith("ALLOC_CONF")]:
+    del os.environ[name]
+os.environ.update(OWN)
+def look():
+    found = {name: value for name, value in os.environ.items() if name.endswith("ALLOC_CONF")}
+    print(found, torch._C._accelerator_getAllocatorSettings(), flush=True)
+    return 0
+torch.cuda.device_count = look
+"""
+
+
+@pytest.mark.parametrize(
+    "own",
+    [{}, {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512"}, {"PYTORCH_ALLOC_CONF": "expandable_segments:False"}],
+    ids=str,
+)
+def test_cudas_allocator_grows_its_segments_unless_the_user_says_otherwise(own, run_job, make_job):
+    finished = run_job(make_job(device="cuda"), f"OWN = {own}\n{ALLOCATOR_SETTINGS}")
+    expected = own or {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    assert f"{expected} {next(iter(expected.values()))}\n" in finished.logs

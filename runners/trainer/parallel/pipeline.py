@@ -18,7 +18,7 @@ from torch.distributed.pipelining import (
     ScheduleZBVZeroBubble,
 )
 
-from meshtune.runners.trainer.compat import skip_first_exchange, without_outputs
+from meshtune.runners.trainer.compat import skip_first_exchange
 from meshtune.runners.trainer.failure import Phase, Progress
 from meshtune.runners.trainer.model import Transformer
 from meshtune.runners.trainer.parallel.mesh import Mesh
@@ -99,7 +99,7 @@ class Pipeline:
         arguments = (tokens,) if self._is_first else ()
         # For its stage, cut into micro-batches as the tokens are, and for the schedule's own loss.
         targets_here = {"targets": targets, "target": targets, "losses": losses} if self._is_last else {}
-        self._schedule.step(*arguments, **targets_here, **without_outputs(self._schedule))
+        self._schedule.step(*arguments, **targets_here)
         return (
             torch.stack([loss.detach() for loss in losses]).sum() if losses else torch.zeros((), device=tokens.device)
         )
