@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 from functools import cache
-from inspect import signature
 from typing import Any
 
 import torch.distributed as dist
@@ -26,9 +25,16 @@ def skip_first_exchange(stage: PipelineStage) -> PipelineStage:
     return stage
 
 
-def without_outputs(schedule: Any) -> dict[str, bool]:
-    """Options of a schedule's `step` so that it does not keep and copy all micro-batches' logits; torch 2.9 cannot."""
-    return {"return_outputs": False} if "return_outputs" in signature(schedule.step).parameters else {}
+# Settings of CUDA's allocator: the name since torch 2.9, CUDA's own and ROCm's, which torch reads as well. Which of them
+# wins differs between the versions, so none is set beside another.
+_ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+
+
+def grow_segments() -> None:
+    """Let CUDA's allocator grow its segments in place, against fragmentation, as production codes do; where the
+    environment has settings, they hold alone. torch reads them when it first uses CUDA. Untested on a GPU."""
+    if not any(name in os.environ for name in _ALLOCATOR_SETTINGS):
+        os.environ[_ALLOCATOR_SETTINGS[0]] = "expandable_segments:True"
 
 
 # torch's gloo backend with one worker thread per group, in place of its two. In torch 2.13 every worker notes the name

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 from zlib import crc32
 
 import torch
@@ -15,12 +16,33 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from meshtune.runners.trainer.head import Head
 from meshtune.runners.trainer.job import Router
 from meshtune.runners.trainer.parallel.mesh import exchange, exchange_numbers
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
 
 # Calls a function with its arguments and keeps less of its activations than autograd would.
 Recompute = Callable[..., Tensor]
+
+
+class _SwiGLU(torch.autograd.Function):
+    """Keeps its two inputs alone, as Megatron's fused kernel; autograd would keep SiLU's answer as well."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        return F.silu(gate).mul_(up)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        gate, up = ctx.saved_tensors
+        gate_gradient = torch.ops.aten.silu_backward(gradients[0] * up, gate)
+        return gate_gradient, F.silu(gate).mul_(gradients[0])
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    out: Tensor = _SwiGLU.apply(gate, up)  # type: ignore[no-untyped-call]
+    return out
 
 
 class FeedForward(nn.Module):
@@ -32,7 +54,7 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(spec.ffn, spec.hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = F.gelu(self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x)
+        inner = F.gelu(self.up(x)) if self.gate is None else swiglu(self.gate(x), self.up(x))
         out: Tensor = self.down(inner)
         return out
 
@@ -149,11 +171,36 @@ def rotation(places: Places, head_dim: int, device: torch.device) -> tuple[Tenso
     return angles.cos(), angles.sin()
 
 
+class _Rotate(torch.autograd.Function):
+    """Keeps nothing: the backward pass is the rotation back. What it returns lies in memory as what it was given does,
+    and attention answers in that order too: its answer needs no copy to have the heads of a token side by side."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, places: Places) -> Tensor:
+        out = torch.empty_like(x)
+        ctx.places, ctx.strides = places, out.stride()
+        return _rotate_into(out, x, *rotation(places, x.shape[-1], x.device))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        (given,) = gradients
+        cos, sin = rotation(ctx.places, given.shape[-1], given.device)
+        out = torch.empty_strided(given.shape, ctx.strides, dtype=given.dtype, device=given.device)
+        return _rotate_into(out, given, cos, -sin), None
+
+
+def _rotate_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """In float32, whatever `x` is in."""
+    (left, right), (own_left, own_right) = x.chunk(2, -1), out.chunk(2, -1)
+    torch.sub(left * cos, right * sin, out=own_left)
+    torch.add(left * sin, right * cos, out=own_right)
+    return out
+
+
 def rotate(x: Tensor, places: Places) -> Tensor:
     """Rotary position embedding of (batch, heads, length, head_dim): the halves of a head are the pairs."""
-    cos, sin = rotation(places, x.shape[-1], x.device)
-    left, right = x.float().chunk(2, -1)
-    return torch.cat([left * cos - right * sin, left * sin + right * cos], -1).type_as(x)
+    out: Tensor = _Rotate.apply(x, places)  # type: ignore[no-untyped-call]
+    return out
 
 
 def attend_causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -243,8 +290,9 @@ class Cut:
 class Transformer(nn.Module):
     """Some layers of the model, with the embeddings when `first`, with the final norm and head when `last`.
 
-    Takes token ids when first, else hidden states; returns logits when last, else hidden states. places: where in the
-    sequence its tokens stand; experts: which ones it holds; both default to all."""
+    Takes token ids when first, else hidden states; returns hidden states, when last the loss of the targets (see Head),
+    or without targets logits. places: where in the sequence its tokens stand; experts: which ones it holds; both
+    default to all."""
 
     def __init__(
         self,
@@ -270,10 +318,10 @@ class Transformer(nn.Module):
             held = range(spec.experts) if experts is None else experts
             self.layers[str(index)] = Layer(spec, self.places, held, router)
         self.norm = build_norm(spec) if last else None
-        self.head = nn.Linear(spec.hidden, spec.vocab, bias=False) if last else None
+        self.head = Head(spec.hidden, spec.vocab) if last else None
         self.tie()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
         if self.embedding is not None:
             tokens, x = x, self.embedding(x)
             if self.position is not None:
@@ -281,7 +329,8 @@ class Transformer(nn.Module):
         for layer in self.layers.values():
             x = layer(x)
         if self.norm is not None and self.head is not None:
-            x = self.head(self.norm(x))
+            x = self.norm(x)  # what the last layer returned is kept by nobody while the head computes
+            x = self.head(x, targets)
         return x
 
     def tie(self) -> None:

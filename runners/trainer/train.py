@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
@@ -20,7 +19,6 @@ from meshtune.runners.trainer.model import Mixture, Transformer, place_tensor, s
 from meshtune.runners.trainer.parallel.mesh import Mesh, build_tie_group
 from meshtune.runners.trainer.parallel.pipeline import (
     AccumulatingLoop,
-    LossFunction,
     Pipeline,
     cut_layers,
     note_passes,
@@ -40,7 +38,6 @@ from meshtune.runners.trainer.parallel.tensor import (
     places_of,
     shard_tensors,
     spread_attention,
-    vocabulary_cross_entropy,
 )
 from meshtune.search_spaces.plan import Recompute, Schedule
 
@@ -120,6 +117,10 @@ def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, 
     if plan.ep > 1:
         for mixture in model.mixtures():
             mixture.peers = mesh.ep.get_group()
+    if model.head is not None:
+        # The sum over a micro-batch, divided by the tokens of the whole step.
+        model.head.loss_scale = 1 / (plan.global_batch_size * spec.seq_len)
+        model.head.splits_backward = plan.schedule.splits_backward and plan.pp > 1
     recompute_layers(model, plan.recompute, plan.recompute_interval)
     if sharding is not Sharding.FLAT:
         shard_replicas(model, mesh, job, sharding)
@@ -159,20 +160,6 @@ def build_optimizer(job: Job, mesh: Mesh, models: Sequence[Transformer], shardin
     )
 
 
-def build_loss(job: Job, mesh: Mesh) -> LossFunction:
-    """Cross entropy summed over a micro-batch, divided by the tokens of the whole step."""
-    tokens_per_step = job.plan.global_batch_size * job.model.seq_len
-
-    def loss(logits: Tensor, targets: Tensor) -> Tensor:
-        if job.plan.tp > 1:
-            total = vocabulary_cross_entropy(logits, targets, job.model.vocab, mesh.tp.get_group())
-        else:
-            total = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
-        return total / tokens_per_step
-
-    return loss
-
-
 class Trainer:
     """Collective throughout: all ranks build it, and all take the same steps."""
 
@@ -184,11 +171,9 @@ class Trainer:
         stages = stages_of(job.plan, mesh.pipeline_rank)
         models = [build_chunk(job, mesh, device, sharding, stage) for stage in stages]
         self._optimizer = build_optimizer(job, mesh, models, sharding)
-        loss = note_passes(models, build_loss(job, mesh), progress)
+        note_passes(models, progress)
         self._passes = (
-            Pipeline(models, job.plan, mesh, loss, device)
-            if job.plan.pp > 1
-            else AccumulatingLoop(models[0], job.plan, loss)
+            Pipeline(models, job.plan, mesh, device) if job.plan.pp > 1 else AccumulatingLoop(models[0], job.plan)
         )
         self._places = models[0].places
         self._models = models

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshtune.search_spaces.columns import RECOMPUTES, Columns, FloatColumn
-from meshtune.search_spaces.model import ModelSpec, Norm
+from meshtune.search_spaces.model import Activation, ModelSpec, Norm
 from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
 from meshtune.search_spaces.plan import Recompute
 
@@ -98,9 +98,11 @@ def _scores(model: ModelSpec, framework: FrameworkProfile) -> float:
 def _feed_forward(
     model: ModelSpec, framework: FrameworkProfile, columns: Columns, tp: FloatColumn, entrance: FloatColumn
 ) -> FloatColumn:
-    """Per token. Each product's result, the activation function's and, gated, their product: 2 or 4 of width ffn."""
+    """Per token. Each product's result, the activation function's and, gated, their product: 2 or 4 of width ffn, or
+    3 where SwiGLU keeps its inputs alone."""
     width, hidden = framework.activation_bytes, model.hidden
-    inner = model.ffn * width * (2 * model.activation.matrices - 2)
+    fused = framework.kept.fused_swiglu and model.activation is Activation.SWIGLU
+    inner = model.ffn * width * (2 * model.activation.matrices - 2 - fused)
     if model.experts == 0:
         return hidden * width / entrance + inner / tp
     # A copy of a token per expert asked: as it is sent, as its expert reads it, the answer; routing, in float32.

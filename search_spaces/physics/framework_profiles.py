@@ -8,6 +8,10 @@ from typing import Any, ClassVar
 
 from meshtune.search_spaces.checks import CLOSED, Checks
 
+# Of the built-in trainer's loss: chunks of tokens, and the fewest tokens of one (runners/trainer/head.py).
+LOSS_CHUNKS = 8
+FEWEST_CHUNK_TOKENS = 1024
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
@@ -20,18 +24,23 @@ class Kept:
     # Further copies of keys and values, and of attention's answer.
     key_value_copies: int = 0
     attention_copies: int = 0
+    # SwiGLU keeps its two inputs alone; else what its SiLU returns as well.
+    fused_swiglu: bool = False
     # With sequence parallelism: the gathered input of a block; else its shard (Korthikanti et al. 2022, 4.2.2).
     gathered_inputs: bool = False
     # Masks of dropout.
     dropout: bool = False
     # Selective recomputation keeps the results of all matrix products; else everything but attention's scores.
     selective_products: bool = False
-    # Bytes per logit where tp splits the logits; None: as without.
-    split_logit_bytes: float | None = None
+    # Logits exist for a chunk of tokens alone, and the gradients of head and hidden states from the loss on.
+    chunked_loss: bool = False
     # torch's pipeline runtime: receive buffers for all micro-batches at once, and the last stage's results.
     torch_pipeline: bool = False
     # Tensor-parallel collectives run on their own stream, whose buffers return to the allocator late.
     late_buffers: bool = False
+    # torch's FSDP2: what a reduction of gradients reads is held until the next one, and layers are sharded again before
+    # the loss. Not set for torchtitan, whose peak was compared with nothing.
+    fsdp2: bool = False
     # ZeRO 3 shards the float32 weights and has no other copy.
     master_is_shard: bool = False
 
@@ -89,7 +98,8 @@ class FrameworkProfile:
 
 # The built-in trainer, as its exact estimate counts it (docs/explanation/physics-memory.md): torch's modules save
 # their inputs, gathered ones included; the norm is the CPU's, in float32 steps (CUDA's fused one keeps no norm_bytes);
-# attention's answer is copied where heads were rotated; the head's product, cross entropy's cast, softmax and gradient.
+# SwiGLU and the rotation of heads keep no more than Megatron's fused kernels. logit_bytes: the head's product, which
+# becomes the gradient, and beside it, unless it is float32 itself, the softmax.
 TRAINER_FLOAT32 = FrameworkProfile(
     name="meshtune trainer, float32",
     dtype="float32",
@@ -100,13 +110,14 @@ TRAINER_FLOAT32 = FrameworkProfile(
     transfer_bytes=4,
     reduce_bytes=4,
     gather_bytes=4,
-    logit_bytes=12,
+    logit_bytes=4,
     kept=Kept(
         norm_bytes=4,
-        attention_copies=1,
+        fused_swiglu=True,
         gathered_inputs=True,
         selective_products=True,
-        split_logit_bytes=8,
+        chunked_loss=True,
+        fsdp2=True,
         torch_pipeline=True,
     ),
 )
@@ -120,7 +131,8 @@ TRAINER_BFLOAT16 = replace(
     activation_bytes=2,
     transfer_bytes=2,
     gather_bytes=2,
-    kept=replace(TRAINER_FLOAT32.kept, norm_bytes=6, master_is_shard=True, split_logit_bytes=6),
+    logit_bytes=6,
+    kept=replace(TRAINER_FLOAT32.kept, norm_bytes=6, master_is_shard=True),
 )
 TRAINER_FLOAT16 = replace(TRAINER_BFLOAT16, name="meshtune trainer, fp16", dtype="float16")
 # Megatron-Core with its distributed optimizer. bf16: 18 bytes per weight, of which 12 are the optimizer's and are

@@ -17,7 +17,7 @@ from meshtune.search_spaces.columns import SCHEDULES, BoolColumn, Columns, Float
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.activations import FLOAT32_BYTES, LayerBytes, layer_bytes, tokens_per_rank
 from meshtune.search_spaces.physics.constants import Constants
-from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS, LOSS_CHUNKS, FrameworkProfile
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Schedule
 
@@ -26,8 +26,9 @@ class MemoryPart(StrEnum):
     """Parts of a rank's memory at its fullest moment.
 
     ACTIVATIONS: kept for the backward passes of all micro-batches in flight, with the working set of the layer at hand.
-    LOGITS: of the last stage's loss. GATHERED: ZeRO-3's whole weights of the units at hand, and reductions' buffers.
-    BUFFERS: receive buffers, libraries' workspaces, the device's context, the allocator's slack.
+    LOGITS: of the last stage's loss, with the gradients made there. GATHERED: ZeRO-3's whole weights of the units at
+    hand, and reductions' buffers. BUFFERS: receive buffers, libraries' workspaces, the device's context, the
+    allocator's slack.
     """
 
     WEIGHTS = "weights"
@@ -65,19 +66,29 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     nothing = np.zeros(len(tokens))
 
     splits = np.isin(columns["schedule"], SPLITTING) & (columns["pp"] > 1)
-    kept = flight * layer.kept + np.where(splits, held.layers / columns["vpp"] * layer.products, 0.0)
+    # The number of chunks whose gradients wait for the pass of the weights, as seen of torch's schedules: they put it
+    # off by the rank's number.
+    waiting = np.where(splits, np.minimum(stage + 2, columns["grad_accum_steps"] * columns["vpp"]), 0)
+    kept = flight * layer.kept + waiting * held.layers / columns["vpp"] * layer.products
     backward = np.where(held.layers > 0, kept + layer.again + layer.gradients, 0.0)
-    logits = tokens * model.vocab / columns["tp"] * _logit_bytes(framework, columns)
+    logits = _loss(model, framework, columns)
+    if framework.kept.chunked_loss:
+        losses = _losses_at_once(framework, columns) - 1 + np.where(splits, 2, 0)
+        losses = np.where(held.is_last, np.minimum(losses, columns["grad_accum_steps"]), 0)
+        backward = backward + losses * _loss_gradients(model, framework, columns)
     last_norm = (2 + (columns["tp"] > 1) * framework.kept.gathered_inputs) * layer.between
     last_norm = last_norm * (1 + framework.kept.norm_bytes / (2 * framework.activation_bytes))
-    gathered = _gathered(framework, columns, held)
+    at_loss, later = (
+        _gathered(framework, columns, held, at_loss=where) + _reducing(training, columns, held, at_loss=where)
+        for where in (True, False)
+    )
     shares = (columns["zero_stage"] == 1) & (columns["dp"] * columns["cp"] > 1)
     reduced = np.where(shares, held.optimizer_weights * FLOAT32_BYTES, 0.0)
 
     factor = constants.activation_factor
     moments: list[Parts] = [
-        _moment(kept * factor + last_norm * factor, logits * factor, gathered, held.is_last),
-        _moment(backward * factor, nothing, gathered, None),
+        _moment(kept * factor + last_norm * factor, logits * factor, at_loss, held.is_last),
+        _moment(backward * factor, nothing, later, None),
         _moment(nothing, nothing, reduced, None),
     ]
     parts = states | fullest(moments)
@@ -120,20 +131,33 @@ def in_flight(columns: Columns, stage: IntColumn) -> IntColumn:
     return fewest
 
 
-def _logit_bytes(framework: FrameworkProfile, columns: Columns) -> FloatColumn:
-    """Per logit of one micro-batch at the loss. torch's pipeline holds what the last stage returned until its backward
-    pass is over, beside what cross entropy keeps in float32: of all micro-batches under GPipe, of two under zero
-    bubble."""
-    split = framework.logit_bytes if framework.kept.split_logit_bytes is None else framework.kept.split_logit_bytes
-    single = np.where(columns["tp"] > 1, split, framework.logit_bytes)
-    if not framework.kept.torch_pipeline:
-        return single
+def _losses_at_once(framework: FrameworkProfile, columns: Columns) -> IntColumn:
+    """The micro-batches between their loss and their backward pass. torch's pipeline holds what the last stage returned
+    until then: of all micro-batches under GPipe, of two under zero bubble."""
     count = columns["grad_accum_steps"]
     at_once = np.where(columns["schedule"] == SCHEDULES.index(Schedule.GPIPE), count, 1)
     at_once = np.where(columns["schedule"] == SCHEDULES.index(Schedule.ZERO_BUBBLE), np.minimum(2, count), at_once)
+    return np.where(framework.kept.torch_pipeline & (columns["pp"] > 1), at_once, 1)
+
+
+def _loss(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> FloatColumn:
+    """Bytes at the loss of the last micro-batch in flight."""
+    tokens, vocab = tokens_per_rank(model, columns), model.vocab / columns["tp"]
+    at_once = _losses_at_once(framework, columns)
+    if framework.kept.chunked_loss:
+        chunk = np.minimum(tokens, np.maximum(FEWEST_CHUNK_TOKENS, np.ceil(tokens / LOSS_CHUNKS)))
+        return chunk * vocab * framework.logit_bytes + at_once * _loss_gradients(model, framework, columns)
+    # The logits, and beside them what cross entropy keeps in float32.
     width = framework.activation_bytes
-    piped = width + (at_once - 1) * (width + FLOAT32_BYTES)
-    return single + np.where(columns["pp"] > 1, piped, 0.0)
+    piped = framework.kept.torch_pipeline & (columns["pp"] > 1)
+    returned = np.where(piped, width + (at_once - 1) * (width + FLOAT32_BYTES), 0.0)
+    return tokens * vocab * (framework.logit_bytes + returned)
+
+
+def _loss_gradients(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> FloatColumn:
+    """Of the head and of the hidden states, which a chunked loss makes: bytes of one micro-batch."""
+    rows: FloatColumn = model.vocab / columns["tp"] + tokens_per_rank(model, columns)
+    return rows * model.hidden * framework.activation_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,14 +219,31 @@ def _states(framework: FrameworkProfile, columns: Columns, held: _Held) -> Parts
     }
 
 
-def _gathered(framework: FrameworkProfile, columns: Columns, held: _Held) -> FloatColumn:
+def _gathered(framework: FrameworkProfile, columns: Columns, held: _Held, *, at_loss: bool) -> FloatColumn:
     """ZeRO 3: whole weights of the ends and of two layers; in a pipeline of all layers, which torch does not shard
-    again between micro-batches. ZeRO 2: the ends' gradients as they are reduced."""
-    sharded = columns["dp"] * columns["cp"] > 1
-    units = np.where(columns["pp"] > 1, held.weights, held.ends + np.minimum(2, held.layers) * held.unit)
-    three = np.where(columns["zero_stage"] == 3, units * framework.gather_bytes, 0.0)
-    two = np.where((columns["zero_stage"] == 2) & (columns["pp"] == 1), held.ends * framework.reduce_bytes, 0.0)
-    return np.where(sharded, two + three, 0.0)
+    again after a backward pass. FSDP2 shards a chunk's layers again before the loss; without a pipeline the last one's
+    weights are still there."""
+    piped, units = held.weights, 2
+    if framework.kept.fsdp2 and at_loss:
+        piped, units = held.weights - held.layers / columns["vpp"] * held.unit, 1
+    alone = held.ends + np.minimum(units, held.layers) * held.unit
+    where = (columns["zero_stage"] == 3) & (columns["dp"] * columns["cp"] > 1)
+    return np.where(where, np.where(columns["pp"] > 1, piped, alone) * framework.gather_bytes, 0.0)
+
+
+def _reducing(training: Training, columns: Columns, held: _Held, *, at_loss: bool) -> FloatColumn:
+    """The ends' gradients as they are reduced, from ZeRO 2 on without a pipeline. FSDP2 holds what it reduces until the
+    next reduction, so at the loss they are those of the micro-batch before; then the head's wait, unreduced, for the
+    embedding's."""
+    framework = training.framework
+    ends = held.ends * framework.reduce_bytes
+    stages = (2, 3) if framework.kept.fsdp2 else (2,)
+    where = np.isin(columns["zero_stage"], stages) & (columns["pp"] == 1) & (columns["dp"] * columns["cp"] > 1)
+    if framework.kept.fsdp2:
+        ends = np.where(columns["grad_accum_steps"] > 1, ends, 0.0)
+        if not at_loss:
+            ends = ends + training.model.vocab / columns["tp"] * training.model.hidden * framework.gather_bytes
+    return np.where(where, ends, 0.0)
 
 
 def _received(framework: FrameworkProfile, columns: Columns, stage: IntColumn, layer: LayerBytes) -> FloatColumn:

@@ -51,10 +51,12 @@ def test_bfloat16_trains_as_float32_does_but_for_rounding(run_job, make_job):
 
 
 # What a process holds beforehand differs by tens of MiB with what the warm process ran before, so the phases lie far
-# apart. 512 * 60000 logits are 117 MiB a copy; the backward pass holds one more than the forward pass: limits of 90 to
-# 270 MiB end the first, 300 to 420 the second. 800000 * 32 weights are 98 MiB, twice: gradients are there from the
-# start, and the optimizer adds two more such pairs: 600 to 760 MiB end it, below 560 the model is not even built.
-LARGE_LOGITS = {"vocab": 60_000, "seq_len": 64}
+# apart. 1024 * 60000 logits are 234 MiB, and exist in the forward pass alone: limits of 90 to 240 MiB end it. 512 times
+# 60000 values in a feed-forward block are 117 MiB: the forward pass keeps three such, the backward pass has five at
+# once: limits of 430 to 580 MiB end that. 800000 * 32 weights are 98 MiB, twice: gradients are there from the start,
+# and the optimizer adds two more such pairs: 600 to 760 MiB end it, below 560 the model is not even built.
+LARGE_LOGITS = {"vocab": 60_000, "seq_len": 128}
+LARGE_BLOCKS = {"ffn": 60_000, "layers": 1, "seq_len": 64}
 LARGE_WEIGHTS = {"vocab": 800_000, "seq_len": 4}
 
 
@@ -63,7 +65,7 @@ LARGE_WEIGHTS = {"vocab": 800_000, "seq_len": 4}
     [
         (Phase.INIT, LARGE_WEIGHTS, {}, 300),
         (Phase.FORWARD, LARGE_LOGITS, {"micro_batch_size": 8}, 180),
-        (Phase.BACKWARD, LARGE_LOGITS, {"micro_batch_size": 8}, 360),
+        (Phase.BACKWARD, LARGE_BLOCKS, {"micro_batch_size": 8}, 500),
         (Phase.OPTIMIZER, LARGE_WEIGHTS, {}, 690),
     ],
 )
@@ -77,8 +79,8 @@ def test_a_rank_that_runs_out_of_memory_says_in_which_phase(phase, shapes, plan,
 
 
 def test_the_rank_that_failed_first_is_told_from_its_echoes(run_job, make_job):
-    # Only the last stage makes logits: 4 * 64 * 40000 of them, 41 MB a copy.
-    shapes = {"vocab": 40_000, "seq_len": 64}
+    # Only the last stage makes logits: 4 * 256 * 40000 of them, 164 MB.
+    shapes = {"vocab": 40_000, "seq_len": 256}
     job = make_job(plan={"pp": 2, "micro_batch_size": 4}, model=shapes, memory_limit_bytes=110 * MIB)
     finished = run_job(job)
     failures = read_failures(finished.directory)
@@ -134,3 +136,28 @@ def test_a_terminated_gang_leaves_no_rank(tmp_path, make_job):
         process.terminate()
     assert process.wait(timeout=60) == 128 + signal.SIGTERM
     assert not any(map(alive, ranks))
+
+
+# Prints what a rank's torch finds when it first asks for devices, of which there are none.
+ALLOCATOR_SETTINGS = """
+import os, torch
+for name in [name for name in os.environ if name.endswith("ALLOC_CONF")]:
+    del os.environ[name]
+os.environ.update(OWN)
+def look():
+    found = {name: value for name, value in os.environ.items() if name.endswith("ALLOC_CONF")}
+    print(found, torch._C._accelerator_getAllocatorSettings(), flush=True)
+    return 0
+torch.cuda.device_count = look
+"""
+
+
+@pytest.mark.parametrize(
+    "own",
+    [{}, {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512"}, {"PYTORCH_ALLOC_CONF": "expandable_segments:False"}],
+    ids=str,
+)
+def test_cudas_allocator_grows_its_segments_unless_the_user_says_otherwise(own, run_job, make_job):
+    finished = run_job(make_job(device="cuda"), f"OWN = {own}\n{ALLOCATOR_SETTINGS}")
+    expected = own or {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    assert f"{expected} {next(iter(expected.values()))}\n" in finished.logs

@@ -17,7 +17,7 @@ import torch.distributed._functional_collectives as functional
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from meshtune.runners.trainer.compat import register_gloo
+from meshtune.runners.trainer.compat import grow_segments, register_gloo
 from meshtune.search_spaces.plan import Plan
 
 Value = TypeVar("Value")
@@ -90,6 +90,7 @@ def choose_device(*, cuda: bool, local_rank: int) -> torch.device:
     if not cuda:
         torch.set_num_threads(1)
         return torch.device("cpu")
+    grow_segments()
     visible = torch.cuda.device_count()
     if visible == 0:
         raise RuntimeError("the job asks for cuda, but torch sees no such device")

@@ -18,13 +18,11 @@ from torch.distributed.pipelining import (
     ScheduleZBVZeroBubble,
 )
 
-from meshtune.runners.trainer.compat import skip_first_exchange, without_outputs
+from meshtune.runners.trainer.compat import skip_first_exchange
 from meshtune.runners.trainer.failure import Phase, Progress
 from meshtune.runners.trainer.model import Transformer
 from meshtune.runners.trainer.parallel.mesh import Mesh
 from meshtune.search_spaces.plan import Plan, Schedule
-
-LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
 def cut_layers(layers: int, stages: int, stage: int) -> range:
@@ -53,8 +51,8 @@ class AccumulatingLoop:
 
     run: leave the gradients on the parameters; return the sum of the losses, 0 where this rank sees none."""
 
-    def __init__(self, model: Transformer, plan: Plan, loss_function: LossFunction) -> None:
-        self._model, self._plan, self._loss_function = model, plan, loss_function
+    def __init__(self, model: Transformer, plan: Plan) -> None:
+        self._model, self._plan = model, plan
 
     def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
         total = torch.zeros((), device=tokens.device)
@@ -62,9 +60,9 @@ class AccumulatingLoop:
         pairs = list(zip(torch.split(tokens, size), torch.split(targets, size), strict=True))
         for index, (some_tokens, some_targets) in enumerate(pairs):
             self._prepare_replicas(is_last=index == len(pairs) - 1)
-            loss = self._loss_function(self._model(some_tokens), some_targets)
-            loss.backward()  # type: ignore[no-untyped-call]  # torch.Tensor.backward
-            total += loss.detach()
+            loss = self._model(some_tokens, some_targets)
+            loss.backward()
+            total += loss.detach().sum()
         return total
 
     def _prepare_replicas(self, *, is_last: bool) -> None:
@@ -81,9 +79,7 @@ class Pipeline:
     """More stages: torch's schedule. Over FSDP2 it reduces gradients and reshards weights after the last micro-batch's
     backward pass only, so ZeRO 2 and 3 hold whole gradients of a stage until then."""
 
-    def __init__(
-        self, models: Sequence[Transformer], plan: Plan, mesh: Mesh, loss_function: LossFunction, device: torch.device
-    ) -> None:
+    def __init__(self, models: Sequence[Transformer], plan: Plan, mesh: Mesh, device: torch.device) -> None:
         held = stages_of(plan, mesh.pipeline_rank)
         count, group = plan.pp * plan.vpp, mesh.pp.get_group()
         stages = [
@@ -93,7 +89,7 @@ class Pipeline:
         self._schedule = _SCHEDULES[plan.schedule](
             stages if plan.schedule.interleaves else stages[0],
             plan.grad_accum_steps,
-            loss_fn=loss_function,
+            loss_fn=lambda loss, _: loss,  # the last stage returns it: see Head
             scale_grads=False,
         )
         self._is_first, self._is_last = 0 in held, count - 1 in held
@@ -101,21 +97,17 @@ class Pipeline:
     def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
         losses: list[Tensor] = []
         arguments = (tokens,) if self._is_first else ()
-        targets_here = targets if self._is_last else None
-        self._schedule.step(
-            *arguments,
-            target=targets_here,
-            losses=losses if self._is_last else None,
-            **without_outputs(self._schedule),
-        )
+        # For its stage, cut into micro-batches as the tokens are, and for the schedule's own loss.
+        targets_here = {"targets": targets, "target": targets, "losses": losses} if self._is_last else {}
+        self._schedule.step(*arguments, **targets_here)
         return (
             torch.stack([loss.detach() for loss in losses]).sum() if losses else torch.zeros((), device=tokens.device)
         )
 
 
-def note_passes(models: Sequence[Transformer], loss_function: LossFunction, progress: Progress) -> LossFunction:
-    """Keep `progress` at what the rank computes, from within a schedule too; return the loss function that does.
-    Whatever lies between a forward pass (or its loss) and the next one counts as backward."""
+def note_passes(models: Sequence[Transformer], progress: Progress) -> None:
+    """Keep `progress` at what the rank computes, from within a schedule too. Whatever lies between a forward pass and
+    the next one counts as backward."""
 
     def enter(*_: object) -> None:
         progress.phase = Phase.FORWARD
@@ -123,13 +115,6 @@ def note_passes(models: Sequence[Transformer], loss_function: LossFunction, prog
     def leave(*_: object) -> None:
         progress.phase = Phase.BACKWARD
 
-    def noted_loss(logits: Tensor, targets: Tensor) -> Tensor:
-        progress.phase = Phase.FORWARD
-        loss = loss_function(logits, targets)
-        progress.phase = Phase.BACKWARD
-        return loss
-
     for model in models:
         model.register_forward_pre_hook(enter, prepend=True)
         model.register_forward_hook(leave)
-    return noted_loss

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.attention.bias import causal_lower_right
 
+from meshtune.runners.trainer.head import own_rows, sum_over
 from meshtune.runners.trainer.model import (
     Attend,
     Cut,
@@ -35,13 +36,6 @@ from meshtune.search_spaces.plan import ContextParallel, Plan
 
 SEQUENCE = 1
 _COLLECTIVES = torch.ops._c10d_functional
-
-
-def _sum(x: Tensor, group: dist.ProcessGroup, operation: str = "sum") -> Tensor:
-    out: Tensor = _COLLECTIVES.wait_tensor.default(
-        _COLLECTIVES.all_reduce.default(x.contiguous(), operation, group.group_name)
-    )
-    return out
 
 
 def _gather(part: Tensor, group: dist.ProcessGroup, axis: int) -> Tensor:
@@ -89,7 +83,7 @@ def _same(x: Tensor) -> Tensor:
 
 def shared(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     """What is the same on all ranks, and has another part of its gradient on each."""
-    return _relayout(x, _same, partial(_sum, group=group))
+    return _relayout(x, _same, partial(sum_over, group))
 
 
 def gathered(part: Tensor, group: dist.ProcessGroup, axis: int) -> Tensor:
@@ -105,7 +99,7 @@ def enter(x: Tensor, group: dist.ProcessGroup, *, sequence_parallel: bool) -> Te
 def leave(x: Tensor, group: dist.ProcessGroup, *, sequence_parallel: bool) -> Tensor:
     """The sum of what the ranks' parts of weights made, in the layout between blocks."""
     if not sequence_parallel:
-        return _relayout(x, partial(_sum, group=group), _same)
+        return _relayout(x, partial(sum_over, group), _same)
     return _relayout(x, partial(_sum_parts, group=group, axis=SEQUENCE), partial(_gather, group=group, axis=SEQUENCE))
 
 
@@ -168,45 +162,6 @@ class SequencePositions(nn.Module):
         return F.embedding(own, shared(self.weight, self._group))
 
 
-def own_rows(tokens: Tensor, first: int, count: int) -> tuple[Tensor, Tensor]:
-    """Each token's row among the `count` rows of this rank, 0 where another rank has it; and where that is so."""
-    rows = tokens - first
-    outside = (rows < 0) | (rows >= count)
-    return rows.masked_fill(outside, 0), outside
-
-
-class _CrossEntropy(torch.autograd.Function):
-    """As Megatron's: the logits stay where they are, three numbers of each token are exchanged."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, first: int, group: dist.ProcessGroup) -> Tensor:
-        # (tokens, own part of the vocabulary)
-        given = logits.detach().flatten(0, 1)
-        peak = _sum(given.amax(-1).float(), group, "max")[:, None]
-        # The one copy that is kept; of float32 the cast makes none.
-        scores = given - peak if given.dtype is torch.float32 else given.float().sub_(peak)
-        rows, outside = own_rows(targets.flatten(), first, scores.shape[1])
-        chosen = scores.gather(1, rows[:, None]).squeeze(1).masked_fill(outside, 0.0)
-        shares = scores.exp_()
-        chosen, total = _sum(torch.stack([chosen, shares.sum(-1)]), group).unbind()
-        ctx.save_for_backward(shares.div_(total[:, None]), rows, outside)
-        ctx.shape, ctx.dtype = logits.shape, logits.dtype
-        return (total.log() - chosen).sum()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        shares, rows, outside = ctx.saved_tensors
-        hit = torch.where(outside, 0.0, -1.0).to(shares.dtype)
-        shares.scatter_add_(1, rows[:, None], hit[:, None]).mul_(gradients[0])
-        return shares.view(ctx.shape).to(ctx.dtype), None, None, None
-
-
-def vocabulary_cross_entropy(logits: Tensor, targets: Tensor, vocab: int, group: dist.ProcessGroup) -> Tensor:
-    """The sum over all tokens, from this rank's part of the logits; equal on all ranks."""
-    total: Tensor = _CrossEntropy.apply(logits, targets, _first_row(vocab, group), group)  # type: ignore[no-untyped-call]
-    return total
-
-
 def _first_row(rows: int, group: dist.ProcessGroup) -> int:
     """As `Tensor.chunk` cuts them."""
     return group.rank() * -(-rows // group.size())
@@ -232,6 +187,7 @@ def shard_tensors(model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bo
         model.position = SequencePositions(model.position, group)  # type: ignore[arg-type]  # an nn.Embedding
     if model.head is not None:
         cut("head", 0)
+        model.head.group, model.head.first_row = group, _first_row(model.spec.vocab, group)
         _communicate(model.head, before=partial(enter, **how))
     if model.norm is not None and sequence_parallel:
         model.norm = SequenceNorm(model.norm, group)
@@ -276,7 +232,7 @@ def _cut_feed_forward(name: str, block: nn.Module, cut: Callable[[str, int], Non
 def _communicate(
     module: nn.Module, *, before: Callable[[Tensor], Tensor], after: Callable[[Tensor], Tensor] | None = None
 ) -> None:
-    module.register_forward_pre_hook(lambda _, inputs: (before(inputs[0]),))
+    module.register_forward_pre_hook(lambda _, inputs: (before(inputs[0]), *inputs[1:]))
     if after is not None:
         module.register_forward_hook(lambda _, __, out: after(out))
 

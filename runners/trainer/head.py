@@ -1,0 +1,101 @@
+"""The head and its loss, in chunks of tokens: only a chunk of the logits exists at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS, LOSS_CHUNKS
+
+_COLLECTIVES = torch.ops._c10d_functional
+
+
+def sum_over(group: dist.ProcessGroup, x: Tensor, operation: str = "sum") -> Tensor:
+    out: Tensor = _COLLECTIVES.wait_tensor.default(
+        _COLLECTIVES.all_reduce.default(x.contiguous(), operation, group.group_name)
+    )
+    return out
+
+
+def own_rows(tokens: Tensor, first: int, count: int) -> tuple[Tensor, Tensor]:
+    """Each token's row among the `count` rows of this rank, 0 where another rank has it; and where that is so."""
+    rows = tokens - first
+    outside = (rows < 0) | (rows >= count)
+    return rows.masked_fill(outside, 0), outside
+
+
+def chunk_tokens(tokens: int) -> int:
+    """Tokens of one chunk: an eighth, as in torchtune (`CEWithChunkedOutputLoss`), but not so few that the weight's
+    gradient, which every chunk reads and writes, takes longer than the product that it comes from."""
+    return max(FEWEST_CHUNK_TOKENS, -(-tokens // LOSS_CHUNKS))
+
+
+class Head(nn.Linear):
+    """The output projection, of a hidden state to logits; with targets to the cross entropy summed over all tokens.
+
+    loss_scale: factor on the sum. group, first_row: of the ranks that split the vocabulary, and where this one's part
+    begins. splits_backward: the backward pass runs twice, once for the input and once for the weight."""
+
+    def __init__(self, hidden: int, vocab: int) -> None:
+        super().__init__(hidden, vocab, bias=False)
+        self.loss_scale = 1.0
+        self.group: dist.ProcessGroup | None = None
+        self.first_row = 0
+        self.splits_backward = False
+
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
+        if targets is None:
+            return super().forward(x)
+        # The weight is used inside of forward, where FSDP2 has gathered it.
+        loss: Tensor = _LinearCrossEntropy.apply(x.flatten(0, 1), self.weight, targets.flatten(), self)  # type: ignore[no-untyped-call]
+        return loss
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """The forward pass makes the gradients as well, as in Liger (Hsu et al. 2024): so no logit outlives its chunk, and
+    none is computed twice. The loss is what training differentiates, so the gradient of the loss is 1.
+
+    A vocabulary over several ranks as in Megatron: logits stay where they are, three numbers of a token are
+    exchanged."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, head: Head) -> Tensor:
+        hidden_gradient, weight_gradient = torch.empty_like(hidden), torch.empty_like(weight)
+        loss = torch.zeros(1, dtype=torch.float32, device=hidden.device)
+        size = chunk_tokens(len(hidden))
+        parts = zip(*(torch.split(tokens, size) for tokens in (hidden, targets, hidden_gradient)), strict=True)
+        for index, (part, wanted, part_gradient) in enumerate(parts):
+            logits = part @ weight.T
+            loss += _to_gradient(logits, wanted, head)
+            torch.addmm(part_gradient, logits, weight, beta=0, alpha=head.loss_scale, out=part_gradient)
+            weight_gradient.addmm_(logits.T, part, beta=min(index, 1), alpha=head.loss_scale)
+            del logits  # before the next chunk's
+        ctx.gradients, ctx.splits_backward = (hidden_gradient, weight_gradient), head.splits_backward
+        return loss.mul_(head.loss_scale)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        hidden_gradient, weight_gradient = ctx.gradients
+        if not ctx.splits_backward:
+            del ctx.gradients  # autograd adds to a tensor in place only if nobody else holds it
+        return hidden_gradient, weight_gradient, None, None
+
+
+def _to_gradient(logits: Tensor, targets: Tensor, head: Head) -> Tensor:
+    """The loss of some tokens; their logits are overwritten by their gradients."""
+    peak = logits.amax(-1).float()
+    if head.group is not None:
+        peak = sum_over(head.group, peak, "max")
+    # In float32, into which the subtraction casts; of float32 there is no further copy.
+    scores = logits.sub_(peak[:, None]) if logits.dtype is torch.float32 else logits - peak[:, None]
+    rows, outside = own_rows(targets, head.first_row, scores.shape[1])
+    chosen = scores.gather(1, rows[:, None]).squeeze(1).masked_fill(outside, 0.0)
+    total = scores.exp_().sum(-1)
+    if head.group is not None:
+        chosen, total = sum_over(head.group, torch.stack([chosen, total])).unbind()
+    scores.scatter_add_(1, rows[:, None], (-total).masked_fill(outside, 0.0)[:, None])
+    torch.div(scores, total[:, None], out=logits)
+    return (total.log() - chosen).sum()

@@ -1,0 +1,94 @@
+"""The head's loss in chunks of tokens is that of all logits at once, on one rank and on several."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from meshtune.runners.trainer import head
+from meshtune.runners.trainer.exact import exact_peak
+from meshtune.runners.trainer.head import Head, chunk_tokens
+from meshtune.runners.trainer.timing.measure import LiveTensors
+
+SMALL_CHUNKS = "from meshtune.runners.trainer import head; head.FEWEST_CHUNK_TOKENS = 3"
+
+
+@pytest.mark.parametrize("tokens", [1, 14, 15, 56])
+def test_loss_and_gradients_are_those_of_all_logits_at_once(tokens, monkeypatch):
+    monkeypatch.setattr(head, "FEWEST_CHUNK_TOKENS", 7)
+    torch.manual_seed(0)
+    layer, x = Head(16, 37), torch.randn(1, tokens, 16, requires_grad=True)
+    layer.loss_scale = 1 / 77
+    targets = torch.randint(0, 37, (1, tokens))
+    whole = F.cross_entropy(layer(x).flatten(0, 1), targets.flatten(), reduction="sum") / 77
+    expected = torch.autograd.grad(whole, (x, layer.weight))
+    chunked = layer(x, targets)
+    torch.testing.assert_close(chunked, whole.reshape(1))
+    chunked.backward()
+    torch.testing.assert_close((x.grad, layer.weight.grad), expected)
+
+
+def test_sums_over_chunks_in_bfloat16_stay_near_to_float32(monkeypatch):
+    monkeypatch.setattr(head, "FEWEST_CHUNK_TOKENS", 32)
+    torch.manual_seed(0)
+    exact, rounded, x = Head(64, 128), Head(64, 128).bfloat16(), torch.randn(1, 256, 64)
+    rounded.weight.data.copy_(exact.weight)
+    targets = torch.randint(0, 128, (1, 256))
+    exact(x, targets).backward()
+    rounded(x.bfloat16(), targets).backward()
+    assert (rounded.weight.grad.float() - exact.weight.grad).norm() < 0.01 * exact.weight.grad.norm()
+
+
+def test_a_chunk_has_an_eighth_of_the_tokens_but_enough_for_the_product():
+    assert [chunk_tokens(tokens) for tokens in (100, 2048, 8192, 8193, 65536)] == [1024, 1024, 1024, 1025, 8192]
+
+
+def test_only_a_chunk_of_the_logits_exists_at_a_time(monkeypatch):
+    monkeypatch.setattr(head, "FEWEST_CHUNK_TOKENS", 64)
+    layer, x, targets = Head(8, 4096), torch.randn(1, 512, 8), torch.randint(0, 4096, (1, 512))
+    logits = 4 * 512 * 4096
+    with LiveTensors() as whole:
+        F.cross_entropy(layer(x).flatten(0, 1), targets.flatten(), reduction="sum").backward()
+    layer.weight.grad = None
+    with LiveTensors() as chunked:
+        layer(x, targets).backward()
+    assert whole.peak_bytes > 2 * logits
+    assert chunked.peak_bytes < logits / 8 + 3 * 4 * 8 * 4096
+
+
+@pytest.mark.parametrize(
+    ("plan", "rank", "vocab"),
+    [
+        pytest.param({}, 0, 32768, marks=pytest.mark.slow),
+        pytest.param({"pp": 2}, 1, 32768, marks=pytest.mark.slow),
+        pytest.param({"tp": 2}, 0, 65536, marks=pytest.mark.long),
+        pytest.param({"dp": 2, "zero_stage": 3, "recompute": "full"}, 0, 32768, marks=pytest.mark.long),
+        pytest.param({"pp": 2, "vpp": 2, "schedule": "zbv"}, 0, 32768, marks=pytest.mark.long),
+    ],
+    ids=str,
+)
+def test_no_plan_makes_more_logits_than_a_chunk(plan, rank, vocab, make_job):
+    shapes = {"layers": 4, "hidden": 16, "ffn": 16, "vocab": vocab, "seq_len": 1024}
+    job = make_job(plan={"micro_batch_size": 8, "grad_accum_steps": 2} | plan, model=shapes)
+    peak = exact_peak(job, rank)
+    # 1024 of 8192 tokens, 32768 words of each rank, in float32: 128 MiB; all of them would be 1 GiB a copy.
+    assert peak.peak_bytes - peak.lasting_bytes < 1.5 * 4 * 1024 * 32768
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param({"tp": 2, "micro_batch_size": 4}, marks=pytest.mark.slow),
+        pytest.param({"dp": 2, "zero_stage": 3, "micro_batch_size": 2}, marks=pytest.mark.slow),
+        pytest.param({"pp": 2, "vpp": 2, "schedule": "zbv"}, marks=pytest.mark.slow),
+        pytest.param({"pp": 2, "vpp": 2, "schedule": "zero_bubble"}, marks=pytest.mark.long),
+        pytest.param({"tp": 2, "pp": 2, "dp": 2, "zero_stage": 2, "micro_batch_size": 2}, marks=pytest.mark.long),
+    ],
+    ids=str,
+)
+def test_chunks_do_not_change_the_losses(plan, run_job, make_job):
+    model = {"layers": 4, "vocab": 127}
+    whole = run_job(make_job(model=model, plan={"micro_batch_size": 8})).losses
+    chunked = run_job(make_job(model=model, plan=plan), sabotage=SMALL_CHUNKS).losses
+    assert chunked == pytest.approx(whole, abs=1e-4)
