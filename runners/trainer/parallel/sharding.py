@@ -239,7 +239,7 @@ class FlatAdamW:
         return view
 
     def step(self) -> None:
-        """Collective over the replicas: sum the gradients and move the weights, of ZeRO 1 this replica's part of them."""
+        """Sum the gradients and move the weights, of ZeRO 1 this replica's part. Collective over the replicas."""
         for bucket in self._buckets:
             if bucket.master.grad is None:
                 for parameter in bucket.parameters:
