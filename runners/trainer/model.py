@@ -319,17 +319,24 @@ class Transformer(nn.Module):
             self.layers[str(index)] = Layer(spec, self.places, held, router)
         self.norm = build_norm(spec) if last else None
         self.head = Head(spec.hidden, spec.vocab) if last else None
+        # Called with each part before it computes: its weights may still be on their way.
+        self.await_weights: Callable[[nn.Module], None] = lambda _: None
         self.tie()
 
     def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
         if self.embedding is not None:
+            self.await_weights(self.embedding)
             tokens, x = x, self.embedding(x)
             if self.position is not None:
+                self.await_weights(self.position)
                 x = x + self.position(place_tensor(self.places, tokens.device))
         for layer in self.layers.values():
+            self.await_weights(layer)
             x = layer(x)
         if self.norm is not None and self.head is not None:
+            self.await_weights(self.norm)
             x = self.norm(x)  # what the last layer returned is kept by nobody while the head computes
+            self.await_weights(self.head)
             x = self.head(x, targets)
         return x
 

@@ -171,6 +171,9 @@ class Trainer:
         stages = stages_of(job.plan, mesh.pipeline_rank)
         models = [build_chunk(job, mesh, device, sharding, stage) for stage in stages]
         self._optimizer = build_optimizer(job, mesh, models, sharding)
+        if not isinstance(self._optimizer, ShardedAdamW):
+            for model in models:
+                model.await_weights = self._optimizer.await_weights
         note_passes(models, progress)
         self._passes = (
             Pipeline(models, job.plan, mesh, device) if job.plan.pp > 1 else AccumulatingLoop(models[0], job.plan)
@@ -195,7 +198,7 @@ class Trainer:
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """One optimizer step; returns this rank's share of the loss, still on the device."""
         self._progress.phase = Phase.FORWARD
-        self._optimizer.clear()
+        self._optimizer.begin_step()
         loss = self._passes.run(tokens, targets)
         self._progress.phase = Phase.OPTIMIZER
         self._sum_tied()

@@ -111,6 +111,7 @@ TRAINER_FLOAT32 = FrameworkProfile(
     reduce_bytes=4,
     gather_bytes=4,
     logit_bytes=4,
+    overlapped_gathers=True,
     kept=Kept(
         norm_bytes=4,
         fused_swiglu=True,
@@ -144,6 +145,7 @@ TRAINER_FLOAT16 = replace(TRAINER_BFLOAT16, name="meshtune trainer, fp16", dtype
 _MEGATRON_CORE_BFLOAT16 = replace(
     TRAINER_BFLOAT16,
     name="Megatron-Core, bf16",
+    overlapped_gathers=False,
     logit_bytes=6,
     overlaps_tensor=True,
     fused_accumulation=True,
@@ -192,6 +194,7 @@ MEGATRON_DEEPSPEED = replace(
 NANOTRON = replace(
     TRAINER_BFLOAT16,
     name="nanotron, bf16",
+    overlapped_gathers=False,
     gradient_bytes=6,
     logit_bytes=10,
     overlapped_gradients=False,
@@ -205,6 +208,7 @@ NANOTRON = replace(
 FSDP = replace(
     TRAINER_BFLOAT16,
     name="torch FSDP, bf16",
+    overlapped_gathers=False,
     weight_bytes=4,
     optimizer_bytes=8,
     reduce_bytes=2,

@@ -49,8 +49,38 @@ def checked(self):
 
 sharding.FlatAdamW.step = checked
 """
+WEIGHTS_OF_OTHERS_STALE = """
+from meshtune.runners.trainer.parallel.sharding import FlatAdamW
+FlatAdamW._gather = lambda self: None
+"""
+# Fails where the first part of the model waits for the weights of the last one.
+GATHERS_BESIDE_THE_FORWARD_PASS = """
+import meshtune.runners.trainer.parallel.sharding as sharding
+sharding.BUCKET_ELEMENTS = 1000
+wait, under_way = sharding.FlatAdamW.await_weights, []
+
+def noted(self, part):
+    wait(self, part)
+    assert not any(bucket.gathering for bucket in self._buckets_of[part])
+    under_way.append(sum(bucket.gathering is not None for bucket in self._buckets))
+
+sharding.FlatAdamW.await_weights = noted
+import meshtune.runners.trainer.train as train
+step = train.Trainer.step
+
+def stepped(self, tokens, targets):
+    under_way.clear()
+    loss = step(self, tokens, targets)
+    self.taken = getattr(self, "taken", 0) + 1
+    assert self.taken == 1 or under_way[0] > 0, under_way
+    assert under_way[-1] == 0, under_way
+    return loss
+
+train.Trainer.step = stepped
+"""
 BREAKS = [
     pytest.param(NO_SUM_OVER_REPLICAS, {}, {"dp": 2}, id="no sum over the replicas"),
+    pytest.param(WEIGHTS_OF_OTHERS_STALE, {}, {"dp": 2, "zero_stage": 1}, id="weights of other replicas stay stale"),
     pytest.param(ROTATIONS_START_ANEW, {}, {"cp": 2}, id="rotations start anew on each rank"),
     pytest.param(TIED_COPIES_APART, GPT, {"pp": 2}, id="copies of a tied weight drift apart"),
     pytest.param(EXPERTS_SUMMED_AS_THE_REST, MIXTURE, {"dp": 2, "ep": 2}, id="sum of different experts"),
@@ -82,6 +112,19 @@ def test_gradients_are_reduced_in_buckets_while_the_backward_pass_goes_on(model,
     expected = run_job(make_job(model=model, plan={"micro_batch_size": 8})).losses
     batches = {"micro_batch_size": 8 // (plan["dp"] * plan.get("grad_accum_steps", 1))}
     overlapped = run_job(make_job(model=model, plan=plan | batches), SMALL_BUCKETS).losses
+    assert difference(overlapped, expected) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("model", "plan"),
+    [({}, {"dp": 2, "grad_accum_steps": 2}), (GPT, {"pp": 2, "dp": 2, "grad_accum_steps": 2})],
+    ids=["one stage", "a tied weight of two stages"],
+)
+def test_weights_are_gathered_while_the_forward_pass_goes_on(model, plan, run_job, make_job):
+    expected = run_job(make_job(model=model, plan={"micro_batch_size": 8})).losses
+    overlapped = run_job(
+        make_job(model=model, plan=plan | {"zero_stage": 1, "micro_batch_size": 2}), GATHERS_BESIDE_THE_FORWARD_PASS
+    ).losses
     assert difference(overlapped, expected) < TOLERANCE
 
 

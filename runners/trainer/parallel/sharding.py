@@ -101,7 +101,7 @@ class ShardedAdamW:
             groups.setdefault(mesh, []).append(parameter)
         self._adamw = torch.optim.AdamW([{"params": group} for group in groups.values()], lr=learning_rate, fused=True)
 
-    def clear(self) -> None:
+    def begin_step(self) -> None:
         self._adamw.zero_grad()
 
     def gradient(self, parameter: nn.Parameter) -> Tensor:
@@ -120,9 +120,9 @@ class Both:
     def __init__(self, dense: FlatAdamW, experts: FlatAdamW) -> None:
         self._dense, self._experts = dense, experts
 
-    def clear(self) -> None:
-        self._dense.clear()
-        self._experts.clear()
+    def begin_step(self) -> None:
+        self._dense.begin_step()
+        self._experts.begin_step()
 
     def gradient(self, parameter: nn.Parameter) -> Tensor:
         return (self._dense if parameter in self._dense else self._experts).gradient(parameter)
@@ -131,6 +131,10 @@ class Both:
         self._dense.step()
         self._experts.step()
 
+    def await_weights(self, part: nn.Module) -> None:
+        self._dense.await_weights(part)
+        self._experts.await_weights(part)
+
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class _Bucket:
@@ -138,7 +142,7 @@ class _Bucket:
 
     span: of the flat buffers; own: this replica's part of it. master: the weights that AdamW moves, with the sums as
     gradient once they are begun. late: not before `step`. missing: how many gradients of this step its parameters still
-    wait for. reducing: what is under way."""
+    wait for. reducing, gathering: what is under way."""
 
     parameters: tuple[nn.Parameter, ...]
     span: slice
@@ -147,6 +151,7 @@ class _Bucket:
     late: bool
     missing: int = 0
     reducing: dist.Work | None = None
+    gathering: dist.Work | None = None
 
 
 class FlatAdamW:
@@ -156,7 +161,8 @@ class FlatAdamW:
     part of each bucket, all-gather. Gradients are added to a flat buffer as the backward pass makes them, and a bucket
     is reduced while the last micro-batch's backward pass goes on, as in Megatron's distributed optimizer. Not so with
     split backward passes, where torch sums a step's gradients itself, in the model's number format. Weights are
-    gathered within the step; Megatron may do so in the next step's forward pass.
+    gathered while the next step's forward pass goes on (Megatron's --overlap-param-gather): `await_weights`, which each
+    chunk of the model calls before it computes with a part of itself, waits for those of that part.
 
     backward_passes: of a step. late: parameters whose gradients are changed after the backward pass."""
 
@@ -202,14 +208,20 @@ class FlatAdamW:
             self._bucket_of |= dict.fromkeys(group, bucket)
         # In float32 the master copy is the weights themselves.
         self._has_copy = self._weights.dtype is not torch.float32
+        # Whether other replicas' parts of the weights are those of the last step.
+        self._stale = False
+        self._buckets_of: dict[nn.Module, tuple[_Bucket, ...]] = {}
         masters = [bucket.master for bucket in self._buckets]
         self._adamw = torch.optim.AdamW(masters, lr=learning_rate, fused=True)
 
     def __contains__(self, parameter: nn.Parameter) -> bool:
         return parameter in self._spans
 
-    def clear(self) -> None:
-        """Forget the gradients of the last step."""
+    def begin_step(self) -> None:
+        """Forget the gradients of the last step, and begin to gather its weights, the first layers' first. Collective
+        over the replicas."""
+        if self._stale:
+            self._gather()
         self._gradients.zero_()
         for bucket in self._buckets:
             bucket.missing = len(bucket.parameters) * self._backward_passes
@@ -227,7 +239,7 @@ class FlatAdamW:
         return view
 
     def step(self) -> None:
-        """Collective over the replicas: sum the gradients and leave equal weights everywhere."""
+        """Sum the gradients and move the weights, of ZeRO 1 this replica's part. Collective over the replicas."""
         for bucket in self._buckets:
             if bucket.master.grad is None:
                 for parameter in bucket.parameters:
@@ -242,9 +254,24 @@ class FlatAdamW:
             bucket.master.grad = None
             if self._has_copy:
                 self._weights[bucket.own].copy_(bucket.master.detach())
-            if self._sharded:
-                own, whole = self._weights[bucket.own].clone(), self._weights[bucket.span]
-                all_gather_single(whole, own, group=self._replicas)
+        self._stale = self._sharded
+
+    def _gather(self) -> None:
+        for bucket in reversed(self._buckets):
+            # In place: NCCL knows this form, and gloo gathers into a buffer of its own.
+            whole, own = self._weights[bucket.span], self._weights[bucket.own]
+            bucket.gathering = all_gather_single(whole, own, group=self._replicas, async_op=True)
+        self._stale = False
+
+    def await_weights(self, part: nn.Module) -> None:
+        """Wait until the weights of this part of the model have been gathered."""
+        if part not in self._buckets_of:
+            buckets = (self._bucket_of.get(parameter) for parameter in part.parameters())
+            self._buckets_of[part] = tuple(dict.fromkeys(bucket for bucket in buckets if bucket is not None))
+        for bucket in self._buckets_of[part]:
+            if bucket.gathering is not None:
+                bucket.gathering.wait()
+                bucket.gathering = None
 
     def _start(self, bucket: _Bucket) -> None:
         """Sum the gradients over the replicas."""
