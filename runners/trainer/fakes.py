@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -24,8 +25,10 @@ from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from meshtune.runners.trainer import mixture
 from meshtune.runners.trainer.job import Job
-from meshtune.runners.trainer.model import place_tensor, rotation
+from meshtune.runners.trainer.model import rotation
+from meshtune.runners.trainer.places import place_tensor
 from meshtune.runners.trainer.timing.measure import LiveTensors
 from meshtune.search_spaces.cluster import DeviceKind
 
@@ -52,25 +55,19 @@ class Sent:
 
 
 class FakeLiveTensors(LiveTensors):  # type: ignore[no-untyped-call]
-    """Counts fake tensors by the bytes that real ones would take, and sends experts equal shares."""
+    """Counts fake tensors by the bytes that real ones would take."""
 
     def __init__(self, job: Job) -> None:
         super().__init__()
-        plan, model = job.plan, job.model
-        # With equal shares every expert gets as many copies from each rank, so all ranks of ep send and receive alike.
-        self._copies = plan.micro_batch_size * (model.seq_len // plan.cp) * model.top_k
         self._on_gloo = job.device is DeviceKind.CPU
-        self._share = self._copies // model.experts if model.experts else 0
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func is _ATEN._local_scalar_dense.default and isinstance(args[0], FakeTensor):
-            return self._share  # the only numbers of tensors that the trainer looks at are counts of tokens
-        if func is _ATEN.bincount.default:
-            return super().__torch_dispatch__(_ATEN.new_empty.default, types, (args[0], [args[2]]))
-        if func is _ATEN.repeat_interleave.Tensor:
-            return super().__torch_dispatch__(_ATEN.new_empty.default, types, (args[0], [self._copies]))
+        if func is _ATEN._grouped_mm.default:  # torch's form of it for fake tensors knows bfloat16 alone
+            left, right, ends = args[0], args[1], (kwargs or {}).get("offs", args[2] if len(args) > 2 else None)
+            shape = (*([] if right.ndim == 3 else ends.shape), left.shape[0], right.shape[-1])
+            return super().__torch_dispatch__(_ATEN.new_empty.default, types, (left, shape))
         if func in _COPIED_BY_GLOO and self._on_gloo:
             scratch = super().__torch_dispatch__(_ATEN.empty_like.default, types, (args[_COPIED_BY_GLOO[func]],))
             del scratch
@@ -87,7 +84,7 @@ def alone(job: Job, rank: int) -> Iterator[Callable[[], FakeLiveTensors]]:
     dist.init_process_group("fake", rank=rank, world_size=job.plan.world_size, store=FakeStore())
     try:
         with ExitStack() as stack:
-            for owner, name, value in _replacements(job):
+            for owner, name, value in _replacements(job, rank):
                 stack.enter_context(_replaced(owner, name, value))
             yield partial(FakeLiveTensors, job)
     finally:
@@ -106,7 +103,7 @@ def _forget_cached_tensors() -> None:
     _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]  # it knows meshes by their shape, not by the process groups that are gone
 
 
-def _replacements(job: Job) -> list[tuple[Any, str, Any]]:
+def _replacements(job: Job, rank: int) -> list[tuple[Any, str, Any]]:
     join = DeviceMesh._concatenate
     propagate = ShardingPropagator._propagate_tensor_meta_non_cached
     boundary = _boundary(job)
@@ -137,6 +134,7 @@ def _replacements(job: Job) -> list[tuple[Any, str, Any]]:
         pass
 
     return [
+        (mixture, "numbers_of", partial(_numbers_of_copies, job, rank)),
         (nn.Module, "to_empty", _to_empty),
         (DeviceMesh, "_concatenate", staticmethod(join_with_numbers)),
         (ShardingPropagator, "_propagate_tensor_meta_non_cached", plan),
@@ -153,6 +151,19 @@ def _to_empty(module: nn.Module, *, device: torch.device) -> nn.Module:
         for name, parameter in list(part.named_parameters(recurse=False)):
             setattr(part, name, nn.Parameter(torch.empty_like(parameter, device=device)))
     return module
+
+
+def _numbers_of_copies(job: Job, rank: int, counts: Tensor) -> list[Any]:
+    """What `mixture.numbers_of` would answer: how many copies go to and come from each rank of ep, or where those of
+    each expert here end. All ranks of ep send as many to an expert."""
+    plan, experts = job.plan, job.model.experts
+    copies = plan.micro_batch_size * (job.model.seq_len // plan.cp) * job.model.top_k
+    by_expert = [copies // experts] * experts
+    width, peer = experts // plan.ep, rank // (plan.cp * plan.tp) % plan.ep
+    if counts.ndim == 2:
+        sent = [sum(by_expert[start : start + width]) for start in range(0, experts, width)]
+        return [sent, [sent[peer]] * plan.ep]
+    return list(accumulate(plan.ep * copies for copies in by_expert[peer * width : (peer + 1) * width]))
 
 
 def _boundary(job: Job) -> _TensorMeta:

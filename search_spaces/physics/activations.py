@@ -133,7 +133,7 @@ def _selective(
         # Attention and experts recompute apart, and the norm and the routing between them do not.
         outside = 2 * hidden / split + hidden * (_norm_bytes(model, framework) / width) / split
         experts = model.top_k * ((2 + 2 * (columns["ep"] > 1)) * hidden + hidden)
-        inner = model.top_k * (model.ffn * (model.activation.matrices - 1) / tp + hidden)
+        inner = model.top_k * model.ffn * (model.activation.matrices - 1) / tp
         return tokens * width * (attention + outside + experts + inner)
     inner = model.ffn * (model.activation.matrices - 1) / tp + hidden + summed
     return tokens * (width * (attention + inner) + model.heads * FLOAT32_BYTES / tp)

@@ -1,0 +1,99 @@
+"""A mixture of experts is what a plain loop over its experts computes, whoever holds them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from meshtune.runners.trainer import mixture
+from meshtune.runners.trainer.job import Router
+from meshtune.runners.trainer.mixture import Experts, Mixture, grouped_product
+from meshtune.runners.trainer.model import Transformer
+from meshtune.runners.trainer.parallel.sharding import materialize
+from meshtune.search_spaces.model import Activation, ModelSpec
+
+SHAPES = {"name": "m", "layers": 2, "hidden": 48, "heads": 6, "ffn": 80, "vocab": 101, "seq_len": 8, "top_k": 2}
+# One without tokens at the start, between and at the end.
+COUNTS = {"uneven": [3, 0, 9, 4], "none at the ends": [0, 7, 9, 0], "one has all": [0, 16, 0, 0], "nothing": [0] * 4}
+
+
+def product_by_loop(rows, weights, ends):
+    edges = pairwise([0, *ends.tolist()])
+    return torch.cat([rows[start:end] @ weight for (start, end), weight in zip(edges, weights, strict=True)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
+@pytest.mark.parametrize("ffn", [80, 50], ids=["aligned", "not aligned"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_grouped_product_has_the_values_and_gradients_of_a_loop(dtype, counts, ffn, transposed):
+    torch.manual_seed(0)
+    ends = torch.tensor(counts).cumsum(0, dtype=torch.int32)
+    stacked = torch.randn(4, 48, ffn, dtype=dtype, requires_grad=True)
+    rows = torch.randn(sum(counts), ffn if transposed else 48, dtype=dtype, requires_grad=True)
+    weights = stacked.transpose(1, 2) if transposed else stacked
+    ours, expected = grouped_product(rows, weights, ends), product_by_loop(rows, weights, ends)
+    given = torch.randn_like(ours)
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype]
+    everything = zip(
+        (ours, *torch.autograd.grad(ours, (rows, stacked), given)),
+        (expected, *torch.autograd.grad(expected, (rows, stacked), given)),
+        strict=True,
+    )
+    for one, other in everything:
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+
+
+def test_only_sizes_that_torch_refuses_go_through_the_loop(monkeypatch):
+    monkeypatch.setattr(mixture, "grouped_mm", lambda rows, weights, offs: "grouped")
+    ends = torch.tensor([1, 2], dtype=torch.int32)
+    sizes = {(torch.float32, 4): True, (torch.float32, 6): False, (torch.bfloat16, 8): True, (torch.bfloat16, 4): False}
+    for (dtype, width), grouped in sizes.items():
+        rows, weights = torch.zeros(2, width, dtype=dtype), torch.zeros(2, width, 16, dtype=dtype)
+        assert isinstance(grouped_product(rows, weights, ends), str) is grouped
+
+
+@pytest.mark.parametrize("activation", Activation)
+def test_a_mixture_is_the_weighted_sum_of_its_experts(activation):
+    torch.manual_seed(0)
+    spec = ModelSpec(**SHAPES | {"experts": 4, "activation": activation})
+    block = Mixture(spec, range(4), (range(8),), Router.LEARNED)
+    for parameter in block.experts.parameters():
+        torch.nn.init.normal_(parameter)
+    x = torch.randn(1, 8, spec.hidden)
+    weights, choices = torch.softmax(block.router(x[0]), -1).topk(2, -1)
+    up, down = (matrix.view(4, spec.hidden, spec.ffn) for matrix in (block.experts.up, block.experts.down))
+    inner = x @ up
+    gate = block.experts.gate
+    inner = F.gelu(inner) if gate is None else F.silu(x @ gate.view_as(up)) * inner
+    answers = inner @ down.transpose(1, 2)
+    expected = sum(weights[:, k, None] * answers[choices[:, k], torch.arange(8)] for k in range(2))
+    torch.testing.assert_close(block(x)[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_ranks_start_with_the_experts_that_are_theirs():
+    spec = ModelSpec(**SHAPES | {"experts": 6})
+
+    def build(experts):
+        with torch.device("meta"):
+            model = Transformer(spec, experts=experts)
+        materialize(model, torch.device("cpu"), 0)
+        return model.state_dict()
+
+    whole, parts = build(range(6)), [build(range(start, start + 3)) for start in (0, 3)]
+    projections = [name for name in whole if "experts" in name]
+    assert len(projections) == 2 * 3
+    for name in projections:
+        torch.testing.assert_close(torch.cat([part[name] for part in parts]), whole[name], rtol=0, atol=0)
+        assert len({float(expert[0, 0]) for expert in whole[name].view(6, spec.hidden, spec.ffn)}) == 6
+
+
+def test_experts_are_one_parameter_per_projection():
+    spec = ModelSpec(**SHAPES | {"experts": 6})
+    experts = Experts(spec, range(2, 4))
+    assert {name: tuple(parameter.shape) for name, parameter in experts.named_parameters()} == dict.fromkeys(
+        ("up", "gate", "down"), (2 * spec.hidden, spec.ffn)
+    )
