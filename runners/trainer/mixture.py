@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from meshtune.runners.trainer.job import Router
 from meshtune.runners.trainer.parallel.mesh import exchange, exchange_numbers
 from meshtune.runners.trainer.places import Places, place_tensor
 from meshtune.search_spaces.model import Activation, ModelSpec
+from meshtune.search_spaces.routing import systematic_edges
 
 # torch's grouped product takes matrices whose rows begin at multiples of so many bytes.
 ALIGNMENT_BYTES = 16
@@ -41,6 +43,20 @@ def grouped_product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
 def numbers_of(counts: Tensor) -> Any:
     """Numbers or lists of tokens, for the host: a wait for the device."""
     return counts.tolist()
+
+
+# A step of the golden ratio on a circle of this length: any run of places meets it evenly (Knuth, vol. 3, 6.4).
+CIRCLE, GOLDEN_STEP = 2**32, 2654435769
+
+
+@lru_cache(maxsize=4)
+def choose_by_place(places: Places, experts: int, top_k: int, imbalance: float | None, device: torch.device) -> Tensor:
+    """The experts of each place, (length, top_k). None: of place p those after p * top_k, modulo their number."""
+    place, nth = place_tensor(places, device)[:, None], torch.arange(top_k, device=device)
+    if imbalance is None:
+        return (place * top_k + nth) % experts
+    edges = torch.tensor(systematic_edges(experts, top_k, imbalance), dtype=torch.float64, device=device)
+    return torch.searchsorted(edges, (place * GOLDEN_STEP % CIRCLE).double() / CIRCLE + nth, right=True)
 
 
 class Experts(nn.Module):
@@ -85,16 +101,18 @@ class Traffic:
 class Mixture(nn.Module):
     """A mixture of experts, of which this rank holds `numbers` and the other ranks of `peers` the rest.
 
-    The balanced router sends the token at place p to the experts p * top_k, p * top_k + 1, ... modulo their number: all
-    experts get equally many tokens, whatever the layout. It weighs their answers by the learned probabilities."""
+    Routers that are not learned go by a token's place, so that experts get as many tokens whatever the layout. They
+    weigh the experts' answers by the learned probabilities. imbalance: of the skewed one."""
 
-    def __init__(self, spec: ModelSpec, numbers: range, places: Places, kind: Router) -> None:
+    def __init__(
+        self, spec: ModelSpec, numbers: range, places: Places, kind: Router, imbalance: float | None = None
+    ) -> None:
         super().__init__()
         self.router = nn.Linear(spec.hidden, spec.experts, bias=False)
         self.experts = Experts(spec, numbers)
         self.peers: dist.ProcessGroup | None = None
         self._count, self._top_k = spec.experts, spec.top_k
-        self._places, self._kind = places, kind
+        self._places, self._kind, self._imbalance = places, kind, imbalance
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, 1)
@@ -117,9 +135,8 @@ class Mixture(nn.Module):
         if self._kind is Router.LEARNED:
             weights, choices = probabilities.topk(self._top_k, -1)
             return weights, choices
-        first = place_tensor(self._places, tokens.device) * self._top_k
-        nth = torch.arange(self._top_k, device=tokens.device)
-        choices = ((first[:, None] + nth) % self._count).repeat(sequences, 1)
+        choices = choose_by_place(self._places, self._count, self._top_k, self._imbalance, tokens.device)
+        choices = choices.repeat(sequences, 1)
         return probabilities.gather(-1, choices), choices
 
     def _ask_peers(self, copies: Tensor, counts: Tensor, peers: dist.ProcessGroup) -> Tensor:

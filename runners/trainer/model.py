@@ -118,14 +118,16 @@ class Layer(nn.Module):
     recompute, recompute_attention: how to run all of it, or its first half, without keeping all activations; called
     inside of whatever wraps the layer, so that a recomputation finds the weights in place."""
 
-    def __init__(self, spec: ModelSpec, places: Places, experts: range, router: Router) -> None:
+    def __init__(
+        self, spec: ModelSpec, places: Places, experts: range, router: Router, imbalance: float | None
+    ) -> None:
         super().__init__()
         self.recompute: Recompute | None = None
         self.recompute_attention: Recompute | None = None
         self.attention_norm = build_norm(spec)
         self.attention = Attention(spec, places)
         self.feed_forward_norm = build_norm(spec)
-        self.feed_forward = Mixture(spec, experts, places, router) if spec.experts else FeedForward(spec)
+        self.feed_forward = Mixture(spec, experts, places, router, imbalance) if spec.experts else FeedForward(spec)
 
     def forward(self, x: Tensor) -> Tensor:
         return self._blocks(x) if self.recompute is None else self.recompute(self._blocks, x)
@@ -172,6 +174,7 @@ class Transformer(nn.Module):
         places: Places | None = None,
         experts: range | None = None,
         router: Router = Router.LEARNED,
+        imbalance: float | None = None,
     ) -> None:
         super().__init__()
         self.spec = spec
@@ -184,7 +187,7 @@ class Transformer(nn.Module):
         self.layers: nn.ModuleDict = nn.ModuleDict()
         for index in range(spec.layers) if layers is None else layers:
             held = range(spec.experts) if experts is None else experts
-            self.layers[str(index)] = Layer(spec, self.places, held, router)
+            self.layers[str(index)] = Layer(spec, self.places, held, router, imbalance)
         self.norm = build_norm(spec) if last else None
         self.head = Head(spec.hidden, spec.vocab) if last else None
         self.tie()

@@ -112,6 +112,7 @@ def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, 
             places=places_of(plan, mesh.cp.get_local_rank(), spec.seq_len),
             experts=cut_layers(spec.experts, plan.ep, mesh.ep.get_local_rank()),
             router=job.router,
+            imbalance=job.imbalance,
         )
     if plan.tp > 1:
         shard_tensors(model, mesh.tp, sequence_parallel=plan.sequence_parallel)

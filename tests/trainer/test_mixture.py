@@ -10,10 +10,13 @@ import torch.nn.functional as F
 
 from meshtune.runners.trainer import mixture
 from meshtune.runners.trainer.job import Router
-from meshtune.runners.trainer.mixture import Experts, Mixture, grouped_product
+from meshtune.runners.trainer.mixture import Experts, Mixture, choose_by_place, grouped_product
 from meshtune.runners.trainer.model import Transformer
 from meshtune.runners.trainer.parallel.sharding import materialize
+from meshtune.runners.trainer.parallel.tensor import places_of
 from meshtune.search_spaces.model import Activation, ModelSpec
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.routing import skewed_shares
 
 SHAPES = {"name": "m", "layers": 2, "hidden": 48, "heads": 6, "ffn": 80, "vocab": 101, "seq_len": 8, "top_k": 2}
 # One without tokens at the start, between and at the end.
@@ -97,3 +100,27 @@ def test_experts_are_one_parameter_per_projection():
     assert {name: tuple(parameter.shape) for name, parameter in experts.named_parameters()} == dict.fromkeys(
         ("up", "gate", "down"), (2 * spec.hidden, spec.ffn)
     )
+
+
+def counts_of(experts, top_k, imbalance, places):
+    choices = choose_by_place(places, experts, top_k, imbalance, torch.device("cpu"))
+    assert all(len(set(row)) == top_k for row in choices.tolist())
+    return choices.flatten().bincount(minlength=experts)
+
+
+@pytest.mark.parametrize(
+    ("experts", "top_k", "imbalance"), [(8, 2, 2.0), (8, 2, 4.0), (8, 1, 7.5), (64, 8, 3.0), (240, 8, 1.0)]
+)
+@pytest.mark.parametrize("parts", [1, 4])
+def test_a_skewed_router_gives_every_expert_its_share_of_any_slice_of_the_sequence(experts, top_k, imbalance, parts):
+    shares = torch.tensor(skewed_shares(experts, imbalance), dtype=torch.float64)
+    assert float(shares.max()) * experts == pytest.approx(imbalance)
+    for rank in range(parts):
+        counts = counts_of(experts, top_k, imbalance, places_of(Plan(cp=parts), rank, 4096))
+        assert counts.sum() == 4096 // parts * top_k
+        # The discrepancy of multiples of the golden ratio grows with the logarithm of their number.
+        assert (counts - shares * counts.sum()).abs().max() < 5
+
+
+def test_a_balanced_router_gives_every_expert_equally_many():
+    assert counts_of(8, 2, None, (range(4, 12),)).tolist() == [2] * 8
