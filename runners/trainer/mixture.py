@@ -30,8 +30,8 @@ ALIGNMENT_BYTES = 16
 def grouped_product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     """Each group of rows times its own matrix of `weights`, (groups, in, out). ends: of the groups, int32.
 
-    One kernel on CUDA devices of compute capability 9.0 and later in bfloat16, without a wait for the device; elsewhere
-    torch computes one group after the other."""
+    In bfloat16 one kernel on newer CUDA devices (compute capability 9.0 and 10.0 as of torch 2.10), without a wait for
+    the device; elsewhere torch computes one group after the other. Gradients that arrive may not be expanded."""
     width = ALIGNMENT_BYTES // rows.element_size()
     if not any(size % width for size in weights.shape[1:]):
         out: Tensor = grouped_mm(rows, weights, offs=ends)

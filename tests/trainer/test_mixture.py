@@ -7,12 +7,16 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from meshtune.runners.trainer import mixture
+from meshtune.runners.trainer.fakes import alone
 from meshtune.runners.trainer.job import Router
 from meshtune.runners.trainer.mixture import Experts, Mixture, choose_by_place, grouped_product
 from meshtune.runners.trainer.model import Transformer
-from meshtune.runners.trainer.parallel.sharding import materialize
+from meshtune.runners.trainer.parallel import sharding
+from meshtune.runners.trainer.parallel.mesh import build_mesh
+from meshtune.runners.trainer.parallel.sharding import FlatAdamW, materialize
 from meshtune.runners.trainer.parallel.tensor import places_of
 from meshtune.search_spaces.model import Activation, ModelSpec
 from meshtune.search_spaces.plan import Plan
@@ -92,6 +96,42 @@ def test_ranks_start_with_the_experts_that_are_theirs():
     for name in projections:
         torch.testing.assert_close(torch.cat([part[name] for part in parts]), whole[name], rtol=0, atol=0)
         assert len({float(expert[0, 0]) for expert in whole[name].view(6, spec.hidden, spec.ffn)}) == 6
+
+
+class HostWaits(TorchDispatchMode):
+    """Counts the operations for which a CUDA device would make the host wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func.overloadpacket.__name__ in (
+            "_local_scalar_dense",
+            "bincount",
+            "nonzero",
+            "repeat_interleave",
+        )
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("router", Router)
+def test_routing_on_one_rank_does_not_wait_for_the_device(router):
+    spec = ModelSpec(**SHAPES | {"experts": 4})
+    block = Mixture(spec, range(4), (range(8),), router, 2.0 if router is Router.SKEWED else None)
+    with HostWaits() as waits:
+        block(torch.randn(2, 8, spec.hidden)).logsumexp(-1).sum().backward()
+    assert waits.count == 0
+
+
+def test_weights_of_any_number_of_replicas_lie_where_grouped_products_can_read_them(make_job, monkeypatch):
+    monkeypatch.setattr(sharding, "BUCKET_ELEMENTS", 1)
+    job = make_job(plan={"dp": 3, "zero_stage": 1, "grad_accum_steps": 1})
+    parameters = [torch.nn.Parameter(torch.ones(2, 8, dtype=torch.bfloat16)) for _ in range(3)]
+    with alone(job, 0):
+        replicas = build_mesh(job.plan, "cpu").replicas.get_group()
+        FlatAdamW(parameters, 1e-3, replicas, shard=True, backward_passes=1)
+    assert [parameter.data_ptr() % 16 for parameter in parameters] == [0, 0, 0]
 
 
 def test_experts_are_one_parameter_per_projection():
