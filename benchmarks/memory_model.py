@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshtune.runners.trainer.exact import exact_peak
+from meshtune.runners.trainer.exact import exact_peak, representatives
 from meshtune.runners.trainer.job import Dtype, Job, Router
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import columns_of
@@ -27,6 +27,7 @@ TENSORS = replace(DEFAULTS, memory_offset_bytes=1e-9, activation_factor=1.0)
 DEVICE = DeviceSpec(name="any", kind=DeviceKind.CUDA, memory_bytes=80 * 2**30)
 MID = ModelSpec(name="mid", layers=4, hidden=1024, heads=16, ffn=4096, vocab=16384, seq_len=1024)
 MIXTURE = replace(MID, name="mixture", experts=8, top_k=2, ffn=2048)
+SKEWED = replace(MIXTURE, name="mixture, imbalance 3")
 GPT: dict[str, object] = {"norm": "layernorm", "activation": "gelu", "position": "learned"}
 GPT_22B = ModelSpec(name="22B", layers=48, hidden=6144, heads=48, ffn=24576, vocab=51200, seq_len=2048, **GPT)  # type: ignore[arg-type]
 GPT_175B = ModelSpec(name="175B", layers=96, hidden=12288, heads=96, ffn=49152, vocab=51200, seq_len=2048, **GPT)  # type: ignore[arg-type]
@@ -55,6 +56,8 @@ CASES: list[tuple[ModelSpec, dict[str, object], tuple[int, ...]]] = [
     (MIXTURE, EXPERTS | {"zero_stage": 1}, (0,)),
     (MIXTURE, EXPERTS | {"zero_stage": 1, "recompute": "selective"}, (0,)),
     (MIXTURE, EXPERTS | {"zero_stage": 3}, (0,)),
+    (SKEWED, EXPERTS | {"zero_stage": 1}, (0,)),
+    (SKEWED, EXPERTS | {"zero_stage": 1, "recompute": "selective"}, (0,)),
     (GPT_22B, {"tp": 8, "pp": 4, "dp": 8, "zero_stage": 3, "recompute": "full", "grad_accum_steps": 32}, (0,)),
     (GPT_22B, {"tp": 8, "pp": 4, "dp": 8, "zero_stage": 1, "grad_accum_steps": 32}, (0, 3)),
     (GPT_175B, {"tp": 8, "pp": 16, "dp": 4, "zero_stage": 1, "recompute": "full", "grad_accum_steps": 64}, (0,)),
@@ -74,12 +77,21 @@ def main(wanted: str) -> None:
         if wanted not in f"{model.name} {plan.key}":
             continue
         cluster = ClusterSpec(name="any", nodes=1, devices_per_node=plan.world_size, device=DEVICE)
-        training, columns = Training(model, cluster, TRAINER_BFLOAT16), columns_of([plan])
+        router, imbalance = (Router.SKEWED, 3.0) if model is SKEWED else (Router.BALANCED, None)
+        framework = replace(TRAINER_BFLOAT16, imbalance=imbalance or 1.0)
+        training, columns = Training(model, cluster, framework), columns_of([plan])
         job = Job(
-            name="exact", model=model, plan=plan, device=DeviceKind.CUDA, dtype=Dtype.BFLOAT16, router=Router.BALANCED
+            name="exact",
+            model=model,
+            plan=plan,
+            device=DeviceKind.CUDA,
+            dtype=Dtype.BFLOAT16,
+            router=router,
+            imbalance=imbalance,
         )
+        fullest = representatives(job)[0]  # of stage 0
         for stage in stages:
-            exact = exact_peak(job, stage * plan.world_size // plan.pp).peak_bytes / 2**30
+            exact = exact_peak(job, fullest + stage * plan.world_size // plan.pp).peak_bytes / 2**30
             parts = stage_parts(training, columns, TENSORS, np.array([stage]))
             gib = [float(parts[part][0]) / 2**30 for part in MemoryPart]
             row = " | ".join(f"{one:.2f}" for one in gib)

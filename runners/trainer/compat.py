@@ -8,6 +8,7 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.pipelining import PipelineStage
@@ -15,6 +16,9 @@ from torch.distributed.pipelining import PipelineStage
 # torch 2.13 calls them so; before, all_gather_into_tensor and reduce_scatter_tensor, which it deprecates.
 all_gather_single: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+# torch 2.10 made it public; torch 2.9 has it as well.
+grouped_mm: Any = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
 
 
 def skip_first_exchange(stage: PipelineStage) -> PipelineStage:

@@ -3,7 +3,7 @@
 The trainer takes two steps on tensors without memory (see fakes); large jobs are extrapolated from a few layers and
 micro-batches, which is not for models whose layers differ. Not counted: the CUDA context, NCCL's buffers, workspaces of
 libraries, the allocator's slack. Kernels are the CPU's, also for cuda: with cp all_gather CUDA's kernel for masks may
-need more. Routing is taken as balanced."""
+need more. The learned router is taken as balanced."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from meshtune.runners.measuring import COUNTED_STEPS
 from meshtune.runners.processes.gang import die_with_parent
 from meshtune.runners.trainer.failure import Progress
 from meshtune.runners.trainer.fakes import FakeLiveTensors, alone, without_numbers
-from meshtune.runners.trainer.job import Job, JobMalformed, parse_job, require_supported
+from meshtune.runners.trainer.job import Job, JobMalformed, Router, parse_job, require_supported
 from meshtune.runners.trainer.parallel.mesh import Mesh, build_mesh
 from meshtune.runners.trainer.parallel.pipeline import cut_layers, stages_of
 from meshtune.runners.trainer.parallel.sharding import local
@@ -30,6 +30,7 @@ from meshtune.runners.trainer.train import Trainer
 from meshtune.runners.trainer_answers import ExactPeak
 from meshtune.search_spaces.checks import Checks, InvalidValue
 from meshtune.search_spaces.plan import ContextParallel, Plan, Schedule
+from meshtune.search_spaces.routing import rank_loads
 
 # Passes of one layer and micro-batch; about 40 ms each and way, so that a direct run takes about 10 s.
 MAX_PASSES = 100
@@ -186,16 +187,21 @@ def require_estimable(job: Job, rank: int = 0) -> None:
     checks.require(plan.cp == 1 or plan.context is not ContextParallel.RING, "plan.context", told)
     copies = plan.micro_batch_size * (model.seq_len // plan.cp) * model.top_k
     told = f"routing is taken as even, but experts({model.experts}) do not divide a micro-batch's {copies} copies"
-    checks.require(model.experts == 0 or copies % model.experts == 0, "model.experts", told)
+    even = model.experts == 0 or job.router is Router.SKEWED or copies % model.experts == 0
+    checks.require(even, "model.experts", told)
     told = f"must be at least 0 and below {plan.world_size} ranks, not {rank}"
     checks.require(0 <= rank < plan.world_size, "rank", told)
     checks.done()
 
 
-def representatives(plan: Plan) -> list[int]:
-    """One rank of the first, the second, a middle and the last pipeline stage; the others do what one of these does."""
+def representatives(job: Job) -> list[int]:
+    """One rank of the first, the second, a middle and the last pipeline stage; the others do what one of these does.
+    With skewed routing of each stage the one that gets the most tokens."""
+    plan, model = job.plan, job.model
     per_stage = plan.world_size // plan.pp
-    return [stage * per_stage for stage in sorted({0, min(1, plan.pp - 1), plan.pp // 2, plan.pp - 1})]
+    loads = (1.0,) if job.imbalance is None else rank_loads(model.experts, job.imbalance, plan.ep)
+    fullest = loads.index(max(loads)) * plan.cp * plan.tp
+    return [stage * per_stage + fullest for stage in sorted({0, min(1, plan.pp - 1), plan.pp // 2, plan.pp - 1})]
 
 
 def _run(job: Job, mesh: Mesh, live: FakeLiveTensors) -> Sample:
@@ -233,7 +239,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         text = sys.stdin.read() if str(arguments.job) == "-" else arguments.job.read_text(encoding="utf-8")
         job = parse_job(text)
-        ranks = arguments.rank or representatives(job.plan)
+        ranks = arguments.rank or representatives(job)
         for rank in ranks:
             require_estimable(job, rank)
         if arguments.progress:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -24,10 +25,15 @@ from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from meshtune.runners.trainer.job import Job
-from meshtune.runners.trainer.model import place_tensor, rotation
+from meshtune.runners.trainer import mixture
+from meshtune.runners.trainer.job import Job, Router
+from meshtune.runners.trainer.model import rotation
+from meshtune.runners.trainer.parallel.mesh import ep_rank
+from meshtune.runners.trainer.parallel.tensor import places_of
+from meshtune.runners.trainer.places import place_tensor
 from meshtune.runners.trainer.timing.measure import LiveTensors
 from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.plan import Plan
 
 _ATEN = torch.ops.aten
 # gloo has no reduce-scatter: it sums a copy of the whole input, which is the argument with this index.
@@ -52,25 +58,19 @@ class Sent:
 
 
 class FakeLiveTensors(LiveTensors):  # type: ignore[no-untyped-call]
-    """Counts fake tensors by the bytes that real ones would take, and sends experts equal shares."""
+    """Counts fake tensors by the bytes that real ones would take."""
 
     def __init__(self, job: Job) -> None:
         super().__init__()
-        plan, model = job.plan, job.model
-        # With equal shares every expert gets as many copies from each rank, so all ranks of ep send and receive alike.
-        self._copies = plan.micro_batch_size * (model.seq_len // plan.cp) * model.top_k
         self._on_gloo = job.device is DeviceKind.CPU
-        self._share = self._copies // model.experts if model.experts else 0
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func is _ATEN._local_scalar_dense.default and isinstance(args[0], FakeTensor):
-            return self._share  # the only numbers of tensors that the trainer looks at are counts of tokens
-        if func is _ATEN.bincount.default:
-            return super().__torch_dispatch__(_ATEN.new_empty.default, types, (args[0], [args[2]]))
-        if func is _ATEN.repeat_interleave.Tensor:
-            return super().__torch_dispatch__(_ATEN.new_empty.default, types, (args[0], [self._copies]))
+        if func is _ATEN._grouped_mm.default:  # torch's form of it for fake tensors knows bfloat16 alone
+            left, right, ends = args[0], args[1], (kwargs or {}).get("offs", args[2] if len(args) > 2 else None)
+            shape = (*([] if right.ndim == 3 else ends.shape), left.shape[0], right.shape[-1])
+            return super().__torch_dispatch__(_ATEN.new_empty.default, types, (left, shape))
         if func in _COPIED_BY_GLOO and self._on_gloo:
             scratch = super().__torch_dispatch__(_ATEN.empty_like.default, types, (args[_COPIED_BY_GLOO[func]],))
             del scratch
@@ -83,11 +83,12 @@ class FakeLiveTensors(LiveTensors):  # type: ignore[no-untyped-call]
 @contextmanager
 def alone(job: Job, rank: int) -> Iterator[Callable[[], FakeLiveTensors]]:
     """A process group that hears nobody; gives what makes a counter, one for each run. All gone afterwards."""
+    replacements = _replacements(job, rank)
     _forget_cached_tensors()
     dist.init_process_group("fake", rank=rank, world_size=job.plan.world_size, store=FakeStore())
     try:
         with ExitStack() as stack:
-            for owner, name, value in _replacements(job):
+            for owner, name, value in replacements:
                 stack.enter_context(_replaced(owner, name, value))
             yield partial(FakeLiveTensors, job)
     finally:
@@ -103,10 +104,11 @@ def _forget_cached_tensors() -> None:
     """A fake tensor kept for a later real run would be a trap, and a real one counts for nothing here."""
     place_tensor.cache_clear()
     rotation.cache_clear()
+    mixture.choose_by_place.cache_clear()
     _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]  # it knows meshes by their shape, not by the process groups that are gone
 
 
-def _replacements(job: Job) -> list[tuple[Any, str, Any]]:
+def _replacements(job: Job, rank: int) -> list[tuple[Any, str, Any]]:
     join = DeviceMesh._concatenate
     propagate = ShardingPropagator._propagate_tensor_meta_non_cached
     boundary = _boundary(job)
@@ -137,6 +139,10 @@ def _replacements(job: Job) -> list[tuple[Any, str, Any]]:
         pass
 
     return [
+        *(
+            [(mixture, "numbers_of", partial(_numbers_of, _copies(job, rank), job.plan, rank))]
+            * bool(job.model.experts)
+        ),
         (nn.Module, "to_empty", _to_empty),
         (DeviceMesh, "_concatenate", staticmethod(join_with_numbers)),
         (ShardingPropagator, "_propagate_tensor_meta_non_cached", plan),
@@ -153,6 +159,30 @@ def _to_empty(module: nn.Module, *, device: torch.device) -> nn.Module:
         for name, parameter in list(part.named_parameters(recurse=False)):
             setattr(part, name, nn.Parameter(torch.empty_like(parameter, device=device)))
     return module
+
+
+def _copies(job: Job, rank: int) -> list[int]:
+    """How many copies of a micro-batch's tokens each expert gets from this rank, and from each of its peers of ep: as
+    the router skewed gives them, else equally many."""
+    plan, model = job.plan, job.model
+    if model.experts == 0:
+        return []
+    if job.router is not Router.SKEWED:
+        return [plan.micro_batch_size * (model.seq_len // plan.cp) * model.top_k // model.experts] * model.experts
+    places = places_of(plan, rank // plan.tp % plan.cp, model.seq_len)
+    choices = mixture.choose_by_place(places, model.experts, model.top_k, job.imbalance, torch.device("cpu"))
+    counts: list[int] = (choices.flatten().bincount(minlength=model.experts) * plan.micro_batch_size).tolist()
+    return counts
+
+
+def _numbers_of(by_expert: list[int], plan: Plan, rank: int, counts: Tensor) -> list[Any]:
+    """What `mixture.numbers_of` would answer: how many copies go to and come from each rank of ep, or where those of
+    each expert here end."""
+    width, peer = len(by_expert) // plan.ep, ep_rank(plan, rank)
+    if counts.ndim == 2:
+        sent = [sum(by_expert[start : start + width]) for start in range(0, len(by_expert), width)]
+        return [sent, [sent[peer]] * plan.ep]
+    return list(accumulate(plan.ep * copies for copies in by_expert[peer * width : (peer + 1) * width]))
 
 
 def _boundary(job: Job) -> _TensorMeta:

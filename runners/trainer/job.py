@@ -31,10 +31,29 @@ class Dtype(StrEnum):
 
 
 class Router(StrEnum):
-    """Who sends tokens to experts: the model, or a fixed rule that gives every expert equally many."""
+    """Who sends tokens to experts: the model, or a fixed rule that gives every expert equally many, or one that gives
+    each its share by `search_spaces.routing`."""
 
     LEARNED = "learned"
     BALANCED = "balanced"
+    SKEWED = "skewed"
+
+
+def check_imbalance(checks: Checks, router: Router, imbalance: float | None) -> None:
+    """That it is given where it is needed, and nowhere else."""
+    if router is Router.SKEWED:
+        told = f"skewed needs the load of the busiest expert over the mean, at least 1 and finite, not {imbalance}"
+        checks.require(imbalance is not None and 1 <= imbalance < inf, "imbalance", told)
+    else:
+        checks.require(imbalance is None, "imbalance", f"is of the router skewed alone, not of {router}")
+
+
+def too_uneven(model: ModelSpec, imbalance: float | None) -> str:
+    """Why no router can load the busiest expert so; empty where one can."""
+    if imbalance is None or model.experts == 0 or imbalance <= model.experts / model.top_k:
+        return ""
+    most = f"experts({model.experts}) / top_k({model.top_k}) = {model.experts / model.top_k:g}"
+    return f"imbalance({imbalance:g}) is above {most}, where the busiest expert gets every token"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +103,10 @@ class Measuring:
 class Job:
     """One profiling run of `model` under `plan`.
 
-    memory_limit_bytes: on CPU, the cap each rank sets on itself. peak_flops: FLOP/s of one device in `dtype`, where
-    known, for MFU. incumbent_step_time_s: the run stops as PRUNED once it is surely slower than this; best the upper
-    end of the incumbent's interval, scaled to this plan's tokens per step."""
+    imbalance: of the router skewed, the load of the busiest expert over the mean. memory_limit_bytes: on CPU, the cap
+    each rank sets on itself. peak_flops: FLOP/s of one device in `dtype`, where known, for MFU. incumbent_step_time_s:
+    the run stops as PRUNED once it is surely slower than this; best the upper end of the incumbent's interval, scaled
+    to this plan's tokens per step."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
@@ -98,6 +118,7 @@ class Job:
     learning_rate: float = 1e-3
     seed: int = 0
     router: Router = Router.LEARNED
+    imbalance: float | None = None
     memory_limit_bytes: int | None = None
     peak_flops: float | None = None
     incumbent_step_time_s: float | None = None
@@ -108,6 +129,7 @@ class Job:
         for name in ("peak_flops", "incumbent_step_time_s"):
             value = getattr(self, name)
             checks.require(value is None or 0 < value < inf, name, f"must be positive, not {value}")
+        check_imbalance(checks, Router(self.router), self.imbalance)
         checks.done()
         object.__setattr__(self, "device", DeviceKind(self.device))
         object.__setattr__(self, "dtype", Dtype(self.dtype))
@@ -194,5 +216,7 @@ def _check_experts(job: Job, checks: Checks) -> None:
     checks.require(ep == 1 or (experts > 0 and experts % ep == 0), "plan.ep", told)
     copies = model.seq_len // cp * model.top_k
     told = f"experts({experts}) do not share seq_len({model.seq_len}) / cp({cp}) * top_k({model.top_k}) = {copies}"
-    even = experts == 0 or job.router is Router.LEARNED or copies % experts == 0
+    even = experts == 0 or job.router is not Router.BALANCED or copies % experts == 0
     checks.require(even, "router", f"{told} tokens evenly")
+    told = too_uneven(model, job.imbalance)
+    checks.require(not told, "imbalance", told)

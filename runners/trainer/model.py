@@ -1,7 +1,5 @@
-"""The blocks of a layer: causal self-attention over the places that this rank holds, feed-forward, mixture of experts.
-
-A router sends every token to its top_k experts and back: no token is dropped, there is no capacity factor and no
-auxiliary loss. The experts of a rank are computed one after the other, so many small ones are undersold on GPUs."""
+"""The model in layers: causal self-attention over the places that this rank holds, and a feed-forward block or a
+mixture of experts (`feed_forward`, `mixture`)."""
 
 from __future__ import annotations
 
@@ -12,155 +10,25 @@ from typing import Any
 from zlib import crc32
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from meshtune.runners.trainer.feed_forward import FeedForward
 from meshtune.runners.trainer.head import Head
 from meshtune.runners.trainer.job import Router
-from meshtune.runners.trainer.parallel.mesh import exchange, exchange_numbers
-from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
+from meshtune.runners.trainer.mixture import Mixture
+from meshtune.runners.trainer.places import Places, place_tensor
+from meshtune.search_spaces.model import ModelSpec, Norm, Position
 
 # Calls a function with its arguments and keeps less of its activations than autograd would.
 Recompute = Callable[..., Tensor]
 
 
-class _SwiGLU(torch.autograd.Function):
-    """Keeps its two inputs alone, as Megatron's fused kernel; autograd would keep SiLU's answer as well."""
-
-    @staticmethod
-    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
-        ctx.save_for_backward(gate, up)
-        return F.silu(gate).mul_(up)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        gate, up = ctx.saved_tensors
-        gate_gradient = torch.ops.aten.silu_backward(gradients[0] * up, gate)
-        return gate_gradient, F.silu(gate).mul_(gradients[0])
-
-
-def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    out: Tensor = _SwiGLU.apply(gate, up)  # type: ignore[no-untyped-call]
-    return out
-
-
-class FeedForward(nn.Module):
-    def __init__(self, spec: ModelSpec) -> None:
-        super().__init__()
-        self.up = nn.Linear(spec.hidden, spec.ffn, bias=False)
-        gated = spec.activation is Activation.SWIGLU
-        self.gate = nn.Linear(spec.hidden, spec.ffn, bias=False) if gated else None
-        self.down = nn.Linear(spec.ffn, spec.hidden, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        inner = F.gelu(self.up(x)) if self.gate is None else swiglu(self.gate(x), self.up(x))
-        out: Tensor = self.down(inner)
-        return out
-
-
-class Experts(nn.Module):
-    """The experts of this rank by their number in the model. No ModuleDict: torch 2.9 refuses to shard one."""
-
-    def __init__(self, spec: ModelSpec, numbers: range) -> None:
-        super().__init__()
-        for number in numbers:
-            self.add_module(str(number), FeedForward(spec))
-        self.recompute: Recompute | None = None
-
-    def forward(self, tokens: Tensor, counts: list[int]) -> Tensor:
-        """tokens: those of the first expert, then those of the second, and so on, `counts` of them each."""
-        return self._run(tokens, counts) if self.recompute is None else self.recompute(self._run, tokens, counts)
-
-    def _run(self, tokens: Tensor, counts: list[int]) -> Tensor:
-        parts = zip(self.children(), torch.split(tokens, counts), strict=True)
-        return torch.cat([expert(part) for expert, part in parts])
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """How many copies of tokens go where. sent, received: by rank of ep; own: by expert here; arrival: where each
-    received copy belongs in the order by expert."""
-
-    sent: list[int]
-    received: list[int]
-    own: list[int]
-    arrival: Tensor
-
-
-class Mixture(nn.Module):
-    """A mixture of experts, of which this rank holds `numbers` and the other ranks of `peers` the rest.
-
-    The balanced router sends the token at place p to the experts p * top_k, p * top_k + 1, ... modulo their number: all
-    experts get equally many tokens, whatever the layout. It weighs their answers by the learned probabilities."""
-
-    def __init__(self, spec: ModelSpec, numbers: range, places: Places, kind: Router) -> None:
-        super().__init__()
-        self.router = nn.Linear(spec.hidden, spec.experts, bias=False)
-        self.experts = Experts(spec, numbers)
-        self.peers: dist.ProcessGroup | None = None
-        self._count, self._top_k = spec.experts, spec.top_k
-        self._places, self._kind = places, kind
-
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = x.flatten(0, 1)
-        weights, choices = self._route(tokens, sequences=x.shape[0])
-        order = choices.flatten().argsort(stable=True)
-        counts = choices.flatten().bincount(minlength=self._count)
-        copies = tokens[order // self._top_k]
-        if self.peers is None:
-            answers = self.experts(copies, counts.tolist())
-        else:
-            answers = self._ask_peers(copies, counts, self.peers)
-        weighted = answers * weights.flatten()[order, None].type_as(answers)
-        return torch.zeros_like(tokens).index_add(0, order // self._top_k, weighted).view_as(x)
-
-    def _route(self, tokens: Tensor, sequences: int) -> tuple[Tensor, Tensor]:
-        # In float32 whatever the weights are, and not renormalised over the chosen, so that top_k 1 trains the router
-        # as well (Fedus et al. 2021, sections 2.1 and 2.4).
-        probabilities = self.router(tokens).float().softmax(-1)
-        if self._kind is Router.LEARNED:
-            weights, choices = probabilities.topk(self._top_k, -1)
-            return weights, choices
-        first = place_tensor(self._places, tokens.device) * self._top_k
-        nth = torch.arange(self._top_k, device=tokens.device)
-        choices = ((first[:, None] + nth) % self._count).repeat(sequences, 1)
-        return probabilities.gather(-1, choices), choices
-
-    def _ask_peers(self, copies: Tensor, counts: Tensor, peers: dist.ProcessGroup) -> Tensor:
-        """The experts' answers in the order of the copies."""
-        traffic = self._plan_traffic(counts, peers)
-        arrived = exchange(copies, peers, receive=traffic.received, send=traffic.sent)
-        by_expert = self.experts(arrived[traffic.arrival], traffic.own)
-        by_sender = torch.zeros_like(by_expert).index_copy(0, traffic.arrival, by_expert)
-        return exchange(by_sender, peers, receive=traffic.sent, send=traffic.received)
-
-    @torch.no_grad()
-    def _plan_traffic(self, counts: Tensor, peers: dist.ProcessGroup) -> Traffic:
-        ranks, own = peers.size(), len(counts) // peers.size()
-        theirs = exchange_numbers(counts, peers)
-        # From each rank the copies come sorted by expert; here they are wanted sorted by expert over all ranks.
-        expert_of = torch.arange(own, device=counts.device).repeat(ranks).repeat_interleave(theirs)
-        sizes = torch.stack([counts.view(ranks, own), theirs.view(ranks, own)]).tolist()  # one wait for the device
-        sent, received = ([sum(row) for row in table] for table in sizes)
-        mine = [sum(column) for column in zip(*sizes[1], strict=True)]
-        return Traffic(sent, received, mine, expert_of.argsort(stable=True))
-
-
 ROPE_BASE = 10_000.0  # Su et al. 2021
-
-
-# Which places of the sequence a rank holds, in the order it holds them.
-Places = tuple[range, ...]
 
 
 # Query, key and value of (batch, heads, length, head_dim) to what the heads read, of the query's shape.
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-@lru_cache(maxsize=4)
-def place_tensor(places: Places, device: torch.device) -> Tensor:
-    return torch.cat([torch.arange(part.start, part.stop, device=device) for part in places])
 
 
 @lru_cache(maxsize=4)
@@ -250,14 +118,16 @@ class Layer(nn.Module):
     recompute, recompute_attention: how to run all of it, or its first half, without keeping all activations; called
     inside of whatever wraps the layer, so that a recomputation finds the weights in place."""
 
-    def __init__(self, spec: ModelSpec, places: Places, experts: range, router: Router) -> None:
+    def __init__(
+        self, spec: ModelSpec, places: Places, experts: range, router: Router, imbalance: float | None
+    ) -> None:
         super().__init__()
         self.recompute: Recompute | None = None
         self.recompute_attention: Recompute | None = None
         self.attention_norm = build_norm(spec)
         self.attention = Attention(spec, places)
         self.feed_forward_norm = build_norm(spec)
-        self.feed_forward = Mixture(spec, experts, places, router) if spec.experts else FeedForward(spec)
+        self.feed_forward = Mixture(spec, experts, places, router, imbalance) if spec.experts else FeedForward(spec)
 
     def forward(self, x: Tensor) -> Tensor:
         return self._blocks(x) if self.recompute is None else self.recompute(self._blocks, x)
@@ -304,6 +174,7 @@ class Transformer(nn.Module):
         places: Places | None = None,
         experts: range | None = None,
         router: Router = Router.LEARNED,
+        imbalance: float | None = None,
     ) -> None:
         super().__init__()
         self.spec = spec
@@ -316,7 +187,7 @@ class Transformer(nn.Module):
         self.layers: nn.ModuleDict = nn.ModuleDict()
         for index in range(spec.layers) if layers is None else layers:
             held = range(spec.experts) if experts is None else experts
-            self.layers[str(index)] = Layer(spec, self.places, held, router)
+            self.layers[str(index)] = Layer(spec, self.places, held, router, imbalance)
         self.norm = build_norm(spec) if last else None
         self.head = Head(spec.hidden, spec.vocab) if last else None
         # Called with each part before it computes: its weights may still be on their way.
@@ -364,13 +235,20 @@ def stream(seed: int, name: str | int) -> int:
     return crc32(f"{seed} {name}".encode())
 
 
-def initial_values(spec: ModelSpec, name: str, shape: torch.Size, seed: int, device: torch.device) -> Tensor:
-    """The whole parameter at the start of training, in float32, the same on every rank of one device kind."""
+def initial_values(
+    spec: ModelSpec, name: str, shape: torch.Size, seed: int, device: torch.device, experts: range = range(0)
+) -> Tensor:
+    """The whole parameter at the start of training, in float32, the same on every rank of one device kind. experts: of
+    which the parameter is the stack."""
     if name.endswith("norm.weight"):
         return torch.ones(shape, device=device)
     if name.endswith("norm.bias"):
         return torch.zeros(shape, device=device)
     if name == "head.weight" and spec.tied_head:
         name = "embedding.weight"
-    generator = torch.Generator(device).manual_seed(stream(seed, name))
-    return torch.empty(shape, device=device).normal_(0.0, INITIAL_STD, generator=generator)
+    values = torch.empty(shape, device=device)
+    parts = values.chunk(len(experts)) if experts else [values]
+    names = [f"{name}.{number}" for number in experts] or [name]
+    for part, own_name in zip(parts, names, strict=True):
+        part.normal_(0.0, INITIAL_STD, generator=torch.Generator(device).manual_seed(stream(seed, own_name)))
+    return values

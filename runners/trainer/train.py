@@ -15,7 +15,8 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from meshtune.runners.trainer.failure import Phase, Progress
 from meshtune.runners.trainer.job import Job
-from meshtune.runners.trainer.model import Mixture, Transformer, place_tensor, stream
+from meshtune.runners.trainer.mixture import Mixture
+from meshtune.runners.trainer.model import Transformer, stream
 from meshtune.runners.trainer.parallel.mesh import Mesh, build_tie_group
 from meshtune.runners.trainer.parallel.pipeline import (
     AccumulatingLoop,
@@ -39,6 +40,7 @@ from meshtune.runners.trainer.parallel.tensor import (
     shard_tensors,
     spread_attention,
 )
+from meshtune.runners.trainer.places import place_tensor
 from meshtune.search_spaces.plan import Recompute, Schedule
 
 _ATEN, _COLLECTIVES = torch.ops.aten, torch.ops._c10d_functional
@@ -49,6 +51,7 @@ _KEPT = frozenset(
         _ATEN.mm.default,
         _ATEN.addmm.default,
         _ATEN.bmm.default,
+        _ATEN._grouped_mm.default,
         _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
         _ATEN._scaled_dot_product_flash_attention.default,
         _ATEN._scaled_dot_product_efficient_attention.default,
@@ -109,6 +112,7 @@ def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, 
             places=places_of(plan, mesh.cp.get_local_rank(), spec.seq_len),
             experts=cut_layers(spec.experts, plan.ep, mesh.ep.get_local_rank()),
             router=job.router,
+            imbalance=job.imbalance,
         )
     if plan.tp > 1:
         shard_tensors(model, mesh.tp, sequence_parallel=plan.sequence_parallel)

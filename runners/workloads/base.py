@@ -15,6 +15,7 @@ from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.logs.lines import read_tail
 from meshtune.runners.outcome import FAILED, Measurement, Outcome, ResultMalformed, ResultMissing, Verdict, read_result
 from meshtune.runners.processes.gang import log_path
+from meshtune.search_spaces.checks import Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.model import ModelSpec
@@ -86,6 +87,10 @@ class Workload(ABC):
     @abstractmethod
     def framework(self) -> FrameworkProfile:
         """What the physics needs to know of it."""
+
+    def problems_with(self, model: ModelSpec) -> list[Problem]:
+        """Why its options do not go with the model, by option."""
+        return []
 
     @property
     def dtype(self) -> str:

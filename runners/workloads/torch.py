@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,11 +17,23 @@ from meshtune.runners.logs.reader import died_silently, outcome_of_failure, rank
 from meshtune.runners.outcome import FAILED, Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.trainer.failure import LAST_WORDS_BYTES, RankFailure, first_cause, read_failures, silent_ranks
-from meshtune.runners.trainer.job import JOB_FILE, Dtype, Job, JobMalformed, Measuring, Router, parse_job, render_job
+from meshtune.runners.trainer.job import (
+    JOB_FILE,
+    Dtype,
+    Job,
+    JobMalformed,
+    Measuring,
+    Router,
+    check_imbalance,
+    parse_job,
+    render_job,
+    too_uneven,
+)
 from meshtune.runners.workloads.base import JobRequest, Workload, failed, outcome_without_result
-from meshtune.search_spaces.checks import CLOSED, Checks
+from meshtune.search_spaces.checks import CLOSED, Checks, Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.columns import Capabilities
+from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import (
     TRAINER_BFLOAT16,
     TRAINER_FLOAT16,
@@ -40,20 +52,21 @@ FRAMEWORKS: Mapping[Dtype, FrameworkProfile] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchOptions:
     """What a spec may set: the number format (its default is the device's: `TorchWorkload.completed`), the learning
-    rate (of the few steps), who routes tokens to experts (see Router: balanced makes the load of all experts equal),
-    and how to measure."""
+    rate (of the few steps), who routes tokens to experts (see Router), with which imbalance, and how to measure."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
     dtype: Dtype = Dtype.FLOAT32
     learning_rate: float = 1e-3
     router: Router = Router.LEARNED
+    imbalance: float | None = None
     measuring: Measuring = field(default_factory=Measuring)
 
     def __post_init__(self) -> None:
         checks = Checks()
         rate = self.learning_rate
         checks.require(0 < rate < inf, "learning_rate", f"must be positive and finite, not {rate}")
+        check_imbalance(checks, self.router, self.imbalance)
         checks.done()
 
 
@@ -89,7 +102,13 @@ class TorchWorkload(Workload):
 
     @property
     def framework(self) -> FrameworkProfile:
-        return FRAMEWORKS[self._options.dtype]
+        framework = FRAMEWORKS[self._options.dtype]
+        imbalance = self._options.imbalance
+        return framework if imbalance is None else replace(framework, imbalance=imbalance)
+
+    def problems_with(self, model: ModelSpec) -> list[Problem]:
+        told = too_uneven(model, self._options.imbalance)
+        return [Problem("imbalance", told)] if told else []
 
     def job(self, request: JobRequest) -> JobSpec:
         device = request.cluster.device
@@ -102,6 +121,7 @@ class TorchWorkload(Workload):
             learning_rate=self._options.learning_rate,
             seed=request.seed,
             router=self._options.router,
+            imbalance=self._options.imbalance,
             memory_limit_bytes=device.memory_bytes if device.kind is DeviceKind.CPU else None,
             peak_flops=device.peak_flops.get(self.dtype),
             incumbent_step_time_s=request.incumbent_step_time_s,

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshtune.search_spaces.columns import RECOMPUTES, Columns, FloatColumn
+from meshtune.search_spaces.columns import RECOMPUTES, Columns, FloatColumn, IntColumn
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm
 from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
 from meshtune.search_spaces.plan import Recompute
+from meshtune.search_spaces.routing import rank_loads
 
 FLOAT32_BYTES = 4
 MASK_BYTES = 1
@@ -56,7 +57,9 @@ def layer_bytes(model: ModelSpec, framework: FrameworkProfile, columns: Columns)
         [whole, np.minimum(selective, whole), np.minimum(between, whole)],
     )
     kept = whole + (light - whole) / columns["recompute_interval"]
-    inner = max(1, model.top_k) * model.ffn * (model.activation.matrices - 1)
+    inner = (
+        max(1, model.top_k) * expert_load(model, framework, columns["ep"]) * model.ffn * (model.activation.matrices - 1)
+    )
     gradients = tokens * framework.activation_bytes * (inner / tp + 2 * model.hidden)
     products = tokens * framework.activation_bytes * ((inner + model.hidden + 2 * model.kv_width) / tp) + 2 * between
     return LayerBytes(kept, whole - light, gradients, products, between)
@@ -105,11 +108,22 @@ def _feed_forward(
     inner = model.ffn * width * (2 * model.activation.matrices - 2 - fused)
     if model.experts == 0:
         return hidden * width / entrance + inner / tp
-    # A copy of a token per expert asked: as it is sent, as its expert reads it, the answer; routing, in float32.
-    asked = 3 + (columns["ep"] > 1)
+    # A copy of a token per expert asked: as it is sent, as its expert reads it, the answer; routing, in float32. Those
+    # that came from other ranks are of the fullest one.
+    load = expert_load(model, framework, columns["ep"])
+    asked = np.where(columns["ep"] > 1, 2 + 2 * load, 3.0)
     routing = 2 * model.experts * FLOAT32_BYTES + model.experts * width + model.top_k * 6 * INDEX_BYTES
-    per_copy: FloatColumn = asked * hidden * width + inner / tp
+    per_copy: FloatColumn = asked * hidden * width + load * inner / tp
     return hidden * width / entrance + model.top_k * per_copy + routing
+
+
+def expert_load(model: ModelSpec, framework: FrameworkProfile, ep: IntColumn | FloatColumn) -> FloatColumn:
+    """How many times the mean the fullest rank of ep gets of the copies of tokens."""
+    if framework.imbalance == 1 or model.experts == 0:
+        return np.ones(len(ep))
+    degrees, of_plan = np.unique(ep.astype(np.int64), return_inverse=True)
+    loads = [rank_loads(model.experts, framework.imbalance, int(degree)) for degree in degrees]
+    return np.array([max(load) for load in loads])[of_plan]
 
 
 def _selective(
@@ -132,8 +146,9 @@ def _selective(
     if model.experts:
         # Attention and experts recompute apart, and the norm and the routing between them do not.
         outside = 2 * hidden / split + hidden * (_norm_bytes(model, framework) / width) / split
-        experts = model.top_k * ((2 + 2 * (columns["ep"] > 1)) * hidden + hidden)
-        inner = model.top_k * (model.ffn * (model.activation.matrices - 1) / tp + hidden)
+        load = expert_load(model, framework, columns["ep"])
+        experts = model.top_k * hidden * (3 + 2 * (columns["ep"] > 1) * load)
+        inner = model.top_k * load * model.ffn * (model.activation.matrices - 1) / tp
         return tokens * width * (attention + outside + experts + inner)
     inner = model.ffn * (model.activation.matrices - 1) / tp + hidden + summed
     return tokens * (width * (attention + inner) + model.heads * FLOAT32_BYTES / tp)

@@ -87,6 +87,8 @@ class FrameworkProfile:
     fused_accumulation: bool = False
     # Pipeline stages share the layers out with the head's work counted.
     balances_head: bool = False
+    # The load of the busiest expert over the mean (search_spaces/routing.py); 1 where nobody knows it.
+    imbalance: float = 1.0
     kept: Kept = Kept()
 
     def __post_init__(self) -> None:

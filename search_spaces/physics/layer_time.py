@@ -2,8 +2,8 @@
 
 A roofline with an efficiency that depends on the shapes a rank sees: matrix products at a share of the sustained rate
 that falls as their sides get narrow, everything else at a share of the memory's bandwidth, and collectives over the
-links. Launching is counted beside it: a layer cannot be faster than the host that launches it. Not modelled: uneven
-routing, congestion beyond a constant, other jobs.
+links. Launching is counted beside it: a layer cannot be faster than the host that launches it. Of ranks that share the
+experts the fullest one counts, for all wait for it. Not modelled: congestion beyond a constant, other jobs.
 
 Collectives follow the alpha-beta model over the tiers of a cluster. Ranks are laid out with tp fastest, then cp, dp and
 pp (as Megatron-LM and the built-in trainer do), so a group of n ranks `stride` apart has some members in a node and the
@@ -21,6 +21,7 @@ import numpy as np
 
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from meshtune.search_spaces.columns import CONTEXTS, RECOMPUTES, FloatColumn
+from meshtune.search_spaces.physics.activations import expert_load
 from meshtune.search_spaces.physics.constants import Constants
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import ContextParallel, Recompute
@@ -156,6 +157,12 @@ class Rank:
         return self.columns["micro_batch_size"] * self.training.model.seq_len / self.columns["cp"]
 
     @property
+    def routed(self) -> FloatColumn:
+        """Copies of tokens of one micro-batch in the feed-forward block, on the fullest rank of ep."""
+        load = expert_load(self.training.model, self.training.framework, self.columns["ep"])
+        return self.tokens * max(1, self.training.model.top_k) * load
+
+    @property
     def split(self) -> FloatColumn:
         """Over how many ranks the tokens between the blocks are split."""
         return np.where(self.columns["sequence_parallel"] > 0, self.columns["tp"], 1.0)
@@ -220,7 +227,7 @@ class Rank:
         model, c, narrow = self.training.model, self.columns, self.constants.narrow_rows
         attention = 2 * self.tokens * model.attention_parameters / c["tp"]
         attention = attention * (1 + narrow * (1 / self.tokens + c["tp"] / model.hidden))
-        routed = self.tokens * max(1, model.top_k)
+        routed = self.routed
         rows = routed * c["ep"] / model.experts if model.experts else routed  # that meet one weight at once
         block = 2 * routed * model.feed_forward_parameters / c["tp"]
         block = block * (1 + narrow * (1 / rows + c["tp"] / model.hidden))
@@ -230,8 +237,8 @@ class Rank:
     def _elementwise_s(self) -> FloatColumn:
         """Forward, the traffic of norms, residuals, activations, and of reading the weights."""
         model, framework, c = self.training.model, self.training.framework, self.columns
-        block = FFN_PASSES * model.activation.matrices * max(1, model.top_k) * model.ffn / c["tp"]
-        values = self.tokens * (framework.hidden_passes * model.hidden / self.split + block)
+        block = FFN_PASSES * model.activation.matrices * self.routed * model.ffn / c["tp"]
+        values = self.tokens * framework.hidden_passes * model.hidden / self.split + block
         traffic = values * framework.activation_bytes + self.layer_weights * framework.transfer_bytes
         return traffic / self.bytes_per_s
 
@@ -274,7 +281,7 @@ class Rank:
     def _experts_s(self, full: FloatColumn) -> FloatColumn:
         """All-to-all before and after the experts, forward and backward (Lepikhin et al. 2020)."""
         model, c = self.training.model, self.columns
-        size = self.tokens * max(1, model.top_k) * model.hidden * self.training.framework.transfer_bytes / self.split
+        size = self.routed * model.hidden * self.training.framework.transfer_bytes / self.split
         one = self.network.all_to_all_s(size, c["ep"], c["tp"] * c["cp"])
         return np.where(c["ep"] > 1, (4 + 2 * full) * one, 0.0)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshtune.runners.trainer.exact import exact_peak
+from meshtune.runners.trainer.exact import exact_peak, representatives
 from meshtune.runners.trainer.job import Dtype, Job, Router
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import columns_of
@@ -42,15 +42,28 @@ DEVICE = DeviceSpec(name="any", kind="cuda", memory_bytes=80 * 2**30)
         pytest.param(MODEL, {"pp": 2, "vpp": 2, "grad_accum_steps": 4, "schedule": "interleaved"}, 0, marks=LONG),
         pytest.param(MODEL, {"pp": 2, "vpp": 2, "grad_accum_steps": 4, "schedule": "zbv"}, 0, marks=SLOW),
         pytest.param(MIXTURE, {"dp": 4, "ep": 4, "zero_stage": 1}, 0, marks=SLOW),
+        pytest.param(MIXTURE, {"dp": 4, "ep": 4, "zero_stage": 1, "imbalance": 3.0}, 0, marks=SLOW),
+        pytest.param(
+            MIXTURE, {"dp": 4, "ep": 4, "zero_stage": 1, "recompute": "selective", "imbalance": 3.0}, 0, marks=LONG
+        ),
     ],
     ids=lambda value: getattr(value, "name", None) or str(value),
 )
 def test_the_formulas_are_within_a_tenth_of_the_exact_peak(model, plan, stage):
-    plan = Plan(micro_batch_size=4, **plan)
+    imbalance = plan.get("imbalance")
+    plan = Plan(micro_batch_size=4, **{name: value for name, value in plan.items() if name != "imbalance"})
     job = Job(
-        name="exact", model=model, plan=plan, device=DeviceKind.CUDA, dtype=Dtype.BFLOAT16, router=Router.BALANCED
+        name="exact",
+        model=model,
+        plan=plan,
+        device=DeviceKind.CUDA,
+        dtype=Dtype.BFLOAT16,
+        router=Router.SKEWED if imbalance else Router.BALANCED,
+        imbalance=imbalance,
     )
-    exact = exact_peak(job, stage * plan.world_size // plan.pp)
-    training = Training(model, ClusterSpec(name="any", nodes=8, devices_per_node=8, device=DEVICE), TRAINER_BFLOAT16)
+    # At pp 1 the rank that gets the most tokens.
+    exact = exact_peak(job, stage * plan.world_size // plan.pp if plan.pp > 1 else representatives(job)[0])
+    framework = replace(TRAINER_BFLOAT16, imbalance=imbalance or 1.0)
+    training = Training(model, ClusterSpec(name="any", nodes=8, devices_per_node=8, device=DEVICE), framework)
     parts = stage_parts(training, columns_of([plan]), BARE, np.array([stage]))
     assert sum(float(part[0]) for part in parts.values()) == pytest.approx(exact.peak_bytes, rel=0.1)

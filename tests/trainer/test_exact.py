@@ -12,7 +12,7 @@ from meshtune.runners.trainer.exact import (
     require_estimable,
 )
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.routing import skewed_shares
 
 # What a plain test run takes of a list, and what it leaves to `make test-long`.
 SLOW, LONG = pytest.mark.slow, pytest.mark.long
@@ -30,12 +30,16 @@ SHAPES: dict[str, object] = {"layers": 4, "hidden": 128, "ffn": 384, "vocab": 10
         pytest.param({"pp": 2, "dp": 2, "zero_stage": 2, "schedule": "gpipe"}, marks=LONG),
         pytest.param({"cp": 2, "context": "ulysses", "micro_batch_size": 4}, marks=LONG),
         pytest.param({"dp": 2, "ep": 2, "zero_stage": 3, "micro_batch_size": 2}, marks=LONG),
+        pytest.param({"dp": 2, "ep": 2, "zero_stage": 1, "micro_batch_size": 2, "imbalance": 2.0}, marks=SLOW),
     ],
     ids=lambda plan: " ".join(f"{name}={value}" for name, value in plan.items()),
 )
 def test_every_rank_takes_what_was_estimated(plan, run_job, make_job):
     experts = {"experts": 4, "top_k": 2} if "ep" in plan else {}
-    job = make_job(plan=plan, model=SHAPES | experts, router="balanced")
+    routing = (
+        {"router": "skewed", "imbalance": plan.pop("imbalance")} if "imbalance" in plan else {"router": "balanced"}
+    )
+    job = make_job(plan=plan, model=SHAPES | experts, **routing)
     finished = run_job(job)
     assert finished.status == 0, finished.output
     real = finished.measurement.peak_memory_bytes
@@ -94,7 +98,18 @@ def test_what_cannot_be_estimated_is_refused_with_the_reason(changes, told, make
         require_estimable(make_job(**changes))
 
 
-def test_representatives_stand_for_the_first_second_middle_and_last_stage():
-    assert representatives(Plan(tp=2, pp=8, dp=2, grad_accum_steps=8)) == [0, 4, 16, 28]
-    assert representatives(Plan(tp=2, pp=2, grad_accum_steps=8)) == [0, 2]
-    assert representatives(Plan(dp=4)) == [0]
+def test_representatives_stand_for_the_first_second_middle_and_last_stage(make_job):
+    def chosen(**plan):
+        return representatives(make_job(plan=plan, model={"layers": 8}))
+
+    assert chosen(tp=2, pp=8, dp=2, grad_accum_steps=8) == [0, 4, 16, 28]
+    assert chosen(tp=2, pp=2, grad_accum_steps=8) == [0, 2]
+    assert chosen(dp=4) == [0]
+
+
+def test_with_skewed_routing_the_rank_with_the_most_tokens_stands_for_a_stage(make_job):
+    routing = {"router": "skewed", "imbalance": 2.0, "model": {"experts": 4, "top_k": 2}}
+    job = make_job(plan={"tp": 2, "dp": 4, "ep": 4, "pp": 2, "grad_accum_steps": 4}, **routing)
+    shares = skewed_shares(4, 2.0)
+    busiest = shares.index(max(shares))
+    assert representatives(job) == [2 * busiest, 8 + 2 * busiest]

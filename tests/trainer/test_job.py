@@ -90,6 +90,10 @@ def test_what_the_trainer_cannot_run_is_refused_with_the_numbers(plan, model, me
             {"model": {"experts": 3, "top_k": 2}, "router": "balanced"},
             r"router: experts\(3\) do not share .* = 32 tokens evenly",
         ),
+        (
+            {"model": {"experts": 4, "top_k": 2}, "router": "skewed", "imbalance": 2.5},
+            r"imbalance: imbalance\(2.5\) is above experts\(4\) / top_k\(2\) = 2, where",
+        ),
     ],
 )
 def test_settings_that_the_trainer_cannot_run_are_refused(changes, message, make_job):

@@ -53,6 +53,13 @@ WORDS = {
     "ulysses": ("context", "ulysses"),
     "nosp": ("sequence_parallel", False),
     "balanced": ("router", "balanced"),
+    "skewed": ("router", "skewed"),
+}
+
+ROUTERS: dict[str, dict[str, object]] = {
+    "learned": {},
+    "balanced": {"router": "balanced"},
+    "skewed": {"router": "skewed", "imbalance": 1.75},
 }
 
 # "* " marks those of a plain test run. Tensor parallelism is slow over gloo, so those cases use few micro-batches.
@@ -169,6 +176,10 @@ CASES = """
   gpt-moe4 dp2 ep2 pp2 zero2 vpp2 zero-bubble
 * gpt-moe4 dp2 ep2 pp2 zero3 vpp2 interleaved
   llama-moe4 pp2 vpp2 zbv full
+* llama-moe8 dp4 ep4 zero1 skewed
+  llama-moe dp2 ep2 zero3 skewed full
+  llama-moe dp2 ep2 tp2 cp2 zero1 skewed mbs4
+* gpt-moe cp2 mbs8 skewed
   llama-moe dp2 ep2 zero3 full
   gpt-moe dp2 ep2 zero2 selective balanced
   llama-moe dp2 ep2 tp2 pp2 zero1 mbs2
@@ -201,7 +212,7 @@ def reference(run_job, make_job):
 
     def losses(model: str, router: str) -> tuple[float, ...]:
         if (model, router) not in known:
-            job = make_job(model=MODELS[model], plan={"micro_batch_size": 8}, router=router)
+            job = make_job(model=MODELS[model], plan={"micro_batch_size": 8}, **ROUTERS[router])
             known[model, router] = run_job(job).losses
         return known[model, router]
 
@@ -213,7 +224,7 @@ def test_a_layout_does_not_change_the_losses(case, reference, run_job, make_job,
     model, plan, router = parse(case)
     expected = reference(model, router)
     start = time.monotonic()
-    losses = run_job(make_job(model=MODELS[model], plan=plan, router=router)).losses
+    losses = run_job(make_job(model=MODELS[model], plan=plan, **ROUTERS[router])).losses
     difference = max(abs(a - b) for a, b in zip(losses, expected, strict=True))
     note_case(case[2:], difference, time.monotonic() - start)
     assert len(losses) == 4

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from meshtune.runners.trainer.job import Router
-from meshtune.runners.trainer.model import Mixture, Transformer, place_tensor, rotate
+from meshtune.runners.trainer.model import Transformer, rotate
 from meshtune.runners.trainer.parallel.pipeline import cut_layers, stages_of
 from meshtune.runners.trainer.parallel.sharding import materialize
 from meshtune.runners.trainer.parallel.tensor import places_of
+from meshtune.runners.trainer.places import place_tensor
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
 from meshtune.search_spaces.plan import ContextParallel, Plan, Schedule
 
@@ -90,28 +90,6 @@ def test_the_cut_is_balanced_and_leaves_no_layer_out(layers, stages):
     cut = [cut_layers(layers, stages, stage) for stage in range(stages)]
     assert [index for part in cut for index in part] == list(range(layers))
     assert max(map(len, cut)) - min(map(len, cut)) <= 1
-
-
-def test_a_mixture_is_the_weighted_sum_of_its_experts():
-    torch.manual_seed(0)
-    spec = ModelSpec(**SHAPES | {"experts": 4, "top_k": 2, "activation": Activation.GELU})
-    mixture = Mixture(spec, range(4), (range(8),), Router.LEARNED)
-    x = torch.randn(1, 8, spec.hidden)
-    probabilities = torch.softmax(mixture.router(x[0]), -1)
-    weights, choices = probabilities.topk(2, -1)
-    answers = torch.stack([expert(x[0]) for expert in mixture.experts.children()])
-    expected = sum(weights[:, k, None] * answers[choices[:, k], torch.arange(8)] for k in range(2))
-    torch.testing.assert_close(mixture(x)[0], expected)
-
-
-def test_ranks_hold_the_experts_that_are_theirs():
-    spec = ModelSpec(**SHAPES | MIXTURE)
-    with torch.device("meta"):
-        models = [Transformer(spec, experts=range(start, start + 3)) for start in (0, 3)]
-        whole = Transformer(spec)
-    names = [set(dict(model.named_parameters())) for model in models]
-    assert names[0] | names[1] == set(dict(whole.named_parameters()))
-    assert not any("experts" in name for name in names[0] & names[1])
 
 
 @pytest.mark.parametrize("kind", ContextParallel)

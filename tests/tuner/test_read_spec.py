@@ -290,6 +290,23 @@ def test_yaml_may_share_parts_by_anchors_and_merge_keys(home):
 
 
 @pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"router": "skewed"}, "skewed needs the load of the busiest expert over the mean, at least 1"),
+        ({"imbalance": 2.0}, "is of the router skewed alone, not of learned"),
+        ({"router": "skewed", "imbalance": 5.0}, "imbalance(5) is above experts(8) / top_k(2) = 4, where"),
+    ],
+)
+def test_an_imbalance_that_no_router_can_have_is_refused_with_the_numbers(options, message):
+    model = {"preset": "llama-micro", "experts": 8, "top_k": 2}
+    with pytest.raises(InvalidSpec) as caught:
+        read_spec({**MINIMAL, "model": model, "workload": {"kind": "torch", **options}}, None)
+    (problem,) = caught.value.problems
+    assert problem.path == "workload.imbalance"
+    assert problem.message.startswith(message)
+
+
+@pytest.mark.parametrize(
     ("cluster", "workload", "dtype"),
     [
         ("dgx-h100", "torch", "bfloat16"),

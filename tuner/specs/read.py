@@ -247,6 +247,8 @@ def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
             workload = create_workload(chosen.kind, chosen.options)
         if home is not None and chosen is not None and runner is not None:
             require_library(runner.kind, chosen.kind)
+    if workload is not None and "model" in values:
+        reading.problems += [problem.under("workload") for problem in workload.problems_with(values["model"])]
     if chosen is not None and runner is not None:
         reading.problems += check_pair(runner.kind, chosen.kind)
     with reading.noting("runner"):

@@ -61,6 +61,10 @@ def build_mesh(plan: Plan, device_type: str) -> Mesh:
     )
 
 
+def ep_rank(plan: Plan, rank: int) -> int:
+    return rank // (plan.cp * plan.tp) % plan.ep
+
+
 def _join(whole: DeviceMesh, *axes: str) -> DeviceMesh:
     """One axis out of several; those of size 1 add nothing."""
     wide = [axis for axis in axes if whole[axis].size() > 1]

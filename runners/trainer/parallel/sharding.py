@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import lcm
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from meshtune.runners.trainer.compat import all_gather_single, reduce_scatter_single
 from meshtune.runners.trainer.job import Job
+from meshtune.runners.trainer.mixture import ALIGNMENT_BYTES, Experts
 from meshtune.runners.trainer.model import Cut, Transformer, initial_values
 from meshtune.runners.trainer.parallel.mesh import Mesh
 from meshtune.search_spaces.checks import StrEnum
@@ -67,9 +69,16 @@ def shard_replicas(model: Transformer, mesh: Mesh, job: Job, sharding: Sharding)
 def materialize(model: Transformer, device: torch.device, seed: int) -> None:
     model.to_empty(device=device)
     model.tie()
+    experts = {
+        f"{owner}.{name}": module.numbers
+        for owner, module in model.named_modules()
+        if isinstance(module, Experts)
+        for name, _ in module.named_parameters()
+    }
     for name, parameter in model.named_parameters():
         cut = model.cuts.get(name)
-        values = initial_values(model.spec, name, cut.shape if cut else parameter.shape, seed, device)
+        shape = cut.shape if cut else parameter.shape
+        values = initial_values(model.spec, name, shape, seed, device, experts.get(name, range(0)))
         # FSDP2 cuts what tensor parallelism left.
         local(parameter).copy_(own_part(cut.part(values) if cut else values, parameter))
 
@@ -185,13 +194,15 @@ class FlatAdamW:
         # The last parameters get their gradients first. All replicas start buckets in this order.
         early = [parameter for parameter in reversed(parameters) if parameter not in late]
         groups = [*_cut_buckets(early), *([parameter] for parameter in parameters if parameter in late)]
+        # So that every bucket begins where torch's grouped products can read it, and has equal parts.
+        whole = lcm(count, ALIGNMENT_BYTES // parameters[0].element_size())
         total, spans = 0, []
         for group in groups:
             start = total
             for parameter in group:
                 self._spans[parameter] = slice(total, total + parameter.numel())
                 total += parameter.numel()
-            total += -total % count
+            total += -total % whole
             spans.append(slice(start, total))
         self._weights = torch.zeros(total, dtype=parameters[0].dtype, device=parameters[0].device)
         self._gradients = torch.zeros_like(self._weights, dtype=torch.float32)

@@ -20,18 +20,16 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.attention.bias import causal_lower_right
 
 from meshtune.runners.trainer.head import own_rows, sum_over
+from meshtune.runners.trainer.mixture import Mixture
 from meshtune.runners.trainer.model import (
     Attend,
     Cut,
-    FeedForward,
     Layer,
-    Mixture,
-    Places,
     Transformer,
     attend_causally,
-    place_tensor,
 )
 from meshtune.runners.trainer.parallel.mesh import exchange
+from meshtune.runners.trainer.places import Places, place_tensor
 from meshtune.search_spaces.plan import ContextParallel, Plan
 
 SEQUENCE = 1
@@ -174,19 +172,18 @@ def shard_tensors(model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bo
     how: dict[str, Any] = {"group": group, "sequence_parallel": sequence_parallel}
 
     def cut(name: str, axis: int) -> None:
-        owner, _, kind = f"{name}.weight".rpartition(".")
-        whole = model.get_parameter(f"{name}.weight")
-        model.cuts[f"{name}.weight"] = Cut(whole.shape, axis, rank, size)
-        own = nn.Parameter(model.cuts[f"{name}.weight"].part(whole.detach()).contiguous())
-        setattr(model.get_submodule(owner), kind, own)
+        owner, _, kind = name.rpartition(".")
+        whole = model.get_parameter(name)
+        model.cuts[name] = Cut(whole.shape, axis, rank, size)
+        setattr(model.get_submodule(owner), kind, nn.Parameter(model.cuts[name].part(whole.detach()).contiguous()))
 
     if model.embedding is not None:
-        cut("embedding", 0)
+        cut("embedding.weight", 0)
         model.embedding = VocabularyEmbedding(model.embedding, **how)  # type: ignore[arg-type]  # an nn.Embedding
     if model.position is not None and sequence_parallel:
         model.position = SequencePositions(model.position, group)  # type: ignore[arg-type]  # an nn.Embedding
     if model.head is not None:
-        cut("head", 0)
+        cut("head.weight", 0)
         model.head.group, model.head.first_row = group, _first_row(model.spec.vocab, group)
         _communicate(model.head, before=partial(enter, **how))
     if model.norm is not None and sequence_parallel:
@@ -204,11 +201,11 @@ def shard_tensors(model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bo
 def _shard_layer(
     layer: Layer, name: str, cut: Callable[[str, int], None], group: dist.ProcessGroup, kv_heads: int
 ) -> None:
-    cut(f"{name}.attention.query", 0)
-    cut(f"{name}.attention.output", 1)
+    cut(f"{name}.attention.query.weight", 0)
+    cut(f"{name}.attention.output.weight", 1)
     for projection in ("key", "value"):
         if kv_heads >= group.size():
-            cut(f"{name}.attention.{projection}", 0)
+            cut(f"{name}.attention.{projection}.weight", 0)
         else:  # fewer heads than ranks: each rank needs one
             head = group.rank() * kv_heads // group.size()
             rows = slice(head * layer.attention.head_dim, (head + 1) * layer.attention.head_dim)
@@ -216,17 +213,11 @@ def _shard_layer(
             setattr(layer.attention, projection, SharedLinear(whole, group, rows))
     if isinstance(layer.feed_forward, Mixture):
         layer.feed_forward.router = SharedLinear(layer.feed_forward.router, group)  # type: ignore[assignment]  # same call
-        for number, expert in layer.feed_forward.experts.named_children():
-            _cut_feed_forward(f"{name}.feed_forward.experts.{number}", expert, cut)
+        for projection, _ in layer.feed_forward.experts.named_parameters():
+            cut(f"{name}.feed_forward.experts.{projection}", 1)
     else:
-        _cut_feed_forward(f"{name}.feed_forward", layer.feed_forward, cut)
-
-
-def _cut_feed_forward(name: str, block: nn.Module, cut: Callable[[str, int], None]) -> None:
-    gated = isinstance(block, FeedForward) and block.gate is not None
-    for projection in ("up", "gate") if gated else ("up",):
-        cut(f"{name}.{projection}", 0)
-    cut(f"{name}.down", 1)
+        for projection, _ in layer.feed_forward.named_children():
+            cut(f"{name}.feed_forward.{projection}.weight", int(projection == "down"))
 
 
 def _communicate(
