@@ -131,7 +131,7 @@ def _replacements(job: Job) -> list[tuple[Any, str, Any]]:
             _PLANNING.reset(token)
 
     def pass_on(operations: list[dist.P2POp], desc: str | None = None) -> list[Sent]:
-        return [Sent(operation.tensor, until_waited=job.device is DeviceKind.CUDA) for operation in operations]
+        return [Sent(operation.tensor, until_waited=job.device is not DeviceKind.CPU) for operation in operations]
 
     def say(_: PipelineStage, __: object, ___: int) -> None:
         pass

@@ -39,7 +39,6 @@ from meshtune.runners.trainer.report import report
 from meshtune.runners.trainer.timing.measure import PeakMemory, capped, measure
 from meshtune.runners.trainer.train import Trainer
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.cluster import DeviceKind
 
 
 def run_gang(job: Job, directory: Path, run_rank: Callable[[int], int]) -> int:
@@ -155,7 +154,7 @@ def run_rank(job: Job, rank: int, directory: Path) -> int:
     start_watchdog(progress, start_limit_s, stall_s, rank, directory)
     try:
         start = time.perf_counter()
-        device = choose_device(cuda=job.device is not DeviceKind.CPU, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
+        device = choose_device(job.device, int(os.environ.get("LOCAL_RANK", "0")))
         peak = PeakMemory(device)
         progress.phase = Phase.RENDEZVOUS
         timeout = timedelta(seconds=max(start_limit_s, stall_s) + PEER_MARGIN_S)

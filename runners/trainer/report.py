@@ -31,6 +31,9 @@ def software(device: torch.device) -> dict[str, str]:
         versions |= {"nccl": ".".join(map(str, nccl))}
         found = [version for path in DRIVER_FILES if (version := driver_version(path)) is not None]
         versions |= {"driver": found[0]} if found else {}
+    if device.type == "xpu":
+        properties = torch.xpu.get_device_properties(device)
+        versions |= {"xpu": str(torch.version.xpu), "driver": properties.driver_version}
     return versions
 
 
@@ -66,13 +69,14 @@ def report(
         profile=timings.profile,
         software=software(device),
     )
-    on_cuda = device.type == "cuda"
+    on_cpu = device.type == "cpu"
+    cpu_name = platform.processor() or platform.machine()
     extra = {
         "summary": summary(measurement),
         "plan": job.plan.as_dict(),
         "build_s": build_s,
         "steps_at": {"first_s": timings.first_s, "last_s": timings.last_s},
-        "device_name": torch.cuda.get_device_name(device) if on_cuda else platform.processor() or platform.machine(),
+        "device_name": cpu_name if on_cpu else torch.get_device_module(device).get_device_name(device),
     }
     send(write_result(directory, conclude(job, timings, measurement), extra))
 

@@ -53,6 +53,7 @@ _KEPT = frozenset(
         _ATEN._scaled_dot_product_flash_attention.default,
         _ATEN._scaled_dot_product_efficient_attention.default,
         _ATEN._scaled_dot_product_cudnn_attention.default,
+        _ATEN._scaled_dot_product_fused_attention_overrideable.default,  # on XPU
         _COLLECTIVES.reduce_scatter_tensor.default,
         _COLLECTIVES.all_reduce.default,
         _COLLECTIVES.all_to_all_single.default,

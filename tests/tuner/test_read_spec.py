@@ -294,6 +294,7 @@ def test_yaml_may_share_parts_by_anchors_and_merge_keys(home):
     [
         ("dgx-h100", "torch", "bfloat16"),
         ("frontier", {"kind": "torch", "router": "balanced"}, "bfloat16"),
+        ("aurora", "torch", "bfloat16"),
         ("dgx-h100", {"kind": "torch", "dtype": "float32"}, "float32"),
         ("local-cpu", "torch", "float32"),
         ({**GPU, "device": {**GPU["device"], "peak_flops": {"float16": 1e14}}}, "torch", "float32"),

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from meshtune.runners.trainer.compat import register_gloo
+from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 
 Value = TypeVar("Value")
@@ -85,23 +86,26 @@ def build_tie_group(plan: Plan, mesh: Mesh) -> dist.ProcessGroup | None:
     return own
 
 
-def choose_device(*, cuda: bool, local_rank: int) -> torch.device:
+def choose_device(kind: DeviceKind, local_rank: int) -> torch.device:
     """This rank's device, made the current one. A scheduler may show each rank its own device alone."""
-    if not cuda:
+    if kind is DeviceKind.CPU:
         torch.set_num_threads(1)
         return torch.device("cpu")
-    visible = torch.cuda.device_count()
-    if visible == 0:
-        raise RuntimeError("the job asks for cuda, but torch sees no such device")
-    device = torch.device("cuda", local_rank % visible)
-    torch.cuda.set_device(device)
+    built_for = torch.accelerator.current_accelerator()
+    visible = torch.accelerator.device_count()
+    if built_for is None or built_for.type != kind or visible == 0:
+        seen = "is built for the CPU alone" if built_for is None else f"sees {visible} devices of kind {built_for.type}"
+        raise RuntimeError(f"the job asks for {kind}, but torch {torch.__version__} {seen}")
+    device = torch.device(built_for.type, local_rank % visible)
+    torch.accelerator.set_device_index(device)
     return device
 
 
 def meet(device: torch.device, rank: int, world_size: int, timeout: timedelta, file: Path | None) -> None:
     """Make the process group: over a file, where all ranks are on this machine (it cannot be in use, as a port can);
     without, at MASTER_ADDR."""
-    backend = register_gloo() if device.type == "cpu" else "nccl"
+    # NCCL, which is RCCL in ROCm's build, or XCCL.
+    backend = register_gloo() if device.type == "cpu" else dist.get_default_backend_for_device(device)
     if file is None:
         dist.init_process_group(backend, "env://", rank=rank, world_size=world_size, timeout=timeout)
         return
@@ -126,8 +130,9 @@ def gather(value: Value) -> list[Value]:
 
 
 def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    """Wait until the device has done what it was given; a CPU always has."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 def exchange(
