@@ -87,7 +87,7 @@ def build_tie_group(plan: Plan, mesh: Mesh) -> dist.ProcessGroup | None:
 
 
 def choose_device(kind: DeviceKind, local_rank: int) -> torch.device:
-    """This rank's device, made the current one. A scheduler may show each rank its own device alone."""
+    """This rank's device, made the current one. Raises RuntimeError where there is none for it."""
     if kind is DeviceKind.CPU:
         torch.set_num_threads(1)
         return torch.device("cpu")
@@ -96,9 +96,18 @@ def choose_device(kind: DeviceKind, local_rank: int) -> torch.device:
     if built_for is None or built_for.type != kind or visible == 0:
         seen = "is built for the CPU alone" if built_for is None else f"sees {visible} devices of kind {built_for.type}"
         raise RuntimeError(f"the job asks for {kind}, but torch {torch.__version__} {seen}")
-    device = torch.device(built_for.type, local_rank % visible)
+    device = torch.device(built_for.type, device_index(local_rank, visible))
     torch.accelerator.set_device_index(device)
     return device
+
+
+def device_index(local_rank: int, visible: int) -> int:
+    """Which of the visible devices is this rank's. A scheduler may show each rank its own device alone; where it is
+    not, but one that all ranks see, NCCL refuses. Raises RuntimeError where the rank would share a device."""
+    if local_rank >= visible > 1:
+        told = f"local rank {local_rank} has no device of its own: torch sees {visible}"
+        raise RuntimeError(f"{told}; a rank needs to see all devices of its node's ranks, or its own alone")
+    return local_rank if visible > 1 else 0
 
 
 def meet(device: torch.device, rank: int, world_size: int, timeout: timedelta, file: Path | None) -> None:
