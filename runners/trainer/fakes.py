@@ -66,7 +66,8 @@ class FakeLiveTensors(LiveTensors):  # type: ignore[no-untyped-call]
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func is _ATEN._local_scalar_dense.default and isinstance(args[0], FakeTensor):
-            return self._share  # the only numbers of tensors that the trainer looks at are counts of tokens
+            # The numbers that the trainer looks at: whether float16's gradients overflowed, and counts of tokens.
+            return 0.0 if args[0].is_floating_point() else self._share
         if func is _ATEN.bincount.default:
             return super().__torch_dispatch__(_ATEN.new_empty.default, types, (args[0], [args[2]]))
         if func is _ATEN.repeat_interleave.Tensor:

@@ -93,6 +93,8 @@ def conclude(job: Job, timings: Timings, measurement: Measurement) -> Outcome:
     notes = []
     if not timings.settled:
         notes.append(f"step times were still moving after {len(measurement.warmup_times_s)} warm-up steps")
+    if timings.skipped:
+        notes.append(f"{timings.skipped} steps moved no weight: their scaled gradients overflowed float16")
     if measurement.profile is not None and measurement.profile.straggler is not None:
         notes.append(str(measurement.profile.straggler))
     return Outcome(verdict=Verdict.OK, measurement=measurement, reason="; ".join(notes))

@@ -109,7 +109,10 @@ class ShardedAdamW:
             raise RuntimeError("the tied weight got no gradient")
         return local(parameter.grad)
 
-    def step(self) -> None:
+    def reduce(self) -> list[Tensor]:
+        return [local(p.grad) for group in self._adamw.param_groups for p in group["params"] if p.grad is not None]
+
+    def update(self) -> None:
         self._adamw.step()
 
 
@@ -127,9 +130,12 @@ class Both:
     def gradient(self, parameter: nn.Parameter) -> Tensor:
         return (self._dense if parameter in self._dense else self._experts).gradient(parameter)
 
-    def step(self) -> None:
-        self._dense.step()
-        self._experts.step()
+    def reduce(self) -> list[Tensor]:
+        return [*self._dense.reduce(), *self._experts.reduce()]
+
+    def update(self) -> None:
+        self._dense.update()
+        self._experts.update()
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -137,8 +143,8 @@ class _Bucket:
     """Parameters whose gradients are reduced by one call, and whose weights are gathered by one.
 
     span: of the flat buffers; own: this replica's part of it. master: the weights that AdamW moves, with the sums as
-    gradient once they are begun. late: not before `step`. missing: how many gradients of this step its parameters still
-    wait for. reducing: what is under way."""
+    gradient once they are begun. late: not before `reduce`. missing: how many gradients of this step its parameters
+    still wait for. reducing: what is under way."""
 
     parameters: tuple[nn.Parameter, ...]
     span: slice
@@ -218,7 +224,7 @@ class FlatAdamW:
                 parameter.grad = None
 
     def gradient(self, parameter: nn.Parameter) -> Tensor:
-        """A view of the flat buffer, to be changed in place between the backward pass and `step`, where the parameter
+        """A view of the flat buffer, to be changed in place between the backward pass and `reduce`, where the parameter
         is late."""
         view = self._gradients[self._spans[parameter]].view(parameter.shape)
         if parameter.grad is not None:
@@ -226,8 +232,9 @@ class FlatAdamW:
             parameter.grad = None
         return view
 
-    def step(self) -> None:
-        """Collective over the replicas: sum the gradients and leave equal weights everywhere."""
+    def reduce(self) -> list[Tensor]:
+        """Sum the gradients over the replicas; return those that this rank's part of `update` goes by, to be changed in
+        place. Collective."""
         for bucket in self._buckets:
             if bucket.master.grad is None:
                 for parameter in bucket.parameters:
@@ -237,6 +244,10 @@ class FlatAdamW:
             if bucket.reducing is not None:
                 bucket.reducing.wait()
                 bucket.reducing = None
+        return [bucket.master.grad for bucket in self._buckets if bucket.master.grad is not None]
+
+    def update(self) -> None:
+        """Move the weights, and leave equal ones on all replicas. Collective."""
         self._adamw.step()
         for bucket in self._buckets:
             bucket.master.grad = None

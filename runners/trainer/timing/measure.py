@@ -164,14 +164,15 @@ class Next(IntEnum):
 @dataclass(slots=True)
 class Timings:
     """What the steps took, and the first losses; equal on all ranks. settled: warm-up came to its end by itself.
-    pruned: given up as slower than the incumbent. first_s, last_s: the first step's start and the last one's end, since
-    the epoch."""
+    pruned: given up as slower than the incumbent. skipped: steps that moved no weight (see LossScaler). first_s,
+    last_s: the first step's start and the last one's end, since the epoch."""
 
     warmup_times_s: list[float] = field(default_factory=list)
     step_times_s: list[float] = field(default_factory=list)
     first_losses: list[float] = field(default_factory=list)
     settled: bool = True
     pruned: bool = False
+    skipped: int = 0
     profile: Profile | None = None
     first_s: float = 0.0
     last_s: float = 0.0
@@ -215,6 +216,7 @@ def measure(
             steps.take()
     timings = time_steps(job, steps, device)
     timings.first_losses = steps.losses
+    timings.skipped = trainer.skipped_steps
     count = job.measuring.profile_steps
     if count and not timings.pruned:
         wanted = range(steps.taken, steps.taken + count)
