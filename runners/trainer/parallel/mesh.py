@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from meshtune.runners.trainer.compat import register_gloo
+from meshtune.runners.trainer.parallel.binding import bind_beside
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 
@@ -87,7 +88,8 @@ def build_tie_group(plan: Plan, mesh: Mesh) -> dist.ProcessGroup | None:
 
 
 def choose_device(kind: DeviceKind, local_rank: int) -> torch.device:
-    """This rank's device, made the current one. Raises RuntimeError where there is none for it."""
+    """This rank's device, made the current one, and this thread bound to the CPUs beside it. Raises RuntimeError where
+    there is no device for the rank."""
     if kind is DeviceKind.CPU:
         torch.set_num_threads(1)
         return torch.device("cpu")
@@ -98,6 +100,7 @@ def choose_device(kind: DeviceKind, local_rank: int) -> torch.device:
         raise RuntimeError(f"the job asks for {kind}, but torch {torch.__version__} {seen}")
     device = torch.device(built_for.type, device_index(local_rank, visible))
     torch.accelerator.set_device_index(device)
+    bind_beside(torch.get_device_module(device).get_device_properties(device))
     return device
 
 
