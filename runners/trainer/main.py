@@ -103,10 +103,11 @@ def describe_measurement(measurement: Measurement) -> str:
 
 
 def describe_profile(profile: Profile) -> str:
-    """The parts as shares of the step, averaged over the ranks."""
+    """The parts as shares of the profiled step, averaged over the ranks."""
     ranks = len(profile.parts_s)
     shares = {part: sum(parts[part] for parts in profile.parts_s) / ranks / profile.step_time_s for part in Part}
-    return "parts   " + ", ".join(f"{part} {share:.1%}" for part, share in shares.items() if share > 0)
+    serialised = " (serialised)" if profile.serialised else ""
+    return "parts   " + ", ".join(f"{part} {share:.1%}" for part, share in shares.items() if share > 0) + serialised
 
 
 RENDEZVOUS_FILE = "rendezvous"

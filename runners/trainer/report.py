@@ -114,6 +114,7 @@ def summary(measurement: Measurement) -> dict[str, Any]:
         "tflops_per_device": None if flops is None else flops / 1e12,
         "mfu": measurement.mfu,
         "own_time_s": None if profile is None else profile.own_time_s,
+        "exposed_s": None if profile is None else profile.exposed_s(measurement.step_time_s),
         "straggler": None if straggler is None else {"rank": straggler.rank, "ratio": straggler.ratio},
     }
     return {key: value for key, value in derived.items() if value is not None}

@@ -837,10 +837,12 @@ export interface components {
             type: string;
         };
         ProfileView: {
+            exposed_s: number[];
             own_time_s: number[];
             parts_s: {
                 [key: string]: number;
             }[];
+            serialised: boolean;
             stages: number[];
             step_time_s: number;
             straggler: components["schemas"]["Straggler"] | null;
