@@ -19,7 +19,8 @@ MIN_TIMES = 3
 
 
 class Part(StrEnum):
-    """What a rank was at. Of overlapping work only what the rank waited for is seen (on CUDA: see trainer.timing).
+    """What a rank was at. Communication beside work is seen as far as the rank waited for it, or whole where the
+    profiled steps were serialised (see Profile).
 
     COMPUTE: forward and backward passes, and whatever is in no other part. TP, DP, CP, EP: collectives over that axis,
     waiting for peers included: a slow peer is not the network's fault, so `Profile.waiting_s` says how much of it was
@@ -54,13 +55,16 @@ class Profile:
 
     step_time_s: that step, until the slowest rank ended. parts_s: seconds by part. waiting_s: of the collectives'
     parts, seconds until the last peer arrived. own_times_s: of every profiled step, the rank's own work (compute and
-    optimizer). stages: the rank's pipeline stage; ranks of one stage do the same work."""
+    optimizer). stages: the rank's pipeline stage; ranks of one stage do the same work. serialised: the device was
+    waited for where parts meet, so nothing overlapped: communication counts whole, the step is longer than the timed
+    ones, and those alone say how fast the plan is."""
 
     step_time_s: float
     parts_s: tuple[Mapping[str, float], ...]
     waiting_s: tuple[Mapping[str, float], ...]
     own_times_s: tuple[tuple[float, ...], ...]
     stages: tuple[int, ...]
+    serialised: bool = False
 
     def __post_init__(self) -> None:
         lengths = {len(self.parts_s), len(self.waiting_s), len(self.own_times_s), len(self.stages)}
@@ -71,6 +75,11 @@ class Profile:
     def own_time_s(self) -> tuple[float, ...]:
         """Each rank's median own time."""
         return tuple(median(times) for times in self.own_times_s)
+
+    def exposed_s(self, timed_step_s: float) -> tuple[float, ...]:
+        """Per rank, what its own work leaves of a timed step: communication that no work hid, or that slowed the work
+        beside it, and idle time. At least that: launching piece by piece makes the work of a serialised step longer."""
+        return tuple(max(0.0, timed_step_s - own_s) for own_s in self.own_time_s)
 
     @property
     def straggler(self) -> Straggler | None:

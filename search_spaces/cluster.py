@@ -14,10 +14,11 @@ from meshtune.search_spaces.checks import CLOSED, MAX_WHOLE, Checks, StrEnum
 
 
 class DeviceKind(StrEnum):
-    """PyTorch's name of the device; ROCm devices are `cuda` there as well. Intel's `xpu` runs nowhere here yet."""
+    """PyTorch's name of the device; ROCm devices are `cuda` there as well."""
 
     CPU = "cpu"
     CUDA = "cuda"
+    XPU = "xpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,9 @@ class ProfileView:
     """Where the time of a step went, one value per rank; the parts of a rank add up to `step_time_s`.
 
     waiting_s: of the collectives' parts, until the last peer arrived. own_time_s: median of the rank's own work.
-    stages: pipeline stages. straggler: the rank that is clearly slower than its peers, and by which ratio.
+    stages: pipeline stages. straggler: the rank that is clearly slower than its peers, and by which ratio. serialised:
+    nothing overlapped in the profiled steps: communication counts whole, and `step_time_s` is longer than the timed
+    steps. exposed_s: of a timed step, at least how much the rank's own work leaves to communication and idle time.
     """
 
     step_time_s: float
@@ -33,6 +35,8 @@ class ProfileView:
     waiting_s: tuple[Mapping[str, float], ...]
     own_time_s: tuple[float, ...]
     stages: tuple[int, ...]
+    serialised: bool
+    exposed_s: tuple[float, ...]
     straggler: Straggler | None
 
 
@@ -183,7 +187,9 @@ def _measurement_view(measured: Measurement) -> MeasurementView:
         measured,
         step_time_low_s=interval.low,
         step_time_high_s=interval.high,
-        profile=None if profile is None else view_of(ProfileView, profile),
+        profile=None
+        if profile is None
+        else view_of(ProfileView, profile, exposed_s=profile.exposed_s(measured.step_time_s)),
     )
 
 

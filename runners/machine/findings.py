@@ -121,7 +121,7 @@ def _no_collectives(machine: Machine) -> Iterator[str]:
     build = machine.torch
     if build is None:
         return
-    needed = {"cuda": {"nccl", "rccl"}, "cpu": {"gloo"}}.get(build.kind, set())
+    needed = {"cuda": {"nccl", "rccl"}, "xpu": {"xccl"}, "cpu": {"gloo"}}.get(build.kind, set())
     if needed and not needed & set(build.backends):
         yield f"torch {build.version} has no {' or '.join(sorted(needed))}"
 
@@ -357,10 +357,10 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("no-devices", _W, _no_devices, "pass the devices to the container or the job; else trials run on the CPU"),
     Rule(
-        "xpu-unsupported",
+        "xpu-untried",
         _W,
         _xpu,
-        "tune a script of your own (workload `command`): the built-in trainer runs on CUDA, ROCm and CPU",
+        "compare one trial's losses with the same job's on the CPU: the built-in trainer was never run on an XPU",
     ),
     Rule("shared-memory-small", _W, _small_shared_memory(False), "docker run --shm-size=8g, or --ipc=host"),
     Rule("open-files-few", _W, _open_files, "ulimit -n 65536, or in limits.conf"),

@@ -76,7 +76,7 @@ def read_allocation(environment: Mapping[str, str], cluster: ClusterSpec, cpus_p
     counts = _CPUS.findall(environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
     cpus = min((int(count) for count, _ in counts), default=0)
     devices = cpus // (cpus_per_device or 1)
-    if cluster.device.kind is DeviceKind.CUDA:
+    if cluster.device.kind is not DeviceKind.CPU:
         # Not set everywhere; the spec's word is left then.
         devices = int(environment.get("SLURM_GPUS_ON_NODE", cluster.devices_per_node))
     nodes = sum(int(times or 1) for _, times in counts)

@@ -74,7 +74,7 @@ def options_for(cluster: ClusterSpec, options: Mapping[str, Any]) -> SlurmOption
     """The options of a campaign, with what follows from its cluster. Raises InvalidValue."""
     chosen = read_value(SlurmOptions, dict(options))
     if chosen.gres is None:
-        return replace(chosen, gres="gpu" if cluster.device.kind is DeviceKind.CUDA else "")
+        return replace(chosen, gres="" if cluster.device.kind is DeviceKind.CPU else "gpu")
     return chosen
 
 

@@ -36,17 +36,12 @@ def torch_build() -> TorchBuild:
 
 
 def _devices() -> tuple[str, tuple[TorchDevice, ...]]:
-    # Initializing says why nothing is seen, which counting swallows.
-    if (torch.version.cuda or torch.version.hip) and torch.cuda.device_count() > 0:
-        torch.cuda.init()  # type: ignore[no-untyped-call]  # it has no annotations
-        return "cuda", tuple(
-            _device(torch.cuda.get_device_properties(index)) for index in range(torch.cuda.device_count())
-        )
-    if torch.xpu.is_available():
-        return "xpu", tuple(
-            _device(torch.xpu.get_device_properties(index)) for index in range(torch.xpu.device_count())
-        )
-    return "cpu", ()
+    kind, count = torch.accelerator.current_accelerator(), torch.accelerator.device_count()
+    if kind is None or count == 0:
+        return "cpu", ()
+    module = torch.get_device_module(kind)
+    module.init()  # says why nothing is seen, which counting swallows
+    return kind.type, tuple(_device(module.get_device_properties(index)) for index in range(count))
 
 
 def _device(properties: Any) -> TorchDevice:

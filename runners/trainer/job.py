@@ -160,11 +160,9 @@ def require_supported(job: Job) -> None:
 
 def _check_features(job: Job, checks: Checks) -> None:
     plan, schedule = job.plan, job.plan.schedule
-    on_cpu = job.device is DeviceKind.CPU
-    told = "ring attention runs on cuda only: torch has no ring over its CPU attention kernel"
-    checks.require(not (on_cpu and plan.context is ContextParallel.RING), "plan.context", told)
-    told = "float16 runs on cuda only; on cpu use bfloat16 or float32"
-    checks.require(not (on_cpu and job.dtype is Dtype.FLOAT16), "dtype", told)
+    told = f"ring attention runs on cuda only: torch has no ring over the attention kernels of {job.device}"
+    on_cuda = job.device is DeviceKind.CUDA
+    checks.require(on_cuda or plan.context is not ContextParallel.RING, "plan.context", told)
     told = "would train wrongly without an error: split backward passes meet resharded weights"
     told = f"zero_stage({plan.zero_stage}) with schedule({schedule}) {told}"
     checks.require(plan.zero_stage < 3 or not schedule.splits_backward, "plan.zero_stage", told)

@@ -39,7 +39,6 @@ from meshtune.runners.trainer.report import report
 from meshtune.runners.trainer.timing.measure import PeakMemory, capped, measure
 from meshtune.runners.trainer.train import Trainer
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.cluster import DeviceKind
 
 
 def run_gang(job: Job, directory: Path, run_rank: Callable[[int], int]) -> int:
@@ -104,10 +103,11 @@ def describe_measurement(measurement: Measurement) -> str:
 
 
 def describe_profile(profile: Profile) -> str:
-    """The parts as shares of the step, averaged over the ranks."""
+    """The parts as shares of the profiled step, averaged over the ranks."""
     ranks = len(profile.parts_s)
     shares = {part: sum(parts[part] for parts in profile.parts_s) / ranks / profile.step_time_s for part in Part}
-    return "parts   " + ", ".join(f"{part} {share:.1%}" for part, share in shares.items() if share > 0)
+    serialised = " (serialised)" if profile.serialised else ""
+    return "parts   " + ", ".join(f"{part} {share:.1%}" for part, share in shares.items() if share > 0) + serialised
 
 
 RENDEZVOUS_FILE = "rendezvous"
@@ -155,7 +155,7 @@ def run_rank(job: Job, rank: int, directory: Path) -> int:
     start_watchdog(progress, start_limit_s, stall_s, rank, directory)
     try:
         start = time.perf_counter()
-        device = choose_device(cuda=job.device is not DeviceKind.CPU, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
+        device = choose_device(job.device, int(os.environ.get("LOCAL_RANK", "0")))
         peak = PeakMemory(device)
         progress.phase = Phase.RENDEZVOUS
         timeout = timedelta(seconds=max(start_limit_s, stall_s) + PEER_MARGIN_S)

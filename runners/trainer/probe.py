@@ -85,11 +85,17 @@ def lay_out(nodes: Sequence[str], devices_per_node: int | None) -> Layout:
     return Layout(tuple(map(tuple, members.values())))
 
 
-def count_ranks(wanted: int | None, cuda_devices: int, cores: int) -> int:
-    """How many ranks one machine gets: the CUDA devices, else the cores. Raises ProbeRefused."""
-    if cuda_devices and wanted is not None and wanted > cuda_devices:
-        raise ProbeRefused(f"--devices-per-node {wanted}, but torch sees {cuda_devices} CUDA devices")
-    return wanted or cuda_devices or max(MIN_CPU_RANKS, min(cores, MAX_CPU_RANKS))
+def count_ranks(wanted: int | None, accelerators: int, cores: int) -> int:
+    """How many ranks one machine gets: the accelerators, else the cores. Raises ProbeRefused."""
+    if accelerators and wanted is not None and wanted > accelerators:
+        raise ProbeRefused(f"--devices-per-node {wanted}, but torch sees {accelerators} accelerators")
+    return wanted or accelerators or max(MIN_CPU_RANKS, min(cores, MAX_CPU_RANKS))
+
+
+def visible_kind() -> DeviceKind:
+    """Of the devices that the ranks get."""
+    kind = torch.accelerator.current_accelerator()
+    return DeviceKind.CPU if kind is None or torch.accelerator.device_count() == 0 else DeviceKind(kind.type)
 
 
 def main(argv: list[str]) -> int:
@@ -105,7 +111,7 @@ def main(argv: list[str]) -> int:
 
 
 def start_ranks(request: ProbeRequest, directory: Path) -> int:
-    visible = torch.cuda.device_count()
+    visible = torch.accelerator.device_count()
     try:
         ranks = count_ranks(request.devices_per_node, visible, len(os.sched_getaffinity(0)))
     except ProbeRefused as error:
@@ -121,7 +127,7 @@ def start_ranks(request: ProbeRequest, directory: Path) -> int:
         time_limit_s=inf,
         env=dict(os.environ),
     )
-    # A fork shares the import of torch. On CUDA the rank is a program of its own: counting devices may have begun CUDA.
+    # A fork shares the import of torch. On accelerators the rank is a program of its own: counting may have begun them.
     death = run_gang(spec, None if visible else lambda _: run_rank(request, directory)).death
     if death is None:
         return 0
@@ -137,7 +143,7 @@ def run_rank(request: ProbeRequest, directory: Path) -> int:
     rank = launch.rank if launch else int(os.environ["RANK"])
     try:
         local_rank = launch.local_rank if launch else int(os.environ["LOCAL_RANK"])
-        device = choose_device(cuda=torch.cuda.device_count() > 0, local_rank=local_rank)
+        device = choose_device(visible_kind(), local_rank)
         if launch is None:
             meet(device, rank, int(os.environ["WORLD_SIZE"]), PEER_TIMEOUT, directory / "rendezvous")
         else:
@@ -222,8 +228,8 @@ def _ping_pong(layout: Layout, tier: Tier) -> Callable[[Tensor], None] | None:
 
 
 def device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
+    if device.type != "cpu":
+        return str(torch.get_device_module(device).get_device_name(device))
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{named[0] if named else platform.machine()}, 1 core"
@@ -231,8 +237,8 @@ def device_name(device: torch.device) -> str:
 
 def memory_bytes(device: torch.device, ranks: int) -> int:
     """Of one device; on CPU an equal share of the machine's."""
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
+    if device.type != "cpu":
+        return int(torch.get_device_module(device).get_device_properties(device).total_memory)
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // ranks
 
 

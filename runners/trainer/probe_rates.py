@@ -20,10 +20,10 @@ from meshtune.runners.trainer_answers import TRIAD, Message, Rate, spread
 KIB, MIB = 2**10, 2**20
 MESSAGE_BYTES = tuple(KIB * 4**power for power in range(9))  # 1 KiB to 64 MiB
 MIN_SIZES = 6  # 1 MiB: without large ones there is no bandwidth to see
-# On CUDA smaller products do not fill the device, on CPU larger ones take seconds; the fastest counts.
-MATMUL_ROWS = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192, 16384)}
+# Smaller products do not fill an accelerator, on CPU larger ones take seconds; the fastest counts.
+MATMUL_ROWS, CPU_MATMUL_ROWS = (2048, 4096, 8192, 16384), (256, 512, 1024, 2048)
 # Larger than any cache's share of one rank.
-ARRAY_BYTES = {"cpu": 64 * MIB, "cuda": 512 * MIB}
+ARRAY_BYTES, CPU_ARRAY_BYTES = 512 * MIB, 64 * MIB
 SAMPLE_S = 0.005
 MAX_IN_A_ROW = 200
 MIN_SAMPLES = 3
@@ -60,15 +60,15 @@ def dtypes(device: torch.device) -> list[torch.dtype]:
     """What the trainer trains in there and the device computes itself."""
     if device.type == "cpu":
         return [torch.float32, torch.bfloat16]
-    bfloat16 = [torch.bfloat16] if torch.cuda.is_bf16_supported(including_emulation=False) else []
-    return [torch.float32, *bfloat16, torch.float16]
+    has_bfloat16 = torch.get_device_module(device).is_bf16_supported(including_emulation=False)
+    return [torch.float32, *([torch.bfloat16] if has_bfloat16 else []), torch.float16]
 
 
 def time_matmul(place: Place, dtype: torch.dtype, seconds: float) -> list[Rate]:
     """FLOP/s of products of square matrices (2 n^3), by size; larger ones are left out where time is short.
     Collective."""
     rates: list[Rate] = []
-    remaining_s, sizes = seconds, MATMUL_ROWS[place.device.type]
+    remaining_s, sizes = seconds, CPU_MATMUL_ROWS if place.device.type == "cpu" else MATMUL_ROWS
     for index, rows in enumerate(sizes):
         left, right = (torch.randn(rows, rows, device=place.device).to(dtype) for _ in range(2))
         product = torch.empty_like(left)
@@ -88,7 +88,7 @@ def time_matmul(place: Place, dtype: torch.dtype, seconds: float) -> list[Rate]:
 
 def time_memory(place: Place, seconds: float) -> list[Rate]:
     """Bytes/s read and written by one rank: copy (b = a) and triad (a = b + s c), as STREAM counts. Collective."""
-    size = ARRAY_BYTES[place.device.type]
+    size = CPU_ARRAY_BYTES if place.device.type == "cpu" else ARRAY_BYTES
     target, left, right = (torch.ones(size // 4, device=place.device) for _ in range(3))
     copied, _ = _time_rate(place, lambda: target.copy_(left), seconds / 2)
     added, _ = _time_rate(place, lambda: torch.add(left, right, alpha=0.5, out=target), seconds / 2)

@@ -31,6 +31,9 @@ def software(device: torch.device) -> dict[str, str]:
         versions |= {"nccl": ".".join(map(str, nccl))}
         found = [version for path in DRIVER_FILES if (version := driver_version(path)) is not None]
         versions |= {"driver": found[0]} if found else {}
+    if device.type == "xpu":
+        properties = torch.xpu.get_device_properties(device)
+        versions |= {"xpu": str(torch.version.xpu), "driver": properties.driver_version}
     return versions
 
 
@@ -66,13 +69,14 @@ def report(
         profile=timings.profile,
         software=software(device),
     )
-    on_cuda = device.type == "cuda"
+    on_cpu = device.type == "cpu"
+    cpu_name = platform.processor() or platform.machine()
     extra = {
         "summary": summary(measurement),
         "plan": job.plan.as_dict(),
         "build_s": build_s,
         "steps_at": {"first_s": timings.first_s, "last_s": timings.last_s},
-        "device_name": torch.cuda.get_device_name(device) if on_cuda else platform.processor() or platform.machine(),
+        "device_name": cpu_name if on_cpu else torch.get_device_module(device).get_device_name(device),
     }
     send(write_result(directory, conclude(job, timings, measurement), extra))
 
@@ -89,6 +93,8 @@ def conclude(job: Job, timings: Timings, measurement: Measurement) -> Outcome:
     notes = []
     if not timings.settled:
         notes.append(f"step times were still moving after {len(measurement.warmup_times_s)} warm-up steps")
+    if timings.skipped:
+        notes.append(f"{timings.skipped} steps moved no weight: their scaled gradients overflowed float16")
     if measurement.profile is not None and measurement.profile.straggler is not None:
         notes.append(str(measurement.profile.straggler))
     return Outcome(verdict=Verdict.OK, measurement=measurement, reason="; ".join(notes))
@@ -108,6 +114,7 @@ def summary(measurement: Measurement) -> dict[str, Any]:
         "tflops_per_device": None if flops is None else flops / 1e12,
         "mfu": measurement.mfu,
         "own_time_s": None if profile is None else profile.own_time_s,
+        "exposed_s": None if profile is None else profile.exposed_s(measurement.step_time_s),
         "straggler": None if straggler is None else {"rank": straggler.rank, "ratio": straggler.ratio},
     }
     return {key: value for key, value in derived.items() if value is not None}

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from meshtune.runners.trainer.failure import Phase, Progress
-from meshtune.runners.trainer.job import Job
+from meshtune.runners.trainer.job import Dtype, Job
+from meshtune.runners.trainer.loss_scale import LossScaler
 from meshtune.runners.trainer.mixture import Mixture
 from meshtune.runners.trainer.model import Transformer, stream
 from meshtune.runners.trainer.parallel.mesh import Mesh, build_tie_group
@@ -56,6 +57,7 @@ _KEPT = frozenset(
         _ATEN._scaled_dot_product_flash_attention.default,
         _ATEN._scaled_dot_product_efficient_attention.default,
         _ATEN._scaled_dot_product_cudnn_attention.default,
+        _ATEN._scaled_dot_product_fused_attention_overrideable.default,  # on XPU
         _COLLECTIVES.reduce_scatter_tensor.default,
         _COLLECTIVES.all_reduce.default,
         _COLLECTIVES.all_to_all_single.default,
@@ -122,8 +124,6 @@ def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, 
         for mixture in model.mixtures():
             mixture.peers = mesh.ep.get_group()
     if model.head is not None:
-        # The sum over a micro-batch, divided by the tokens of the whole step.
-        model.head.loss_scale = 1 / (plan.global_batch_size * spec.seq_len)
         model.head.splits_backward = plan.schedule.splits_backward and plan.pp > 1
     recompute_layers(model, plan.recompute, plan.recompute_interval)
     if sharding is not Sharding.FLAT:
@@ -178,6 +178,7 @@ class Trainer:
         if not isinstance(self._optimizer, ShardedAdamW):
             for model in models:
                 model.await_weights = self._optimizer.await_weights
+        self._scaler = LossScaler(device) if job.dtype is Dtype.FLOAT16 else None
         note_passes(models, progress)
         self._passes = (
             Pipeline(models, job.plan, mesh, device) if job.plan.pp > 1 else AccumulatingLoop(models[0], job.plan)
@@ -203,11 +204,26 @@ class Trainer:
         """One optimizer step; returns this rank's share of the loss, still on the device."""
         self._progress.phase = Phase.FORWARD
         self._optimizer.begin_step()
+        factor = 1.0 if self._scaler is None else self._scaler.factor
+        self._scale_losses(factor)
         loss = self._passes.run(tokens, targets)
         self._progress.phase = Phase.OPTIMIZER
         self._sum_tied()
-        self._optimizer.step()
-        return loss
+        gradients = self._optimizer.reduce()
+        if self._scaler is None or self._scaler.unscale(gradients):
+            self._optimizer.update()
+        return loss / factor
+
+    @property
+    def skipped_steps(self) -> int:
+        """Those whose gradients were not finite, so that the weights stayed: of float16 alone."""
+        return 0 if self._scaler is None else self._scaler.skipped
+
+    def _scale_losses(self, factor: float) -> None:
+        """Let heads return the sum over a micro-batch, divided by the tokens of the whole step, times the factor."""
+        for model in self._models:
+            if model.head is not None:
+                model.head.loss_scale = factor / (self._job.plan.global_batch_size * self._job.model.seq_len)
 
     def _sum_tied(self) -> None:
         """Both copies of a tied weight get the sum of their gradients and stay equal."""

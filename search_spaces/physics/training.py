@@ -10,10 +10,10 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, LinkSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
 
-# What a rank can fill of its device: on CUDA the driver's context, the communication library's buffers and what the
-# allocator cannot use lie outside of the peak that PyTorch reports; a CPU rank has its cap.
+# What a rank can fill of its device: on accelerators the driver's context, the communication library's buffers and what
+# the allocator cannot use lie outside of the peak that PyTorch reports; a CPU rank has its cap.
 # See docs/explanation/physics-memory.md.
-USABLE_SHARE = {DeviceKind.CUDA: 0.9, DeviceKind.CPU: 1.0}
+USABLE_SHARE = {DeviceKind.CPU: 1.0, DeviceKind.CUDA: 0.9, DeviceKind.XPU: 0.9}
 REMEDY = "run `meshtune cluster probe`, or take a preset that has it"
 
 
@@ -61,10 +61,11 @@ def _link(latency_s: float, bandwidth_bytes_per_s: float) -> LinkSpec:
 
 # Orders of magnitude: FLOP/s of any format, bytes per second of memory, and the links in a node and between nodes. CPU:
 # what `meshtune cluster probe` found for four ranks on two cores (docs/log.md), and 10-gigabit Ethernet. CUDA: an A100
-# with NVLink and one 200-gigabit port a device.
+# with NVLink and one 200-gigabit port a device. XPU: a tile of Aurora, in round numbers of its preset.
 USUAL: Mapping[DeviceKind, tuple[float, float, LinkSpec, LinkSpec]] = {
     DeviceKind.CPU: (5e10, 1.8e10, _link(8e-4, 2.6e9), _link(1e-3, 1.2e9)),
     DeviceKind.CUDA: (3.12e14, 2e12, _link(3e-6, 3e11), _link(5e-6, 2.5e10)),
+    DeviceKind.XPU: (2.5e14, 1.6e12, _link(3e-6, 9e10), _link(1.4e-5, 1.7e10)),
 }
 
 

@@ -39,6 +39,11 @@ def test_a_measurement_shows_mfu_memory_held_and_where_the_time_went(client, cre
     assert profile["waiting_s"] == [{"dp": 0.01}] * 4
     assert profile["own_time_s"] == [0.11, 0.11, 0.11, 0.22]
     assert profile["stages"] == [0] * 4
+    step_s = measured["step_time_s"]
+    assert (profile["serialised"], profile["exposed_s"]) == (
+        False,
+        [pytest.approx(max(0.0, step_s - own)) for own in profile["own_time_s"]],
+    )
     assert profile["straggler"] == {"rank": 3, "ratio": pytest.approx(2.0)}
 
 

@@ -91,7 +91,7 @@ def test_nothing_of_the_jobs_environment_nor_of_the_services_is_in_the_script(sc
     assert not any(line.startswith(("#PBS -V", "#PBS -v")) for line in script.splitlines())
 
 
-@pytest.mark.parametrize(("kind", "gres"), [(DeviceKind.CPU, ""), (DeviceKind.CUDA, "gpu")])
+@pytest.mark.parametrize(("kind", "gres"), [(DeviceKind.CPU, ""), (DeviceKind.CUDA, "gpu"), (DeviceKind.XPU, "gpu")])
 def test_devices_are_asked_for_where_the_cluster_has_some(kind, gres):
     device = DeviceSpec(name="d", kind=kind, memory_bytes=2**30, peak_flops={"float32": 1e12})
     cluster = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=device)

@@ -315,8 +315,8 @@ BROKEN: dict[str, tuple[Machine, Level, str]] = {
     "torch-missing": (replace(HEALTHY, torch=None), Level.WARNING, "torch is not installed"),
     "torch-new": (build(version="2.14.1"), Level.WARNING, "was not tried with it"),
     "no-devices": (replace(HEALTHY, accelerators=(), torch=replace(BUILD, devices=())), Level.WARNING, "sees none"),
-    "xpu-unsupported": (
-        replace(HEALTHY, accelerators=(), torch=replace(BUILD, kind="xpu")),
+    "xpu-untried": (
+        replace(HEALTHY, accelerators=(), torch=replace(BUILD, kind="xpu", backends={"xccl": ""})),
         Level.WARNING,
         "are Intel XPUs",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from dataclasses import replace
 from math import inf, nan
 
 import pytest
@@ -172,6 +173,15 @@ def test_a_measurement_comes_back_from_its_file_with_its_rates(tmp_path):
         assert read_result(tmp_path) == outcome
     assert (FULL.tokens_per_s, FULL.flops_per_s_per_device, FULL.mfu) == (4000, 2e12, pytest.approx(0.2))
     assert BARE.mfu is None
+
+
+def test_what_own_work_leaves_of_a_timed_step_is_exposed(tmp_path):
+    serialised = replace(PROFILE, step_time_s=0.4, serialised=True)
+    write_result(tmp_path, Outcome(verdict=Verdict.OK, measurement=replace(FULL, profile=serialised)))
+    measured = read_result(tmp_path).measurement
+    assert measured.profile.serialised
+    assert measured.profile.exposed_s(0.24) == (pytest.approx(0.04), 0.0)
+    assert not PROFILE.serialised
 
 
 @pytest.mark.parametrize(

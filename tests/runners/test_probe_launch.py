@@ -93,7 +93,7 @@ def test_a_layout_other_than_asked_for_is_refused(nodes, asked, word):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "cuda", "cores", "ranks"),
+    ("wanted", "accelerators", "cores", "ranks"),
     [
         (None, 8, 96, 8),
         (2, 8, 96, 2),
@@ -104,5 +104,5 @@ def test_a_layout_other_than_asked_for_is_refused(nodes, asked, word):
         (3, 0, 1, 3),
     ],
 )
-def test_a_machine_gets_a_rank_per_cuda_device_or_core(wanted, cuda, cores, ranks):
-    assert count_ranks(wanted, cuda, cores) == ranks
+def test_a_machine_gets_a_rank_per_accelerator_or_core(wanted, accelerators, cores, ranks):
+    assert count_ranks(wanted, accelerators, cores) == ranks

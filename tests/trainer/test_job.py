@@ -85,7 +85,7 @@ def test_what_the_trainer_cannot_run_is_refused_with_the_numbers(plan, model, me
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dtype": "float16"}, "dtype: float16 runs on cuda only"),
+        ({"plan": {"cp": 2, "context": "ring"}, "device": "xpu"}, "ring attention runs on cuda only: .* of xpu"),
         (
             {"model": {"experts": 3, "top_k": 2}, "router": "balanced"},
             r"router: experts\(3\) do not share .* = 32 tokens evenly",
@@ -103,5 +103,6 @@ def test_settings_that_the_trainer_cannot_run_are_refused(changes, message, make
 
 def test_what_the_trainer_can_run_is_let_through(make_job):
     require_supported(make_job(dtype="float16", device="cuda"))
+    require_supported(make_job(dtype="float16"))
     require_supported(make_job(plan={"tp": 4, "pp": 2, "dp": 2, "zero_stage": 3}))
     require_supported(make_job(plan={"pp": 2, "grad_accum_steps": 1, "schedule": "gpipe"}))

@@ -38,16 +38,16 @@ train.build_optimizer = lambda job, mesh, *rest: build_optimizer(
 SMALL_BUCKETS = """
 import meshtune.runners.trainer.parallel.sharding as sharding
 sharding.BUCKET_ELEMENTS = 1000
-step = sharding.FlatAdamW.step
+reduce = sharding.FlatAdamW.reduce
 
 def checked(self):
     early = [bucket for bucket in self._buckets if not bucket.late]
     assert len(early) > 1
     assert all(bucket.master.grad is not None for bucket in early)
     assert all(bucket.master.grad is None for bucket in self._buckets if bucket.late)
-    step(self)
+    return reduce(self)
 
-sharding.FlatAdamW.step = checked
+sharding.FlatAdamW.reduce = checked
 """
 WEIGHTS_OF_OTHERS_STALE = """
 from meshtune.runners.trainer.parallel.sharding import FlatAdamW

@@ -36,6 +36,7 @@ def test_the_parts_are_those_of_the_layout_and_add_up_to_the_step(plan, axes, ru
     finished = run_job(make_job(plan=plan, model=SHAPES, measuring=MEASURING))
     profile = finished.measurement.profile
     assert profile is not None
+    assert not profile.serialised
     assert len(profile.parts_s) == finished.measurement.devices
     for parts, waiting in zip(profile.parts_s, profile.waiting_s, strict=True):
         assert sum(parts.values()) == pytest.approx(profile.step_time_s, rel=0.1)

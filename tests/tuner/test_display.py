@@ -118,6 +118,14 @@ def test_below_the_best_it_is_said_where_the_time_of_the_best_and_the_baseline_g
     )
 
 
+def test_parts_of_steps_in_which_nothing_overlaps_are_shown_as_such(lab, make, profile):
+    serialised = replace(profile, own_times_s=((0.6,), (0.8,)), serialised=True)
+    trials = [make.trial(0, make.measurement(1.0, profile=serialised), origin=Origin.BASELINE)]
+    notes = display.best_notes(make.campaign(lab.spec(baseline={"tp": 1})), rank(make.campaign(lab.spec()), trials), 10)
+    told = "of steps in which nothing overlaps; in timed ones own work left at least 30 % unfilled"
+    assert notes[1].plain.strip() == told
+
+
 def test_a_setting_that_trains_otherwise_is_marked_and_explained(lab, make):
     trials = [
         make.trial(0, make.measurement(1.0, first_losses=(2.0, 1.5)), origin=Origin.BASELINE),

@@ -311,6 +311,7 @@ def test_an_imbalance_that_no_router_can_have_is_refused_with_the_numbers(option
     [
         ("dgx-h100", "torch", "bfloat16"),
         ("frontier", {"kind": "torch", "router": "balanced"}, "bfloat16"),
+        ("aurora", "torch", "bfloat16"),
         ("dgx-h100", {"kind": "torch", "dtype": "float32"}, "float32"),
         ("local-cpu", "torch", "float32"),
         ({**GPU, "device": {**GPU["device"], "peak_flops": {"float16": 1e14}}}, "torch", "float32"),

@@ -73,7 +73,8 @@ class Export:
         """The options, on top of those of the spec's runner where that has the format's name."""
         own = self.spec.runner.options if self.spec.runner.kind == name else {}
         # As the runner of that kind does: a script alone does not know what a device is.
-        devices = {"gres": "gpu"} if name == "slurm" and self.spec.cluster.device.kind is DeviceKind.CUDA else {}
+        has_devices = self.spec.cluster.device.kind is not DeviceKind.CPU
+        devices = {"gres": "gpu"} if name == "slurm" and has_devices else {}
         return {**devices, **own, **self.options}
 
     def program(self, name: str) -> str:

@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from meshtune.runners.trainer.compat import grow_segments, register_gloo
+from meshtune.runners.trainer.parallel.binding import bind_beside
+from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 
 Value = TypeVar("Value")
@@ -89,24 +91,38 @@ def build_tie_group(plan: Plan, mesh: Mesh) -> dist.ProcessGroup | None:
     return own
 
 
-def choose_device(*, cuda: bool, local_rank: int) -> torch.device:
-    """This rank's device, made the current one. A scheduler may show each rank its own device alone."""
-    if not cuda:
+def choose_device(kind: DeviceKind, local_rank: int) -> torch.device:
+    """This rank's device, made the current one, and this thread bound to the CPUs beside it. Raises RuntimeError where
+    there is no device for the rank."""
+    if kind is DeviceKind.CPU:
         torch.set_num_threads(1)
         return torch.device("cpu")
     grow_segments()
-    visible = torch.cuda.device_count()
-    if visible == 0:
-        raise RuntimeError("the job asks for cuda, but torch sees no such device")
-    device = torch.device("cuda", local_rank % visible)
-    torch.cuda.set_device(device)
+    built_for = torch.accelerator.current_accelerator()
+    visible = torch.accelerator.device_count()
+    if built_for is None or built_for.type != kind or visible == 0:
+        seen = "is built for the CPU alone" if built_for is None else f"sees {visible} devices of kind {built_for.type}"
+        raise RuntimeError(f"the job asks for {kind}, but torch {torch.__version__} {seen}")
+    device = torch.device(built_for.type, device_index(local_rank, visible))
+    torch.accelerator.set_device_index(device)
+    bind_beside(torch.get_device_module(device).get_device_properties(device))
     return device
+
+
+def device_index(local_rank: int, visible: int) -> int:
+    """Which of the visible devices is this rank's. A scheduler may show each rank its own device alone; where it is
+    not, but one that all ranks see, NCCL refuses. Raises RuntimeError where the rank would share a device."""
+    if local_rank >= visible > 1:
+        told = f"local rank {local_rank} has no device of its own: torch sees {visible}"
+        raise RuntimeError(f"{told}; a rank needs to see all devices of its node's ranks, or its own alone")
+    return local_rank if visible > 1 else 0
 
 
 def meet(device: torch.device, rank: int, world_size: int, timeout: timedelta, file: Path | None) -> None:
     """Make the process group: over a file, where all ranks are on this machine (it cannot be in use, as a port can);
     without, at MASTER_ADDR."""
-    backend = register_gloo() if device.type == "cpu" else "nccl"
+    # NCCL, which is RCCL in ROCm's build, or XCCL.
+    backend = register_gloo() if device.type == "cpu" else dist.get_default_backend_for_device(device)
     if file is None:
         dist.init_process_group(backend, "env://", rank=rank, world_size=world_size, timeout=timeout)
         return
@@ -131,8 +147,9 @@ def gather(value: Value) -> list[Value]:
 
 
 def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    """Wait until the device has done what it was given; a CPU always has."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 def exchange(

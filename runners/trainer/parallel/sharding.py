@@ -36,8 +36,8 @@ class Sharding(StrEnum):
 
 
 def choose_sharding(job: Job) -> Sharding:
-    """Stage 0 on CPU goes flat as well: 247 against 320 ms a step at 4 layers of 128 (2 ranks, gloo). On CUDA
-    replicate() overlaps its all-reduces as well."""
+    """Stage 0 on CPU goes flat as well: 247 against 320 ms a step at 4 layers of 128 (2 ranks, gloo). On
+    accelerators replicate() overlaps its all-reduces as well."""
     if job.plan.dp * job.plan.cp == 1 or job.plan.zero_stage == 1:
         return Sharding.FLAT
     if job.plan.zero_stage == 0:
@@ -118,7 +118,10 @@ class ShardedAdamW:
             raise RuntimeError("the tied weight got no gradient")
         return local(parameter.grad)
 
-    def step(self) -> None:
+    def reduce(self) -> list[Tensor]:
+        return [local(p.grad) for group in self._adamw.param_groups for p in group["params"] if p.grad is not None]
+
+    def update(self) -> None:
         self._adamw.step()
 
 
@@ -136,9 +139,12 @@ class Both:
     def gradient(self, parameter: nn.Parameter) -> Tensor:
         return (self._dense if parameter in self._dense else self._experts).gradient(parameter)
 
-    def step(self) -> None:
-        self._dense.step()
-        self._experts.step()
+    def reduce(self) -> list[Tensor]:
+        return [*self._dense.reduce(), *self._experts.reduce()]
+
+    def update(self) -> None:
+        self._dense.update()
+        self._experts.update()
 
     def await_weights(self, part: nn.Module) -> None:
         self._dense.await_weights(part)
@@ -150,8 +156,8 @@ class _Bucket:
     """Parameters whose gradients are reduced by one call, and whose weights are gathered by one.
 
     span: of the flat buffers; own: this replica's part of it. master: the weights that AdamW moves, with the sums as
-    gradient once they are begun. late: not before `step`. missing: how many gradients of this step its parameters still
-    wait for. reducing, gathering: what is under way."""
+    gradient once they are begun. late: not before `reduce`. missing: how many gradients of this step its parameters
+    still wait for. reducing, gathering: what is under way."""
 
     parameters: tuple[nn.Parameter, ...]
     span: slice
@@ -241,7 +247,7 @@ class FlatAdamW:
                 parameter.grad = None
 
     def gradient(self, parameter: nn.Parameter) -> Tensor:
-        """A view of the flat buffer, to be changed in place between the backward pass and `step`, where the parameter
+        """A view of the flat buffer, to be changed in place between the backward pass and `reduce`, where the parameter
         is late."""
         view = self._gradients[self._spans[parameter]].view(parameter.shape)
         if parameter.grad is not None:
@@ -249,8 +255,9 @@ class FlatAdamW:
             parameter.grad = None
         return view
 
-    def step(self) -> None:
-        """Sum the gradients and move the weights, of ZeRO 1 this replica's part. Collective over the replicas."""
+    def reduce(self) -> list[Tensor]:
+        """Sum the gradients over the replicas; return those that this rank's part of `update` goes by, to be changed in
+        place. Collective."""
         for bucket in self._buckets:
             if bucket.master.grad is None:
                 for parameter in bucket.parameters:
@@ -260,6 +267,10 @@ class FlatAdamW:
             if bucket.reducing is not None:
                 bucket.reducing.wait()
                 bucket.reducing = None
+        return [bucket.master.grad for bucket in self._buckets if bucket.master.grad is not None]
+
+    def update(self) -> None:
+        """Move the weights, of ZeRO 1 this replica's part: `begin_step` gathers the others."""
         self._adamw.step()
         for bucket in self._buckets:
             bucket.master.grad = None

@@ -44,6 +44,7 @@ def profile_steps(steps: range, trainer: Trainer, mesh: Mesh, device: torch.devi
         waiting_s=tuple(waiting for _, waiting, _, _ in every),
         own_times_s=tuple(tuple(own) for _, _, own, _ in every),
         stages=tuple(stage for _, _, _, stage in every),
+        serialised=device.type != "cpu",
     )
 
 

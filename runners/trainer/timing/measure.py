@@ -1,6 +1,6 @@
 """One rank's peak memory, and the cap that a CPU rank sets on itself. CPU: Linux only.
 
-Tensors: counted by CUDA's allocator, on CPU by `LiveTensors`. Held: what CUDA's allocator reserved, on CPU resident
+Tensors: counted by the device's allocator, on CPU by `LiveTensors`. Held: what that allocator reserved, on CPU resident
 memory above what was there at the start, gloo's buffers and libraries' pages included."""
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ def status_bytes(key: str) -> int:
 
 
 class PeakMemory:
-    """The peaks since this object was made. live: to be entered while tensors are made; None where CUDA counts."""
+    """The peaks since this object was made. live: to be entered while tensors are made; None where the device's
+    allocator counts."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self.live = LiveTensors() if device.type == "cpu" else None
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
+        if self.live is None:
+            torch.get_device_module(device).reset_peak_memory_stats(device)
             return
         with suppress(OSError):  # not allowed everywhere; then an earlier, higher peak would count
             CLEAR.write_text("5", encoding="ascii")  # proc(5): resets the peak resident set size
@@ -60,12 +61,14 @@ class PeakMemory:
 
     def tensor_bytes(self) -> int:
         """The most that tensors took; on CPU in the steps during which `live` was entered."""
-        return torch.cuda.max_memory_allocated(self._device) if self.live is None else self.live.peak_bytes
+        if self.live is None:
+            return int(torch.get_device_module(self._device).max_memory_allocated(self._device))
+        return self.live.peak_bytes
 
     def held_bytes(self) -> int:
         """The most that this process took for them."""
         if self.live is None:
-            return torch.cuda.max_memory_reserved(self._device)
+            return int(torch.get_device_module(self._device).max_memory_reserved(self._device))
         return max(0, status_bytes("VmHWM") - self._at_start)
 
 
@@ -161,14 +164,15 @@ class Next(IntEnum):
 @dataclass(slots=True)
 class Timings:
     """What the steps took, and the first losses; equal on all ranks. settled: warm-up came to its end by itself.
-    pruned: given up as slower than the incumbent. first_s, last_s: the first step's start and the last one's end, since
-    the epoch."""
+    pruned: given up as slower than the incumbent. skipped: steps that moved no weight (see LossScaler). first_s,
+    last_s: the first step's start and the last one's end, since the epoch."""
 
     warmup_times_s: list[float] = field(default_factory=list)
     step_times_s: list[float] = field(default_factory=list)
     first_losses: list[float] = field(default_factory=list)
     settled: bool = True
     pruned: bool = False
+    skipped: int = 0
     profile: Profile | None = None
     first_s: float = 0.0
     last_s: float = 0.0
@@ -212,6 +216,7 @@ def measure(
             steps.take()
     timings = time_steps(job, steps, device)
     timings.first_losses = steps.losses
+    timings.skipped = trainer.skipped_steps
     count = job.measuring.profile_steps
     if count and not timings.pruned:
         wanted = range(steps.taken, steps.taken + count)

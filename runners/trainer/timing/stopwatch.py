@@ -1,6 +1,6 @@
 """Cuts a rank's step into spans: every moment belongs to exactly one, the rank's own work or one blocking call into a
-process group. On CPU overlapping communication is seen only as far as the rank waited for it. On CUDA the device is
-synchronised where spans meet: exact, but nothing overlaps in such a step."""
+process group. On CPU overlapping communication is seen only as far as the rank waited for it. An accelerator is
+synchronised where spans meet: exact, but nothing overlaps in such a step (`Profile.serialised`)."""
 
 from __future__ import annotations
 

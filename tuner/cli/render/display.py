@@ -119,6 +119,11 @@ def time_notes(name: str, measured: Measurement) -> list[Text]:
     parts = sorted(time_by_part(measured.profile), key=lambda part: -part.share)
     shares = ", ".join(f"{part.part} {100 * part.share:.0f} %" for part in parts if part.share >= LEAST_SHARE)
     notes = [Text(f"time of {name}: {shares}")]
+    if measured.profile.serialised:
+        exposed_s = measured.profile.exposed_s(measured.step_time_s)
+        share = 100 * sum(exposed_s) / len(exposed_s) / measured.step_time_s
+        told = f"of steps in which nothing overlaps; in timed ones own work left at least {share:.0f} % unfilled"
+        notes.append(Text(f"  {told}"))
     if measured.profile.straggler is not None:
         notes.append(Text(f"{name}: {measured.profile.straggler}", style="yellow"))
     return notes

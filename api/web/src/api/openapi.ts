@@ -158,7 +158,7 @@ export interface components {
             cluster: ("a100-800g" | "aurora" | "aws-g4dn" | "aws-p4d" | "aws-p5" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-h100" | "dgx-h200" | "frontier" | "gb200-nvl72" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi300x") | {
                 device?: {
                     /** @enum {string} */
-                    kind?: "cpu" | "cuda";
+                    kind?: "cpu" | "cuda" | "xpu";
                     /** @default null */
                     memory_bandwidth_bytes_per_s: number | null;
                     memory_bytes?: number;
@@ -204,7 +204,7 @@ export interface components {
             } | {
                 device: {
                     /** @enum {string} */
-                    kind: "cpu" | "cuda";
+                    kind: "cpu" | "cuda" | "xpu";
                     /** @default null */
                     memory_bandwidth_bytes_per_s: number | null;
                     memory_bytes: number;
@@ -504,7 +504,7 @@ export interface components {
             };
         };
         /** @enum {string} */
-        DeviceKind: "cpu" | "cuda";
+        DeviceKind: "cpu" | "cuda" | "xpu";
         DeviceSpec: {
             kind: components["schemas"]["DeviceKind"];
             memory_bandwidth_bytes_per_s?: number | null;
@@ -837,10 +837,12 @@ export interface components {
             type: string;
         };
         ProfileView: {
+            exposed_s: number[];
             own_time_s: number[];
             parts_s: {
                 [key: string]: number;
             }[];
+            serialised: boolean;
             stages: number[];
             step_time_s: number;
             straggler: components["schemas"]["Straggler"] | null;

@@ -21,6 +21,7 @@ export function StepParts({ profile }: { profile: ProfileView | null }) {
   const mean = meanParts(profile, names);
   const waiting_s = mean.reduce((sum, one) => sum + one.waiting_s, 0);
   const ranks = profile.parts_s.length;
+  const exposed_s = profile.exposed_s.reduce((sum, one) => sum + one, 0) / ranks;
   const scale_s = Math.max(profile.step_time_s, ...profile.parts_s.map((parts) => Object.values(parts).reduce((sum, one) => sum + one, 0)));
   return (
     <Card title={<>Time by part <span class="muted">of a profiled step of {stepTime(profile.step_time_s)}</span></>} testid="step-parts">
@@ -37,6 +38,9 @@ export function StepParts({ profile }: { profile: ProfileView | null }) {
       </div>
       {ranks > FIRST_RANKS && !all && <Button kind="quiet" onClick={() => showAll(true)}>Show all {ranks} ranks</Button>}
       <PartLegend names={names} waiting={waiting_s > 0} />
+      {profile.serialised && (
+        <p class="small muted" data-testid="serialised">Nothing overlaps in a profiled step, so it takes longer than the timed ones. Of a timed step at least {stepTime(exposed_s)} was communication that no work hid, or idle time.</p>
+      )}
       {waiting_s > 0 && (
         <p class="small muted">Of a mean step, {stepTime(waiting_s)} ({share(waiting_s / profile.step_time_s, 2)}) was waiting for the last peer to arrive.</p>
       )}

@@ -7,6 +7,8 @@ const PROFILE: ProfileView = {
   parts_s: [{ optimizer: 1, compute: 2, tp: 0 }, { compute: 2.5, swapping: 0.5 }],
   waiting_s: [{}, { compute: 0.2 }],
   own_time_s: [3, 3],
+  serialised: false,
+  exposed_s: [1, 1],
   stages: [0, 0],
   straggler: null,
 };
