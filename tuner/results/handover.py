@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from meshtune.runners.outcome import Measurement
-from meshtune.runners.registry import PROGRAMS
+from meshtune.runners.registry import PROGRAMS, SIMULATED
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Origin, Trial
@@ -85,6 +85,11 @@ def program_of(workload: str) -> str:
     return PROGRAMS.get(workload, workload)
 
 
+def origin_verb(measured: MeasuredWith) -> str:
+    """What stands before the program: numbers of a simulation are not measured."""
+    return "made up by" if measured.workload == SIMULATED else "measured with"
+
+
 def hand_over(
     spec: CampaignSpec, measured: MeasuredWith, program: str, workload: str, dtype: str, campaign: str, trial: int
 ) -> Handover:
@@ -96,8 +101,9 @@ def hand_over(
     return Handover(
         program=program,
         differs=differs,
-        warning=f"measured with {measured.words}, not with {program}, which has other kernels, buffers and overlap of "
-        f"communication. There the speed, the memory and the order of the plans may be different.{known}".rstrip("."),
+        warning=f"{origin_verb(measured)} {measured.words}, not measured with {program}, which has other kernels, "
+        f"buffers and overlap of communication. There the speed, the memory and the order of the plans may be "
+        f"different.{known}".rstrip("."),
         offer=f"To confirm it with two trials of {program}, describe how that is started in SPEC.yaml (workload "
         f"{workload}) and run",
         confirm=f"meshtune confirm {campaign} --trial {trial} --with SPEC.yaml",
@@ -147,7 +153,7 @@ def check_handover(
         by=there.id,
         program=program,
         confirmed=confirmed,
-        words=f"{'confirmed' if confirmed else 'not confirmed'}: {told}; measured with {measured.program}: "
+        words=f"{'confirmed' if confirmed else 'not confirmed'}: {told}; {origin_verb(measured)} {measured.program}: "
         f"{_times(before)}",
         before=before,
         there=after,

@@ -54,10 +54,12 @@ def confirming_document(
         "pareto": False,
         "warm_start": False,
     }
-    spec, space = parse_spec(asked, home)
-    problems = _other_question(spec, source)
-    # The rival is the spec's baseline, which reading has checked.
-    problems += [
+    # Without the baseline first: under another question that would be the mistake that is told.
+    spec, space = parse_spec({**asked, "baseline": None}, home)
+    if problems := _other_question(spec, source):
+        raise InvalidSpec(problems)
+    parse_spec(asked, home)
+    problems = [
         Problem("space", f"the setting {winner.key} cannot run there: {violation}")
         for violation in space.explain(winner)
     ]

@@ -42,7 +42,7 @@ from meshtune.tuner.cli.render.trial import trial_page
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import make_quote
 from meshtune.tuner.results.export import FORMATS, Export
-from meshtune.tuner.results.handover import measured_with
+from meshtune.tuner.results.handover import measured_with, origin_verb
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.recommendation import recommend
 from meshtune.tuner.results.views import best_view
@@ -208,8 +208,8 @@ def print_best(campaign: Campaign, service: Service, top: int) -> bool:
     found = recommend(campaign, trials)
     console.print(display.recommendation_text(found), soft_wrap=True)
     if found.choice is not None:
-        program = measured_with(campaign.spec, found.choice.measurement).words
-        console.print(f"{'made up by' if campaign.simulated else 'measured with'}: {program}", soft_wrap=True)
+        program = measured_with(campaign.spec, found.choice.measurement)
+        console.print(f"{origin_verb(program)}: {program.words}", soft_wrap=True)
     return bool(ranking)
 
 

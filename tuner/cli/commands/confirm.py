@@ -23,7 +23,7 @@ from meshtune.tuner.cli.common import (
     print_found,
 )
 from meshtune.tuner.cli.render.analysis import handover_lines
-from meshtune.tuner.results.export import NothingToExport, choose
+from meshtune.tuner.results.export import FORMATS, NothingToExport, choose
 from meshtune.tuner.results.handover import check_handover, rival_of
 from meshtune.tuner.results.ranking import Ranked
 from meshtune.tuner.service.loop import Driver, drive_one
@@ -58,6 +58,9 @@ def confirm(
             raise Refused(f"{there.id} is {there.state}: {there.reason}; `meshtune resume {there.id}` goes on")
         found = check_handover(chosen, recorded, winner, rival, there, service.store.trials(there.id))
     print_found(plain(found), handover_lines(found), as_json)
+    if not as_json and found.confirmed and (kind := there.spec.workload.kind) in FORMATS:
+        told = f"meshtune export {there.id} --format {kind} --output FOLDER"
+        console.print(f"to export it as it ran there: {told}", soft_wrap=True)
     raise typer.Exit(0 if found.confirmed else 1)
 
 

@@ -15,7 +15,7 @@ from meshtune.tuner.results.analysis.forecast_check import FitCheck, ForecastChe
 from meshtune.tuner.results.analysis.knob_effects import signed
 from meshtune.tuner.results.analysis.knob_importance import Sensitivity
 from meshtune.tuner.results.analysis.why_faster import Winner
-from meshtune.tuner.results.handover import HandoverCheck
+from meshtune.tuner.results.handover import HandoverCheck, origin_verb
 from meshtune.tuner.results.known_best import BestKnown, Provenance
 from meshtune.tuner.results.revalidation import Revalidation
 
@@ -27,12 +27,6 @@ STANDING = {
     Provenance.MEASURED: "measured",
     Provenance.PROJECTED: "projected, not measured",
     Provenance.SIMULATED: "simulated: made-up numbers",
-}
-# Before the program.
-BASIS = {
-    Provenance.MEASURED: "measured with",
-    Provenance.PROJECTED: "projected from measurements with",
-    Provenance.SIMULATED: "made up by",
 }
 
 
@@ -144,7 +138,8 @@ def recommendation_lines(found: BestKnown) -> Iterator[str]:
         f"{STANDING[found.standing]}: {number(speed.value)} tokens/s ({number(speed.low)} to {number(speed.high)}), "
         f"global batch {found.global_batch_size}, {found.workload}{fits}"
     )
-    yield f"{BASIS[found.standing]}: {found.measured_with.words}"
+    projected = "projected from numbers " if found.standing is Provenance.PROJECTED else ""
+    yield f"{projected}{origin_verb(found.measured_with)}: {found.measured_with.words}"
     yield found.reason
     for source in found.sources:
         versions = ", ".join(f"{name} {version}" for name, version in sorted(source.software.items()))
