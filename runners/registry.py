@@ -94,6 +94,15 @@ WORKLOADS: Mapping[str, str] = {
     "torchtitan": "meshtune.runners.workloads.torchtitan:TorchtitanWorkload",
     "simulated": "meshtune.runners.workloads.simulated:SimulatedWorkload",
 }
+# The program that a workload's jobs run, for people.
+PROGRAMS: Mapping[str, str] = {
+    "torch": "the built-in trainer",
+    "command": "the spec's own command",
+    "megatron": "Megatron",
+    "deepspeed": "DeepSpeed",
+    "torchtitan": "torchtitan",
+    "simulated": "a simulation",
+}
 
 
 # Jobs of this workload are descriptions, not programs: its runner takes no others, and no other runner takes them.

@@ -19,7 +19,8 @@ from meshtune.api.openapi import problems
 from meshtune.runners.outcome import ResultMalformed
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.tuner.campaign.spec import job_of
-from meshtune.tuner.results.export import FORMATS, Export, choose, export_files, export_of
+from meshtune.tuner.results.export import FORMATS, Export, choose, export_files, export_of, handover_of
+from meshtune.tuner.results.handover import Handover, MeasuredWith, measured_with
 from meshtune.tuner.service.job_files import MAX_BYTES
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import InvalidSpec, parse_options
@@ -67,13 +68,16 @@ class JobView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportView:
     """A measured setting in the words of one format. files: by name, to be put into `directory`. command: the line that
-    starts it there; null for a format that starts nothing."""
+    starts it there; null for a format that starts nothing. handover: a warning where the format is for another program
+    than measured_with; null elsewhere."""
 
     format: str
     trial: int
     directory: str
     files: Mapping[str, str]
     command: str | None
+    measured_with: MeasuredWith
+    handover: Handover | None
 
 
 @router.get("/campaigns/{campaign_id}/trials/{number}/job")
@@ -157,7 +161,15 @@ def _export(service: Service, campaign_id: str, selector: str, format: str, opti
         line = command(export, files) if command else None
     except InvalidValue as error:
         raise InvalidQuery([problem.under("option") for problem in error.problems]) from None
-    return ExportView(format=format, trial=entry.trial.number, directory=str(directory), files=files, command=line)
+    return ExportView(
+        format=format,
+        trial=entry.trial.number,
+        directory=str(directory),
+        files=files,
+        command=line,
+        measured_with=measured_with(campaign.spec, entry.measurement),
+        handover=handover_of(export, format),
+    )
 
 
 def _options(words: list[str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ EXIT_CODES = """
 | code | meaning |
 |---|---|
 | 0 | done, or paused; the reason is printed |
-| 1 | no setting measured at the campaign's end; `db check`, `doctor`: problems; `revalidate`, `rerun`: another result |
+| 1 | no measured setting; `db check`, `doctor`: problems; `confirm`, `revalidate`, `rerun`: other results |
 | 2 | a mistake in the arguments or the spec, or something that is missing; one message, on standard error |
 | 130 | interrupted; `meshtune resume` continues the campaign |
 

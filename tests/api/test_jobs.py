@@ -63,6 +63,22 @@ def test_the_same_setting_is_exported_of_a_trial_and_as_the_winner(client, done)
     assert json.loads(winner["files"]["setting.json"])["rank"] == 1
 
 
+def test_an_export_to_another_program_carries_a_warning_and_the_command_that_confirms_it(client, done):
+    url = f"/v1/campaigns/{done}/exports"
+    shown = client.get(f"{url}/megatron?trial=best").json()
+    measured, handover = shown["measured_with"], shown["handover"]
+    assert (measured["workload"], measured["program"], measured["device"]) == ("torch", "the built-in trainer", "cpu")
+    assert handover["program"] == "Megatron"
+    assert handover["warning"].startswith("measured with the built-in trainer (")
+    assert handover["confirm"] == f"meshtune confirm {done} --trial {shown['trial']} --with SPEC.yaml"
+    assert handover["confirm"] in shown["files"]["launch.sh"]
+    own = client.get(f"{url}/job?trial=best").json()
+    assert (own["measured_with"], own["handover"]) == (measured, None)
+    best = client.get(f"/v1/campaigns/{done}/best").json()
+    assert best["recommendation"]["setting"]["measured_with"] == measured
+    assert all(entry["measured_with"]["words"] == measured["words"] for entry in best["best"])
+
+
 def test_options_reach_the_format(client, done):
     url = f"/v1/campaigns/{done}/exports/slurm"
     shown = client.get(url, params={"option": ["partition=gpu", "setup=[module load cuda]"]}).json()

@@ -41,6 +41,7 @@ def test_an_answer_is_that_of_the_command_line(client, app, service, finished, n
     if nodes == 1:
         best = client.get(f"/v1/campaigns/{finished}/best").json()["recommendation"]["setting"]
         assert told["plan"] == best["plan"]
+        assert told["measured_with"] == best["measured_with"]
     else:
         assert told["sources"][0]["differs"] == ["1 nodes, asked for 2"]
         assert told["p_fits"] is not None

@@ -17,7 +17,7 @@ from meshtune.runners.base import RunnerError
 from meshtune.runners.dialects.base import CannotExpress
 from meshtune.runners.registry import MissingExtra, UnknownBackend
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.tuner.cli.commands import campaign, cluster, dashboard, doctor, results, sbatch, service, spec
+from meshtune.tuner.cli.commands import campaign, cluster, confirm, dashboard, doctor, results, sbatch, service, spec
 from meshtune.tuner.cli.common import Refused, console, errors
 from meshtune.tuner.results.export import NothingToExport
 from meshtune.tuner.results.known_best import NothingKnown
@@ -46,6 +46,7 @@ more.command()(spec.project)
 more.command()(results.analyze)
 more.command()(results.recommend)
 more.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(sbatch.sbatch)
+more.command()(confirm.confirm)
 more.command()(results.rerun)
 more.command()(results.revalidate)
 more.command("import")(spec.import_)

@@ -10,25 +10,32 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from meshtune.runners.base import JobSpec
 from meshtune.runners.batch.launch_wrapper import GANG_FILE, render_gang
 from meshtune.runners.dialects.base import Files
 from meshtune.runners.documents import plain
-from meshtune.runners.registry import SCHEDULERS, SIMULATED, Scheduler, UnknownBackend, load
+from meshtune.runners.registry import PROGRAMS, SCHEDULERS, SIMULATED, WORKLOADS, Scheduler, UnknownBackend, load
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of
 from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.results.handover import Handover, MeasuredWith, hand_over, measured_with
 from meshtune.tuner.results.ranking import Ranked, rank
 from meshtune.tuner.results.recommendation import recommend
 from meshtune.tuner.results.views import ranked_views
 
 # The program of a user whose campaign does not name it.
 PROGRAM = "train.py"
+# The number format of every dialect that is not told another one.
+WRITTEN_DTYPE = "bfloat16"
+# Files in which `#` begins a comment.
+COMMENTED = (".sh", ".toml", ".yaml")
+WIDTH = 110
 
 
 class NothingToExport(LookupError):
@@ -62,8 +69,9 @@ class Export:
     job: JobSpec
     # Of the scheduler or the program that the format is for.
     options: Mapping[str, Any] = field(default_factory=dict)
-    # The measurement, as plain JSON values.
+    # The measurement, as plain JSON values, and the program that it is of.
     setting: Mapping[str, Any] = field(default_factory=dict)
+    measured_with: MeasuredWith | None = None
 
     def workload_options(self, name: str) -> dict[str, Any]:
         """The options, on top of those of the spec's workload where that has the format's name."""
@@ -95,17 +103,22 @@ class Format:
     command: Callable[[Export, Files], str] | None = None
     # The file that a scheduler is given; "" where the format is for none.
     script: str = ""
+    # The program that it is for; "" where that is the one that measured the setting, or none.
+    program: str = ""
 
 
-def _dialect(name: str, words: str, renderer: str, command: Callable[[Export, Files], str]) -> Format:
-    """The words of another program. renderer: "module:function(model, plan, cluster, options) -> files by name"."""
+def _dialect(
+    name: str, words: str, renderer: str, command: Callable[[Export, Files], str], program: str = ""
+) -> Format:
+    """The words of another program. renderer: "module:function(model, plan, cluster, options) -> files by name".
+    program: by default that of the workload of this name."""
 
     def render(export: Export) -> Files:
         spec, options = export.spec, export.workload_options(name)
         files: Files = load(renderer)(spec.model, export.plan, spec.cluster, options)
         return files
 
-    return Format(name=name, words=words, render=render, command=command)
+    return Format(name=name, words=words, render=render, command=command, program=program or PROGRAMS[name])
 
 
 def _scheduler(name: str, scheduler: Scheduler) -> Format:
@@ -186,6 +199,7 @@ _FORMATS = (
         "the YAML file of accelerate launch",
         "meshtune.runners.dialects.accelerate:render",
         _accelerate_line,
+        program="Accelerate",
     ),
     *(_scheduler(name, scheduler) for name, scheduler in SCHEDULERS.items() if scheduler.script),
 )
@@ -202,7 +216,20 @@ def export_of(campaign: Campaign, entry: Ranked, directory: Path, options: Mappi
         job=job_of(spec, trial.plan, trial.last.job_name, directory.resolve()),
         options=options or {},
         setting={"campaign": campaign.id, **plain(ranked_views(campaign, [entry])[0])},
+        measured_with=measured_with(spec, entry.measurement),
     )
+
+
+def handover_of(export: Export, name: str) -> Handover | None:
+    """What there is to say of a setting in this format; None where the format is for the program that measured it, or
+    for none."""
+    format = FORMATS.get(name)
+    if format is None or not format.program or export.measured_with is None or export.spec.workload.kind == name:
+        return None
+    dtype = str(export.workload_options(name).get("dtype") or WRITTEN_DTYPE)
+    source = (str(export.setting["campaign"]), int(export.setting["trial"]))
+    workload = name if name in WORKLOADS else "command"
+    return hand_over(export.spec, export.measured_with, format.program, workload, dtype, *source)
 
 
 def export_files(export: Export, name: str = "") -> Files:
@@ -219,7 +246,8 @@ def export_files(export: Export, name: str = "") -> Files:
         raise NothingToExport(
             f"campaign {export.setting['campaign']} (simulated) has no job that a scheduler could run"
         )
-    return FORMATS[name].render(export)
+    files, handover = FORMATS[name].render(export), handover_of(export, name)
+    return files if handover is None else {file: _warned(file, text, handover) for file, text in files.items()}
 
 
 def write_export(export: Export, directory: Path, name: str = "") -> list[Path]:
@@ -229,3 +257,13 @@ def write_export(export: Export, directory: Path, name: str = "") -> list[Path]:
     for file, text in texts.items():
         (directory / file).write_text(text, encoding="utf-8")
     return [directory / file for file in texts]
+
+
+def _warned(file: str, text: str, handover: Handover) -> str:
+    """The text of a file with the warning as a comment where it may have one, after the line that names a shell."""
+    if Path(file).suffix not in COMMENTED:
+        return text
+    told = wrap(f"Warning: {handover.warning}. {handover.offer}:", WIDTH)
+    comment = "".join(f"# {line}\n" for line in [*told, f"    {handover.confirm}"])
+    first, rest = text.split("\n", 1) if text.startswith("#!") else ("", text)
+    return f"{first}\n{comment}{rest}" if first else comment + rest

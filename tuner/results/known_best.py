@@ -25,6 +25,7 @@ from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import workload_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import Estimate
+from meshtune.tuner.results.handover import MeasuredWith, measured_with
 from meshtune.tuner.results.ranking import Ranked
 from meshtune.tuner.results.recommendation import recommend
 from meshtune.tuner.search.warm_start import OTHER_RELEASE, release_doubt, release_of
@@ -102,8 +103,8 @@ class Source:
 class BestKnown:
     """The best known plan. measured: this plan ran there; otherwise tokens_per_s, of the whole job, is predicted with
     its 95 % interval, and p_fits the probability that the plan fits the devices (null for a plan that ran).
-    sources: the campaigns that it rests on, the source of the plan first. environment: the same for a job script, in
-    letters, digits and _.:/- only."""
+    sources: the campaigns that it rests on, the source of the plan first. measured_with: the program that this first
+    source was measured with. environment: the same for a job script, in letters, digits and _.:/- only."""
 
     model: str
     cluster: str
@@ -115,6 +116,7 @@ class BestKnown:
     devices: int
     global_batch_size: int
     workload: str
+    measured_with: MeasuredWith
     tokens_per_s: Estimate
     p_fits: float | None
     reason: str
@@ -133,7 +135,7 @@ def best_known(
     standing: Provenance,
     plan: Plan,
     *,
-    workload: str,
+    measured_with: MeasuredWith,
     tokens_per_s: Estimate,
     p_fits: float | None,
     reason: str,
@@ -157,7 +159,8 @@ def best_known(
         plan_key=plan.key,
         devices=plan.world_size,
         global_batch_size=plan.global_batch_size,
-        workload=workload,
+        workload=measured_with.workload,
+        measured_with=measured_with,
         tokens_per_s=tokens_per_s,
         p_fits=p_fits,
         reason=reason,
@@ -189,6 +192,10 @@ class Advice:
     def software(self) -> Mapping[str, str]:
         """The versions that the choice was measured on."""
         return self.choice.measurement.software
+
+    @property
+    def measured_with(self) -> MeasuredWith:
+        return measured_with(self.campaign.spec, self.choice.measurement)
 
     def source(self, differs: Sequence[str] = ()) -> Source:
         spec = self.campaign.spec
@@ -240,7 +247,7 @@ def best_measured(question: Question, records: CampaignRecords) -> BestKnown | N
         question,
         Provenance.MEASURED,
         best.choice.trial.plan,
-        workload=best.campaign.spec.workload.kind,
+        measured_with=best.measured_with,
         tokens_per_s=best.choice.tokens_per_s,
         p_fits=None,
         reason="; ".join(reasons),

@@ -119,7 +119,7 @@ def project(near: Neighbourhood) -> BestKnown:
         question,
         Provenance.PROJECTED,
         plan,
-        workload=spec.workload.kind,
+        measured_with=nearest.advice.measured_with,
         tokens_per_s=Estimate.around(speed.value, exp(log_width)),
         p_fits=prediction.p_fits,
         reason=f"not measured: {why}; {nearest.advice.campaign.label} has {', '.join(nearest.differs)}; the physics is "

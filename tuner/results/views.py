@@ -15,6 +15,7 @@ from meshtune.tuner.campaign.objective import Objective, yardstick_of
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, PartTime, Trial, time_by_part
 from meshtune.tuner.campaign.units import Estimate
+from meshtune.tuner.results.handover import MeasuredWith, measured_with
 from meshtune.tuner.results.ranking import Ranked
 from meshtune.tuner.results.recommendation import front_of, recommend_among
 
@@ -52,7 +53,7 @@ class RankedView:
     null where the job told no memory. mfu: a share of the device's peak. time_by_part: where the time of a profiled
     step went, means over the ranks; empty where it was not profiled. trains_as_baseline: true, or how the first losses
     differ from the baseline's; null where there is nothing to compare. measured_again: what all the numbers come from
-    where it measured something; null where nobody tried.
+    where it measured something; null where nobody tried. measured_with: the program that the numbers are of.
     """
 
     rank: int
@@ -74,6 +75,7 @@ class RankedView:
     gain_over_baseline: Estimate | None
     trains_as_baseline: Literal[True] | str | None
     measured_again: MeasuredAgainView | None
+    measured_with: MeasuredWith
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,4 +164,5 @@ def _ranked_view(spec: CampaignSpec, entry: Ranked, whole: Trial | None) -> Rank
         measured_again=None
         if again is None
         else view_of(MeasuredAgainView, again, trial=again.trial.number, verdict=again.trial.verdict),
+        measured_with=measured_with(spec, measured),
     )

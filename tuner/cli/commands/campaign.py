@@ -42,6 +42,7 @@ from meshtune.tuner.cli.render.trial import trial_page
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import make_quote
 from meshtune.tuner.results.export import FORMATS, Export
+from meshtune.tuner.results.handover import measured_with, origin_verb
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.recommendation import recommend
 from meshtune.tuner.results.views import best_view
@@ -72,7 +73,7 @@ def run(
         print_page(dry_run_lines(campaign_spec, space, home))
         return
     with open_service(home, db, create=True) as service:
-        _work_on(service, service.create(document, drives=True))
+        _print_result(service, work_on(service, service.create(document, drives=True)))
 
 
 def resume(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
@@ -82,7 +83,8 @@ def resume(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOp
             why = known.reason.partition("\n")[0]  # without the end of a log
             raise Refused(f"{known.id} is {known.state} ({why}): there is nothing to resume")
         try:
-            _work_on(service, service.resume(known.id) if known.state.resting else known)
+            resumed = service.resume(known.id) if known.state.resting else known
+            _print_result(service, work_on(service, resumed))
         except CampaignBusy as busy:
             if not known.state.resting:
                 raise
@@ -147,8 +149,8 @@ def best(
             print_best(chosen, service, top)
 
 
-def _work_on(service: Service, campaign: Campaign) -> None:
-    """Drive a campaign with live progress on a terminal, else with a line for each trial, and print its result."""
+def work_on(service: Service, campaign: Campaign) -> Campaign:
+    """Drive a campaign with live progress on a terminal, else with a line for each trial; return it as it ended."""
     try:
         if console.is_terminal:
             _follow_live(Driver(service), service, campaign.id)
@@ -161,7 +163,10 @@ def _work_on(service: Service, campaign: Campaign) -> None:
             soft_wrap=True,
         )
         raise typer.Exit(130) from None
-    ended = service.store.campaign(campaign.id)
+    return service.store.campaign(campaign.id)
+
+
+def _print_result(service: Service, ended: Campaign) -> None:
     console.print(f"{ended.id} is {ended.state}: {ended.reason}", soft_wrap=True)
     if not print_best(ended, service, 10) and ended.state.final:
         raise typer.Exit(1)
@@ -200,7 +205,11 @@ def print_best(campaign: Campaign, service: Service, top: int) -> bool:
             console.print(display.front_table(campaign, ranking))
     if failures := display.failures_text(trials):
         console.print(failures)
-    console.print(display.recommendation_text(recommend(campaign, trials)), soft_wrap=True)
+    found = recommend(campaign, trials)
+    console.print(display.recommendation_text(found), soft_wrap=True)
+    if found.choice is not None:
+        program = measured_with(campaign.spec, found.choice.measurement)
+        console.print(f"{origin_verb(program)}: {program.words}", soft_wrap=True)
     return bool(ranking)
 
 

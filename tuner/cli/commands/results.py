@@ -26,7 +26,7 @@ from meshtune.tuner.cli.common import (
 )
 from meshtune.tuner.cli.render.analysis import analysis_parts, recommendation_lines, revalidation_lines
 from meshtune.tuner.results.analysis.analysis import analyse
-from meshtune.tuner.results.export import FORMATS, NothingToExport, choose, export_of, write_export
+from meshtune.tuner.results.export import FORMATS, NothingToExport, choose, export_of, handover_of, write_export
 from meshtune.tuner.results.known_best import (
     MAX_CAMPAIGNS,
     CampaignRecords,
@@ -58,6 +58,9 @@ def export(
         setting = export_of(chosen, entry, output, parse_options(option or []))
         for path in write_export(setting, output, format):
             console.print(f"wrote {path}", soft_wrap=True)
+        if handover := handover_of(setting, format):
+            errors.print(f"warning: {handover.warning}.", style="yellow", soft_wrap=True)
+            errors.print(f"{handover.offer}:\n    {handover.confirm}", soft_wrap=True)
 
 
 def analyze(

@@ -15,6 +15,7 @@ from meshtune.tuner.results.analysis.forecast_check import FitCheck, ForecastChe
 from meshtune.tuner.results.analysis.knob_effects import signed
 from meshtune.tuner.results.analysis.knob_importance import Sensitivity
 from meshtune.tuner.results.analysis.why_faster import Winner
+from meshtune.tuner.results.handover import HandoverCheck, origin_verb
 from meshtune.tuner.results.known_best import BestKnown, Provenance
 from meshtune.tuner.results.revalidation import Revalidation
 
@@ -137,6 +138,8 @@ def recommendation_lines(found: BestKnown) -> Iterator[str]:
         f"{STANDING[found.standing]}: {number(speed.value)} tokens/s ({number(speed.low)} to {number(speed.high)}), "
         f"global batch {found.global_batch_size}, {found.workload}{fits}"
     )
+    projected = "projected from numbers " if found.standing is Provenance.PROJECTED else ""
+    yield f"{projected}{origin_verb(found.measured_with)}: {found.measured_with.words}"
     yield found.reason
     for source in found.sources:
         versions = ", ".join(f"{name} {version}" for name, version in sorted(source.software.items()))
@@ -157,3 +160,10 @@ def revalidation_lines(found: Revalidation) -> Iterator[str | Text]:
     changes = found.optimum.software_changes.items()
     yield f"software: {', '.join(f'{name} {before} -> {now}' for name, (before, now) in changes) or 'as recorded'}"
     yield Text(found.words, style="green" if found.stands else "red")
+
+
+def handover_lines(found: HandoverCheck) -> Iterator[str | Text]:
+    """The two plans, and the finding."""
+    yield f"the setting, trial {found.trial} of {found.campaign}: {found.plan_key}"
+    yield f"{found.against}: {found.against_key}"
+    yield Text(found.words, style="green" if found.confirmed else "red")

@@ -78,6 +78,7 @@ export interface components {
             };
             global_batch_size: number;
             measured: boolean;
+            measured_with: components["schemas"]["MeasuredWith"];
             model: string;
             nodes: number;
             p_fits: number | null;
@@ -585,6 +586,8 @@ export interface components {
                 [key: string]: string;
             };
             format: string;
+            handover: components["schemas"]["Handover"] | null;
+            measured_with: components["schemas"]["MeasuredWith"];
             trial: number;
         };
         Failures: {
@@ -633,6 +636,13 @@ export interface components {
             name: string;
             words: string;
         };
+        Handover: {
+            confirm: string;
+            differs: string[];
+            offer: string;
+            program: string;
+            warning: string;
+        };
         HealthView: {
             status: string;
             version: string;
@@ -679,6 +689,15 @@ export interface components {
             predicted_tokens_per_s: number;
             tokens_per_s: number;
             trial: number;
+        };
+        MeasuredWith: {
+            device: string;
+            program: string;
+            software: {
+                [key: string]: string;
+            };
+            words: string;
+            workload: string;
         };
         MeasurementView: {
             first_losses: number[];
@@ -896,6 +915,7 @@ export interface components {
             gain_over_baseline: components["schemas"]["Estimate"] | null;
             headroom_bytes: number | null;
             measured_again: components["schemas"]["MeasuredAgainView"] | null;
+            measured_with: components["schemas"]["MeasuredWith"];
             mfu: number | null;
             objective: components["schemas"]["ObjectiveView"];
             origin: components["schemas"]["Origin"];
@@ -1198,6 +1218,7 @@ export type Forecast = components['schemas']['Forecast'];
 export type ForecastCheck = components['schemas']['ForecastCheck'];
 export type Format = components['schemas']['Format'];
 export type FormatEntry = components['schemas']['FormatEntry'];
+export type Handover = components['schemas']['Handover'];
 export type HealthView = components['schemas']['HealthView'];
 export type Importance = components['schemas']['Importance'];
 export type JobView = components['schemas']['JobView'];
@@ -1207,6 +1228,7 @@ export type LogView = components['schemas']['LogView'];
 export type LogsView = components['schemas']['LogsView'];
 export type MeasuredAgainView = components['schemas']['MeasuredAgainView'];
 export type MeasuredBest = components['schemas']['MeasuredBest'];
+export type MeasuredWith = components['schemas']['MeasuredWith'];
 export type MeasurementView = components['schemas']['MeasurementView'];
 export type MemoryPart = components['schemas']['MemoryPart'];
 export type MissingFact = components['schemas']['MissingFact'];

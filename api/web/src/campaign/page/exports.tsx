@@ -1,7 +1,7 @@
 /** The setting for use: the launch command and files in every format that the service can write. */
 import { useState } from "preact/hooks";
 import { useResource } from "../../api/resource";
-import type { ExportView, RegistryView } from "../../api/types";
+import type { ExportView, Handover, RegistryView } from "../../api/types";
 import { Button } from "../../ui/basics";
 import { CopyButton, SelectedText } from "../../ui/copy";
 import { Dialog } from "../../ui/dialog";
@@ -75,11 +75,27 @@ function Exported({ path }: { path: string }) {
   if (!data) return <LoadingState lines={6} />;
   return (
     <>
+      <p class="muted" data-testid="measured-with">Measured with {data.measured_with.words}</p>
+      {data.handover && <Warning handover={data.handover} />}
       {data.command !== null && <Text name="Launch command" text={data.command} testid="launch-command" />}
       {Object.entries(data.files).map(([name, text]) => (
         <Text key={name} name={name} text={text} testid="export-file" saved />
       ))}
     </>
+  );
+}
+
+/** The format is for another program than the one that measured the setting. */
+function Warning({ handover }: { handover: Handover }) {
+  return (
+    <div class="error-state" role="note" data-testid="handover">
+      <p>
+        <strong>Not measured with {handover.program}</strong>
+      </p>
+      <p>The setting was {handover.warning}.</p>
+      <p>{handover.offer}:</p>
+      <Text name="Confirm there" text={handover.confirm} testid="confirm-command" />
+    </div>
   );
 }
 

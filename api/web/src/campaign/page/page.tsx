@@ -78,7 +78,7 @@ function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snaps
       <Tiles campaign={campaign} best={best} />
       {snapshot.best?.recommendation.setting && (
         <p data-testid="recommendation">
-          <strong>Recommended:</strong> {snapshot.best.recommendation.setting.plan_key} (<a href={href({ page: "trial", id: campaign.id, number: snapshot.best.recommendation.setting.trial })}>trial {snapshot.best.recommendation.setting.trial}</a>): {snapshot.best.recommendation.reason}
+          <strong>Recommended:</strong> {snapshot.best.recommendation.setting.plan_key} (<a href={href({ page: "trial", id: campaign.id, number: snapshot.best.recommendation.setting.trial })}>trial {snapshot.best.recommendation.setting.trial}</a>): {snapshot.best.recommendation.reason} <span class="muted">Measured with {snapshot.best.recommendation.setting.measured_with.words}.</span>
         </p>
       )}
       {trials.length === 0 ? (

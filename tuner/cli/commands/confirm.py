@@ -1,0 +1,83 @@
+"""The command that measures a campaign's winner with another program: `confirm`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meshtune.runners.documents import plain
+from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.cli.commands.campaign import work_on
+from meshtune.tuner.cli.common import (
+    DEFAULT_HOME,
+    CampaignId,
+    DatabaseOption,
+    HomeOption,
+    JsonOption,
+    Refused,
+    console,
+    open_campaign,
+    print_found,
+)
+from meshtune.tuner.cli.render.analysis import handover_lines
+from meshtune.tuner.results.export import FORMATS, NothingToExport, choose
+from meshtune.tuner.results.handover import check_handover, rival_of
+from meshtune.tuner.results.ranking import Ranked
+from meshtune.tuner.service.loop import Driver, drive_one
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.specs.confirming import confirming_document
+from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
+
+
+def confirm(
+    campaign: CampaignId,
+    spec: Annotated[
+        Path, typer.Option("--with", help="YAML with the other program as `workload`, and `runner` if it differs.")
+    ],
+    trial: Annotated[str, typer.Option(help="`recommended`, `best` or a trial's number.")] = "recommended",
+    as_json: JsonOption = False,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+) -> None:
+    """Measure a setting and the baseline with another program, in a campaign of two trials, and compare again.
+
+    Without a measured baseline the best other plan takes its place. Exit code 0: the setting is faster there too; 1: it
+    is not, or was not measured.
+    """
+    with open_campaign(home, db, campaign) as (service, chosen):
+        recorded = service.store.trials(chosen.id)
+        winner = choose(chosen, recorded, trial)
+        rival = rival_of(chosen, recorded, winner)
+        if rival is None:
+            raise NothingToExport(f"campaign {chosen.id} has no second measured plan to compare with")
+        there = _measured_there(service, chosen, winner, rival, spec, quiet=as_json)
+        if not there.state.final:
+            raise Refused(f"{there.id} is {there.state}: {there.reason}; `meshtune resume {there.id}` goes on")
+        found = check_handover(chosen, recorded, winner, rival, there, service.store.trials(there.id))
+    print_found(plain(found), handover_lines(found), as_json)
+    if not as_json and found.confirmed and (kind := there.spec.workload.kind) in FORMATS:
+        told = f"meshtune export {there.id} --format {kind} --output FOLDER"
+        console.print(f"to export it as it ran there: {told}", soft_wrap=True)
+    raise typer.Exit(0 if found.confirmed else 1)
+
+
+def _measured_there(
+    service: Service, source: Campaign, winner: Ranked, rival: Ranked, file: Path, *, quiet: bool
+) -> Campaign:
+    """The campaign of two trials, as it ended. quiet: say nothing meanwhile."""
+    try:
+        text = parse_yaml(read_file(file, SLOW_LIMITS.max_bytes, regular=False))
+        plans = (winner.trial.plan, rival.trial.plan)
+        document = confirming_document(text, source.spec, *plans, service.home)
+    except (UnreadableText, InvalidSpec) as error:
+        raise Refused(f"{file}: {source.id} cannot be confirmed with it:\n{error}") from None
+    created = service.create(document, drives=True)
+    if not quiet:
+        ended = work_on(service, created)
+        console.print(f"{ended.id} is {ended.state}: {ended.reason}", soft_wrap=True)
+        return ended
+    drive_one(Driver(service), service, created.id, lambda: None)
+    return service.store.campaign(created.id)

@@ -1,0 +1,172 @@
+"""The program that measured a setting, and what becomes of the setting in another one.
+
+Speeds are those of the program that measured them. A setting that is handed to another program carries a warning and
+the command that confirms it there: a campaign of two trials, of the setting and of the plan that it is compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from meshtune.runners.outcome import Measurement
+from meshtune.runners.registry import PROGRAMS, SIMULATED
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
+from meshtune.tuner.campaign.trial import Origin, Trial
+from meshtune.tuner.campaign.units import Estimate, number
+from meshtune.tuner.results.ranking import Ranked, over_runs, rank, rate_of, run_variance
+from meshtune.tuner.search.warm_start import IDLE_SOFTWARE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredWith:
+    """The program behind a measurement. workload: its kind. program: its name for people. software: versions by name,
+    empty where unknown. device: the kind of device. words: all of it, such as "the built-in trainer (torch 2.13.0,
+    cpu)"."""
+
+    workload: str
+    program: str
+    software: Mapping[str, str]
+    device: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """A setting that goes to a program that did not measure it. differs: known differences. warning, offer: sentences
+    for people. confirm: the command that measures it there; SPEC.yaml is the user's, with the program as its workload.
+    """
+
+    program: str
+    differs: tuple[str, ...]
+    warning: str
+    offer: str
+    confirm: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoverCheck:
+    """What two trials with another program say of a setting. by: their campaign. against: what the setting is compared
+    with, the baseline or the runner-up. before, there: the ratio of the two speeds, measured with the first program and
+    with the other one; null where not both plans were measured. confirmed: the setting is faster there too, beyond the
+    noise, and trains the same."""
+
+    campaign: str
+    trial: int
+    plan_key: str
+    against: str
+    against_key: str
+    measured_with: MeasuredWith
+    by: str
+    program: str
+    confirmed: bool
+    words: str
+    before: Estimate
+    there: Estimate | None
+
+
+def measured_with(spec: CampaignSpec, measurement: Measurement) -> MeasuredWith:
+    """Of a measurement under this spec."""
+    kind, device = spec.workload.kind, str(spec.cluster.device.kind)
+    versions = [f"{name} {version}" for name, version in measurement.software.items() if name not in IDLE_SOFTWARE]
+    program = program_of(kind)
+    return MeasuredWith(
+        workload=kind,
+        program=program,
+        software=measurement.software,
+        device=device,
+        words=f"{program} ({', '.join([*versions, device])})",
+    )
+
+
+def program_of(workload: str) -> str:
+    """The name of a workload's program, for people."""
+    return PROGRAMS.get(workload, workload)
+
+
+def origin_verb(measured: MeasuredWith) -> str:
+    """What stands before the program: numbers of a simulation are not measured."""
+    return "made up by" if measured.workload == SIMULATED else "measured with"
+
+
+def hand_over(
+    spec: CampaignSpec, measured: MeasuredWith, program: str, workload: str, dtype: str, campaign: str, trial: int
+) -> Handover:
+    """program, workload, dtype: what the setting goes to, by which workload meshtune can run it, and the number format
+    that it is told there. campaign, trial: where the setting was measured."""
+    own = workload_of(spec).dtype
+    differs = (f"number format {own} there, {dtype} here",) if own != dtype else ()
+    known = f" Known to differ: {'; '.join(differs)}." if differs else ""
+    return Handover(
+        program=program,
+        differs=differs,
+        warning=f"{origin_verb(measured)} {measured.words}, not measured with {program}, which has other kernels, "
+        f"buffers and overlap of communication. There the speed, the memory and the order of the plans may be "
+        f"different.{known}".rstrip("."),
+        offer=f"To confirm it with two trials of {program}, describe how that is started in SPEC.yaml (workload "
+        f"{workload}) and run",
+        confirm=f"meshtune confirm {campaign} --trial {trial} --with SPEC.yaml",
+    )
+
+
+def rival_of(campaign: Campaign, trials: Sequence[Trial], winner: Ranked) -> Ranked | None:
+    """The plan that a winner is compared with: the baseline, else the best other plan that may be used; None where
+    nothing else was measured."""
+    others = [entry for entry in rank(campaign, trials) if entry.trial.plan != winner.trial.plan]
+    baseline = [entry for entry in others if entry.trial.origin is Origin.BASELINE]
+    return next(iter([*baseline, *(entry for entry in others if entry.usable)]), None)
+
+
+def check_handover(
+    campaign: Campaign, trials: Sequence[Trial], winner: Ranked, rival: Ranked, there: Campaign, runs: Sequence[Trial]
+) -> HandoverCheck:
+    """there: the campaign that measured the two plans with the other program; its baseline is the rival."""
+    against = "the baseline" if rival.trial.origin is Origin.BASELINE else "the runner-up"
+    one, other = (entry.measurement for entry in (winner, rival))
+    ratio = rate_of(one, one.tokens_per_step).over(rate_of(other, other.tokens_per_step))
+    before = over_runs(ratio, run_variance(rank(campaign, trials)), runs=2)
+    program = program_of(there.spec.workload.kind)
+    entry = next((entry for entry in rank(there, runs) if entry.trial.plan == winner.trial.plan), None)
+    gain = None if entry is None else entry.gain
+    after = None if gain is None else Estimate(1 + gain.value, 1 + gain.low, 1 + gain.high)
+    confirmed = entry is not None and entry.usable and after is not None and after.low > 1
+    measured = measured_with(campaign.spec, one)
+    if entry is None:
+        told = f"with {program} the setting was not measured: {_end(there, runs, winner)}"
+    elif after is None:
+        speed = f"{number(entry.tokens_per_s.value)} tokens/s"
+        told = f"with {program} the setting runs at {speed}, but {against} was not measured: {_end(there, runs, rival)}"
+    else:
+        told = f"{_times(after)} {against} with {program}"
+        if entry.trains_otherwise:
+            told += f", where it {entry.training}"
+        elif not confirmed:
+            told += f": {'slower' if after.high < 1 else 'not beyond the noise'}"
+    return HandoverCheck(
+        campaign=campaign.id,
+        trial=winner.measured_by.number,
+        plan_key=winner.trial.plan.key,
+        against=against,
+        against_key=rival.trial.plan.key,
+        measured_with=measured,
+        by=there.id,
+        program=program,
+        confirmed=confirmed,
+        words=f"{'confirmed' if confirmed else 'not confirmed'}: {told}; {origin_verb(measured)} {measured.program}: "
+        f"{_times(before)}",
+        before=before,
+        there=after,
+    )
+
+
+def _times(ratio: Estimate) -> str:
+    return f"{ratio.value:.2f} times ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def _end(there: Campaign, runs: Sequence[Trial], entry: Ranked) -> str:
+    """Why a plan has no measurement."""
+    run = next((run for run in runs if run.plan == entry.trial.plan), None)
+    if run is None or run.outcome is None:
+        return there.reason.partition("\n")[0] or str(there.state)
+    return f"{run.outcome.verdict}: {run.outcome.reason}".strip(": ")

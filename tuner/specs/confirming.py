@@ -1,0 +1,96 @@
+"""The spec of a campaign that measures two plans of another campaign with another program, and nothing else.
+
+The user's document says how the program runs (`workload`, and `runner`, `trial` and others where they differ). The
+question stays the other campaign's: model, devices and batch are taken from there, and may be repeated, not changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from meshtune.runners.documents import plain
+from meshtune.search_spaces.checks import Problem
+from meshtune.search_spaces.plan import AXES, Plan
+from meshtune.tuner.campaign.campaign import Home
+from meshtune.tuner.campaign.spec import Backend, CampaignSpec
+from meshtune.tuner.specs.document import InvalidSpec
+from meshtune.tuner.specs.read import FREE, parse_spec
+
+
+def confirming_document(
+    document: object, source: CampaignSpec, winner: Plan, rival: Plan, home: Home
+) -> dict[str, Any]:
+    """The spec's document: the rival is the baseline, the winner the only other plan, and each is measured once.
+    source: of the campaign that measured both. Raises InvalidSpec, also where the program cannot run one of them."""
+    if not isinstance(document, Mapping) or document.get("workload") is None:
+        raise InvalidSpec([Problem("workload", "is missing: say how the other program is started")])
+    batch = winner.global_batch_size if winner.global_batch_size == rival.global_batch_size else FREE
+    derived = () if batch == FREE else ("grad_accum_steps",)
+    asked = {
+        "name": f"confirm {source.name}"[:100],
+        "model": plain(source.model),
+        "cluster": plain(source.cluster),
+        "global_batch_size": batch,
+        "runner": _backend(source.runner),
+        "trial": plain(source.trial),
+        "project": source.project,
+        "seed": source.seed,
+        **{key: value for key, value in document.items() if value is not None},
+    }
+    values = plain(winner)
+    asked |= {
+        "space": {
+            "tp_across_nodes": source.space.tp_across_nodes,
+            **{axis.name: [values[axis.name]] for axis in AXES if axis.bounded and axis.name not in derived},
+        },
+        "baseline": plain(rival),
+        "search": "grid",
+        "budget": _with(asked.get("budget", {}), trials=2),
+        "trial": _with(asked["trial"], racing=False),
+        "parallel": 1,
+        "confirm": 0,
+        "pareto": False,
+        "warm_start": False,
+    }
+    # Without the baseline first: under another question that would be the mistake that is told.
+    spec, space = parse_spec({**asked, "baseline": None}, home)
+    if problems := _other_question(spec, source):
+        raise InvalidSpec(problems)
+    parse_spec(asked, home)
+    problems = [
+        Problem("space", f"the setting {winner.key} cannot run there: {violation}")
+        for violation in space.explain(winner)
+    ]
+    if problems:
+        raise InvalidSpec(problems)
+    return asked
+
+
+def _other_question(spec: CampaignSpec, source: CampaignSpec) -> list[Problem]:
+    """What the document changes of the campaign's question."""
+    problems = []
+    if replace(spec.model, name=source.model.name) != source.model:
+        problems.append(Problem("model", f"is not that of the campaign, {source.model.name}; leave it out"))
+    own, theirs = (
+        (one.nodes, one.devices_per_node, one.device.kind, one.device.memory_bytes)
+        for one in (spec.cluster, source.cluster)
+    )
+    if own != theirs:
+        problems.append(
+            Problem("cluster", f"has other devices than the campaign's, {source.cluster.name}; leave it out")
+        )
+    if spec.global_batch_size not in (None, source.global_batch_size) and source.global_batch_size is not None:
+        told = f"is {spec.global_batch_size}, the campaign's is {source.global_batch_size}; leave it out"
+        problems.append(Problem("global_batch_size", told))
+    return problems
+
+
+def _backend(chosen: Backend) -> dict[str, Any]:
+    return {"kind": chosen.kind, **chosen.options}
+
+
+def _with(section: object, **values: Any) -> object:
+    """The section with these values; what is no section is left for reading to refuse."""
+    return {**section, **values} if isinstance(section, Mapping) else section
