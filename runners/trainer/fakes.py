@@ -1,8 +1,7 @@
 """One rank of a job alone, without its peers, its device or any memory: tensors have shapes, collectives do nothing.
 
 What runs inside of `alone` is the trainer as it is; replaced is only what needs numbers: the talk of neighbouring
-stages about shapes, and how many tokens go to each expert. Not for ring attention. torch's private interfaces
-(2.13)."""
+stages about shapes, and how many tokens go to each expert. torch's private interfaces (2.13)."""
 
 from __future__ import annotations
 

@@ -139,8 +139,6 @@ def require_supported(job: Job) -> None:
 def _check_features(job: Job, checks: Checks) -> None:
     plan, schedule = job.plan, job.plan.schedule
     on_cpu = job.device is DeviceKind.CPU
-    told = "ring attention runs on cuda only: torch has no ring over its CPU attention kernel"
-    checks.require(not (on_cpu and plan.context is ContextParallel.RING), "plan.context", told)
     told = "float16 runs on cuda only; on cpu use bfloat16 or float32"
     checks.require(not (on_cpu and job.dtype is Dtype.FLOAT16), "dtype", told)
     told = "would train wrongly without an error: split backward passes meet resharded weights"
@@ -163,7 +161,7 @@ def _check_shapes(job: Job, checks: Checks) -> None:
         checks.require(size % tp == 0, "plan.tp", f"tp({tp}) does not divide {name}({size})")
     told = f"tp({tp}) and kv_heads({kv_heads}): neither divides the other"
     checks.require(kv_heads % tp == 0 or tp % kv_heads == 0, "plan.tp", told)
-    slices = cp * (2 if plan.context is ContextParallel.RING else 1)
+    slices = cp if cp == 1 or plan.context is ContextParallel.ULYSSES else 2 * cp
     checks.require(seq_len % slices == 0, "plan.cp", f"cp({cp}) does not cut seq_len({seq_len}) into {slices}")
     told = f"tp({tp}) does not divide seq_len({seq_len}) / cp({cp})"
     checks.require(not plan.sequence_parallel or seq_len // cp % tp == 0, "plan.tp", told)

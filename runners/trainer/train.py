@@ -16,6 +16,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from meshtune.runners.trainer.failure import Phase, Progress
 from meshtune.runners.trainer.job import Job
 from meshtune.runners.trainer.model import Mixture, Transformer, place_tensor, stream
+from meshtune.runners.trainer.parallel.context import places_of, spread_attention
 from meshtune.runners.trainer.parallel.mesh import Mesh, build_tie_group
 from meshtune.runners.trainer.parallel.pipeline import (
     AccumulatingLoop,
@@ -34,11 +35,7 @@ from meshtune.runners.trainer.parallel.sharding import (
     materialize,
     shard_replicas,
 )
-from meshtune.runners.trainer.parallel.tensor import (
-    places_of,
-    shard_tensors,
-    spread_attention,
-)
+from meshtune.runners.trainer.parallel.tensor import shard_tensors
 from meshtune.search_spaces.plan import Recompute, Schedule
 
 _ATEN, _COLLECTIVES = torch.ops.aten, torch.ops._c10d_functional
@@ -184,6 +181,11 @@ class Trainer:
 
     def parameters(self) -> list[nn.Parameter]:
         return [parameter for model in self._models for parameter in model.parameters()]
+
+    @property
+    def first_chunk(self) -> Transformer:
+        """Of this rank."""
+        return self._models[0]
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """This replica's tokens and targets of one step, at the places that this rank holds."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshtune.search_spaces.columns import RECOMPUTES, Columns, FloatColumn
+from meshtune.search_spaces.columns import CONTEXTS, RECOMPUTES, Columns, FloatColumn
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm
 from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
-from meshtune.search_spaces.plan import Recompute
+from meshtune.search_spaces.plan import ContextParallel, Recompute
 
 FLOAT32_BYTES = 4
 MASK_BYTES = 1
@@ -128,7 +128,10 @@ def _selective(
     width, hidden = framework.activation_bytes, model.hidden
     # The input; query, key, value and the attention's answer; the output's product, and its sum over tp.
     summed = np.where(tp > 1, hidden / split, 0.0)
-    attention = hidden / split + (2 * hidden + 2 * model.kv_width) / tp + hidden + summed
+    # In a ring the answers over each other rank's keys are kept: the last rank's, the fullest, are whole.
+    ring = columns["context"] == CONTEXTS.index(ContextParallel.RING)
+    answers = np.where(ring, columns["cp"], 1)
+    attention = hidden / split + ((1 + answers) * hidden + 2 * model.kv_width) / tp + hidden + summed
     if model.experts:
         # Attention and experts recompute apart, and the norm and the routing between them do not.
         outside = 2 * hidden / split + hidden * (_norm_bytes(model, framework) / width) / split
