@@ -58,8 +58,29 @@ def layer_bytes(model: ModelSpec, framework: FrameworkProfile, columns: Columns)
     kept = whole + (light - whole) / columns["recompute_interval"]
     inner = max(1, model.top_k) * model.ffn * (model.activation.matrices - 1)
     gradients = tokens * framework.activation_bytes * (inner / tp + 2 * model.hidden)
+    gathering = _gathering(model, framework, columns, tokens, tp, split)
+    gradients = np.maximum(gradients, gathering)
     products = tokens * framework.activation_bytes * ((inner + model.hidden + 2 * model.kv_width) / tp) + 2 * between
     return LayerBytes(kept, whole - light, gradients, products, between)
+
+
+def _gathering(
+    model: ModelSpec,
+    framework: FrameworkProfile,
+    columns: Columns,
+    tokens: FloatColumn,
+    tp: FloatColumn,
+    split: FloatColumn,
+) -> FloatColumn:
+    """With keys and values gathered over cp, what attention's backward pass holds more than the feed-forward block's
+    activations, which are gone then: all of them, their gradients, a kernel's gradients of them, and one hidden state.
+    0 otherwise."""
+    width = framework.activation_bytes
+    gathers = (columns["context"] == CONTEXTS.index(ContextParallel.ALL_GATHER)) & (columns["cp"] > 1)
+    every = 2 * columns["cp"] * model.kv_width / tp * width
+    entrance = np.ones_like(tp) if framework.kept.gathered_inputs else split
+    gone = _feed_forward(model, framework, columns, tp, entrance)
+    return np.where(gathers, tokens * (3 * every + model.hidden * width - gone), 0.0)
 
 
 def _whole(

@@ -131,7 +131,7 @@ class GatheredKeys:
         self._order = sorted(range(len(held)), key=held.__getitem__), held
 
     def attend(self, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Any]:
-        keys, values = self._gather(key, value)
+        keys, values = _heads(self._gather(key, value))
         out = torch.empty_like(query)
         sums = query.new_empty(query.shape[:-1], dtype=torch.float32)
         state = None
@@ -162,8 +162,9 @@ class GatheredKeys:
         sums: Tensor,
         state: Any,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        keys, values = self._gather(key, value)
-        of_query, of_keys, of_values = torch.zeros_like(query), torch.zeros_like(keys), torch.zeros_like(values)
+        every = self._gather(key, value)
+        of_query, of_every = torch.zeros_like(query), torch.zeros_like(every)
+        (keys, values), (of_keys, of_values) = _heads(every), _heads(of_every)
         for blocks in self._blocks(query.shape[2], lower_right=kernel.lower_right):
             for block in blocks:
                 own, theirs = (_WHOLE, _WHOLE, block.queries), (_WHOLE, _WHOLE, block.keys)
@@ -175,7 +176,8 @@ class GatheredKeys:
                     (of_query, of_keys, of_values), (own, theirs, theirs), parts, strict=True
                 ):
                     whole[where] += part
-        return of_query, *self._sum(of_keys, of_values)
+        del every, keys, values, parts, part  # before the sum makes its own copies
+        return of_query, *self._sum(of_every)
 
     def _blocks(self, length: int, *, lower_right: bool) -> list[list[Block]]:
         """Of each of this rank's two slices: the keys before it, then its own; at once where the kernel can."""
@@ -189,28 +191,33 @@ class GatheredKeys:
                 every.append([Block(own, slice(0, first)), Block(own, slice(first, last), causal=True)])
         return every
 
-    def _gather(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of all ranks, in the order of the sequence."""
+    def _gather(self, key: Tensor, value: Tensor) -> Tensor:
+        """Those of all ranks, (length, 2, batch, heads, head_dim), in the order of the sequence."""
         own = torch.stack((key, value)).permute(3, 0, 1, 2, 4).contiguous()
         every = _COLLECTIVES.wait_tensor.default(
             _COLLECTIVES.all_gather_into_tensor.default(own, self._size, self._group.group_name)
         )
-        keys, values = self._reorder(every, self._order[0]).permute(1, 2, 3, 0, 4)
-        return keys, values
+        return self._reorder(every, self._order[0])
 
-    def _sum(self, of_keys: Tensor, of_values: Tensor) -> tuple[Tensor, Tensor]:
-        """This rank's slices of the sums over all ranks."""
-        every = self._reorder(torch.stack((of_keys, of_values)).permute(3, 0, 1, 2, 4), self._order[1])
+    def _sum(self, every: Tensor) -> tuple[Tensor, Tensor]:
+        """This rank's slices of the sums over all ranks, of what lies as `_gather` returns it."""
         own = _COLLECTIVES.wait_tensor.default(
-            _COLLECTIVES.reduce_scatter_tensor.default(every, "sum", self._size, self._group.group_name)
+            _COLLECTIVES.reduce_scatter_tensor.default(
+                self._reorder(every, self._order[1]), "sum", self._size, self._group.group_name
+            )
         )
-        of_key, of_value = own.permute(1, 2, 3, 0, 4)
-        return of_key, of_value
+        return _heads(own)
 
     def _reorder(self, sequence: Tensor, order: list[int]) -> Tensor:
         """The slices of a sequence, which comes first in the shape, in this order; copied."""
         parts = sequence.chunk(2 * self._size)
         return torch.cat([parts[index] for index in order])
+
+
+def _heads(pair: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values, (batch, heads, length, head_dim), of one tensor (length, 2, ...)."""
+    keys, values = pair.permute(1, 2, 3, 0, 4)
+    return keys, values
 
 
 class RingOfKeys:

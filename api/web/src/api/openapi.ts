@@ -681,6 +681,7 @@ export interface components {
             trial: number;
         };
         MeasurementView: {
+            attention_kernels: string[];
             first_losses: number[];
             flops_per_s_per_device: number | null;
             mfu: number | null;
