@@ -49,6 +49,7 @@ PLANS: dict[str, dict[str, object]] = {
     "pp2 selective": {"pp": 2, "recompute": "selective"},
     "cp2": {"cp": 2, "micro_batch_size": 4},
     "cp2 ulysses": {"cp": 2, "context": "ulysses", "micro_batch_size": 4},
+    "cp2 ring": {"cp": 2, "context": "ring", "micro_batch_size": 4},
     "cp2 dp2 zero3": {"cp": 2, "dp": 2, "zero_stage": 3, "micro_batch_size": 2},
     "moe ep2 zero1": {"dp": 2, "ep": 2, "zero_stage": 1, "micro_batch_size": 2},
     "moe ep2 zero3": {"dp": 2, "ep": 2, "zero_stage": 3, "micro_batch_size": 2},

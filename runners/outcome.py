@@ -100,7 +100,8 @@ class Measurement:
     peak_flops_per_device: what the device could do in the job's number format. first_losses: of the first optimizer
     steps, to compare with another plan's. Per rank: peak_memory_bytes of tensors, and peak_held_bytes of the process
     (CUDA: reserved by the allocator; CPU: growth of resident memory). profile: where the time of a step went.
-    software: versions by name ("torch", "cuda" ...) that the numbers hold for; empty where unknown.
+    software: versions by name ("torch", "cuda" ...) that the numbers hold for; empty where unknown. attention_kernels:
+    which ones ran ("flash", "math" ...); empty where unknown.
 
     stored_summary: in lists of many trials, what the store read in place of the steps, the ranks and the profile, which
     are empty then; None for every other measurement, whose summary is computed from them.
@@ -117,6 +118,7 @@ class Measurement:
     peak_held_bytes: tuple[int, ...] = ()
     profile: Profile | None = None
     software: Mapping[str, str] = field(default_factory=dict)
+    attention_kernels: tuple[str, ...] = ()
     stored_summary: MeasurementSummary | None = None
 
     def __post_init__(self) -> None:

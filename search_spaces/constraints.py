@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import (
     CONTEXTS,
     RECOMPUTES,
@@ -242,12 +241,6 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     _ulysses("ulysses-heads", "attention", lambda m: m.heads, "heads"),
     _ulysses("ulysses-kv-heads", "key/value", lambda m: m.kv_heads, "kv_heads"),
-    Constraint(
-        "ring-cuda",
-        "torch has ring attention for its CUDA kernels alone",
-        lambda c, s: (c["context"] != _RING) | (s.cluster.device.kind is DeviceKind.CUDA),
-        lambda p, s: f"context(ring) on {s.cluster.device.kind} devices",
-    ),
     Constraint(
         "ring-sequence",
         "in a ring each rank holds one slice from the front and one from the back, so that causal work is even",

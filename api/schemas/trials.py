@@ -45,6 +45,7 @@ class MeasurementView:
     """A measurement: raw numbers, and the median with its 95 % interval.
 
     mfu: a share of the device's peak. Per rank: peak_memory_bytes of tensors, peak_held_bytes of the process.
+    attention_kernels: which ones ran; empty where unknown.
     """
 
     step_times_s: tuple[float, ...]
@@ -59,6 +60,7 @@ class MeasurementView:
     peak_memory_bytes: tuple[int, ...]
     peak_held_bytes: tuple[int, ...]
     first_losses: tuple[float, ...]
+    attention_kernels: tuple[str, ...]
     profile: ProfileView | None
 
 

@@ -14,7 +14,7 @@ from meshtune.runners.dialects.base import CannotExpress, Files, unsupported
 from meshtune.runners.dialects.deepspeed import CONFIG_FILE
 from meshtune.runners.dialects.deepspeed import render as render_deepspeed
 from meshtune.search_spaces.checks import InvalidValue, Problem
-from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.columns import RECOMPUTES, Capabilities, Constraint
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute
@@ -45,12 +45,18 @@ _CHECKPOINTED = Constraint(
     lambda c, s: (c["recompute"] == _NO_RECOMPUTE) | (c["zero_stage"] >= 2),
     lambda p, s: f"recompute({p.recompute}) with zero_stage({p.zero_stage})",
 )
+_CONTEXT_ON_CUDA = Constraint(
+    "accelerate-cp-cuda",
+    "context parallelism is torch's context_parallel, which knows CUDA's attention kernels alone",
+    lambda c, s: (c["cp"] == 1) | (s.cluster.device.kind is DeviceKind.CUDA),
+    lambda p, s: f"cp({p.cp}) on {s.cluster.device.kind} devices",
+)
 _CAPABILITIES = Capabilities(
     recompute=frozenset({Recompute.NONE, Recompute.FULL}),
     contexts=frozenset({ContextParallel.ALL_GATHER, ContextParallel.RING}),
     choice_of_sequence_parallel=True,
     experts=True,
-    rules=(_NO_PIPELINE, _SHARDED_MESH, _NO_SEQUENCE, _CHECKPOINTED),
+    rules=(_NO_PIPELINE, _SHARDED_MESH, _NO_SEQUENCE, _CHECKPOINTED, _CONTEXT_ON_CUDA),
 )
 _COMMENT = (
     "# For `accelerate launch --config_file`; each machine is told its machine_rank, main_process_ip and _port there.\n"

@@ -2,8 +2,7 @@
 
 The trainer takes two steps on tensors without memory (see fakes); large jobs are extrapolated from a few layers and
 micro-batches, which is not for models whose layers differ. Not counted: the CUDA context, NCCL's buffers, workspaces of
-libraries, the allocator's slack. Kernels are the CPU's, also for cuda: with cp all_gather CUDA's kernel for masks may
-need more. The learned router is taken as balanced."""
+libraries, the allocator's slack. Kernels are the CPU's, also for cuda. The learned router is taken as balanced."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ from meshtune.runners.trainer.parallel.sharding import local
 from meshtune.runners.trainer.train import Trainer
 from meshtune.runners.trainer_answers import ExactPeak
 from meshtune.search_spaces.checks import Checks, InvalidValue
-from meshtune.search_spaces.plan import ContextParallel, Plan, Schedule
+from meshtune.search_spaces.plan import Plan, Schedule
 from meshtune.search_spaces.routing import rank_loads
 
 # Passes of one layer and micro-batch; about 40 ms each and way, so that a direct run takes about 10 s.
@@ -183,8 +182,6 @@ def require_estimable(job: Job, rank: int = 0) -> None:
     require_supported(job)
     plan, model = job.plan, job.model
     checks = Checks()
-    told = "ring attention has CUDA's kernels alone, which the exact estimate cannot run"
-    checks.require(plan.cp == 1 or plan.context is not ContextParallel.RING, "plan.context", told)
     copies = plan.micro_batch_size * (model.seq_len // plan.cp) * model.top_k
     told = f"routing is taken as even, but experts({model.experts}) do not divide a micro-batch's {copies} copies"
     even = model.experts == 0 or job.router is Router.SKEWED or copies % model.experts == 0

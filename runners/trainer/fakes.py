@@ -1,8 +1,7 @@
 """One rank of a job alone, without its peers, its device or any memory: tensors have shapes, collectives do nothing.
 
 What runs inside of `alone` is the trainer as it is; replaced is only what needs numbers: the talk of neighbouring
-stages about shapes, and how many tokens go to each expert. Not for ring attention. torch's private interfaces
-(2.13)."""
+stages about shapes, and how many tokens go to each expert. torch's private interfaces (2.13)."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from meshtune.runners.trainer import mixture
 from meshtune.runners.trainer.job import Job, Router
 from meshtune.runners.trainer.model import rotation
+from meshtune.runners.trainer.parallel.context import places_of
 from meshtune.runners.trainer.parallel.mesh import ep_rank
-from meshtune.runners.trainer.parallel.tensor import places_of
 from meshtune.runners.trainer.places import place_tensor
 from meshtune.runners.trainer.timing.measure import LiveTensors
 from meshtune.search_spaces.cluster import DeviceKind

@@ -160,9 +160,9 @@ def require_supported(job: Job) -> None:
 
 def _check_features(job: Job, checks: Checks) -> None:
     plan, schedule = job.plan, job.plan.schedule
-    told = f"ring attention runs on cuda only: torch has no ring over the attention kernels of {job.device}"
-    on_cuda = job.device is DeviceKind.CUDA
-    checks.require(on_cuda or plan.context is not ContextParallel.RING, "plan.context", told)
+    blocks = plan.cp > 1 and plan.context is not ContextParallel.ULYSSES
+    told = f"{plan.context} has fused kernels for cpu and cuda; on xpu use ulysses"
+    checks.require(not blocks or job.device is not DeviceKind.XPU, "plan.context", told)
     told = "would train wrongly without an error: split backward passes meet resharded weights"
     told = f"zero_stage({plan.zero_stage}) with schedule({schedule}) {told}"
     checks.require(plan.zero_stage < 3 or not schedule.splits_backward, "plan.zero_stage", told)
@@ -183,7 +183,7 @@ def _check_shapes(job: Job, checks: Checks) -> None:
         checks.require(size % tp == 0, "plan.tp", f"tp({tp}) does not divide {name}({size})")
     told = f"tp({tp}) and kv_heads({kv_heads}): neither divides the other"
     checks.require(kv_heads % tp == 0 or tp % kv_heads == 0, "plan.tp", told)
-    slices = cp * (2 if plan.context is ContextParallel.RING else 1)
+    slices = cp if cp == 1 or plan.context is ContextParallel.ULYSSES else 2 * cp
     checks.require(seq_len % slices == 0, "plan.cp", f"cp({cp}) does not cut seq_len({seq_len}) into {slices}")
     told = f"tp({tp}) does not divide seq_len({seq_len}) / cp({cp})"
     checks.require(not plan.sequence_parallel or seq_len // cp % tp == 0, "plan.tp", told)

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.report import send
 from meshtune.runners.trainer.job import Job
+from meshtune.runners.trainer.timing.attention import MATH
 from meshtune.runners.trainer.timing.measure import Timings
 
 # Where the kernel modules of NVIDIA and AMD say which driver they are; reading them starts no process.
@@ -68,6 +69,7 @@ def report(
         peak_held_bytes=tuple(held for _, held in peaks),
         profile=timings.profile,
         software=software(device),
+        attention_kernels=timings.attention_kernels,
     )
     on_cpu = device.type == "cpu"
     cpu_name = platform.processor() or platform.machine()
@@ -97,6 +99,8 @@ def conclude(job: Job, timings: Timings, measurement: Measurement) -> Outcome:
         notes.append(f"{timings.skipped} steps moved no weight: their scaled gradients overflowed float16")
     if measurement.profile is not None and measurement.profile.straggler is not None:
         notes.append(str(measurement.profile.straggler))
+    if MATH in measurement.attention_kernels:
+        notes.append("attention ran without a fused kernel (math): it made all scores, which takes time and memory")
     return Outcome(verdict=Verdict.OK, measurement=measurement, reason="; ".join(notes))
 
 

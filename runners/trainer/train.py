@@ -18,6 +18,7 @@ from meshtune.runners.trainer.job import Dtype, Job
 from meshtune.runners.trainer.loss_scale import LossScaler
 from meshtune.runners.trainer.mixture import Mixture
 from meshtune.runners.trainer.model import Transformer, stream
+from meshtune.runners.trainer.parallel.context import places_of, spread_attention
 from meshtune.runners.trainer.parallel.mesh import Mesh, build_tie_group
 from meshtune.runners.trainer.parallel.pipeline import (
     AccumulatingLoop,
@@ -36,11 +37,7 @@ from meshtune.runners.trainer.parallel.sharding import (
     materialize,
     shard_replicas,
 )
-from meshtune.runners.trainer.parallel.tensor import (
-    places_of,
-    shard_tensors,
-    spread_attention,
-)
+from meshtune.runners.trainer.parallel.tensor import shard_tensors
 from meshtune.runners.trainer.places import place_tensor
 from meshtune.search_spaces.plan import Recompute, Schedule
 
@@ -192,6 +189,11 @@ class Trainer:
 
     def parameters(self) -> list[nn.Parameter]:
         return [parameter for model in self._models for parameter in model.parameters()]
+
+    @property
+    def first_chunk(self) -> Transformer:
+        """Of this rank."""
+        return self._models[0]
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """This replica's tokens and targets of one step, at the places that this rank holds."""

@@ -32,7 +32,7 @@ from meshtune.runners.trainer.job import (
 from meshtune.runners.workloads.base import JobRequest, Workload, failed, outcome_without_result
 from meshtune.search_spaces.checks import CLOSED, Checks, Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
-from meshtune.search_spaces.columns import Capabilities
+from meshtune.search_spaces.columns import CONTEXTS, Capabilities, Constraint
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import (
     TRAINER_BFLOAT16,
@@ -47,6 +47,14 @@ FRAMEWORKS: Mapping[Dtype, FrameworkProfile] = {
     Dtype.BFLOAT16: TRAINER_BFLOAT16,
     Dtype.FLOAT16: TRAINER_FLOAT16,
 }
+
+_ULYSSES = CONTEXTS.index(ContextParallel.ULYSSES)
+_SLICES = Constraint(
+    "trainer-slices",
+    "each context rank holds one slice from the front and one from the back, so that causal work is even",
+    lambda c, s: (c["cp"] == 1) | (c["context"] == _ULYSSES) | (s.model.seq_len % (2 * c["cp"]) == 0),
+    lambda p, s: f"2 * cp({p.cp}) does not divide seq_len({s.model.seq_len})",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +106,7 @@ class TorchWorkload(Workload):
             expert_parallel=True,
             experts=True,
             kv_replication=True,
+            rules=(_SLICES,),
         )
 
     @property

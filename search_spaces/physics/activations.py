@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshtune.search_spaces.columns import RECOMPUTES, Columns, FloatColumn, IntColumn
+from meshtune.search_spaces.columns import CONTEXTS, RECOMPUTES, Columns, FloatColumn, IntColumn
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm
 from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
-from meshtune.search_spaces.plan import Recompute
+from meshtune.search_spaces.plan import ContextParallel, Recompute
 from meshtune.search_spaces.routing import rank_loads
 
 FLOAT32_BYTES = 4
@@ -61,8 +61,29 @@ def layer_bytes(model: ModelSpec, framework: FrameworkProfile, columns: Columns)
         max(1, model.top_k) * expert_load(model, framework, columns["ep"]) * model.ffn * (model.activation.matrices - 1)
     )
     gradients = tokens * framework.activation_bytes * (inner / tp + 2 * model.hidden)
+    gathering = _gathering(model, framework, columns, tokens, tp, split)
+    gradients = np.maximum(gradients, gathering)
     products = tokens * framework.activation_bytes * ((inner + model.hidden + 2 * model.kv_width) / tp) + 2 * between
     return LayerBytes(kept, whole - light, gradients, products, between)
+
+
+def _gathering(
+    model: ModelSpec,
+    framework: FrameworkProfile,
+    columns: Columns,
+    tokens: FloatColumn,
+    tp: FloatColumn,
+    split: FloatColumn,
+) -> FloatColumn:
+    """With keys and values gathered over cp, what attention's backward pass holds more than the feed-forward block's
+    activations, which are gone then: all of them, their gradients, a kernel's gradients of them, and one hidden state.
+    0 otherwise."""
+    width = framework.activation_bytes
+    gathers = (columns["context"] == CONTEXTS.index(ContextParallel.ALL_GATHER)) & (columns["cp"] > 1)
+    every = 2 * columns["cp"] * model.kv_width / tp * width
+    entrance = np.ones_like(tp) if framework.kept.gathered_inputs else split
+    gone = _feed_forward(model, framework, columns, tp, entrance)
+    return np.where(gathers, tokens * (3 * every + model.hidden * width - gone), 0.0)
 
 
 def _whole(
@@ -142,7 +163,10 @@ def _selective(
     width, hidden = framework.activation_bytes, model.hidden
     # The input; query, key, value and the attention's answer; the output's product, and its sum over tp.
     summed = np.where(tp > 1, hidden / split, 0.0)
-    attention = hidden / split + (2 * hidden + 2 * model.kv_width) / tp + hidden + summed
+    # In a ring the answers over each other rank's keys are kept: the last rank's, the fullest, are whole.
+    ring = columns["context"] == CONTEXTS.index(ContextParallel.RING)
+    answers = np.where(ring, columns["cp"], 1)
+    attention = hidden / split + ((1 + answers) * hidden + 2 * model.kv_width) / tp + hidden + summed
     if model.experts:
         # Attention and experts recompute apart, and the norm and the routing between them do not.
         outside = 2 * hidden / split + hidden * (_norm_bytes(model, framework) / width) / split

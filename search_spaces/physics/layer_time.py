@@ -214,7 +214,7 @@ class Rank:
         gradients = 0.0 if framework.fused_accumulation else traffic
         compute = 3 * (products + other) + (1 + backward) * attention + gradients
         recompute = full * (products + other + attention) + selective * attention
-        tp, cp, ep = self._tensor_s(full), self._context_s(attention, full), self._experts_s(full)
+        tp, cp, ep = self._tensor_s(full), self._context_s(attention, full, selective), self._experts_s(full)
         busy = compute + recompute + tp + cp + ep
         launching = constants.launch_factor * (
             framework.layer_launch_s * (1 + BACKWARD_LAUNCHES + full) + self._stalled_s(full)
@@ -264,13 +264,13 @@ class Rank:
         halves = 2 * (2 + 2 * shown + 2 * full) + np.where(self.split > 1, 2.0, 0.0)
         return np.where(self.columns["tp"] > 1, halves * half, 0.0)
 
-    def _context_s(self, attention: FloatColumn, full: FloatColumn) -> FloatColumn:
+    def _context_s(self, attention: FloatColumn, full: FloatColumn, selective: FloatColumn) -> FloatColumn:
         """Keys and values of all ranks, gathered forward and backward, and their gradients scattered; the ring hides
         what it can behind attention; Ulysses exchanges heads for sequence (Jacobs et al. 2023). A forward pass that is
-        repeated repeats its own."""
+        repeated repeats its own, and selective recomputation the gathers as well."""
         model, c, width = self.training.model, self.columns, self.training.framework.transfer_bytes
         kept = 2 * self.tokens * c["cp"] * model.kv_width / c["tp"] * width
-        gather = (3 + full) * self.network.gather_s(kept, c["cp"], c["tp"])
+        gather = (3 + full + selective) * self.network.gather_s(kept, c["cp"], c["tp"])
         ring = self.exposed_s(gather, (1 + FUSED_BACKWARD) * attention)
         moved = self.tokens * 2 * (model.hidden + model.kv_width) / c["tp"] * width
         exchange = (2 + full) * self.network.all_to_all_s(moved, c["cp"], c["tp"])

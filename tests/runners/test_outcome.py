@@ -160,6 +160,7 @@ FULL = Measurement(
     peak_memory_bytes=(10, 11),
     peak_held_bytes=(20, 21),
     profile=PROFILE,
+    attention_kernels=("flash",),
 )
 
 

@@ -105,7 +105,6 @@ BROKEN = [
         {"cp": 4, "context": "ulysses"},
         "tp(1) * cp(4) = 4 does not divide kv_heads(2)",
     ),
-    ("ring-cuda", {"kind": "cpu"}, {"cp": 2, "context": "ring"}, "context(ring) on cpu devices"),
     ("ring-sequence", {"seq_len": 258}, {"cp": 2, "context": "ring"}, "2 * cp(2) does not divide seq_len(258)"),
     (
         "recompute-interval",

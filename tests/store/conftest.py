@@ -154,6 +154,7 @@ class Make:
                 warmup_times_s=(9.87654321, 0.5),
                 first_losses=(10.5, 1 / 3),
                 peak_memory_bytes=(10**11, 10**11 + 1),
+                attention_kernels=("flash", "math"),
             ),
         )
 

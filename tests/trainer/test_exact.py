@@ -29,6 +29,8 @@ SHAPES: dict[str, object] = {"layers": 4, "hidden": 128, "ffn": 384, "vocab": 10
         pytest.param({"pp": 2, "vpp": 2, "schedule": "interleaved", "grad_accum_steps": 4}, marks=SLOW),
         pytest.param({"pp": 2, "dp": 2, "zero_stage": 2, "schedule": "gpipe"}, marks=LONG),
         pytest.param({"cp": 2, "context": "ulysses", "micro_batch_size": 4}, marks=LONG),
+        pytest.param({"cp": 2, "micro_batch_size": 4}, marks=LONG),
+        pytest.param({"cp": 4, "context": "ring", "recompute": "selective", "micro_batch_size": 4}, marks=SLOW),
         pytest.param({"dp": 2, "ep": 2, "zero_stage": 3, "micro_batch_size": 2}, marks=LONG),
         pytest.param({"dp": 2, "ep": 2, "zero_stage": 1, "micro_batch_size": 2, "imbalance": 2.0}, marks=SLOW),
     ],
@@ -88,7 +90,6 @@ def test_a_few_micro_batches_tell_of_many(plan, layers, make_job, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"plan": {"cp": 2, "context": "ring"}, "device": "cuda"}, "ring attention has CUDA's kernels alone"),
         ({"plan": {"tp": 3}}, r"tp\(3\) does not divide heads\(4\)"),
         ({"model": {"experts": 5, "top_k": 1}}, r"experts\(5\) do not divide a micro-batch's 16 copies"),
     ],

@@ -55,8 +55,8 @@ def test_a_file_that_holds_no_job_is_refused(text):
 @pytest.mark.parametrize(
     ("plan", "model", "message"),
     [
-        ({"cp": 3}, {}, r"plan.cp: cp\(3\) does not cut seq_len\(16\) into 3"),
-        ({"cp": 2, "context": "ring"}, {}, "plan.context: ring attention runs on cuda only"),
+        ({"cp": 3}, {}, r"plan.cp: cp\(3\) does not cut seq_len\(16\) into 6"),
+        ({"cp": 2, "context": "ring"}, {"seq_len": 18}, r"plan.cp: cp\(2\) does not cut seq_len\(18\) into 4"),
         ({"cp": 4, "context": "ulysses"}, {}, r"plan.cp: .*= 4 does not divide kv_heads\(2\)"),
         ({"dp": 2, "ep": 2}, {}, "plan.ep: the model has no experts"),
         ({"dp": 2, "ep": 2}, {"experts": 3, "top_k": 1}, r"ep\(2\) does not divide experts\(3\)"),

@@ -2,7 +2,7 @@
 
 Each case takes four AdamW steps, on other data each step, and its losses are compared with those of one process that
 computes the same global batch as one micro-batch. `make test-long` runs all cases and writes a table; a plain test
-run takes a quarter, which together touch every axis. Speed and memory are not looked at; no CUDA, no ring.
+run takes a quarter, which together touch every axis. Speed and memory are not looked at; no CUDA.
 
 `pytest tests/trainer/test_matrix.py --trainer-python PATH` runs the jobs under another Python, or another torch.
 """
@@ -51,6 +51,7 @@ WORDS = {
     "full": ("recompute", "full"),
     "selective": ("recompute", "selective"),
     "ulysses": ("context", "ulysses"),
+    "ring": ("context", "ring"),
     "nosp": ("sequence_parallel", False),
     "balanced": ("router", "balanced"),
     "skewed": ("router", "skewed"),
@@ -151,6 +152,22 @@ CASES = """
   llama cp2 tp2 pp2 mbs4
   llama cp2 tp2 dp2 zero3 full mbs4
   gpt cp2 tp2 dp2 zero1 ulysses selective mbs4
+  llama cp4 mbs4
+* llama cp4 selective mbs4
+* llama cp2 ring mbs4
+  gpt cp4 ring mbs4
+* llama cp4 ring full mbs4
+  llama cp4 ring selective mbs4
+  llama-one-kv cp4 ring mbs8
+  llama cp2 dp2 zero1 ring mbs2
+* llama cp2 dp2 zero3 ring selective mbs2
+  llama cp4 dp2 zero3 ring mbs4
+* llama cp2 tp2 ring mbs8
+  gpt cp2 tp2 nosp ring mbs8
+  llama cp2 pp2 ring mbs2
+* llama4 cp2 pp2 vpp2 zbv ring mbs2
+  llama4 cp2 pp2 dp2 zero2 vpp2 interleaved ring full
+  llama-moe dp2 ep2 cp2 zero2 ring mbs2
 * llama-moe mbs4
   gpt-moe mbs4 balanced
 * llama-moe-top1 dp2 ep2 zero0

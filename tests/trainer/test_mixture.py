@@ -15,9 +15,9 @@ from meshtune.runners.trainer.job import Router
 from meshtune.runners.trainer.mixture import Experts, Mixture, choose_by_place, grouped_product
 from meshtune.runners.trainer.model import Transformer
 from meshtune.runners.trainer.parallel import sharding
+from meshtune.runners.trainer.parallel.context import places_of
 from meshtune.runners.trainer.parallel.mesh import build_mesh
 from meshtune.runners.trainer.parallel.sharding import FlatAdamW, materialize
-from meshtune.runners.trainer.parallel.tensor import places_of
 from meshtune.search_spaces.model import Activation, ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.routing import skewed_shares

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from meshtune.runners.trainer.model import Transformer, rotate
+from meshtune.runners.trainer.parallel.context import places_of
 from meshtune.runners.trainer.parallel.pipeline import cut_layers, stages_of
 from meshtune.runners.trainer.parallel.sharding import materialize
-from meshtune.runners.trainer.parallel.tensor import places_of
 from meshtune.runners.trainer.places import place_tensor
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
 from meshtune.search_spaces.plan import ContextParallel, Plan, Schedule

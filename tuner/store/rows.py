@@ -189,6 +189,7 @@ def measurement_row(measurement: Measurement, attempt_id: int) -> dict[str, Any]
         "peak_held_bytes": list(measurement.peak_held_bytes),
         "profile": null() if measurement.profile is None else asdict(measurement.profile),
         "software": dict(measurement.software),
+        "attention_kernels": list(measurement.attention_kernels),
     }
 
 
@@ -212,6 +213,7 @@ def measurement_of(row: Mapping[str, Any], times: StepTimes) -> Measurement:
         peak_held_bytes=tuple(row["peak_held_bytes"]),
         profile=None if row["profile"] is None else read_value(Profile, row["profile"]),
         software=row["software"],
+        attention_kernels=tuple(row["attention_kernels"]),
     )
 
 

@@ -1,5 +1,5 @@
 """One layer over several ranks: tensor parallelism as in Megatron (Shoeybi et al. 2019), with sequence parallelism
-(Korthikanti et al. 2022) or not; and context parallelism, whose ranks hold slices of the sequence.
+(Korthikanti et al. 2022) or not.
 
 Weights are this rank's parts, as plain tensors, and a block communicates where it begins and where it ends: torch's
 DTensor, which decides for every operator anew, takes several times a layer's own host time. Between blocks and stages,
@@ -17,20 +17,10 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.nn.attention.bias import causal_lower_right
 
 from meshtune.runners.trainer.head import own_rows, sum_over
 from meshtune.runners.trainer.mixture import Mixture
-from meshtune.runners.trainer.model import (
-    Attend,
-    Cut,
-    Layer,
-    Transformer,
-    attend_causally,
-)
-from meshtune.runners.trainer.parallel.mesh import exchange
-from meshtune.runners.trainer.places import Places, place_tensor
-from meshtune.search_spaces.plan import ContextParallel, Plan
+from meshtune.runners.trainer.model import Cut, Layer, Transformer
 
 SEQUENCE = 1
 _COLLECTIVES = torch.ops._c10d_functional
@@ -226,107 +216,3 @@ def _communicate(
     module.register_forward_pre_hook(lambda _, inputs: (before(inputs[0]), *inputs[1:]))
     if after is not None:
         module.register_forward_hook(lambda _, __, out: after(out))
-
-
-def places_of(plan: Plan, context_rank: int, seq_len: int) -> Places:
-    """The places of the sequence that a rank of cp holds: one slice; in a ring one from the front and the matching one
-    from the back, for equal work under the causal mask (Dubey et al. 2024, section 3.3.2)."""
-    if plan.cp == 1 or plan.context is not ContextParallel.RING:
-        return (_slice(context_rank, plan.cp, seq_len),)
-    return tuple(_slice(part, 2 * plan.cp, seq_len) for part in (context_rank, 2 * plan.cp - 1 - context_rank))
-
-
-def _slice(index: int, parts: int, length: int) -> range:
-    return range(index * length // parts, (index + 1) * length // parts)
-
-
-def spread_attention(model: Transformer, mesh: DeviceMesh, kind: ContextParallel) -> None:
-    for layer in model.layer_list():
-        layer.attention.attend = _build_attend(model.places, mesh, kind)
-
-
-def _build_attend(places: Places, mesh: DeviceMesh, kind: ContextParallel) -> Attend:
-    if kind is ContextParallel.ALL_GATHER:
-        return GatheredAttention(places, mesh.get_group())
-    if kind is ContextParallel.ULYSSES:
-        return UlyssesAttention(mesh.get_group())
-    return RingAttention(places, mesh)
-
-
-class GatheredAttention:
-    """Own queries against everybody's keys and values up to there, gathered (Dubey et al. 2024)."""
-
-    def __init__(self, places: Places, group: dist.ProcessGroup) -> None:
-        (self._own,) = places
-        self._group = group
-
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        key, value = (gathered(heads, self._group, 2)[:, :, : self._own.stop] for heads in (key, value))
-        mask = lower_right_mask(self._own, query.device)
-        return F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, enable_gqa=query.shape[1] != key.shape[1]
-        )
-
-
-def lower_right_mask(own: range, device: torch.device) -> Tensor:
-    """Which of the keys before `own.stop` each place in `own` sees. On CUDA without numbers: flash attention's kernels
-    know this form. On CPU torch has none that does, and the class that stands for it does not go with the modes that
-    count memory there."""
-    if device.type == "cuda":
-        return causal_lower_right(len(own), own.stop)
-    queries, keys = (place_tensor((places,), device) for places in (own, range(own.stop)))
-    return queries[:, None] >= keys
-
-
-class UlyssesAttention:
-    """All-to-all from slices of the sequence to slices of the heads, and back (Jacobs et al. 2023,
-    DeepSpeed-Ulysses)."""
-
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self._group = group
-
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        whole = (self._swap(heads, cut=1, join=2) for heads in (query, key, value))
-        return self._swap(attend_causally(*whole), cut=2, join=1)
-
-    def _swap(self, x: Tensor, cut: int, join: int) -> Tensor:
-        """Send the i-th part along `cut` to rank i; what arrives is put together along `join`."""
-        parts = torch.stack(x.chunk(self._group.size(), cut))
-        arrived = exchange(parts.flatten(0, 1), self._group).view_as(parts)
-        return torch.cat(arrived.unbind(0), join)
-
-
-class _Core(nn.Module):
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return attend_causally(query, key, value)
-
-
-class RingAttention:
-    """Ring attention (Liu et al. 2023) by torch's own kernels, for CUDA alone, and an API that is private in torch
-    2.13. It has not run on CUDA devices: tests drive it over gloo with a CPU kernel. Grouped heads are repeated
-    first."""
-
-    def __init__(self, places: Places, mesh: DeviceMesh) -> None:
-        from torch.distributed.tensor.experimental._attention import (
-            _context_parallel_shard,
-            _ContextParallel,
-            _enable_context_parallel_dispatcher,
-        )
-        from torch.distributed.tensor.experimental._context_parallel._load_balancer import _HeadTailLoadBalancer
-
-        device = torch.device(mesh.device_type)
-        length = mesh.size() * sum(map(len, places))
-        balancer = _HeadTailLoadBalancer(length, mesh.size(), device)
-        # This call also switches torch's global options to this mode and balance.
-        (theirs,) = _context_parallel_shard(mesh, [torch.arange(length, device=device)], [0], balancer)
-        if not isinstance(theirs, Tensor) or not torch.equal(theirs, place_tensor(places, device)):
-            raise RuntimeError(f"torch gives this rank other places of the sequence than {places}")
-        _enable_context_parallel_dispatcher()
-        style = _ContextParallel(seq_dim=2, attention_type=_ContextParallel.AttentionType.SDPA)
-        self._core = style._apply(_Core(), mesh)
-
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        repeats = query.shape[1] // key.shape[1]
-        key, value = (heads.repeat_interleave(repeats, 1) for heads in (key, value))
-        mixed: Tensor = self._core(query, key, value)
-        return mixed

@@ -28,7 +28,8 @@ from meshtune.runners.measuring import COUNTED_STEPS, WINDOW, is_settled, is_sur
 from meshtune.runners.step_breakdown import Profile
 from meshtune.runners.trainer.failure import Progress
 from meshtune.runners.trainer.job import Job, Measuring
-from meshtune.runners.trainer.parallel.mesh import Mesh, slowest, synchronize
+from meshtune.runners.trainer.parallel.mesh import Mesh, gather, slowest, synchronize
+from meshtune.runners.trainer.timing.attention import noting_attention
 from meshtune.runners.trainer.timing.breakdown import profile_steps
 from meshtune.runners.trainer.train import Trainer
 
@@ -164,8 +165,8 @@ class Next(IntEnum):
 @dataclass(slots=True)
 class Timings:
     """What the steps took, and the first losses; equal on all ranks. settled: warm-up came to its end by itself.
-    pruned: given up as slower than the incumbent. skipped: steps that moved no weight (see LossScaler). first_s,
-    last_s: the first step's start and the last one's end, since the epoch."""
+    pruned: given up as slower than the incumbent. skipped: steps that moved no weight (see LossScaler).
+    attention_kernels: of all ranks. first_s, last_s: the first step's start and the last one's end, since the epoch."""
 
     warmup_times_s: list[float] = field(default_factory=list)
     step_times_s: list[float] = field(default_factory=list)
@@ -174,6 +175,7 @@ class Timings:
     pruned: bool = False
     skipped: int = 0
     profile: Profile | None = None
+    attention_kernels: tuple[str, ...] = ()
     first_s: float = 0.0
     last_s: float = 0.0
 
@@ -212,11 +214,14 @@ def measure(
     """Collective. live: counts the memory of the first steps; None where the device's allocator does."""
     steps = Steps(job, trainer, device, progress)
     with live or nullcontext():
-        for _ in range(COUNTED_STEPS):
+        for _ in range(COUNTED_STEPS - 1):
+            steps.take()
+        with noting_attention(trainer.first_chunk) as kernels:
             steps.take()
     timings = time_steps(job, steps, device)
     timings.first_losses = steps.losses
     timings.skipped = trainer.skipped_steps
+    timings.attention_kernels = tuple(sorted(set().union(*gather(kernels))))
     count = job.measuring.profile_steps
     if count and not timings.pruned:
         wanted = range(steps.taken, steps.taken + count)

@@ -700,6 +700,7 @@ export interface components {
             workload: string;
         };
         MeasurementView: {
+            attention_kernels: string[];
             first_losses: number[];
             flops_per_s_per_device: number | null;
             mfu: number | null;
