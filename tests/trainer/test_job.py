@@ -85,7 +85,10 @@ def test_what_the_trainer_cannot_run_is_refused_with_the_numbers(plan, model, me
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"plan": {"cp": 2, "context": "ring"}, "device": "xpu"}, "ring has fused kernels for cpu and cuda; on xpu use ulysses"),
+        (
+            {"plan": {"cp": 2, "context": "ring"}, "device": "xpu"},
+            "ring has fused kernels for cpu and cuda; on xpu use ulysses",
+        ),
         (
             {"model": {"experts": 3, "top_k": 2}, "router": "balanced"},
             r"router: experts\(3\) do not share .* = 32 tokens evenly",
