@@ -20,7 +20,10 @@ CLAIM_FILE = "batch-id"
 # How a copy ends that came second.
 CLAIMED_CODE = 75
 # What belongs to the node, not to whoever submits: the scheduler's word there counts.
-_OF_THE_NODE = ("TMPDIR", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+_OF_THE_NODE = (
+    *("TMPDIR", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+    *("ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

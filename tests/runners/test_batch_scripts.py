@@ -82,7 +82,8 @@ def test_nothing_of_the_jobs_environment_nor_of_the_services_is_in_the_script(sc
     """Others may read scripts that are queued; the gang file in the job's directory has it."""
     for name in ("MESHTUNE_TOKEN", "AWS_SECRET_ACCESS_KEY", "SLURM_JWT"):
         monkeypatch.setenv(name, "hush")
-    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"):
+    intel = ("ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY")
+    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", *intel):
         monkeypatch.setenv(name, "of-the-submitter")
     script = scheduler.render_script(spec(), {})
     assert "hush" not in script

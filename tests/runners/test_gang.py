@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from jobs import wait_for
 
-from meshtune.runners.processes.gang import JOB_MARK, first_death, kill_marked, log_path
+from meshtune.runners.processes.gang import JOB_MARK, first_death, kill_marked, log_path, minimal_environment
 
 # Runs one gang and tells how it ended: in a process of its own, since pytest catches what forks print.
 HOST = """
@@ -132,3 +132,8 @@ def test_a_mark_finds_all_of_one_job_and_nothing_else(tmp_path):
         for process in (*wanted, *others):
             process.kill()
             process.wait()
+
+
+def test_whether_tiles_are_devices_reaches_the_jobs_of_intels_driver(monkeypatch):
+    monkeypatch.setenv("ZE_FLAT_DEVICE_HIERARCHY", "COMPOSITE")
+    assert minimal_environment()["ZE_FLAT_DEVICE_HIERARCHY"] == "COMPOSITE"
