@@ -29,7 +29,7 @@ def skip_first_exchange(stage: PipelineStage) -> PipelineStage:
     return stage
 
 
-# Settings of CUDA's allocator: the name since torch 2.9, CUDA's own and ROCm's, which torch reads as well. Which of them
+# Settings of CUDA's allocator: the name since torch 2.9; CUDA's own and ROCm's, which torch reads as well. Which one
 # wins differs between the versions, so none is set beside another.
 _ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 

@@ -73,7 +73,7 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     backward = np.where(held.layers > 0, kept + layer.again + layer.gradients, 0.0)
     logits = _loss(model, framework, columns)
     if framework.kept.chunked_loss:
-        losses = _losses_at_once(framework, columns) - 1 + np.where(splits, 2, 0)
+        losses = _losses_at_once(framework, columns) - 1 + np.where(splits, np.maximum(2, stage + 1), 0)
         losses = np.where(held.is_last, np.minimum(losses, columns["grad_accum_steps"]), 0)
         backward = backward + losses * _loss_gradients(model, framework, columns)
     last_norm = (2 + (columns["tp"] > 1) * framework.kept.gathered_inputs) * layer.between

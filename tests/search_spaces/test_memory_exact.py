@@ -22,6 +22,8 @@ from meshtune.search_spaces.plan import Plan
 SLOW, LONG = pytest.mark.slow, pytest.mark.long
 MODEL = ModelSpec(name="mid", layers=4, hidden=1024, heads=16, kv_heads=8, ffn=4096, vocab=16384, seq_len=1024)
 MIXTURE = replace(MODEL, name="mixture", experts=8, top_k=2, ffn=2048)
+# The loss is the fullest moment.
+WORDY = replace(MODEL, name="wordy", vocab=131072)
 BARE = replace(DEFAULTS, memory_offset_bytes=1e-9, activation_factor=1.0)
 DEVICE = DeviceSpec(name="any", kind="cuda", memory_bytes=80 * 2**30)
 
@@ -41,6 +43,12 @@ DEVICE = DeviceSpec(name="any", kind="cuda", memory_bytes=80 * 2**30)
         pytest.param(MODEL, {"pp": 2, "grad_accum_steps": 4, "schedule": "gpipe"}, 1, marks=LONG),
         pytest.param(MODEL, {"pp": 2, "vpp": 2, "grad_accum_steps": 4, "schedule": "interleaved"}, 0, marks=LONG),
         pytest.param(MODEL, {"pp": 2, "vpp": 2, "grad_accum_steps": 4, "schedule": "zbv"}, 0, marks=SLOW),
+        pytest.param(MODEL, {"pp": 2, "dp": 4, "zero_stage": 3, "grad_accum_steps": 4}, 1, marks=LONG),
+        pytest.param(WORDY, {"tp": 4, "sequence_parallel": False, "recompute": "full"}, 0, marks=LONG),
+        pytest.param(WORDY, {"dp": 8, "zero_stage": 3, "recompute": "full", "grad_accum_steps": 2}, 0, marks=LONG),
+        pytest.param(WORDY, {"pp": 2, "grad_accum_steps": 4}, 1, marks=SLOW),
+        pytest.param(WORDY, {"pp": 2, "grad_accum_steps": 4, "schedule": "gpipe"}, 1, marks=LONG),
+        pytest.param(WORDY, {"pp": 2, "vpp": 2, "grad_accum_steps": 4, "schedule": "zero_bubble"}, 1, marks=LONG),
         pytest.param(MIXTURE, {"dp": 4, "ep": 4, "zero_stage": 1}, 0, marks=SLOW),
         pytest.param(MIXTURE, {"dp": 4, "ep": 4, "zero_stage": 1, "imbalance": 3.0}, 0, marks=SLOW),
         pytest.param(
