@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -86,3 +87,10 @@ def test_stage_1_is_deepspeeds_whose_file_says_the_batches():
 def test_what_accelerate_has_no_words_for_is_refused_by_name(plan, rule):
     with pytest.raises(CannotExpress, match=rf"^Accelerate cannot run this plan: .*\({rule}: "):
         render(MODEL, Plan(**plan), CLUSTER)
+
+
+@pytest.mark.parametrize("context", ["all_gather", "ring"])
+def test_its_context_parallelism_is_for_cuda_alone(context):
+    on_cpu = replace(CLUSTER, device=replace(DEVICE, kind=DeviceKind.CPU))
+    with pytest.raises(CannotExpress, match=r"cp\(2\) on cpu devices \(accelerate-cp-cuda: "):
+        render(MODEL, Plan(cp=2, dp=8, zero_stage=3, context=context), on_cpu)

@@ -18,8 +18,10 @@ from meshtune.runners.trainer.job import Job, Measuring, parse_job
 from meshtune.runners.workloads.torch import TorchWorkload
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space import Bounds, Space
 
 MODEL = ModelSpec(name="tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=64, vocab=128, seq_len=16)
 PLAN = Plan(tp=2, dp=2, micro_batch_size=2, grad_accum_steps=2, zero_stage=1)
@@ -236,3 +238,14 @@ def test_a_log_is_told_from_the_start_of_a_line(tmp_path):
     assert tail.endswith("line 9999\n")
     log.write_bytes(b"\xff\xfe" * 5000 + b"\nlast \xc3")
     assert read_tail(log) == "last \ufffd"
+
+
+@pytest.mark.parametrize("context", ["all_gather", "ring"])
+def test_the_trainer_cuts_two_slices_of_the_sequence_for_each_context_rank(context):
+    model = replace(MODEL, seq_len=18)
+    able = TorchWorkload({}).capabilities
+    setting = SpaceContext(model=model, cluster=cluster(), global_batch_size=8, capabilities=able)
+    space = Space(Bounds(), setting)
+    broken = space.explain(space.complete(cp=2, context=context), ignore_bounds=True)
+    assert "2 * cp(2) does not divide seq_len(18) (trainer-slices: " in " ".join(map(str, broken))
+    assert not space.explain(space.complete(cp=1), ignore_bounds=True)
