@@ -84,6 +84,12 @@ def test_a_campaign_from_launch_to_end(open_page, service: ServiceLab, sign_in):
     command.get_by_role("button", name="Copy").click()
     assert page.evaluate("window.said") == "Copied"
     assert page.evaluate("navigator.clipboard.readText()") == command.locator("pre").inner_text()
+    # In another program's words it is said that the trainer measured it.
+    expect(page.get_by_test_id("handover")).to_be_hidden()
+    page.get_by_test_id("export-format").select_option("megatron")
+    expect(page.get_by_test_id("handover")).to_contain_text("Not measured with Megatron")
+    expect(page.get_by_test_id("confirm-command")).to_contain_text(f"meshtune confirm {campaign} --trial 0 --with")
+    page.get_by_test_id("export-format").select_option("job")
     page.keyboard.press("Escape")
     page.go_back()
 

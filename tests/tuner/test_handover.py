@@ -264,6 +264,9 @@ def test_the_warning_of_an_export_goes_to_standard_error(simulated):
     )
     assert f"    meshtune confirm {campaign} --trial " in handed.err
     assert run_meshtune(simulated, "export", campaign, "-o", "json", "--format", "json").err == ""
+    home = simulated / ".meshtune"
+    elsewhere = run_meshtune(home, "export", campaign, "-o", "out", "--format", "megatron", "--home", home)
+    assert elsewhere.err.endswith(f" --with SPEC.yaml --home {home}\n")
 
 
 def test_a_winner_is_confirmed_by_a_campaign_of_two_trials(simulated):

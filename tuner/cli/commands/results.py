@@ -3,6 +3,7 @@ plans once more by fresh jobs. They store nothing."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -60,7 +61,8 @@ def export(
             console.print(f"wrote {path}", soft_wrap=True)
         if handover := handover_of(setting, format):
             errors.print(f"warning: {handover.warning}.", style="yellow", soft_wrap=True)
-            errors.print(f"{handover.offer}:\n    {handover.confirm}", soft_wrap=True)
+            there = "" if home == DEFAULT_HOME else f" --home {shlex.quote(str(home))}"
+            errors.print(f"{handover.offer}:\n    {handover.confirm}{there}", soft_wrap=True)
 
 
 def analyze(
