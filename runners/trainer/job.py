@@ -86,7 +86,8 @@ class Job:
 
     memory_limit_bytes: on CPU, the cap each rank sets on itself. peak_flops: FLOP/s of one device in `dtype`, where
     known, for MFU. incumbent_step_time_s: the run stops as PRUNED once it is surely slower than this; best the upper
-    end of the incumbent's interval, scaled to this plan's tokens per step."""
+    end of the incumbent's interval, scaled to this plan's tokens per step. compile: layers by torch.compile. async_tp:
+    tensor parallelism's communication overlaps with products."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
@@ -98,6 +99,8 @@ class Job:
     learning_rate: float = 1e-3
     seed: int = 0
     router: Router = Router.LEARNED
+    compile: bool = False
+    async_tp: bool = False
     memory_limit_bytes: int | None = None
     peak_flops: float | None = None
     incumbent_step_time_s: float | None = None
@@ -143,6 +146,12 @@ def _check_features(job: Job, checks: Checks) -> None:
     checks.require(not (on_cpu and plan.context is ContextParallel.RING), "plan.context", told)
     told = "float16 runs on cuda only; on cpu use bfloat16 or float32"
     checks.require(not (on_cpu and job.dtype is Dtype.FLOAT16), "dtype", told)
+    told = "async_tp needs compile: the compiler overlaps"
+    checks.require(job.compile or not job.async_tp, "async_tp", told)
+    told = "async_tp runs on cuda only, by its symmetric memory"
+    checks.require(not (on_cpu and job.async_tp), "async_tp", told)
+    told = f"async_tp with tp({plan.tp}) needs sequence_parallel, whose gathers and sums it overlaps"
+    checks.require(not job.async_tp or plan.tp == 1 or plan.sequence_parallel, "async_tp", told)
     told = "would train wrongly without an error: split backward passes meet resharded weights"
     told = f"zero_stage({plan.zero_stage}) with schedule({schedule}) {told}"
     checks.require(plan.zero_stage < 3 or not schedule.splits_backward, "plan.zero_stage", told)
