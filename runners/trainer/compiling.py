@@ -19,20 +19,31 @@ from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import ContextParallel
 
 
-def left_out(job: Job) -> str:
-    """What of a job that asks for it is not compiled, and why; empty where all layers are."""
+def obstacle(job: Job) -> str:
+    """Why no layer of the job can be compiled; empty where they can."""
     plan = job.plan
     if plan.pp > 1 and plan.schedule.splits_backward:
-        return f"not compiled: {plan.schedule} splits backward passes, a compiled one is not to be split"
+        return f"{plan.schedule} splits backward passes, and a compiled one cannot be split"
     if plan.cp > 1 and plan.context is ContextParallel.RING:
-        return "not compiled: ring attention is torch's own, which dispatches by DTensor"
-    if job.model.experts:
-        return "compiled but for the experts, whose numbers of tokens are data"
+        return "torch's ring attention dispatches by DTensor"
     return ""
 
 
+def compiles(job: Job) -> bool:
+    return job.compile and not obstacle(job)
+
+
+def note(job: Job) -> str:
+    """What the reader of a result should know: what was not compiled though it was asked for; empty for nothing."""
+    if not job.compile:
+        return ""
+    if why := obstacle(job):
+        return f"not compiled: {why}"
+    return "compiled but for the experts, whose numbers of tokens are data" if job.model.experts else ""
+
+
 def compile_layers(model: Transformer, job: Job, tensor_ranks: dist.ProcessGroup) -> None:
-    if not job.compile or left_out(job).startswith("not"):
+    if not compiles(job):
         return
     if job.async_tp and job.plan.tp > 1:
         _overlap(tensor_ranks)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.report import send
-from meshtune.runners.trainer.compiling import left_out
+from meshtune.runners.trainer.compiling import note
 from meshtune.runners.trainer.job import Job
 from meshtune.runners.trainer.timing.measure import Timings
 
@@ -88,7 +88,7 @@ def conclude(job: Job, timings: Timings, measurement: Measurement) -> Outcome:
             f"{interval.high:.4g} s, surely more than the incumbent's {job.incumbent_step_time_s:.4g} s"
         )
         return Outcome(verdict=Verdict.PRUNED, partial=measurement, reason=reason)
-    notes = [note] if job.compile and (note := left_out(job)) else []
+    notes = [told] if (told := note(job)) else []
     if not timings.settled:
         notes.append(f"step times were still moving after {len(measurement.warmup_times_s)} warm-up steps")
     if measurement.profile is not None and measurement.profile.straggler is not None:

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 
 from meshtune.runners.measuring import COUNTED_STEPS, WINDOW, is_settled, is_surely_slower, warmup_length
 from meshtune.runners.step_breakdown import Profile
-from meshtune.runners.trainer.compiling import uncompiled
+from meshtune.runners.trainer.compiling import compiles, uncompiled
 from meshtune.runners.trainer.failure import Progress
 from meshtune.runners.trainer.job import Job, Measuring
 from meshtune.runners.trainer.parallel.mesh import Mesh, slowest, synchronize
@@ -210,12 +210,13 @@ def measure(
     """Collective. live: counts the memory of the first steps, uncompiled; None where the device's allocator does. The
     limit on a step holds from the one after compiling on."""
     steps = Steps(job, trainer, device, progress)
-    if not job.compile:
+    compiled = compiles(job)
+    if not compiled:
         progress.begin_steps()
-    with live or nullcontext(), uncompiled() if live and job.compile else nullcontext():
+    with live or nullcontext(), uncompiled() if live and compiled else nullcontext():
         counted_s = [steps.take() for _ in range(COUNTED_STEPS)]
     compile_s = None
-    if job.compile:
+    if compiled:
         compile_s = counted_s[0] if live is None else steps.take()
         progress.begin_steps()
     timings = time_steps(job, steps, device)
