@@ -1,8 +1,8 @@
 """Host time of one layer's forward and backward pass by tensor parallel degree: `python benchmarks/host_time.py`.
 
 One process plays rank 0 of a group that hears nobody, with a model so small that only the host's work counts: what a
-GPU waits for where a layer's kernels are short. Ratios to tp 1 of the same run are what a machine's speed does not
-change."""
+GPU waits for where a layer's kernels are short. Times are of the processor, so that other programs do not count, and
+ratios are to tp 1 of the same round, which a machine's speed does not change."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def layer_ms(plan: Plan, repeats: int) -> float:
         taken = []
         for _ in range(repeats):
             x = torch.zeros(1, length, MODEL.hidden, requires_grad=True)
-            begun = time.perf_counter()
+            begun = time.process_time()
             out = x
             for layer in model.layer_list():
                 out = layer(out)
             out.sum().backward()
-            taken.append(time.perf_counter() - begun)
+            taken.append(time.process_time() - begun)
         return 1000 * statistics.median(taken[repeats // 5 :]) / MODEL.layers
     finally:
         dist.destroy_process_group()
@@ -64,17 +64,17 @@ def layer_ms(plan: Plan, repeats: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=12)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     plans = [Plan(tp=tp, pp=1, dp=1, sequence_parallel=kind) for tp, kind in PLANS]
-    # In turn, and the best round of each: what else a machine does comes and goes.
     rounds = [[layer_ms(plan, arguments.repeats) for plan in plans] for _ in range(arguments.rounds)]
-    best = [min(times) for times in zip(*rounds, strict=True)]
     sys.stdout.write("| tp | sequence parallel | ms a layer | times tp 1 |\n|---|---|---|---|\n")
-    for (tp, kind), own in zip(PLANS, best, strict=True):
-        sys.stdout.write(f"| {tp} | {'yes' if kind else 'no'} | {own:.2f} | {own / best[0]:.2f} |\n")
+    for index, (tp, kind) in enumerate(PLANS):
+        own = statistics.median(times[index] for times in rounds)
+        ratio = statistics.median(times[index] / times[0] for times in rounds)
+        sys.stdout.write(f"| {tp} | {'yes' if kind else 'no'} | {own:.2f} | {ratio:.2f} |\n")
 
 
 if __name__ == "__main__":

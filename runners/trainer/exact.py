@@ -2,7 +2,8 @@
 
 The trainer takes two steps on tensors without memory (see fakes); large jobs are extrapolated from a few layers and
 micro-batches, which is not for models whose layers differ. Not counted: the CUDA context, NCCL's buffers, workspaces of
-libraries, the allocator's slack. Kernels are the CPU's, also for cuda. The learned router is taken as balanced."""
+libraries, the allocator's slack. Kernels are the CPU's, also for cuda. Compiled layers are counted as uncompiled ones.
+The learned router is taken as balanced."""
 
 from __future__ import annotations
 
@@ -92,10 +93,10 @@ def enough_micro_batches(plan: Plan) -> tuple[int, int]:
 
 
 def _sized(job: Job, layers: int | None, micro_batches: int) -> Job:
-    """layers: per model chunk; None: the job's own."""
+    """layers: per model chunk; None: the job's own. Uncompiled: the compiler's kernels need real devices."""
     plan = replace(job.plan, grad_accum_steps=micro_batches)
     model = job.model if layers is None else replace(job.model, layers=layers * plan.pp * plan.vpp)
-    return replace(job, plan=plan, model=model)
+    return replace(job, plan=plan, model=model, compile=False, async_tp=False)
 
 
 def _line(one: Sample, other: Sample, way: float) -> Sample:

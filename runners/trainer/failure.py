@@ -55,7 +55,7 @@ class Progress:
     def __init__(self) -> None:
         self.on_phase: Callable[[Phase], None] | None = None
         self.moved_at = time.monotonic()
-        # Whether the rank has met its peers and is built.
+        # Whether the rank has met its peers and is built, and compiled.
         self.stepping = False
         self._phase = Phase.INIT
 
@@ -74,7 +74,7 @@ class Progress:
         self.moved_at = time.monotonic()
 
     def begin_steps(self) -> None:
-        """The rank has met its peers and is built."""
+        """The rank has met its peers and is built, and compiled where it is to be."""
         self.beat()
         self.stepping = True
 

@@ -106,7 +106,8 @@ class Job:
     imbalance: of the router skewed, the load of the busiest expert over the mean. memory_limit_bytes: on CPU, the cap
     each rank sets on itself. peak_flops: FLOP/s of one device in `dtype`, where known, for MFU. incumbent_step_time_s:
     the run stops as PRUNED once it is surely slower than this; best the upper end of the incumbent's interval, scaled
-    to this plan's tokens per step."""
+    to this plan's tokens per step. compile: layers by torch.compile. async_tp: tensor parallelism's communication
+    overlaps with products."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
@@ -119,6 +120,8 @@ class Job:
     seed: int = 0
     router: Router = Router.LEARNED
     imbalance: float | None = None
+    compile: bool = False
+    async_tp: bool = False
     memory_limit_bytes: int | None = None
     peak_flops: float | None = None
     incumbent_step_time_s: float | None = None
@@ -163,6 +166,12 @@ def _check_features(job: Job, checks: Checks) -> None:
     blocks = plan.cp > 1 and plan.context is not ContextParallel.ULYSSES
     told = f"{plan.context} has fused kernels for cpu and cuda; on xpu use ulysses"
     checks.require(not blocks or job.device is not DeviceKind.XPU, "plan.context", told)
+    told = "async_tp needs compile: the compiler overlaps"
+    checks.require(job.compile or not job.async_tp, "async_tp", told)
+    told = "async_tp runs on cuda only, by its symmetric memory"
+    checks.require(job.device is DeviceKind.CUDA or not job.async_tp, "async_tp", told)
+    told = f"async_tp with tp({plan.tp}) needs sequence_parallel, whose gathers and sums it overlaps"
+    checks.require(not job.async_tp or plan.tp == 1 or plan.sequence_parallel, "async_tp", told)
     told = "would train wrongly without an error: split backward passes meet resharded weights"
     told = f"zero_stage({plan.zero_stage}) with schedule({schedule}) {told}"
     checks.require(plan.zero_stage < 3 or not schedule.splits_backward, "plan.zero_stage", told)

@@ -167,7 +167,6 @@ def run_rank(job: Job, rank: int, directory: Path) -> int:
             with peak.live or nullcontext():
                 trainer = Trainer(job, mesh, device, progress)
             build_s = slowest(time.perf_counter() - start, device)
-            progress.begin_steps()
             timings = measure(job, trainer, mesh, device, peak.live, progress)
         peaks = gather((peak.tensor_bytes(), peak.held_bytes()))
         if rank == 0:

@@ -67,6 +67,10 @@ def _rotate_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def rotate(x: Tensor, places: Places) -> Tensor:
     """Rotary position embedding of (batch, heads, length, head_dim): the halves of a head are the pairs."""
+    if torch.compiler.is_compiling():  # it writes no halves in place, and decides itself what is kept
+        cos, sin = rotation(places, x.shape[-1], x.device)
+        left, right = x.chunk(2, -1)
+        return torch.cat([left * cos - right * sin, left * sin + right * cos], -1).type_as(x)
     out: Tensor = _Rotate.apply(x, places)  # type: ignore[no-untyped-call]
     return out
 
@@ -112,11 +116,20 @@ def build_norm(spec: ModelSpec) -> nn.Module:
     return nn.RMSNorm(spec.hidden, eps=NORM_EPSILON)
 
 
+# Of the activations between two blocks.
+Relayout = Callable[[Tensor], Tensor]
+
+
+def as_it_is(x: Tensor) -> Tensor:
+    return x
+
+
 class Layer(nn.Module):
     """Attention and feed-forward block, each with its norm and residual.
 
     recompute, recompute_attention: how to run all of it, or its first half, without keeping all activations; called
-    inside of whatever wraps the layer, so that a recomputation finds the weights in place."""
+    inside of whatever wraps the layer, so that a recomputation finds the weights in place. enter, leave: what tensor
+    parallelism does with a block's input and with its output."""
 
     def __init__(
         self, spec: ModelSpec, places: Places, experts: range, router: Router, imbalance: float | None
@@ -124,21 +137,32 @@ class Layer(nn.Module):
         super().__init__()
         self.recompute: Recompute | None = None
         self.recompute_attention: Recompute | None = None
+        # Of `run` and of `run_attention`, which they then stand for.
+        self.compiled: Relayout | None = None
+        self.compiled_attention: Relayout | None = None
+        self.enter: Relayout = as_it_is
+        self.leave: Relayout = as_it_is
         self.attention_norm = build_norm(spec)
         self.attention = Attention(spec, places)
         self.feed_forward_norm = build_norm(spec)
         self.feed_forward = Mixture(spec, experts, places, router, imbalance) if spec.experts else FeedForward(spec)
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.run(x) if self.compiled is None else self.compiled(x)
+
+    def run(self, x: Tensor) -> Tensor:
         return self._blocks(x) if self.recompute is None else self.recompute(self._blocks, x)
 
+    def run_attention(self, x: Tensor) -> Tensor:
+        return self._attend(x) if self.recompute_attention is None else self.recompute_attention(self._attend, x)
+
     def _blocks(self, x: Tensor) -> Tensor:
-        x = self._attend(x) if self.recompute_attention is None else self.recompute_attention(self._attend, x)
-        out: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
+        x = self.run_attention(x) if self.compiled_attention is None else self.compiled_attention(x)
+        out: Tensor = x + self.leave(self.feed_forward(self.enter(self.feed_forward_norm(x))))
         return out
 
     def _attend(self, x: Tensor) -> Tensor:
-        out: Tensor = x + self.attention(self.attention_norm(x))
+        out: Tensor = x + self.leave(self.attention(self.enter(self.attention_norm(x))))
         return out
 
 
@@ -181,6 +205,8 @@ class Transformer(nn.Module):
         self.places = places or (range(spec.seq_len),)
         # By the parameter's name; those that are whole on every rank have none.
         self.cuts: dict[str, Cut] = {}
+        # Names of those that are, but of whose gradient tensor parallelism leaves a part on each.
+        self.partial_gradients: set[str] = set()
         learned = first and spec.position is Position.LEARNED
         self.embedding: nn.Module | None = nn.Embedding(spec.vocab, spec.hidden) if first else None
         self.position: nn.Module | None = nn.Embedding(spec.seq_len, spec.hidden) if learned else None
@@ -235,15 +261,17 @@ def stream(seed: int, name: str | int) -> int:
     return crc32(f"{seed} {name}".encode())
 
 
+def is_of_norm(name: str) -> bool:
+    return name.endswith(("norm.weight", "norm.bias"))
+
+
 def initial_values(
     spec: ModelSpec, name: str, shape: torch.Size, seed: int, device: torch.device, experts: range = range(0)
 ) -> Tensor:
     """The whole parameter at the start of training, in float32, the same on every rank of one device kind. experts: of
     which the parameter is the stack."""
-    if name.endswith("norm.weight"):
-        return torch.ones(shape, device=device)
-    if name.endswith("norm.bias"):
-        return torch.zeros(shape, device=device)
+    if is_of_norm(name):
+        return torch.full(shape, float(name.endswith("weight")), device=device)
     if name == "head.weight" and spec.tied_head:
         name = "embedding.weight"
     values = torch.empty(shape, device=device)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
 from meshtune.runners.report import send
+from meshtune.runners.trainer.compiling import note
 from meshtune.runners.trainer.job import Job
 from meshtune.runners.trainer.timing.attention import MATH
 from meshtune.runners.trainer.timing.measure import Timings
@@ -77,6 +78,7 @@ def report(
         "summary": summary(measurement),
         "plan": job.plan.as_dict(),
         "build_s": build_s,
+        **({} if timings.compile_s is None else {"compile_s": timings.compile_s}),
         "steps_at": {"first_s": timings.first_s, "last_s": timings.last_s},
         "device_name": cpu_name if on_cpu else torch.get_device_module(device).get_device_name(device),
     }
@@ -92,7 +94,7 @@ def conclude(job: Job, timings: Timings, measurement: Measurement) -> Outcome:
             f"{interval.high:.4g} s, surely more than the incumbent's {job.incumbent_step_time_s:.4g} s"
         )
         return Outcome(verdict=Verdict.PRUNED, partial=measurement, reason=reason)
-    notes = []
+    notes = [told] if (told := note(job)) else []
     if not timings.settled:
         notes.append(f"step times were still moving after {len(measurement.warmup_times_s)} warm-up steps")
     if timings.skipped:

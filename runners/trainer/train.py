@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from meshtune.runners.trainer.compiling import compile_layers
 from meshtune.runners.trainer.failure import Phase, Progress
 from meshtune.runners.trainer.job import Dtype, Job
 from meshtune.runners.trainer.loss_scale import LossScaler
@@ -123,6 +124,7 @@ def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, 
     if model.head is not None:
         model.head.splits_backward = plan.schedule.splits_backward and plan.pp > 1
     recompute_layers(model, plan.recompute, plan.recompute_interval)
+    compile_layers(model, job, mesh.tp.get_group())
     if sharding is not Sharding.FLAT:
         shard_replicas(model, mesh, job, sharding)
     materialize(model, device, job.seed)
@@ -141,8 +143,12 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 def build_optimizer(job: Job, mesh: Mesh, models: Sequence[Transformer], sharding: Sharding) -> Optimizer:
     parameters = [parameter for model in models for parameter in model.parameters()]
+    partly = [
+        weight for model in models for name, weight in model.named_parameters() if name in model.partial_gradients
+    ]
     if sharding is not Sharding.FLAT:
-        return ShardedAdamW(parameters, job.learning_rate)
+        peers = mesh.tp.get_group()
+        return ShardedAdamW(parameters, job.learning_rate, partial_gradients=partly, peers=peers)
     flat = partial(
         FlatAdamW,
         learning_rate=job.learning_rate,
@@ -150,13 +156,14 @@ def build_optimizer(job: Job, mesh: Mesh, models: Sequence[Transformer], shardin
         backward_passes=job.plan.grad_accum_steps,
         late=frozenset(weight for model in models if (weight := model.shared_with_another_stage()) is not None),
     )
+    dense_flat = partial(flat, partial_gradients=partly, peers=mesh.tp.get_group(), replicas=mesh.replicas.get_group())
     if job.plan.ep == 1:
-        return flat(parameters, replicas=mesh.replicas.get_group())
+        return dense_flat(parameters)
     experts = [p for model in models for mixture in model.mixtures() for p in mixture.experts.parameters()]
     known = set(experts)
     dense = [parameter for parameter in parameters if parameter not in known]
     return Both(
-        flat(dense, replicas=mesh.replicas.get_group()),
+        dense_flat(dense),
         flat(experts, replicas=mesh.expert_replicas.get_group()),
     )
 

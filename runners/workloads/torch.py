@@ -59,8 +59,9 @@ _SLICES = Constraint(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchOptions:
-    """What a spec may set: the number format (its default is the device's: `TorchWorkload.completed`), the learning
-    rate (of the few steps), who routes tokens to experts (see Router), with which imbalance, and how to measure."""
+    """What a spec may set: the number format and whether layers are compiled (their defaults are the device's:
+    `TorchWorkload.completed`), async_tp (see Job), the learning rate (of the few steps), who routes tokens to experts
+    (see Router), with which imbalance, and how to measure."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
@@ -68,6 +69,8 @@ class TorchOptions:
     learning_rate: float = 1e-3
     router: Router = Router.LEARNED
     imbalance: float | None = None
+    compile: bool = False
+    async_tp: bool = False
     measuring: Measuring = field(default_factory=Measuring)
 
     def __post_init__(self) -> None:
@@ -75,6 +78,7 @@ class TorchOptions:
         rate = self.learning_rate
         checks.require(0 < rate < inf, "learning_rate", f"must be positive and finite, not {rate}")
         check_imbalance(checks, self.router, self.imbalance)
+        checks.require(self.compile or not self.async_tp, "async_tp", "needs compile: true")
         checks.done()
 
 
@@ -84,12 +88,15 @@ class TorchWorkload(Workload):
     @staticmethod
     def completed(options: Mapping[str, Any], cluster: ClusterSpec) -> Mapping[str, Any]:
         """With bfloat16 on an accelerator that has it: float32 makes products so slow there that communication looks
-        free."""
+        free. Compiled on CUDA, as people train there; on a CPU compiling takes longer than measuring."""
         device = cluster.device
         has_bfloat16 = Dtype.BFLOAT16 in device.peak_flops or Dtype.BFLOAT16 in device.sustained_flops
-        if "dtype" in options or device.kind is DeviceKind.CPU or not has_bfloat16:
-            return options
-        return {**options, "dtype": str(Dtype.BFLOAT16)}
+        defaults: dict[str, Any] = {}
+        if device.kind is not DeviceKind.CPU and has_bfloat16:
+            defaults["dtype"] = str(Dtype.BFLOAT16)
+        if device.kind is DeviceKind.CUDA:
+            defaults["compile"] = True
+        return {**defaults, **options}
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = read_value(TorchOptions, dict(options))
@@ -102,7 +109,7 @@ class TorchWorkload(Workload):
             recompute_intervals=True,
             zero_stages_with_pp=frozenset({0, 1, 2, 3}),
             contexts=frozenset(ContextParallel),
-            choice_of_sequence_parallel=True,
+            choice_of_sequence_parallel=not self._options.async_tp,
             expert_parallel=True,
             experts=True,
             kv_replication=True,
@@ -111,9 +118,13 @@ class TorchWorkload(Workload):
 
     @property
     def framework(self) -> FrameworkProfile:
-        framework = FRAMEWORKS[self._options.dtype]
-        imbalance = self._options.imbalance
-        return framework if imbalance is None else replace(framework, imbalance=imbalance)
+        """Compiled it is another one, whose trials teach nothing of this."""
+        profile = FRAMEWORKS[self._options.dtype]
+        if self._options.imbalance is not None:
+            profile = replace(profile, imbalance=self._options.imbalance)
+        if self._options.async_tp:
+            return replace(profile, name=f"{profile.name}, compiled, async tp", overlaps_tensor=True)
+        return replace(profile, name=f"{profile.name}, compiled") if self._options.compile else profile
 
     def problems_with(self, model: ModelSpec) -> list[Problem]:
         told = too_uneven(model, self._options.imbalance)
@@ -131,6 +142,8 @@ class TorchWorkload(Workload):
             seed=request.seed,
             router=self._options.router,
             imbalance=self._options.imbalance,
+            compile=self._options.compile,
+            async_tp=self._options.async_tp,
             memory_limit_bytes=device.memory_bytes if device.kind is DeviceKind.CPU else None,
             peak_flops=device.peak_flops.get(self.dtype),
             incumbent_step_time_s=request.incumbent_step_time_s,

@@ -36,7 +36,7 @@ PLAIN = frozenset(
 # section -> kind -> the options that are harmless. Of a kind that is not here, nothing is.
 HARMLESS: Mapping[str, Mapping[str, frozenset[str]]] = {
     "workload": {
-        "torch": frozenset({"dtype", "learning_rate", "router", "imbalance", "measuring"}),
+        "torch": frozenset({"dtype", "learning_rate", "router", "imbalance", "compile", "async_tp", "measuring"}),
         "simulated": frozenset({"framework", "measuring"}),
     },
     "runner": {

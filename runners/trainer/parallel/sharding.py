@@ -99,10 +99,30 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-class ShardedAdamW:
-    """AdamW on parameters that FSDP2 keeps: gradients arrive reduced, cut as the parameters are."""
+def sum_together(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
+    """In place, by one all-reduce, as Megatron's `allreduce_layernorm_grads`. All of one dtype."""
+    if tensors:
+        joined = torch.cat([tensor.flatten() for tensor in tensors])
+        dist.all_reduce(joined, group=group)
+        parts = torch.split(joined, [tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
 
-    def __init__(self, parameters: Sequence[nn.Parameter], learning_rate: float) -> None:
+
+class ShardedAdamW:
+    """AdamW on parameters that FSDP2 keeps: gradients arrive reduced, cut as the parameters are.
+
+    partial_gradients: of which each rank of `peers` has a part."""
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        learning_rate: float,
+        *,
+        partial_gradients: Sequence[nn.Parameter],
+        peers: dist.ProcessGroup,
+    ) -> None:
+        self._partial_gradients, self._peers = partial_gradients, peers
         # One fused update takes parameters of one mesh only: dense ones and experts lie on others.
         groups: dict[object, list[nn.Parameter]] = {}
         for parameter in parameters:
@@ -115,10 +135,11 @@ class ShardedAdamW:
 
     def gradient(self, parameter: nn.Parameter) -> Tensor:
         if parameter.grad is None:
-            raise RuntimeError("the tied weight got no gradient")
+            raise RuntimeError("a weight whose gradient is to be summed got none")
         return local(parameter.grad)
 
     def reduce(self) -> list[Tensor]:
+        sum_together([self.gradient(parameter) for parameter in self._partial_gradients], self._peers)
         return [local(p.grad) for group in self._adamw.param_groups for p in group["params"] if p.grad is not None]
 
     def update(self) -> None:
@@ -156,13 +177,15 @@ class _Bucket:
     """Parameters whose gradients are reduced by one call, and whose weights are gathered by one.
 
     span: of the flat buffers; own: this replica's part of it. master: the weights that AdamW moves, with the sums as
-    gradient once they are begun. late: not before `reduce`. missing: how many gradients of this step its parameters
-    still wait for. reducing, gathering: what is under way."""
+    gradient once they are begun. partial: the sums over the replicas are to be summed over the peers. late: not before
+    `reduce`. missing: how many gradients of this step its parameters still wait for. reducing, gathering: what is under
+    way."""
 
     parameters: tuple[nn.Parameter, ...]
     span: slice
     own: slice
     master: nn.Parameter
+    partial: bool
     late: bool
     missing: int = 0
     reducing: dist.Work | None = None
@@ -179,7 +202,9 @@ class FlatAdamW:
     gathered while the next step's forward pass goes on (Megatron's --overlap-param-gather): `await_weights`, which each
     chunk of the model calls before it computes with a part of itself, waits for those of that part.
 
-    backward_passes: of a step. late: parameters whose gradients are changed after the backward pass."""
+    backward_passes: of a step. late: parameters whose gradients are changed after the backward pass.
+    partial_gradients: those of whose gradient each rank of `peers` has a part, summed once a step; none of them is
+    late."""
 
     def __init__(
         self,
@@ -190,16 +215,24 @@ class FlatAdamW:
         shard: bool,
         backward_passes: int,
         late: frozenset[nn.Parameter] = frozenset(),
+        partial_gradients: Sequence[nn.Parameter] = (),
+        peers: dist.ProcessGroup | None = None,
     ) -> None:
         count = replicas.size()
+        self._peers = peers
         self._replicas = replicas if count > 1 else None
         self._sharded = shard and count > 1
         self._backward_passes = backward_passes
         self._spans: dict[nn.Parameter, slice] = {}
         self._bucket_of: dict[nn.Parameter, _Bucket] = {}
         # The last parameters get their gradients first. All replicas start buckets in this order.
-        early = [parameter for parameter in reversed(parameters) if parameter not in late]
-        groups = [*_cut_buckets(early), *([parameter] for parameter in parameters if parameter in late)]
+        partial = frozenset(partial_gradients)
+        early = [parameter for parameter in reversed(parameters) if parameter not in late | partial]
+        groups = [
+            *_cut_buckets(early),
+            *_cut_buckets([parameter for parameter in reversed(parameters) if parameter in partial]),
+            *([parameter] for parameter in parameters if parameter in late),
+        ]
         # So that every bucket begins where torch's grouped products can read it, and has equal parts.
         whole = lcm(count, ALIGNMENT_BYTES // parameters[0].element_size())
         total, spans = 0, []
@@ -220,7 +253,14 @@ class FlatAdamW:
             first = span.start + replicas.rank() * width
             own = slice(first, first + width) if self._sharded else span
             master = nn.Parameter(self._weights[own].float())
-            bucket = _Bucket(parameters=tuple(group), span=span, own=own, master=master, late=group[0] in late)
+            bucket = _Bucket(
+                parameters=tuple(group),
+                span=span,
+                own=own,
+                master=master,
+                partial=group[0] in partial,
+                late=group[0] in late,
+            )
             self._buckets.append(bucket)
             self._bucket_of |= dict.fromkeys(group, bucket)
         # In float32 the master copy is the weights themselves.
@@ -267,6 +307,8 @@ class FlatAdamW:
             if bucket.reducing is not None:
                 bucket.reducing.wait()
                 bucket.reducing = None
+            if bucket.partial:
+                dist.all_reduce(bucket.master.grad, group=self._peers)
         return [bucket.master.grad for bucket in self._buckets if bucket.master.grad is not None]
 
     def update(self) -> None:

@@ -18,109 +18,123 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from meshtune.runners.trainer.head import own_rows, sum_over
+from meshtune.runners.trainer.head import own_rows
 from meshtune.runners.trainer.mixture import Mixture
-from meshtune.runners.trainer.model import Cut, Layer, Transformer
+from meshtune.runners.trainer.model import Cut, Layer, Transformer, is_of_norm
 
 SEQUENCE = 1
 _COLLECTIVES = torch.ops._c10d_functional
 
 
-def _gather(part: Tensor, group: dist.ProcessGroup, axis: int) -> Tensor:
-    """The parts of all ranks, joined along the axis."""
-    size = group.size()
-    rows = _COLLECTIVES.wait_tensor.default(
-        _COLLECTIVES.all_gather_into_tensor.default(part.contiguous(), size, group.group_name)
-    )
-    whole: Tensor = rows.view(size, -1, *rows.shape[1:]).movedim(0, axis).flatten(axis, axis + 1)
-    return whole
+def _gather(part: Tensor, group: str, size: int, axis: int) -> Tensor:
+    """The parts of all ranks, joined along the axis. Split and join are the form in which inductor's pass for
+    asynchronous tensor parallelism (torch/_inductor/fx_passes/micro_pipeline_tp.py) knows a gather."""
+    rows = _COLLECTIVES.all_gather_into_tensor.default(part.contiguous(), size, group)
+    rows = _COLLECTIVES.wait_tensor.default(rows)
+    if _lies_in_order(part, axis):
+        in_order: Tensor = rows.view(*part.shape[:axis], -1, *part.shape[axis + 1 :])
+        return in_order
+    return torch.cat(torch.split(rows, part.shape[0]), axis)
 
 
-def _sum_parts(whole: Tensor, group: dist.ProcessGroup, axis: int) -> Tensor:
-    """This rank's part, along the axis, of the sum over all ranks."""
-    size = group.size()
-    parts = whole.reshape(*whole.shape[:axis], size, -1, *whole.shape[axis + 1 :])
-    rows = parts.movedim(axis, 0).flatten(0, 1).contiguous()
-    part: Tensor = _COLLECTIVES.wait_tensor.default(
-        _COLLECTIVES.reduce_scatter_tensor.default(rows, "sum", size, group.group_name)
-    )
+def _sum_parts(whole: Tensor, group: str, size: int, axis: int) -> Tensor:
+    """This rank's part, along the axis, of the sum over all ranks; in the form that the same pass knows."""
+    if _lies_in_order(whole, axis):
+        rows = whole.contiguous().view(size * whole.shape[0], -1, *whole.shape[axis + 1 :])
+    else:
+        rows = torch.cat(torch.split(whole, whole.shape[axis] // size, axis))
+    rows = _COLLECTIVES.reduce_scatter_tensor.default(rows, "sum", size, group)
+    part: Tensor = _COLLECTIVES.wait_tensor.default(rows)
     return part
 
 
-class _Relayout(torch.autograd.Function):
-    """`there` of a tensor, and `back` of its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, there: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.back = back
-        return there(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return ctx.back(gradients[0]), None, None
+def _lies_in_order(x: Tensor, axis: int) -> bool:
+    """Whether parts along the axis lie one after the other in memory: no copy. The compiler leaves out its own."""
+    return axis == 1 and x.shape[0] == 1 and not torch.compiler.is_compiling()
 
 
-def _relayout(x: Tensor, there: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]) -> Tensor:
-    out: Tensor = _Relayout.apply(x, there, back)  # type: ignore[no-untyped-call]
+def _sum(x: Tensor, group: str) -> Tensor:
+    out: Tensor = _COLLECTIVES.wait_tensor.default(_COLLECTIVES.all_reduce.default(x.contiguous(), "sum", group))
     return out
 
 
-def _same(x: Tensor) -> Tensor:
-    return x.view_as(x)
+# In these, arguments and what the context keeps are tensors, names and numbers: all that the compiler follows.
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, group: str, size: int, axis: int) -> Tensor:
+        ctx.how = (group, size, axis)
+        return _gather(part, group, size, axis)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return _sum_parts(gradients[0], *ctx.how), None, None, None
 
 
-def shared(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """What is the same on all ranks, and has another part of its gradient on each."""
-    return _relayout(x, _same, partial(sum_over, group))
+class _Scattered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, group: str, size: int, axis: int) -> Tensor:
+        ctx.how = (group, size, axis)
+        return _sum_parts(whole, group, size, axis)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return _gather(gradients[0], *ctx.how), None, None, None
+
+
+class _Shared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: str) -> Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return _sum(gradients[0], ctx.group), None
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: str) -> Tensor:
+        return _sum(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return gradients[0], None
 
 
 def gathered(part: Tensor, group: dist.ProcessGroup, axis: int) -> Tensor:
     """All ranks' parts along the axis, each of which has another part of its gradient on each rank."""
-    return _relayout(part, partial(_gather, group=group, axis=axis), partial(_sum_parts, group=group, axis=axis))
+    out: Tensor = _Gathered.apply(part, group.group_name, group.size(), axis)  # type: ignore[no-untyped-call]
+    return out
 
 
 def enter(x: Tensor, group: dist.ProcessGroup, *, sequence_parallel: bool) -> Tensor:
     """All tokens, for weights that are cut."""
-    return gathered(x, group, SEQUENCE) if sequence_parallel else shared(x, group)
+    if sequence_parallel:
+        return gathered(x, group, SEQUENCE)
+    out: Tensor = _Shared.apply(x, group.group_name)  # type: ignore[no-untyped-call]
+    return out
 
 
 def leave(x: Tensor, group: dist.ProcessGroup, *, sequence_parallel: bool) -> Tensor:
     """The sum of what the ranks' parts of weights made, in the layout between blocks."""
-    if not sequence_parallel:
-        return _relayout(x, partial(sum_over, group), _same)
-    return _relayout(x, partial(_sum_parts, group=group, axis=SEQUENCE), partial(_gather, group=group, axis=SEQUENCE))
+    if sequence_parallel:
+        part: Tensor = _Scattered.apply(x, group.group_name, group.size(), SEQUENCE)  # type: ignore[no-untyped-call]
+        return part
+    out: Tensor = _Summed.apply(x, group.group_name)  # type: ignore[no-untyped-call]
+    return out
 
 
 class SharedLinear(nn.Module):
-    """A whole weight for all tokens: each rank computes with these rows of it, and uses its own part of the answers."""
+    """A whole weight for all tokens, of which this rank computes with some rows."""
 
-    def __init__(self, linear: nn.Module, group: dist.ProcessGroup, rows: slice = slice(None)) -> None:
+    def __init__(self, linear: nn.Module, rows: slice) -> None:
         super().__init__()
         self.weight = linear.get_parameter("weight")
-        self._group, self._rows = group, rows
+        self._rows = rows
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, shared(self.weight, self._group)[self._rows])
-
-
-class SequenceNorm(nn.Module):
-    """A norm of this rank's slice of the sequence."""
-
-    def __init__(self, norm: nn.Module, group: dist.ProcessGroup) -> None:
-        super().__init__()
-        if not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
-            raise TypeError(f"a norm, not {type(norm).__name__}")
-        self.weight = norm.weight
-        self.bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
-        self._layer = isinstance(norm, nn.LayerNorm)
-        self._epsilon, self._group = norm.eps, group
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight = shared(self.weight, self._group)
-        if not self._layer:
-            return F.rms_norm(x, weight.shape, weight, self._epsilon)
-        bias = None if self.bias is None else shared(self.bias, self._group)
-        return F.layer_norm(x, weight.shape, weight, bias, self._epsilon or 0.0)
+        return F.linear(x, self.weight[self._rows])
 
 
 class VocabularyEmbedding(nn.Module):
@@ -146,8 +160,7 @@ class SequencePositions(nn.Module):
         self._group = group
 
     def forward(self, places: Tensor) -> Tensor:
-        own = places.chunk(self._group.size())[self._group.rank()]
-        return F.embedding(own, shared(self.weight, self._group))
+        return F.embedding(places.chunk(self._group.size())[self._group.rank()], self.weight)
 
 
 def _first_row(rows: int, group: dist.ProcessGroup) -> int:
@@ -172,25 +185,24 @@ def shard_tensors(model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bo
         model.embedding = VocabularyEmbedding(model.embedding, **how)  # type: ignore[arg-type]  # an nn.Embedding
     if model.position is not None and sequence_parallel:
         model.position = SequencePositions(model.position, group)  # type: ignore[arg-type]  # an nn.Embedding
+        model.partial_gradients.add("position.weight")
     if model.head is not None:
         cut("head.weight", 0)
         model.head.group, model.head.first_row = group, _first_row(model.spec.vocab, group)
-        _communicate(model.head, before=partial(enter, **how))
-    if model.norm is not None and sequence_parallel:
-        model.norm = SequenceNorm(model.norm, group)
+        model.head.register_forward_pre_hook(lambda _, inputs: (enter(inputs[0], **how), *inputs[1:]))
     for index, layer in zip(model.layers, model.layer_list(), strict=True):
-        _shard_layer(layer, f"layers.{index}", cut, group, model.spec.kv_heads)
-        if sequence_parallel:
-            layer.attention_norm = SequenceNorm(layer.attention_norm, group)
-            layer.feed_forward_norm = SequenceNorm(layer.feed_forward_norm, group)
-        for block in (layer.attention, layer.feed_forward):
-            _communicate(block, before=partial(enter, **how), after=partial(leave, **how))
+        model.partial_gradients |= _shard_layer(layer, f"layers.{index}", cut, group, model.spec.kv_heads)
+        layer.enter, layer.leave = partial(enter, **how), partial(leave, **how)
+    if sequence_parallel:
+        model.partial_gradients |= {name for name, _ in model.named_parameters() if is_of_norm(name)}
     model.tie()
 
 
 def _shard_layer(
     layer: Layer, name: str, cut: Callable[[str, int], None], group: dist.ProcessGroup, kv_heads: int
-) -> None:
+) -> set[str]:
+    """Also returned: the weights that stay whole, and have another part of their gradient on each rank."""
+    whole: set[str] = set()
     cut(f"{name}.attention.query.weight", 0)
     cut(f"{name}.attention.output.weight", 1)
     for projection in ("key", "value"):
@@ -199,20 +211,13 @@ def _shard_layer(
         else:  # fewer heads than ranks: each rank needs one
             head = group.rank() * kv_heads // group.size()
             rows = slice(head * layer.attention.head_dim, (head + 1) * layer.attention.head_dim)
-            whole = layer.attention.get_submodule(projection)
-            setattr(layer.attention, projection, SharedLinear(whole, group, rows))
+            setattr(layer.attention, projection, SharedLinear(layer.attention.get_submodule(projection), rows))
+            whole.add(f"{name}.attention.{projection}.weight")
     if isinstance(layer.feed_forward, Mixture):
-        layer.feed_forward.router = SharedLinear(layer.feed_forward.router, group)  # type: ignore[assignment]  # same call
+        whole.add(f"{name}.feed_forward.router.weight")
         for projection, _ in layer.feed_forward.experts.named_parameters():
             cut(f"{name}.feed_forward.experts.{projection}", 1)
     else:
         for projection, _ in layer.feed_forward.named_children():
             cut(f"{name}.feed_forward.{projection}.weight", int(projection == "down"))
-
-
-def _communicate(
-    module: nn.Module, *, before: Callable[[Tensor], Tensor], after: Callable[[Tensor], Tensor] | None = None
-) -> None:
-    module.register_forward_pre_hook(lambda _, inputs: (before(inputs[0]), *inputs[1:]))
-    if after is not None:
-        module.register_forward_hook(lambda _, __, out: after(out))
+    return whole

@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_leaves
 
 from meshtune.runners.measuring import COUNTED_STEPS, WINDOW, is_settled, is_surely_slower, warmup_length
 from meshtune.runners.step_breakdown import Profile
+from meshtune.runners.trainer.compiling import compiles, uncompiled
 from meshtune.runners.trainer.failure import Progress
 from meshtune.runners.trainer.job import Job, Measuring
 from meshtune.runners.trainer.parallel.mesh import Mesh, gather, slowest, synchronize
@@ -165,8 +166,9 @@ class Next(IntEnum):
 @dataclass(slots=True)
 class Timings:
     """What the steps took, and the first losses; equal on all ranks. settled: warm-up came to its end by itself.
-    pruned: given up as slower than the incumbent. skipped: steps that moved no weight (see LossScaler).
-    attention_kernels: of all ranks. first_s, last_s: the first step's start and the last one's end, since the epoch."""
+    pruned: given up as slower than the incumbent. skipped: steps that moved no weight (see LossScaler). compile_s: the
+    step that compiled; it is in neither list. attention_kernels: of all ranks. first_s, last_s: the first step's start
+    and the last one's end, since the epoch."""
 
     warmup_times_s: list[float] = field(default_factory=list)
     step_times_s: list[float] = field(default_factory=list)
@@ -176,6 +178,7 @@ class Timings:
     skipped: int = 0
     profile: Profile | None = None
     attention_kernels: tuple[str, ...] = ()
+    compile_s: float | None = None
     first_s: float = 0.0
     last_s: float = 0.0
 
@@ -211,14 +214,22 @@ class Steps:
 def measure(
     job: Job, trainer: Trainer, mesh: Mesh, device: torch.device, live: LiveTensors | None, progress: Progress
 ) -> Timings:
-    """Collective. live: counts the memory of the first steps; None where the device's allocator does."""
+    """Collective. live: counts the memory of the first steps, uncompiled; None where the device's allocator does. The
+    limit on a step holds from the one after compiling on."""
     steps = Steps(job, trainer, device, progress)
-    with live or nullcontext():
-        for _ in range(COUNTED_STEPS - 1):
-            steps.take()
+    compiled = compiles(job)
+    if not compiled:
+        progress.begin_steps()
+    with live or nullcontext(), uncompiled() if live and compiled else nullcontext():
+        counted_s = [steps.take() for _ in range(COUNTED_STEPS - 1)]
         with noting_attention(trainer.first_chunk) as kernels:
-            steps.take()
+            counted_s.append(steps.take())
+    compile_s = None
+    if compiled:
+        compile_s = counted_s[0] if live is None else steps.take()
+        progress.begin_steps()
     timings = time_steps(job, steps, device)
+    timings.compile_s = compile_s
     timings.first_losses = steps.losses
     timings.skipped = trainer.skipped_steps
     timings.attention_kernels = tuple(sorted(set().union(*gather(kernels))))

@@ -1,0 +1,78 @@
+"""Lets torch.compile fuse what each layer computes: layer by layer as torchtitan does, one graph for all alike.
+
+Compiled is what happens inside of a layer, so FSDP2 and the pipeline wrap it as they wrap an uncompiled one. A graph
+must be whole: what the compiler cannot follow ends the job, and is never left out silently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._inductor import config as inductor
+
+from meshtune.runners.trainer.job import Job
+from meshtune.runners.trainer.mixture import Mixture
+from meshtune.runners.trainer.model import Transformer
+from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.plan import ContextParallel
+
+
+def obstacle(job: Job) -> str:
+    """Why no layer of the job can be compiled; empty where they can."""
+    plan = job.plan
+    if plan.pp > 1 and plan.schedule.splits_backward:
+        return f"{plan.schedule} splits backward passes, and a compiled one cannot be split"
+    if plan.cp > 1 and plan.context is not ContextParallel.ULYSSES:
+        return f"the compiler cannot follow {plan.context}, which calls attention's kernels and collectives itself"
+    return ""
+
+
+def compiles(job: Job) -> bool:
+    return job.compile and not obstacle(job)
+
+
+def note(job: Job) -> str:
+    """What the reader of a result should know: what was not compiled though it was asked for; empty for nothing."""
+    if not job.compile:
+        return ""
+    if why := obstacle(job):
+        return f"not compiled: {why}"
+    return "compiled but for the experts, whose numbers of tokens are data" if job.model.experts else ""
+
+
+def compile_layers(model: Transformer, job: Job, tensor_ranks: dist.ProcessGroup) -> None:
+    if not compiles(job):
+        return
+    if job.async_tp and job.plan.tp > 1:
+        _overlap(tensor_ranks)
+    if job.device is DeviceKind.CPU:
+        # Else each rank starts processes to compile in, beyond the cap on its memory.
+        inductor.compile_threads = 1
+    for layer in model.layer_list():
+        if isinstance(layer.feed_forward, Mixture):
+            layer.compiled_attention = _compiled(layer.run_attention)
+        else:
+            layer.compiled = _compiled(layer.run)
+
+
+def _compiled(run: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return torch.compile(run, fullgraph=True, dynamic=False)
+
+
+def _overlap(group: dist.ProcessGroup) -> None:
+    """Asynchronous tensor parallelism (torchtitan's `maybe_enable_async_tp`): inductor cuts a gather and the products
+    after it, or a product and the sum after it, into pieces that overlap. It has not run: it needs CUDA's symmetric
+    memory. Tested is that inductor's patterns find our collectives."""
+    from torch.distributed._symmetric_memory import enable_symm_mem_for_group
+
+    inductor._micro_pipeline_tp = True
+    enable_symm_mem_for_group(group.group_name)
+
+
+def uncompiled() -> AbstractContextManager[object]:
+    """While entered, compiled functions run as they were written: a mode that counts memory sees nothing else."""
+    stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+    return stance

@@ -1,0 +1,183 @@
+"""Compiled layers train as uncompiled ones do, and whatever is not compiled says so.
+
+Most cases stop before inductor, whose C++ compiler takes minutes on a busy machine: what the trainer adds is in
+the graphs. The whole way is one `long` case. Nothing here runs on CUDA."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._dynamo.backends.common import aot_autograd
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from meshtune.runners.measuring import COUNTED_STEPS
+from meshtune.runners.outcome import RESULT_FILE, read_result
+from meshtune.runners.trainer.exact import exact_peak
+from meshtune.runners.trainer.job import Job, Measuring, require_supported
+from meshtune.runners.trainer.model import Transformer
+from meshtune.runners.trainer.parallel.mesh import build_mesh
+from meshtune.runners.trainer.parallel.sharding import Sharding
+from meshtune.runners.trainer.train import build_chunk
+from meshtune.runners.workloads.torch import TorchWorkload
+from meshtune.search_spaces.checks import InvalidValue
+
+TOLERANCE = 1e-4
+# The first steps count memory and are not compiled, one compiles, two are timed.
+MEASURING = Measuring(max_warmup_steps=0, min_steps=2, max_steps=2, profile_steps=0, loss_steps=COUNTED_STEPS + 3)
+MIXTURE: dict[str, object] = {"experts": 4, "top_k": 2}
+WITHOUT_INDUCTOR = """
+import torch
+whole_way = torch.compile
+torch.compile = lambda run, **options: whole_way(run, backend="aot_eager", **options)
+"""
+CASES = [
+    pytest.param({}, {"dp": 2, "zero_stage": 1, "micro_batch_size": 2}, "", id="zero 1"),
+    pytest.param({}, {"dp": 2, "zero_stage": 3, "recompute": "full", "micro_batch_size": 2}, "", id="zero 3, full"),
+    pytest.param({}, {"tp": 2, "recompute": "selective", "micro_batch_size": 4}, "", id="tp, selective"),
+    pytest.param(MIXTURE, {"tp": 2, "micro_batch_size": 4}, "compiled but for the experts", id="mixture"),
+    pytest.param(
+        {"layers": 4}, {"pp": 2, "vpp": 2, "schedule": "zbv"}, "not compiled: zbv splits", id="split backward passes"
+    ),
+    pytest.param({}, {"pp": 2, "cp": 2, "context": "ulysses"}, "", id="pipeline and context"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "plan", "note"), CASES)
+def test_compiled_layers_train_alike(model, plan, note, run_job, make_job):
+    one = make_job(model=model, plan={"micro_batch_size": 8}, measuring=MEASURING)
+    compiled = run_job(make_job(model=model, plan=plan, measuring=MEASURING, compile=True), WITHOUT_INDUCTOR)
+    pairs = zip(compiled.losses, run_job(one).losses, strict=True)
+    assert max(abs(own - other) for own, other in pairs) < TOLERANCE
+    reason = read_result(compiled.directory).reason
+    assert note in reason if note else "compiled" not in reason
+
+
+@pytest.mark.slow
+def test_the_step_that_compiles_is_reported_and_its_limit_is_that_of_the_start(run_job, make_job):
+    watch = "import meshtune.runners.trainer.timing.measure as measuring\nlimits = []\ntake = measuring.Steps.take\n"
+    watch += "def noted(steps):\n    limits.append('step' if steps._progress.stepping else 'start')\n"
+    watch += "    print('limits', *limits)\n    return take(steps)\nmeasuring.Steps.take = noted\n"
+    finished = run_job(make_job(measuring=MEASURING, compile=True), WITHOUT_INDUCTOR + watch)
+    assert finished.status == 0, finished.logs
+    said = (finished.directory / "rank-0.log").read_text(encoding="utf-8").splitlines()
+    assert [line for line in said if line.startswith("limits")][-1] == "limits start start start step step"
+    document = json.loads((finished.directory / RESULT_FILE).read_text(encoding="utf-8"))
+    timed = finished.measurement
+    assert document["compile_s"] > 3 * max(*timed.warmup_times_s, *timed.step_times_s)
+
+
+@pytest.mark.slow
+def test_memory_is_counted_before_compiling(run_job, make_job):
+    one, other = (run_job(make_job(measuring=MEASURING, compile=kind), WITHOUT_INDUCTOR) for kind in (False, True))
+    assert other.measurement.peak_memory_bytes == one.measurement.peak_memory_bytes
+
+
+@pytest.mark.long
+def test_inductor_itself_trains_alike(run_job, make_job):
+    plan = {"tp": 2, "micro_batch_size": 4, "recompute": "selective"}
+    one = run_job(make_job(plan={"micro_batch_size": 8}, measuring=MEASURING)).losses
+    compiled = run_job(make_job(plan=plan, measuring=MEASURING, compile=True)).losses
+    assert max(abs(own - other) for own, other in zip(compiled, one, strict=True)) < TOLERANCE
+
+
+def test_the_exact_peak_is_that_of_uncompiled_layers(make_job):
+    assert exact_peak(make_job(compile=True), 0).peak_bytes == exact_peak(make_job(), 0).peak_bytes
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"async_tp": True, "device": "cuda"}, "async_tp: async_tp needs compile"),
+        ({"async_tp": True, "compile": True}, "async_tp: async_tp runs on cuda only"),
+        (
+            {"async_tp": True, "compile": True, "device": "cuda", "plan": {"tp": 2, "sequence_parallel": False}},
+            r"async_tp: async_tp with tp\(2\) needs sequence_parallel",
+        ),
+    ],
+)
+def test_overlap_that_cannot_be_is_refused(changes, told, make_job):
+    with pytest.raises(InvalidValue, match=told):
+        require_supported(make_job(**changes))
+
+
+def test_compiled_trials_teach_nothing_of_uncompiled_ones():
+    names = [
+        TorchWorkload(options).framework.name
+        for options in ({}, {"compile": True}, {"compile": True, "async_tp": True})
+    ]
+    assert len(set(names)) == 3
+
+
+@contextmanager
+def _a_chunk(job: Job) -> Iterator[Transformer]:
+    """On a group that hears nobody."""
+    dist.init_process_group("fake", rank=0, world_size=job.plan.world_size, store=FakeStore())
+    try:
+        yield build_chunk(job, build_mesh(job.plan, "cpu"), torch.device("cpu"), Sharding.FLAT, 0)
+    finally:
+        dist.destroy_process_group()
+
+
+def _hidden(job: Job) -> torch.Tensor:
+    shape = (job.plan.micro_batch_size, job.model.seq_len // job.plan.tp, job.model.hidden)
+    return torch.zeros(shape, requires_grad=True)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit, by inductor's own modules
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")  # of pure functions
+def test_one_graph_serves_all_layers_and_inductor_sees_what_it_can_overlap(make_job):
+    from torch._inductor.decomposition import select_decomp_table
+    from torch._inductor.fx_passes import micro_pipeline_tp as overlap
+    from torch._inductor.fx_passes.post_grad import view_to_reshape
+
+    job = make_job(model={"layers": 3}, plan={"tp": 2, "micro_batch_size": 2})
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    backend = aot_autograd(fw_compiler=keep, bw_compiler=keep, decompositions=select_decomp_table())
+    torch._dynamo.reset()
+    with _a_chunk(job) as model:
+        out = _hidden(job)
+        for layer in model.layer_list():
+            out = torch.compile(layer.run, backend=backend, fullgraph=True, dynamic=False)(out)
+        out.sum().backward()
+    forward, backward = graphs
+    for graph in graphs:
+        view_to_reshape(graph)  # as inductor has done by then
+    gathers, sums = overlap.find_all_gather_patterns(forward.graph), overlap.find_reduce_scatter_patterns(forward.graph)
+    # Query, key and value; gate and up.
+    assert [len(overlap._find_consumer_matmuls(gather.res_node)) for gather in gathers] == [3, 2]
+    assert [overlap._find_producer_matmul(one.input_node) is not None for one in sums] == [True, True]
+    # In the backward pass gradients of several projections are added before they are summed over ranks.
+    gathers = overlap.find_all_gather_patterns(backward.graph)
+    assert [len(overlap._find_consumer_matmuls(gather.res_node)) for gather in gathers] == [1, 1]
+
+
+class _Collectives(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "_c10d_functional":
+            self.counts[func._opname] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_layer_communicates_at_the_ends_of_its_blocks_alone(make_job):
+    job = make_job(plan={"tp": 2, "micro_batch_size": 2})
+    with _a_chunk(job) as model, _Collectives() as seen:
+        model.layer_list()[0](_hidden(job)).sum().backward()
+    assert seen.counts == {"all_gather_into_tensor": 4, "reduce_scatter_tensor": 4, "wait_tensor": 8}
