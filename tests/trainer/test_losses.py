@@ -20,7 +20,7 @@ FlatAdamW._start = lambda self, bucket: setattr(bucket.master, "grad", self._gra
 ROTATIONS_START_ANEW = """
 import meshtune.runners.trainer.model as blocks
 rotate = blocks.rotate
-blocks.rotate = lambda x, places: rotate(x, (range(len(places[0])),))
+blocks.rotate = lambda x, places: rotate(x, (range(x.shape[2]),))
 """
 TIED_COPIES_APART = """
 from meshtune.runners.trainer.train import Trainer

@@ -187,6 +187,7 @@ class FakeWorkload:
     framework = TRAINER_FLOAT32
     dtype = framework.dtype
     completed = staticmethod(Workload.completed)
+    problems_with = Workload.problems_with
 
     def materialize(
         self, name, model, plan, cluster, directory, *, seed, time_limit_s, incumbent_step_time_s=None
