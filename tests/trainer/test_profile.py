@@ -24,6 +24,8 @@ CASES = [
     pytest.param({"dp": 2, "zero_stage": 3}, {Part.DP}, id="dp2 zero3", marks=SLOW),
     pytest.param({"tp": 2, "micro_batch_size": 8}, {Part.TP}, id="tp2", marks=SLOW),
     pytest.param({"pp": 2}, {Part.SEND_RECEIVE}, id="pp2 1f1b", marks=SLOW),
+    pytest.param({"cp": 2, "micro_batch_size": 8}, {Part.CP, Part.DP}, id="cp2", marks=LONG),
+    pytest.param({"cp": 2, "context": "ring", "micro_batch_size": 8}, {Part.CP, Part.DP}, id="cp2 ring", marks=SLOW),
     pytest.param({"pp": 2, "dp": 2, "zero_stage": 3}, {Part.DP, Part.SEND_RECEIVE}, id="pp2 dp2 zero3", marks=LONG),
     pytest.param(
         {"tp": 2, "dp": 2, "micro_batch_size": 4, "zero_stage": 1}, {Part.TP, Part.DP}, id="tp2 dp2 zero1", marks=LONG

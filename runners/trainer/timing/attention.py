@@ -33,7 +33,7 @@ def noting_attention(model: nn.Module) -> Iterator[set[str]]:
     def start(*_: Any) -> None:
         first.remove()
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # its starts and stops are no news for the log
-        running.append(profile(use_cpu=True))
+        running.append(profile(use_kineto=True))
         running[0].__enter__()  # type: ignore[no-untyped-call]
 
     def stop(*_: Any) -> None:
