@@ -24,7 +24,8 @@ FUNCTIONS = {
     "probe": "trainer_parts:probe",
     "correctness": "trainer_parts:correctness",
     "campaign-0.4b-bfloat16": "tuner_parts:campaign",
-    "campaign-1.3b-bfloat16": "tuner_parts:campaign",
+    "campaign-0.4b-compiled": "tuner_parts:campaign",
+    "campaign-1.3b-compiled": "tuner_parts:campaign",
     "campaign-0.4b-float32": "tuner_parts:campaign",
     "deepspeed-0.4b": "deepspeed_part:autotune",
 }

@@ -29,14 +29,13 @@ from budget import FAILED, PARTIAL, SKIPPED, Part, Record, Records, run_parts, w
 OLDEST, TUNER_FROM, NEWEST = (3, 10), (3, 11), (3, 13)
 OLDEST_TORCH = (2, 9)
 PARTS = (
-    Part("doctor", "facts of the machine, and the tuner's self-test", 0.12, 25, tuner=True),
-    Part("probe", "matrix products and memory of one device", 0.07, 20),
-    Part("correctness", "losses on the device, and of several processes that share it, against a reference", 0.2, 20),
-    Part("campaign-0.4b-bfloat16", "a campaign on one device", 0.2, 25, tuner=True, needs="probe"),
-    Part("campaign-1.3b-bfloat16", "a campaign on one device", 0.2, 40, tuner=True, needs="probe"),
-    Part(
-        "campaign-0.4b-float32", "a campaign on one device, in the other precision", 0.08, 25, tuner=True, needs="probe"
-    ),
+    Part("doctor", "facts of the machine, and the tuner's self-test", 0.1, 25, tuner=True),
+    Part("probe", "matrix products and memory of one device", 0.06, 20),
+    Part("correctness", "losses on the device, and of several processes that share it, against a reference", 0.18, 20),
+    Part("campaign-0.4b-bfloat16", "a campaign on one device", 0.17, 25, tuner=True, needs="probe"),
+    Part("campaign-0.4b-compiled", "the same with compiled layers", 0.15, 60, tuner=True, needs="probe"),
+    Part("campaign-1.3b-compiled", "a larger model with compiled layers", 0.2, 60, tuner=True, needs="probe"),
+    Part("campaign-0.4b-float32", "the other precision", 0.07, 25, tuner=True, needs="probe"),
     Part("deepspeed-0.4b", "DeepSpeed's autotuning of the same model for the same time", 0.15, 60),
 )
 # Asked of the machine's own Python, with none of our folders.

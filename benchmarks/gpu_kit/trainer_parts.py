@@ -18,7 +18,7 @@ from meshtune.runners.trainer.job import Dtype, Job, Measuring, render_job
 from meshtune.runners.trainer_answers import PROBE_FILE, REQUEST_FILE, ProbeRequest
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.plan import ContextParallel, Plan
 
 # Probing is for rates; longer makes them no better.
 MAX_PROBE_S = 20.0
@@ -41,6 +41,7 @@ SHARED = {
     "dp2 zero2": Plan(dp=2, micro_batch_size=2, grad_accum_steps=2, zero_stage=2),
     "dp2 zero3": Plan(dp=2, micro_batch_size=4, zero_stage=3),
     "cp2": Plan(cp=2, micro_batch_size=BATCH),
+    "cp2 in a ring": Plan(cp=2, micro_batch_size=BATCH, context=ContextParallel.RING),
     "tp2 pp2": Plan(tp=2, pp=2, micro_batch_size=2, grad_accum_steps=4),
     "tp2 dp2 zero1": Plan(tp=2, dp=2, micro_batch_size=2, grad_accum_steps=2, zero_stage=1),
     "pp2 dp2 zero2": Plan(pp=2, dp=2, micro_batch_size=1, grad_accum_steps=4, zero_stage=2),
@@ -75,6 +76,7 @@ def correctness(work: Work) -> dict[str, Any]:
     runs = {"one process": (job, "", 0.0)}
     if work.cuda:
         runs["one process on the CPU"] = (replace(job, device=DeviceKind.CPU), "one process", OTHER_DEVICE)
+        runs["one process, compiled"] = (replace(job, compile=True), "one process", SAME_DEVICE)
     runs["one process, bfloat16"] = (replace(job, dtype=Dtype.BFLOAT16), "one process", BFLOAT16)
     for name, plan in SHARED.items():
         runs[f"{plan.world_size} processes, {name}"] = (replace(job, plan=plan), "one process", SAME_DEVICE)

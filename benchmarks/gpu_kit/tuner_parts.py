@@ -69,7 +69,6 @@ def campaign(work: Work) -> dict[str, Any]:
 
 def document(work: Work, section: dict[str, Any]) -> dict[str, Any]:
     """The spec. The global batch is fixed, so that a micro-batch size sets the accumulation."""
-    dtype = work.name.split("-")[2]
     return {
         "name": work.name.replace(".", "-"),
         "model": work.model(),
@@ -82,8 +81,7 @@ def document(work: Work, section: dict[str, Any]) -> dict[str, Any]:
         },
         "workload": {
             "kind": "torch",
-            "dtype": dtype,
-            "compile": False,
+            **settings(work),
             "measuring": {"max_steps": 12, "max_seconds": 6},
         },
         "runner": {"kind": "local", "idle_s": 20},
@@ -94,6 +92,13 @@ def document(work: Work, section: dict[str, Any]) -> dict[str, Any]:
         "warm_start": False,
         "seed": 1,
     }
+
+
+def settings(work: Work) -> dict[str, Any]:
+    """What the part's name says of the number format, and whether layers are compiled: on a CPU compiling takes longer
+    than the part."""
+    kind = work.name.split("-")[2]
+    return {"dtype": "float32" if kind == "float32" else "bfloat16", "compile": kind == "compiled" and work.cuda}
 
 
 def drive(service: Service, chosen: Campaign, work: Work) -> None:
@@ -118,8 +123,7 @@ def result(work: Work, service: Service, ended: Campaign, section: dict[str, Any
     return {
         "model": work.model(),
         "parameters": ended.spec.model.parameters,
-        "dtype": work.name.split("-")[2],
-        "compile": "not tried: the built-in trainer has no such option",
+        **settings(work),
         "device": section["device"],
         "campaign": str(ended.state),
         "reason": ended.reason,
