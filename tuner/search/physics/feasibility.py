@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from meshtune.runners.outcome import Verdict
-from meshtune.search_spaces.columns import RECOMPUTES, Columns, FloatColumn, columns_of
+from meshtune.search_spaces.columns import RECOMPUTES, SCHEDULES, Columns, FloatColumn, columns_of
 from meshtune.search_spaces.physics.estimate import heavy_cdf
-from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute
+from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
 from meshtune.tuner.search.physics.gaussian import Field, Points, Process, condition, weights_of
 from meshtune.tuner.search.physics.prior import Rows
 
@@ -195,7 +195,7 @@ def surely_out_of_memory(columns: Columns, ran_out: Sequence[Plan]) -> npt.NDArr
     """True for each plan of `columns` that needs at least the memory of one of those that ran out.
 
     Only rules that hold for every training code: with all else equal (accumulation follows from a fixed batch), a
-    larger micro-batch keeps more activations; a lower stage of ZeRO, where there is data parallelism, keeps more
+    larger micro-batch keeps more activations, though not under GPipe, which keeps those of the whole batch; a lower stage of ZeRO, where there is data parallelism, keeps more
     states; fewer recomputed activations are more kept ones. A crash proves nothing: only out-of-memory verdicts count.
     """
     doomed = np.zeros(len(columns["tp"]), dtype=np.bool_)
@@ -209,6 +209,8 @@ def surely_out_of_memory(columns: Columns, ran_out: Sequence[Plan]) -> npt.NDArr
         stages = columns["zero_stage"][same]
         lower = (stages == stage) | ((stages < stage) & (stage <= WITHOUT_BUFFERS))
         larger = columns["micro_batch_size"][same] >= micro_batch
+        if tried["pp"][row] > 1 and SCHEDULES[tried["schedule"][row]] is Schedule.GPIPE:
+            larger = columns["micro_batch_size"][same] == micro_batch
         doomed[same] |= lower & larger & (kept[columns["recompute"][same]] >= kept[tried["recompute"][row]])
     return doomed
 
