@@ -56,6 +56,13 @@ _SLICES = Constraint(
     lambda p, s: f"2 * cp({p.cp}) does not divide seq_len({s.model.seq_len})",
 )
 
+_KERNELS = Constraint(
+    "trainer-xpu-context",
+    "torch has attention kernels whose answers can be merged for CPUs and CUDA alone; ulysses needs none",
+    lambda c, s: (c["cp"] == 1) | (c["context"] == _ULYSSES) | (s.cluster.device.kind is not DeviceKind.XPU),
+    lambda p, s: f"{p.context} with cp({p.cp}) on {s.cluster.device.kind}; context: ulysses runs there",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchOptions:
@@ -113,7 +120,7 @@ class TorchWorkload(Workload):
             expert_parallel=True,
             experts=True,
             kv_replication=True,
-            rules=(_SLICES,),
+            rules=(_SLICES, _KERNELS),
         )
 
     @property

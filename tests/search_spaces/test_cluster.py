@@ -18,7 +18,7 @@ EIGHT = {"nodes": 1, "devices_per_node": 8}
 @pytest.mark.parametrize(
     ("kind", "fields", "message"),
     [
-        (DeviceSpec, CPU | {"kind": "tpu"}, "^kind: must be one of cpu, cuda, not 'tpu'$"),
+        (DeviceSpec, CPU | {"kind": "tpu"}, "^kind: must be one of cpu, cuda, xpu, not 'tpu'$"),
         (DeviceSpec, CPU | {"memory_bytes": 0}, "^memory_bytes: must be at least 1, not 0$"),
         (DeviceSpec, CPU | {"peak_flops": {"bf16": 0.0}}, "^peak_flops.bf16: must be positive and finite, not 0.0$"),
         (DeviceSpec, CPU | {"peak_flops": {"bf16": nan}}, "^peak_flops.bf16: .*not nan$"),

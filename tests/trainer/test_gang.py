@@ -148,7 +148,7 @@ def look():
     found = {name: value for name, value in os.environ.items() if name.endswith("ALLOC_CONF")}
     print(found, torch._C._accelerator_getAllocatorSettings(), flush=True)
     return 0
-torch.cuda.device_count = look
+torch.accelerator.device_count = look
 """
 
 

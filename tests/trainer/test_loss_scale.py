@@ -70,7 +70,7 @@ def one_rank() -> Iterator[dist.ProcessGroup]:
 
 def take_step(head: Head, optimizer: FlatAdamW, scaler: LossScaler) -> bool:
     """Of a loss whose gradients float16 cannot hold as they are."""
-    optimizer.clear()
+    optimizer.begin_step()
     head.loss_scale = 1e-9 * scaler.factor
     head(torch.ones(1, 1, 4, dtype=torch.float16), torch.zeros(1, 1, dtype=torch.int64)).backward()
     return scaler.unscale(optimizer.reduce())

@@ -69,11 +69,11 @@ def test_ranks_meet_and_leave_a_result_in_their_directory(meeting, tmp_path, mak
 
 @SLOW
 def test_a_rank_that_is_asked_for_the_unsupported_leaves_a_failure(tmp_path, make_job):
-    (tmp_path / "job.json").write_text(render_job(make_job(plan={"cp": 2, "context": "ring"})), encoding="utf-8")
+    (tmp_path / "job.json").write_text(render_job(make_job(plan={"dp": 2}, async_tp=True)), encoding="utf-8")
     assert wait(start_ranks(tmp_path, 2, 1)) == [2]
     (failure,) = read_failures(tmp_path)
     assert (failure.rank, failure.phase, failure.verdict) == (0, Phase.INIT, Verdict.CRASHED)
-    assert "plan.context: ring attention runs on cuda only" in failure.reason
+    assert "async_tp: async_tp needs compile" in failure.reason
 
 
 @SLOW
