@@ -37,51 +37,61 @@ class Head(nn.Linear):
     """The output projection, of a hidden state to logits; with targets to the cross entropy summed over all tokens.
 
     loss_scale: factor on the sum. group, first_row: of the ranks that split the vocabulary, and where this one's part
-    begins. splits_backward: the backward pass runs twice, once for the input and once for the weight."""
+    begins."""
 
     def __init__(self, hidden: int, vocab: int) -> None:
         super().__init__(hidden, vocab, bias=False)
         self.loss_scale = 1.0
         self.group: dist.ProcessGroup | None = None
         self.first_row = 0
-        self.splits_backward = False
 
     def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
         if targets is None:
             return super().forward(x)
+        hidden = x.flatten(0, 1)
         # The weight is used inside of forward, where FSDP2 has gathered it.
-        loss: Tensor = _LinearCrossEntropy.apply(x.flatten(0, 1), self.weight, targets.flatten(), self)  # type: ignore[no-untyped-call]
-        return loss
+        loss, by_hidden, by_weight = _loss_and_gradients(hidden, targets.flatten(), self)
+        # Two functions: a split backward pass runs the one without the other, and torch before 2.13 splits only at a
+        # node of its own, such as their sum.
+        of_hidden: Tensor = _Known.apply(hidden, loss, by_hidden)  # type: ignore[no-untyped-call]
+        of_weight: Tensor = _Known.apply(self.weight, torch.zeros_like(loss), by_weight)  # type: ignore[no-untyped-call]
+        return of_hidden + of_weight
 
 
-class _LinearCrossEntropy(torch.autograd.Function):
-    """The forward pass makes the gradients as well, as in Liger (Hsu et al. 2024): so no logit outlives its chunk, and
-    none is computed twice. The loss is what training differentiates, so the gradient of the loss is 1.
-
-    A vocabulary over several ranks as in Megatron: logits stay where they are, three numbers of a token are
-    exchanged."""
+class _Known(torch.autograd.Function):
+    """A number whose gradient by `x` is known."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, head: Head) -> Tensor:
-        hidden_gradient, weight_gradient = torch.empty_like(hidden), torch.empty_like(weight)
-        loss = torch.zeros(1, dtype=torch.float32, device=hidden.device)
-        size = chunk_tokens(len(hidden))
-        parts = zip(*(torch.split(tokens, size) for tokens in (hidden, targets, hidden_gradient)), strict=True)
-        for index, (part, wanted, part_gradient) in enumerate(parts):
-            logits = part @ weight.T
-            loss += _to_gradient(logits, wanted, head)
-            torch.addmm(part_gradient, logits, weight, beta=0, alpha=head.loss_scale, out=part_gradient)
-            weight_gradient.addmm_(logits.T, part, beta=min(index, 1), alpha=head.loss_scale)
-            del logits  # before the next chunk's
-        ctx.gradients, ctx.splits_backward = (hidden_gradient, weight_gradient), head.splits_backward
-        return loss.mul_(head.loss_scale)
+    def forward(ctx: Any, x: Tensor, number: Tensor, gradient: Tensor) -> Tensor:
+        ctx.gradient = gradient
+        return number.view_as(number)
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
-        hidden_gradient, weight_gradient = ctx.gradients
-        if not ctx.splits_backward:
-            del ctx.gradients  # autograd adds to a tensor in place only if nobody else holds it
-        return hidden_gradient, weight_gradient, None, None
+        gradient = ctx.gradient
+        del ctx.gradient  # autograd adds to a tensor in place only if nobody else holds it
+        return gradient, None, None
+
+
+@torch.no_grad()
+def _loss_and_gradients(hidden: Tensor, targets: Tensor, head: Head) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients are by hidden states and weight, and made with the loss, as in Liger (Hsu et al. 2024): so no logit
+    outlives its chunk, and none is computed twice. The loss is what training differentiates, so its own gradient is 1.
+
+    A vocabulary over several ranks as in Megatron: logits stay where they are, three numbers of a token are
+    exchanged."""
+    weight = head.weight
+    hidden_gradient, weight_gradient = torch.empty_like(hidden), torch.empty_like(weight)
+    loss = torch.zeros(1, dtype=torch.float32, device=hidden.device)
+    size = chunk_tokens(len(hidden))
+    parts = zip(*(torch.split(tokens, size) for tokens in (hidden, targets, hidden_gradient)), strict=True)
+    for index, (part, wanted, part_gradient) in enumerate(parts):
+        logits = part @ weight.T
+        loss += _to_gradient(logits, wanted, head)
+        torch.addmm(part_gradient, logits, weight, beta=0, alpha=head.loss_scale, out=part_gradient)
+        weight_gradient.addmm_(logits.T, part, beta=min(index, 1), alpha=head.loss_scale)
+        del logits  # before the next chunk's
+    return loss.mul_(head.loss_scale), hidden_gradient, weight_gradient
 
 
 def _to_gradient(logits: Tensor, targets: Tensor, head: Head) -> Tensor:

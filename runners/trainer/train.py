@@ -121,8 +121,6 @@ def build_chunk(job: Job, mesh: Mesh, device: torch.device, sharding: Sharding, 
     if plan.ep > 1:
         for mixture in model.mixtures():
             mixture.peers = mesh.ep.get_group()
-    if model.head is not None:
-        model.head.splits_backward = plan.schedule.splits_backward and plan.pp > 1
     recompute_layers(model, plan.recompute, plan.recompute_interval)
     compile_layers(model, job, mesh.tp.get_group())
     if sharding is not Sharding.FLAT:

@@ -195,8 +195,9 @@ def surely_out_of_memory(columns: Columns, ran_out: Sequence[Plan]) -> npt.NDArr
     """True for each plan of `columns` that needs at least the memory of one of those that ran out.
 
     Only rules that hold for every training code: with all else equal (accumulation follows from a fixed batch), a
-    larger micro-batch keeps more activations, though not under GPipe, which keeps those of the whole batch; a lower stage of ZeRO, where there is data parallelism, keeps more
-    states; fewer recomputed activations are more kept ones. A crash proves nothing: only out-of-memory verdicts count.
+    larger micro-batch keeps more activations, though not under GPipe, which keeps those of the whole batch; a lower
+    stage of ZeRO, where there is data parallelism, keeps more states; fewer recomputed activations are more kept ones.
+    A crash proves nothing: only out-of-memory verdicts count.
     """
     doomed = np.zeros(len(columns["tp"]), dtype=np.bool_)
     if not ran_out:
