@@ -7,7 +7,7 @@ import representative
 
 from meshtune.search_spaces.plan import Plan
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 SMALL = ["--ranks=4", "--hidden=128", "--layers=2", "--seq-len=32", "--steps=3", "--rounds=1"]
 RUNS = [

@@ -43,14 +43,14 @@ whole_way = torch.compile
 torch.compile = lambda run, **options: whole_way(run, backend="aot_eager", **options)
 """
 CASES = [
-    pytest.param({}, {"dp": 2, "zero_stage": 1, "micro_batch_size": 2}, "", id="zero 1"),
+    pytest.param({}, {"dp": 2, "zero_stage": 1, "micro_batch_size": 2}, "", id="zero 1", marks=pytest.mark.long),
     pytest.param({}, {"dp": 2, "zero_stage": 3, "recompute": "full", "micro_batch_size": 2}, "", id="zero 3, full"),
     pytest.param({}, {"tp": 2, "recompute": "selective", "micro_batch_size": 4}, "", id="tp, selective"),
     pytest.param(MIXTURE, {"tp": 2, "micro_batch_size": 4}, "compiled but for the experts", id="mixture"),
     pytest.param(
         {"layers": 4}, {"pp": 2, "vpp": 2, "schedule": "zbv"}, "not compiled: zbv splits", id="split backward passes"
     ),
-    pytest.param({}, {"pp": 2, "cp": 2, "context": "ulysses"}, "", id="pipeline and context"),
+    pytest.param({}, {"pp": 2, "cp": 2, "context": "ulysses"}, "", id="pipeline and context", marks=pytest.mark.long),
 ]
 
 

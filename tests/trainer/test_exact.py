@@ -30,7 +30,7 @@ SHAPES: dict[str, object] = {"layers": 4, "hidden": 128, "ffn": 384, "vocab": 10
         pytest.param({"pp": 2, "dp": 2, "zero_stage": 2, "schedule": "gpipe"}, marks=LONG),
         pytest.param({"cp": 2, "context": "ulysses", "micro_batch_size": 4}, marks=LONG),
         pytest.param({"cp": 2, "micro_batch_size": 4}, marks=LONG),
-        pytest.param({"cp": 4, "context": "ring", "recompute": "selective", "micro_batch_size": 4}, marks=SLOW),
+        pytest.param({"cp": 4, "context": "ring", "recompute": "selective", "micro_batch_size": 4}, marks=LONG),
         pytest.param({"dp": 2, "ep": 2, "zero_stage": 3, "micro_batch_size": 2}, marks=LONG),
         pytest.param({"dp": 2, "ep": 2, "zero_stage": 1, "micro_batch_size": 2, "imbalance": 2.0}, marks=SLOW),
     ],
@@ -38,10 +38,10 @@ SHAPES: dict[str, object] = {"layers": 4, "hidden": 128, "ffn": 384, "vocab": 10
 )
 def test_every_rank_takes_what_was_estimated(plan, run_job, make_job):
     experts = {"experts": 4, "top_k": 2} if "ep" in plan else {}
-    routing = (
-        {"router": "skewed", "imbalance": plan.pop("imbalance")} if "imbalance" in plan else {"router": "balanced"}
-    )
-    job = make_job(plan=plan, model=SHAPES | experts, **routing)
+    axes = {name: value for name, value in plan.items() if name != "imbalance"}
+    imbalance = plan.get("imbalance")
+    routing = {"router": "skewed" if imbalance else "balanced", "imbalance": imbalance}
+    job = make_job(plan=axes, model=SHAPES | experts, **routing)
     finished = run_job(job)
     assert finished.status == 0, finished.output
     real = finished.measurement.peak_memory_bytes
