@@ -24,7 +24,9 @@ def main() -> int:
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     draw, host = sharding.initial_values, torch.device("cpu")
-    sharding.initial_values = lambda spec, name, shape, seed, device: draw(spec, name, shape, seed, host).to(device)
+    sharding.initial_values = lambda spec, name, shape, seed, device, *rest: draw(
+        spec, name, shape, seed, host, *rest
+    ).to(device)
     staged_gloo.use_for_everything()
     return trainer.main(sys.argv[1:])
 
