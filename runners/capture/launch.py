@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 
 from meshtune.runners.capture.session import Call
 from meshtune.runners.capture.stand_in import LAUNCH_MODULES, LAUNCHERS, PYTHONS
 from meshtune.runners.dialects.base import CannotRead
 from meshtune.runners.dialects.bash.launch import NOT_KEPT, SECRET, Launch
-from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 
 _WHOLE = re.compile(r"[1-9][0-9]{0,8}")
 _PER_NODE: Mapping[str, tuple[str, ...]] = {
@@ -27,7 +25,6 @@ _NODES: Mapping[str, tuple[str, ...]] = {
     "mpirun": (),
 }
 _RANKS = {"srun": ("--ntasks", "-n"), "mpirun": ("-np", "-n", "--np")}
-_CONFIGS = ("--deepspeed_config", "--deepspeed-config")
 
 
 def starts_a_program(found: Call) -> bool:
@@ -66,7 +63,7 @@ def launch_of(found: Call, place: str) -> Launch:
         directory=found.cwd,
         setup=(),
         env=_environment(found, place, notes),
-        files=_files(found, words),
+        files=found.files,
         notes=tuple(notes),
     )
 
@@ -130,21 +127,10 @@ def _environment(found: Call, place: str, notes: list[str]) -> dict[str, str]:
     """What the launcher set for the program, but for what a launcher or meshtune sets anew for each start."""
     kept = {}
     for name, value in found.changed.items():
-        if name in NOT_KEPT or not name.isidentifier() or name.startswith(("SLURM_", "OMPI_", "PMI_", "LOCAL_")):
+        if name in NOT_KEPT or not name.isidentifier() or name.startswith(("SLURM_", "OMPI_", "PMI_")):
             continue
         if SECRET.search(name):
             notes.append(f"{place}: the value of {name} is not copied: it may be a secret")
         else:
             kept[name] = value
     return kept
-
-
-def _files(found: Call, words: Sequence[str]) -> dict[str, str]:
-    """DeepSpeed's settings, as they lay there when the launcher had ended."""
-    name = _value(words, _CONFIGS)
-    if not name:
-        return {}
-    try:
-        return {name: read_file(Path(found.cwd) / name, SLOW_LIMITS.max_bytes)}
-    except (OSError, UnreadableText):
-        return {}

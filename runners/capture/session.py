@@ -6,12 +6,12 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from shlex import quote
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from meshtune.runners.base import RunnerUnavailable
@@ -20,19 +20,23 @@ from meshtune.runners.capture.slurm_variables import slurm_variables
 from meshtune.runners.dialects.base import CannotRead
 from meshtune.runners.processes.command import call
 from meshtune.runners.processes.gang import JOB_MARK, kill_marked
-from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file, read_json
+from meshtune.runners.untrusted_text import SLOW_LIMITS, Limits, UnreadableText, read_file, read_json
 
 # Environments of modules take seconds to load.
 TIME_LIMIT_S = 120.0
 # Of a loop over many trainings no more are read.
 _MAX_RECORDS = 200
+_RECORD = Limits(max_bytes=10_000_000)
 # A binary by its path passes by the stand-ins; a Python program does not.
 _BY_PATH = re.compile(r"(?<![\w.~])[\w.~${}-]*/[\w./${}-]*\b(srun|mpirun|mpiexec|sbatch|salloc|qsub)(?=[\s\"']|$)")
 _COMMENT = re.compile(r"(?m)^\s*#.*$")
 _USED = re.compile(r"\$(?:\{([A-Z][A-Z0-9_]+)\}|([A-Z][A-Z0-9_]+))")
-# What bash itself sets.
-_OF_BASH = frozenset(
-    {"PWD", "OLDPWD", "SHLVL", "RANDOM", "SECONDS", "HOSTNAME", "UID", "EUID", "BASH_SOURCE", "LINENO"}
+# What bash itself sets, and awk.
+_SET_ELSEWHERE = frozenset(
+    {
+        *("PWD", "OLDPWD", "SHLVL", "RANDOM", "SECONDS", "HOSTNAME", "UID", "EUID", "LINENO", "OPTARG", "REPLY"),
+        *("NF", "NR"),
+    }
 )
 _LAST_CHARACTERS = 300
 
@@ -40,7 +44,8 @@ _LAST_CHARACTERS = 300
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One call that would have started something. tool: of `stand_in.TOOLS`. changed: the variables that the launcher
-    set or changed, for the program. under: (tool, options) of each srun or mpirun around it, outermost first."""
+    set or changed, for the program. under: (tool, options) of each srun or mpirun around it, outermost first.
+    files: the texts of the configurations that its words name."""
 
     tool: str
     words: tuple[str, ...]
@@ -48,6 +53,7 @@ class Call:
     environment: Mapping[str, str]
     changed: Mapping[str, str]
     under: tuple[tuple[str, tuple[str, ...]], ...]
+    files: Mapping[str, str]
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -57,9 +63,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """calls: in order. notes: what people should look at. end: how the launcher ended, in one line."""
+    """calls: in order. unset: variables that the script reads and nothing sets, which are empty words to bash. notes:
+    what people should look at. end: how the launcher ended, in one line."""
 
     calls: tuple[Call, ...]
+    unset: tuple[str, ...]
     notes: tuple[str, ...]
     end: str
 
@@ -74,7 +82,7 @@ def capture(command: Sequence[str], given: Mapping[str, str], time_limit_s: floa
                 f"Write {found[1]} without its folder in a copy of the script, and capture that"
             )
     directives = slurm_variables("\n".join(texts.values()))
-    with tempfile.TemporaryDirectory(prefix="meshtune-capture-") as name:
+    with TemporaryDirectory(prefix="meshtune-capture-") as name:
         folder = Path(name).resolve()
         before = {**os.environ, **directives, **given}
         environment = _prepared(folder, before)
@@ -88,13 +96,12 @@ def capture(command: Sequence[str], given: Mapping[str, str], time_limit_s: floa
             notes = [f"the launcher was ended: {error}"]
         finally:
             kill_marked(environment[JOB_MARK])
-        calls = tuple(_calls(folder, before))
+        calls = tuple(_calls(folder))
     if not _without_network():
         notes.append("the launcher had the network: this kernel lets no namespace be made")
     known = before.keys() | {name for found in calls for name in found.environment}
-    if unset := sorted({name for text in texts.values() for name in _unset(text, known)}):
-        notes.append(f"nothing sets {', '.join(unset)}, which bash reads as empty; give --set {unset[0]}=VALUE")
-    return Captured(calls=calls, notes=tuple(notes), end=end)
+    unset = sorted({name for text in texts.values() for name in _unset(text, known)})
+    return Captured(calls=calls, unset=tuple(unset), notes=tuple(notes), end=end)
 
 
 def _scripts(command: Sequence[str]) -> dict[str, str]:
@@ -143,14 +150,14 @@ def _without_network() -> tuple[str, ...]:
     return ()
 
 
-def _calls(folder: Path, before: Mapping[str, str]) -> list[Call]:
+def _calls(folder: Path) -> list[Call]:
     found = []
     for path in sorted((folder / "records").glob("*.json"))[:_MAX_RECORDS]:
-        record: Any = read_json(path.read_text(encoding="utf-8", errors="replace"))
+        record: Any = read_json(path.read_text(encoding="utf-8", errors="replace"), _RECORD)
         environment = {
             name: _clean(value, folder)
             for name, value in record["environment"].items()
-            if not name.startswith(("BASH_FUNC_", stand_in.FOLDER)) and name != JOB_MARK
+            if not name.startswith(("BASH_FUNC_", stand_in.FOLDER)) and name not in ("_", JOB_MARK)
         }
         # A launcher that leads nowhere else has the variable that we made.
         if not environment.get("PYTHONPATH"):
@@ -164,9 +171,10 @@ def _calls(folder: Path, before: Mapping[str, str]) -> list[Call]:
                 changed={
                     name: value
                     for name, value in environment.items()
-                    if before.get(name) != value and name not in ("_", "PWD", "OLDPWD", "SHLVL")
+                    if os.environ.get(name) != value and name not in ("PWD", "OLDPWD", "SHLVL")
                 },
                 under=tuple((tool, tuple(options)) for tool, options in record["under"]),
+                files=record["files"],
             )
         )
     return found
@@ -182,7 +190,7 @@ def _clean(value: str, folder: Path) -> str:
 def _unset(text: str, known: set[str]) -> set[str]:
     """The upper-case variables that a script reads, and that neither it nor its environment sets."""
     code = _COMMENT.sub("", text)
-    used = {braced or bare for braced, bare in _USED.findall(code)} - known - _OF_BASH
+    used = {braced or bare for braced, bare in _USED.findall(code)} - known - _SET_ELSEWHERE
     return {
         name
         for name in used

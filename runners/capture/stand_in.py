@@ -1,7 +1,8 @@
 """Stands in for the programs that start a training: records the call, and starts nothing. Any Python from 3.10 on.
 
-Runs as `stand_in.py TOOL WORDS...`, and as the `sitecustomize` of every Python that the launcher starts. A record is a JSON
-file {tool, words, cwd, environment, under}; under: the [tool, words] of each srun or mpirun around it, outermost first."""
+Runs as `stand_in.py TOOL WORDS...`, and as the `sitecustomize` of every Python that the launcher starts. A record is a
+JSON file {tool, words, cwd, environment, under, files}. under: the [tool, words] of each srun or mpirun around it,
+outermost first. files: the text of each configuration that a word names, which may be rewritten or gone later."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import json
 import os
 import sys
 import time
+from itertools import pairwise
 
 FOLDER = "MESHTUNE_CAPTURE"
 UNDER = "MESHTUNE_CAPTURE_UNDER"
@@ -37,6 +39,8 @@ _TRAINER_FLAGS = frozenset(
         *("--per_device_train_batch_size", "--per-device-train-batch-size", "--gradient_accumulation_steps"),
     }
 )
+# Characters of a configuration, and how many of them.
+_MAX_FILE, _MAX_FILES = 100_000, 8
 _PYTHON_VALUES = ("-W", "-X", "--check-hash-based-pycs")
 # Options that stand alone; any other takes the word after it, unless that is joined by "=".
 _ALONE = {
@@ -100,6 +104,18 @@ def options_end(tool: str, words: list[str]) -> int:
     return min(index, len(words))
 
 
+def _files(words: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in words:
+        name = word.partition("=")[2] if word.startswith("-") else word
+        if name.endswith((".json", ".toml", ".yaml", ".yml")) and len(found) < _MAX_FILES and os.path.isfile(name):
+            with open(name, encoding="utf-8", errors="replace") as file:
+                text = file.read(_MAX_FILE + 1)
+            if len(text) <= _MAX_FILE:
+                found[name] = text
+    return found
+
+
 def _record(tool: str, words: list[str]) -> None:
     """In whole or not at all."""
     folder = os.environ[FOLDER]
@@ -109,6 +125,7 @@ def _record(tool: str, words: list[str]) -> None:
         "cwd": os.getcwd(),
         "environment": dict(os.environ),
         "under": json.loads(os.environ.get(UNDER, "[]")),  # noqa: TID251 our own
+        "files": _files(words),
     }
     name = f"{time.time_ns():020d}-{os.getpid()}"
     draft = os.path.join(folder, "records", f"{name}.draft")
@@ -122,7 +139,7 @@ def _real(tool: str) -> str:
     own = os.path.join(os.environ[FOLDER], "bin")
     for folder in os.environ.get("PATH", "").split(os.pathsep):
         path = os.path.join(folder, tool)
-        if folder and not os.path.realpath(folder) == os.path.realpath(own) and os.access(path, os.X_OK):
+        if folder and os.path.realpath(folder) != os.path.realpath(own) and os.access(path, os.X_OK):
             return path
     return ""
 
@@ -141,9 +158,10 @@ def _run_once(tool: str, words: list[str]) -> int:
     else:
         ranks = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "PMI_RANK": "0"}
         os.environ.update(ranks)
-        for option, value in zip(options, options[1:], strict=False):
+        for option, value in pairwise(options):
             if option == "-x" and "=" in value:
-                os.environ.update([value.split("=", 1)])
+                name, _, text = value.partition("=")
+                os.environ[name] = text
     own = os.path.join(os.environ[FOLDER], "bin")
     os.environ["PATH"] = own + os.pathsep + os.environ.get("PATH", "")
     for name in TOOLS:  # a shell between may have dropped them
