@@ -10,11 +10,13 @@ from meshtune.runners.capture.launch import launch_of, launcher_of, starts_a_pro
 from meshtune.runners.capture.session import Call, Captured
 from meshtune.runners.capture.stand_in import BARRED
 from meshtune.runners.dialects.base import CannotRead, Imported
-from meshtune.runners.dialects.megatron.reader import read_launch
+from meshtune.runners.registry import load
 
 _MAX_TOLD, _MAX_COMMAND = 20, 200
 # Of Megatron's programs those that train something else than a GPT.
 _OTHER_MODELS = ("bert", "t5", "ict", "retro", "vision", "vlm", "mamba", "biencoder", "multimodal")
+# "module:function(Launch) -> Imported", loaded by name like the readers of texts.
+_MEGATRON = "meshtune.runners.dialects.megatron.reader:read_launch"
 _TITAN_FILE = ("--job.config_file", "--job.config-file")
 _DEEPSPEED_FILE = ("--deepspeed", "--deepspeed_config", "--deepspeed-config")
 
@@ -76,7 +78,7 @@ def _read(found: Call, place: str) -> Imported:
             )
         if '"auto"' in launch.files.get(file, ""):
             raise CannotRead(f"{place}: {file} has values `auto`, which Megatron fills in nowhere; next: write numbers")
-        imported = read_launch(launch)
+        imported: Imported = load(_MEGATRON)(launch)
         if "offload" in launch.files.get(file, ""):
             told = f"{place}: {file} offloads to the host, which predictions do not know"
             imported = replace(imported, notes=(*imported.notes, told))
