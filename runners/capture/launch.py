@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 from meshtune.runners.capture.session import Call
 from meshtune.runners.capture.stand_in import LAUNCH_MODULES, LAUNCHERS, PYTHONS
@@ -54,6 +55,8 @@ def launch_of(found: Call, place: str) -> Launch:
     if nodes is None or per_node is None:
         missing = "nodes" if nodes is None else "ranks per node"
         notes.append(f"{place}: the number of {missing} is not said; give it with --set, or name a cluster")
+    if not script.startswith("-m ") and not (Path(found.cwd) / script).is_file():
+        notes.append(f"{place}: {script} is not in {found.cwd} on this machine; check workload.directory")
     return Launch(
         script=script,
         words=words,

@@ -39,6 +39,9 @@ _SET_ELSEWHERE = frozenset(
     }
 )
 _LAST_CHARACTERS = 300
+# A command that failed by itself, such as a `cd` or `source` that finds nothing here.
+_BASH_ERROR = re.compile(r"(?m)^(\S{1,200}: line [0-9]+: .{1,300})$")
+_MAX_ERRORS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +66,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """calls: in order. unset: variables that the script reads and nothing sets, which are empty words to bash. notes:
-    what people should look at. end: how the launcher ended, in one line."""
+    """script: the path of the script that the command runs, "" unknown. calls: in order. unset: variables that the script
+    reads and nothing sets, which are empty words to bash. notes: what people should look at. end: how the launcher
+    ended, in one line."""
 
+    script: str
     calls: tuple[Call, ...]
     unset: tuple[str, ...]
     notes: tuple[str, ...]
@@ -91,6 +96,7 @@ def capture(command: Sequence[str], given: Mapping[str, str], time_limit_s: floa
             last = " ".join((answer.err or answer.out).split())[-_LAST_CHARACTERS:]
             end = f"ended with status {answer.code}" + (f": {last}" if answer.code and last else "")
             notes = [f"the launcher {end}"] if answer.code else []
+            notes += [f"bash told: {line}" for line in _BASH_ERROR.findall(answer.err)[:_MAX_ERRORS]]
         except RunnerUnavailable as error:
             end = str(error)
             notes = [f"the launcher was ended: {error}"]
@@ -101,7 +107,7 @@ def capture(command: Sequence[str], given: Mapping[str, str], time_limit_s: floa
         notes.append("the launcher had the network: this kernel lets no namespace be made")
     known = before.keys() | {name for found in calls for name in found.environment}
     unset = sorted({name for text in texts.values() for name in _unset(text, known)})
-    return Captured(calls=calls, unset=tuple(unset), notes=tuple(notes), end=end)
+    return Captured(script=next(iter(texts), ""), calls=calls, unset=tuple(unset), notes=tuple(notes), end=end)
 
 
 def _scripts(command: Sequence[str]) -> dict[str, str]:

@@ -59,7 +59,8 @@ start {SHAPES} {REST} --data-path $DATA --lr $(python -c 'print(3e-4)')
 """
     )
     done = run("import", "--capture", "--set", "DATA=/d", "--cluster", "dgx-h100", "--", "bash", "launch.sh")
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0
+    assert done.err == "start 1: the value of MY_API_TOKEN is not copied: it may be a secret\n"
     spec, space = read_spec(parse_yaml(done.out), None)
     assert (spec.cluster.nodes, spec.global_batch_size, spec.baseline.tp, spec.baseline.dp) == (2, 64, 2, 8)
     assert spec.baseline in space
@@ -100,6 +101,16 @@ def test_a_variable_that_nothing_sets_is_asked_for(folder):
     assert "--set LR=VALUE" in done.err
     document = imported("--set", "LR=1e-4", "--", "bash", "launch.sh")
     assert "--lr 1e-4" in document["workload"]["arguments"]
+
+
+def test_what_fails_on_this_machine_is_told(folder):
+    (folder / "launch.sh").write_text(f"cd /opt/none\nmodule load x\ntorchrun none.py {SHAPES} {REST}\n")
+    done = run("import", "--capture", "--", "/bin/bash", "launch.sh")
+    assert done.code == 0
+    for told in ("line 1: cd: /opt/none: No such file", "line 2: module: command not found", "none.py is not in "):
+        assert told in done.err
+        assert told in done.out
+    assert parse_yaml(done.out)["name"] == "launch"
 
 
 @pytest.mark.parametrize(

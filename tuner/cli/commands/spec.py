@@ -130,18 +130,21 @@ def _imported(script: Path, kind: str) -> Imported:
 
 
 def _captured(command: Sequence[str], settings: Sequence[str], number: int) -> tuple[Path, Imported]:
-    """The file that the command runs, and what the start that it comes to says."""
+    """The script that the command runs, and what the start that it comes to says."""
     given = {}
     for setting in settings:
         name, joined, value = setting.partition("=")
         if not joined or not name.isidentifier():
             raise Refused(f"--set: must be NAME=VALUE, not {setting!r}")
         given[name] = value
-    path = next((Path(word) for word in command if Path(word).is_file()), Path(command[0]))
     try:
-        return path, read_captured(capture_calls(command, given), number)
+        captured = capture_calls(command, given)
+        imported = read_captured(captured, number)
     except CannotRead as error:
         raise Refused(str(error)) from None
+    for note in imported.notes:
+        errors.print(note, style="yellow", markup=False, soft_wrap=True)
+    return Path(captured.script or command[0]), imported
 
 
 def estimate(
