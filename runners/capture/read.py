@@ -59,7 +59,8 @@ def _read(found: Call, place: str) -> Imported:
     if launcher_of(found) == "accelerate":
         raise CannotRead(
             f"{place}: Accelerate starts {launch.script}, whose own arguments are not read yet. Next: write a spec "
-            f"with `kind: command` (docs/how-to/workloads.md), or import its DeepSpeed settings: meshtune import ds_config.json"
+            f"with `kind: command` (docs/how-to/workloads.md), or import its DeepSpeed settings: "
+            f"meshtune import ds_config.json"
         )
     if file := _value_of(launch.words, _TITAN_FILE):
         raise CannotRead(
@@ -90,7 +91,8 @@ def _read(found: Call, place: str) -> Imported:
         )
     raise CannotRead(
         f"{place}: {_written(found)} is no program that is known: neither Megatron's arguments (--num-layers, "
-        f"--hidden-size), nor torchtitan's, nor a DeepSpeed file. Next: a spec with `kind: command` (docs/how-to/workloads.md)"
+        f"--hidden-size), nor torchtitan's, nor a DeepSpeed file. Next: a spec with `kind: command` "
+        f"(docs/how-to/workloads.md)"
     )
 
 

@@ -66,9 +66,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """script: the path of the script that the command runs, "" unknown. calls: in order. unset: variables that the script
-    reads and nothing sets, which are empty words to bash. notes: what people should look at. end: how the launcher
-    ended, in one line."""
+    """script: the path of the script that the command runs, "" unknown. calls: in order. unset: variables that the
+    script reads and nothing sets, which are empty words to bash. notes: what people should look at. end: how the
+    launcher ended, in one line."""
 
     script: str
     calls: tuple[Call, ...]
