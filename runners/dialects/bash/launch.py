@@ -20,24 +20,25 @@ _PER_NODE = (
 _NODES = ("--nnodes", "--num_nodes", "--nodes", "-N")
 _SETUP = frozenset({"module", "ml", "source", ".", "conda", "micromamba", "mamba", "spack", "ulimit"})
 # Who is who is the launcher's word; the others are ours to set for each plan.
-_NOT_KEPT = frozenset(
+NOT_KEPT = frozenset(
     {
         *("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "NNODES", "MASTER_ADDR", "MASTER_PORT"),
         *("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_VISIBLE_DEVICES"),
     }
 )
 _WHOLE = re.compile(r"[0-9]{1,9}")
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$", re.IGNORECASE)
+SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$", re.IGNORECASE)
 _DIRECTIVE = re.compile(r"^#SBATCH\s+(-N|--[a-z-]+)[=\s]+(\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """script: the program. words: its arguments, see `expansion.is_known`. directory: where it starts, "" unknown."""
+    """script: the program. words: its arguments, see `expansion.is_known`. place: where it was read, for notes.
+    directory: where it starts, "" unknown. files: texts by the name that the words have for them."""
 
     script: str
     words: tuple[str, ...]
-    line: int
+    place: str
     nodes: int | None
     devices_per_node: int | None
     directory: str
@@ -70,7 +71,7 @@ def find_launch(text: str) -> Launch:
     return Launch(
         script=program,
         words=words,
-        line=line,
+        place=f"line {line}",
         nodes=nodes or _directive(asked, ("--nodes", "-N")),
         devices_per_node=per_node,
         directory=_directory(script, line, notes),
@@ -139,9 +140,9 @@ def _surroundings(
             notes.append(f"line {command.line}: `{command.written}` holds what is not known here, and is left out")
     own = {name: (value, start.line) for name, value in start.env.items()}
     for name, (value, at) in {**script.exported, **own}.items():
-        if name in _NOT_KEPT:
+        if name in NOT_KEPT:
             continue
-        if _SECRET.search(name):
+        if SECRET.search(name):
             notes.append(f"line {at}: the value of {name} is not copied: it may be a secret")
         elif is_known(value):
             env[name] = value

@@ -53,7 +53,11 @@ _FSDP = ("--use-megatron-fsdp", "--use-custom-fsdp")
 
 def parse(text: str) -> Imported:
     """What a launch script, or a file of arguments, says. Raises CannotRead."""
-    launch = find_launch(text)
+    return read_launch(find_launch(text))
+
+
+def read_launch(launch: Launch) -> Imported:
+    """What one start of the program says. Raises CannotRead."""
     arguments, loose = read_arguments(launch.words)
     reading = _Reading(arguments, launch, notes=list(launch.notes))
     if loose:
@@ -80,7 +84,7 @@ class _Reading:
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
-        self.notes.append(f"line {self.launch.line}: {text}")
+        self.notes.append(f"{self.launch.place}: {text}")
 
     def has(self, *names: str) -> bool:
         return any(name in self.arguments for name in names)
