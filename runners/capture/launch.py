@@ -10,7 +10,7 @@ from pathlib import Path
 from meshtune.runners.capture.session import Call
 from meshtune.runners.capture.stand_in import LAUNCH_MODULES, LAUNCHERS, PYTHONS
 from meshtune.runners.dialects.base import CannotRead
-from meshtune.runners.dialects.bash.launch import NOT_KEPT, SECRET, Launch
+from meshtune.runners.dialects.launch import NOT_KEPT, SECRET, Launch
 
 _WHOLE = re.compile(r"[1-9][0-9]{0,8}")
 _PER_NODE: Mapping[str, tuple[str, ...]] = {

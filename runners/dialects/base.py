@@ -37,12 +37,25 @@ class CannotRead(ValueError):
     """A launch script or configuration that is not understood; the message names the line or key."""
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What was not understood and changes what is trained or measured. path: the key of the spec where the answer goes,
+    which is left empty there; "" where the user has only to look. text: what was read, and what to answer."""
+
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}" if self.path else self.text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
     """What a launch script or configuration says, as parts of a campaign spec; what it does not say is left out.
 
-    model, plan: fields of ModelSpec and of Plan. workload: the spec's section, the user's other arguments in it. notes:
-    what was assumed, and what was not understood and is left to the user."""
+    model, plan: fields of ModelSpec and of Plan. workload, runner, trial: the spec's sections, the user's other
+    arguments in the first. questions: no value is written that was not read. notes: what was read and leaves nothing
+    open, such as a setting that predictions do not know."""
 
     workload: Mapping[str, Any]
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -50,6 +63,9 @@ class Imported:
     global_batch_size: int | None = None
     nodes: int | None = None
     devices_per_node: int | None = None
+    runner: Mapping[str, Any] = field(default_factory=dict)
+    trial: Mapping[str, Any] = field(default_factory=dict)
+    questions: tuple[Question, ...] = ()
     notes: tuple[str, ...] = ()
 
 

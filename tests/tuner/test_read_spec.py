@@ -58,6 +58,19 @@ def only_problem(home, path, **over):
     return found[path]
 
 
+def test_a_spec_with_an_open_question_is_refused_with_the_question(home):
+    asked = {"open_questions": ["baseline.zero_stage: line 3 names a file that is not there"]}
+    told = only_problem(home, "open_questions.0", **asked)
+    assert "line 3 names a file that is not there" in told
+    assert "delete this line" in told
+    assert "must be a list" in only_problem(home, "open_questions", open_questions="zero_stage")
+    read_spec({**MINIMAL, "open_questions": []}, home)
+
+
+def test_a_value_that_an_import_left_empty_is_missing_not_a_default(home):
+    assert "not None" in only_problem(home, "baseline.zero_stage", baseline={"zero_stage": None})
+
+
 # What is read
 
 

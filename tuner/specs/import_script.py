@@ -55,16 +55,24 @@ def spec_document(imported: Imported, *, name: str, cluster: str, here: Path) ->
     if "directory" in workload:
         workload["directory"] = str(here / workload["directory"])
     baseline = {field: value for field, value in imported.plan.items() if field not in _DERIVED}
+    questions = {"open_questions": [str(question) for question in imported.questions[:_MAX_NOTES]]}
     document: dict[str, Any] = {
         "name": name,
+        **(questions if imported.questions else {}),
         "model": {**shapes, **imported.model},
         "cluster": _cluster(imported, cluster),
         "global_batch_size": imported.global_batch_size,
         "space": _space(baseline),
         "workload": workload,
+        **({"runner": dict(imported.runner)} if imported.runner else {}),
         "baseline": {field: baseline[field] for field in PLAN_FIELDS if field in baseline},
         "budget": {"trials": 20},
+        **({"trial": dict(imported.trial)} if imported.trial else {}),
     }
+    for question in imported.questions:
+        section, _, key = question.path.partition(".")
+        if key and isinstance(document.get(section), dict):
+            document[section].setdefault(key, None)
     return document
 
 

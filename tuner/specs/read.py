@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from meshtune.runners.documents import read_value
+from meshtune.runners.json_files import shown
 from meshtune.runners.registry import (
     RUNNERS,
     WORKLOADS,
@@ -49,6 +50,8 @@ from meshtune.tuner.search.registry import SEARCHES, create_search
 from meshtune.tuner.specs.document import InvalidSpec, find_unstorable
 
 FREE = "free"
+# What an import leaves to its user, as texts.
+OPEN_QUESTIONS = "open_questions"
 DEFAULT_SEARCH = "physics"
 DEFAULT_TRIALS = 20
 
@@ -126,9 +129,10 @@ class _Reading:
 
     def read(self) -> None:
         """Read everything but what follows from several sections."""
+        self._open_questions()
         known = [entry.name for entry in fields(CampaignSpec)]
         for key in self.document:
-            if key not in known:
+            if key not in known and key != OPEN_QUESTIONS:
                 self.problems.append(Problem(key, f"is not a known key; {did_you_mean(key, known)}"))
         for name, kind in SCALARS.items():
             if name in self.document:
@@ -156,6 +160,16 @@ class _Reading:
         self.values["baseline"] = None
         if "baseline" in self.document:
             self.section("baseline", Plan, self.document["baseline"])
+
+    def _open_questions(self) -> None:
+        """What `meshtune import` could not read: a spec with one of them is none yet."""
+        asked = self.document.get(OPEN_QUESTIONS, [])
+        if not isinstance(asked, list) or not all(isinstance(text, str) for text in asked):
+            self.problems.append(Problem(OPEN_QUESTIONS, f"must be a list of texts, not {shown(asked)}"))
+            return
+        for number, text in enumerate(asked):
+            message = f"is not answered: {text}. Write the answer into the spec, and delete this line"
+            self.problems.append(Problem(f"{OPEN_QUESTIONS}.{number}", message))
 
     def _preset(self, name: str, kind: type, presets: Mapping[str, Mapping[str, Any]]) -> None:
         """A section that is a preset's name, a preset with overrides, or a whole description."""

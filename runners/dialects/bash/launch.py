@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from meshtune.runners.dialects.base import CannotRead
 from meshtune.runners.dialects.bash.expansion import Budget, as_written, is_known
 from meshtune.runners.dialects.bash.lexer import NotBash
 from meshtune.runners.dialects.bash.script import Command, Script, read_script
+from meshtune.runners.dialects.launch import NOT_KEPT, SECRET, Launch
 
 _PER_NODE = (
     *("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--gpus-per-node", "--ntasks-per-node"),
@@ -19,33 +19,8 @@ _PER_NODE = (
 )
 _NODES = ("--nnodes", "--num_nodes", "--nodes", "-N")
 _SETUP = frozenset({"module", "ml", "source", ".", "conda", "micromamba", "mamba", "spack", "ulimit"})
-# Who is who is the launcher's word; the others are ours to set for each plan.
-NOT_KEPT = frozenset(
-    {
-        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "NNODES", "MASTER_ADDR", "MASTER_PORT"),
-        *("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_VISIBLE_DEVICES"),
-    }
-)
 _WHOLE = re.compile(r"[0-9]{1,9}")
-SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$", re.IGNORECASE)
 _DIRECTIVE = re.compile(r"^#SBATCH\s+(-N|--[a-z-]+)[=\s]+(\S+)", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """script: the program. words: its arguments, see `expansion.is_known`. place: where it was read, for notes.
-    directory: where it starts, "" unknown. files: texts by the name that the words have for them."""
-
-    script: str
-    words: tuple[str, ...]
-    place: str
-    nodes: int | None
-    devices_per_node: int | None
-    directory: str
-    setup: tuple[str, ...]
-    env: Mapping[str, str]
-    files: Mapping[str, str]
-    notes: tuple[str, ...]
 
 
 def find_launch(text: str) -> Launch:

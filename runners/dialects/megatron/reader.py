@@ -11,7 +11,8 @@ from typing import Any
 
 from meshtune.runners.dialects.base import Arguments, Imported, read_arguments, render_lines, without
 from meshtune.runners.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.dialects.bash.launch import Launch, find_launch
+from meshtune.runners.dialects.bash.launch import find_launch
+from meshtune.runners.dialects.launch import Launch
 from meshtune.runners.dialects.megatron.arguments import (
     CONTEXTS,
     FROM_MODEL,

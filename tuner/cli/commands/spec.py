@@ -116,6 +116,8 @@ def import_(
     else:
         output.write_text(text, encoding="utf-8")
         console.print(f"wrote {output}", soft_wrap=True)
+    for question in imported.questions:
+        errors.print(f"open question: {question}", style="yellow", markup=False, soft_wrap=True)
     if gaps := missing(document):
         errors.print(f"fill in before use: {', '.join(gaps)}", style="yellow", soft_wrap=True)
 

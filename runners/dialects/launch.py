@@ -1,0 +1,33 @@
+"""A start of a training program, wherever it was read: from a script's text, a captured call, a live process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+# Who is who is the launcher's word; the others are ours to set for each plan.
+NOT_KEPT = frozenset(
+    {
+        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "NNODES", "MASTER_ADDR", "MASTER_PORT"),
+        *("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_VISIBLE_DEVICES"),
+    }
+)
+SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """script: the program. words: its arguments, see `expansion.is_known`. place: where it was read, for notes.
+    directory: where it starts, "" unknown. files: texts by the name that the words have for them."""
+
+    script: str
+    words: tuple[str, ...]
+    place: str
+    nodes: int | None
+    devices_per_node: int | None
+    directory: str
+    setup: tuple[str, ...]
+    env: Mapping[str, str]
+    files: Mapping[str, str]
+    notes: tuple[str, ...]
