@@ -231,7 +231,7 @@ def _best_view(spec: CampaignSpec, entry: Ranked | None) -> SummaryBestView | No
         trial=entry.trial.number,
         plan_key=entry.trial.plan.key,
         objective=objective_view(spec, entry.objective),
-        step_time_s=entry.measurement.step_time_s,
+        step_time_s=entry.step_time_s,
         gain_over_baseline=entry.gain,
     )
 
@@ -240,5 +240,5 @@ def _baseline_view(spec: CampaignSpec, entry: Ranked) -> SummaryBaselineView:
     return SummaryBaselineView(
         trial=entry.trial.number,
         objective=objective_view(spec, entry.objective),
-        step_time_s=entry.measurement.step_time_s,
+        step_time_s=entry.step_time_s,
     )

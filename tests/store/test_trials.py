@@ -78,17 +78,20 @@ def test_what_was_expected_of_a_plan_comes_back_and_is_told(store: Store, make):
     assert store.plan_attempt("c1", 0, now=3.0).expectation == expected
 
 
-def test_a_confirmation_repeats_a_plan_once(store: Store, make):
+def test_a_confirmation_repeats_a_plan_once_in_each_round(store: Store, make):
     make.running(store, trials=2)
-    again = store.plan_trials("c1", make.choices(1, first=2), Origin.CONFIRMATION, now=2.0)
+    again = store.plan_trials("c1", make.choices(1, first=2), Origin.CONFIRMATION, round=1, now=2.0)
     assert [(trial.number, trial.origin, trial.plan.tp) for trial in again] == [(2, Origin.CONFIRMATION, 2)]
+    assert store.trials("c1")[-1].round == 1
     before = everything(store)
     with pytest.raises(AlreadyExists, match=r"campaign c1 has the plan tp2 .* already, as trial 2"):
-        store.plan_trials("c1", make.choices(2), Origin.CONFIRMATION, now=3.0)
+        store.plan_trials("c1", make.choices(2), Origin.CONFIRMATION, round=1, now=3.0)
     for origin in (Origin.SEARCH, Origin.BASELINE):
         with pytest.raises(AlreadyExists, match=r"campaign c1 has the plan tp2 .* already, as trial 1"):
             store.plan_trials("c1", make.choices(1, first=2), origin, now=3.0)
     assert everything(store) == before
+    (further,) = store.plan_trials("c1", make.choices(1, first=2), Origin.CONFIRMATION, round=2, now=4.0)
+    assert (further.number, further.round) == (3, 2)
 
 
 def test_the_searchs_word_on_what_is_left_is_kept_with_or_without_plans(store: Store, make):

@@ -405,6 +405,7 @@ class Make:
         attempt: int = 1,
         started_at: float | None = None,
         finished_at: float | None = None,
+        round: int | None = None,
     ) -> Trial:
         """A trial in `state`, or DONE with an outcome, after `attempt` - 1 lost attempts."""
         if isinstance(outcome, Measurement):
@@ -429,7 +430,8 @@ class Make:
             for n, (at, ended) in enumerate(states, start=1)
         )
         chosen = plan or Plan(dp=4, micro_batch_size=1 + number % 2, grad_accum_steps=1 + number)
-        return Trial(campaign_id="c", number=number, plan=chosen, origin=origin, attempts=attempts)
+        turn = int(origin is Origin.CONFIRMATION) if round is None else round
+        return Trial(campaign_id="c", number=number, plan=chosen, origin=origin, attempts=attempts, round=turn)
 
 
 @pytest.fixture(scope="session")
@@ -446,7 +448,7 @@ def home(tmp_path: Path) -> Home:
 @pytest.fixture
 def runs(make: Make) -> Callable[..., list[Trial]]:
     """Trials by their steps' seconds, the first the baseline; a pair gives the spread too, None a crash. again: second
-    runs, by the number of the first: seconds, a verdict, or a state."""
+    runs, by the number of the first: seconds, a verdict, or a state; a list for several rounds."""
 
     def build(
         *steps: Any, baseline: bool = True, again: Mapping[int, Any] = MappingProxyType({}), **more: Any
@@ -459,13 +461,14 @@ def runs(make: Make) -> Callable[..., list[Trial]]:
         for number, given in enumerate(steps):
             origin = Origin.BASELINE if baseline and number == 0 else Origin.SEARCH
             built.append(make.trial(number, Verdict.CRASHED if given is None else ended(given), origin=origin))
-        for first, given in again.items():
-            known: dict[str, Any] = {"origin": Origin.CONFIRMATION, "plan": built[first].plan}
-            if isinstance(given, TrialState):
-                built.append(make.trial(len(built), state=given, **known))
-            else:
-                outcome = given if isinstance(given, Verdict) else ended(given)
-                built.append(make.trial(len(built), outcome, **known))
+        for first, rounds in again.items():
+            for turn, given in enumerate(rounds if isinstance(rounds, list) else [rounds], start=1):
+                known: dict[str, Any] = {"origin": Origin.CONFIRMATION, "plan": built[first].plan, "round": turn}
+                if isinstance(given, TrialState):
+                    built.append(make.trial(len(built), state=given, **known))
+                else:
+                    outcome = given if isinstance(given, Verdict) else ended(given)
+                    built.append(make.trial(len(built), outcome, **known))
         return built
 
     return build

@@ -131,14 +131,14 @@ def confirming(make, trials, plans, *, outcome=None, state=None):
 def test_the_best_measured_plans_are_planned_once_more_as_there_is_room(make, parallel, confirm, planned):
     trials = ended_search(make)
     plans = tuple(trials[number].plan for number in planned)
-    assert decided(make, trials, search_ended=ENOUGH, parallel=parallel, confirm=confirm) == [Confirm(plans)]
+    assert decided(make, trials, search_ended=ENOUGH, parallel=parallel, confirm=confirm) == [Confirm(plans, 1)]
 
 
 def test_what_is_confirmed_waits_for_its_room(make):
     trials = ended_search(make)
     one = confirming(make, trials, [2], state=RUNNING)
     assert decided(make, trials + one, search_ended=ENOUGH) == []
-    assert decided(make, trials + one, search_ended=ENOUGH, parallel=2) == [Confirm((trials[0].plan,))]
+    assert decided(make, trials + one, search_ended=ENOUGH, parallel=2) == [Confirm((trials[0].plan,), 1)]
     planned = confirming(make, trials, [2])
     assert decided(make, trials + planned, search_ended=ENOUGH) == [Submit(5)]
 
@@ -146,9 +146,11 @@ def test_what_is_confirmed_waits_for_its_room(make):
 @pytest.mark.parametrize(
     ("outcomes", "words"),
     [
-        ([measured(1.1)] * 3, "; the best 3 were measured again"),
-        ([measured(1.1)], "; the best one was measured again"),
-        ([measured(1.1), Outcome(verdict=Verdict.OOM)], "; of the best 2, 1 could be measured again"),
+        ([measured(1.1)] * 3, "; 3 second runs of 3 plans in 1 round"),
+        (
+            [measured(1.1), Outcome(verdict=Verdict.OOM)],
+            "; 2 second runs of 2 plans in 1 round, 1 without a measurement",
+        ),
         ([], ""),
     ],
 )
@@ -157,7 +159,7 @@ def test_the_campaign_closes_when_the_best_were_measured_again(make, outcomes, w
     for plan, outcome in zip([2, 0, 4], outcomes, strict=False):
         trials += confirming(make, trials, [plan], outcome=outcome)
     closed = Close(CampaignState.COMPLETED, f"{ENOUGH}{words}")
-    assert decided(make, trials, search_ended=ENOUGH, confirm=len(outcomes)) == [closed]
+    assert decided(make, trials, search_ended=ENOUGH, confirm=len(outcomes), confirm_rounds=1) == [closed]
 
 
 def test_a_spent_hard_budget_ends_confirmations_too(make):
@@ -219,7 +221,7 @@ def test_a_share_bounds_what_is_chosen_but_not_what_is_planned_or_measured_again
     for share, asked in ((None, [Ask(6)]), (5, [Ask(3)]), (99, [Ask(6)]), (2, []), (0, [])):
         assert decide(campaign, trials, {}, 0.0, share) == [Submit(2), *asked]
     ended = replace(campaign, search_ended=ENOUGH)
-    assert decide(ended, trials[:1], {}, 0.0, 0) == [Confirm((trials[0].plan,))]
+    assert decide(ended, trials[:1], {}, 0.0, 0) == [Confirm((trials[0].plan,), 1)]
 
 
 def test_no_more_trials_are_planned_than_the_owner_has_left(make):

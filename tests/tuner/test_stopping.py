@@ -10,10 +10,10 @@ from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.second_runs import finalists
 from meshtune.tuner.campaign.spec import StopRule
 from meshtune.tuner.campaign.stopping import (
     MIN_MEASURED,
-    finalists,
     hopeless_reason,
     loses_every_job,
     phase_text,
@@ -100,11 +100,13 @@ def test_a_campaign_that_searches_says_what_the_search_said_last(phase, make):
 
 def test_a_campaign_that_confirms_says_how_far_it_is(phase, make):
     trials = measured(make, 3)
-    assert phase(trials, search_ended="enough") == "confirming the best 2, 0 done: enough"
-    assert phase(trials, search_ended="enough", confirm=1) == "confirming the best one, 0 done: enough"
+    assert phase(trials, search_ended="enough") == "second runs, round 1 of at most 6, 0 done: enough"
     trials.append(make.trial(3, make.measurement(1.0), origin=Origin.CONFIRMATION, plan=trials[0].plan))
     trials.append(make.trial(4, state=TrialState.RUNNING, origin=Origin.CONFIRMATION, plan=trials[1].plan))
-    assert phase(trials, CampaignState.PAUSED, search_ended="enough") == "confirming the best 2, 1 done: enough"
+    assert (
+        phase(trials, CampaignState.PAUSED, search_ended="enough")
+        == "second runs, round 1 of at most 6, 1 done: enough"
+    )
 
 
 def test_before_and_without_confirmations_the_end_of_the_search_is_said(phase, make):

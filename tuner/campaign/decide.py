@@ -21,7 +21,8 @@ from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.outcome import Outcome
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.stopping import closing_reason, confirmations, finalists, hopeless_reason, loses_every_job
+from meshtune.tuner.campaign.second_runs import next_turn
+from meshtune.tuner.campaign.stopping import closing_reason, hopeless_reason, loses_every_job
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 
 # A runner ends jobs at their time limit; one that runs this much longer is cancelled by us.
@@ -64,9 +65,10 @@ class EndSearch:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Plan these once more, for fresh jobs."""
+    """Plan second runs of these, for fresh jobs."""
 
     plans: tuple[Plan, ...]
+    round: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,16 +206,12 @@ def _search(campaign: Campaign, trials: Sequence[Trial], room: int) -> list[Inte
 
 
 def _conclude(campaign: Campaign, trials: Sequence[Trial], room: int) -> list[Intent]:
-    """After the search: await what runs, measure the best plans once more, close."""
+    """After the search: await what runs, measure the best plans again in turns, close."""
     if any(not trial.state.final for trial in trials if trial.origin is not Origin.CONFIRMATION):
         return []
-    again = confirmations(trials)
-    planned = {trial.plan for trial in again}
-    missing = [plan for plan in finalists(campaign.spec, trials) if plan not in planned]
-    if missing:
-        return [Confirm(tuple(missing[:room]))] if room > 0 else []
-    if any(not trial.state.final for trial in again):
-        return []
+    if (turn := next_turn(campaign.spec, trials)) is not None:
+        coming = turn.missing[: max(0, room)]
+        return [Confirm(coming, turn.round)] if coming else []
     return [Close(CampaignState.COMPLETED, closing_reason(campaign, trials))]
 
 

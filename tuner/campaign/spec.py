@@ -99,9 +99,10 @@ class CampaignSpec:
 
     global_batch_size None: freed, so accumulation is searched as a dimension of its own. parallel: trials in flight
     at the same time, each on all devices of the cluster description. pareto: memory left over counts beside the
-    objective, and the best is a set. confirm: how many of the best plans are measured once more, by fresh jobs, before
-    one is recommended. warm_start: the search may learn from earlier campaigns in the store. project: whose tokens
-    share the campaign; empty for none, and nothing to the search.
+    objective, and the best is a set. confirm: how many of the best plans are measured again, in turns with the
+    baseline by fresh jobs, before one is recommended; each at most confirm_rounds times. warm_start: the search may
+    learn from earlier campaigns in the store. project: whose tokens share the campaign; empty for none, and nothing to
+    the search.
     """
 
     __pydantic_config__: ClassVar[Any] = CLOSED
@@ -123,6 +124,7 @@ class CampaignSpec:
     seed: int = 0
     pareto: bool = False
     confirm: int = 3
+    confirm_rounds: int = 6
     warm_start: bool = True
     project: str = ""
 
@@ -147,7 +149,7 @@ def scalar_problems(values: Mapping[str, Any]) -> list[Problem]:
     project = values.get("project", "")
     if project and (unfit := unfit_name(project)):
         found.append(Problem("project", unfit))
-    for key, minimum in {"parallel": 1, "seed": 0, "confirm": 0, "global_batch_size": 1}.items():
+    for key, minimum in {"parallel": 1, "seed": 0, "confirm": 0, "confirm_rounds": 1, "global_batch_size": 1}.items():
         if (value := values.get(key)) is not None and value < minimum:
             found.append(Problem(key, f"must be at least {minimum}, not {value}"))
     return found

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from math import inf
 
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict
-from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.objective import Yardstick
+from meshtune.tuner.campaign.second_runs import next_turn
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Proposal, Trial
 
@@ -63,37 +61,6 @@ def chance_text(spec: CampaignSpec, plans: str, chance: float) -> str:
     return f"the probability that {plans} {better} by more than {100 * spec.stop.tolerance:g} % is {share}"
 
 
-def finalists(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Plan]:
-    """The best measured plans, at most `spec.confirm`, the best first; equal ones in the order of choosing. With
-    `spec.pareto` those of the front come before all others.
-
-    They stay the same while they are measured again: only first measurements count.
-    """
-    # The device's peak and its price scale an objective for all plans alike: any will do for their order.
-    yardstick = Yardstick(objective=spec.objective, model=spec.model, peak_flops=1.0)
-    scored = [
-        (yardstick.score(trial.measurement), trial)
-        for trial in trials
-        if trial.measurement is not None and trial.origin is not Origin.CONFIRMATION
-    ]
-    scored.sort(key=lambda pair: (-pair[0], pair[1].number))
-    measured = [trial for _, trial in scored]
-    if spec.pareto:
-        measured = _front_first(measured)
-    return [trial.plan for trial in measured[: spec.confirm]]
-
-
-def _front_first(measured: Sequence[Trial]) -> list[Trial]:
-    """Trials from the fastest on: first those that need less memory than every faster one, then the others."""
-    front, lowest = list[Trial](), inf
-    for trial in measured:
-        peak = None if trial.measurement is None else trial.measurement.fullest_rank_bytes
-        if peak is not None and peak < lowest:
-            front.append(trial)
-            lowest = peak
-    return front + [trial for trial in measured if trial not in front]
-
-
 def confirmations(trials: Sequence[Trial]) -> list[Trial]:
     """The trials that measure a plan once more."""
     return [trial for trial in trials if trial.origin is Origin.CONFIRMATION]
@@ -105,9 +72,10 @@ def closing_reason(campaign: Campaign, trials: Sequence[Trial]) -> str:
     measured = sum(trial.measurement is not None for trial in again)
     if not again:
         return campaign.search_ended
-    if measured < len(again):
-        return f"{campaign.search_ended}; of {_the_best(len(again))}, {measured} could be measured again"
-    return f"{campaign.search_ended}; {_the_best(len(again))} {'was' if len(again) == 1 else 'were'} measured again"
+    plans, rounds = len({trial.plan for trial in again}), max(trial.round for trial in again)
+    failed = f", {len(again) - measured} without a measurement" if measured < len(again) else ""
+    turns = "1 round" if rounds == 1 else f"{rounds} rounds"
+    return f"{campaign.search_ended}; {len(again)} second runs of {plans} plans in {turns}{failed}"
 
 
 def phase_text(campaign: Campaign, trials: Sequence[Trial]) -> str:
@@ -118,12 +86,13 @@ def phase_text(campaign: Campaign, trials: Sequence[Trial]) -> str:
         chance = campaign.chance_left
         said = "" if chance is None else f": {chance_text(campaign.spec, 'an untried plan', chance)}"
         return f"searching{said}"
-    plans = finalists(campaign.spec, trials)
     waiting = any(not trial.state.final for trial in trials if trial.origin is not Origin.CONFIRMATION)
-    if waiting or not plans:
+    turn = None if waiting else next_turn(campaign.spec, trials)
+    if turn is None:
         return f"the search has ended: {campaign.search_ended}"
     done = sum(trial.state.final for trial in confirmations(trials))
-    return f"confirming {_the_best(len(plans))}, {done} done: {campaign.search_ended}"
+    most = campaign.spec.confirm_rounds
+    return f"second runs, round {turn.round} of at most {most}, {done} done: {campaign.search_ended}"
 
 
 def hopeless_reason(trials: Sequence[Trial]) -> str:
@@ -170,10 +139,6 @@ def loses_every_job(campaign: Campaign, trials: Sequence[Trial]) -> str:
     jobs = sum(len(trial.attempts) for trial in last)
     reason = _last_line(last[-1].outcome.reason) if last[-1].outcome is not None else ""
     return f"the cluster loses every job: the last {jobs} jobs, of {LOST} trials, were lost; the last one: {reason}"
-
-
-def _the_best(count: int) -> str:
-    return "the best one" if count == 1 else f"the best {count}"
 
 
 def _with_log(claim: str, trial: Trial) -> str:

@@ -136,6 +136,8 @@ class Trial:
     attempts: tuple[Attempt, ...]
     # The search's, at the time it chose the plan; None where nobody expected anything.
     expectation: Expectation | None = None
+    # Of second runs, from 1 on; 0 for the first run of a plan.
+    round: int = 0
 
     @property
     def last(self) -> Attempt:

@@ -19,6 +19,7 @@ from meshtune.search_spaces.physics.timing import TimePart
 from meshtune.search_spaces.physics.training import missing
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Counts, Space
+from meshtune.tuner.campaign.second_runs import second_run_counts
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.prediction.predict import Basis, Prediction, Predictions, foresee, training_of
 
@@ -149,7 +150,7 @@ def predict_cost(spec: CampaignSpec, space: Space, outlook: Predictions, basis: 
     """The cost of the spec's trials; from a mere start to the time limit each where steps or times are unknown."""
     there = len(space) + (spec.baseline is not None and spec.baseline not in space)
     chosen = min(spec.budget.trials or there, there)
-    trials = chosen + min(spec.confirm, chosen)
+    trials, most = (chosen + again for again in second_run_counts(spec, chosen))
     startup_s = STARTUP_S[spec.cluster.device.kind] if basis.startup_s is None else basis.startup_s
     # Nothing is written or run there: the text of the job says how long it measures.
     job = workload_of(spec).materialize(
@@ -160,9 +161,10 @@ def predict_cost(spec: CampaignSpec, space: Space, outlook: Predictions, basis: 
         steps, trial_s = None, Range(low=startup_s, high=max(startup_s, spec.trial.time_limit_s))
     else:
         steps, trial_s = _with_steps(spec, outlook, outlook.time.step_s, counts, trials, startup_s)
-    device_hours = trial_s.times(trials * spec.cluster.devices / 3600)
     # The last trials do not fill `parallel` places.
-    wall_s = trial_s.times(-(-trials // spec.parallel))
+    wall_s = Range(low=trial_s.low * -(-trials // spec.parallel), high=trial_s.high * -(-most // spec.parallel))
+    hours = spec.cluster.devices / 3600
+    device_hours = Range(low=trial_s.low * trials * hours, high=trial_s.high * most * hours)
     return CampaignCost(
         trials=trials,
         steps=steps,

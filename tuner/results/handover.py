@@ -15,7 +15,7 @@ from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.campaign.units import Estimate, number
-from meshtune.tuner.results.ranking import Ranked, over_runs, rank, rate_of, run_variance
+from meshtune.tuner.results.ranking import Ranked, over_runs, rank, rate_of, run_variance_of
 from meshtune.tuner.search.warm_start import IDLE_SOFTWARE
 
 
@@ -125,7 +125,7 @@ def check_handover(
     against = "the baseline" if rival.trial.origin is Origin.BASELINE else "the runner-up"
     one, other = (entry.measurement for entry in (winner, rival))
     ratio = rate_of(one, one.tokens_per_step).over(rate_of(other, other.tokens_per_step))
-    before = over_runs(ratio, run_variance(rank(campaign, trials)), runs=2)
+    before = over_runs(ratio, run_variance_of(rank(campaign, trials)), runs=2)
     program = program_of(there.spec.workload.kind)
     entry = next((entry for entry in rank(there, runs) if entry.trial.plan == winner.trial.plan), None)
     gain = None if entry is None else entry.gain

@@ -1,164 +1,143 @@
 """Ranks the measured plans, one entry for each, and compares them with the baseline.
 
-A plan that was measured again is ranked by its second run. The first one had a part in choosing it, so it is high by
-luck as well as by merit; the second was chosen by nothing, and the second runs follow each other, so that they meet the
-same cluster. The mean of both would scatter less, but it keeps half of that luck (docs/decisions/0014 has the figures).
-The first value is shown beside it.
+A plan that was measured again is ranked by the geometric mean of its second runs (`tuner.campaign.second_runs`). The
+first one had a part in choosing it, so it is high by luck as well as by merit (docs/decisions/0014 has the figures); it
+is shown beside the mean.
 
-Intervals come from the order statistics of the step times (`runners.measuring`). The interval of a gain
-divides the ends of two such intervals, so it covers the true ratio of medians with at least 0.95 * 0.95 = 90 %; it is
-wide on purpose. As soon as a plan was measured again, all intervals are widened by the `RunVariance` found.
+The gain of a plan that ran in turns with the baseline is the mean ratio of their runs round by round. Else it is the
+ratio of two speeds, each with the order-statistic interval of its steps (`runners.measuring`), widened by how far runs
+of one plan lie apart as soon as any was measured again.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import exp, inf, isfinite, log, sqrt
+from math import exp, log
 from typing import Literal
 
 from meshtune.runners.outcome import Measurement
+from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.loss_check import LossCheck, check_losses, loss_tolerance
 from meshtune.tuner.campaign.objective import Yardstick, yardstick_of
+from meshtune.tuner.campaign.second_runs import Cells, RunVariance, cells_of, paired_gain, run_variance
 from meshtune.tuner.campaign.spec import workload_of
 from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.campaign.units import Estimate
 
-# Two trainings are the same when their first losses differ by at most this, by number format. float32 layouts of the
-# built-in trainer agree to 1e-6 (docs/log.md); bfloat16 rounds at 2**-8 per operation.
-LOSS_TOLERANCES = {"float32": 1e-4, "bfloat16": 2e-2}
-# Student's t, 97.5 %, for 1 to 3 degrees of freedom. The last one stays for more: the winner is then the best of more
-# second runs, chosen by luck once again, and narrower intervals would cover it too seldom (docs/decisions/0014).
-T_QUANTILES = (12.706, 4.303, 3.182)
 
-
-@dataclass(frozen=True, slots=True)
-class LossCheck:
-    """The first losses of two trainings, compared. equal: None where there are none. step: the first loss (from 0) that
-    differs by more than the tolerance; of equal trainings the one that differs the most."""
-
-    equal: bool | None
-    step: int | None = None
-    difference: float | None = None
-
-    def __str__(self) -> str:
-        if self.equal is None:
-            return "no losses to compare"
-        words = "trains the same" if self.equal else "does not train the same"
-        return f"{words}: the losses of step {self.step} differ by {self.difference:.2g}"
-
-
-def check_losses(first: Sequence[float], second: Sequence[float], tolerance: float) -> LossCheck:
-    """Compare step by step, as far as both go. A loss that is not finite equals nothing, not even another.
-
-    The global batch is fixed and the data are the same, so the first losses of two plans agree up to rounding: later
-    ones contain the earlier updates, so a wrong gradient, sum or shard shows there.
-    """
-    pairs = zip(first, second, strict=False)
-    differences = [abs(a - b) if isfinite(a) and isfinite(b) else inf for a, b in pairs]
-    if not differences:
-        return LossCheck(None)
-    above = [step for step, difference in enumerate(differences) if difference > tolerance]
-    step = above[0] if above else differences.index(max(differences))
-    return LossCheck(not above, step, differences[step])
-
-
-@dataclass(frozen=True, slots=True)
-class RunVariance:
-    """How far two runs of one plan lie apart, from the plans that were measured again.
-
-    changes: of each such plan, the second speed over the first minus 1; at least one. log_sd: the standard deviation of
-    the logarithm of one run's speed.
-
-    The logarithm of a plan's second speed over its first has twice the variance of one run, so m such pairs give one
-    run's standard deviation with m degrees of freedom, and Student's t an interval around it. The pairs are not
-    centred: a first run was chosen for being fast, and a whole cluster may have slowed down.
-    """
-
-    changes: tuple[float, ...]
-    log_sd: float
-
-    def around(self, estimate: Estimate, *, runs: int) -> Estimate:
-        """A positive quantity with an interval that covers its own and 95 % of what another run would have measured.
-
-        runs: the number of single runs in the quantity: 1 for a speed, 2 for the ratio of two.
-        """
-        quantile = T_QUANTILES[min(len(self.changes), len(T_QUANTILES)) - 1]
-        wide = Estimate.around(estimate.value, exp(quantile * self.log_sd * sqrt(runs)))
-        return Estimate(estimate.value, min(estimate.low, wide.low), max(estimate.high, wide.high))
-
-    def __str__(self) -> str:
-        settings = "1 setting" if len(self.changes) == 1 else f"{len(self.changes)} settings"
-        least, most = min(self.changes), max(self.changes)
-        span = f"{100 * least:+.1f} %" if least == most else f"{100 * least:+.1f} to {100 * most:+.1f} %"
-        return f"{settings} measured again: {span} against the first run; the intervals cover such differences"
-
-
-def variance_of(changes: Sequence[float]) -> RunVariance | None:
-    """None without changes: then intervals are those of single runs."""
-    if not changes:
-        return None
-    return RunVariance(tuple(changes), sqrt(sum(log(1 + change) ** 2 for change in changes) / (2 * len(changes))))
-
-
-def run_variance(ranking: Sequence[Ranked]) -> RunVariance | None:
+def run_variance_of(ranking: Sequence[Ranked]) -> RunVariance | None:
     """None where nothing was measured twice."""
-    confirmations = [entry.confirmation for entry in ranking if entry.confirmation is not None]
-    return variance_of([known.change for known in confirmations if known.change is not None])
+    return ranking[0].ground.variance if ranking else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
-    """How the second run of a plan ended. first: the objective as the first run measured it. change: the second speed
-    over the first minus 1; None where the second run measured nothing."""
+    """How the second runs of a plan ended. trial: the one whose speed is nearest to their mean; where none was measured
+    the last. runs: how many were measured. first: the objective as the first run measured it. change: the mean speed of
+    the second runs over the first minus 1; None where none was measured."""
 
     trial: Trial
+    runs: int
     first: float
     change: float | None
 
     @property
     def failed(self) -> bool:
-        """True when the plan itself failed the second time; a job that was lost or cancelled says nothing of it."""
-        verdict = self.trial.verdict
-        return self.change is None and verdict is not None and verdict.informative
+        """True when the plan itself failed in a second run."""
+        return self.change is None and _failed(self.trial)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ground:
-    """The facts that all entries of a ranking are compared by. base: of the baseline; None where it was not measured.
-    tolerance: of losses. device_bytes: memory of a device."""
+    """The facts that all entries of a ranking are compared by. base: the runs of the baseline; None where it was not
+    measured. cells: of the second runs. tolerance: of losses. device_bytes: memory of a device."""
 
     yardstick: Yardstick
-    base: Measurement | None
+    base: _Runs | None
+    cells: Cells
     variance: RunVariance | None
     tolerance: float
     device_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranked:
-    """One measured plan. trial: the one that chose it. again: the finished trial that repeated it. Derived numbers are
-    computed when they are asked for: a recommendation from a thousand plans looks at few."""
+class _Runs:
+    """The runs of one plan. first: measured. again: the second runs that ended, by round."""
 
-    rank: int
-    trial: Trial
-    again: Trial | None
-    ground: _Ground = field(repr=False)
+    first: Trial
+    again: tuple[Trial, ...]
 
     @cached_property
+    def counted(self) -> tuple[Measurement, ...]:
+        """Of the second runs where there are any, of the first where not."""
+        found = [trial.measurement for trial in self.again if trial.measurement is not None]
+        first = self.first.measurement
+        assert first is not None  # or it would not be ranked
+        return tuple(found) or (first,)
+
+    @cached_property
+    def step_time_s(self) -> float:
+        """The geometric mean over the runs that count."""
+        return exp(sum(log(run.step_time_s) for run in self.counted) / len(self.counted))
+
+    @cached_property
+    def measured_by(self) -> Trial:
+        """The trial nearest to the mean: what speeds do not tell is taken from it."""
+        runs = [trial for trial in self.again if trial.measurement is not None] or [self.first]
+        return min(runs, key=lambda trial: abs(log(_measurement(trial).step_time_s / self.step_time_s)))
+
+    @property
     def measurement(self) -> Measurement:
-        """Of the second run where there is one."""
-        return _measured(self.trial, self.again)
+        return _measurement(self.measured_by)
+
+    @property
+    def tokens_per_s_per_device(self) -> float:
+        return self.measurement.tokens_per_step / self.step_time_s / self.measurement.devices
+
+    def estimate(self, interval: Estimate, value: float, variance: RunVariance | None) -> Estimate:
+        """A quantity of these runs. interval: at the steps of `measured_by`, for a single run."""
+        runs = len(self.counted)
+        own = interval if runs == 1 else Estimate(value, value, value)
+        return over_runs(own, variance, runs=1 / runs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranked:
+    """One measured plan. trial: the one that chose it. Derived numbers are computed when they are asked for: a
+    recommendation from a thousand plans looks at few."""
+
+    rank: int
+    runs: _Runs = field(repr=False)
+    ground: _Ground = field(repr=False)
+
+    @property
+    def trial(self) -> Trial:
+        return self.runs.first
+
+    @property
+    def measurement(self) -> Measurement:
+        """Of the trial `measured_by`; of its speeds only the mean over all second runs counts."""
+        return self.runs.measurement
+
+    @property
+    def step_time_s(self) -> float:
+        return self.runs.step_time_s
 
     @cached_property
     def objective(self) -> Estimate:
         """In the objective's unit."""
-        return over_runs(self.ground.yardstick.reached(self.measurement), self.ground.variance, runs=1)
+        yardstick = self.ground.yardstick
+        reached = yardstick.reached(self.measurement)
+        return self.runs.estimate(reached, yardstick.of(self.measurement, self.step_time_s), self.ground.variance)
 
     @cached_property
     def tokens_per_s(self) -> Estimate:
-        return over_runs(rate_of(self.measurement, self.measurement.tokens_per_step), self.ground.variance, runs=1)
+        tokens = self.measurement.tokens_per_step
+        return self.runs.estimate(rate_of(self.measurement, tokens), tokens / self.step_time_s, self.ground.variance)
 
     @property
     def memory_bytes(self) -> int | None:
@@ -167,38 +146,50 @@ class Ranked:
 
     @property
     def headroom_bytes(self) -> float | None:
-        """Memory of the device that the fullest rank left free in the fuller of the runs; None where no peak is
+        """Memory of the device that the fullest rank left free in the fullest of the runs; None where no peak is
         known."""
-        runs = [trial.measurement for trial in (self.trial, self.again) if trial is not None]
+        runs = [trial.measurement for trial in (self.trial, *self.runs.again)]
         peaks = [run.fullest_rank_bytes for run in runs if run is not None]
         known = [peak for peak in peaks if peak is not None]
         return self.ground.device_bytes - max(known) if known else None
 
     @property
     def tflops_per_device(self) -> float:
-        return self.ground.yardstick.tflops_per_device(self.measurement, self.measurement.step_time_s)
+        return self.ground.yardstick.tflops_per_device(self.measurement, self.step_time_s)
 
     @property
     def mfu(self) -> float | None:
         """A share, by the job's own word where the cluster's description has no peak; None where neither has one."""
-        mfu = self.ground.yardstick.mfu(self.measurement, self.measurement.step_time_s)
+        mfu = self.ground.yardstick.mfu(self.measurement, self.step_time_s)
         return self.measurement.mfu if mfu is None else mfu
 
     @cached_property
     def gain(self) -> Estimate | None:
         """Over the baseline, a ratio of tokens per second and device minus 1 (0.25: 25 % faster); None without a
         measured baseline."""
-        base, own = self.ground.base, self.measurement
+        base, own, variance = self.ground.base, self.runs, self.ground.variance
         if base is None or own is base:
             return None if base is None else Estimate(0.0, 0.0, 0.0)
-        rate, other = (rate_of(one, one.tokens_per_step / one.devices) for one in (own, base))
-        return over_runs(rate.over(other), self.ground.variance, runs=2).as_gain()
+        paired = None
+        if variance is not None:
+            paired = paired_gain(own.first.plan, base.first.plan, self.ground.cells, variance)
+        if paired is not None:
+            return paired
+        if len(own.counted) == len(base.counted) == 1:
+            rate, other = (
+                rate_of(one, one.tokens_per_step / one.devices) for one in (own.measurement, base.measurement)
+            )
+            return over_runs(rate.over(other), variance, runs=2).as_gain()
+        ratio = own.tokens_per_s_per_device / base.tokens_per_s_per_device
+        runs = 1 / len(own.counted) + 1 / len(base.counted)
+        return over_runs(Estimate(ratio, ratio, ratio), variance, runs=runs).as_gain()
 
     @cached_property
     def training(self) -> LossCheck | None:
         """The first losses against the baseline's; None without a measured baseline, and for another global batch,
         which trains otherwise by intent."""
-        base, own = self.ground.base, self.measurement
+        base = None if self.ground.base is None else self.ground.base.measurement
+        own = self.measurement
         if base is None or own.tokens_per_step != base.tokens_per_step:
             return None
         if own is base:
@@ -207,22 +198,29 @@ class Ranked:
 
     @property
     def confirmation(self) -> Confirmation | None:
-        if self.again is None:
+        again = self.runs.again
+        if not again:
             return None
-        first = self.trial.measurement
-        assert first is not None  # or it would not be ranked
-        value = self.ground.yardstick.of(first, first.step_time_s)
-        return Confirmation(trial=self.again, first=value, change=_change(self.trial, self.again))
+        first = _measurement(self.trial)
+        measured = [trial for trial in again if trial.measurement is not None]
+        failed = next((trial for trial in again if _failed(trial)), None)
+        return Confirmation(
+            trial=failed or (self.measured_by if measured else again[-1]),
+            runs=len(measured),
+            first=self.ground.yardstick.of(first, first.step_time_s),
+            change=first.step_time_s / self.step_time_s - 1 if measured and failed is None else None,
+        )
 
     @property
     def measured_by(self) -> Trial:
         """The trial whose measurement this is."""
-        return self.again if self.again is not None and self.again.measurement is not None else self.trial
+        return self.runs.measured_by
 
     @property
     def confirmed(self) -> bool:
-        """True when the plan was measured twice."""
-        return self.again is not None and self.again.measurement is not None
+        """True when the plan was measured again, and never failed meanwhile."""
+        confirmation = self.confirmation
+        return confirmation is not None and confirmation.change is not None
 
     @property
     def failed_again(self) -> bool:
@@ -251,35 +249,39 @@ def rank(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
     """Every measured plan, the best first; equal ones in the order of their numbers."""
     spec, yardstick = campaign.spec, yardstick_of(campaign.spec)
     ended = [trial for trial in trials if trial.state.final]
-    second = {trial.plan: trial for trial in ended if trial.origin is Origin.CONFIRMATION}
+    again: dict[Plan, list[Trial]] = defaultdict(list)
+    for trial in sorted(ended, key=lambda trial: trial.round):
+        if trial.origin is Origin.CONFIRMATION:
+            again[trial.plan].append(trial)
     runs = [
-        (trial, second.get(trial.plan))
+        _Runs(first=trial, again=tuple(again.get(trial.plan, ())))
         for trial in ended
         if trial.measurement is not None and trial.origin is not Origin.CONFIRMATION
     ]
-    runs.sort(key=lambda run: (-yardstick.score(_measured(*run)), run[0].number))
-    changes = [_change(*run) for run in runs]
+    sign = -1 if yardstick.objective.smaller_is_better else 1
+    runs.sort(key=lambda one: (-sign * yardstick.of(one.measurement, one.step_time_s), one.first.number))
+    base = next((one for one in runs if one.first.origin is Origin.BASELINE), None)
+    cells = cells_of(ended)
+    first = {one.first.plan: log(_measurement(one.first).tokens_per_s) for one in runs}
     ground = _Ground(
         yardstick=yardstick,
-        base=next((_measured(*run) for run in runs if run[0].origin is Origin.BASELINE), None),
-        variance=variance_of([change for change in changes if change is not None]),
-        # The coarsest for a format without one of its own: a false alarm would hide a good setting.
-        tolerance=LOSS_TOLERANCES.get(workload_of(spec).dtype, max(LOSS_TOLERANCES.values())),
+        base=base,
+        cells=cells,
+        variance=run_variance(first, cells, None if base is None else base.first.plan),
+        tolerance=loss_tolerance(workload_of(spec).dtype),
         device_bytes=spec.cluster.device.memory_bytes,
     )
-    return [Ranked(rank=place, trial=run[0], again=run[1], ground=ground) for place, run in enumerate(runs, start=1)]
+    return [Ranked(rank=place, runs=one, ground=ground) for place, one in enumerate(runs, start=1)]
 
 
-def _measured(trial: Trial, again: Trial | None) -> Measurement:
-    found = (again.measurement if again is not None else None) or trial.measurement
-    assert found is not None  # only measured plans are ranked
-    return found
+def _measurement(trial: Trial) -> Measurement:
+    assert trial.measurement is not None  # only measured ones are asked
+    return trial.measurement
 
 
-def _change(trial: Trial, again: Trial | None) -> float | None:
-    """The second speed over the first minus 1."""
-    first, second = trial.measurement, None if again is None else again.measurement
-    return None if first is None or second is None else second.tokens_per_s / first.tokens_per_s - 1
+def _failed(trial: Trial) -> bool:
+    """True when the plan itself failed; a job that was lost or cancelled says nothing of it."""
+    return trial.measurement is None and trial.verdict is not None and trial.verdict.informative
 
 
 def rate_of(measurement: Measurement, tokens: float) -> Estimate:
@@ -288,6 +290,6 @@ def rate_of(measurement: Measurement, tokens: float) -> Estimate:
     return Estimate(tokens / measurement.step_time_s, tokens / interval.high, tokens / interval.low)
 
 
-def over_runs(estimate: Estimate, variance: RunVariance | None, *, runs: int) -> Estimate:
+def over_runs(estimate: Estimate, variance: RunVariance | None, *, runs: float) -> Estimate:
     """As `RunVariance.around`; the estimate itself where no plan was measured twice."""
     return estimate if variance is None else variance.around(estimate, runs=runs)

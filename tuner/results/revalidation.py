@@ -15,9 +15,10 @@ from enum import StrEnum
 
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.second_runs import RunVariance
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import Estimate
-from meshtune.tuner.results.ranking import Ranked, RunVariance, over_runs, rank, rate_of, run_variance
+from meshtune.tuner.results.ranking import Ranked, over_runs, rank, rate_of, run_variance_of
 from meshtune.tuner.results.recommendation import recommend
 
 
@@ -81,7 +82,7 @@ def judge(
     campaign: Campaign, trials: Sequence[Trial], entries: Sequence[Ranked], outcomes: Sequence[Outcome]
 ) -> Revalidation:
     """The finding on the first of `to_measure`'s entries from fresh runs of them, one outcome each."""
-    variance = run_variance(rank(campaign, trials))
+    variance = run_variance_of(rank(campaign, trials))
     found = [_remeasured(entry, outcome, variance) for entry, outcome in zip(entries, outcomes, strict=True)]
     optimum, rival = found[0], found[1] if len(found) > 1 else None
     own, *others = (outcome.measurement for outcome in outcomes)

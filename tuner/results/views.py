@@ -36,10 +36,12 @@ class ObjectiveView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredAgainView:
-    """The trial that measured a setting once more, by a fresh job. first: the objective's value as the first trial
-    measured it. change: the second speed over the first minus 1; null where it ended without a measurement."""
+    """The second runs of a setting, by fresh jobs. trial: the one nearest to their mean, or that failed. runs: how many
+    were measured. first: the objective's value as the first trial measured it. change: the mean speed of the second
+    runs over the first minus 1; null where one failed or none was measured."""
 
     trial: int
+    runs: int
     verdict: Verdict
     first: float
     change: float | None
@@ -154,7 +156,7 @@ def _ranked_view(spec: CampaignSpec, entry: Ranked, whole: Trial | None) -> Rank
         plan=entry.trial.plan,
         plan_key=entry.trial.plan.key,
         objective=objective_view(spec, entry.objective),
-        step_time_s=measured.step_time_s,
+        step_time_s=entry.step_time_s,
         timed_steps=len(measured.step_times_s),
         peak_memory_bytes=entry.memory_bytes,
         time_by_part=list(time_by_part(profile)),

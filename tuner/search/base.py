@@ -102,7 +102,7 @@ class Search(Protocol):
 
 
 def history(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Observation]:
-    """The campaign as a search sees it, in the order of choosing; a plan that was confirmed stands there twice."""
+    """The campaign as a search sees it, in the order of choosing; a confirmed plan stands there several times."""
     yardstick = yardstick_of(spec)
     return [
         Observation(

@@ -128,8 +128,9 @@ class Ticker:
                 return self._ask(session, n)
             case decisions.EndSearch(reason):
                 self.store.end_search(id, reason, now=now)
-            case decisions.Confirm(plans):
-                self.store.plan_trials(id, [Choice(plan) for plan in plans], Origin.CONFIRMATION, now=now)
+            case decisions.Confirm(plans, round):
+                again = [Choice(plan) for plan in plans]
+                self.store.plan_trials(id, again, Origin.CONFIRMATION, round=round, now=now)
             case decisions.Pause(reason):
                 self._pause(session, reason)
             case decisions.Close(state, reason):

@@ -30,7 +30,7 @@ OPTION_LIMITS = Limits(max_bytes=20_000, max_values=2_000)
 PLAIN = frozenset(
     {
         *("name", "model", "cluster", "global_batch_size", "space", "baseline", "objective", "budget", "trial", "stop"),
-        *("parallel", "seed", "pareto", "confirm", "warm_start", "project", "open_questions"),
+        *("parallel", "seed", "pareto", "confirm", "confirm_rounds", "warm_start", "project", "open_questions"),
     }
 )
 # section -> kind -> the options that are harmless. Of a kind that is not here, nothing is.

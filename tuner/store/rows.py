@@ -117,6 +117,7 @@ def trial_row(trial: Trial) -> dict[str, Any]:
         "plan_key": trial.plan.key,
         **trial.plan.as_dict(),
         "expectation": null() if trial.expectation is None else asdict(trial.expectation),
+        "round": trial.round,
     }
 
 
@@ -129,6 +130,7 @@ def trial_of(row: Mapping[str, Any], tried: Sequence[Attempt]) -> Trial:
         origin=Origin(row["origin"]),
         attempts=tuple(tried),
         expectation=None if expected is None else Expectation(**expected),
+        round=row["round"],
     )
 
 

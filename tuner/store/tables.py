@@ -107,10 +107,12 @@ trials = Table(
     *_required(PlainText, "origin", "plan_key"),
     *(Column(axis.name, _PLAN_TYPES.get(axis.kind, PlainText), nullable=False) for axis in AXES),
     *_optional(JSON, "expectation"),
+    # Of second runs, from 1 on; else 0.
+    *_required(Integer, "round"),
     # The index of this constraint is the one for "the trials of a campaign", too.
     UniqueConstraint("campaign_id", "number"),
-    # With the origin: a confirmation repeats a plan.
-    UniqueConstraint("campaign_id", "plan_key", "origin"),
+    # With the origin and the round: confirmations repeat a plan.
+    UniqueConstraint("campaign_id", "plan_key", "origin", "round"),
 )
 
 attempts = Table(

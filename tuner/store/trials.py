@@ -63,14 +63,16 @@ class Trials:
         choices: Sequence[Choice],
         origin: Origin,
         *,
+        round: int = 0,
         chance_left: float | None = None,
         now: float,
     ) -> list[Trial]:
         """The new trials, numbered on from the last one, each with a PLANNED first attempt: all of them or none.
 
-        chance_left: the search's word on what it did not choose; it is kept even where nothing is chosen. None: what
-        it said before stays. Raises NotFound, IllegalMove when the campaign is not RUNNING, AlreadyExists for a plan
-        that comes twice or that the campaign has; a confirmation may repeat it once.
+        round: of second runs. chance_left: the search's word on what it did not choose; it is kept even where nothing
+        is chosen. None: what it said before stays. Raises NotFound, IllegalMove when the campaign is not RUNNING,
+        AlreadyExists for a plan that comes twice or that the campaign has; each round of confirmations may repeat it
+        once.
         """
         with self._database.writing() as connection:
             subject = f"a new trial of campaign {campaign_id}"
@@ -81,7 +83,7 @@ class Trials:
                 add_event(connection, campaign_id, now, "search.asked", {"chance_left": chance_left})
             if not choices:
                 return []
-            _require_new_plans(connection, campaign_id, choices, origin)
+            _require_new_plans(connection, campaign_id, choices, origin, round)
             highest = connection.scalar(select(func.max(trials.c.number)).where(trials.c.campaign_id == campaign_id))
             planned = [
                 Trial(
@@ -91,6 +93,7 @@ class Trials:
                     origin=origin,
                     attempts=(_planned_attempt(campaign_id, number, 1, now),),
                     expectation=choice.expectation,
+                    round=round,
                 )
                 for number, choice in enumerate(choices, start=0 if highest is None else highest + 1)
             ]
@@ -285,10 +288,12 @@ def _read_trial(connection: Connection, campaign_id: str, number: int) -> Trial:
     return found[0]
 
 
-def _require_new_plans(connection: Connection, campaign_id: str, choices: Sequence[Choice], origin: Origin) -> None:
+def _require_new_plans(
+    connection: Connection, campaign_id: str, choices: Sequence[Choice], origin: Origin, round: int
+) -> None:
     """Raises AlreadyExists for a plan that comes twice or that the campaign has."""
     confirmation = trials.c.origin == str(Origin.CONFIRMATION)
-    alike = confirmation if origin is Origin.CONFIRMATION else ~confirmation
+    alike = and_(confirmation, trials.c.round == round) if origin is Origin.CONFIRMATION else ~confirmation
     query = select(trials.c.plan_key, trials.c.number).where(trials.c.campaign_id == campaign_id, alike)
     taken: dict[str, int] = {key: number for key, number in connection.execute(query)}
     coming: set[str] = set()

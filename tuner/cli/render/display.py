@@ -18,9 +18,10 @@ from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.decide import device_seconds
 from meshtune.tuner.campaign.objective import yardstick_of
+from meshtune.tuner.campaign.second_runs import second_run_counts
 from meshtune.tuner.campaign.trial import Origin, Trial, time_by_part
 from meshtune.tuner.campaign.units import gibibytes, number, seconds
-from meshtune.tuner.results.ranking import Confirmation, Ranked, run_variance
+from meshtune.tuner.results.ranking import Confirmation, Ranked, run_variance_of
 from meshtune.tuner.results.recommendation import Recommendation, front_of
 
 # Of a terminal that shows two windows side by side; long settings wrap.
@@ -52,7 +53,7 @@ def best_table(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> Rende
             entry.trial.plan.key,
             number(entry.objective.value),
             f"{number(entry.objective.low)} - {number(entry.objective.high)}",
-            seconds(entry.measurement.step_time_s),
+            seconds(entry.step_time_s),
             "-" if entry.memory_bytes is None else gibibytes(entry.memory_bytes),
             _gain(entry),
             style="bold" if entry.usable and entry.rank == 1 else "" if entry.usable else "red",
@@ -88,7 +89,7 @@ def best_notes(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> list[
             continue
         name = " and ".join([*(["the best"] if entry.rank == 1 else []), *(["the baseline"] if baseline else [])])
         notes += time_notes(f"{name} (trial {entry.measured_by.number})", entry.measurement)
-    if (known := run_variance(ranking)) is not None:
+    if (known := run_variance_of(ranking)) is not None:
         notes.append(Text(str(known)))
     unit = yardstick_of(campaign.spec).unit
     for entry in ranking:
@@ -104,6 +105,8 @@ def best_notes(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> list[
 def _confirmation_note(entry: Ranked, confirmation: Confirmation, unit: str) -> Text:
     again, first = confirmation.trial, number(confirmation.first)
     said = f"trial {entry.trial.number} measured again by trial {again.number}"
+    if confirmation.runs > 1:
+        said = f"trial {entry.trial.number} measured {confirmation.runs} times again"
     if confirmation.change is not None:
         value = f"{number(entry.objective.value)} after {first} {unit}"
         return Text(f"{said}: {value} ({100 * confirmation.change:+.1f} % in speed)")
@@ -257,10 +260,11 @@ def left(campaign: Campaign, trials: Sequence[Trial]) -> str:
 
 
 def _planned_total(campaign: Campaign) -> int:
-    """Trials at the most: the budget's, or the whole space and a baseline outside of it; then the confirmations."""
-    there = campaign.legal + (campaign.spec.baseline is not None)
-    chosen = min(campaign.spec.budget.trials or there, there)
-    return chosen + min(campaign.spec.confirm, chosen)
+    """Trials: the budget's, or the whole space and a baseline outside of it; then the least second runs."""
+    spec = campaign.spec
+    there = campaign.legal + (spec.baseline is not None)
+    chosen = min(spec.budget.trials or there, there)
+    return chosen + second_run_counts(spec, chosen)[0]
 
 
 def state_text(trial: Trial) -> Text:

@@ -681,6 +681,7 @@ export interface components {
         MeasuredAgainView: {
             change: number | null;
             first: number;
+            runs: number;
             trial: number;
             verdict: components["schemas"]["Verdict"];
         };

@@ -114,10 +114,13 @@ def upgrade() -> None:
         *_required(sa.Integer(), "recompute_interval"),
         *_required(sa.Text(), "context"),
         *_optional(sa.JSON(), "expectation"),
+        *_required(sa.Integer(), "round"),
         sa.ForeignKeyConstraint(["campaign_id"], ["campaigns.id"], name="fk_trials_campaign_id"),
         sa.PrimaryKeyConstraint("id", name="pk_trials"),
         sa.UniqueConstraint("campaign_id", "number", name="uq_trials_campaign_id_number"),
-        sa.UniqueConstraint("campaign_id", "plan_key", "origin", name="uq_trials_campaign_id_plan_key_origin"),
+        sa.UniqueConstraint(
+            *("campaign_id", "plan_key", "origin", "round"), name="uq_trials_campaign_id_plan_key_origin_round"
+        ),
     )
     op.create_table(
         "attempts",

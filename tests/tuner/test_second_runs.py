@@ -1,0 +1,121 @@
+"""Second runs in turns: their order, who leaves, when they end, and how often they err."""
+
+from __future__ import annotations
+
+import runpy
+from dataclasses import replace
+from math import exp
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.second_runs import next_turn, second_run_counts
+from meshtune.tuner.campaign.student import two_sided_quantile
+from meshtune.tuner.campaign.trial import Origin
+
+
+@pytest.fixture
+def spec(lab):
+    return lambda **over: replace(lab.spec(baseline={"tp": 1}), **over)
+
+
+def play(spec, make, trials, speed):
+    """The second runs of a campaign: (round, number of the first trial) in the order of their planning. speed: of a
+    first trial's number in a round, a Verdict for a failure."""
+    trials = list(trials)
+    first = {trial.plan: trial.number for trial in reversed(trials)}
+    order = []
+    while (turn := next_turn(spec, trials)) is not None:
+        plan = turn.missing[0]
+        given = speed(first[plan], turn.round)
+        ended = given if isinstance(given, Verdict) else make.measurement(1 / given)
+        trials.append(make.trial(len(trials), ended, origin=Origin.CONFIRMATION, plan=plan, round=turn.round))
+        order.append((turn.round, first[plan]))
+    return order
+
+
+def test_the_best_the_baseline_and_the_others_run_in_turns_and_back(spec, make, runs):
+    # All alike, but for a noise that leaves nothing clear.
+    noise = {(0, 1): 1.0, (1, 1): 1.3, (2, 1): 1.0, (0, 2): 1.3, (1, 2): 1.0, (2, 2): 1.2}
+    order = play(spec(confirm=2, confirm_rounds=2), make, runs(1.0, 0.8, 0.9), lambda *at: noise[at])
+    assert order == [(1, 1), (1, 0), (1, 2), (2, 2), (2, 0), (2, 1)]
+
+
+def test_rounds_end_as_soon_as_a_plan_is_surely_faster(spec, make, runs):
+    order = play(spec(confirm=1), make, runs(1.0, 0.8), lambda plan, _: 1.25 if plan else 1.0)
+    assert order == [(1, 1), (1, 0), (2, 0), (2, 1)]
+
+
+def test_a_plan_leaves_that_is_surely_not_worth_it_and_with_the_last_one_the_rounds_end(spec, make, runs):
+    wobble = (0.999, 1.001)
+    order = play(
+        spec(confirm=2),
+        make,
+        runs(1.0, 0.8, 0.9),
+        lambda plan, round: (1.0, 1.0, 0.9)[plan] * wobble[(plan + round) % 2],
+    )
+    assert max(turn for turn, _ in order) <= 3
+    assert (3, 2) not in order
+
+
+def test_plans_that_no_run_tells_apart_end_after_the_most_rounds(spec, make, runs):
+    random = np.random.default_rng(1)
+    order = play(spec(confirm=1, confirm_rounds=4), make, runs(1.0, 0.9), lambda *_: exp(random.normal(0, 0.1)))
+    assert len(order) == 8
+
+
+def test_a_plan_that_fails_leaves(spec, make, runs):
+    order = play(
+        spec(confirm=2),
+        make,
+        runs(1.0, 0.8, 0.9),
+        lambda plan, round: Verdict.OOM if plan == 1 else 1.0 + 0.2 * (plan == 2),
+    )
+    assert order == [(1, 1), (1, 0), (1, 2), (2, 2), (2, 0)]
+
+
+def test_nothing_runs_again_where_only_the_baseline_would(spec, make, runs):
+    assert play(spec(confirm=1), make, runs(1.0, 1.2), lambda *_: 1.0) == []
+    assert play(spec(confirm=0), make, runs(1.0, 0.8), lambda *_: 1.0) == []
+
+
+def test_without_a_baseline_two_rounds_tell_how_far_runs_scatter(spec, make, runs):
+    order = play(spec(confirm=2, baseline=None), make, runs(1.0, 0.8, baseline=False), lambda *_: 1.0)
+    assert order == [(1, 1), (1, 0), (2, 0), (2, 1)]
+
+
+def test_a_plan_that_trains_otherwise_ends_no_rounds(spec, make):
+    trials = [
+        make.trial(number, make.measurement(step, first_losses=(loss,)), origin=origin, plan=Plan(dp=4, tp=1 + number))
+        for number, (step, loss, origin) in enumerate([(1.0, 2.0, Origin.BASELINE), (0.8, 9.0, Origin.SEARCH)])
+    ]
+    order = play(spec(confirm=1, confirm_rounds=3), make, trials, lambda plan, _: 1.25 if plan else 1.0)
+    assert len(order) == 6
+
+
+@pytest.mark.parametrize(
+    ("confirm", "rounds", "counts"),
+    [(3, 6, (8, 24)), (1, 6, (4, 12)), (3, 1, (4, 4)), (0, 6, (0, 0)), (99, 2, (22, 22))],
+)
+def test_the_number_of_second_runs_is_bounded(spec, confirm, rounds, counts):
+    assert second_run_counts(spec(confirm=confirm, confirm_rounds=rounds), 10) == counts
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 9, 10, 57])
+@pytest.mark.parametrize("level", [0.5, 0.95, 0.99, 0.999])
+def test_students_quantiles(degrees, level):
+    assert two_sided_quantile(level, degrees) == pytest.approx(stats.t.ppf((1 + level) / 2, degrees))
+
+
+@pytest.mark.parametrize(("noise", "gain", "confirm"), [(0.03, 0.1, 3), (0.03, 0.0, 3)])
+def test_what_is_better_is_recommended_nine_times_of_ten_and_what_is_equal_hardly_ever(noise, gain, confirm):
+    """The simulation of benchmarks/second_runs.py, smaller."""
+    path = Path(__file__).parents[2] / "benchmarks/second_runs.py"
+    ends = runpy.run_path(str(path))["simulate"](25, 7, noise=noise, gain=gain, confirm=confirm)
+    right = sum(end.better and end.truth > 0 for end in ends) / len(ends)
+    wrong = sum(end.better and end.truth <= 0 for end in ends) / len(ends)
+    assert right >= 0.9 if gain else wrong <= 0.1

@@ -1,0 +1,248 @@
+"""Second runs: the best plans and the baseline are measured again in turns, until it is clear what is faster.
+
+Round 1 runs the best plan, the baseline and the others, each as a fresh job; round 2 the same ones in the opposite
+order, and so on, so that a drift of the cluster meets all alike. After each round from MIN_ROUNDS on a plan leaves that
+is surely not `stop.tolerance` faster than the baseline. The rounds end when a plan that trains as the baseline does is
+surely faster, when only the baseline is left, or after `confirm_rounds`. First runs choose the plans and count no more.
+
+The logarithm of a speed is taken as the sum of the plan's, the round's and an error. The standard deviation of the
+error is estimated from the least-squares fit over all cells that were measured, and Student's t gives the interval of a
+gain. The levels are Bonferroni's for the plans that are compared; LEVEL leaves room for looking after each round
+(`benchmarks/second_runs.py` has the error rates).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, inf, log, sqrt
+
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.loss_check import check_losses, loss_tolerance
+from meshtune.tuner.campaign.objective import Yardstick
+from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
+from meshtune.tuner.campaign.student import two_sided_quantile
+from meshtune.tuner.campaign.trial import Origin, Trial
+from meshtune.tuner.campaign.units import Estimate
+
+# No interval of use comes from one round.
+MIN_ROUNDS = 2
+LEVEL = 0.97
+# Of changes between first and second runs, where there is one round: the winner is the best of several second runs,
+# chosen by luck once again, and narrower intervals would cover it too seldom (docs/decisions/0014).
+MAX_DEGREES = 3
+# log of tokens per second by plan and round.
+Cells = Mapping[tuple[Plan, int], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What is still to be planned of a round: none while its jobs run. round: from 1 on."""
+
+    round: int
+    missing: tuple[Plan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunVariance:
+    """How far runs of one plan lie apart. All standard deviations are of the logarithm of a speed.
+
+    log_sd: of single runs, at any time, with `degrees` of freedom. paired_log_sd: of runs of one round against each
+    other. changes: of each plan that ran again, the speed of its second runs over the first minus 1. rounds: the most
+    that a plan was measured in. compared: plans with the baseline.
+    """
+
+    log_sd: float
+    degrees: int
+    paired_log_sd: float
+    paired_degrees: int
+    changes: tuple[float, ...]
+    rounds: int = 1
+    compared: int = 1
+
+    def around(self, estimate: Estimate, *, runs: float) -> Estimate:
+        """A positive quantity with an interval that covers its own and 95 % of what other runs would have measured.
+
+        runs: the sum of 1 / n over the speeds in the quantity, each a mean of n runs: 1 for the speed of one run, 2
+        for the ratio of two such.
+        """
+        wide = Estimate.around(estimate.value, exp(two_sided_quantile(0.95, self.degrees) * self.log_sd * sqrt(runs)))
+        return Estimate(estimate.value, min(estimate.low, wide.low), max(estimate.high, wide.high))
+
+    def around_paired(self, ratio: float, rounds: int) -> Estimate:
+        """A ratio of speeds that were measured side by side in so many rounds."""
+        quantile = two_sided_quantile(1 - (1 - LEVEL) / self.compared, self.paired_degrees)
+        return Estimate.around(ratio, exp(quantile * self.paired_log_sd * sqrt(2 / rounds)))
+
+    def __str__(self) -> str:
+        settings = "1 setting" if len(self.changes) == 1 else f"{len(self.changes)} settings"
+        times = "" if self.rounds == 1 else f" in up to {self.rounds} rounds"
+        least, most = min(self.changes), max(self.changes)
+        span = f"{100 * least:+.1f} %" if least == most else f"{100 * least:+.1f} to {100 * most:+.1f} %"
+        return (
+            f"{settings} measured again{times}: {span} against the first run; the intervals cover such differences"
+            if self.rounds == 1
+            else f"{settings} measured again{times}: {span} against the first run; single runs scatter by "
+            f"{100 * self.log_sd:.1f} %"
+        )
+
+
+def run_variance(first: Mapping[Plan, float], cells: Cells, baseline: Plan | None) -> RunVariance | None:
+    """None where nothing was measured twice. first: log of tokens per second of first runs."""
+    by_plan: dict[Plan, list[float]] = defaultdict(list)
+    for (plan, _), speed in cells.items():
+        by_plan[plan].append(speed)
+    again = [plan for plan in by_plan if plan in first]
+    if not again:
+        return None
+    changes = tuple(exp(_mean(by_plan[plan]) - first[plan]) - 1 for plan in again)
+    rounds = max(map(len, by_plan.values()))
+    compared = max(1, sum(plan != baseline for plan in by_plan))
+    if rounds < MIN_ROUNDS:
+        return variance_of_changes(changes)
+    errors = [speed - _mean(speeds) for speeds in by_plan.values() for speed in speeds]
+    degrees = len(cells) - len(by_plan)
+    paired, paired_degrees = _paired_errors(cells)
+    log_sd = sqrt(sum(error**2 for error in errors) / degrees)
+    paired_log_sd = sqrt(sum(error**2 for error in paired) / paired_degrees) if paired_degrees else log_sd
+    return RunVariance(log_sd, degrees, paired_log_sd, paired_degrees or degrees, changes, rounds, compared)
+
+
+def variance_of_changes(changes: Sequence[float]) -> RunVariance:
+    """From one round. changes: as of RunVariance, at least one."""
+    # A second speed over a first has twice the variance of one run. The pairs are not centred: a first run was chosen
+    # for being fast, and a whole cluster may have slowed down.
+    log_sd = sqrt(sum(log(1 + change) ** 2 for change in changes) / (2 * len(changes)))
+    degrees = min(len(changes), MAX_DEGREES)
+    return RunVariance(log_sd, degrees, log_sd, degrees, tuple(changes))
+
+
+def _paired_errors(cells: Cells) -> tuple[list[float], int]:
+    """What is left of the cells when plans and rounds are taken out, by least squares, and its degrees of freedom."""
+    rows, columns = {plan for plan, _ in cells}, {number for _, number in cells}
+    left = dict(cells)
+    for _ in range(200):  # alternating projections; whole blocks are done after one
+        for at, lines in ((0, rows), (1, columns)):
+            for line in lines:
+                here = [cell for cell in left if cell[at] == line]
+                mean = _mean([left[cell] for cell in here])
+                for cell in here:
+                    left[cell] -= mean
+    return list(left.values()), len(cells) - len(rows) - len(columns) + 1
+
+
+def paired_gain(plan: Plan, baseline: Plan, cells: Cells, variance: RunVariance) -> Estimate | None:
+    """The plan's speed over the baseline's minus 1; None where they have fewer than MIN_ROUNDS rounds in common."""
+    rounds = sorted({number for _, number in cells if {(plan, number), (baseline, number)} <= cells.keys()})
+    if len(rounds) < MIN_ROUNDS:
+        return None
+    ratio = exp(_mean([cells[plan, number] - cells[baseline, number] for number in rounds]))
+    return variance.around_paired(ratio, len(rounds)).as_gain()
+
+
+def second_run_counts(spec: CampaignSpec, chosen: int) -> tuple[int, int]:
+    """The least and the most second runs of a campaign that measures so many plans."""
+    best = min(spec.confirm, chosen)
+    plans = best + (best > 0 and spec.baseline is not None)
+    return plans * min(MIN_ROUNDS, spec.confirm_rounds), plans * spec.confirm_rounds
+
+
+def cells_of(trials: Sequence[Trial]) -> dict[tuple[Plan, int], float]:
+    """The speeds of all second runs that were measured."""
+    return {
+        (trial.plan, trial.round): log(trial.measurement.tokens_per_s)
+        for trial in trials
+        if trial.origin is Origin.CONFIRMATION and trial.measurement is not None
+    }
+
+
+def next_turn(spec: CampaignSpec, trials: Sequence[Trial]) -> Turn | None:
+    """The round that is not complete; None where no more second runs are needed. It follows from the trials alone, of
+    which the search's have all ended."""
+    again = {(trial.plan, trial.round): trial for trial in trials if trial.origin is Origin.CONFIRMATION}
+    contenders = finalists(spec, trials)
+    for number in range(1, spec.confirm_rounds + 1):
+        if not contenders:
+            return None
+        order = contenders if number % 2 else contenders[::-1]
+        missing = tuple(plan for plan in order if (plan, number) not in again)
+        if missing or not all(again[plan, number].state.final for plan in order):
+            return Turn(number, missing)
+        contenders = _contenders(spec, trials, contenders, number)
+    return None
+
+
+def finalists(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Plan]:
+    """The plans of the first round in its order: the best by their first runs, at most `spec.confirm`, and the
+    baseline, if it was measured, second; none where only the baseline would run. With `spec.pareto` the front comes
+    first."""
+    # The device's peak and its price scale an objective for all plans alike: any will do for their order.
+    yardstick = Yardstick(objective=spec.objective, model=spec.model, peak_flops=1.0)
+    scored = [
+        (yardstick.score(trial.measurement), trial)
+        for trial in trials
+        if trial.measurement is not None and trial.origin is not Origin.CONFIRMATION
+    ]
+    scored.sort(key=lambda pair: (-pair[0], pair[1].number))
+    measured = [trial for _, trial in scored]
+    if spec.pareto:
+        measured = _front_first(measured)
+    baseline = _baseline(trials)
+    best = [trial.plan for trial in measured[: spec.confirm] if trial.plan != baseline]
+    return [*best[:1], *([baseline] if best and baseline is not None else []), *best[1:]]
+
+
+def _baseline(trials: Sequence[Trial]) -> Plan | None:
+    measured = (trial.plan for trial in trials if trial.origin is Origin.BASELINE and trial.measurement is not None)
+    return next(measured, None)
+
+
+def _contenders(spec: CampaignSpec, trials: Sequence[Trial], contenders: Sequence[Plan], rounds: int) -> list[Plan]:
+    """The plans of the next round; none where the choice is clear."""
+    cells = {cell: speed for cell, speed in cells_of(trials).items() if cell[1] <= rounds}
+    baseline = _baseline(trials)
+    stable = [plan for plan in contenders if (plan, rounds) in cells]
+    if rounds < MIN_ROUNDS:
+        return stable
+    if baseline is None or baseline not in stable:
+        return []
+    variance = run_variance({trial.plan: 0.0 for trial in trials}, cells, baseline)
+    assert variance is not None  # there are two rounds
+    left = list[Plan]()
+    for plan in stable:
+        gain = None if plan == baseline else paired_gain(plan, baseline, cells, variance)
+        if gain is None:
+            left.append(plan)
+        elif gain.low > 0 and _trains_alike(spec, trials, plan, baseline):
+            return []
+        elif gain.high >= spec.stop.tolerance:
+            left.append(plan)
+    return left if len(left) > 1 else []
+
+
+def _trains_alike(spec: CampaignSpec, trials: Sequence[Trial], plan: Plan, baseline: Plan) -> bool:
+    """False where the first losses show another training: it is never recommended."""
+    if plan.global_batch_size != baseline.global_batch_size:
+        return True
+    one, other = (
+        next(trial.measurement for trial in trials if trial.plan == each and trial.measurement is not None)
+        for each in (plan, baseline)
+    )
+    tolerance = loss_tolerance(workload_of(spec).dtype)
+    return check_losses(one.first_losses, other.first_losses, tolerance).equal is not False
+
+
+def _front_first(measured: Sequence[Trial]) -> list[Trial]:
+    """Trials from the fastest on: first those that need less memory than every faster one, then the others."""
+    front, lowest = list[Trial](), inf
+    for trial in measured:
+        peak = None if trial.measurement is None else trial.measurement.fullest_rank_bytes
+        if peak is not None and peak < lowest:
+            front.append(trial)
+            lowest = peak
+    return front + [trial for trial in measured if trial not in front]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
