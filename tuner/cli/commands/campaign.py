@@ -22,9 +22,11 @@ from meshtune.tuner.campaign.units import seconds
 from meshtune.tuner.cli.common import Refused, console, errors, print_json, print_page
 from meshtune.tuner.cli.opening import open_campaign, open_service
 from meshtune.tuner.cli.render import display
+from meshtune.tuner.cli.render.live import LiveScreen
 from meshtune.tuner.cli.render.predictions import quote_parts
 from meshtune.tuner.cli.render.trial import trial_page
 from meshtune.tuner.cli.spec_file import read_spec_file
+from meshtune.tuner.cli.usage.options import home_option
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import make_quote
 from meshtune.tuner.results.export import FORMATS, Export
@@ -120,11 +122,10 @@ def work_on(service: Service, campaign: Campaign) -> Campaign:
         else:
             _follow_logged(Driver(service), service, campaign)
     except KeyboardInterrupt:
-        console.print(
-            f"\nInterrupted. Running trials go on by themselves and are collected by `meshtune resume {campaign.id}`; "
-            f"`meshtune cancel {campaign.id}` ends them.",
-            soft_wrap=True,
-        )
+        where = home_option(service.home.root)
+        console.print("\nInterrupted. Running trials go on by themselves. To collect them and go on, or to end them:")
+        for command in ("resume", "cancel"):
+            console.print(f"    meshtune {command} {campaign.id}{where}", soft_wrap=True)
         raise typer.Exit(130) from None
     return service.store.campaign(campaign.id)
 
@@ -202,7 +203,8 @@ def _follow_live(driver: Driver, service: Service, campaign_id: str) -> None:
             trouble = driver.troubles.get(campaign_id, "")
             shown = display.progress(campaign, trials, rank(campaign, trials), trouble)
             words = (phase_text(campaign, trials), lessons_text(campaign.lessons))
-            live.update(Group(shown, *(Text(line) for line in words if line)))
+            now = Group(shown, *(Text(line) for line in words if line))
+            live.update(LiveScreen(campaign, trials, now))
 
         drive_one(driver, service, campaign_id, watch)
 

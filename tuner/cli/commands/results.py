@@ -3,7 +3,6 @@ plans once more by fresh jobs. They store nothing."""
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from meshtune.tuner.campaign.units import number
 from meshtune.tuner.cli.common import console, errors, print_found
 from meshtune.tuner.cli.opening import open_campaign, open_service
 from meshtune.tuner.cli.render.analysis import analysis_parts, recommendation_lines, revalidation_lines
-from meshtune.tuner.cli.usage.options import DEFAULT_HOME
+from meshtune.tuner.cli.usage.options import home_option
 from meshtune.tuner.results.analysis.analysis import analyse
 from meshtune.tuner.results.export import NothingToExport, choose, export_of, handover_of, write_export
 from meshtune.tuner.results.known_best import (
@@ -45,8 +44,7 @@ def export(
             console.print(f"wrote {path}", soft_wrap=True)
         if handover := handover_of(setting, format):
             errors.print(f"warning: {handover.warning}.", style="yellow", soft_wrap=True)
-            there = "" if home == DEFAULT_HOME else f" --home {shlex.quote(str(home))}"
-            errors.print(f"{handover.offer}:\n    {handover.confirm}{there}", soft_wrap=True)
+            errors.print(f"{handover.offer}:\n    {handover.confirm}{home_option(home)}", soft_wrap=True)
 
 
 def analyze(campaign: str, home: Path, db: str, *, as_json: bool) -> None:

@@ -198,6 +198,8 @@ def progress(campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Rank
     done = sum(trial.state.final for trial in trials)
     total = _planned_total(campaign)
     bar = Table.grid(padding=(0, 1))
+    for column in range(5):
+        bar.add_column(no_wrap=column != 1)  # on a narrow terminal the bar alone gets narrower
     bar.add_row(
         f"{done}/{total} trials",
         ProgressBar(total=total, completed=done, width=40),

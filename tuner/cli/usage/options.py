@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -25,3 +26,8 @@ DatabaseOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 DEFAULT_HOME = Path(".meshtune")
+
+
+def home_option(home: Path) -> str:
+    """What a command that a message names needs to find this home, with a space before it."""
+    return "" if home.absolute() == DEFAULT_HOME.absolute() else f" --home {shlex.quote(str(home))}"
