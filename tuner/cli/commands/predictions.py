@@ -3,10 +3,13 @@ nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from meshtune.runners.documents import plain
 from meshtune.search_spaces.plan import Plan
@@ -24,6 +27,8 @@ from meshtune.tuner.prediction.scaling import make_projection, node_counts
 
 # What names a spec, where a campaign may stand as well.
 SPEC_SUFFIXES = (".yaml", ".yml", ".json")
+# In a log, on a pipe.
+TELL_EVERY_S = 10.0
 
 
 def spaces(spec: Path, *, why: str, plans: bool) -> None:
@@ -72,17 +77,61 @@ def estimate(
 
 
 def _estimated_exactly(spec: CampaignSpec, plan: Plan | None, ranks: Sequence[int]) -> ExactMemory:
-    """With its duration told before it starts, and a bar on a terminal."""
-    columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+    """With its duration told before it starts; then a bar on a terminal, and a line now and then elsewhere."""
+    columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    clock = _Clock()
+    with (
+        Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar,
+        _told_now_and_then(clock, wanted=not errors.is_terminal),
+    ):
         task = bar.add_task("")
 
         def show(done: float, total: float) -> None:
             if not done:
                 errors.print(f"this takes about {seconds(total)}, judged by one layer; Ctrl-C ends it", soft_wrap=True)
+            clock.done(done, total)
             bar.update(task, completed=done, total=total)
 
         return estimate_exactly(spec, plan, ranks, show)
+
+
+class _Clock:
+    """How long it takes in all, first as it was judged, then at the pace that is seen."""
+
+    def __init__(self) -> None:
+        self.begun, self.expected_s = time.monotonic(), 0.0
+
+    def done(self, done: float, total: float) -> None:
+        if not done:
+            self.begun, self.expected_s = time.monotonic(), total
+        else:
+            self.expected_s = (time.monotonic() - self.begun) * total / done
+
+    def line(self) -> str:
+        passed_s = time.monotonic() - self.begun
+        if not self.expected_s:
+            return f"{seconds(passed_s)}: PyTorch is loaded, and one layer timed"
+        return f"{seconds(passed_s)} of about {seconds(max(passed_s, self.expected_s))}"
+
+
+@contextmanager
+def _told_now_and_then(clock: _Clock, *, wanted: bool) -> Iterator[None]:
+    """By a thread: one part of the work may take minutes."""
+    ended = Event()
+
+    def tell() -> None:
+        while not ended.wait(TELL_EVERY_S):
+            errors.print(clock.line(), soft_wrap=True)
+
+    thread = Thread(target=tell, daemon=True)
+    if wanted:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        if wanted:
+            thread.join()
 
 
 def project(source: str, home: Path, db: str, *, nodes: str, wall: float, tokens: float | None, as_json: bool) -> None:
