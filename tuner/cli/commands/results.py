@@ -4,22 +4,23 @@ plans once more by fresh jobs. They store nothing."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import typer
 
-from meshtune.runners.documents import plain
+from meshtune.runners.documents import MISSING, plain
+from meshtune.search_spaces.checks import InvalidValue
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import space_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import number
-from meshtune.tuner.cli.common import console, errors, print_found
+from meshtune.tuner.cli.common import Refused, console, errors, print_found
 from meshtune.tuner.cli.opening import open_campaign, open_service
 from meshtune.tuner.cli.render.analysis import analysis_parts, recommendation_lines, revalidation_lines
 from meshtune.tuner.cli.usage.options import home_option
 from meshtune.tuner.results.analysis.analysis import analyse
-from meshtune.tuner.results.export import NothingToExport, choose, export_of, handover_of, write_export
+from meshtune.tuner.results.export import FORMATS, NothingToExport, choose, export_of, handover_of, write_export
 from meshtune.tuner.results.known_best import (
     MAX_CAMPAIGNS,
     CampaignRecords,
@@ -39,12 +40,35 @@ def export(
 ) -> None:
     with open_campaign(home, db, campaign) as (service, chosen):
         entry = choose(chosen, service.store.trials(chosen.id), trial)
-        setting = export_of(chosen, entry, output, parse_options(options))
-        for path in write_export(setting, output, format):
+        given = parse_options(options)
+        form = FORMATS.get(format)
+        if given and (not format or (form is not None and not form.program and not form.script)):
+            told = f"--format {format} has" if format else "the formats json and job have"
+            raise Refused(f"--option {next(iter(given))}: {told} no options; a scheduler's or program's format has")
+        setting = export_of(chosen, entry, output, given)
+        try:
+            written = write_export(setting, output, format)
+        except InvalidValue as error:
+            raise Refused(f"--format {format}: {_option_mistakes(error, given)}") from None
+        for path in written:
             console.print(f"wrote {path}", soft_wrap=True)
+        if form is not None and form.command is not None:
+            texts = {path.name: path.read_text(encoding="utf-8") for path in written}
+            errors.print(f"start it in {output}: {form.command(setting, texts)}", soft_wrap=True)
         if handover := handover_of(setting, format):
             errors.print(f"warning: {handover.warning}.", style="yellow", soft_wrap=True)
             errors.print(f"{handover.offer}:\n    {handover.confirm}{home_option(home)}", soft_wrap=True)
+
+
+def _option_mistakes(error: InvalidValue, given: Mapping[str, object]) -> str:
+    """Each problem by the option that mends it, where it is one of an option."""
+    told = []
+    for problem in error.problems:
+        if problem.message == MISSING:
+            told.append(f"needs --option {problem.path}=...")
+        else:
+            told.append(f"--option {problem}" if problem.path.partition(".")[0] in given else str(problem))
+    return "; ".join(told)
 
 
 def analyze(campaign: str, home: Path, db: str, *, as_json: bool) -> None:
