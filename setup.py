@@ -1,14 +1,17 @@
-"""The four folders of the repository are installed, and imported, below `meshtune`; the rest is in pyproject.toml."""
+"""The four folders of the repository are installed, and imported, below `meshtune`, and so are the campaigns of
+`examples/`, as data; the rest is in pyproject.toml."""
 
 from setuptools import find_packages, setup
 
 FOLDERS = ("api", "runners", "search_spaces", "tuner")
 
+PACKAGES = [
+    f"meshtune.{package}"
+    for folder in FOLDERS
+    for package in (folder, *(f"{folder}.{inner}" for inner in find_packages(folder, exclude=["web*", "static*"])))
+]
+
 setup(
-    packages=[
-        f"meshtune.{package}"
-        for folder in FOLDERS
-        for package in (folder, *(f"{folder}.{inner}" for inner in find_packages(folder, exclude=["web*", "static*"])))
-    ],
-    package_dir={f"meshtune.{folder}": folder for folder in FOLDERS},
+    packages=[*PACKAGES, "meshtune.examples"],
+    package_dir={f"meshtune.{folder}": folder for folder in (*FOLDERS, "examples")},
 )

@@ -17,6 +17,8 @@ from meshtune.runners.json_files import shown
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 
 Value = TypeVar("Value")
+# The message of a problem with a field that has no default and is not there.
+MISSING = "is missing"
 
 
 def read_value(kind: type[Value], document: object) -> Value:
@@ -46,7 +48,7 @@ def _problems(kind: type, entry: Mapping[str, Any]) -> Iterable[Problem]:
         hint = did_you_mean(str(entry["loc"][-1]), [field.name for field in fields(owner)]) if owner else ""
         return [Problem(path, f"is not a known key; {hint}")]
     if entry["type"] in ("missing", "missing_argument"):
-        return [Problem(path, "is missing")]
+        return [Problem(path, MISSING)]
     if entry["type"].startswith("dataclass") or entry["type"].endswith("_type"):
         wanted = entry["msg"].removeprefix("Input should be ").removeprefix("a valid ")
         wanted = "a mapping of keys" if entry["type"].startswith(("dataclass", "dict", "mapping")) else wanted

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from meshtune.tuner.cli.commands.examples import known
+
 ROOT = Path(__file__).parents[1]
 PARTS = ("api", "runners", "search_spaces", "tuner")
 TRAIN = """
@@ -54,7 +56,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a copy of the sources: a build leaves its own folders beside them."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
-    for part in PARTS:
+    for part in (*PARTS, "examples"):
         shutil.copytree(ROOT / part, source / part, ignore=shutil.ignore_patterns("node_modules", "__pycache__", "web"))
     for name in ("pyproject.toml", "setup.py", "README.md"):
         shutil.copy(ROOT / name, source)
@@ -83,7 +85,9 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_nothing_but_meshtune_lies_at_the_top_of_the_wheel(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.partition("/")[0] for name in names} == {"meshtune", "meshtune-0.1.0.dist-info"}
-    assert {name.split("/")[1] for name in names if name.startswith("meshtune/")} == set(PARTS)
+    assert {name.split("/")[1] for name in names if name.startswith("meshtune/")} == {*PARTS, "examples"}
+    embedded = {name.removeprefix("meshtune/examples/") for name in names if name.startswith("meshtune/examples/")}
+    assert embedded == {"__init__.py", *(file for found in known().values() for file in found)}
     for needed in ("search_spaces/presets/", "api/examples/", "tuner/store/migrations/"):
         assert any(name.startswith(f"meshtune/{needed}") for name in names)
 
@@ -105,6 +109,10 @@ def test_a_campaign_ends_in_a_folder_with_packages_of_the_same_names(python, tmp
 
     where = run("-c", "import meshtune.tuner, meshtune.api; print(*meshtune.tuner.__path__, *meshtune.api.__path__)")
     assert all(place.startswith(str(python.parents[1])) for place in where.split())
+    run("-m", "meshtune.tuner.cli", "examples", "deepspeed")
+    for file in ("campaign.yaml", "train.py"):
+        written = (tmp_path / "examples" / "deepspeed" / file).read_text()
+        assert written == (ROOT / "examples" / "deepspeed" / file).read_text()
     shown = run("-m", "meshtune.tuner.cli", "run", "spec.yaml")
     assert shown.count(": ok, step ") == 2, shown
     best = json.loads(run("-m", "meshtune.tuner.cli", "best", "last", "--json"))

@@ -13,6 +13,36 @@ from meshtune.runners.untrusted_text import read_words
 # With these, sbatch lets no variable of ours through ("can not specify explicit environment variables with NONE").
 SHUT = ("NONE", "NIL")
 
+# The options of sbatch that have no argument, or one that only `=` or the same word gives; all others take the next
+# word. `.has_arg` in src/common/slurm_opt.c of Slurm 26.11 (284c3b9); the manual of 22.05 has no other.
+ALONE = (
+    *("--consolidate-segments", "--contiguous", "--exclusive", "--external", "--get-user-env", "--help", "--hold"),
+    *("--ignore-pbs", "--nice", "--no-kill", "--no-requeue", "--oom-kill-step", "--overcommit", "--oversubscribe"),
+    *("--parsable", "--propagate", "--quiet", "--reboot", "--requeue", "--resv-ports", "--spread-job"),
+    *(
+        "--spread-segments",
+        "--stepmgr",
+        "--test-only",
+        "--usage",
+        "--use-min-nodes",
+        "--verbose",
+        "--version",
+        "--wait",
+    ),
+    *("--wait", "-H", "-k", "-O", "-s", "-Q", "-h", "-v", "-V", "-W"),
+)
+
+
+def takes_next_word(option: str) -> bool:
+    """True for `--nodes` and `-N`, whose value is the word that follows; False for `--hold`, `--nodes=2` and `-N2`."""
+    if option.startswith("--"):
+        return "=" not in option and option not in ALONE
+    # Short ones are written together, `-HN 2`; the first that takes a value has the rest of the word, if there is any.
+    for position, letter in enumerate(option[1:], start=1):
+        if f"-{letter}" not in ALONE:
+            return position == len(option) - 1
+    return False
+
 
 def directives(script: str, keyword: str) -> list[str]:
     """The words after `#KEYWORD` in the head of a script, up to its first command. Raises UnreadableText."""

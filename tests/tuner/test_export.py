@@ -156,7 +156,11 @@ def test_the_command_writes_a_format_with_its_options_and_nothing_for_a_mistake(
 
     for arguments, words in (
         (["--format", "slum"], "no export format is called 'slum'; did you mean 'slurm'?"),
-        (["--format", "jobset"], "image: is missing"),
+        (["--format", "jobset"], "--format jobset: needs --option image=..."),
+        (["--format", "trainjob", "--option", "imag=x"], "--option imag: is not a known key; did you mean 'image'?"),
+        (["--format", "pbs", "--option", "queue=[]"], "--format pbs: --option queue: must be"),
+        (["--format", "json", "--option", "queue=gpu"], "--option queue: --format json has no options"),
+        (["--option", "queue=gpu"], "--option queue: the formats json and job have no options"),
         (["--format", "slurm", "--option", "partition"], "--option partition: must be name=value"),
         (["--format", "slurm", "--option", "a={"], "--option a: is not YAML: "),
         (["--format", "torchtitan"], "cannot run this plan: plan: zero_stage(1) with pp(1)"),
@@ -168,6 +172,7 @@ def test_the_command_writes_a_format_with_its_options_and_nothing_for_a_mistake(
     assert not (tmp_path / "out").exists()
     done = export("--format", "slurm", "--option", "partition=gpu", "--option", "setup=[module load x, y]")
     assert done.out.splitlines() == [f"wrote out/{name}" for name in ("plan.json", "gang.json", "job.sbatch")]
+    assert done.err == "start it in out: sbatch job.sbatch\n"
     script = (tmp_path / "out" / "job.sbatch").read_text()
     assert "#SBATCH --partition=gpu" in script
     assert "\nmodule load x\ny\n" in script

@@ -12,8 +12,8 @@ from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.spec import Backend
 from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.results.environment import ENVIRONMENT_NAMES
 from meshtune.tuner.results.known_best import (
-    ENVIRONMENT_NAMES,
     CampaignRecords,
     Provenance,
     Question,

@@ -262,6 +262,44 @@ def test_a_dry_run_shows_the_command_and_the_script_and_sends_nothing(sbatch):
     assert "srun train --tp 4\n" in done.out
 
 
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("--dry-run job.sh", ""),
+        ("job.sh --dry-run", ""),
+        ("-N2 --dry-run job.sh", "-N2"),
+        ("--nodes 2 -H job.sh -p gpu --dry-run", "--nodes 2 -H -p gpu"),
+        ("-HN 2 job.sh --hold --dry-run --comment=x", "-HN 2 --hold --comment=x"),
+        ("--dry-run --exclusive job.sh", "--exclusive"),
+        ("job.sh --cluster other --dry-run", ""),
+    ],
+)
+def test_options_of_meshtune_and_of_sbatch_stand_in_any_order_before_the_scripts_arguments(sbatch, words, options):
+    done = sbatch(*words.split(), "--", "--dry-run", "-N", "9")
+    assert (done.code, done.sent) == (0, False)
+    exported = " ".join(filter(None, [options, f"--export=ALL,{EXPORT}"]))
+    assert done.out.splitlines()[0] == f"sbatch {exported} job.sh --dry-run -N 9"
+
+
+def test_a_dry_run_behind_the_dashes_is_the_scripts(sbatch):
+    done = sbatch("job.sh", "--", "--dry-run", "--help")
+    assert done.arguments == [f"--export=ALL,{EXPORT}", "job.sh", "--dry-run", "--help"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("job.sh train -N 2", "`--`: meshtune sbatch -N 2 job.sh -- train"),
+        ("--unknown job.sh", "no script among '--unknown job.sh': the word behind an option is its value"),
+        ("-N 2", "no script among '-N 2'"),
+    ],
+)
+def test_words_that_are_neither_script_nor_option_are_refused(sbatch, words, told):
+    done = sbatch(*words.split())
+    assert (done.code, done.sent) == (2, False)
+    assert told in done.err
+
+
 @pytest.mark.slow
 @pytest.mark.slurm
 def test_on_a_real_slurm_the_variables_and_placeholders_reach_the_job(slurm, service, tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from meshtune.runners.documents import read_value
 from meshtune.search_spaces.checks import Checks, InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
+from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import cluster_presets, model_presets
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import workload_of
@@ -122,12 +122,6 @@ class BestKnown:
     reason: str
     sources: tuple[Source, ...]
     environment: Mapping[str, str]
-
-
-# The variables of a job script, whatever the plan.
-ENVIRONMENT_NAMES = tuple(
-    f"MESHTUNE_{name.upper()}" for name in (*PLAN_FIELDS, "global_batch_size", "measured", "source")
-)
 
 
 def best_known(

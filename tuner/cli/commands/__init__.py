@@ -1,0 +1,41 @@
+"""What the commands do. A module is loaded when it is first used: `usage` declares the commands, and each loads only
+what it works with (docs/decisions/0044-lazy-commands.md)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from meshtune.tuner.cli.commands import (
+        campaign,
+        cluster,
+        confirm,
+        dashboard,
+        doctor,
+        examples,
+        predictions,
+        results,
+        sbatch,
+        service,
+    )
+
+__all__ = [
+    "campaign",
+    "cluster",
+    "confirm",
+    "dashboard",
+    "doctor",
+    "examples",
+    "predictions",
+    "results",
+    "sbatch",
+    "service",
+]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.{name}")

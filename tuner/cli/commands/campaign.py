@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Group
@@ -20,25 +19,14 @@ from meshtune.tuner.campaign.spec import CampaignSpec, job_of
 from meshtune.tuner.campaign.stopping import phase_text
 from meshtune.tuner.campaign.trial import Origin, job_name
 from meshtune.tuner.campaign.units import seconds
-from meshtune.tuner.cli.common import (
-    DEFAULT_HOME,
-    CampaignId,
-    DatabaseOption,
-    HomeOption,
-    JsonOption,
-    Refused,
-    SpecFile,
-    console,
-    errors,
-    open_campaign,
-    open_service,
-    print_json,
-    print_page,
-    read_spec_file,
-)
+from meshtune.tuner.cli.common import Refused, console, errors, print_json, print_page
+from meshtune.tuner.cli.opening import open_campaign, open_service
 from meshtune.tuner.cli.render import display
+from meshtune.tuner.cli.render.live import LiveScreen
 from meshtune.tuner.cli.render.predictions import quote_parts
 from meshtune.tuner.cli.render.trial import trial_page
+from meshtune.tuner.cli.spec_file import read_spec_file
+from meshtune.tuner.cli.usage.options import home_option
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import make_quote
 from meshtune.tuner.results.export import FORMATS, Export
@@ -56,14 +44,7 @@ from meshtune.tuner.specs.document import changed_document
 CAMPAIGN = "dry-run"
 
 
-def run(
-    spec: SpecFile,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show quote and first job; start nothing.")] = False,
-    project: Annotated[str, typer.Option(help="Whose tokens share it, in place of the spec's; none: as there.")] = "",
-    home: HomeOption = DEFAULT_HOME,
-    db: DatabaseOption = "",
-) -> None:
-    """Create a campaign from a spec and work on it until it is done. Ctrl-C leaves it to `meshtune resume`."""
+def run(spec: Path, home: Path, db: str, *, dry_run: bool, project: str) -> None:
     # Before anything is created, so that a mistake leaves nothing behind.
     document, campaign_spec, space = read_spec_file(spec, home)
     if project:
@@ -76,8 +57,7 @@ def run(
         _print_result(service, work_on(service, service.create(document, drives=True)))
 
 
-def resume(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
-    """Go on with a campaign that was interrupted or paused."""
+def resume(campaign: str, home: Path, db: str) -> None:
     with open_campaign(home, db, campaign) as (service, known):
         if known.state.final:
             why = known.reason.partition("\n")[0]  # without the end of a log
@@ -91,15 +71,13 @@ def resume(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOp
             console.print(f"{known.id} goes on: {busy}")
 
 
-def pause(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
-    """Start no more trials; running ones are measured to their end."""
+def pause(campaign: str, home: Path, db: str) -> None:
     with open_campaign(home, db, campaign) as (service, known):
         service.pause(known.id)
         console.print(f"{known.id} is paused; `meshtune resume {known.id}` goes on")
 
 
-def cancel(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
-    """End a campaign and its running jobs; what was measured stays."""
+def cancel(campaign: str, home: Path, db: str) -> None:
     with open_campaign(home, db, campaign) as (service, known):
         if known.state is not CampaignState.CANCELLING:  # else an earlier cancel was interrupted: finish it
             service.cancel(known.id)
@@ -111,13 +89,7 @@ def cancel(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOp
             console.print(f"{known.id} is {service.store.campaign(known.id).state}")
 
 
-def show(
-    campaign: Annotated[str, typer.Argument(help="Campaign id or `last`; none: all campaigns.")] = "",
-    trial: Annotated[int | None, typer.Option(min=0, help="Everything of this one trial.")] = None,
-    home: HomeOption = DEFAULT_HOME,
-    db: DatabaseOption = "",
-) -> None:
-    """Show all campaigns, or one with every trial, or one trial with all that is known of it."""
+def show(campaign: str, home: Path, db: str, *, trial: int | None) -> None:
     if trial is not None and not campaign:
         raise Refused(f"--trial {trial} needs a campaign: `meshtune show last --trial {trial}`")
     if not campaign:
@@ -133,14 +105,7 @@ def show(
             print_page(trial_page(service.store.trial(chosen.id, trial)).renderables)
 
 
-def best(
-    campaign: CampaignId,
-    top: Annotated[int, typer.Option(min=1, help="How many settings.")] = 10,
-    as_json: JsonOption = False,
-    home: HomeOption = DEFAULT_HOME,
-    db: DatabaseOption = "",
-) -> None:
-    """Print the best settings measured, with intervals, memory and the gain over the baseline."""
+def best(campaign: str, home: Path, db: str, *, top: int, as_json: bool) -> None:
     with open_campaign(home, db, campaign) as (service, chosen):
         trials = service.store.trials(chosen.id)
         if as_json:
@@ -157,11 +122,10 @@ def work_on(service: Service, campaign: Campaign) -> Campaign:
         else:
             _follow_logged(Driver(service), service, campaign)
     except KeyboardInterrupt:
-        console.print(
-            f"\nInterrupted. Running trials go on by themselves and are collected by `meshtune resume {campaign.id}`; "
-            f"`meshtune cancel {campaign.id}` ends them.",
-            soft_wrap=True,
-        )
+        where = home_option(service.home.root)
+        console.print("\nInterrupted. Running trials go on by themselves. To collect them and go on, or to end them:")
+        for command in ("resume", "cancel"):
+            console.print(f"    meshtune {command} {campaign.id}{where}", soft_wrap=True)
         raise typer.Exit(130) from None
     return service.store.campaign(campaign.id)
 
@@ -239,7 +203,8 @@ def _follow_live(driver: Driver, service: Service, campaign_id: str) -> None:
             trouble = driver.troubles.get(campaign_id, "")
             shown = display.progress(campaign, trials, rank(campaign, trials), trouble)
             words = (phase_text(campaign, trials), lessons_text(campaign.lessons))
-            live.update(Group(shown, *(Text(line) for line in words if line)))
+            now = Group(shown, *(Text(line) for line in words if line))
+            live.update(LiveScreen(campaign, trials, now))
 
         drive_one(driver, service, campaign_id, watch)
 

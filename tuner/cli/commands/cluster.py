@@ -14,9 +14,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 import yaml
 from rich.console import Group
 from rich.table import Table
@@ -38,30 +37,23 @@ from meshtune.runners.trainer_answers import (
 from meshtune.runners.trainer_client import probe as measure
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.tuner.cli.common import Refused, console, errors
-from meshtune.tuner.cli.render.display import new_table
+from meshtune.tuner.cli.render.tables import new_table
 
-cluster_app = typer.Typer(no_args_is_help=True, help="Describe the cluster that jobs run on.")
 LINKS = {Tier.NODE: "node_link", Tier.NETWORK: "network_link"}
 # More than repeats agree in.
 DIGITS = 4
 
 
-@cluster_app.command()
 def probe(
-    devices_per_node: Annotated[
-        int | None,
-        typer.Option(min=1, max=64, help="Ranks per node; default: the CUDA devices, else 2 to 8 CPU cores."),
-    ] = None,
-    name: Annotated[str, typer.Option(help="The cluster's name; default: this host's.")] = "",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write here; default: standard output.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the output file if there is one.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything measured as JSON.")] = False,
-    seconds: Annotated[float, typer.Option(min=1, max=3600, help="How long to measure; starting comes on top.")] = 20,
-    memory_bytes_per_device: Annotated[
-        int | None, typer.Option(min=1, help="Instead of the device's memory, or on CPU of an equal share.")
-    ] = None,
+    *,
+    devices_per_node: int | None,
+    name: str,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    seconds: float,
+    memory_bytes_per_device: int | None,
 ) -> None:
-    """Measure this machine, or under torchrun or srun this allocation, and write a spec's `cluster` section."""
     host = socket.gethostname()
     launch = read_launch(os.environ, host)
     if output is not None and (launch is None or launch.rank == 0):

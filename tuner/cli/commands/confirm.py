@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -11,17 +10,8 @@ from meshtune.runners.documents import plain
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.cli.commands.campaign import work_on
-from meshtune.tuner.cli.common import (
-    DEFAULT_HOME,
-    CampaignId,
-    DatabaseOption,
-    HomeOption,
-    JsonOption,
-    Refused,
-    console,
-    open_campaign,
-    print_found,
-)
+from meshtune.tuner.cli.common import Refused, console, print_found
+from meshtune.tuner.cli.opening import open_campaign
 from meshtune.tuner.cli.render.analysis import handover_lines
 from meshtune.tuner.results.export import FORMATS, NothingToExport, choose
 from meshtune.tuner.results.handover import check_handover, rival_of
@@ -32,21 +22,7 @@ from meshtune.tuner.specs.confirming import confirming_document
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
 
 
-def confirm(
-    campaign: CampaignId,
-    spec: Annotated[
-        Path, typer.Option("--with", help="YAML with the other program as `workload`, and `runner` if it differs.")
-    ],
-    trial: Annotated[str, typer.Option(help="`recommended`, `best` or a trial's number.")] = "recommended",
-    as_json: JsonOption = False,
-    home: HomeOption = DEFAULT_HOME,
-    db: DatabaseOption = "",
-) -> None:
-    """Measure a setting and the baseline with another program, in a campaign of two trials, and compare again.
-
-    Without a measured baseline the best other plan takes its place. Exit code 0: the setting is faster there too; 1: it
-    is not, or was not measured.
-    """
+def confirm(campaign: str, spec: Path, home: Path, db: str, *, trial: str, as_json: bool) -> None:
     with open_campaign(home, db, campaign) as (service, chosen):
         recorded = service.store.trials(chosen.id)
         winner = choose(chosen, recorded, trial)

@@ -17,10 +17,9 @@ import re
 import sys
 import time
 import webbrowser
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated
-
-import typer
+from pathlib import Path
 
 from meshtune.tuner.access.tokens import (
     AuditRecord,
@@ -32,25 +31,16 @@ from meshtune.tuner.access.tokens import (
     write_private,
 )
 from meshtune.tuner.campaign.campaign import Home
-from meshtune.tuner.cli.common import DEFAULT_HOME, DatabaseOption, HomeOption, Refused, errors, open_service
+from meshtune.tuner.cli.common import Refused, errors
+from meshtune.tuner.cli.opening import open_service
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import NotFound
 
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 SIGN_IN_LIMIT_S = 20.0
-BROWSER_SCOPES = [Scope.READ_ALL, Scope.LAUNCH]
 
 
-def open_(
-    scope: Annotated[list[Scope], typer.Option(help="What it allows; may be repeated.")] = BROWSER_SCOPES,
-    expires: Annotated[str, typer.Option(help="12h, 90d, 8w, or never.")] = "12h",
-    url: Annotated[
-        str, typer.Option(help="Where the browser reaches the service; default: where the one of this home listens.")
-    ] = "",
-    home: HomeOption = DEFAULT_HOME,
-    db: DatabaseOption = "",
-) -> None:
-    """Open the dashboard, signed in by a link, which is printed too. It ends the one that was made before."""
+def open_(home: Path, db: str, *, scope: Sequence[Scope], expires: str, url: str) -> None:
     if url and not url.startswith(("http://", "https://")):
         raise Refused(f"--url {url} is no http URL")
     now, secret = time.time(), new_secret()

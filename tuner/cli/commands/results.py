@@ -3,29 +3,22 @@ plans once more by fresh jobs. They store nothing."""
 
 from __future__ import annotations
 
-import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from meshtune.runners.documents import plain
+from meshtune.runners.documents import MISSING, plain
+from meshtune.search_spaces.checks import InvalidValue
+from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import space_of
+from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import number
-from meshtune.tuner.cli.common import (
-    DEFAULT_HOME,
-    CampaignId,
-    DatabaseOption,
-    HomeOption,
-    JsonOption,
-    console,
-    errors,
-    open_campaign,
-    open_service,
-    print_found,
-)
+from meshtune.tuner.cli.common import Refused, console, errors, print_found
+from meshtune.tuner.cli.opening import open_campaign, open_service
 from meshtune.tuner.cli.render.analysis import analysis_parts, recommendation_lines, revalidation_lines
+from meshtune.tuner.cli.usage.options import home_option
 from meshtune.tuner.results.analysis.analysis import analyse
 from meshtune.tuner.results.export import FORMATS, NothingToExport, choose, export_of, handover_of, write_export
 from meshtune.tuner.results.known_best import (
@@ -43,52 +36,61 @@ from meshtune.tuner.specs.document import parse_options
 
 
 def export(
-    campaign: CampaignId,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the files.")],
-    trial: Annotated[str, typer.Option(help="`recommended`, `best`, `worst` or a trial's number.")] = "recommended",
-    format: Annotated[str, typer.Option(help=f"{', '.join(FORMATS)}; default: json and job.")] = "",
-    option: Annotated[
-        list[str] | None, typer.Option(help="name=value for the format's scheduler or program, such as queue=gpu.")
-    ] = None,
-    home: HomeOption = DEFAULT_HOME,
-    db: DatabaseOption = "",
+    campaign: str, output: Path, home: Path, db: str, *, trial: str, format: str, options: Sequence[str]
 ) -> None:
-    """Write a setting as setting.json and as the job file that measures it again, or in another program's words."""
     with open_campaign(home, db, campaign) as (service, chosen):
         entry = choose(chosen, service.store.trials(chosen.id), trial)
-        setting = export_of(chosen, entry, output, parse_options(option or []))
-        for path in write_export(setting, output, format):
+        given = parse_options(options)
+        form = FORMATS.get(format)
+        if given and (not format or (form is not None and not form.program and not form.script)):
+            told = f"--format {format} has" if format else "the formats json and job have"
+            raise Refused(f"--option {next(iter(given))}: {told} no options; a scheduler's or program's format has")
+        setting = export_of(chosen, entry, output, given)
+        try:
+            written = write_export(setting, output, format)
+        except InvalidValue as error:
+            raise Refused(f"--format {format}: {_option_mistakes(error, given)}") from None
+        for path in written:
             console.print(f"wrote {path}", soft_wrap=True)
+        if form is not None and form.command is not None:
+            texts = {path.name: path.read_text(encoding="utf-8") for path in written}
+            errors.print(f"start it in {output}: {form.command(setting, texts)}", soft_wrap=True)
         if handover := handover_of(setting, format):
             errors.print(f"warning: {handover.warning}.", style="yellow", soft_wrap=True)
-            there = "" if home == DEFAULT_HOME else f" --home {shlex.quote(str(home))}"
-            errors.print(f"{handover.offer}:\n    {handover.confirm}{there}", soft_wrap=True)
+            errors.print(f"{handover.offer}:\n    {handover.confirm}{home_option(home)}", soft_wrap=True)
 
 
-def analyze(
-    campaign: CampaignId, as_json: JsonOption = False, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = ""
-) -> None:
-    """Say what the trials teach: the knobs that matter, failures, what was expected, why the best plans win."""
-    with open_campaign(home, db, campaign) as (service, chosen):
-        trials = service.store.trials(chosen.id)
+def _option_mistakes(error: InvalidValue, given: Mapping[str, object]) -> str:
+    """Each problem by the option that mends it, where it is one of an option."""
+    told = []
+    for problem in error.problems:
+        if problem.message == MISSING:
+            told.append(f"needs --option {problem.path}=...")
+        else:
+            told.append(f"--option {problem}" if problem.path.partition(".")[0] in given else str(problem))
+    return "; ".join(told)
+
+
+def analyze(campaign: str, home: Path, db: str, *, as_json: bool) -> None:
+    chosen, trials = recorded(campaign, home, db)
     found = analyse(chosen, space_of(chosen.spec), trials)
     print_found(plain(found), analysis_parts(found), as_json)
 
 
 def recommend(
-    model: Annotated[str, typer.Option(help="The model's name, as campaigns or presets have it.")],
-    cluster: Annotated[str, typer.Option(help="The cluster's name, as campaigns or presets have it.")],
-    nodes: Annotated[int, typer.Option(min=1, help="How many nodes the job gets.")],
-    global_batch_size: Annotated[int | None, typer.Option(min=1, help="Default: as it was measured.")] = None,
-    workload: Annotated[str, typer.Option(help="The training code; default: the newest campaign's.")] = "",
-    software: Annotated[str, typer.Option(help="What the job runs on, such as torch=2.13,cuda=13.0.")] = "",
-    simulated: Annotated[bool, typer.Option("--simulated", help="Of simulated campaigns alone.")] = False,
-    as_json: JsonOption = False,
-    as_env: Annotated[bool, typer.Option("--env", help="Print MESHTUNE_... lines for a shell.")] = False,
-    home: HomeOption = DEFAULT_HOME,
-    db: DatabaseOption = "",
+    home: Path,
+    db: str,
+    *,
+    model: str,
+    cluster: str,
+    nodes: int,
+    global_batch_size: int | None,
+    workload: str,
+    software: str,
+    simulated: bool,
+    as_json: bool,
+    as_env: bool,
 ) -> None:
-    """Print the best known plan for a model on some nodes of a cluster: measured, or projected and said to be."""
     question = Question(
         model=model,
         cluster=cluster,
@@ -107,18 +109,16 @@ def recommend(
         print_found(plain(found), recommendation_lines(found), as_json)
 
 
-def rerun(
-    campaign: CampaignId,
-    trials: Annotated[
-        list[str] | None, typer.Argument(help="`best`, `worst`, `recommended` or numbers; default: best worst.")
-    ] = None,
-    home: HomeOption = DEFAULT_HOME,
-    db: DatabaseOption = "",
-) -> None:
-    """Measure settings once more, by fresh jobs, and say whether their order holds. Stores nothing."""
+def recorded(campaign: str, home: Path, db: str) -> tuple[Campaign, list[Trial]]:
+    """A campaign with its trials, for predictions that learn from it."""
+    with open_campaign(home, db, campaign) as (service, chosen):
+        return chosen, service.store.trials(chosen.id)
+
+
+def rerun(campaign: str, trials: Sequence[str], home: Path, db: str) -> None:
     with open_campaign(home, db, campaign) as (service, chosen):
         recorded = service.store.trials(chosen.id)
-        named = {entry.rank: entry for name in trials or ["best", "worst"] if (entry := choose(chosen, recorded, name))}
+        named = {entry.rank: entry for name in trials if (entry := choose(chosen, recorded, name))}
         entries = list(named.values())
         again: list[tuple[float, float]] = []
         for trial, outcome in remeasure(service, chosen, [entry.trial for entry in entries]):
@@ -136,13 +136,7 @@ def rerun(
         raise typer.Exit(0 if holds else 1)
 
 
-def revalidate(
-    campaign: CampaignId, as_json: JsonOption = False, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = ""
-) -> None:
-    """Measure the optimum and the best other plan once more, and say whether the optimum still stands. Stores nothing.
-
-    Exit code 0: it stands; 1: it is slower, fails, or another plan is better now.
-    """
+def revalidate(campaign: str, home: Path, db: str, *, as_json: bool) -> None:
     with open_campaign(home, db, campaign) as (service, chosen):
         trials = service.store.trials(chosen.id)
         entries = to_measure(chosen, trials)

@@ -18,50 +18,34 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from threading import Thread
-from typing import Annotated
 from urllib.parse import urlencode, urlsplit
 
 import typer
 
-from meshtune.runners.slurm.sbatch import directives, exporting, node_count, submit
+from meshtune.runners.slurm.sbatch import directives, exporting, node_count, submit, takes_next_word
 from meshtune.runners.untrusted_text import JSON_LIMITS, read_file, read_json
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.tuner.access.tokens import SECRET_VARIABLES, TOKEN_VARIABLES
 from meshtune.tuner.cli.common import Refused, errors
-from meshtune.tuner.results.known_best import ENVIRONMENT_NAMES
+from meshtune.tuner.results.environment import ENVIRONMENT_NAMES
 
 # A launch does not wait longer for advice.
 LIMIT_S = 2.0
 # What a script may say of itself; the route takes the same names.
 KEYS = ("model", "cluster", "global_batch_size", "workload", "software")
 PLACEHOLDER = re.compile(r"@(MESHTUNE_[A-Z_]+)(?::-([^@\n]*))?@")
-DEFAULT_URL = "http://127.0.0.1:8000"
 MAX_BYTES = 2**16
 # What may reach a command line or a script.
 _LINE = re.compile(r"(MESHTUNE_[A-Z_]+)=([A-Za-z0-9_.:/-]+)")
 
 
-def sbatch(
-    script: Annotated[Path, typer.Argument(help="Batch script.", show_default=False)],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(help="Options of sbatch; after `--`, arguments of the script.")
-    ] = None,
-    model: Annotated[str, typer.Option(help="The model's name; default: the script's #MESHTUNE line.")] = "",
-    cluster: Annotated[str, typer.Option(help="The cluster's name; default: the script's #MESHTUNE line.")] = "",
-    url: Annotated[str, typer.Option(envvar="MESHTUNE_URL", help="The service.")] = DEFAULT_URL,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be submitted.")] = False,
-) -> None:
-    """Submit a script with MESHTUNE_... variables and @MESHTUNE_...@ placeholders set to the best known plan.
-
-    Without an answer within 2 s the script goes with its own defaults, and a warning is printed.
-    """
+def sbatch(words: Sequence[str], own: Sequence[str], *, model: str, cluster: str, url: str, dry_run: bool) -> None:
+    """words: the script, with options of sbatch around it. own: the script's arguments."""
+    script, options = split_words(words)
     try:
         text = read_file(script, JSON_LIMITS.max_bytes, regular=False)
         named = {name: value for name, value in (("model", model), ("cluster", cluster)) if value}
         asked = read_directive(directives(text, "MESHTUNE")) | named
-        words = arguments or []
-        end = words.index("--") if "--" in words else len(words)
-        options, own = words[:end], words[end + 1 :]
         nodes = node_count(text, options)
     except ValueError as error:  # not UTF-8, or an open quote
         raise Refused(f"{script}: {error}") from None
@@ -85,6 +69,31 @@ def sbatch(
             sent.write_text(filled, encoding="utf-8")
         code = submit([*options, str(sent), *own], hide=SECRET_VARIABLES)
     raise typer.Exit(code)
+
+
+def split_words(words: Sequence[str]) -> tuple[Path, list[str]]:
+    """The script, and the options of sbatch that stand around it. Raises Refused."""
+    options, others = [], []
+    rest = iter(words)
+    for word in rest:
+        if len(word) < 2 or not word.startswith("-"):
+            others.append(word)
+            continue
+        options.append(word)
+        if takes_next_word(word):
+            options += [value] if (value := next(rest, None)) is not None else []
+    if not others:
+        raise Refused(
+            f"no script among {shlex.join(words)!r}: the word behind an option is its value; write --option=value, or "
+            "the script first"
+        )
+    script, *strays = others
+    if strays:
+        raise Refused(
+            f"{shlex.join(strays)}: neither an option of sbatch nor the value of one; arguments of the script follow "
+            f"`--`: meshtune sbatch {shlex.join([*options, script])} -- {shlex.join(strays)}"
+        )
+    return Path(script), options
 
 
 def _values(url: str, asked: Mapping[str, str], nodes: int | None) -> dict[str, str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from importlib import import_module
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -16,7 +16,6 @@ from rich.table import Table
 from meshtune.runners.processes.command import call
 from meshtune.runners.processes.job_user import RUN_AS, job_user, shut_home
 from meshtune.tuner.access.tokens import (
-    DEFAULT_EXPIRES,
     AuditRecord,
     Quotas,
     Scope,
@@ -28,21 +27,13 @@ from meshtune.tuner.access.tokens import (
 )
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.cli.commands.dashboard import announce
-from meshtune.tuner.cli.common import (
-    DEFAULT_HOME,
-    DatabaseOption,
-    HomeOption,
-    Refused,
-    console,
-    errors,
-    existing_database,
-    open_service,
-)
+from meshtune.tuner.cli.common import Refused, console, errors
+from meshtune.tuner.cli.opening import existing_database, open_service
+from meshtune.tuner.service.log_options import LogFormat, LogLevel
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.service.telemetry import LogFormat, LogLevel, set_up_logging
+from meshtune.tuner.service.telemetry import set_up_logging
 from meshtune.tuner.store import StoreUnavailable, maintenance
 
-token_app = typer.Typer(no_args_is_help=True, help="Tokens for the REST API and the dashboard.")
 COLUMNS = (
     "name",
     "scopes",
@@ -54,12 +45,8 @@ COLUMNS = (
     "trials / 24 h",
     "device-hours / 30 d",
 )
-Name = Annotated[
-    str, typer.Argument(help="Whose it is; campaigns that it creates carry this name.", show_default=False)
-]
 # For a database of some hundred gigabytes.
 DUMP_LIMIT_S = 6 * 3600.0
-db_app = typer.Typer(no_args_is_help=True, help="Upgrade, copy and check the database.")
 # Printed when such a token is made.
 COMMAND_MEANS = (
     "command: its specs run any program as the user of the jobs; unless the service was started with --run-as USER,"
@@ -69,29 +56,25 @@ COMMAND_MEANS = (
 SERVER = "meshtune.api.app"
 
 
-@token_app.command()
 def create(
-    name: Name,
-    scope: Annotated[list[Scope], typer.Option(help="What it allows; may be repeated.", show_default=False)],
-    project: Annotated[
-        list[str] | None,
-        typer.Option(help="Project whose campaigns it reads and changes, NAME:read: reads; may be repeated."),
-    ] = None,
-    expires: Annotated[str, typer.Option(help="12h, 90d, 8w, or never.")] = DEFAULT_EXPIRES,
-    campaigns: Annotated[int | None, typer.Option(min=0, help="Most campaigns active at once.")] = None,
-    trials: Annotated[int | None, typer.Option(min=0, help="Most trials planned within 24 h.")] = None,
-    device_hours: Annotated[float | None, typer.Option(min=0, help="Most device-hours within 30 days.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write it to a file of mode 0600.")] = None,
-    home: HomeOption = DEFAULT_HOME,
-    db: DatabaseOption = "",
+    name: str,
+    scope: Sequence[Scope],
+    home: Path,
+    db: str,
+    *,
+    projects: Sequence[str],
+    expires: str,
+    campaigns: int | None,
+    trials: int | None,
+    device_hours: float | None,
+    output: Path | None,
 ) -> None:
-    """Make a token and print it, once: it is kept nowhere."""
     now, secret = time.time(), new_secret()
     token = Token(
         name=name,
         sha256=digest(secret),
         scopes=frozenset(scope),
-        projects=frozenset(project or ()),
+        projects=frozenset(projects),
         created_at=now,
         expires_at=expiry(expires, now),
         quotas=Quotas(campaigns=campaigns, trials=trials, device_hours=device_hours),
@@ -112,9 +95,7 @@ def create(
         errors.print(COMMAND_MEANS, style="yellow", soft_wrap=True)
 
 
-@token_app.command(name="list")
-def list_tokens(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
-    """Show all tokens, those that open nothing any more included, and what of their quotas is used."""
+def list_tokens(home: Path, db: str) -> None:
     now = time.time()
     with open_service(home, db) as service:
         table = Table(*COLUMNS)
@@ -124,9 +105,7 @@ def list_tokens(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> Non
     console.print(table if table.rows else nothing)
 
 
-@token_app.command()
-def revoke(name: Name, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
-    """Let a token open nothing any more, within 5 seconds. Its campaigns go on."""
+def revoke(name: str, home: Path, db: str) -> None:
     now = time.time()
     with open_service(home, db) as service:
         service.store.access.revoke(name, now)
@@ -160,9 +139,7 @@ def _row(service: Service, token: Token, now: float) -> tuple[str, ...]:
     )
 
 
-@db_app.command()
-def upgrade(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
-    """Bring the database to the newest schema. Every other command does so as well; this one says what it did."""
+def upgrade(home: Path, db: str) -> None:
     before, after = maintenance.upgrade(existing_database(home, db))
     if before == after:
         console.print(f"the schema is {after} already, the newest")
@@ -170,14 +147,7 @@ def upgrade(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
         console.print(f"the schema was {before or 'none'} and is {after} now")
 
 
-@db_app.command()
-def backup(
-    file: Annotated[Path, typer.Argument(help="Where to write the copy.", show_default=False)],
-    force: Annotated[bool, typer.Option("--force", help="Replace FILE where it is there.")] = False,
-    home: HomeOption = DEFAULT_HOME,
-    db: DatabaseOption = "",
-) -> None:
-    """Copy the database as it is at one moment, while services go on; the copy is read once before it gets its name."""
+def backup(file: Path, home: Path, db: str, *, force: bool) -> None:
     url = existing_database(home, db)
     source = maintenance.sqlite_file(url)
     with maintenance.new_file(file.absolute(), force=force) as partial:
@@ -194,10 +164,7 @@ def backup(
     console.print(f"wrote {file} ({size / 2**20:.1f} MiB)", soft_wrap=True)
 
 
-@db_app.command()
-def check(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
-    """Look for damage, for rows that contradict each other, and for jobs in flight without a folder. Exit code 1 where
-    something is wrong."""
+def check(home: Path, db: str) -> None:
     report = maintenance.check(existing_database(home, db))
     place = Home(home.absolute())
     lost = [name for campaign_id, name in report.in_flight if not place.job(campaign_id, name).is_dir()]
@@ -213,28 +180,17 @@ def check(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
 
 
 def serve(
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: a free one.")] = 8000,
-    home: HomeOption = DEFAULT_HOME,
-    db: DatabaseOption = "",
-    metrics_open: Annotated[
-        bool, typer.Option("--metrics-open", envvar="MESHTUNE_METRICS_OPEN", help="/metrics needs no token.")
-    ] = False,
-    public_url: Annotated[
-        str, typer.Option(envvar="MESHTUNE_PUBLIC_URL", help="Where jobs reach this service; none: they do not.")
-    ] = "",
-    run_as: Annotated[
-        str,
-        typer.Option(envvar=RUN_AS, help="The user whose rights jobs on this machine have; needs root. None: ours."),
-    ] = "",
-    log_format: Annotated[LogFormat, typer.Option(envvar="MESHTUNE_LOG_FORMAT", help="For people or programs.")] = (
-        LogFormat.TEXT
-    ),
-    log_level: Annotated[LogLevel, typer.Option(envvar="MESHTUNE_LOG_LEVEL", help="The least that is told.")] = (
-        LogLevel.INFO
-    ),
+    home: Path,
+    db: str,
+    *,
+    host: str,
+    port: int,
+    metrics_open: bool,
+    public_url: str,
+    run_as: str,
+    log_format: LogFormat,
+    log_level: LogLevel,
 ) -> None:
-    """Serve the REST API and the dashboard, and drive every active campaign of this home."""
     set_up_logging(log_format, log_level)
     os.environ[RUN_AS] = run_as
     user = job_user()

@@ -8,8 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from meshtune.tuner.campaign.units import number, percent, seconds
-from meshtune.tuner.cli.render.display import LEAST_SHARE, new_table
+from meshtune.tuner.cli.render.display import LEAST_SHARE
 from meshtune.tuner.cli.render.predictions import interval_s
+from meshtune.tuner.cli.render.tables import new_table
 from meshtune.tuner.results.analysis.analysis import Analysis, Failures
 from meshtune.tuner.results.analysis.forecast_check import FitCheck, ForecastCheck
 from meshtune.tuner.results.analysis.knob_effects import signed

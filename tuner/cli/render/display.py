@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.constrain import Constrain
 from rich.progress_bar import ProgressBar
@@ -21,6 +20,7 @@ from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.second_runs import second_run_counts
 from meshtune.tuner.campaign.trial import Origin, Trial, time_by_part
 from meshtune.tuner.campaign.units import gibibytes, number, seconds
+from meshtune.tuner.cli.render.tables import new_table
 from meshtune.tuner.results.ranking import Confirmation, Ranked, run_variance_of
 from meshtune.tuner.results.recommendation import Recommendation, front_of
 
@@ -201,6 +201,8 @@ def progress(campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Rank
     done = sum(trial.state.final for trial in trials)
     total = _planned_total(campaign)
     bar = Table.grid(padding=(0, 1))
+    for column in range(5):
+        bar.add_column(no_wrap=column != 1)  # on a narrow terminal the bar alone gets narrower
     bar.add_row(
         f"{done}/{total} trials",
         ProgressBar(total=total, completed=done, width=40),
@@ -302,12 +304,3 @@ def _why(trial: Trial) -> str:
         return pruned_text(trial.outcome.partial)
     lines = trial.outcome.reason.strip().splitlines()
     return lines[0][:100] if lines else ""
-
-
-def new_table(title: str, *names: str, right: Sequence[str] = ()) -> Table:
-    """A table with columns that fold; those of `right` hold numbers, and come last where `names` lacks them. Without
-    lines between the columns, which would take a fifth of a narrow terminal."""
-    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in dict.fromkeys((*names, *right)):
-        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    return table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -12,8 +13,10 @@ from rich.text import Text
 from meshtune.runners.machine.facts import Accelerator, Host, Machine
 from meshtune.runners.machine.findings import Finding, Level
 from meshtune.tuner.campaign.units import gibibytes, number, seconds
-from meshtune.tuner.cli.render.display import new_table
-from meshtune.tuner.service.self_test import SelfTest
+from meshtune.tuner.cli.render.tables import new_table
+
+if TYPE_CHECKING:
+    from meshtune.tuner.service.self_test import SelfTest
 
 _COLOURS = {Level.ERROR: "red", Level.WARNING: "yellow", Level.NOTE: "cyan"}
 

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from meshtune.runners.trainer_answers import ExactPeak
 from meshtune.tuner.campaign.units import Estimate, gibibytes, number, percent, seconds
-from meshtune.tuner.cli.render.display import LEAST_SHARE, new_table
+from meshtune.tuner.cli.render.display import LEAST_SHARE
+from meshtune.tuner.cli.render.tables import new_table
 from meshtune.tuner.prediction.predict import ExactMemory, Prediction
 from meshtune.tuner.prediction.quote import PART_WORDS, Explanation, Quote, Range
 from meshtune.tuner.prediction.scaling import Projection, Row, Scaling, count_nodes

@@ -13,7 +13,8 @@ from meshtune.runners.outcome import Measurement, Verdict
 from meshtune.runners.step_breakdown import Part, Profile
 from meshtune.tuner.campaign.trial import Attempt, Expectation, Origin, Trial
 from meshtune.tuner.campaign.units import gibibytes, number, seconds
-from meshtune.tuner.cli.render.display import ended_text, new_table, pruned_text, state_text, time_notes
+from meshtune.tuner.cli.render.display import ended_text, pruned_text, state_text, time_notes
+from meshtune.tuner.cli.render.tables import new_table
 
 _AGAIN = " (a plan that was measured before, once more)"
 # What a verdict says of the memory; the others say nothing.

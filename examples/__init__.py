@@ -1,0 +1,1 @@
+"""Campaigns to begin with, which are installed with meshtune: `meshtune examples`."""

@@ -1,0 +1,150 @@
+"""The commands that judge a spec before anything runs: `spaces`, `estimate` and `project`. They start nothing and store
+nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from meshtune.runners.documents import plain
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.campaign.units import seconds
+from meshtune.tuner.cli import commands
+from meshtune.tuner.cli.common import Refused, console, errors, print_found
+from meshtune.tuner.cli.render import display
+from meshtune.tuner.cli.render.predictions import exact_memory_parts, explanation_parts, projection_parts, quote_parts
+from meshtune.tuner.cli.spec_file import plan_fields, read_spec_file
+from meshtune.tuner.prediction.predict import Basis, ExactMemory, check_same, estimate_exactly, learn
+from meshtune.tuner.prediction.quote import explain, make_quote
+from meshtune.tuner.prediction.scaling import make_projection, node_counts
+
+# What names a spec, where a campaign may stand as well.
+SPEC_SUFFIXES = (".yaml", ".yml", ".json")
+# In a log, on a pipe.
+TELL_EVERY_S = 10.0
+
+
+def spaces(spec: Path, *, why: str, plans: bool) -> None:
+    _, _, space = read_spec_file(spec, None)
+    if why:
+        plan = space.complete(**plan_fields(why))
+        broken = space.explain(plan)
+        console.print(f"{plan.key}: {'illegal' if broken else 'legal'}", soft_wrap=True)
+        for violation in broken:
+            console.print(f"  {violation.constraint}: {violation.message}; {violation.reason}", soft_wrap=True)
+        return
+    console.print(display.space_text(space), soft_wrap=True)
+    console.print(display.space_table(space))
+    if plans:
+        for plan in space:
+            console.print(plan.key, soft_wrap=True)
+
+
+def estimate(
+    spec: Path, home: Path, db: str, *, exact: bool, plan: str, ranks: Sequence[int], calibrate: str, as_json: bool
+) -> None:
+    _, campaign_spec, space = read_spec_file(spec, None)
+    chosen = space.complete(**plan_fields(plan)) if plan else None
+    if exact and calibrate:
+        raise Refused("--calibrate goes with predictions, and --exact predicts nothing")
+    if ranks and not exact:
+        raise Refused("--rank goes with --exact")
+    if exact:
+        found = _estimated_exactly(campaign_spec, chosen, ranks)
+        print_found(plain(found), exact_memory_parts(found), as_json)
+        return
+    basis = Basis()
+    if calibrate:
+        campaign, trials = commands.results.recorded(calibrate, home, db)
+        check_same(campaign.spec, campaign_spec)
+        basis = learn(campaign.label, campaign.spec, trials)
+    if chosen is not None:
+        explanation = explain(campaign_spec, space, chosen, basis)
+        document = plain(explanation)
+        # No campaign is asked, and the violations have another name than over REST.
+        del document["trial"]
+        print_found({"broken": document.pop("violations"), **document}, explanation_parts(explanation), as_json)
+    else:
+        quote = make_quote(campaign_spec, space, basis)
+        print_found(plain(quote), quote_parts(quote), as_json)
+
+
+def _estimated_exactly(spec: CampaignSpec, plan: Plan | None, ranks: Sequence[int]) -> ExactMemory:
+    """With its duration told before it starts; then a bar on a terminal, and a line now and then elsewhere."""
+    columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    clock = _Clock()
+    with (
+        Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar,
+        _told_now_and_then(clock, wanted=not errors.is_terminal),
+    ):
+        task = bar.add_task("")
+
+        def show(done: float, total: float) -> None:
+            if not done:
+                errors.print(f"this takes about {seconds(total)}, judged by one layer; Ctrl-C ends it", soft_wrap=True)
+            clock.done(done, total)
+            bar.update(task, completed=done, total=total)
+
+        return estimate_exactly(spec, plan, ranks, show)
+
+
+class _Clock:
+    """How long it takes in all, first as it was judged, then at the pace that is seen."""
+
+    def __init__(self) -> None:
+        self.begun, self.expected_s = time.monotonic(), 0.0
+
+    def done(self, done: float, total: float) -> None:
+        if not done:
+            self.begun, self.expected_s = time.monotonic(), total
+        else:
+            self.expected_s = (time.monotonic() - self.begun) * total / done
+
+    def line(self) -> str:
+        passed_s = time.monotonic() - self.begun
+        if not self.expected_s:
+            return f"{seconds(passed_s)}: PyTorch is loaded, and one layer timed"
+        return f"{seconds(passed_s)} of about {seconds(max(passed_s, self.expected_s))}"
+
+
+@contextmanager
+def _told_now_and_then(clock: _Clock, *, wanted: bool) -> Iterator[None]:
+    """By a thread: one part of the work may take minutes."""
+    ended = Event()
+
+    def tell() -> None:
+        while not ended.wait(TELL_EVERY_S):
+            errors.print(clock.line(), soft_wrap=True)
+
+    thread = Thread(target=tell, daemon=True)
+    if wanted:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        if wanted:
+            thread.join()
+
+
+def project(source: str, home: Path, db: str, *, nodes: str, wall: float, tokens: float | None, as_json: bool) -> None:
+    if tokens is not None and not 0 < tokens < float("inf"):
+        raise Refused(f"--tokens: must be positive, not {tokens:g}")
+    trials: Sequence[Trial] = ()
+    if source.endswith(SPEC_SUFFIXES):
+        _, spec, _ = read_spec_file(Path(source), None)
+        basis = Basis()
+    else:
+        campaign, trials = commands.results.recorded(source, home, db)
+        spec = campaign.spec
+        basis = learn(campaign.label, spec, trials)
+    counts = node_counts(nodes, spec.cluster.nodes)
+    found = make_projection(spec, basis, counts, least_efficiency=wall, tokens=tokens, trials=trials)
+    print_found(plain(found), projection_parts(found), as_json)

@@ -1,0 +1,40 @@
+"""What a command line says of a campaign to be: the spec's file, and a plan in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from meshtune.runners.documents import read_value
+from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space import Space
+from meshtune.tuner.campaign.campaign import Home
+from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.cli.common import Refused
+from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
+from meshtune.tuner.specs.read import read_spec
+
+
+def read_spec_file(spec: Path, home: Path | None) -> tuple[object, CampaignSpec, Space]:
+    """The document in a spec's file, what it means, and its space. Creates nothing.
+
+    home None: the spec is only looked at, so that its runner need not be able to run it here. Raises Refused with every
+    mistake, OSError.
+    """
+    try:
+        document = parse_yaml(read_file(spec, SLOW_LIMITS.max_bytes, regular=False))
+        return document, *read_spec(document, None if home is None else Home(home.absolute()))
+    except UnreadableText as error:
+        raise Refused(f"{spec}: {error}") from None
+    except InvalidSpec as error:
+        lines = [f"  {problem}" for problem in error.problems]
+        mistakes = f"{len(lines)} mistake{'s' if len(lines) > 1 else ''}"
+        raise Refused("\n".join([f"{spec}: the spec has {mistakes}:", *lines])) from None
+
+
+def plan_fields(text: str) -> dict[str, Any]:
+    """Plan fields from `name=value,name=value`. Raises InvalidValue."""
+    given = dict(part.partition("=")[::2] for part in text.replace(",", " ").split())
+    plan = read_value(Plan, given)
+    return {name: getattr(plan, name) for name in given}

@@ -1,0 +1,72 @@
+"""`run`, `resume`, `pause`, `cancel`, `show` and `best`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from meshtune.tuner.cli import commands
+from meshtune.tuner.cli.usage.options import (
+    DEFAULT_HOME,
+    CampaignId,
+    DatabaseOption,
+    HomeOption,
+    JsonOption,
+    SpecFile,
+)
+
+app = typer.Typer()
+
+
+@app.command()
+def run(
+    spec: SpecFile,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show quote and first job; start nothing.")] = False,
+    project: Annotated[str, typer.Option(help="Whose tokens share it, in place of the spec's; none: as there.")] = "",
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+) -> None:
+    """Create a campaign from a spec and work on it until it is done. Ctrl-C leaves it to `meshtune resume`."""
+    commands.campaign.run(spec, home, db, dry_run=dry_run, project=project)
+
+
+@app.command()
+def resume(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
+    """Go on with a campaign that was interrupted or paused."""
+    commands.campaign.resume(campaign, home, db)
+
+
+@app.command()
+def pause(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
+    """Start no more trials; running ones are measured to their end."""
+    commands.campaign.pause(campaign, home, db)
+
+
+@app.command()
+def cancel(campaign: CampaignId, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = "") -> None:
+    """End a campaign and its running jobs; what was measured stays."""
+    commands.campaign.cancel(campaign, home, db)
+
+
+@app.command()
+def show(
+    campaign: Annotated[str, typer.Argument(help="Campaign id or `last`; none: all campaigns.")] = "",
+    trial: Annotated[int | None, typer.Option(min=0, help="Everything of this one trial.")] = None,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+) -> None:
+    """Show all campaigns, or one with every trial, or one trial with all that is known of it."""
+    commands.campaign.show(campaign, home, db, trial=trial)
+
+
+@app.command()
+def best(
+    campaign: CampaignId,
+    top: Annotated[int, typer.Option(min=1, help="How many settings.")] = 10,
+    as_json: JsonOption = False,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+) -> None:
+    """Print the best settings measured, with intervals, memory and the gain over the baseline."""
+    commands.campaign.best(campaign, home, db, top=top, as_json=as_json)

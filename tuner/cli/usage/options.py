@@ -1,0 +1,33 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meshtune.tuner.access.tokens import database_url
+
+SpecFile = Annotated[Path, typer.Argument(help="Campaign spec, YAML.", show_default=False)]
+CampaignId = Annotated[str, typer.Argument(help="Campaign id, or `last` for the newest.", show_default=False)]
+HomeOption = Annotated[
+    Path, typer.Option("--home", envvar="MESHTUNE_HOME", help="Folder with the database and the jobs' files.")
+]
+DatabaseOption = Annotated[
+    str,
+    typer.Option(
+        "--db",
+        envvar="MESHTUNE_DB",
+        callback=database_url,
+        help="Database URL, or in a file that MESHTUNE_DB_FILE names; default: SQLite in the home folder.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+DEFAULT_HOME = Path(".meshtune")
+
+
+def home_option(home: Path) -> str:
+    """What a command that a message names needs to find this home, with a space before it."""
+    return "" if home.absolute() == DEFAULT_HOME.absolute() else f" --home {shlex.quote(str(home))}"

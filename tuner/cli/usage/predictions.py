@@ -1,0 +1,61 @@
+"""`spaces`, `estimate` and `project`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from meshtune.tuner.cli import commands
+from meshtune.tuner.cli.usage.options import DEFAULT_HOME, DatabaseOption, HomeOption, JsonOption, SpecFile
+
+app = typer.Typer()
+CalibrateOption = Annotated[
+    str, typer.Option("--calibrate", help="Learn from what this campaign measured: an id, or `last`.")
+]
+
+
+@app.command()
+def spaces(
+    spec: SpecFile,
+    why: Annotated[str, typer.Option(help="Explain one plan, such as tp=4,pp=2,zero_stage=1.")] = "",
+    plans: Annotated[bool, typer.Option("--list", help="List every legal plan.")] = False,
+) -> None:
+    """Show the space of a spec: how many plans are legal, what rejects the others, why a plan is not legal."""
+    commands.predictions.spaces(spec, why=why, plans=plans)
+
+
+@app.command()
+def estimate(
+    spec: SpecFile,
+    exact: Annotated[bool, typer.Option("--exact", help="Run the trainer on tensors without memory.")] = False,
+    plan: Annotated[str, typer.Option(help="Why not this plan, such as tp=8,pp=4,zero_stage=1.")] = "",
+    rank: Annotated[
+        list[int] | None, typer.Option(min=0, help="With --exact: a rank; default: one per kind of stage.")
+    ] = None,
+    calibrate: CalibrateOption = "",
+    as_json: JsonOption = False,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+) -> None:
+    """Predict what a campaign will meet: plans that fit, the best of them, its cost; or why not one plan.
+
+    With --exact: the peak memory per pipeline stage of one plan (default: the baseline), in seconds to minutes.
+    """
+    commands.predictions.estimate(
+        spec, home, db, exact=exact, plan=plan, ranks=rank or [], calibrate=calibrate, as_json=as_json
+    )
+
+
+@app.command()
+def project(
+    source: Annotated[str, typer.Argument(metavar="CAMPAIGN|SPEC", help="A campaign to learn from, or a spec file.")],
+    nodes: Annotated[str, typer.Option(help="Node counts, such as 1,2,4; default: the spec's, doubled 5 times.")] = "",
+    wall: Annotated[float, typer.Option(min=0.01, max=1, help="The least efficiency that still pays.")] = 0.8,
+    tokens: Annotated[float | None, typer.Option(help="Days and device-hours to train on so many.")] = None,
+    as_json: JsonOption = False,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+) -> None:
+    """Predict the best plan, time, MFU and efficiency at other node counts, and where scaling ends."""
+    commands.predictions.project(source, home, db, nodes=nodes, wall=wall, tokens=tokens, as_json=as_json)

@@ -1,0 +1,112 @@
+"""`export`, `analyze`, `recommend`, `confirm`, `rerun` and `revalidate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meshtune.tuner.cli import commands
+from meshtune.tuner.cli.usage.options import DEFAULT_HOME, CampaignId, DatabaseOption, HomeOption, JsonOption
+
+app = typer.Typer()
+# As `tuner.results.export` has them, which is dear to load (tests/tuner/test_usage.py).
+FORMATS = "json, job, megatron, deepspeed, torchtitan, accelerate, slurm, pbs, jobset, trainjob"
+
+
+@app.command()
+def export(
+    campaign: CampaignId,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the files.")],
+    trial: Annotated[str, typer.Option(help="`recommended`, `best`, `worst` or a trial's number.")] = "recommended",
+    format: Annotated[str, typer.Option(help=f"{FORMATS}; default: json and job.")] = "",
+    option: Annotated[
+        list[str] | None, typer.Option(help="name=value for the format's scheduler or program, such as queue=gpu.")
+    ] = None,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+) -> None:
+    """Write a setting as setting.json and as the job file that measures it again, or in another program's words."""
+    commands.results.export(campaign, output, home, db, trial=trial, format=format, options=option or [])
+
+
+@app.command()
+def analyze(
+    campaign: CampaignId, as_json: JsonOption = False, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = ""
+) -> None:
+    """Say what the trials teach: the knobs that matter, failures, what was expected, why the best plans win."""
+    commands.results.analyze(campaign, home, db, as_json=as_json)
+
+
+@app.command()
+def recommend(
+    model: Annotated[str, typer.Option(help="The model's name, as campaigns or presets have it.")],
+    cluster: Annotated[str, typer.Option(help="The cluster's name, as campaigns or presets have it.")],
+    nodes: Annotated[int, typer.Option(min=1, help="How many nodes the job gets.")],
+    global_batch_size: Annotated[int | None, typer.Option(min=1, help="Default: as it was measured.")] = None,
+    workload: Annotated[str, typer.Option(help="The training code; default: the newest campaign's.")] = "",
+    software: Annotated[str, typer.Option(help="What the job runs on, such as torch=2.13,cuda=13.0.")] = "",
+    simulated: Annotated[bool, typer.Option("--simulated", help="Of simulated campaigns alone.")] = False,
+    as_json: JsonOption = False,
+    as_env: Annotated[bool, typer.Option("--env", help="Print MESHTUNE_... lines for a shell.")] = False,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+) -> None:
+    """Print the best known plan for a model on some nodes of a cluster: measured, or projected and said to be."""
+    commands.results.recommend(
+        home,
+        db,
+        model=model,
+        cluster=cluster,
+        nodes=nodes,
+        global_batch_size=global_batch_size,
+        workload=workload,
+        software=software,
+        simulated=simulated,
+        as_json=as_json,
+        as_env=as_env,
+    )
+
+
+@app.command()
+def confirm(
+    campaign: CampaignId,
+    spec: Annotated[
+        Path, typer.Option("--with", help="YAML with the other program as `workload`, and `runner` if it differs.")
+    ],
+    trial: Annotated[str, typer.Option(help="`recommended`, `best` or a trial's number.")] = "recommended",
+    as_json: JsonOption = False,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+) -> None:
+    """Measure a setting and the baseline with another program, in a campaign of two trials, and compare again.
+
+    Without a measured baseline the best other plan takes its place. Exit code 0: the setting is faster there too; 1: it
+    is not, or was not measured.
+    """
+    commands.confirm.confirm(campaign, spec, home, db, trial=trial, as_json=as_json)
+
+
+@app.command()
+def rerun(
+    campaign: CampaignId,
+    trials: Annotated[
+        list[str] | None, typer.Argument(help="`best`, `worst`, `recommended` or numbers; default: best worst.")
+    ] = None,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = "",
+) -> None:
+    """Measure settings once more, by fresh jobs, and say whether their order holds. Stores nothing."""
+    commands.results.rerun(campaign, trials or ["best", "worst"], home, db)
+
+
+@app.command()
+def revalidate(
+    campaign: CampaignId, as_json: JsonOption = False, home: HomeOption = DEFAULT_HOME, db: DatabaseOption = ""
+) -> None:
+    """Measure the optimum and the best other plan once more, and say whether the optimum still stands. Stores nothing.
+
+    Exit code 0: it stands; 1: it is slower, fails, or another plan is better now.
+    """
+    commands.results.revalidate(campaign, home, db, as_json=as_json)
