@@ -18,6 +18,7 @@ from meshtune.runners.base import RunnerUnavailable
 from meshtune.runners.capture import stand_in
 from meshtune.runners.capture.slurm_variables import slurm_variables
 from meshtune.runners.dialects.base import CannotRead
+from meshtune.runners.dialects.call import Call
 from meshtune.runners.processes.command import call
 from meshtune.runners.processes.gang import JOB_MARK, kill_marked
 from meshtune.runners.untrusted_text import SLOW_LIMITS, Limits, UnreadableText, read_file, read_json
@@ -45,32 +46,13 @@ _MAX_ERRORS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One call that would have started something. tool: of `stand_in.TOOLS`. changed: the variables that the launcher
-    set or changed, for the program. under: (tool, options) of each srun or mpirun around it, outermost first.
-    files: the texts of the configurations that its words name."""
-
-    tool: str
-    words: tuple[str, ...]
-    cwd: str
-    environment: Mapping[str, str]
-    changed: Mapping[str, str]
-    under: tuple[tuple[str, tuple[str, ...]], ...]
-    files: Mapping[str, str]
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """As it was given, with what stood around it."""
-        return (*(word for tool, options in self.under for word in (tool, *options)), self.tool, *self.words)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """script: the path of the script that the command runs, "" unknown. calls: in order. unset: variables that the
-    script reads and nothing sets, which are empty words to bash. notes: what people should look at. end: how the
-    launcher ended, in one line."""
+    """script: the path of the script that the command runs, "" unknown; text: of it. calls: in order. unset: variables
+    that the script reads and nothing sets, which are empty words to bash. notes: what people should look at. end: how
+    the launcher ended, in one line."""
 
     script: str
+    text: str
     calls: tuple[Call, ...]
     unset: tuple[str, ...]
     notes: tuple[str, ...]
@@ -107,7 +89,8 @@ def capture(command: Sequence[str], given: Mapping[str, str], time_limit_s: floa
         notes.append("the launcher had the network: this kernel lets no namespace be made")
     known = before.keys() | {name for found in calls for name in found.environment}
     unset = sorted({name for text in texts.values() for name in _unset(text, known)})
-    return Captured(script=next(iter(texts), ""), calls=calls, unset=tuple(unset), notes=tuple(notes), end=end)
+    path, text = next(iter(texts.items()), ("", ""))
+    return Captured(script=path, text=text, calls=calls, unset=tuple(unset), notes=tuple(notes), end=end)
 
 
 def _scripts(command: Sequence[str]) -> dict[str, str]:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from command_lab import run_meshtune
 
-from meshtune.runners.capture.launch import launch_of
 from meshtune.runners.capture.session import Captured, capture
 from meshtune.runners.capture.slurm_variables import slurm_variables
 from meshtune.runners.capture.stand_in import is_training, options_end
+from meshtune.runners.dialects.call import launch_of
 from meshtune.tuner.specs.document import parse_yaml
 from meshtune.tuner.specs.read import read_spec
 
@@ -85,11 +85,11 @@ rm ds.json
     )
     asked = run("import", "--capture", "--", "bash", "launch.sh")
     assert asked.code == 2
-    assert "choose one by --command N:\n  1  deepspeed --num_nodes 1" in asked.err
+    assert "choose one by --start N:\n  1  deepspeed --num_nodes 1" in asked.err
     for number in (1, 2):
-        document = imported("--command", str(number), "--", "bash", "launch.sh")
+        document = imported("--start", str(number), "--", "bash", "launch.sh")
         assert document["baseline"]["zero_stage"] == document["baseline"]["micro_batch_size"] == number
-    assert "there is no start 3" in run("import", "--capture", "--command", "3", "--", "bash", "launch.sh").err
+    assert "there is no start 3" in run("import", "--capture", "--start", "3", "--", "bash", "launch.sh").err
 
 
 def test_a_variable_that_nothing_sets_is_asked_for(folder):
