@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -31,6 +32,8 @@ _RECORD = Limits(max_bytes=10_000_000)
 # A binary by its path passes by the stand-ins; a Python program does not.
 _BY_PATH = re.compile(r"(?<![\w.~])[\w.~${}-]*/[\w./${}-]*\b(srun|mpirun|mpiexec|sbatch|salloc|qsub)(?=[\s\"']|$)")
 _COMMENT = re.compile(r"(?m)^\s*#.*$")
+# The end of `source "$(dirname "$0")/env/cluster.sh"`.
+_SOURCED = re.compile(r"(?m)(?:^|[;&]|\bthen)\s*(?:source|\.)\s+\S.*?([\w./-]+)[\"']?\s*(?:$|[;&|])")
 _USED = re.compile(r"\$(?:\{([A-Z][A-Z0-9_]+)\}|([A-Z][A-Z0-9_]+))")
 # What bash itself sets, and awk.
 _SET_ELSEWHERE = frozenset(
@@ -88,7 +91,7 @@ def capture(command: Sequence[str], given: Mapping[str, str], time_limit_s: floa
     if not _without_network():
         notes.append("the launcher had the network: this kernel lets no namespace be made")
     known = before.keys() | {name for found in calls for name in found.environment}
-    unset = sorted({name for text in texts.values() for name in _unset(text, known)})
+    unset = sorted({name for script, text in texts.items() for name in _unset(text, _sourced(script, text), known)})
     path, text = next(iter(texts.items()), ("", ""))
     return Captured(script=path, text=text, calls=calls, unset=tuple(unset), notes=tuple(notes), end=end)
 
@@ -176,13 +179,25 @@ def _clean(value: str, folder: Path) -> str:
     return os.pathsep.join(part for part in value.split(os.pathsep) if Path(part) not in (folder, folder / "bin"))
 
 
-def _unset(text: str, known: set[str]) -> set[str]:
-    """The upper-case variables that a script reads, and that neither it nor its environment sets."""
+def _sourced(script: str, text: str) -> str:
+    """The texts of the files that a script names in `source` or `.`, where they lie beside it or here."""
+    found = []
+    for name in _SOURCED.findall(_COMMENT.sub("", text)):
+        for folder in (Path(script).parent, Path()):
+            with suppress(OSError, UnreadableText):
+                found.append(read_file(folder / name.lstrip("/"), SLOW_LIMITS.max_bytes))
+    return "\n".join(found)
+
+
+def _unset(text: str, sourced: str, known: set[str]) -> set[str]:
+    """The upper-case variables that a script reads, and that neither it, nor what it sources, nor its environment
+    sets."""
     code = _COMMENT.sub("", text)
+    setting = code + "\n" + sourced
     used = {braced or bare for braced, bare in _USED.findall(code)} - known - _SET_ELSEWHERE
     return {
         name
         for name in used
-        if not re.search(rf"\b{name}(?:\[[^]]*\])?\+?=|\bfor\s+{name}\b|\bread\b.*\b{name}\b", code)
+        if not re.search(rf"\b{name}(?:\[[^]]*\])?\+?=|\bfor\s+{name}\b|\bread\b.*\b{name}\b", setting)
         and not name.startswith(("BASH", "FUNCNAME"))
     }

@@ -17,6 +17,7 @@ from typing import Any
 from meshtune.runners.dialects.base import CannotRead, Imported
 from meshtune.runners.dialects.bash.expansion import as_written
 from meshtune.runners.dialects.launch import Launch
+from meshtune.runners.dialects.other_programs import not_read, recognised
 from meshtune.search_spaces.checks import did_you_mean
 
 # Programs that start others come before those that they start. name, as for `--format` -> module.
@@ -25,6 +26,8 @@ DIALECTS: Mapping[str, str] = {
     "megatron": "meshtune.runners.dialects.megatron.reader",
     "deepspeed": "meshtune.runners.dialects.deepspeed",
 }
+# A program that takes its process groups from another launcher is not what it looks like by its arguments.
+_NOT_STARTED_BY: Mapping[str, tuple[str, ...]] = {"accelerate": ("megatron", "torchtitan"), "composer": ("megatron",)}
 # Seconds of a trial where a dialect says none: large programs take 2 to 10 minutes to start on a cluster (imports from
 # a shared disk, groups of NCCL, kernels that are built), and 5 minutes are for the steps.
 TIME_LIMIT_S = 900
@@ -36,11 +39,13 @@ _NEXT = (
 
 def read_start(launch: Launch, dialect: str = "") -> Imported:
     """What a start of a program says. dialect: of the table, "" by what recognises it. Raises CannotRead."""
-    for module in _modules(dialect, "read_launch"):
+    for module in _modules(dialect, "read_launch", launch.launcher[:1]):
         if dialect or module.is_program(launch):
             return _completed(module.read_launch(launch), launch)
     launcher = as_written(" ".join(launch.launcher[:1])) or "an unknown launcher"
-    words = as_written(shlex.join(launch.words))[:200]
+    words = as_written(" ".join(map(shlex.quote, launch.words)))[:200]
+    if other := recognised(f"{launch.script} {words}"):
+        raise CannotRead(f"{launch.place}: {not_read(other)}")
     raise CannotRead(
         f"{launch.place}: {launch.script or 'the arguments'}, started by {launcher}, is none of the programs that are "
         f"known ({', '.join(DIALECTS)}). Its arguments: {words or 'none'}. {_NEXT}"
@@ -60,6 +65,8 @@ def read_file(name: str, text: str, dialect: str = "") -> Imported:
     for module in _modules(dialect, "read_file_text"):
         if dialect or module.is_file(name, text):
             return _completed(module.read_file_text(name, text))
+    if other := recognised(text):
+        raise CannotRead(not_read(other))
     raise CannotRead(
         f"is no configuration of a program that is known ({', '.join(DIALECTS)}). If a launch script names it: "
         f"meshtune import SCRIPT, which reads both. {_NEXT}"
@@ -76,10 +83,12 @@ def is_file(name: str, text: str) -> bool:
     return any(module.is_file(name, text) for module in _modules("", "read_file_text"))
 
 
-def _modules(dialect: str, offers: str) -> Iterator[Any]:
+def _modules(dialect: str, offers: str, launcher: tuple[str, ...] = ()) -> Iterator[Any]:
     if dialect and dialect not in DIALECTS:
         raise CannotRead(f"no dialect is called {dialect!r}; {did_you_mean(dialect, DIALECTS)}")
     for name in (dialect,) if dialect else DIALECTS:
+        if not dialect and name in _NOT_STARTED_BY.get("".join(launcher), ()):
+            continue
         module: ModuleType = import_module(DIALECTS[name])
         if hasattr(module, offers):
             yield module

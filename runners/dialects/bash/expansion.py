@@ -29,6 +29,8 @@ _SUM_WORDS = re.compile(r"\w+|\S")
 # What begins with 0 is to base 8 or 16, which nobody writes of purpose.
 _INTEGER = re.compile(r"-?[1-9][0-9]{0,18}|0")
 _LIST = re.compile(r"\$\{([A-Za-z_]\w*)\[[@*]\]\}")
+# `{TP}`, which another program is to fill in.
+_TEMPLATE = re.compile(r"\{\{?\s?[A-Za-z_]\w*\s?\}\}?")
 Values = MutableMapping[str, "str | list[str]"]
 
 
@@ -124,7 +126,7 @@ def joined(word: Word, values: Values, budget: Budget) -> str:
 
 
 def _piece(piece: Piece, values: Values, budget: Budget) -> str:
-    if PLACEHOLDER.fullmatch(piece.text):
+    if PLACEHOLDER.fullmatch(piece.text) or (not piece.quoted and _TEMPLATE.fullmatch(piece.text)):
         return unknown(piece.text)
     return piece.text if piece.literal else "".join(_expanded(piece.text, values, budget, 0))
 

@@ -19,6 +19,7 @@ from meshtune.runners.dialects.bash.script import Command, Script, read_script
 from meshtune.runners.dialects.call import Call, call_of, choose, launch_of, starts_a_program
 from meshtune.runners.dialects.job_script import with_devices
 from meshtune.runners.dialects.launch import NOT_KEPT, SECRET, Launch
+from meshtune.runners.dialects.other_programs import not_read, recognised
 
 _SETUP = frozenset({"module", "ml", "source", ".", "conda", "micromamba", "mamba", "spack", "ulimit"})
 # Files that are sourced for what programs find, not for what the script's own variables hold.
@@ -51,7 +52,7 @@ def find_launch(
     except NotBash as error:
         raise CannotRead(str(error)) from None
     if not starts:
-        raise CannotRead(_nothing(script))
+        raise CannotRead(_nothing(script, text))
     calls = [call for _, call in starts]
     chosen, _ = choose(calls, number)
     command = next(command for command, call in starts if call.command == chosen.command)
@@ -118,8 +119,10 @@ def _is_training(call: Call) -> bool:
     return True
 
 
-def _nothing(script: Script) -> str:
+def _nothing(script: Script, text: str) -> str:
     """Why no start was found, and the next command."""
+    if other := recognised(text):
+        return not_read(other)
     unfollowed = "".join(f"; {note}" for note in script.notes[:5])
     return (
         f"no line starts a Python program with arguments such as --num-layers 32, by torchrun, deepspeed, "
@@ -211,14 +214,15 @@ def _files(
 
 
 def _open_words(script: Script, launch: Launch, place: str) -> Iterator[Question]:
-    """A question for each unknown word that may stand for further arguments."""
+    """A question for each unknown word that may stand for further arguments, and for each placeholder."""
     value_of_a_flag = False
     for word in launch.words:
         for written in dict.fromkeys(unknown_parts(word)):
             name = written.strip('${}"').partition(":")[0].partition("[")[0]
             further = written.startswith(_ARGUMENTS) or any(part in name.upper() for part in _ARGUMENTS[:5])
-            whole = as_written(word) == written and not written.startswith("<")
-            if whole and (further or not value_of_a_flag):
+            if written.startswith(("<", "{")):
+                yield Question("", f"{place}: `{written}` is a placeholder: write there what it is to be")
+            elif as_written(word) == written and (further or not value_of_a_flag):
                 reason = f" ({script.unknown[name]})" if name in script.unknown else ""
                 answer = f"--set {name}=VALUE (nothing after the `=` where it is empty), or " * name.isidentifier()
                 told = f"`{written}` may stand for further arguments, which are not known here{reason}"
