@@ -44,14 +44,14 @@ def read_process(pid: int, dialect: str = "") -> Imported:
 
 
 def process_call(pid: int) -> Call:
-    """The call of the launcher that started a process, else its own, else that of a process below it; with the
+    """The call of the launcher that started a process, else its own; of a shell, that of a process below it; with the
     variables of a rank where one is there. Raises CannotRead."""
     own = _require(pid)
     above = list(_above(own))
-    started = [(process, call) for process in (own, *above) if (call := _call(process))]
-    below = list(_below(own))
-    if not started:
-        started = [(process, call) for process in below if (call := _call(process))][:1]
+    holders = [(process, call) for process in above if (call := _call(process))]
+    started = [(own, call)] if (call := _call(own)) else []
+    # Of a shell what it started; of a loader of data the rank above it.
+    started = started or [(process, call) for process in _below(own) if (call := _call(process))][:1] or holders[:1]
     if not started:
         told = " ".join(own.words)[:300] or own.words
         raise CannotRead(
@@ -60,7 +60,7 @@ def process_call(pid: int) -> Call:
         )
     # The outermost that starts the same program: torchrun above a rank, mpirun above torchrun.
     first = _program(started[0][1])
-    holder, call = next((pair for pair in reversed(started) if _program(pair[1]) == first), started[0])
+    holder, call = next((pair for pair in reversed(holders) if _program(pair[1]) == first), started[0])
     environment, cwd = _environment(holder.pid), os.readlink(_PROC / str(holder.pid) / "cwd")
     rank = next((one for one in (own, *_below(holder)) if _environment(one.pid, strict=False).get("WORLD_SIZE")), None)
     if rank is not None:

@@ -84,9 +84,11 @@ class _Reading:
 
 
 def with_job(imported: Imported, script: str, setup: Sequence[str]) -> Imported:
-    """With the scheduler of a script's head. setup: its lines that prepare the environment. Raises CannotRead."""
+    """With the scheduler of a script's head. setup: its lines that prepare the environment; a workload that has
+    lines of a shell has them there. Raises CannotRead."""
     job = read_job(script)
-    ready = {"setup": list(setup)} if setup and "setup" not in imported.workload else {}
+    own = "setup" in imported.workload or imported.workload.get("kind") == "command"
+    ready = {"setup": list(setup)} if setup and not own else {}
     if job is None:
         told = f"trials do not run the script's setup ({'; '.join(setup)[:200]}): start `meshtune run` where it has run"
         return replace(imported, notes=(*imported.notes, told)) if ready else imported

@@ -142,7 +142,7 @@ def test_what_has_no_word_is_noted_with_its_line(argument, note):
 
 
 def test_what_is_not_said_is_left_out_and_noted():
-    imported = parse("torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --bf16")
+    imported = parse("srun python pretrain_gpt.py --num-layers 2 --hidden-size 64 --bf16")
     assert imported.model.keys() == {"layers", "hidden", "ffn", "norm", "activation", "position", "tied_head"}
     assert imported.plan.keys() == {"tp", "pp", "cp", "ep", "zero_stage", "sequence_parallel"}
     assert (imported.global_batch_size, imported.nodes, imported.devices_per_node) == (None, None, None)

@@ -36,8 +36,8 @@ def spec_document(imported: Imported, *, name: str, cluster: str, here: Path) ->
     """
     shapes = {shape: imported.model.get(shape) for shape in _REQUIRED_SHAPES}
     workload = dict(imported.workload)
-    if "directory" in workload:
-        workload["directory"] = str(here / workload["directory"])
+    for folder in workload.keys() & {"directory", "working_directory"}:
+        workload[folder] = str(here / workload[folder])
     baseline = {field: value for field, value in imported.plan.items() if field not in _DERIVED}
     questions = {"open_questions": [str(question) for question in imported.questions[:_MAX_NOTES]]}
     document: dict[str, Any] = {
