@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from meshtune.runners.capture.session import Captured
 from meshtune.runners.capture.stand_in import BARRED, CONTAINERS
-from meshtune.runners.dialects.base import CannotRead, Imported
+from meshtune.runners.dialects.base import CannotRead, Imported, Question
 from meshtune.runners.dialects.bash.launch import find_call
 from meshtune.runners.dialects.call import Call, choose, launch_of, starts_a_program
 from meshtune.runners.dialects.job_script import with_devices, with_job
@@ -31,7 +31,14 @@ def read_captured(captured: Captured, number: int = 0, dialect: str = "") -> Imp
     chosen, place = choose(starts, number)
     launch = with_devices(launch_of(chosen, place), captured.text)
     imported = with_job(read_start(launch, dialect), captured.text, ())
-    return replace(imported, notes=(*captured.notes, *imported.notes))
+    failed = [
+        Question(
+            "",
+            f"bash told: {line}. What it would have set is missing: capture where the training would run, or write it",
+        )
+        for line in captured.failed
+    ]
+    return replace(imported, notes=(*captured.notes, *imported.notes), questions=(*failed, *imported.questions))
 
 
 def _inside(found: Call) -> Call:

@@ -51,14 +51,15 @@ _MAX_ERRORS = 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
     """script: the path of the script that the command runs, "" unknown; text: of it. calls: in order. unset: variables
-    that the script reads and nothing sets, which are empty words to bash. notes: what people should look at. end: how
-    the launcher ended, in one line."""
+    that the script reads and nothing sets, which are empty words to bash. notes: what people should look at. failed:
+    what bash complained of. end: how the launcher ended, in one line."""
 
     script: str
     text: str
     calls: tuple[Call, ...]
     unset: tuple[str, ...]
     notes: tuple[str, ...]
+    failed: tuple[str, ...]
     end: str
 
 
@@ -81,10 +82,10 @@ def capture(command: Sequence[str], given: Mapping[str, str], time_limit_s: floa
             last = " ".join((answer.err or answer.out).split())[-_LAST_CHARACTERS:]
             end = f"ended with status {answer.code}" + (f": {last}" if answer.code and last else "")
             notes = [f"the launcher {end}"] if answer.code else []
-            notes += [f"bash told: {line}" for line in _BASH_ERROR.findall(answer.err)[:_MAX_ERRORS]]
+            failed = _BASH_ERROR.findall(answer.err)[:_MAX_ERRORS]
         except RunnerUnavailable as error:
             end = str(error)
-            notes = [f"the launcher was ended: {error}"]
+            notes, failed = [f"the launcher was ended: {error}"], []
         finally:
             kill_marked(environment[JOB_MARK])
         calls = tuple(_calls(folder))
@@ -93,7 +94,9 @@ def capture(command: Sequence[str], given: Mapping[str, str], time_limit_s: floa
     known = before.keys() | {name for found in calls for name in found.environment}
     unset = sorted({name for script, text in texts.items() for name in _unset(text, _sourced(script, text), known)})
     path, text = next(iter(texts.items()), ("", ""))
-    return Captured(script=path, text=text, calls=calls, unset=tuple(unset), notes=tuple(notes), end=end)
+    return Captured(
+        script=path, text=text, calls=calls, unset=tuple(unset), notes=tuple(notes), failed=tuple(failed), end=end
+    )
 
 
 def _scripts(command: Sequence[str]) -> dict[str, str]:
@@ -198,6 +201,6 @@ def _unset(text: str, sourced: str, known: set[str]) -> set[str]:
     return {
         name
         for name in used
-        if not re.search(rf"\b{name}(?:\[[^]]*\])?\+?=|\bfor\s+{name}\b|\bread\b.*\b{name}\b", setting)
+        if not re.search(rf"\$\{{{name}:?=|\b{name}(?:\[[^]]*\])?\+?=|\bfor\s+{name}\b|\bread\b.*\b{name}\b", setting)
         and not name.startswith(("BASH", "FUNCNAME"))
     }

@@ -23,7 +23,6 @@ _UNSET_TOOL = re.compile(r"\$\{?(PYTHON|TORCHRUN|DEEPSPEED|ACCELERATE)[A-Z_]*(?:
 _PER_NODE: Mapping[str, tuple[str, ...]] = {
     "torchrun": ("--nproc_per_node", "--nproc-per-node"),
     "deepspeed": ("--num_gpus",),
-    # composer/cli/launcher.py
     "composer": ("--nproc", "-n"),
     "srun": ("--ntasks-per-node",),
     "mpirun": ("-ppn", "--ppn", "-npernode", "--npernode", "-N"),
@@ -153,8 +152,10 @@ def launch_of(found: Call, place: str) -> Launch:
     before, words = found.words[:at], found.words[at + 1 :]
     notes = list[str]()
     nodes, per_node = _devices(launcher_of(found), before, found)
+    questions = _surrounding(found, place)
     if found.cwd and not script.startswith("-m ") and not (Path(found.cwd) / script).is_file():
-        notes.append(f"{place}: {script} is not in {found.cwd} on this machine; check workload.directory")
+        told = f"{place}: {script} is not in {found.cwd} on this machine. Where does it lie where trials run?"
+        questions.append(Question("workload.directory", told))
     return Launch(
         script=as_written(script),
         words=words,
@@ -167,7 +168,7 @@ def launch_of(found: Call, place: str) -> Launch:
         files=found.files,
         notes=tuple(notes),
         launcher=(found.tool, *before),
-        questions=tuple(_surrounding(found, place)),
+        questions=tuple(questions),
     )
 
 
@@ -182,10 +183,15 @@ def _program(words: Sequence[str]) -> tuple[int, str] | None:
 
 
 def _surrounding(found: Call, place: str) -> list[Question]:
-    """What stands around the launcher and trials would leave out."""
+    """What stands around the launcher and trials would leave out. Raises CannotRead."""
     asked = []
     for tool, options in found.under:
         written = as_written(" ".join((tool, *options)))[:300]
+        if tool in ("docker", "podman"):
+            raise CannotRead(
+                f"{place}: `{written}` starts the program in a container with paths of its own, which trials do not "
+                f"enter. Next, inside of it: meshtune import --command 'torchrun ...', with the command that runs there"
+            )
         image = _value(options, ("--container-image",)) if tool in AROUND else None
         if tool in CONTAINERS or image:
             asked.append(
@@ -220,7 +226,9 @@ def _devices(launcher: str, before: Sequence[str], found: Call) -> tuple[int | N
     if launcher in ("accelerate", "composer"):
         ranks = _whole(_value(before, _RANKS[launcher]) or "")
         if launcher == "composer":
-            each = _whole(said or "")
+            # composer/cli/launcher.py, _parse_args at 006ea7ac: the flags, else the environment, else one node.
+            each = _whole(said or environment.get("LOCAL_WORLD_SIZE", ""))
+            ranks = ranks or world or each
             return (ranks // each if each and ranks and ranks % each == 0 else None), each
         machines = _whole(nodes or "") or (1 if nodes is None and ranks else None)
         return machines, (ranks // machines if machines and ranks and ranks % machines == 0 else None)

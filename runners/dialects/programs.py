@@ -8,7 +8,7 @@ open, and the minutes that a program takes to start."""
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
@@ -41,7 +41,7 @@ def read_start(launch: Launch, dialect: str = "") -> Imported:
     """What a start of a program says. dialect: of the table, "" by what recognises it. Raises CannotRead."""
     for module in _modules(dialect, "read_launch", launch.launcher[:1]):
         if dialect or module.is_program(launch):
-            return _completed(module.read_launch(launch), launch)
+            return _completed(_read(module.read_launch, launch), launch)
     launcher = as_written(" ".join(launch.launcher[:1])) or "an unknown launcher"
     words = as_written(" ".join(map(shlex.quote, launch.words)))[:200]
     if other := recognised(f"{launch.script} {words}"):
@@ -56,7 +56,7 @@ def read_log(text: str, dialect: str = "") -> Imported:
     """What a log says at its start. Raises CannotRead."""
     for module in _modules(dialect, "read_log"):
         if dialect or module.is_log(text):
-            return _completed(module.read_log(text))
+            return _completed(_read(module.read_log, text))
     raise CannotRead(f"holds no list of arguments of the programs that are known ({', '.join(DIALECTS)}). {_NEXT}")
 
 
@@ -64,7 +64,7 @@ def read_file(name: str, text: str, dialect: str = "") -> Imported:
     """What a configuration file says. Raises CannotRead."""
     for module in _modules(dialect, "read_file_text"):
         if dialect or module.is_file(name, text):
-            return _completed(module.read_file_text(name, text))
+            return _completed(_read(module.read_file_text, name, text))
     if other := recognised(text):
         raise CannotRead(not_read(other))
     raise CannotRead(
@@ -95,6 +95,15 @@ def _modules(dialect: str, offers: str, launcher: tuple[str, ...] = ()) -> Itera
         elif dialect:
             what = {"read_launch": "start", "read_log": "log", "read_file_text": "configuration file"}[offers]
             raise CannotRead(f"of {dialect} no {what} can be read")
+
+
+def _read(reader: Callable[..., Imported], *given: Any) -> Imported:
+    """What a dialect reads; its refusal names what to do next. Raises CannotRead."""
+    try:
+        return reader(*given)
+    except CannotRead as error:
+        told = str(error)
+        raise CannotRead(told if "meshtune " in told or "Next:" in told else f"{told}. {_NEXT}") from None
 
 
 def _completed(imported: Imported, launch: Launch | None = None) -> Imported:

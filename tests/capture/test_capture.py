@@ -93,7 +93,7 @@ rm ds.json
 
 
 def test_a_variable_that_nothing_sets_is_asked_for(folder):
-    script = f"torchrun --nproc_per_node 4 pretrain_gpt.py {SHAPES} {REST} --lr $LR --min-lr 1e-5 ${{EXTRA:-}}\n"
+    script = f': "${{N:=4}}"\ntorchrun --nproc_per_node $N pretrain_gpt.py {SHAPES} {REST} --lr $LR ${{EXTRA:-}}\n'
     (folder / "launch.sh").write_text(script)
     done = run("import", "--capture", "--", "bash", "launch.sh")
     assert (done.code, done.out) == (2, "")
@@ -167,6 +167,7 @@ def test_what_nothing_stands_in_for_is_refused_with_the_next_command(folder):
     assert "a start of axolotl, which is recognised and not read" in refused(
         "accelerate launch -m axolotl.cli.train c.yml"
     )
+    assert "with paths of its own" in refused(f"docker run --rm img bash -c 'torchrun pretrain_gpt.py {SHAPES}'")
     assert "ended with status 3: no data" in refused("echo no data >&2; exit 3")
 
 
@@ -203,6 +204,7 @@ def test_the_launcher_has_no_network(folder):
         ("accelerate launch --num_machines 2 --num_processes=16 t.py", (2, 8)),
         ("accelerate launch --num_processes 4 t.py", (1, 4)),
         ("composer -n 8 --world_size 16 t.py c.yaml", (2, 8)),
+        ("composer -n 8 t.py c.yaml", (1, 8)),
         ("mpiexec --envall -n 24 -ppn 12 -d 16 python3 -Wignore t.py", (2, 12)),
     ],
 )

@@ -59,7 +59,7 @@ def spec_document(imported: Imported, *, name: str, cluster: str, here: Path) ->
 
 
 def _leave_empty(document: dict[str, Any], path: str) -> None:
-    """The key of a question's path stands there without a value, unless it has one."""
+    """The key of a question's path stands there without a value."""
     *sections, key = path.split(".")
     inner = document
     for section in sections:
@@ -68,7 +68,7 @@ def _leave_empty(document: dict[str, Any], path: str) -> None:
             return
         inner[section] = inner = dict(below)
     if sections:
-        inner.setdefault(key, None)
+        inner[key] = None
 
 
 def missing(document: Mapping[str, Any]) -> list[str]:

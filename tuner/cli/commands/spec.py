@@ -127,7 +127,8 @@ def import_(
             name, told = Path(words[0]).stem, Path(words[0]).name
             imported = read_source(Path(words[0]), given=given, number=start, dialect=format_)
     except (CannotRead, UnreadableText) as error:
-        raise Refused(str(error) if capture or pid or command else f"{words[0]}: {error}") from None
+        place = "" if capture or pid or command or str(error).startswith(told) else f"{words[0]}: "
+        raise Refused(f"{place}{error}") from None
     document = spec_document(imported, name=name, cluster=cluster, here=Path.cwd())
     notes = import_notes(imported, cluster)
     text = render_spec(document, told, notes)
