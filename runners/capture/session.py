@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from meshtune.runners.base import RunnerUnavailable
 from meshtune.runners.capture import stand_in
 from meshtune.runners.capture.slurm_variables import slurm_variables
 from meshtune.runners.dialects.base import CannotRead
+from meshtune.runners.dialects.call import Call
 from meshtune.runners.processes.command import call
 from meshtune.runners.processes.gang import JOB_MARK, kill_marked
 from meshtune.runners.untrusted_text import SLOW_LIMITS, Limits, UnreadableText, read_file, read_json
@@ -30,6 +32,8 @@ _RECORD = Limits(max_bytes=10_000_000)
 # A binary by its path passes by the stand-ins; a Python program does not.
 _BY_PATH = re.compile(r"(?<![\w.~])[\w.~${}-]*/[\w./${}-]*\b(srun|mpirun|mpiexec|sbatch|salloc|qsub)(?=[\s\"']|$)")
 _COMMENT = re.compile(r"(?m)^\s*#.*$")
+# The end of `source "$(dirname "$0")/env/cluster.sh"`.
+_SOURCED = re.compile(r"(?m)(?:^|[;&]|\bthen)\s*(?:source|\.)\s+\S.*?([\w./-]+)[\"']?\s*(?:$|[;&|])")
 _USED = re.compile(r"\$(?:\{([A-Z][A-Z0-9_]+)\}|([A-Z][A-Z0-9_]+))")
 # What bash itself sets, and awk.
 _SET_ELSEWHERE = frozenset(
@@ -45,35 +49,17 @@ _MAX_ERRORS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One call that would have started something. tool: of `stand_in.TOOLS`. changed: the variables that the launcher
-    set or changed, for the program. under: (tool, options) of each srun or mpirun around it, outermost first.
-    files: the texts of the configurations that its words name."""
-
-    tool: str
-    words: tuple[str, ...]
-    cwd: str
-    environment: Mapping[str, str]
-    changed: Mapping[str, str]
-    under: tuple[tuple[str, tuple[str, ...]], ...]
-    files: Mapping[str, str]
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """As it was given, with what stood around it."""
-        return (*(word for tool, options in self.under for word in (tool, *options)), self.tool, *self.words)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """script: the path of the script that the command runs, "" unknown. calls: in order. unset: variables that the
-    script reads and nothing sets, which are empty words to bash. notes: what people should look at. end: how the
-    launcher ended, in one line."""
+    """script: the path of the script that the command runs, "" unknown; text: of it. calls: in order. unset: variables
+    that the script reads and nothing sets, which are empty words to bash. notes: what people should look at. failed:
+    what bash complained of. end: how the launcher ended, in one line."""
 
     script: str
+    text: str
     calls: tuple[Call, ...]
     unset: tuple[str, ...]
     notes: tuple[str, ...]
+    failed: tuple[str, ...]
     end: str
 
 
@@ -96,18 +82,21 @@ def capture(command: Sequence[str], given: Mapping[str, str], time_limit_s: floa
             last = " ".join((answer.err or answer.out).split())[-_LAST_CHARACTERS:]
             end = f"ended with status {answer.code}" + (f": {last}" if answer.code and last else "")
             notes = [f"the launcher {end}"] if answer.code else []
-            notes += [f"bash told: {line}" for line in _BASH_ERROR.findall(answer.err)[:_MAX_ERRORS]]
+            failed = _BASH_ERROR.findall(answer.err)[:_MAX_ERRORS]
         except RunnerUnavailable as error:
             end = str(error)
-            notes = [f"the launcher was ended: {error}"]
+            notes, failed = [f"the launcher was ended: {error}"], []
         finally:
             kill_marked(environment[JOB_MARK])
         calls = tuple(_calls(folder))
     if not _without_network():
         notes.append("the launcher had the network: this kernel lets no namespace be made")
     known = before.keys() | {name for found in calls for name in found.environment}
-    unset = sorted({name for text in texts.values() for name in _unset(text, known)})
-    return Captured(script=next(iter(texts), ""), calls=calls, unset=tuple(unset), notes=tuple(notes), end=end)
+    unset = sorted({name for script, text in texts.items() for name in _unset(text, _sourced(script, text), known)})
+    path, text = next(iter(texts.items()), ("", ""))
+    return Captured(
+        script=path, text=text, calls=calls, unset=tuple(unset), notes=tuple(notes), failed=tuple(failed), end=end
+    )
 
 
 def _scripts(command: Sequence[str]) -> dict[str, str]:
@@ -193,13 +182,25 @@ def _clean(value: str, folder: Path) -> str:
     return os.pathsep.join(part for part in value.split(os.pathsep) if Path(part) not in (folder, folder / "bin"))
 
 
-def _unset(text: str, known: set[str]) -> set[str]:
-    """The upper-case variables that a script reads, and that neither it nor its environment sets."""
+def _sourced(script: str, text: str) -> str:
+    """The texts of the files that a script names in `source` or `.`, where they lie beside it or here."""
+    found = []
+    for name in _SOURCED.findall(_COMMENT.sub("", text)):
+        for folder in (Path(script).parent, Path()):
+            with suppress(OSError, UnreadableText):
+                found.append(read_file(folder / name.lstrip("/"), SLOW_LIMITS.max_bytes))
+    return "\n".join(found)
+
+
+def _unset(text: str, sourced: str, known: set[str]) -> set[str]:
+    """The upper-case variables that a script reads, and that neither it, nor what it sources, nor its environment
+    sets."""
     code = _COMMENT.sub("", text)
+    setting = code + "\n" + sourced
     used = {braced or bare for braced, bare in _USED.findall(code)} - known - _SET_ELSEWHERE
     return {
         name
         for name in used
-        if not re.search(rf"\b{name}(?:\[[^]]*\])?\+?=|\bfor\s+{name}\b|\bread\b.*\b{name}\b", code)
+        if not re.search(rf"\$\{{{name}:?=|\b{name}(?:\[[^]]*\])?\+?=|\bfor\s+{name}\b|\bread\b.*\b{name}\b", setting)
         and not name.startswith(("BASH", "FUNCNAME"))
     }

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from itertools import pairwise
 
 FOLDER = "MESHTUNE_CAPTURE"
 UNDER = "MESHTUNE_CAPTURE_UNDER"
-LAUNCHERS = ("torchrun", "deepspeed", "accelerate")
+LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "composer")
 PYTHONS = ("python", "python3")
 AROUND = ("srun", "mpirun", "mpiexec")
+CONTAINERS = ("docker", "podman", "singularity", "apptainer", "enroot", "shifter")
 # Start a training where no stand-in is: recorded, and refused by who reads the record.
-BARRED = (
-    *("sbatch", "salloc", "qsub", "bsub", "ssh", "pdsh", "clush"),
-    *("docker", "podman", "singularity", "apptainer"),
-)
-TOOLS = (*LAUNCHERS, *PYTHONS, *AROUND, *BARRED, "scontrol")
+BARRED = ("sbatch", "salloc", "qsub", "bsub", "ssh", "pdsh", "clush")
+TOOLS = (*LAUNCHERS, *PYTHONS, *AROUND, *BARRED, *CONTAINERS, "scontrol")
 LAUNCH_MODULES = (
     *("torch.distributed.run", "torch.distributed.launch", "torch.distributed.launcher"),
-    *("deepspeed", "deepspeed.launcher.runner", "accelerate.commands.launch", "torchtitan.train"),
+    *("deepspeed", "deepspeed.launcher.runner", "accelerate.commands.launch", "composer.cli.launcher"),
+    "torchtitan.train",
 )
 # gpt-neox's own launcher.
 _LAUNCH_PROGRAMS = ("deepy.py",)
@@ -35,12 +35,12 @@ _TRAINER_FLAGS = frozenset(
     {
         *("--num-layers", "--hidden-size", "--micro-batch-size", "--global-batch-size"),
         *("--tensor-model-parallel-size", "--pipeline-model-parallel-size"),
-        *("--deepspeed", "--deepspeed_config", "--job.config_file", "--job.config-file"),
+        *("--deepspeed", "--deepspeed_config", "--job.config_file", "--job.config-file", "--train_config"),
         *("--per_device_train_batch_size", "--per-device-train-batch-size", "--gradient_accumulation_steps"),
     }
 )
 # Characters of a configuration, and how many of them.
-_MAX_FILE, _MAX_FILES = 100_000, 8
+_MAX_FILE, _MAX_FILES = 100_000, 16
 _PYTHON_VALUES = ("-W", "-X", "--check-hash-based-pycs")
 # Options that stand alone; any other takes the word after it, unless that is joined by "=".
 _ALONE = {
@@ -57,7 +57,17 @@ _ALONE = {
         {
             *("--allow-run-as-root", "-allow-run-as-root", "--oversubscribe", "-oversubscribe", "--tag-output"),
             *("-tag-output", "-v", "--verbose", "-q", "--quiet", "--display-map", "--report-bindings", "-genvall"),
-            *("-envall", "--nooversubscribe", "--bynode", "--byslot", "-l", "--do-not-launch", "--display-allocation"),
+            *(
+                "-envall",
+                "--envall",
+                "--genvall",
+                "--nooversubscribe",
+                "--bynode",
+                "--byslot",
+                "-l",
+                "--do-not-launch",
+                "--display-allocation",
+            ),
         }
     ),
 }
@@ -104,16 +114,28 @@ def options_end(tool: str, words: list[str]) -> int:
     return min(index, len(words))
 
 
-def _files(words: list[str]) -> dict[str, str]:
+def named_files(words: list[str], folder: str = "") -> dict[str, str]:
+    """The texts of the configurations that words name, and of those that these name, by the name there. Names without a
+    folder count from `folder`, and from each folder that a word is (`-d configs 125M.yml`, a model's config.json)."""
     found: dict[str, str] = {}
-    for word in words:
-        name = word.partition("=")[2] if word.startswith("-") else word
-        if name.endswith((".json", ".toml", ".yaml", ".yml")) and len(found) < _MAX_FILES and os.path.isfile(name):
-            with open(name, encoding="utf-8", errors="replace") as file:
-                text = file.read(_MAX_FILE + 1)
-            if len(text) <= _MAX_FILE:
-                found[name] = text
+    values = [word.partition("=")[2] if word.startswith("-") else word for word in words]
+    folders = ["", *(value for value in values if value and os.path.isdir(os.path.join(folder, value)))]
+    names = [*values, *(os.path.join(inner, "config.json") for inner in folders[1:])]
+    for name in names:
+        for place in (os.path.join(folder, inner, name) for inner in folders if name):
+            # gpt-neox names its files without the end as well.
+            path = next((path for path in (place, f"{place}.yml") if _is_configuration(path)), "")
+            if path and name not in found and len(found) < _MAX_FILES:
+                with open(path, encoding="utf-8", errors="replace") as file:
+                    text = file.read(_MAX_FILE + 1)
+                if len(text) <= _MAX_FILE:
+                    found[name] = text
+                    names += re.findall(r"[\w./-]+\.(?:json|ya?ml|toml)\b", text)[:_MAX_FILES]
     return found
+
+
+def _is_configuration(path: str) -> bool:
+    return path.endswith((".json", ".toml", ".yaml", ".yml")) and os.path.isfile(path)
 
 
 def _record(tool: str, words: list[str]) -> None:
@@ -125,7 +147,7 @@ def _record(tool: str, words: list[str]) -> None:
         "cwd": os.getcwd(),
         "environment": dict(os.environ),
         "under": json.loads(os.environ.get(UNDER, "[]")),  # noqa: TID251 our own
-        "files": _files(words),
+        "files": named_files(words),
     }
     name = f"{time.time_ns():020d}-{os.getpid()}"
     draft = os.path.join(folder, "records", f"{name}.draft")

@@ -183,6 +183,17 @@ def parse(text: str) -> Imported:
     return _Reading(config).imported()
 
 
+def is_file(name: str, text: str) -> bool:
+    return name.endswith(".json") and any(
+        key in text for key in ("zero_optimization", "train_micro_batch_size_per_gpu")
+    )
+
+
+def read_file_text(name: str, text: str) -> Imported:
+    """Raises CannotRead."""
+    return parse(text)
+
+
 def read_config(text: str) -> dict[str, Any]:
     """A ds_config as it stands. Raises ValueError, whose message names the line."""
     try:

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Collection, Mapping, Sequence
 
 from meshtune.runners.base import RunnerUnavailable
-from meshtune.runners.untrusted_text import read_words
+from meshtune.runners.batch.directives import directives as directives
 
 # With these, sbatch lets no variable of ours through ("can not specify explicit environment variables with NONE").
 SHUT = ("NONE", "NIL")
@@ -42,17 +42,6 @@ def takes_next_word(option: str) -> bool:
         if f"-{letter}" not in ALONE:
             return position == len(option) - 1
     return False
-
-
-def directives(script: str, keyword: str) -> list[str]:
-    """The words after `#KEYWORD` in the head of a script, up to its first command. Raises UnreadableText."""
-    found: list[str] = []
-    for line in script.splitlines():
-        if line.strip() and not line.lstrip().startswith("#"):
-            break
-        if line.startswith(f"#{keyword} "):
-            found += read_words(line[len(keyword) + 2 :], comments=True)
-    return found
 
 
 def option_value(words: Sequence[str], long: str, short: str = "") -> str | None:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from command_lab import run_meshtune
 
-from meshtune.runners.capture.launch import launch_of
 from meshtune.runners.capture.session import Captured, capture
 from meshtune.runners.capture.slurm_variables import slurm_variables
 from meshtune.runners.capture.stand_in import is_training, options_end
+from meshtune.runners.dialects.call import launch_of
 from meshtune.tuner.specs.document import parse_yaml
 from meshtune.tuner.specs.read import read_spec
 
@@ -60,7 +60,7 @@ start {SHAPES} {REST} --data-path $DATA --lr $(python -c 'print(3e-4)')
     )
     done = run("import", "--capture", "--set", "DATA=/d", "--cluster", "dgx-h100", "--", "bash", "launch.sh")
     assert done.code == 0
-    assert done.err == "start 1: the value of MY_API_TOKEN is not copied: it may be a secret\n"
+    assert "note: start 1: the value of MY_API_TOKEN is not copied: it may be a secret\n" in done.err
     spec, space = read_spec(parse_yaml(done.out), None)
     assert (spec.cluster.nodes, spec.global_batch_size, spec.baseline.tp, spec.baseline.dp) == (2, 64, 2, 8)
     assert spec.baseline in space
@@ -85,15 +85,15 @@ rm ds.json
     )
     asked = run("import", "--capture", "--", "bash", "launch.sh")
     assert asked.code == 2
-    assert "choose one by --command N:\n  1  deepspeed --num_nodes 1" in asked.err
+    assert "choose one by --start N:\n  1  deepspeed --num_nodes 1" in asked.err
     for number in (1, 2):
-        document = imported("--command", str(number), "--", "bash", "launch.sh")
+        document = imported("--start", str(number), "--", "bash", "launch.sh")
         assert document["baseline"]["zero_stage"] == document["baseline"]["micro_batch_size"] == number
-    assert "there is no start 3" in run("import", "--capture", "--command", "3", "--", "bash", "launch.sh").err
+    assert "there is no start 3" in run("import", "--capture", "--start", "3", "--", "bash", "launch.sh").err
 
 
 def test_a_variable_that_nothing_sets_is_asked_for(folder):
-    script = f"torchrun --nproc_per_node 4 pretrain_gpt.py {SHAPES} {REST} --lr $LR --min-lr 1e-5 ${{EXTRA:-}}\n"
+    script = f': "${{N:=4}}"\ntorchrun --nproc_per_node $N pretrain_gpt.py {SHAPES} {REST} --lr $LR ${{EXTRA:-}}\n'
     (folder / "launch.sh").write_text(script)
     done = run("import", "--capture", "--", "bash", "launch.sh")
     assert (done.code, done.out) == (2, "")
@@ -161,12 +161,13 @@ def test_what_nothing_stands_in_for_is_refused_with_the_next_command(folder):
     assert "/usr/bin/srun, which a stand-in for srun cannot answer; nothing was run" in told
     assert not (folder / "ran").exists()
     assert "meshtune import --capture -- bash job.sh" in refused("sbatch --nodes=2 job.sh\n")
-    assert "Accelerate starts train.py" in refused("accelerate launch --num_processes 8 train.py --num-layers 2\n")
-    assert "meshtune import c.toml --format torchtitan" in refused(
-        "torchrun -m torchtitan.train --job.config_file c.toml"
+    told = refused("accelerate launch --num_processes 8 none.py --a 2\n")
+    assert "none.py, started by accelerate, is none of the programs that are known" in told
+    assert "meshtune import RUN.log" in told
+    assert "a start of axolotl, which is recognised and not read" in refused(
+        "accelerate launch -m axolotl.cli.train c.yml"
     )
-    assert "trains a t5 model" in refused(f"torchrun pretrain_t5.py {SHAPES}")
-    assert "ds.json, are not there" in refused(f"deepspeed pretrain_gpt.py {SHAPES} --deepspeed_config ds.json")
+    assert "with paths of its own" in refused(f"docker run --rm img bash -c 'torchrun pretrain_gpt.py {SHAPES}'")
     assert "ended with status 3: no data" in refused("echo no data >&2; exit 3")
 
 
@@ -200,12 +201,65 @@ def test_the_launcher_has_no_network(folder):
         ("srun -N 2 --ntasks-per-node 1 torchrun --nnodes 2 --nproc_per_node 8 t.py", (2, 8)),
         ("mpirun -np 16 -npernode 8 python t.py", (2, 8)),
         ("mpirun -np 16 python t.py", (None, None)),
+        ("accelerate launch --num_machines 2 --num_processes=16 t.py", (2, 8)),
+        ("accelerate launch --num_processes 4 t.py", (1, 4)),
+        ("composer -n 8 --world_size 16 t.py c.yaml", (2, 8)),
+        ("composer -n 8 t.py c.yaml", (1, 8)),
+        ("mpiexec --envall -n 24 -ppn 12 -d 16 python3 -Wignore t.py", (2, 12)),
     ],
 )
 def test_devices_are_those_that_the_launcher_says(folder, start, devices):
     (call,) = captured(folder, start).calls
     launch = launch_of(call, "start 1")
     assert (launch.nodes, launch.devices_per_node) == devices
+
+
+def test_the_directives_of_the_script_become_the_runner(folder):
+    (folder / "env").mkdir()
+    (folder / "env" / "cluster.sh").write_text("DATA_ROOT=/data\n")
+    script = f"""#!/bin/bash
+#SBATCH --partition=gpu --nodes=2 --gpus-per-node=a100:4 --time=00:20:00
+source "$(dirname "$0")/env/cluster.sh"
+srun python pretrain_gpt.py {SHAPES} {REST} --data-path $DATA_ROOT/x
+"""
+    (folder / "launch.sh").write_text(script)
+    document = imported("--", "bash", "launch.sh")
+    assert document["runner"] == {"kind": "slurm", "partition": "gpu", "gres": "gpu:a100"}
+    # 20 minutes, less what Slurm's own limit has more than the trial's.
+    assert document["trial"] == {"time_limit_s": 900}
+    assert "--data-path /data/x" in document["workload"]["arguments"]
+
+
+def test_a_container_s_command_is_read_and_the_container_asked_about(folder):
+    done = run_script(
+        folder, f"srun -N 2 --ntasks-per-node 4 apptainer exec --nv i.sif python pretrain_gpt.py {SHAPES} {REST}"
+    )
+    assert done.code == 0, done.err
+    assert (
+        "open question: workload.python: start 1: the program runs in a container (`apptainer exec --nv i.sif`)"
+        in done.err
+    )
+    (question,) = parse_yaml(done.out)["open_questions"]
+    assert question.startswith("workload.python: ")
+    assert parse_yaml(done.out)["workload"]["python"] is None
+
+
+def run_script(folder: Path, script: str):
+    (folder / "launch.sh").write_text(script)
+    return run("import", "--capture", "--", "bash", "launch.sh")
+
+
+@pytest.mark.parametrize(
+    "start", ["python ./deepy.py train.py -d configs small", "python deepy.py train.py -d configs small.yml"]
+)
+def test_the_files_of_a_folder_that_the_words_name_are_recorded(folder, start):
+    (folder / "configs").mkdir()
+    (folder / "configs" / "small.yml").write_text("deepspeed_config_file: ds.json\n")
+    (folder / "ds.json").write_text("{}")
+    (call,) = captured(folder, start).calls
+    assert call.files == {start.split()[-1]: "deepspeed_config_file: ds.json\n", "ds.json": "{}"}
+    assert launch_of(call, "").launcher == ("python",)
+    assert (launch_of(call, "").nodes, launch_of(call, "").devices_per_node) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def words(text: str) -> list[str]:
         ("run a | tee log", ["run", "a"]),
         ("x=1; run $x && echo done", ["run", "1"]),
         ('if [ "a" = "b" ]; then X=1\nelif [[ 3 -gt 2 ]]; then X=2; else X=3; fi\nrun $X', ["run", "2"]),
-        ("X=1\nif [ $X -eq 2 ]; then X=5; else if [ -z $Y ]; then X=9; fi; fi\nX=${X:-0}\nrun $X", ["run", "1"]),
+        ("X=1\nif [ $X -eq 2 ]; then X=5; else if [ -z $Y ]; then Z=9; fi; fi\nX=${X:-0}\nrun $X", ["run", "1"]),
         ("[ a = a ] && X=1 || X=2\nrun $X", ["run", "1"]),
         ("X=1\n[ ! a = a ] && X=2\nrun $X", ["run", "1"]),
         ("if [ a = a ] || [ b = c ]; then X=1; else X=2; fi\nrun $X", ["run", "1"]),
@@ -77,12 +77,89 @@ def test_what_is_not_followed_is_told_with_its_line(script, note):
     assert found.commands[-1].words[0] == "run"
 
 
-def test_nothing_in_a_branch_that_may_not_be_taken_counts():
-    script = "X=1\nif [[ $A == 1 && $B == 2 ]]; then X=2; else X=3; fi\nrun $X"
-    assert words(script) == ["run", "1"]
-    assert words("A=1\nX=1\nif [[ -z $A || $B == 2 ]]; then X=2; fi\nrun $X") == ["run", "1"]
-    assert words("X=1\nwhile read x; do X=2; done < file\nrun $X") == ["run", "1"]
-    assert words("X=1\nfor i in 1; do\n for j in 2; do X=2; done\n X=3\ndone\nrun $X") == ["run", "1"]
+@pytest.mark.parametrize(
+    "script",
+    [
+        "X=1\nif [[ $A == 1 && $B == 2 ]]; then X=2; else X=3; fi\nrun $X",
+        "X=1\nif [[ -z $A || $B == 2 ]]; then X=2; fi\nrun $X",
+        "X=1\nwhile read x; do X=2; done < file\nrun $X",
+        "X=1\nfor i in 1; do\n for j in 2; do X=2; done\ndone\nrun $X",
+        "X=1\ncase $1 in\n a) export X=2;;\nesac\nrun $X",
+        "X=1\n[ -d $A ] && X=2\nrun $X",
+        "X=1\nset_up() { X=2; }\nset_up\nrun $X",
+        "X=1\nread -r X Y < sizes\nrun $X",
+        "for X in 1 2; do :; done\nrun $X",
+    ],
+)
+def test_what_something_that_is_not_followed_may_set_is_unknown(script):
+    (_, found) = words(script)
+    assert not is_known(found)
+    assert "X" in read_script(script).unknown
+
+
+def test_what_may_be_appended_stands_after_what_is_known():
+    script = "A=(--x 1)\nB='--y 2'\nif [ -n $C ]; then A+=(--z); B+=' --w'; fi\nrun \"${A[@]}\" $B"
+    found = words(script)
+    assert list(map(as_written, found)) == ["run", "--x", "1", "$A", "--y", "2", "$B"]
+    assert [is_known(word) for word in found] == [True, True, True, False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("run --data <path to data> --fp16 --x", ["run", "--data", "<path to data>", "--fp16", "--x"]),
+        ("run --data=<DATA> --fp16", ["run", "--data=<DATA>", "--fp16"]),
+        ('run --data "<your data>" <in >out', ["run", "--data", "<your data>"]),
+    ],
+)
+def test_a_placeholder_is_one_unknown_word_and_swallows_nothing(script, expected):
+    found = words(script)
+    assert list(map(as_written, found)) == expected
+    assert [is_known(word) for word in found] == ["<" not in word for word in expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("$PWD $(pwd) ${PWD} `pwd`", ["/here"] * 4),
+        ('$(dirname $0) `dirname "$0"` $(dirname ${BASH_SOURCE[0]})', ["/repo/bin"] * 3),
+        (
+            '$(cd "$(dirname "${BASH_SOURCE[0]}")" &> /dev/null && pwd) $(realpath $(dirname $0)/..)',
+            ["/repo/bin", "/repo"],
+        ),
+        ("$(cd -- $(dirname $0)/../.. ; pwd -P)x", ["/x"]),
+        ("$(dirname $(readlink -f $0))", ["/repo/bin"]),
+    ],
+)
+def test_the_folders_that_a_script_asks_for_are_known(text, expected):
+    given = {"PWD": "/here", "0": "/repo/bin/launch.sh"}
+    assert list(read_script(f"run {text}", given=given).commands[-1].words[1:]) == expected
+    assert not is_known("".join(words(f"run {text}")))
+
+
+def test_a_cd_moves_the_start_and_what_pwd_says():
+    script = "cd sub/x\nrun $PWD\ncd ..\nrun $PWD\ncd $A\nrun $PWD"
+    found = read_script(script, given={"PWD": "/here"}).commands
+    told = [(command.directory, as_written(command.words[1])) for command in found if command.words[0] == "run"]
+    assert told[:2] == [("/here/sub/x", "/here/sub/x"), ("/here/sub", "/here/sub")]
+    assert not is_known(found[-1].directory + found[-1].words[1])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "sed -i s/1/2/ ds.json",
+        "jq . x > ds.json",
+        "cp other.json ds.json",
+        "if [ $A = 1 ]; then\n cat > ds.json <<E\n{}\nE\nfi",
+        "echo x | tee ds.json",
+        "python gen.py >> ds.json",
+    ],
+)
+def test_a_file_that_something_else_changes_is_not_known(change):
+    found = read_script(f"cat > ds.json <<E\n{{}}\nE\n{change}\nrun")
+    assert found.files == {}
+    assert "ds.json" in found.changed
 
 
 def test_a_file_that_the_script_writes_is_known_by_its_name():

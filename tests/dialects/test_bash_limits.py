@@ -5,12 +5,17 @@ from __future__ import annotations
 import random
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from meshtune.runners.dialects.base import CannotRead
-from meshtune.tuner.specs.import_script import import_notes, parse_script, render_spec, spec_document
+from meshtune.runners.dialects.bash.expansion import as_written
+from meshtune.runners.dialects.bash.launch import find_launch
+from meshtune.runners.dialects.sources import read_source
+from meshtune.tuner.specs.import_script import import_notes, render_spec, spec_document
 
+FOLDER = TemporaryDirectory()
 # On a busy machine; the worst takes less than a second on an idle one.
 LIMIT_S = 3.0
 START = "\ntorchrun x.py --num-layers 8 $A\n"
@@ -59,7 +64,9 @@ def read(kind: str, text: str) -> str:
     """Why the text is refused; empty where a spec is made of it. Within the limit, and never a defect."""
     began = time.process_time()
     try:
-        imported = parse_script(kind, text)
+        path = Path(FOLDER.name) / {"deepspeed": "x.json", "torchtitan": "x.toml"}.get(kind, "x.sh")
+        path.write_text(text, errors="surrogatepass")
+        imported = read_source(path, given={}, dialect=kind)
         document = spec_document(imported, name="x", cluster="", here=Path("/here"))
         made = render_spec(document, "x.sh", import_notes(imported, ""))
         assert len(made) < 20 * (len(text) + 5_000)
@@ -79,8 +86,9 @@ def test_a_script_that_would_never_end_is_refused_with_its_line_and_limit(script
 
 def test_arithmetic_is_of_64_bits_and_rounds_as_bash_does():
     script = "A=9223372036854775807\nB=$((A + 1)); C=$((-7 % 4)); D=$((-7 / 2)); E=$((2 - (3 - 4) * 5)); F=$((010))\n"
-    imported = parse_script("megatron", script + 'torchrun x.py --a "$B" "$C" "$D" "$E" "$F"')
-    assert imported.workload["arguments"] == ["--a -9223372036854775808 -3 -3 7 '$((010))'"]
+    launch = find_launch(script + 'torchrun x.py --a "$B" "$C" "$D" "$E" "$F"')
+    assert launch.words[1:5] == ("-9223372036854775808", "-3", "-3", "7")
+    assert as_written(launch.words[5]) == "$((010))"
 
 
 SCRIPT = """#!/bin/bash
@@ -98,7 +106,7 @@ EOT
 for i in {1..9}; do echo $i; done
 f() { run `hostname` $(date +%s); }
 [ -d /x ] && A=1 || A=2
-bash -c "torchrun x.py --lr 1 $A"
+bash -c "echo x.py --lr 1 $A"
 torchrun --nproc_per_node 8 --nnodes ${SLURM_NNODES:-2} pretrain_gpt.py "${ARGS[@]}" \\
    --tensor-model-parallel-size $TP --micro-batch-size 2 --global-batch-size 64 $SP --deepspeed_config ds.json 2>&1
 """

@@ -142,7 +142,7 @@ def test_what_has_no_word_is_noted_with_its_line(argument, note):
 
 
 def test_what_is_not_said_is_left_out_and_noted():
-    imported = parse("torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --bf16")
+    imported = parse("srun python pretrain_gpt.py --num-layers 2 --hidden-size 64 --bf16")
     assert imported.model.keys() == {"layers", "hidden", "ffn", "norm", "activation", "position", "tied_head"}
     assert imported.plan.keys() == {"tp", "pp", "cp", "ep", "zero_stage", "sequence_parallel"}
     assert (imported.global_batch_size, imported.nodes, imported.devices_per_node) == (None, None, None)
@@ -160,7 +160,7 @@ def test_what_is_not_said_is_left_out_and_noted():
         ("python -m torch.distributed.launch --nproc_per_node 4 --nnodes 3", (3, 4)),
         ("srun -N 3 --ntasks-per-node 4 python -u", (3, 4)),
         ("deepspeed --num_nodes=3 --num_gpus 4 --hostfile h", (3, 4)),
-        ("mpiexec -n 12 --ppn 4 python", (None, 4)),
+        ("mpiexec -n 12 --ppn 4 python", (3, 4)),
         ("#SBATCH -N 3\n#SBATCH --gres=gpu:a100:4\nsrun python", (3, 4)),
         ("#SBATCH --nodes=3\n#SBATCH --gpus-per-node=4\ntorchrun --nnodes $SLURM_NNODES --nproc_per_node 8", (3, 8)),
         ('N=3\nsrun bash -c "torchrun --nnodes $N --nproc_per_node 4 p.py --lr 1"; true', (3, 4)),
@@ -220,10 +220,10 @@ EOT
     assert torn.notes == ("line 7: --zero-stage 1, but DeepSpeed's settings say stage 2, which counts",)
 
 
-def test_of_several_starts_the_last_counts_and_the_others_are_named():
+def test_a_helper_before_the_start_is_none_itself():
     imported = parse(f"python prepare.py --output data\n{START}")
     assert imported.workload["script"] == "pretrain_gpt.py"
-    assert imported.notes == ("line 2: this start is taken, that of line 1 is not",)
+    assert imported.notes == ("line 1: `python` is not run by trials",)
 
 
 @pytest.mark.parametrize(

@@ -16,18 +16,10 @@ from typing import Any
 import yaml
 
 from meshtune.runners.dialects.base import Imported
-from meshtune.runners.registry import UnknownBackend, load
-from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.plan import PLAN_FIELDS
 from meshtune.search_spaces.presets import cluster_presets
 from meshtune.search_spaces.space import Bounds
 
-# Launch scripts and configurations that can be read: name -> "module:function(text) -> Imported".
-READERS: Mapping[str, str] = {
-    "megatron": "meshtune.runners.dialects.megatron.dialect:parse",
-    "deepspeed": "meshtune.runners.dialects.deepspeed:parse",
-    "torchtitan": "meshtune.runners.dialects.torchtitan.dialect:parse",
-}
 # Follow from the cluster and the global batch; see tuner.specs.read.
 _DERIVED = ("dp", "grad_accum_steps")
 _REQUIRED_SHAPES = ("layers", "hidden", "heads", "ffn", "vocab", "seq_len")
@@ -37,14 +29,6 @@ _MAX_NOTE = 500
 _MAX_NOTES = 100
 
 
-def parse_script(kind: str, text: str) -> Imported:
-    """What a launch script or configuration of another program says. Raises UnknownBackend, CannotRead."""
-    if kind not in READERS:
-        raise UnknownBackend(f"no dialect is called {kind!r}; {did_you_mean(kind, READERS)}")
-    imported: Imported = load(READERS[kind])(text)
-    return imported
-
-
 def spec_document(imported: Imported, *, name: str, cluster: str, here: Path) -> dict[str, Any]:
     """The spec that an import amounts to, keys in the order of docs/reference/spec.md; None where something is missing.
 
@@ -52,8 +36,8 @@ def spec_document(imported: Imported, *, name: str, cluster: str, here: Path) ->
     """
     shapes = {shape: imported.model.get(shape) for shape in _REQUIRED_SHAPES}
     workload = dict(imported.workload)
-    if "directory" in workload:
-        workload["directory"] = str(here / workload["directory"])
+    for folder in workload.keys() & {"directory", "working_directory"}:
+        workload[folder] = str(here / workload[folder])
     baseline = {field: value for field, value in imported.plan.items() if field not in _DERIVED}
     questions = {"open_questions": [str(question) for question in imported.questions[:_MAX_NOTES]]}
     document: dict[str, Any] = {
@@ -70,10 +54,21 @@ def spec_document(imported: Imported, *, name: str, cluster: str, here: Path) ->
         **({"trial": dict(imported.trial)} if imported.trial else {}),
     }
     for question in imported.questions:
-        section, _, key = question.path.partition(".")
-        if key and isinstance(document.get(section), dict):
-            document[section].setdefault(key, None)
+        _leave_empty(document, question.path)
     return document
+
+
+def _leave_empty(document: dict[str, Any], path: str) -> None:
+    """The key of a question's path stands there without a value."""
+    *sections, key = path.split(".")
+    inner = document
+    for section in sections:
+        below = inner.get(section, {})
+        if not isinstance(below, dict):
+            return
+        inner[section] = inner = dict(below)
+    if sections:
+        inner[key] = None
 
 
 def missing(document: Mapping[str, Any]) -> list[str]:

@@ -1,7 +1,8 @@
 """Expands bash's variables and sums as far as a script says their values; the rest is kept as written, and marked.
 
-`$name`, `${name}`, `${name:-default}` (and `-`, `:=`, `=`), `${name[@]}` and `$(( ... ))` are understood. What a script
-is told from outside ($1, the environment, the output of commands) is unknown.
+`$name`, `${name}`, `${name:-default}` (and `-`, `:=`, `=`), `${name[@]}`, `$(( ... ))`, and the folder of the script
+or the present one (`$(pwd)`, `$(dirname "$0")`) are understood. What a script is told from outside ($1, the
+environment, the output of other commands, `<path to data>`) is unknown.
 
 Variables can double what they mean with each line (`A=$A$A`), so that what a script expands to is counted: a character
 costs one, a word one more, and there are MAX_EXPANDED of them for all of it. MAX_SCRIPT characters are read at most,
@@ -12,13 +13,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 
-from meshtune.runners.dialects.bash.lexer import MAX_NESTING, PAIRS, NotBash, Piece, Word, bracket_end
+from meshtune.runners.dialects.bash.lexer import MAX_NESTING, PAIRS, PLACEHOLDER, NotBash, Piece, Word, bracket_end
 
 # What is unknown stands between these marks, as the script has it.
 _OPEN, _CLOSE = "\x01", "\x02"
 _NAME = re.compile(r"[A-Za-z_]\w*|\d|[@*#?$!]")
-_BRACED = re.compile(r"(?P<name>[A-Za-z_]\w*|\d+)(?:\[[@*]\])?(?:(?P<how>:?[-=])(?P<default>.*))?", re.DOTALL)
+_BRACED = re.compile(r"(?P<name>[A-Za-z_]\w*|\d+)(?:\[[@*0]\])?(?:(?P<how>:?[-=])(?P<default>.*))?", re.DOTALL)
 # Far beyond any launch script; the worst of them take half a second.
 MAX_SCRIPT = 50_000
 MAX_EXPANDED = 500_000
@@ -27,6 +29,8 @@ _SUM_WORDS = re.compile(r"\w+|\S")
 # What begins with 0 is to base 8 or 16, which nobody writes of purpose.
 _INTEGER = re.compile(r"-?[1-9][0-9]{0,18}|0")
 _LIST = re.compile(r"\$\{([A-Za-z_]\w*)\[[@*]\]\}")
+# `{TP}`, which another program is to fill in.
+_TEMPLATE = re.compile(r"\{\{?\s?[A-Za-z_]\w*\s?\}\}?")
 Values = MutableMapping[str, "str | list[str]"]
 
 
@@ -52,6 +56,16 @@ class Budget:
             told = f"its variables make more than {MAX_EXPANDED:,} characters and words of the script"
             raise NotBash(f"line {self.line}: {told}")
         return text
+
+
+def unknown(written: str) -> str:
+    """The mark of what a script has there and nobody knows."""
+    return f"{_OPEN}{written}{_CLOSE}"
+
+
+def unknown_parts(text: str) -> list[str]:
+    """What is unknown in an expanded text, as written."""
+    return re.findall(rf"{_OPEN}([^{_CLOSE}]*){_CLOSE}", text)
 
 
 def is_known(text: str) -> bool:
@@ -112,6 +126,8 @@ def joined(word: Word, values: Values, budget: Budget) -> str:
 
 
 def _piece(piece: Piece, values: Values, budget: Budget) -> str:
+    if PLACEHOLDER.fullmatch(piece.text) or (not piece.quoted and _TEMPLATE.fullmatch(piece.text)):
+        return unknown(piece.text)
     return piece.text if piece.literal else "".join(_expanded(piece.text, values, budget, 0))
 
 
@@ -140,25 +156,55 @@ def _end(text: str, start: int) -> int:
 
 
 def _value(written: str, values: Values, budget: Budget, depth: int) -> str:
-    unknown = f"{_OPEN}{written}{_CLOSE}"
     if written.startswith("$(("):
         total = _sum("".join(_expanded(written[3:-2], values, budget, depth)), values)
-        return unknown if total is None else str(total)
+        return unknown(written) if total is None else str(total)
+    if written.startswith(("$(", "`")):
+        return _folder(written, values) or unknown(written)
     if written == "$":
         return written
     braced = _BRACED.fullmatch(written[2:-1] if written.startswith("${") else written[1:])
     if braced is None or written[0] != "$":
-        return unknown
+        return unknown(written)
     name, how, default = braced["name"], braced["how"], braced["default"]
     known = values.get(name)
     if known is not None and not (how and how.startswith(":") and not known):
         return known if isinstance(known, str) else " ".join(known)
     if how is None:
-        return unknown
+        return unknown(written)
     chosen = "".join(_expanded(default.strip("\"'"), values, budget, depth))
     if how.endswith("="):
         values[name] = chosen
     return chosen
+
+
+# How scripts ask for the folder they lie in: what may stand around, the script, and steps of the words.
+_AROUND = re.compile(r"[\"']|&?>\s*/dev/null|2>&1|\s-[PLfme]\b|\s--(?=\s)")
+_SELF = re.compile(r"\$\{?(?:BASH_SOURCE(?:\[0\])?|0)(?::-\$0)?\}?")
+_STEPS = (
+    (re.compile(r"(?:realpath|readlink) ?@"), "@"),
+    (re.compile(r"\$\(\s*(@|%(?:/\.\.)*)\s*\)|`\s*(@|%)\s*`"), r"\1\2"),
+    (re.compile(r"dirname @"), "%"),
+    (re.compile(r"(?:cd|realpath|readlink) (%(?:/\.\.)*)(?:\s*(?:&&|;)\s*pwd)?"), r"\1"),
+)
+
+
+def _folder(written: str, values: Values) -> str:
+    """What `$(pwd)`, `$(dirname "$0")` and their like print, where it is known; "" of all else."""
+    inner = " ".join(_SELF.sub("@", _AROUND.sub("", written[:300])).split())
+    pwd, script = values.get("PWD"), values.get("0")
+    if inner in ("$(pwd)", "`pwd`") and isinstance(pwd, str):
+        return pwd
+    for _ in range(4):
+        for step, made in _STEPS:
+            inner = step.sub(made, inner)
+    found = re.fullmatch(r"%((?:/\.\.)*)", inner)
+    if found is None or not isinstance(script, str):
+        return ""
+    folder = PurePath(script).parent
+    for _ in range(found[1].count("..")):
+        folder = folder.parent
+    return str(folder)
 
 
 def _sum(expression: str, values: Values) -> int | None:

@@ -13,6 +13,8 @@ _OPERATORS = ("&&", "||", "<<-", "<<", ">>", "&>>", "&>", ";;", ";", "&", "|", "
 MAX_NESTING = 50
 # 2>&1 joins streams, and the 2 of 2>file says which: neither is a word.
 _STREAMS = re.compile(r"\d?[<>]&[\d-]|\d(?=[<>])")
+# `<path to data>`, which people are to fill in; bash would read from a file, and take the next word for one to write.
+PLACEHOLDER = re.compile(r"<[A-Za-z](?:[^<>|&;\n]*[^<>|&;\s])?>(?=[\s\"']|$)")
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=$")
 # Comments and continued lines are blanks.
 _BLANKS = re.compile(r"(?:[ \t\r]+|\\\n|#[^\n]*)+")
@@ -105,6 +107,8 @@ class _Cutter:
             if self.text[self.at] == "\n":
                 found.append(Operator("\n", line))
                 self._newline()
+            elif PLACEHOLDER.match(self.text, self.at):
+                found.append(self._word())
             elif streams := _STREAMS.match(self.text, self.at):
                 self.at = streams.end()
             elif operator := next((known for known in _OPERATORS if self.text.startswith(known, self.at)), ""):
@@ -160,9 +164,13 @@ class _Cutter:
             char = self.text[self.at]
             if char == "(" and not pieces and _ARRAY.match(open_):
                 return Word((Piece(open_),), line, self._items())
-            if char in " \t\r\n;&|<>()":
+            if placeholder := PLACEHOLDER.match(self.text, self.at):
+                pieces += [Piece(open_), Piece(placeholder[0])]
+                open_ = ""
+                self.at = placeholder.end()
+            elif char in " \t\r\n;&|<>()":
                 break
-            if char in "'\"\\":
+            elif char in "'\"\\":
                 pieces += [Piece(open_)] if open_ else []
                 open_ = ""
                 pieces += self._quoted(char)

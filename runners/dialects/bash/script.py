@@ -1,6 +1,7 @@
 """Reads a bash script for what it would run: commands with their variables filled in. Runs nothing, guesses nothing.
 
-What a loop, a function or a test on something unknown would do is left out, and said in a note with its line.
+What a loop, a function or a test on something unknown would do is left out: said in a note with its line, and the
+variables and files that it would change are unknown from there on.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from posixpath import join, normpath
 
-from meshtune.runners.dialects.bash.expansion import Budget, Values, as_written, expand, is_known, joined
+from meshtune.runners.dialects.bash.expansion import Budget, Values, as_written, expand, is_known, joined, unknown
 from meshtune.runners.dialects.bash.lexer import MAX_NESTING, NotBash, Operator, Piece, Token, Word, cut
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
@@ -22,6 +24,10 @@ _HARMLESS = frozenset(
         *("true", "ls", "wc", "pwd", "[", "[[", "test"),
     }
 )
+# They set the variables that they name, or write the files.
+_READING = frozenset({"read", "mapfile", "readarray", "getopts", "let"})
+_WRITING = frozenset({"sed", "perl", "cp", "mv", "tee", "yq", "install", "ln"})
+_CONFIGURATION = (".json", ".yaml", ".yml", ".toml")
 # What opens a stretch that is not followed, and what ends it.
 _UNFOLLOWED: Mapping[str, str] = {"for": "done", "while": "done", "until": "done", "case": "esac"}
 _TESTS: Mapping[str, str] = {"[": "]", "[[": "]]", "test": ""}
@@ -40,11 +46,12 @@ _COMPARE = {
 @dataclass(frozen=True, slots=True)
 class Command:
     """words: as the command would get them; see `expansion.is_known`. env: what is assigned before it, for it alone.
-    written: the line as people would write it."""
+    directory: where the last `cd` led, "" for none. written: the line as people would write it."""
 
     words: tuple[str, ...]
     line: int
     env: Mapping[str, str] = field(default_factory=dict)
+    directory: str = ""
 
     @property
     def written(self) -> str:
@@ -54,17 +61,22 @@ class Command:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
     """commands: in order. exported: by name, the value (see `expansion.is_known`) and its line. files: here-documents
-    by the name of the file that they are written to. notes: what was not followed, each with its line."""
+    by the name of the file that they are written to. changed: files that other commands write, why each is not known.
+    unknown: the variables that something which is not followed sets, and what. notes: what was not followed, with its
+    line."""
 
     commands: tuple[Command, ...]
     exported: Mapping[str, tuple[str, int]]
     files: Mapping[str, str]
+    changed: Mapping[str, str]
+    unknown: Mapping[str, str]
     notes: tuple[str, ...]
 
 
-def read_script(text: str, budget: Budget | None = None) -> Script:
-    """What a script would run. budget: of the script in a word of which it stands. Raises NotBash."""
-    reader = _Reader(budget or Budget())
+def read_script(text: str, budget: Budget | None = None, given: Mapping[str, str] | None = None) -> Script:
+    """What a script would run. budget: of the script in a word of which it stands. given: variables that it finds; PWD
+    is where it is started, and 0 its own path. Raises NotBash."""
+    reader = _Reader(budget or Budget(), dict(given or {}))
     reader.budget.read(text)
     reader.read(cut(text))
     return Script(
@@ -74,7 +86,9 @@ def read_script(text: str, budget: Budget | None = None) -> Script:
             for name, line in reader.exported.items()
             if isinstance(value := reader.values.get(name), str)
         },
-        files=reader.files,
+        files={name: text for name, text in reader.files.items() if name not in reader.changed},
+        changed=reader.changed,
+        unknown=reader.unknown,
         notes=tuple(dict.fromkeys(reader.notes)),
     )
 
@@ -88,6 +102,7 @@ class _Simple:
     joiner: str
     body: Word | None = None
     target: Word | None = None
+    appends: bool = False
 
 
 @dataclass(slots=True)
@@ -108,7 +123,10 @@ class _Reader:
     exported: dict[str, int] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     commands: list[Command] = field(default_factory=list)
+    changed: dict[str, str] = field(default_factory=dict)
+    unknown: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    directory: str = ""
     branches: list[_Branch] = field(default_factory=list)
     skipping: list[str] = field(default_factory=list)
     keywords: int = 0
@@ -123,17 +141,23 @@ class _Reader:
                 self._keyword(simple, first)
             elif self.branches and self.branches[-1].in_test:
                 self._test(simple)
+            elif simple.joiner == "|":
+                self._leave(simple, f"line {simple.words[0].line}: what a `|` leads to is not followed")
             elif self._followed(simple):
                 if simple.joiner in ("&&", "||") and held is not (simple.joiner == "&&"):
-                    if held is None and first not in _HARMLESS:
+                    if held is None:
                         line = simple.words[0].line
-                        self.notes.append(f"line {line}: whether `{first}` comes to run is not known here")
+                        reason = f"line {line}: whether `{first}` comes to run is not known here"
+                        self._leave(simple, reason)
+                        if first not in _HARMLESS:
+                            self.notes.append(reason)
                     continue
                 held = self._run(simple)
 
     def _skip(self, simple: _Simple, first: str) -> None:
         if not self.skipping:
             self.notes.append(f"line {simple.words[0].line}: what `{first}` opens is not followed")
+        self._leave(simple, self.notes[-1])
         for word in simple.words:
             if self.skipping and word.plain == self.skipping[-1]:
                 self.skipping.pop()
@@ -159,8 +183,7 @@ class _Reader:
         else:
             branch = self.branches[-1]
             branch.taken = branch.taken or branch.holds is not False
-            unknown = branch.holds is None
-            branch.holds = None if unknown else not branch.taken
+            branch.holds = None if branch.holds is None else not branch.taken
             branch.in_test = first == "elif"
             if first == "elif":
                 self._test(rest)
@@ -195,14 +218,42 @@ class _Reader:
         """Whether every open `if` leads here; where one is unknown, what is left out with it is noted."""
         if all(branch.holds for branch in self.branches):
             return True
-        unknown = next((branch for branch in self.branches if branch.holds is None), None)
+        open_ = next((branch for branch in self.branches if branch.holds is None), None)
         certain = any(branch.holds is False for branch in self.branches)
-        if unknown and not certain and not unknown.told and simple.words[0].plain not in _HARMLESS:
-            unknown.told = True
-            self.notes.append(
-                f"line {unknown.line}: whether this test holds is not known here, so no branch is followed"
-            )
+        if open_ and not certain:
+            reason = f"line {open_.line}: whether this test holds is not known here, so no branch is followed"
+            self._leave(simple, reason)
+            if not open_.told and simple.words[0].plain not in _HARMLESS:
+                open_.told = True
+                self.notes.append(reason)
         return False
+
+    def _leave(self, simple: _Simple, reason: str) -> None:
+        """Take what a command that may run would change as unknown."""
+        for at, word in enumerate(simple.words):
+            setting = any(before.plain in _READING for before in simple.words[:at]) and word.plain.isidentifier()
+            looping = at > 0 and simple.words[at - 1].plain in ("for", "select")
+            if assigned := _assignment(word):
+                self._forget(assigned[0], reason, appended=bool(assigned[1]))
+            elif setting or looping:
+                self._forget(word.plain, reason)
+        if simple.target is not None:
+            self.changed[joined(simple.target, self.values, self.budget)] = reason
+        self._rewritten([joined(word, self.values, self.budget) for word in simple.words], reason)
+
+    def _forget(self, name: str, reason: str, *, appended: bool = False) -> None:
+        """appended: what the variable holds stays, and more may follow."""
+        known, mark = self.values.get(name), unknown(f"${name}")
+        if appended and isinstance(known, list):
+            known.append(mark)
+        else:
+            self.values[name] = self.budget.spend(f"{known} {mark}") if appended and known else mark
+        self.unknown[name] = reason
+
+    def _rewritten(self, words: Sequence[str], reason: str) -> None:
+        """The configurations that a command such as `sed -i` changes."""
+        if _WRITING & set(words):
+            self.changed |= {name: reason for name in words if name.endswith(_CONFIGURATION)}
 
     def _run(self, simple: _Simple) -> bool | None:
         """Take one command in; whether it would succeed, None for a test of something unknown."""
@@ -214,10 +265,22 @@ class _Reader:
             for word in words[1:]:
                 self.values.pop(word.plain, None)
         elif simple.body is not None and simple.target is not None:
-            self.files[joined(simple.target, self.values, self.budget)] = joined(simple.body, self.values, self.budget)
+            self._write(simple.target, joined(simple.body, self.values, self.budget), simple.appends)
         else:
-            return self._command(words)
+            return self._command(simple)
         return True
+
+    def _write(self, target: Word, text: str | None, appends: bool) -> None:
+        """text: None where it is not known."""
+        name = joined(target, self.values, self.budget)
+        line = f"line {target.line}: a command that is not followed writes it"
+        if appends:
+            text = None if text is None or name not in self.files else self.budget.spend(self.files[name] + text)
+        if text is None:
+            self.changed[name] = line
+        else:
+            self.changed.pop(name, None)
+            self.files[name] = text
 
     def _declare(self, words: Sequence[Word], *, export: bool) -> None:
         for word in words:
@@ -227,8 +290,9 @@ class _Reader:
             if export:
                 self.exported[word.plain if assigned is None else assigned[0]] = word.line
 
-    def _command(self, words: Sequence[Word]) -> bool | None:
+    def _command(self, simple: _Simple) -> bool | None:
         """A command with the assignments before it, which are its own; or assignments alone, which stay."""
+        words = simple.words
         assigned = list(takewhile(lambda pair: pair[1] is not None, ((word, _assignment(word)) for word in words)))
         rest = words[len(assigned) :]
         env = {}
@@ -240,9 +304,28 @@ class _Reader:
         made = [text for word in rest for text in expand(word, self.values, self.budget)]
         if made and made[0] in _TESTS:
             return _holds(made)
+        if made:
+            self._effects(made, simple)
         if made and made[0] not in _HARMLESS:
-            self.commands.append(Command(tuple(made), rest[0].line, env))
+            self.commands.append(Command(tuple(made), rest[0].line, env, self.directory))
         return True
+
+    def _effects(self, made: Sequence[str], simple: _Simple) -> None:
+        """What a command changes for those after it."""
+        line = simple.words[0].line
+        if made[0] in ("cd", "pushd") and len(made) == 2:
+            present = self.values.get("PWD")
+            leads = join(present, made[1]) if isinstance(present, str) else made[1]
+            self.directory = normpath(leads) if is_known(leads) else leads
+            self.values["PWD"] = self.directory if is_known(leads) and isinstance(present, str) else unknown("$PWD")
+        elif made[0] in _READING:
+            for word in simple.words[1:]:
+                if word.plain.isidentifier():
+                    self._forget(word.plain, f"line {line}: `{made[0]}` sets it")
+        self._rewritten(made, f"line {line}: `{made[0]}` changes it")
+        if simple.target is not None and simple.body is None:
+            plain = made[0] == "echo" and not any(word.startswith("-") for word in made[1:2])
+            self._write(simple.target, " ".join(made[1:]) + "\n" if plain else None, simple.appends)
 
     def _assign(self, name: str, append: str, value: Word, whole: Word) -> None:
         known = self.values.get(name)
@@ -263,7 +346,7 @@ def _simple_commands(tokens: Iterable[Token]) -> Iterable[_Simple]:
     for token in tokens:
         if isinstance(token, Word):
             if wanted in (">", ">>"):
-                current.target = token
+                current.target, current.appends = token, wanted == ">>"
             elif not wanted:
                 current.words.append(token)
             wanted = ""
@@ -274,10 +357,10 @@ def _simple_commands(tokens: Iterable[Token]) -> Iterable[_Simple]:
         elif token.text == "\n" and not current.words and current.joiner in ("&&", "||", "|"):
             continue
         else:
-            if current.words and current.joiner != "|":
+            if current.words:
                 yield current
             current, wanted = _Simple([], token.text), ""
-    if current.words and current.joiner != "|":
+    if current.words:
         yield current
 
 

@@ -85,6 +85,16 @@ def parse(text: str) -> Imported:
     return replace(imported, workload={**imported.workload, **({"config": reading.left} if reading.left else {})})
 
 
+def is_file(name: str, text: str) -> bool:
+    """A TOML file, or flags, one per line."""
+    return name.endswith(".toml") or text.lstrip().startswith(("--training.", "--parallelism.", _RECOMPUTE))
+
+
+def read_file_text(name: str, text: str) -> Imported:
+    """Raises CannotRead."""
+    return parse(text)
+
+
 def _parse_flags(text: str) -> Imported:
     lines = text.splitlines()
     kinds = [word for line in lines for word in line.split() if word.startswith(_RECOMPUTE)]

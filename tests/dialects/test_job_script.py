@@ -1,0 +1,149 @@
+"""The head of a batch script as the spec's runner: every directive has its place, and none is lost without a word."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshtune.runners.dialects.base import Imported
+from meshtune.runners.dialects.job_script import read_job, with_job
+from meshtune.runners.documents import read_value
+from meshtune.runners.pbs.runner import PbsOptions
+from meshtune.runners.slurm.script import SlurmOptions
+
+SLURM = """#!/bin/bash
+#SBATCH --job-name=train -o logs/%j.out
+#SBATCH -p gpu-h100 -A phys123 --qos=long   # comment
+#SBATCH -C "a100&nvlink"
+##SBATCH --partition=old
+#SBATCH --reservation maint --exclude=n1,n[5-7]
+#SBATCH -N 4
+#SBATCH --ntasks-per-node=1 --cpus-per-task=64
+#SBATCH --gres=gpu:h100:8
+#SBATCH --time=1-02:30:00
+#SBATCH --mem=0
+#SBATCH --exclusive
+#SBATCH --switches=1@10:00
+#SBATCH --mail-type=END --mail-user=me@example.org
+cd /work
+#SBATCH --partition=late
+"""
+
+
+def test_slurm_s_directives_are_options_of_the_runner_or_lines_of_its_script():
+    job = read_job(SLURM)
+    assert job is not None
+    assert job.runner == {
+        "kind": "slurm",
+        "partition": "gpu-h100",
+        "account": "phys123",
+        "qos": "long",
+        "constraint": "a100&nvlink",
+        "reservation": "maint",
+        "gres": "gpu:h100",
+        "exclude": ["n1", "n[5-7]"],
+        "cpus_per_device": 8,
+        "extra_lines": ["#SBATCH --mem=0", "#SBATCH --exclusive", "#SBATCH --switches=1@10:00"],
+    }
+    assert (job.nodes, job.devices_per_node, job.time_limit_s) == (4, 8, ((24 + 2) * 60 + 30) * 60)
+    assert job.questions == ()
+    read_value(SlurmOptions, {name: value for name, value in job.runner.items() if name != "kind"})
+
+
+@pytest.mark.parametrize(
+    ("line", "path"),
+    [
+        ("--partition=<your partition>", "runner.partition"),
+        ("--account=XXXX", "runner.account"),
+        ("--qos=$QOS", "runner.qos"),
+        ("--array=0-3", ""),
+        ("--container-image=nvcr.io/x:1", "workload.python"),
+    ],
+)
+def test_what_a_directive_leaves_open_is_asked(line, path):
+    job = read_job(f"#SBATCH --nodes=2\n#SBATCH {line}\n")
+    assert job is not None
+    assert [question.path for question in job.questions] == [path]
+    assert path.partition(".")[2] not in job.runner
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("30", 1800),
+        ("30:15", 1815),
+        ("2:00:00", 7200),
+        ("1-0", 86400),
+        ("1-1:30", 91800),
+        ("1-1:1:1", 90061),
+        ("x", None),
+    ],
+)
+def test_times_are_read_as_sbatch_reads_them(text, seconds):
+    job = read_job(f"#SBATCH -t {text}\n")
+    assert job is not None
+    assert job.time_limit_s == seconds
+
+
+@pytest.mark.parametrize(
+    ("lines", "devices"),
+    [
+        ("--gpus-per-node=4", 4),
+        ("--gpus-per-node=a100:4", 4),
+        ("--gres=gpu:4", 4),
+        ("--gres=gpu:a100:4(S:0-1)", 4),
+        ("--gres=nvme:1", None),
+        ("--nodes=2 --gpus=8", 4),
+        ("--ntasks-per-node=4 --gpus-per-task=1", 4),
+        ("--nodes=2", None),
+    ],
+)
+def test_the_devices_of_a_node(lines, devices):
+    job = read_job(f"#SBATCH {lines}\n")
+    assert job is not None
+    assert job.devices_per_node == devices
+
+
+def test_pbs_s_directives_are_options_of_the_runner():
+    script = """#!/bin/bash -l
+#PBS -q prod
+#PBS -A Catalyst
+#PBS -l select=4:ncpus=64:ngpus=4,walltime=03:00:00
+#PBS -l filesystems=home:eagle
+#PBS -l place=scatter
+#PBS -j oe
+#PBS -W sandbox=PRIVATE
+"""
+    job = read_job(script)
+    assert job is not None
+    assert job.runner == {
+        "kind": "pbs",
+        "queue": "prod",
+        "project": "Catalyst",
+        "select": "ncpus=64:ngpus=4",
+        "filesystems": "home:eagle",
+        "place": "scatter",
+        "extra_lines": ["#PBS -W sandbox=PRIVATE"],
+    }
+    assert (job.nodes, job.devices_per_node, job.time_limit_s) == (4, 4, 10800)
+    read_value(PbsOptions, {name: value for name, value in job.runner.items() if name != "kind"})
+
+
+def test_other_schedulers_are_asked_about_and_none_is_no_job():
+    lsf = read_job("#BSUB -nnodes 4\n")
+    assert lsf is not None
+    assert "LSF" in lsf.questions[0].text
+    assert read_job("#!/bin/bash\ntorchrun x.py\n") is None
+
+
+def test_a_trial_takes_no_longer_than_the_script_s_job():
+    imported = Imported(workload={"kind": "megatron"}, trial={"time_limit_s": 900})
+    assert with_job(imported, "#SBATCH --time=10\n", ()).trial == {"time_limit_s": 480}
+    assert with_job(imported, "#SBATCH --time=60\n", ()).trial == {"time_limit_s": 900}
+
+
+def test_the_setup_goes_where_it_is_run():
+    setup = ("module load cuda",)
+    assert with_job(Imported(workload={"kind": "deepspeed"}), "#SBATCH -N 2\n", setup).runner["setup"] == list(setup)
+    own = with_job(Imported(workload={"kind": "megatron", "setup": list(setup)}), "#SBATCH -N 2\n", setup)
+    assert "setup" not in own.runner
+    assert "do not run the script's setup" in with_job(Imported(workload={"kind": "deepspeed"}), "", setup).notes[0]

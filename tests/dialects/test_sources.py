@@ -1,0 +1,143 @@
+"""What `meshtune import` makes of a file, whatever it is, and of one command line."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from command_lab import run_meshtune
+
+from meshtune.runners.dialects import sources
+from meshtune.tuner.specs.document import parse_yaml
+
+SHAPES = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --vocab-size 51200"
+REST = "--micro-batch-size 2 --global-batch-size 64 --bf16"
+START = f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {SHAPES} {REST}"
+run = partial(run_meshtune, Path())
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def questions(*arguments: str) -> list[str]:
+    done = run("import", *arguments)
+    assert done.code == 0, done.err
+    asked = parse_yaml(done.out).get("open_questions", [])
+    assert [line.partition(": ")[2] for line in done.err.splitlines() if line.startswith("open question: ")] == asked
+    return asked
+
+
+def test_a_command_line_is_read_as_typed_here(folder):
+    done = run(
+        "import", "--command", f"NCCL_DEBUG=WARN srun -N 2 --label {START} --lr 1e-4 2>&1 | tee log", "--set", "X=1"
+    )
+    assert done.code == 0, done.err
+    document = parse_yaml(done.out)
+    assert document["workload"]["env"] == {"NCCL_DEBUG": "WARN"}
+    assert "--lr 1e-4" in document["workload"]["arguments"]
+    assert "starts on 2 nodes with 8 devices each" in done.out
+    refused = run("import", "--command", "make train")
+    assert (refused.code, refused.out) == (2, "")
+    assert "no line starts a Python program" in refused.err
+
+
+@pytest.mark.parametrize("arguments", [[], ["x.sh", "--command", "y"], ["--pid", "1", "--command", "y"], ["a", "b"]])
+def test_exactly_one_source_is_given(folder, arguments):
+    assert run("import", *arguments).code == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        ("START $EXTRA", "`$EXTRA` may stand for further arguments, which are not known here. Next: --set EXTRA=VALUE"),
+        ('START "$@"', "`$@` may stand for further arguments"),
+        ("[ -n $A ] && ARGS+=' --fp8'\nSTART $ARGS", "(line 2: whether `ARGS+= --fp8` comes to run is not known here)"),
+        ("source ./common.sh\nSTART", "what `source ./common.sh` sets is not followed here. To have bash itself"),
+        ("export NCCL_ALGO=$(pick)\nSTART", "workload.env.NCCL_ALGO: line 2: the value of NCCL_ALGO is not known here"),
+        ("cd $WORK\nSTART", "/$WORK` leads is not known here"),
+        ("START --data-path <your data> --swiglu", "`<your data>` is a placeholder"),
+        ("numactl --interleave=all START", "`numactl --interleave=all` stands before the launcher"),
+        ("srun --container-image=i.sqsh START", "workload.python: line 2: the program runs in a container"),
+        (
+            "sed -i s/1/2/ ds.json\nSTART --deepspeed_config ds.json --zero-stage 1",
+            "what ds.json holds is not known here",
+        ),
+    ],
+)
+def test_what_static_reading_does_not_follow_is_asked(folder, line, asked):
+    (folder / "ds.json").write_text("{}")
+    (folder / "launch.sh").write_text("#!/bin/bash\n" + line.replace("START", START) + "\n")
+    assert [question for question in questions("launch.sh") if asked in question], questions("launch.sh")
+
+
+def test_what_is_asked_for_is_answered_by_set(folder):
+    (folder / "launch.sh").write_text(f"{START} $EXTRA\n")
+    assert questions("launch.sh", "--set", "EXTRA=--swiglu") == []
+    assert questions("launch.sh", "--set", "EXTRA=") == []
+
+
+def test_files_that_the_words_name_are_read_beside_the_script(folder):
+    (folder / "scripts").mkdir()
+    (folder / "scripts" / "ds.json").write_text('{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}')
+    (folder / "scripts" / "launch.sh").write_text(f"{START} --deepspeed --deepspeed_config ds.json\n")
+    done = run("import", "scripts/launch.sh")
+    assert parse_yaml(done.out)["baseline"]["zero_stage"] == 2
+
+
+def test_several_starts_are_listed_and_one_is_chosen(folder):
+    (folder / "launch.sh").write_text(f"{START} --lr 1\n{START} --lr 2\n")
+    asked = run("import", "launch.sh")
+    assert asked.code == 2
+    assert "several trainings are started; choose one by --start N:\n  1  torchrun" in asked.err
+    assert "--lr 2" in parse_yaml(run("import", "launch.sh", "--start", "2").out)["workload"]["arguments"]
+
+
+def test_the_folder_that_pwd_says_is_the_present_one(folder):
+    (folder / "launch.sh").write_text(f'HERE=`pwd`\n{START} --a $(pwd)/x --b "${{PWD}}" --c $HERE/y\n')
+    arguments = parse_yaml(run("import", "launch.sh").out)["workload"]["arguments"]
+    assert arguments[-3:] == [f"--a {folder}/x", f"--b {folder}", f"--c {folder}/y"]
+
+
+def test_what_is_recognised_and_not_read_is_named(folder):
+    (folder / "c.yaml").write_text("base_model: x\nsequence_len: 8192\n")
+    told = run("import", "c.yaml").err
+    assert (
+        "c.yaml: is a file or a start of axolotl, which is recognised and not read. Next: a spec with `kind: command`"
+        in told
+    )
+    (folder / "run.sh").write_text("llamafactory-cli train c.yaml\n")
+    assert "LLaMA-Factory" in run("import", "run.sh").err
+    (folder / "d.yaml").write_text("a: 1\n")
+    assert "is no configuration of a program that is known" in run("import", "d.yaml").err
+
+
+def test_a_log_without_arguments_is_refused_with_the_next_step(folder):
+    (folder / "run.log").write_text("step 1 loss 2\n")
+    done = run("import", "run.log")
+    assert done.code == 2
+    assert "run.log: holds no list of arguments" in done.err
+    assert "meshtune import --pid N" in done.err
+
+
+def test_of_a_large_log_only_the_start_is_read(folder, monkeypatch):
+    monkeypatch.setattr(sources, "_MAX_LOG", 200_000)
+    with (folder / "train.log").open("wb") as file:
+        file.truncate(2**40)
+    assert "holds no list of arguments" in run("import", "train.log").err
+
+
+def test_a_spec_with_open_questions_prints_them_all(folder):
+    (folder / "launch.sh").write_text(f"cd $A\n{START} $B $C --x <y>\n")
+    done = run("import", "launch.sh", "--cluster", "dgx-h100", "-o", "spec.yaml")
+    assert done.err.splitlines()[-1] == (
+        "next: answer the open questions in spec.yaml and delete their lines, meshtune spaces spec.yaml"
+    )
+    asked = parse_yaml((folder / "spec.yaml").read_text())["open_questions"]
+    assert len(asked) >= 3
+    told = run("spaces", "spec.yaml")
+    assert told.code == 2
+    assert all(f"is not answered: {question}" in told.err for question in asked)
