@@ -57,6 +57,18 @@ def test_programs_get_minutes_to_start(verdict):
     assert {name: limit for name, limit in limits.items() if limit < _LEAST_TIME_LIMIT_S} == {}
 
 
+def test_what_is_expected_could_run():
+    """Devices and batches of the cases, as far as one value is expected of each."""
+    for case in CORPUS:
+        plan = {"tp": 1, "pp": 1, "cp": 1} | dict(case.expected.get("baseline", {}))
+        numbers = [case.expected.get(key) for key in ("nodes", "devices_per_node", "global_batch_size")]
+        numbers += [plan.get("micro_batch_size"), plan["tp"], plan["pp"], plan["cp"]]
+        if all(isinstance(number, int) for number in numbers):
+            nodes, devices, batch, micro, tp, pp, cp = numbers
+            assert nodes * devices % (tp * pp * cp) == 0, case.name
+            assert batch % (micro * (nodes * devices // (tp * pp * cp))) == 0, case.name
+
+
 @pytest.mark.parametrize(
     ("expected", "verdict"),
     [
