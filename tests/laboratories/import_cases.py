@@ -42,12 +42,16 @@ _KEYS = {
     *("workload", "runner", "questions", "may_ask", "mentions", "absent", "refused", "may_refuse"),
 }
 # What a refusal tells people to do next: a command of ours, an option of one, or the workload that takes any program.
-_NEXT = re.compile(r"meshtune [a-z]+|(?<!\w)--(capture|set|start|command|pid|format|cluster)\b|kind: command")
+_NEXT = re.compile(
+    r"meshtune [a-z]+|(?<!\w)--(capture|set|start|command|pid|format|cluster)\b|kind: command|docs/[\w/-]+\.md|import that"
+)
 _DEVICES = re.compile(r"starts on (\d+) nodes? with (\d+|an unknown number of) devices")
 # A question that says where its answer goes.
 _KEYED = re.compile(r"((baseline|model|workload|runner|trial|cluster)\.\w+|global_batch_size|cluster):")
 # Number format of the workloads where the spec names none; see docs/how-to.
 _DEFAULT_DTYPE = "bfloat16"
+# Of a model whose spec leaves them out; see docs/reference/spec.md.
+_MODEL_DEFAULTS = {"norm": "rmsnorm", "activation": "swiglu", "position": "rope", "tied_head": False, "experts": 0}
 _ABSENT = object()
 
 
@@ -122,7 +126,7 @@ class _Spec:
         value = self._section(section).get(key, missing)
         if path == "model.kv_heads" and value is _ABSENT:
             return self.value("model.heads")
-        return 0 if path == "model.experts" and value is _ABSENT else value
+        return _MODEL_DEFAULTS.get(key, value) if section == "model" and value is _ABSENT else value
 
     def _section(self, name: str) -> Mapping[str, Any]:
         section = self.document.get(name)
