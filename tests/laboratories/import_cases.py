@@ -43,7 +43,8 @@ _KEYS = {
 }
 # What a refusal tells people to do next: a command of ours, an option of one, or the workload that takes any program.
 _NEXT = re.compile(
-    r"meshtune [a-z]+|(?<!\w)--(capture|set|start|command|pid|format|cluster)\b|kind: command|docs/[\w/-]+\.md|import that"
+    r"meshtune [a-z]+|(?<!\w)--(capture|set|start|command|pid|format|cluster)\b|kind: command"
+    r"|docs/[\w/-]+\.md|import that"
 )
 _DEVICES = re.compile(r"starts on (\d+) nodes? with (\d+|an unknown number of) devices")
 # A question that says where its answer goes.
