@@ -36,6 +36,5 @@ if __name__ == "__main__":
     sys.stdout.write(f"\n{'family':20}" + "".join(f"{verdict:>16}" for verdict in Verdict) + "\n")
     for family, counted in [*sorted(by_family.items()), ("all", sum(by_family.values(), Counter()))]:
         sys.stdout.write(f"{family:20}" + "".join(f"{counted[verdict]:16}" for verdict in Verdict) + "\n")
-    sys.stdout.write(
-        f"\nimported whole: {whole[Verdict.FULL]} of {whole.total()} whose files say everything, {unasked} without a question\n"
-    )
+    share = f"{whole[Verdict.FULL]} of {whole.total()} whose files say everything"
+    sys.stdout.write(f"\nimported whole: {share}, {unasked} of them without a question\n")
