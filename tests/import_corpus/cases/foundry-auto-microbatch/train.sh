@@ -1,0 +1,1 @@
+composer -n 4 train.py house.yaml

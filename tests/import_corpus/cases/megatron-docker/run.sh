@@ -1,0 +1,1 @@
+docker run --gpus all --rm -v $PWD:/w nvcr.io/nvidia/pytorch:25.01-py3 bash -c "cd /w && torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --micro-batch-size 2 --global-batch-size 64 --bf16"

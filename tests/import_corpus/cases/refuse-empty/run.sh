@@ -1,0 +1,2 @@
+#!/bin/bash
+# torchrun pretrain_gpt.py --num-layers 2

@@ -1,0 +1,1 @@
+python -m torch.distributed.launch --nproc_per_node 8 pretrain_vision_classify.py --num-classes 1000 --img-h 224 --img-w 224 --patch-dim 16 --num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 196 --max-position-embeddings 196 --micro-batch-size 128 --global-batch-size 1024 --fp16 --data-path a b
