@@ -37,15 +37,15 @@ from meshtune.runners.workloads.config_file import Choice, ConfigFile, Template,
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.columns import BoolColumn, Capabilities, Columns, Constraint, code
 from meshtune.search_spaces.physics import framework_profiles
-from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, FrameworkProfile
 from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 
-# By the names in `search_spaces.physics.framework_profiles`: "megatron-deepspeed", "fsdp" ...
+# By the names in `search_spaces.physics.framework_profiles`: "megatron-deepspeed", "fsdp", "megatron-core-bfloat16" ...
 FRAMEWORKS: Mapping[str, FrameworkProfile] = {
     name.lower().replace("_", "-"): value
     for name, value in vars(framework_profiles).items()
     if isinstance(value, FrameworkProfile)
-}
+} | {f"megatron-core-{dtype}": profile for dtype, profile in MEGATRON_CORE.items()}
 # dp follows from the devices and the other degrees, which a script learns from its world size.
 _FIXABLE = tuple(name for name in PLAN_FIELDS if name != "dp")
 # Of these a script needs two to know the third.
@@ -221,6 +221,8 @@ class CommandWorkload(Workload):
             **{field: getattr(request.cluster, field) for field in ("nodes", "devices_per_node")},
             **{field: getattr(options, field) for field in ("steps", "warmup_steps")},
             **{field: getattr(request, field) for field in ("seed", "name", "directory")},
+            # Plans keep it true where there is nothing to split; programs on Megatron-Core refuse it there.
+            "sequence_parallel": request.plan.sequence_parallel and request.plan.tp > 1,
             "dtype": self.dtype,
             "python": sys.executable,
         }

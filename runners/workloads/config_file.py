@@ -86,8 +86,8 @@ def code_of(axis: str, value: str) -> int:
 
 
 def parse_choice(value: Mapping[Any, Any], path: str) -> Choice | None:
-    """The choice that a mapping of a placeholder to a mapping is; None for any other mapping. Raises InvalidValue, under
-    `path`."""
+    """The choice that a mapping of a placeholder to a mapping is; None for any other mapping. Raises InvalidValue,
+    under `path`."""
     key, words = next(iter(value.items()), (None, None))
     if len(value) != 1 or not isinstance(key, str) or not isinstance(words, Mapping):
         return None
