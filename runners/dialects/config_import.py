@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshtune.runners.dialects.base import CannotRead, Question
+from meshtune.runners.dialects.base import CannotRead, Imported, Question
 from meshtune.runners.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.dialects.launch import Launch
 from meshtune.runners.json_files import shown
@@ -63,7 +63,9 @@ class ConfigReading:
     notes: list[str] = field(default_factory=list)
 
     def ask(self, path: str, text: str) -> None:
-        self.questions.append(Question(path, f"{self.place}: {text}"))
+        question = Question(path, f"{self.place}: {text}")
+        if question not in self.questions:
+            self.questions.append(question)
 
     def note(self, text: str) -> None:
         self.notes.append(f"{self.place}: {text}")
@@ -132,3 +134,38 @@ def program_words(launch: Launch) -> list[str]:
     """The program as Python starts it, as templates."""
     script = launch.script
     return ["python", *(["-m", literal(script[3:])] if script.startswith("-m ") else [literal(script)])]
+
+
+# A start on a cluster takes minutes before the first step.
+_TIME_LIMIT_S = 1200
+
+
+def imported(
+    reading: ConfigReading,
+    launch: Launch | None,
+    *,
+    model: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    workload: Mapping[str, Any],
+    global_batch_size: int | None,
+    nodes: int | None,
+    devices_per_node: int | None,
+) -> Imported:
+    """What was read, without the values that are asked."""
+    asked = {question.path for question in reading.questions}
+
+    def known(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in values.items() if value is not None and f"{section}.{key}" not in asked}
+
+    why = f"trial.time_limit_s {_TIME_LIMIT_S}: on a cluster a start takes minutes before the first step"
+    return Imported(
+        model=known("model", model),
+        plan=known("baseline", plan),
+        workload=known("workload", workload),
+        trial={"time_limit_s": _TIME_LIMIT_S},
+        global_batch_size=None if "global_batch_size" in asked else global_batch_size,
+        nodes=nodes,
+        devices_per_node=devices_per_node,
+        questions=tuple(reading.questions),
+        notes=(*(launch.notes if launch else ()), *reading.notes, why),
+    )

@@ -65,7 +65,7 @@ def overridden(config: Mapping[str, Any], words: tuple[str, ...], place: str) ->
         if match is None:
             raise CannotRead(f"{place}: {word[:80]!r} is no key=value")
         try:
-            value = read_yaml(match[2]) if match[2] else None
+            value: Any = read_yaml(match[2]) if match[2] else None
         except UnreadableText as error:
             raise CannotRead(f"{place}: the value of {match[1]} {error}") from None
         for key in reversed(match[1].split(".")):

@@ -16,6 +16,7 @@ from meshtune.runners.dialects.config_import import (
     ConfigReading,
     command_options,
     holds,
+    imported,
     program_words,
     read_mapping,
 )
@@ -122,21 +123,17 @@ def _imported(own: dict[str, Any], launch: Launch | None, place: str, unknown: l
         "fixed": fixed,
         "log": dict(LOG),
         "framework": "fsdp",
+        "dtype": _dtype(reading),
     }
-    dtype = _dtype(reading)
-    if dtype:
-        workload["dtype"] = dtype
-    reading.note("trial.time_limit_s 1200: a start takes minutes where data is streamed or a checkpoint is fetched")
-    return Imported(
+    return imported(
+        reading,
+        launch,
         model=model,
         plan=plan,
         workload=workload,
-        trial={"time_limit_s": 1200},
         global_batch_size=batch,
         nodes=launch.nodes if launch else None,
         devices_per_node=launch.devices_per_node if launch else None,
-        questions=tuple(reading.questions),
-        notes=(*(launch.notes if launch else ()), *reading.notes),
     )
 
 
@@ -213,7 +210,10 @@ def _stage(reading: ConfigReading) -> int | None:
     if said in _STRATEGIES and shard in (None, -1) and replicate in (None, 1):
         return _STRATEGIES[said]
     told = f"fsdp_config shards by {said} within {shown(shard)} ranks, {shown(replicate)} times"
-    reading.ask("baseline.zero_stage", f"{told}; a plan shards over all ranks (3 weights, 2 gradients) or none (0)")
+    reading.ask(
+        "baseline.zero_stage",
+        f"{told}; answer the nearest here and in workload.fixed: over all ranks (3 weights, 2 gradients), or none (0)",
+    )
     return None
 
 
@@ -236,7 +236,7 @@ def _settings(reading: ConfigReading, plan: Mapping[str, Any]) -> tuple[dict[str
         settings["fsdp_config.sharding_strategy"] = {"{zero_stage}": words}
         settings["fsdp_config.activation_checkpointing"] = {"{recompute}": {"none": False, "full": True}}
     else:
-        fixed |= {"zero_stage": plan.get("zero_stage", 3), "recompute": plan["recompute"]}
+        fixed |= {name: plan[name] for name in ("zero_stage", "recompute") if name in plan}
         if reading.get("fsdp_config") is None:
             reading.note(
                 "no fsdp_config: replicas shard nothing, and so do trials; write `fsdp_config: {}` to try sharding"

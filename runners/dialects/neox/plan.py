@@ -157,12 +157,12 @@ def settings_of(
         reading.note(
             "pipe_parallel_size 0 trains without a pipeline engine, and so do trials; write 1 to try pipelines"
         )
-    if "zero_optimization" in spelled and "zero_stage" in plan:
+    if "zero_optimization" in spelled:
         # deepspeed/runtime/pipe/engine.py: "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism".
         stages = range(2) if piped else range(4)
         found.set[f"{spell('zero_optimization')}.stage"] = {"{zero_stage}": {str(stage): stage for stage in stages}}
     else:
-        found.fixed["zero_stage"] = plan.get("zero_stage", 0)
+        found.fixed["zero_stage"] = 0
     # A release before August 2024 refuses the key.
     if "sequence_parallel" in spelled or (resolved and reading.get("sequence_parallel") is not None):
         found.set[spell("sequence_parallel")] = "{sequence_parallel}"

@@ -17,6 +17,7 @@ from meshtune.runners.dialects.config_import import (
     ConfigReading,
     command_options,
     holds,
+    imported,
     literal,
     program_words,
     read_mapping,
@@ -182,20 +183,17 @@ def _imported(
         **({"fixed": settings.fixed} if settings.fixed else {}),
         "log": dict(LOG),
         "framework": "megatron-deepspeed",
+        "dtype": settings.dtype,
     }
-    if settings.dtype:
-        workload["dtype"] = settings.dtype
-    reading.note("trial.time_limit_s 1200: on a cluster a start of gpt-neox takes minutes before the first step")
-    return Imported(
+    return imported(
+        reading,
+        launch,
         model=model,
         plan=plan,
         workload=workload,
-        trial={"time_limit_s": 1200},
         global_batch_size=batch,
         nodes=nodes,
         devices_per_node=per_node,
-        questions=tuple(reading.questions),
-        notes=(*(launch.notes if launch else ()), *reading.notes),
     )
 
 
