@@ -382,17 +382,29 @@ def test_what_is_not_understood_is_asked(text, words, part):
 def test_a_class_that_is_not_known_leaves_its_shapes_open():
     imported = with_words(RECIPE, "model.config._target_=nemo.collections.llm.gpt.model.nemotron.Nemotron4Config340B")
     assert set(paths(imported)) == {
-        *("model.layers", "model.norm", "model.position", "model.activation", "model.tied_head", "workload.command")
+        *("model.layers", "model.kv_heads", "model.norm", "model.position", "model.activation", "model.tied_head"),
+        "workload.command",
     }
     assert imported.model == {"seq_len": 8192, "vocab": 128512}
+
+
+def test_a_model_that_is_restored_has_no_shapes_in_the_configuration():
+    unsaid = ("normalization", "activation", "position_embedding_type", "share_embeddings_and_output_weights")
+    words = [f"model.{name}=null" for name in ("num_layers", *unsaid)]
+    imported = with_words(CONF, *words, "model.restore_from_path=/m.nemo")
+    asked = {"layers", "kv_heads", "norm", "position", "activation", "tied_head"}
+    assert {f"model.{name}" for name in asked} <= set(paths(imported))
+    assert not asked & imported.model.keys()
 
 
 @pytest.mark.parametrize(
     ("text", "words", "part"),
     [
+        ("CONF", ("name=megatron_retro",), "NeMo 1 with a model of the kind retro"),
         ("RECIPE", ("model._target_=nemo.collections.llm.t5.model.T5Model",), "NeMo 2 with a model of the kind t5"),
         ("RECIPE", ("trainer.strategy._target_=nemo.lightning.FSDP2Strategy",), "NeMo 2 with FSDP2Strategy"),
         ("CONF", ("model.encoder.num_layers=12",), "NeMo 1 with a model of the kind t5"),
+        ("CONF", ('defaults=[{".@model.encoder": base}]',), "NeMo 1 with a model of the kind t5"),
         ("DUMP", ("_target_=null", "model._target_=null"), "an override of a Megatron-Bridge recipe, .*config.to_yaml"),
         ("RECIPE", ("data.global_batch_size=511", "data.micro_batch_size=2"), "no multiple of micro_batch_size"),
     ],

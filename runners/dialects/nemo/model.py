@@ -79,10 +79,11 @@ class Shapes:
         self.reading, self.layout = reading, layout
         target = str(reading.get(f"{layout.model}._target_") or "")
         self.kind = target.rpartition(".")[2]
-        # A whole configuration of Megatron-Bridge says every field; of a part only the base class's are known.
-        known = _CLASSES.get(
-            {"GPTModelProvider": "GPTConfig"}.get(self.kind, self.kind) if layout is not NEMO_1 else "GPTConfig"
-        )
+        # A whole configuration of Megatron-Bridge says every field; one of NeMo 1 without layers restores its model.
+        kind = {"GPTModelProvider": "GPTConfig"}.get(self.kind, self.kind)
+        if layout is NEMO_1:
+            kind = "GPTConfig" if reading.get("model.num_layers") is not None else "model that is restored"
+        known = _CLASSES.get(kind)
         self.known = known
         config = {
             name: value for name, value in (known or {}).items() if not holds(reading.config, f"{layout.model}.{name}")
@@ -108,14 +109,16 @@ def model_of(reading: ConfigReading, layout: Layout, tp: int) -> dict[str, Any]:
         "hidden": hidden,
         "heads": heads,
         # TransformerConfig: without words four times as wide, and a group per head.
-        "ffn": ffn or (4 * hidden if hidden is not None else None),
+        "ffn": ffn or (4 * hidden if hidden is not None and shapes.known is not None else None),
         "kv_heads": shapes.whole("num_query_groups", "model.kv_heads"),
         "seq_len": next(filter(None, (reading.whole(key, "model.seq_len") for key in layout.seq_len)), None),
         "vocab": _vocab(shapes, tp),
     }
     found: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
-    if shapes.known is None and "layers" not in found:
-        told = f"{layout.model} is a {shapes.kind or 'class that is not named'}, whose shapes are built in"
+    if shapes.known is None and "kv_heads" not in found:
+        reading.ask("model.kv_heads", "num_query_groups is not said; how many heads have keys and values?")
+    if shapes.known is None and {"layers", "hidden", "heads", "ffn"} - found.keys():
+        told = f"{layout.model} is a {shapes.kind or 'restored model'}, whose shapes are not in the configuration"
         reading.ask("model.layers", f"{told}; fill in layers, hidden, heads, ffn and what differs")
     found |= _kinds(shapes) | _experts(shapes)
     width = shapes.whole("kv_channels", "model.heads")
@@ -135,12 +138,13 @@ def model_of(reading: ConfigReading, layout: Layout, tp: int) -> dict[str, Any]:
 
 def _refuse_others(reading: ConfigReading, layout: Layout) -> None:
     target = " ".join(str(reading.get(key) or "") for key in ("model._target_", f"{layout.model}._target_"))
-    # NeMo 1 has one key for each half of an encoder and decoder.
-    named = (
-        "" if layout is not NEMO_1 else f"{reading.get('name') or ''} {'t5' if reading.get('model.encoder') else ''}"
-    )
-    words = f"{target.rpartition('.')[2]} {target} {named}".lower()
-    other = next((kind for kind in _OTHERS if kind in words), None)
+    other = next((kind for kind in _OTHERS if kind in target.lower()), None)
+    if layout is NEMO_1:
+        # Its files are named megatron_t5, ... by NeMo; the parts of an encoder and decoder by keys.
+        stem = str(reading.get("name")).partition("megatron_")[2].partition("_")[0]
+        parts = str(reading.get("defaults"))
+        keys = (key for key in _OTHER_KEYS if reading.get(f"model.{key}") is not None or f"@model.{key}" in parts)
+        other = stem if stem in _OTHERS else _OTHER_KEYS.get(next(keys, ""))
     if other is not None:
         told = f"{reading.place}: {layout.name} with a model of the kind {other}; only decoders are read"
         raise CannotRead(f"{told}: write a spec with the workload command (docs/how-to/workloads.md)")

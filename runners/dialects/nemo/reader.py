@@ -223,4 +223,7 @@ def _devices(reading: ConfigReading, layout: Layout, launch: Launch | None) -> t
         plain = isinstance(value, int) and not isinstance(value, bool) and value > 0
         said.append(value if plain else None)
     nodes, per_node = said
+    if launch and launch.devices_per_node and per_node not in (None, launch.devices_per_node):
+        told = f"{layout.devices} is {per_node}, but the start has {launch.devices_per_node} ranks per node"
+        reading.ask("", f"{told}; the baseline counts {per_node}")
     return nodes or (launch.nodes if launch else None), per_node or (launch.devices_per_node if launch else None)

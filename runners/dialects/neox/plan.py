@@ -112,18 +112,17 @@ def _batch(reading: ConfigReading, plan: dict[str, Any], devices: int | None) ->
         reading.note(
             f"{devices} devices do not divide by tp({plan['tp']}) * pp({plan['pp']}); dp follows from the cluster"
         )
+    neither = "neither train_batch_size nor train_micro_batch_size_per_gpu is said, one of which gpt-neox needs"
     if micro is None:
-        told = "train_micro_batch_size_per_gpu is not said, and follows from the devices, which are not known"
-        reading.ask("baseline.micro_batch_size", told)
+        told = "train_micro_batch_size_per_gpu follows from train_batch_size and the devices, which are not known"
+        reading.ask("baseline.micro_batch_size", neither if batch is None else told)
     else:
         plan["micro_batch_size"] = micro
         plan["grad_accum_steps"] = steps
     if batch is None:
-        reading.ask(
-            "global_batch_size",
-            f"train_batch_size follows from the devices: micro-batch {micro} * {steps} * dp, "
-            f"with dp = devices / (tp({plan['tp']}) * pp({plan['pp']}))",
-        )
+        devices_told = f"with dp = devices / (tp({plan['tp']}) * pp({plan['pp']}))"
+        told = f"train_batch_size follows from the devices: micro-batch {micro} * {steps} * dp, {devices_told}"
+        reading.ask("global_batch_size", neither if micro is None else told)
     return batch
 
 
