@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshtune.runners.dialects.base import CannotRead, overlaid
-from meshtune.runners.dialects.config_import import at
+from meshtune.runners.dialects.config_import import at, holds
 from meshtune.runners.untrusted_text import UnreadableText, read_yaml
 
 _REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_][\w.-]*)\}")
@@ -38,8 +38,8 @@ def _resolved(value: Any, root: Mapping[str, Any], path: tuple[str, ...], depth:
         target = _target(alone, path)
         found = at(root, ".".join(target))
         # Whole sections are not copied, so that a text costs no more than its length.
-        held = found is None or isinstance(found, Mapping | list)
-        return value if held else _resolved(found, root, target, depth + 1)
+        left = not holds(root, ".".join(target)) or isinstance(found, Mapping | list)
+        return value if left else _resolved(found, root, target, depth + 1)
     if _FLOAT.fullmatch(value):
         return float(value)
 

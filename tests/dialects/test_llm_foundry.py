@@ -228,8 +228,12 @@ def test_starts_are_recognised():
 
 
 def test_references_lead_to_values_and_cost_no_more_than_their_length():
-    config = {"a": {"b": 1, "c": "${.b}", "d": "${a.c}/x${a.b}", "e": "${oc.env:X}", "f": "${a}"}, "g": "${g}"}
-    assert resolved(config)["a"] == {"b": 1, "c": 1, "d": "1/x1", "e": "${oc.env:X}", "f": "${a}"}
+    config = {
+        "a": {"b": 1, "c": "${.b}", "d": "${a.c}/x${a.b}", "e": "${oc.env:X}", "f": "${a}", "n": "${none}"},
+        "g": "${g}",
+        "none": None,
+    }
+    assert resolved(config)["a"] == {"b": 1, "c": 1, "d": "1/x1", "e": "${oc.env:X}", "f": "${a}", "n": None}
     assert resolved(config)["g"] == "${g}"
     many = {f"k{level}": f"${{k{level + 1}}}" * 150 for level in range(20)}
     assert sum(len(text) for text in resolved(many).values()) < 3_000_000
