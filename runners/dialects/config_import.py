@@ -125,6 +125,8 @@ def command_options(
         if not unknown:
             found["command"] = ["bash", "-l", f"{{directory}}/{SETUP_FILE}", *words]
     found["working_directory"] = launch.directory or "."
+    if not launch.directory:
+        reading.note("workload.working_directory is the folder where meshtune runs: the start does not say its own")
     if launch.env:
         found["env"] = {name: literal(value) for name, value in launch.env.items()}
     return found

@@ -44,6 +44,8 @@ MODEL = """\
   "checkpoint-num-layers": 1,
   "fp16": {"enabled": true, "loss_scale": 0},
   "train-iters": 143000,
+  "launcher": "slurm",
+  "deepspeed_slurm": true,
   "log-interval": 10,
 }
 """
@@ -131,6 +133,11 @@ def test_the_baseline_is_the_users_configuration_and_a_plan_changes_its_keys_alo
     assert job.processes == 1
 
 
+def test_a_hostfile_of_the_start_is_asked():
+    assert questions(start("-H", "/job/hosts"))[0].startswith("line 3: --hostfile names hosts")
+    assert start("-H", "/job/hosts").workload["command"][-3:] == ["-H", "/job/hosts", "{directory}/neox.yml"]
+
+
 def test_options_and_the_environment_of_a_start_are_kept():
     imported = start("--wandb_group", "a{b}", setup=("module load cuda",), env={"NCCL_DEBUG": "{x}"})
     job = Trials(imported).job()
@@ -164,6 +171,10 @@ def test_options_and_the_environment_of_a_start_are_kept():
         ({"num_layers": "auto"}, "model.layers: line 3: num_layers is 'auto', which is no whole number"),
         ({"my_fork_key": 3}, "line 3: my_fork_key: no key that gpt-neox is known to have"),
         ({"hostfile": "/job/hosts"}, "line 3: hostfile '/job/hosts' names hosts"),
+        (
+            {"launcher": None, "deepspeed_slurm": None},
+            "line 3: without hostfile, launcher or deepspeed_slurm DeepSpeed",
+        ),
         ({"train_impl": "dpo"}, "line 3: train_impl is dpo"),
         ({"moe_num_experts": 8}, "baseline.ep: line 3: gpt-neox spreads experts over its model-parallel ranks"),
         ({"attention_config": [[["local", "global"], 12]]}, "line 3: attention_config has local"),
@@ -227,6 +238,8 @@ def test_what_gpt_neox_refuses_is_refused():
         start(model=with_key(precision="bfloat16"))
     with pytest.raises(CannotRead, match=r"started with gone.yml, which cannot be read here .*meshtune import RUN.log"):
         read_launch(launch("deepy.py", "train.py", "gone"))
+    with pytest.raises(CannotRead, match=r"starts generate\.py, which trains nothing"):
+        read_launch(launch("deepy.py", "generate.py", "a"))
     with pytest.raises(CannotRead, match=r"no configuration file is named; run the script with .*--capture"):
         read_launch(launch("deepy.py", "train.py"))
 

@@ -171,7 +171,6 @@ def settings_of(
         found.set[spell("use_wandb")] = False
     found.removed = [spelled[key] for key in _REMOVED if key in spelled]
     found.set |= dict.fromkeys(found.removed)
-    _ask_the_rest(reading)
     return found
 
 
@@ -205,7 +204,7 @@ def _dtype(reading: ConfigReading) -> str:
     return ""
 
 
-def _ask_the_rest(reading: ConfigReading) -> None:
+def ask_the_rest(reading: ConfigReading, nodes: int | None) -> None:
     """Keys that change memory or speed beyond what a plan and a model say."""
     for key in (
         "checkpoint_in_cpu",
@@ -256,5 +255,11 @@ def _ask_the_rest(reading: ConfigReading) -> None:
                 f"{key} {shown(reading.get(key))} names hosts for DeepSpeed's launcher; "
                 f"trials have nodes of their own: take it out of workload.configs, unless it is right for them",
             )
-    if reading.get("launcher") not in (None, "pdsh") or reading.get("deepspeed_slurm") or reading.get("deepspeed_mpi"):
+    other = (
+        reading.get("launcher") not in (None, "pdsh") or reading.get("deepspeed_slurm") or reading.get("deepspeed_mpi")
+    )
+    if other:
         reading.note(f"launcher {reading.get('launcher')}: deepy.py starts the ranks by it, once per job")
+    elif nodes != 1 and not reading.get("hostfile"):
+        told = "without hostfile, launcher or deepspeed_slurm DeepSpeed trains on one node alone"
+        reading.ask("", f"{told}; how do trials on several nodes find the others?")

@@ -27,7 +27,7 @@ from meshtune.runners.dialects.neox.arguments import DERIVED, KNOWN
 from meshtune.runners.dialects.neox.log import is_log as is_log
 from meshtune.runners.dialects.neox.log import resolved_arguments
 from meshtune.runners.dialects.neox.model import model_of
-from meshtune.runners.dialects.neox.plan import devices_of, plan_of, settings_of
+from meshtune.runners.dialects.neox.plan import ask_the_rest, devices_of, plan_of, settings_of
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file, read_json
 
 CONFIG_FILE = "neox.yml"
@@ -35,6 +35,7 @@ _EXAMPLE = f"[python, ./deepy.py, train.py, '{{directory}}/{CONFIG_FILE}'], star
 # Options of deepy.py that take a value (arguments.py, consume_deepy_args).
 _DIRECTORY = ("-d", "--conf_dir")
 _PASSED_ON = ("--wandb_group", "--wandb_run_name", "--wandb_team", "-H", "--hostfile")
+_OTHER_SCRIPTS = ("generate.py", "eval.py")
 _MARKS = frozenset({"pipe_parallel_size", "model_parallel_size", "num_layers", "hidden_size", "num_attention_heads"})
 
 
@@ -93,6 +94,8 @@ def _arguments(launch: Launch) -> tuple[list[str], list[str]]:
             kept.append(literal(word))
         else:
             loose.append(word)
+    if loose and PurePosixPath(loose[0]).name in _OTHER_SCRIPTS:
+        raise CannotRead(f"{launch.place}: deepy.py starts {loose[0]}, which trains nothing")
     if len(loose) < 2:
         told = f"{launch.place}: deepy.py starts with {' '.join(loose) or 'nothing'}: no configuration file is named"
         raise CannotRead(f"{told}; run the script with `meshtune import --capture -- bash SCRIPT`")
@@ -168,11 +171,16 @@ def _imported(
     spelled = {_plain(key): key for key in own}
     said = {_plain(key): value for key, value in own.items()}
     reading = ConfigReading({**said, **(resolved or {})}, place)
+    if {"-H", "--hostfile"} & set(words or ()):
+        reading.ask(
+            "", "--hostfile names hosts for DeepSpeed's launcher; trials have nodes of their own: is it right for them?"
+        )
     reading.ask_unknown([key for key in said if key not in KNOWN], "gpt-neox")
     model = model_of(reading)
     nodes, per_node, devices = devices_of(reading, launch)
     plan, batch = plan_of(reading, devices)
     settings = settings_of(reading, plan, spelled, resolved is not None)
+    ask_the_rest(reading, nodes)
     for key in [key for key in settings.removed if holds(own, key)]:
         reading.note(f"{key} is taken out for trials, which leave and load no checkpoints and logs")
     workload: dict[str, Any] = {
