@@ -365,6 +365,12 @@ def test_the_configuration_is_read_from_the_log_of_megatron_bridge():
         ("DUMP", ("train.rampup_batch_size=[8, 8, 100]",), "a.yaml: rampup_batch_size: the batch grows"),
         ("CONF", ("model.optim.name=null",), "baseline.zero_stage: a.yaml: model.optim.name is not said"),
         ("CONF", ("model.position_embedding_type=alibi",), "model.position: a.yaml: position_embedding_type is alibi"),
+        ("CONF", ("model.my_layer=1",), "a.yaml: model.my_layer: no key that NeMo 1 is known to have"),
+        (
+            "DUMP",
+            ("optimizer.optimizer_cpu_offload=true",),
+            "a.yaml: optimizer.optimizer_cpu_offload: an optimizer on the",
+        ),
         ("CONF", ("defaults=[base, _self_]",), "a.yaml: defaults names other files"),
     ],
 )
@@ -403,6 +409,7 @@ def test_a_model_that_is_restored_has_no_shapes_in_the_configuration():
         ("CONF", ("name=megatron_retro",), "NeMo 1 with a model of the kind retro"),
         ("RECIPE", ("model._target_=nemo.collections.llm.t5.model.T5Model",), "NeMo 2 with a model of the kind t5"),
         ("RECIPE", ("trainer.strategy._target_=nemo.lightning.FSDP2Strategy",), "NeMo 2 with FSDP2Strategy"),
+        ("CONF", ("model.hyena.kind=se",), "NeMo 1 with a model of the kind hyena"),
         ("CONF", ("model.encoder.num_layers=12",), "NeMo 1 with a model of the kind t5"),
         ("CONF", ('defaults=[{".@model.encoder": base}]',), "NeMo 1 with a model of the kind t5"),
         ("DUMP", ("_target_=null", "model._target_=null"), "an override of a Megatron-Bridge recipe, .*config.to_yaml"),

@@ -48,7 +48,7 @@ _CLASSES: Mapping[str, Mapping[str, Any]] = {
 }
 _OTHERS = ("bert", "t5", "ssm", "mamba", "hyena", "vlm", "llava", "clip", "retro", "hfautomodel", "griffin", "bart")
 # What only such configurations of NeMo 1 have.
-_OTHER_KEYS = {"encoder": "t5", "bert_binary_head": "bert", "mamba_state_dim": "mamba"}
+_OTHER_KEYS = {"encoder": "t5", "hyena": "hyena", "bert_binary_head": "bert", "mamba_state_dim": "mamba"}
 _NORMS = {"layernorm": Norm.LAYERNORM, "layernorm1p": Norm.LAYERNORM, "rmsnorm": Norm.RMSNORM}
 _POSITIONS = {"rope": Position.ROPE, "learned_absolute": Position.LEARNED}
 _GATED = ("swiglu", "geglu", "reglu", "fast-swiglu", "fast-geglu", "fast-reglu")
@@ -69,6 +69,11 @@ _PLAIN: Mapping[str, tuple[Any, ...]] = {
     "window_size": (),
     "drop_layers": ([],),
     "expert_tensor_parallel_size": (),
+    "hybrid_override_pattern": (),
+    "hybrid_layer_pattern": (),
+    "experimental_attention_variant": (),
+    "num_micro_batches_with_partial_activation_checkpoints": (),
+    "activations_checkpoint_layers_per_pipeline": (),
 }
 
 
@@ -186,6 +191,8 @@ def _experts(shapes: Shapes) -> dict[str, Any]:
 
 def _vocab(shapes: Shapes, tp: int) -> int | None:
     reading, entries = shapes.reading, shapes.whole("vocab_size", "model.vocab")
+    if (whole := shapes.whole("override_vocab_size", "model.vocab")) is not None:
+        return whole
     said = reading.get("model.tokenizer.type") if shapes.layout is NEMO_1 else None
     if entries is None and said in ("GPT2BPETokenizer", "gpt2", "megatron-gpt-345m"):
         # OpenAI's vocabulary, which these names stand for.

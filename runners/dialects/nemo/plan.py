@@ -21,6 +21,7 @@ _DEGREES = {
     "cp": "context_parallel_size",
     "ep": "expert_model_parallel_size",
 }
+_ON_HOST = ("optimizer.optimizer_cpu_offload", "optim.config.optimizer_cpu_offload")
 # megatron/core/distributed/distributed_data_parallel_config.py, data_parallel_sharding_strategy.
 _SHARDINGS = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _PRECISIONS = {
@@ -161,6 +162,11 @@ def _sharding(reading: ConfigReading, layout: Layout, found: Read) -> None:
         stage = int(str(name) in ("distributed_fused_adam", "mcore_distributed_optim"))
         found.plan["zero_stage"] = found.fixed["zero_stage"] = stage
         return
+    host = [key for key in _ON_HOST if reading.get(key)]
+    if host:
+        reading.ask(
+            "", f"{', '.join(host)}: an optimizer on the host, which predictions do not know; it stays in every trial"
+        )
     keys = layout.distributed
     on = [
         key for key in (*keys, f"{strategy}ddp.use_distributed_optimizer") if reading.flag(key, "baseline.zero_stage")

@@ -21,6 +21,7 @@ from meshtune.runners.dialects.config_import import (
     read_mapping,
 )
 from meshtune.runners.dialects.launch import Launch
+from meshtune.runners.dialects.nemo.keys import NEMO_1_KEYS
 from meshtune.runners.dialects.nemo.layouts import BRIDGE, NEMO_1, Layout, layout_of
 from meshtune.runners.dialects.nemo.model import model_of
 from meshtune.runners.dialects.nemo.plan import degree, read_plan
@@ -168,6 +169,8 @@ def _imported(own: dict[str, Any], launch: Launch | None, place: str, words: lis
         raise CannotRead(f"{told}: neither a recipe's _target_ nor model.micro_batch_size or train.global_batch_size")
     reading = ConfigReading(resolved(own), place)
     _refuse_parts(reading, layout)
+    if layout is NEMO_1:
+        reading.ask_unknown([f"model.{key}" for key in own["model"] if key not in NEMO_1_KEYS], layout.name)
     model = model_of(reading, layout, degree(reading, layout, "tp"))
     nodes, per_node = _devices(reading, layout, launch)
     devices = nodes * per_node if nodes and per_node else None
