@@ -160,6 +160,7 @@ def test_replicas_without_fsdp_stay_replicas():
             ("tp_config.strategy=ffn", "tp_config.tensor_parallel_degree=2"),
             "line 3: tp_config cuts layers as its strategy says",
         ),
+        (("model.my_gate=3",), "line 3: model.my_gate: no key that llm-foundry's MPT is known to have"),
         (("wide=3",), "line 3: wide: no key that llm-foundry is known to have"),
         (("model.name=my_lm",), "model.layers: line 3: model.name is my_lm"),
         (("model.peft_config.r=16",), "line 3: model.peft_config: few weights are trained"),

@@ -37,6 +37,14 @@ _NORMS = {
 }
 _ACTIVATIONS = {"mptmlp": Activation.GELU, "te_ln_mlp": Activation.GELU, "mptglu": Activation.SWIGLU}
 _EXPERTS = ("mb_moe", "mb_dmoe", "torch_dmoe")
+# Arguments of MPTConfig and of ComposerMPTCausalLM.
+_MPT_KEYS = """
+    additional_train_metrics allow_embedding_resizing attention_bias attn_config block_overrides config_overrides
+    d_model emb_pdrop embedding_fraction expansion_ratio fc_type ffn_config final_logit_softcapping head_dim
+    init_config init_device learned_pos_emb logit_scale loss_fn master_weights_dtype max_seq_len n_heads n_layers name
+    no_bias norm_eps norm_type peft_config resid_pdrop tie_word_embeddings tokenizer_name use_cache use_pad_tok_in_ffn
+    use_train_metrics verbose vocab_size
+"""
 _SHAPES = ("layers", "hidden", "heads", "ffn", "vocab")
 
 
@@ -63,6 +71,12 @@ def model_of(reading: ConfigReading) -> dict[str, Any]:
 
 
 def _mpt(reading: ConfigReading) -> dict[str, Any]:
+    known = _MPT_KEYS.split()
+    reading.ask_unknown([f"model.{key}" for key in reading.get("model") if key not in known], "llm-foundry's MPT")
+    if reading.get("model.attn_config.attn_impl") == "torch":
+        reading.note("model.attn_config.attn_impl torch stays as it is; predictions count fused attention")
+    if reading.get("model.attn_config.sliding_window_size") not in (None, -1):
+        reading.note("model.attn_config.sliding_window_size stays as it is; predictions count full attention")
     hidden = reading.whole("model.d_model", "model.hidden")
     sizes = {
         "layers": reading.whole("model.n_layers", "model.layers"),
