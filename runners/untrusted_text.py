@@ -1,4 +1,5 @@
-"""The one reader of text that we did not write ourselves: JSON, YAML, TOML and command lines, bounded before it costs.
+"""The one reader of text that we did not write ourselves: JSON, YAML, TOML, literals of Python and command lines,
+bounded before it costs.
 
 A text has at most so many bytes, levels and values; what YAML's aliases stand for counts as often as they stand there,
 so that a text means no more than one of that length can. The time is bounded because every step is linear in the size
@@ -115,6 +116,27 @@ def read_toml(text: str | bytes, limits: Limits = SLOW_LIMITS) -> dict[str, Any]
     except RecursionError:
         raise _too_deep(limits) from None
     _require_small(value, limits)
+    return value
+
+
+# Strings of Python, and the brackets outside of them.
+_LITERAL = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[][(){}]""", re.DOTALL)
+
+
+def read_literal(text: str, limits: Limits = SLOW_LIMITS) -> Any:
+    """The value of a literal of Python, as programs print their settings. Raises UnreadableText."""
+    import ast
+
+    decoded = _decoded(text, limits)
+    depth = 0
+    for token in _LITERAL.finditer(decoded):
+        depth += (token[0] in "([{") - (token[0] in ")]}")
+        if depth > limits.max_depth:
+            raise _too_deep(limits)
+    try:
+        value = ast.literal_eval(decoded)  # noqa: TID251
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        raise UnreadableText("is no literal of Python") from None
     return value
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
+
+import numpy as np
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus, Start
 from meshtune.runners.documents import read_value
@@ -31,19 +33,19 @@ from meshtune.runners.workloads.base import (
     in_directory,
     outcome_without_result,
 )
-from meshtune.runners.workloads.config_file import ConfigFile, Template, parse_template, word
+from meshtune.runners.workloads.config_file import Choice, ConfigFile, Template, code_of, parse_template, word
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.columns import BoolColumn, Capabilities, Columns, Constraint, code
 from meshtune.search_spaces.physics import framework_profiles
-from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, FrameworkProfile
 from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 
-# By the names in `search_spaces.physics.framework_profiles`: "megatron-deepspeed", "fsdp" ...
+# By the names in `search_spaces.physics.framework_profiles`: "megatron-deepspeed", "fsdp", "megatron-core-bfloat16" ...
 FRAMEWORKS: Mapping[str, FrameworkProfile] = {
     name.lower().replace("_", "-"): value
     for name, value in vars(framework_profiles).items()
     if isinstance(value, FrameworkProfile)
-}
+} | {f"megatron-core-{dtype}": profile for dtype, profile in MEGATRON_CORE.items()}
 # dp follows from the devices and the other degrees, which a script learns from its world size.
 _FIXABLE = tuple(name for name in PLAN_FIELDS if name != "dp")
 # Of these a script needs two to know the third.
@@ -114,6 +116,25 @@ def _rule(name: str, value: Any) -> Constraint:
     )
 
 
+def _worded_rules(choices: Collection[Choice]) -> tuple[Constraint, ...]:
+    """The rules that a plan has values that the configuration files have words for, one of each axis."""
+    return tuple(
+        _worded_rule(axis, [choice.words.keys() for choice in choices if choice.axis == axis])
+        for axis in sorted({choice.axis for choice in choices})
+    )
+
+
+def _worded_rule(axis: str, worded: Sequence[Collection[str]]) -> Constraint:
+    values = [value for value in worded[0] if all(value in others for others in worded)]
+    codes = [code_of(axis, value) for value in values]
+    return Constraint(
+        f"command-words-{axis}",
+        f"the configuration has words for {axis} {', '.join(values)} alone",
+        lambda c, s: np.isin(c[axis], codes),
+        lambda p, s: f"{axis}({getattr(p, axis)})",
+    )
+
+
 _MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
 _TRIAL = ("world_size", "global_batch_size", "nodes", "devices_per_node", "steps", "warmup_steps", "seed", "dtype")
 _PLACES = ("name", "directory", "python")
@@ -171,13 +192,18 @@ class CommandWorkload(Workload):
         self._options = read_value(CommandOptions, _worded(options))
         self._templates = _parse(self._options)
         # Every placeholder that the script is told by.
-        self._told = frozenset(name for template in self._templates.values() for name in template.names)
+        self._choices = _choices(self._options)
+        self._told = frozenset(
+            [name for template in self._templates.values() for name in template.names]
+            + [choice.axis for choice in self._choices]
+        )
         self._fixed = fixed_plan(self._options.fixed, self._told)
         self._patterns = _patterns(self._options.log)
 
     @property
     def capabilities(self) -> Capabilities:
-        return capabilities_of(self._fixed, self._told)
+        able = capabilities_of(self._fixed, self._told)
+        return replace(able, rules=(*able.rules, *_worded_rules(self._choices)))
 
     @property
     def framework(self) -> FrameworkProfile:
@@ -195,6 +221,8 @@ class CommandWorkload(Workload):
             **{field: getattr(request.cluster, field) for field in ("nodes", "devices_per_node")},
             **{field: getattr(options, field) for field in ("steps", "warmup_steps")},
             **{field: getattr(request, field) for field in ("seed", "name", "directory")},
+            # Plans keep it true where there is nothing to split; programs on Megatron-Core refuse it there.
+            "sequence_parallel": request.plan.sequence_parallel and request.plan.tp > 1,
             "dtype": self.dtype,
             "python": sys.executable,
         }
@@ -281,6 +309,12 @@ def _parse(options: CommandOptions) -> dict[str, Template]:
     if problems:
         raise InvalidValue(problems)
     return templates
+
+
+def _choices(options: CommandOptions) -> tuple[Choice, ...]:
+    """Raises InvalidValue."""
+    named = [config.choices(f"configs.{name}") for name, config in options.configs.items()]
+    return tuple(choice for choices in named for choice in choices.values())
 
 
 def _patterns(log: Mapping[str, str]) -> Patterns | None:

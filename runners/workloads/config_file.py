@@ -1,13 +1,14 @@
 """Texts and configuration files of a user's script, with placeholders that the values of a trial fill.
 
 A placeholder is a known name in braces, without format or index; `{{` and `}}` stand for braces. A text that is one
-placeholder and no more keeps the value's type, so that a number in a configuration file stays a number."""
+placeholder and no more keeps the value's type, so that a number in a configuration file stays a number. A program that
+has its own words for an axis is told them by a choice: `{"{recompute}": {none: null, full: uniform}}`."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from string import Formatter
@@ -18,6 +19,8 @@ import yaml
 from meshtune.runners.dialects.base import overlaid, read_base, render_toml
 from meshtune.runners.untrusted_text import read_json, read_toml, read_words, read_yaml
 from meshtune.search_spaces.checks import CLOSED, InvalidValue, Problem, did_you_mean
+from meshtune.search_spaces.columns import code
+from meshtune.search_spaces.plan import AXES, Axis
 
 # Of one text; to find what a name may have meant takes 0.1 ms.
 _MAX_PROBLEMS = 5
@@ -65,6 +68,50 @@ def parse_template(text: str, known: Collection[str], path: str) -> Template:
     return Template(text, frozenset(name for _, name, _, _ in parsed if name is not None))
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A program's words for the values of an axis, which runs no other ones. words: by value, as `word` has it."""
+
+    axis: str
+    words: Mapping[str, Any]
+
+
+_AXES = {axis.name: axis for axis in AXES}
+_TRUTH = {"false": 0, "true": 1}
+
+
+def code_of(axis: str, value: str) -> int:
+    """The number that columns of plans have for a value, told as a word."""
+    return _TRUTH[value] if _AXES[axis].kind is bool else code(axis, value)
+
+
+def parse_choice(value: Mapping[Any, Any], path: str) -> Choice | None:
+    """The choice that a mapping of a placeholder to a mapping is; None for any other mapping. Raises InvalidValue,
+    under `path`."""
+    key, words = next(iter(value.items()), (None, None))
+    if len(value) != 1 or not isinstance(key, str) or not isinstance(words, Mapping):
+        return None
+    if not (key.startswith("{") and key.endswith("}")):
+        return None
+    axis = _AXES.get(key[1:-1])
+    if axis is None:
+        told = f"{key} is no axis of a plan, whose values have words; {did_you_mean(key[1:-1], _AXES)}"
+        raise InvalidValue([Problem(path, told)])
+    named = {word(each): text for each, text in words.items()}
+    wrong = [Problem(path, f"{each!r} is no value of {key}") for each in named if not _is_value(axis, each)]
+    if wrong or not named:
+        raise InvalidValue(wrong[:_MAX_PROBLEMS] or [Problem(path, f"{key} has no words")])
+    return Choice(axis.name, named)
+
+
+def _is_value(axis: Axis, text: str) -> bool:
+    if axis.members:
+        return text in [str(member) for member in axis.members]
+    if axis.kind is bool:
+        return text in _TRUTH
+    return text.isascii() and text.isdecimal() and len(text) < 10
+
+
 class Format(StrEnum):
     """How the file is written. args: a line `--key value` per entry, true as `--key` alone, false as nothing."""
 
@@ -77,7 +124,8 @@ class Format(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFile:
     """base: the user's own configuration, here or in the file of that path, which is read when a trial is sent. set:
-    what a trial sets, by dotted key; texts are templates, and one that is a single placeholder keeps its type."""
+    what a trial sets, by dotted key; texts are templates, and one that is a single placeholder keeps its type; choices
+    are told by `parse_choice`."""
 
     __pydantic_config__: ClassVar[Any] = CLOSED
 
@@ -85,15 +133,28 @@ class ConfigFile:
     base: str | dict[str, Any] = field(default_factory=dict)
     set: dict[str, Any] = field(default_factory=dict)
 
+    def choices(self, path: str) -> dict[str, Choice]:
+        """The choices of `set`, by key. path: the file's. Raises InvalidValue."""
+        found = {}
+        for key, value in self.set.items():
+            choice = parse_choice(value, f"{path}.set.{key}") if isinstance(value, Mapping) else None
+            if choice is not None:
+                found[key] = choice
+        return found
+
     def render(self, templates: Mapping[str, Template], values: Mapping[str, Any], path: str) -> str:
         """The file's text for one trial. path: the file's, which begins the paths of its templates. Raises InvalidValue
-        for a base that cannot be read, and for values that the format has no word for."""
+        for a base that cannot be read, and for values that the format or a choice has no word for."""
         try:
             document: dict[str, Any] = dict(read_base(self.base, self._parse))
         except InvalidValue as error:
             raise InvalidValue([Problem(f"{path}.base", problem.message) for problem in error.problems]) from error
+        choices = self.choices(path)
         for key, value in self.set.items():
             template = templates.get(f"{path}.set.{key}")
+            if choice := choices.get(key):
+                document = _placed(document, key.split("."), _chosen(choice, values, f"{path}.set.{key}"))
+                continue
             filled = value if template is None else template.value(values)
             for part in reversed(key.split(".")):
                 filled = {part: filled}
@@ -129,6 +190,21 @@ class ConfigFile:
                 return render_toml(plain)
             case Format.ARGS:
                 return "".join(f"{line}\n" for key, value in plain.items() for line in _argument(key, value))
+
+
+def _chosen(choice: Choice, values: Mapping[str, Any], path: str) -> Any:
+    text = word(values[choice.axis])
+    if text not in choice.words:
+        known = ", ".join(choice.words)
+        raise InvalidValue([Problem(path, f"{choice.axis}({text}) has no word there, which {known} have")])
+    return choice.words[text]
+
+
+def _placed(document: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:
+    """The document with the value at that place, None being a value like others there."""
+    below = document.get(keys[0])
+    inner = _placed(below if isinstance(below, Mapping) else {}, keys[1:], value) if keys[1:] else value
+    return {**document, keys[0]: inner}
 
 
 def _parse_arguments(words: list[str]) -> dict[str, Any]:

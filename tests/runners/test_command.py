@@ -246,3 +246,14 @@ def test_the_page_tells_every_option_placeholder_and_pattern():
     options = [field.name for field in fields(CommandOptions)]
     assert [name for name in (*options, *NAMES) if f"`{name}`" not in page] == []
     assert [name for name in PLACEHOLDERS if f"{{{name}}}" not in page] == []
+
+
+def test_a_choice_of_words_tells_which_values_can_run():
+    stages = {"{zero_stage}": {0: "NO_SHARD", 2: "SHARD_GRAD_OP"}}
+    config = {"format": "yaml", "set": {"fsdp.strategy": stages, "n": "{micro_batch_size}", "g": "{global_batch_size}"}}
+    able = CommandWorkload({"command": ["train"], "configs": {"c.yaml": config}}).capabilities
+    space = Space(Bounds(), SpaceContext(model=MODEL, cluster=CLUSTER, global_batch_size=16, capabilities=able))
+    assert {plan.zero_stage for plan in space} == {0, 2}
+    broken = space.explain(Plan(dp=4, micro_batch_size=4, zero_stage=3))
+    told = "zero_stage(3) (command-words-zero_stage: the configuration has words for zero_stage 0, 2 alone)"
+    assert [str(violation) for violation in broken] == [told]

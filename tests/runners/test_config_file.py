@@ -116,3 +116,34 @@ def test_a_value_that_the_format_has_no_word_for_is_told():
         render(ConfigFile(format=Format.ARGS, set={"a.b": 1}))
     with pytest.raises(InvalidValue, match=r"^configs\.c: TOML has no word for None$"):
         render(ConfigFile(format=Format.TOML, base={"a": [None]}))
+
+
+def test_a_choice_gives_a_program_its_own_words_and_null_is_one():
+    words = {"none": None, "full": "uniform"}
+    config = ConfigFile(
+        format=Format.YAML,
+        base={"model": {"method": "block", "keep": None}},
+        set={"model.method": {"{recompute}": words}, "optimizer.on": {"{zero_stage}": {0: False, "1": True}}},
+    )
+    for recompute, stage in (("none", 0), ("full", 1)):
+        text = config.render({}, {"recompute": recompute, "zero_stage": stage}, "configs.a")
+        expected = {"method": words[recompute], "keep": None}
+        assert yaml.safe_load(text) == {"model": expected, "optimizer": {"on": bool(stage)}}
+    with pytest.raises(InvalidValue, match=r"recompute\(selective\) has no word there, which none, full have"):
+        config.render({}, {"recompute": "selective", "zero_stage": 0}, "configs.a")
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ({"{recompte}": {"none": 1}}, "recompute"),
+        ({"{recompute}": {"some": 1}}, "'some' is no value of {recompute}"),
+        ({"{zero_stage}": {"x": 1}}, "'x' is no value of {zero_stage}"),
+        ({"{sequence_parallel}": {1: "on"}}, "'1' is no value of {sequence_parallel}"),
+        ({"{tp}": {}}, "{tp} has no words"),
+    ],
+)
+def test_a_wrong_choice_is_told(value, problem):
+    with pytest.raises(InvalidValue) as caught:
+        ConfigFile(format=Format.YAML, set={"a": value}).choices("configs.x")
+    assert problem in str(caught.value)

@@ -18,6 +18,7 @@ from meshtune.runners.untrusted_text import (
     UnreadableText,
     read_file,
     read_json,
+    read_literal,
     read_toml,
     read_words,
     read_yaml,
@@ -135,3 +136,14 @@ def test_of_a_file_no_more_is_read_than_it_may_have(tmp_path):
         with pytest.raises(UnreadableText) as caught:
             read(tmp_path / name)
         assert str(caught.value) == message
+
+
+def test_literals_of_python_are_read_and_bounded():
+    assert read_literal("{'a': [1, None, True], 'b\\n': '[[['}") == {"a": [1, None, True], "b\n": "[[["}
+    for text in ("a", "1 +", "__import__('os')", "f'{1}'", "-" * 50_000 + "1", "{[]: 1}"):
+        with pytest.raises(UnreadableText, match="is no literal of Python"):
+            read_literal(text)
+    with pytest.raises(UnreadableText, match="deeper than 64 levels"):
+        read_literal("[" * 65 + "]" * 65)
+    with pytest.raises(UnreadableText, match="at most 100,000 are read"):
+        read_literal("1" * 100_001)
