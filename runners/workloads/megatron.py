@@ -11,7 +11,13 @@ from typing import Any
 
 from meshtune.runners.base import JobSpec, JobStatus
 from meshtune.runners.dialects.base import Arguments, without
-from meshtune.runners.dialects.megatron.arguments import Dtype, MegatronOptions, arguments_of, left_out_of_trials
+from meshtune.runners.dialects.megatron.arguments import (
+    LEARNING_RATE,
+    Dtype,
+    MegatronOptions,
+    arguments_of,
+    left_out_of_trials,
+)
 from meshtune.runners.dialects.megatron.dialect import LAUNCH_FILE, capabilities_of, render_files
 from meshtune.runners.documents import read_value
 from meshtune.runners.logs.patterns import Patterns
@@ -40,7 +46,6 @@ PATTERNS = Patterns(
 _NO_DROPOUT = (("0",), ("0.0",))
 # DeepSpeed's default; Megatron-LM's is 2^32, which it would spend all of a trial's steps on halving.
 _LOSS_SCALE = "65536"
-_LEARNING_RATE = "1.0e-4"
 
 
 class MegatronWorkload(Workload):
@@ -86,7 +91,7 @@ def _short(arguments: Arguments, options: MegatronOptions, seed: int) -> Argumen
     scale = {"--initial-loss-scale": (_LOSS_SCALE,)} if options.dtype is Dtype.FLOAT16 else {}
     return {
         **scale,
-        "--lr": (_LEARNING_RATE,),
+        "--lr": (LEARNING_RATE,),
         **kept,
         "--train-iters": (str(options.steps),),
         "--eval-iters": ("0",),

@@ -100,10 +100,26 @@ _LEFT_OUT = frozenset(
         *("--rampup-batch-size", "--step-batch-size-schedule", "--timing-log-level", "--exit-signal-handler"),
     }
 )
+# Of a run whose user says none.
+LEARNING_RATE = "1.0e-4"
 # Not a length of training: a shape of the schedule, and what FSDP asserts.
 _STAYS = frozenset({"--lr-decay-style", "--ckpt-format", "--log-throughput"})
 
 _Words = Iterator[tuple[str, *tuple[object, ...]]]
+
+
+def filled_in(options: MegatronOptions) -> Arguments:
+    """What Megatron starts without only to fail, where the user does not say it: a learning rate and a length
+    (megatron/training/training.py, get_optimizer_param_scheduler, d98e8a64: float(args.lr), and "either train-iters or
+    train-samples should be provided"; megatron/training.py of Megatron-DeepSpeed alike)."""
+    given = options.given
+    length = {} if {"--train-iters", "--train-samples"} & given.keys() else {"--train-iters": (str(options.steps),)}
+    return {**({} if "--lr" in given else {"--lr": (LEARNING_RATE,)}), **length}
+
+
+def has_data(options: MegatronOptions) -> bool:
+    """Whether the user says what data or tokenizer there is."""
+    return any(name.startswith(_DATA) for name in options.given)
 
 
 def left_out_of_trials(arguments: Arguments) -> frozenset[str]:
@@ -245,7 +261,7 @@ def _defaults(model: ModelSpec, options: MegatronOptions) -> _Words:
     if options.through_deepspeed and model.experts:
         # Megatron-DeepSpeed's default is 2: layers without experts between those with them.
         yield "--expert-interval", 1
-    if not options.through_deepspeed and not any(name.startswith(_DATA) for name in options.given):
+    if not options.through_deepspeed and not has_data(options):
         yield ("--mock-data",)
         yield "--tokenizer-type", "NullTokenizer"
         yield "--vocab-size", model.vocab
