@@ -111,6 +111,11 @@ def test_a_placeholder_may_hold_what_no_other_word_says():
     assert "workload.dtype" in asked(swallowed)
 
 
+def test_redirections_in_a_text_that_eval_runs_are_no_arguments():
+    imported = parse(f'RUN="{START} --swiglu &> log_$(date).txt"\neval ${{RUN}}')
+    assert imported.questions == ()
+
+
 def test_float32_is_megatron_s_default_where_every_word_was_read():
     imported = parse(BARE)
     assert (imported.workload["dtype"], imported.questions) == ("float32", ())
@@ -209,6 +214,8 @@ def test_the_experts_of_some_layers_stay_in_some_layers():
         (START.replace("pretrain_gpt", "train") + " --mask-prob 0.15", "--mask-prob is for BERT or T5"),
         (START.replace("--num-layers", "--encoder-num-layers"), "--encoder-num-layers is for an encoder-decoder"),
         (START + " --hybrid-override-pattern M-M*", "a hybrid model"),
+        (START.replace("pretrain_gpt", "tasks/main"), "tasks/main.py does not pretrain (tasks)"),
+        (START.replace("pretrain_gpt", "main") + " --task LAMBADA", "does not pretrain (--task)"),
         (START + " --yaml-cfg a.yaml", "Next: import the log of a run"),
     ],
 )

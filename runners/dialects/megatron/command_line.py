@@ -29,6 +29,8 @@ _PLACEHOLDER = re.compile(
     re.IGNORECASE,
 )
 _DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--zero-stage")
+# Where `eval` runs a text, these are bash's and no arguments: what is written is cut there.
+_REDIRECTION = re.compile(r"\d?(?:>{1,2}|&>{1,2})\S*|<|\|&?|;|&{1,2}")
 # bash's words for the arguments that a script is started with.
 _OWN_ARGUMENTS = re.compile(r"\$\{?[@*]\}?")
 
@@ -109,7 +111,8 @@ class CommandLine:
 
 def read_command_line(launch: Launch, devices: int | None = None) -> CommandLine:
     """The words of a start by name, with a question for each that no parser of Megatron would take."""
-    arguments, loose = read_arguments(launch.words)
+    end = next((at for at, word in enumerate(launch.words) if _REDIRECTION.fullmatch(word)), len(launch.words))
+    arguments, loose = read_arguments(launch.words[:end])
     programs = programs_with(arguments)
     kept: dict[str, tuple[str, ...]] = {}
     complaints = [f"{word} stands before the first argument" for word in loose if is_known(word)]

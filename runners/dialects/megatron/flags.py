@@ -95,7 +95,7 @@ def forms_of(name: str, programs: Collection[Program]) -> tuple[Flag, ...]:
 def closest(name: str) -> str:
     """The known flag that a wrong name may have meant, "" for none; an abbreviation means the one that begins so."""
     longer = [known for known in flags() if known.startswith(name)]
-    return longer[0] if len(longer) == 1 else next(iter(get_close_matches(name, flags(), n=1)), "")
+    return longer[0] if len(longer) == 1 else next(iter(get_close_matches(name, flags(), n=1, cutoff=0.8)), "")
 
 
 @cache

@@ -46,6 +46,13 @@ _OTHER_ARGUMENTS: Mapping[str, str] = {
     }.items()
     for name in names.split()
 }
+# Megatron's tools and tasks, which train nothing or nothing from the start: parts of their paths, and their arguments.
+_TOOLS = frozenset(
+    {"tasks", "tools", "generate", "generation", "server", "inference", "evaluate", "eval", "checkpoint"}
+)
+_OF_TOOLS = frozenset(
+    {"--task", "--out-seq-length", "--sample-output-file", "--genfile", "--top_p", "--top_k", "--eval_fp32"}
+)
 _PROGRAM = re.compile(r"(pre)?train_\w+|finetune_\w+")
 
 
@@ -69,6 +76,11 @@ def refuse_other_models(launch: Launch) -> None:
     # pretrain_gpt.py has all arguments, and takes no notice of most of these.
     if "gpt" in parts:
         telling = [name for name in telling if name.startswith(("--hybrid", "--encoder", "--decoder", "--retro-add"))]
+    folders = {part for folder in PurePath(launch.script).parts for part in PurePath(folder).stem.lower().split("_")}
+    tools = sorted(names & _OF_TOOLS) + (sorted(folders & _TOOLS) if parts[0] != "pretrain" else [])
+    if tools:
+        told = f"{launch.place}: Megatron, but {launch.script} does not pretrain ({tools[0]})"
+        raise CannotRead(f"{told}. Next: the script that starts pretrain_gpt.py")
     if not other and not telling:
         return
     why = f"{launch.script} trains {other}" if other else f"{telling[0]} is for {_OTHER_ARGUMENTS[telling[0]]}"
