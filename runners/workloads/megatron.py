@@ -11,7 +11,13 @@ from typing import Any
 
 from meshtune.runners.base import JobSpec, JobStatus
 from meshtune.runners.dialects.base import Arguments, without
-from meshtune.runners.dialects.megatron.arguments import Dtype, MegatronOptions, arguments_of
+from meshtune.runners.dialects.megatron.arguments import (
+    LEARNING_RATE,
+    Dtype,
+    MegatronOptions,
+    arguments_of,
+    left_out_of_trials,
+)
 from meshtune.runners.dialects.megatron.dialect import LAUNCH_FILE, capabilities_of, render_files
 from meshtune.runners.documents import read_value
 from meshtune.runners.logs.patterns import Patterns
@@ -36,22 +42,10 @@ PATTERNS = Patterns(
         ),
     }
 )
-# What a trial does without: its length, what it would save, load or evaluate, and whom it would tell.
-_LEFT_OUT = frozenset(
-    {
-        *("--train-iters", "--train-samples", "--train-tokens", "--lr-decay-*", "--lr-warmup-*", "--exit-*"),
-        *("--eval-*", "--save*", "--load*", "--async-save", "--non-persistent-*", "--finetune", "--use-checkpoint-*"),
-        *("--ckpt-*", "--log-*", "--tensorboard-*", "--wandb-*", "--one-logger-*", "--profile*", "--seed"),
-        *("--rampup-batch-size", "--step-batch-size-schedule", "--timing-log-level", "--exit-signal-handler"),
-    }
-)
-# Not a length of training: a shape of the schedule, and what FSDP asserts.
-_KEPT = frozenset({"--lr-decay-style", "--ckpt-format", "--log-throughput"})
 # Megatron's default is 0.1.
 _NO_DROPOUT = (("0",), ("0.0",))
 # DeepSpeed's default; Megatron-LM's is 2^32, which it would spend all of a trial's steps on halving.
 _LOSS_SCALE = "65536"
-_LEARNING_RATE = "1.0e-4"
 
 
 class MegatronWorkload(Workload):
@@ -92,13 +86,12 @@ class MegatronWorkload(Workload):
 
 def _short(arguments: Arguments, options: MegatronOptions, seed: int) -> Arguments:
     """The arguments of a run that takes its steps, tells each, and leaves nothing behind."""
-    left = without(arguments, _LEFT_OUT)
-    kept = {name: values for name, values in arguments.items() if name in left or name in _KEPT}
+    kept = without(arguments, left_out_of_trials(arguments))
     throughput: dict[str, tuple[str, ...]] = {} if options.through_deepspeed else {"--log-throughput": ()}
     scale = {"--initial-loss-scale": (_LOSS_SCALE,)} if options.dtype is Dtype.FLOAT16 else {}
     return {
         **scale,
-        "--lr": (_LEARNING_RATE,),
+        "--lr": (LEARNING_RATE,),
         **kept,
         "--train-iters": (str(options.steps),),
         "--eval-iters": ("0",),

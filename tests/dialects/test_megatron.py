@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from meshtune.runners.dialects.base import CannotExpress
 from meshtune.runners.dialects.megatron.arguments import Flavour, MegatronOptions
 from meshtune.runners.dialects.megatron.dialect import capabilities_of, parse, render
+from meshtune.runners.dialects.megatron.flags import Program, flags, programs_with
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import SpaceContext
@@ -108,6 +109,7 @@ def test_a_plan_in_megatron_s_words():
         "--max-position-embeddings 2048",
         "--lr 3e-4",
         "--tokenizer-type GPT2BPETokenizer",
+        "--train-iters 25",
     ]
 
 
@@ -125,7 +127,7 @@ def test_zero_stages_2_and_3_are_megatron_fsdp_which_refuses_a_single_queue_of_k
 
 def test_without_data_of_the_user_s_some_are_made_up():
     told = arguments(DENSE, Plan(dp=16))
-    assert told[-3:] == ["--mock-data", "--tokenizer-type NullTokenizer", "--vocab-size 51200"]
+    assert told[-5:-2] == ["--mock-data", "--tokenizer-type NullTokenizer", "--vocab-size 51200"]
     assert "--mock-data" not in arguments(DENSE, Plan(dp=16), arguments=["--data-path /a"])
 
 
@@ -271,3 +273,48 @@ def test_the_script_starts_one_rank_or_a_node_s_ranks(tmp_path):
         *("--node_rank", "1", "--master_addr", "n0", "--master_port", "29500"),
     ]
     assert started[12:-1] == [options["script"], *words]
+
+
+SCHEDULE = [
+    *("--lr 3e-4", "--min-lr 3e-5", "--lr-decay-style cosine", "--lr-warmup-iters 2000", "--train-iters 100000"),
+    *("--data-path 0.5 '/a b' 0.5 /c", "--tokenizer-type GPT2BPETokenizer", "--save /ckpt", "--eval-iters 10"),
+]
+
+
+def test_what_the_user_s_script_had_survives_import_and_export():
+    plan = Plan(tp=2, dp=8, micro_batch_size=1, grad_accum_steps=6)
+    script = render(DENSE, plan, CLUSTER, {"arguments": SCHEDULE, "directory": "/opt/Megatron-LM"})["launch.sh"]
+    imported = parse(script)
+    options = {name: value for name, value in imported.workload.items() if name != "kind"}
+    files = render(DENSE, Plan(tp=4, dp=4, micro_batch_size=2, grad_accum_steps=6), CLUSTER, options)
+    assert set(SCHEDULE) <= set(files["megatron-args.txt"].splitlines())
+    assert "Fill in" not in files["launch.sh"]
+
+
+@pytest.mark.parametrize("flavour", Flavour)
+def test_an_export_has_what_megatron_needs_to_start_and_names_what_is_to_be_filled_in(flavour):
+    files = render(DENSE, Plan(dp=16), CLUSTER, {"flavour": str(flavour)})
+    assert {"--lr 1.0e-4", "--train-iters 25"} <= set(files["megatron-args.txt"].splitlines())
+    assert "# Fill in before a training: --lr 1.0e-4, --train-iters 25 only let" in files["launch.sh"]
+    assert "# Fill in before a training: your data and tokenizer" in files["launch.sh"]
+    told = arguments(DENSE, Plan(dp=16), flavour=str(flavour), arguments=["--train-samples 1000", "--lr 1"])
+    assert not any(line.startswith("--train-iters") for line in told)
+
+
+def test_the_experts_of_megatron_deepspeed_are_in_every_layer_unless_the_user_says_otherwise():
+    plan, flavour = Plan(dp=16), "megatron-deepspeed"
+    assert "--expert-interval 1" in arguments(MIXTURE, plan, flavour=flavour)
+    assert "--expert-interval 2" in arguments(MIXTURE, plan, flavour=flavour, arguments=["--expert-interval 2"])
+
+
+def test_every_argument_that_is_written_is_one_of_the_program_s():
+    for flavour, program in ((LM, Program.LM), (DEEPSPEED, Program.DEEPSPEED)):
+        for model in (DENSE, MIXTURE):
+            plans = space(model, flavour)
+            names = {
+                line.split()[0]
+                for index in range(0, len(plans), max(1, len(plans) // 100))
+                for line in arguments(model, plans[index], flavour=str(flavour))
+            }
+            assert program in programs_with(names)
+            assert names <= flags().keys()

@@ -116,7 +116,7 @@ def test_a_trial_of_the_megatron_example_is_a_script_that_needs_no_more(tmp_path
 def test_the_launch_script_of_megatron_imports_as_the_example():
     spec, space = example("megatron/campaign.yaml")
     imported = parse((EXAMPLES / "megatron" / "launch.sh").read_text(encoding="utf-8"))
-    assert imported.notes == ()
+    assert imported.questions == ()
     assert Plan(**imported.plan) == spec.baseline
     assert space.explain(Plan(**imported.plan)) == []
     preset = {name: value for name, value in model_presets()["llama3-8b"].items() if name != "source"}

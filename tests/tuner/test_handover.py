@@ -68,7 +68,7 @@ def test_an_export_to_another_program_carries_a_warning_and_the_offer(export, fo
     assert handover.warning.startswith(
         f"measured with the built-in trainer (torch 2.13.0, cpu), not measured with {handover.program}, "
     )
-    assert handover.differs == ("number format float32 there, bfloat16 here",)
+    assert handover.differs == ()
     assert handover.confirm == "meshtune confirm c --trial 0 --with SPEC.yaml"
     for name, text in export_files(handed, format).items():
         told = f"\n#     {handover.confirm}\n" in text and "# Warning: measured with the built-in trainer" in text
@@ -91,7 +91,13 @@ def test_what_differs_is_the_format_that_was_asked_for(export):
     assert handover_of(export(asked={"dtype": "float16"}), "megatron").differs == (
         "number format float32 there, float16 here",
     )
-    assert handover_of(export(dtype="bfloat16"), "megatron").differs == ()
+    assert handover_of(export(), "megatron").differs == ()
+
+
+@pytest.mark.parametrize(("dtype", "said"), [("float32", set()), ("bfloat16", {"--bf16"})])
+def test_an_export_has_the_campaign_s_number_format(export, dtype, said):
+    told = export_files(export(dtype=dtype), "megatron")["megatron-args.txt"].splitlines()
+    assert {"--bf16", "--fp16"} & set(told) == said
 
 
 @pytest.mark.parametrize("format", [name for name, format in FORMATS.items() if not format.program])

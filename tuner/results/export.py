@@ -22,7 +22,7 @@ from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.spec import CampaignSpec, job_of
+from meshtune.tuner.campaign.spec import CampaignSpec, job_of, workload_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.results.handover import Handover, MeasuredWith, hand_over, measured_with
 from meshtune.tuner.results.ranking import Ranked, rank
@@ -31,7 +31,8 @@ from meshtune.tuner.results.views import ranked_views
 
 # The program of a user whose campaign does not name it.
 PROGRAM = "train.py"
-# The number format of every dialect that is not told another one.
+# The number formats of every dialect, and the one of those that are told none.
+DTYPES = ("float32", "float16", "bfloat16")
 WRITTEN_DTYPE = "bfloat16"
 # Files in which `#` begins a comment.
 COMMENTED = (".sh", ".toml", ".yaml")
@@ -74,8 +75,12 @@ class Export:
     measured_with: MeasuredWith | None = None
 
     def workload_options(self, name: str) -> dict[str, Any]:
-        """The options, on top of those of the spec's workload where that has the format's name."""
-        return {**(self.spec.workload.options if self.spec.workload.kind == name else {}), **self.options}
+        """The options, on top of those of the spec's workload where that has the format's name, else of its number
+        format."""
+        if self.spec.workload.kind == name:
+            return {**self.spec.workload.options, **self.options}
+        own = workload_of(self.spec).dtype
+        return {**({"dtype": own} if own in DTYPES else {}), **self.options}
 
     def runner_options(self, name: str) -> dict[str, Any]:
         """The options, on top of those of the spec's runner where that has the format's name."""

@@ -42,7 +42,7 @@ FROM_MODEL = frozenset(
         *("--group-query-attention", "--num-query-groups", "--num-key-value-heads", "--normalization", "--swiglu"),
         *("--position-embedding-type", "--use-rotary-position-embeddings"),
         *("--untie-embeddings-and-output-weights", "--num-experts", "--moe-router-topk", "--moe-ffn-hidden-size"),
-        *("--topk", "--expert-interval"),
+        "--topk",
     }
 )
 
@@ -91,8 +91,40 @@ _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 # Whoever says one of these has data; without them Megatron-LM makes some up.
 _DATA = ("--tokenizer-", "--vocab-file", "--mock-data", "--data-", "--train-data-", "--per-split-data-")
 DS_CONFIG_FILE = "ds_config.json"
+# What a trial does without: its length, what it would save, load or evaluate, and whom it would tell.
+_LEFT_OUT = frozenset(
+    {
+        *("--train-iters", "--train-samples", "--train-tokens", "--lr-decay-*", "--lr-warmup-*", "--exit-*"),
+        *("--eval-*", "--save*", "--load*", "--async-save", "--non-persistent-*", "--finetune", "--use-checkpoint-*"),
+        *("--ckpt-*", "--log-*", "--tensorboard-*", "--wandb-*", "--one-logger-*", "--profile*", "--seed"),
+        *("--rampup-batch-size", "--step-batch-size-schedule", "--timing-log-level", "--exit-signal-handler"),
+    }
+)
+# Of a run whose user says none.
+LEARNING_RATE = "1.0e-4"
+# Not a length of training: a shape of the schedule, and what FSDP asserts.
+_STAYS = frozenset({"--lr-decay-style", "--ckpt-format", "--log-throughput"})
 
 _Words = Iterator[tuple[str, *tuple[object, ...]]]
+
+
+def filled_in(options: MegatronOptions) -> Arguments:
+    """What Megatron starts without only to fail, where the user does not say it: a learning rate and a length
+    (megatron/training/training.py, get_optimizer_param_scheduler, d98e8a64: float(args.lr), and "either train-iters or
+    train-samples should be provided"; megatron/training.py of Megatron-DeepSpeed alike)."""
+    given = options.given
+    length = {} if {"--train-iters", "--train-samples"} & given.keys() else {"--train-iters": (str(options.steps),)}
+    return {**({} if "--lr" in given else {"--lr": (LEARNING_RATE,)}), **length}
+
+
+def has_data(options: MegatronOptions) -> bool:
+    """Whether the user says what data or tokenizer there is."""
+    return any(name.startswith(_DATA) for name in options.given)
+
+
+def left_out_of_trials(arguments: Arguments) -> frozenset[str]:
+    """The names of those that a trial does without."""
+    return frozenset(arguments) - without(arguments, _LEFT_OUT).keys() - _STAYS
 
 
 def arguments_of(model: ModelSpec, plan: Plan, options: MegatronOptions) -> Arguments:
@@ -138,14 +170,18 @@ def _model(model: ModelSpec, options: MegatronOptions) -> _Words:
     yield "--hidden-size", model.hidden
     yield "--ffn-hidden-size", model.ffn
     yield "--num-attention-heads", model.heads
-    if deepspeed:
+    if deepspeed and model.kv_heads != model.heads:
         yield "--num-key-value-heads", model.kv_heads
     elif model.kv_heads != model.heads:
         yield ("--group-query-attention",)
         yield "--num-query-groups", model.kv_heads
     yield "--seq-length", model.seq_len
     norms = {Norm.RMSNORM: "RMSNorm", Norm.LAYERNORM: "LayerNorm"}
-    yield "--normalization", norms[model.norm].lower() if deepspeed else norms[model.norm]
+    if not deepspeed:
+        yield "--normalization", norms[model.norm]
+    elif model.norm is not Norm.LAYERNORM:
+        # Forks without the argument, bigscience's, have its default.
+        yield "--normalization", norms[model.norm].lower()
     if model.activation is Activation.SWIGLU:
         yield ("--swiglu",)
     if model.position is Position.ROPE:
@@ -155,8 +191,9 @@ def _model(model: ModelSpec, options: MegatronOptions) -> _Words:
     if model.experts:
         yield "--num-experts", model.experts
         yield ("--topk" if deepspeed else "--moe-router-topk"), model.top_k
-        # transformer_config.py: bias in MoE is only supported without tensor parallelism; so in no plan.
-        yield ("--expert-interval", 1) if deepspeed else ("--disable-bias-linear",)
+        if not deepspeed:
+            # transformer_config.py: bias in MoE is only supported without tensor parallelism; so in no plan.
+            yield ("--disable-bias-linear",)
 
 
 def _plan(model: ModelSpec, plan: Plan, options: MegatronOptions) -> _Words:
@@ -221,7 +258,10 @@ def _deepspeed(model: ModelSpec, plan: Plan) -> _Words:
 def _defaults(model: ModelSpec, options: MegatronOptions) -> _Words:
     """What Megatron asks for and the user may leave out."""
     yield "--max-position-embeddings", model.seq_len
-    if not options.through_deepspeed and not any(name.startswith(_DATA) for name in options.given):
+    if options.through_deepspeed and model.experts:
+        # Megatron-DeepSpeed's default is 2: layers without experts between those with them.
+        yield "--expert-interval", 1
+    if not options.through_deepspeed and not has_data(options):
         yield ("--mock-data",)
         yield "--tokenizer-type", "NullTokenizer"
         yield "--vocab-size", model.vocab

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from meshtune.runners.dialects.megatron.arguments import (
     arguments_of,
     ds_config_of,
     environment_of,
+    filled_in,
+    has_data,
 )
 from meshtune.runners.dialects.megatron.reader import parse as parse
 from meshtune.runners.documents import read_value
@@ -138,27 +140,46 @@ LAUNCH_FILE = "launch.sh"
 
 
 def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any]) -> Files:
-    """The files that train `model` under `plan`. extra: MegatronOptions. Raises CannotExpress, InvalidValue."""
+    """The files that train `model` under `plan`, with all that Megatron needs to start; what the user did not say of it
+    is named in a comment. extra: MegatronOptions. Raises CannotExpress, InvalidValue."""
     options = read_value(MegatronOptions, dict(extra))
-    return render_files(model, plan, cluster, options, arguments_of(model, plan, options))
+    added = filled_in(options)
+    arguments = {**arguments_of(model, plan, options), **added}
+    return render_files(model, plan, cluster, options, arguments, list(_to_fill_in(added, options)))
 
 
 def render_files(
-    model: ModelSpec, plan: Plan, cluster: ClusterSpec, options: MegatronOptions, arguments: Arguments
+    model: ModelSpec,
+    plan: Plan,
+    cluster: ClusterSpec,
+    options: MegatronOptions,
+    arguments: Arguments,
+    comments: Sequence[str] = (),
 ) -> Files:
-    """The files of a run with these arguments. Raises CannotExpress."""
+    """The files of a run with these arguments. comments: lines for the script's head. Raises CannotExpress."""
     if problems := unsupported(model, plan, cluster, capabilities_of(options.flavour)):
         raise CannotExpress(str(options.flavour), problems)
     files = {
         ARGUMENTS_FILE: "".join(f"{line}\n" for line in render_lines(arguments)),
-        LAUNCH_FILE: _launch_script(plan, cluster, options, arguments),
+        LAUNCH_FILE: _launch_script(plan, cluster, options, arguments, comments),
     }
     if options.through_deepspeed:
         files[DS_CONFIG_FILE] = json.dumps(ds_config_of(plan, options), indent=1) + "\n"
     return files
 
 
-def _launch_script(plan: Plan, cluster: ClusterSpec, options: MegatronOptions, arguments: Arguments) -> str:
+def _to_fill_in(added: Arguments, options: MegatronOptions) -> Iterator[str]:
+    """What only lets the program start, and a training needs instead."""
+    if added:
+        yield f"# Fill in before a training: {', '.join(render_lines(added))} only let the program start."
+    if not has_data(options):
+        made_up = "Megatron-DeepSpeed makes none up" if options.through_deepspeed else "--mock-data is made up"
+        yield f"# Fill in before a training: your data and tokenizer (--data-path, --tokenizer-type ...); {made_up}."
+
+
+def _launch_script(
+    plan: Plan, cluster: ClusterSpec, options: MegatronOptions, arguments: Arguments, comments: Iterable[str]
+) -> str:
     lines = [f"    {line}" for line in render_lines(without(arguments, {"--deepspeed_config"}))]
     if options.through_deepspeed:
         lines.append(f'    --deepspeed_config "$HERE/{DS_CONFIG_FILE}"')
@@ -170,6 +191,7 @@ def _launch_script(plan: Plan, cluster: ClusterSpec, options: MegatronOptions, a
             "#!/bin/bash",
             f"# {plan.key}: written by meshtune for {options.flavour}. Start it in its own folder: once per device",
             "# with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT set, or once per node with NODE_RANK.",
+            *comments,
             "set -e",
             "HERE=$PWD",
             *exports,

@@ -1,0 +1,241 @@
+"""What an import of Megatron does not understand is an open question, and no value is written for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from meshtune.runners.dialects.base import CannotRead, Imported
+from meshtune.runners.dialects.bash.launch import find_launch
+from meshtune.runners.dialects.megatron.reader import is_program, parse, read_launch
+
+SHAPES = "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --vocab-size 51200"
+BARE = f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {SHAPES} --micro-batch-size 2 --global-batch-size 64"
+START = f"{BARE} --bf16"
+DEEPSPEED = f"{BARE} --deepspeed --deepspeed_config ds.json"
+
+
+def asked(imported: Imported) -> dict[str, str]:
+    """The questions' texts by path, several of one path together."""
+    found: dict[str, str] = {}
+    for question in imported.questions:
+        found[question.path] = f"{found.get(question.path, '')}{question.text}\n"
+    return found
+
+
+def with_settings(script: str, text: str) -> Imported:
+    """The import of a script beside which DeepSpeed's file lies."""
+    return read_launch(replace(find_launch(script), files={"ds.json": text}))
+
+
+@pytest.mark.parametrize(
+    ("argument", "path", "text"),
+    [
+        (
+            "--use-megatron-fsdp",
+            "baseline.zero_stage",
+            "no_shard until core_v0.17, optim_grads_params since core_v0.18",
+        ),
+        ("--use-torch-fsdp2", "", "trials run ZeRO stage 3 by Megatron-FSDP instead"),
+        (
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 7",
+            "baseline.recompute_interval",
+            "7 of a chunk's 24 layers",
+        ),
+        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 4", "", "units of 4 layers"),
+        ("--cp-comm-type p2p a2a --context-parallel-size 2", "baseline.context", "knows one of"),
+        ("--enable-zbh1-pipeline --zero-stage 0", "baseline.schedule", "meshtune has no such schedule"),
+        ("--position-embedding-type yarn", "model.position", "trials have rope and learned positions"),
+        (
+            "--tensor-model-parallel-size $1",
+            "baseline.tp",
+            "--tensor-model-parallel-size $1: what it holds is not known",
+        ),
+        ("--tensor-model-parallel-size 3", "cluster.nodes", "tp * pp * cp = 3 does not divide 16 devices"),
+        ("--micro-batch-size 3", "global_batch_size", "micro_batch_size(3) * dp(16) does not divide the batch of 64"),
+        ("--data-path ${DATA} --lr 1", "workload.arguments", "--data-path ${DATA}: fill in what it holds"),
+        ("--data-path '${DATA}'", "workload.arguments", "--data-path ${DATA}: fill in"),
+        ("--vocab-file '<VOCAB_FILE>'", "workload.arguments", "--vocab-file <VOCAB_FILE>: fill in"),
+        ("--data-path /path/to/data", "workload.arguments", "fill in"),
+        ("--num-experts 8", "", "experts with biases"),
+        ("--num-experts 8 --moe-layer-freq 2 --moe-ffn-hidden-size 64 --ffn-hidden-size 128", "model.ffn", "one width"),
+        ("--decoder-first-pipeline-num-layers 3", "", "uneven stages fit this pp alone"),
+        ("--squared-relu", "model.activation", "meshtune knows swiglu and gelu alone"),
+        ("--fp16", "workload.dtype", "bfloat16, float16 at once"),
+        # What no parser takes.
+        (
+            "--use-flash-attn-v2",
+            "workload.flavour",
+            "of argonne-lcf/Megatron-DeepSpeed and deepspeedai/Megatron-DeepSpeed",
+        ),
+        ("--use-flash-atn", "workload.arguments", "no argument of any known Megatron"),
+        ("--tensor-model-par 2", "workload.arguments", "did you mean --tensor-model-parallel-size?"),
+        ("--swiglu true", "workload.arguments", "--swiglu true: --swiglu takes no value"),
+        ("--lr", "workload.arguments", "--lr takes one value"),
+        ("--lr 1e-4 2e-4", "workload.arguments", "--lr takes one value"),
+        ("--train-iters 1e5", "workload.arguments", "--train-iters takes whole numbers"),
+        ("--lr fast", "workload.arguments", "--lr takes numbers"),
+        ("--embed-layernorm --zero-stage 1", "", "of bigscience-workshop/Megatron-DeepSpeed, not of"),
+        ("--micro-batch-size TWO", "baseline.micro_batch_size", "'TWO' is no whole number"),
+    ],
+)
+def test_what_is_not_understood_is_asked_with_its_line(argument, path, text):
+    imported = parse(f"{START} {argument}")
+    assert text in asked(imported).get(path, ""), imported.questions
+    assert all(question.text.startswith("line 1: ") for question in imported.questions)
+    section, _, key = path.partition(".")
+    written = {"baseline": imported.plan, "model": imported.model, "workload": imported.workload}.get(section, {})
+    assert key not in written or key == "arguments"
+
+
+def test_a_placeholder_may_hold_what_no_other_word_says():
+    imported = parse(f"{BARE} --lr 1e-4 $PRECISION")
+    assert "dtype" not in imported.workload
+    assert asked(imported)["workload.dtype"] == (
+        "line 1: no word that was read says --bf16 or --fp16, but $PRECISION may; else it is float32\n"
+    )
+    unread = {
+        "baseline.tp",
+        "baseline.pp",
+        "baseline.zero_stage",
+        "baseline.recompute",
+        "model.norm",
+        "model.tied_head",
+    }
+    assert unread <= asked(imported).keys()
+    assert not {"tp", "pp", "zero_stage"} & imported.plan.keys()
+    own = parse(f"{BARE} --lr 1e-4 $@")
+    assert "$@: the script's own arguments may hold further arguments" in asked(own)["workload.arguments"]
+    swallowed = parse(f"{BARE} --data-path $DATA $PRECISION")
+    assert "workload.dtype" in asked(swallowed)
+
+
+def test_redirections_in_a_text_that_eval_runs_are_no_arguments():
+    imported = parse(f'RUN="{START} --swiglu &> log_$(date).txt"\neval ${{RUN}}')
+    assert imported.questions == ()
+
+
+def test_float32_is_megatron_s_default_where_every_word_was_read():
+    imported = parse(BARE)
+    assert (imported.workload["dtype"], imported.questions) == ("float32", ())
+    assert "line 1: neither --bf16 nor --fp16: Megatron trains in float32" in imported.notes
+
+
+def test_what_is_not_said_is_left_out_and_asked():
+    imported = parse("torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --bf16")
+    assert imported.model.keys() == {"layers", "hidden", "ffn", "norm", "activation", "position", "tied_head"}
+    assert imported.plan.keys() == {"tp", "pp", "cp", "ep", "zero_stage", "sequence_parallel"}
+    assert (imported.global_batch_size, imported.nodes, imported.devices_per_node) == (None, None, None)
+    assert asked(imported).keys() == {
+        *("model.heads", "model.seq_len", "model.vocab"),
+        *("baseline.micro_batch_size", "cluster.nodes", "global_batch_size"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "argument", "path", "text"),
+    [
+        ("", "", "workload.ds_config", "--deepspeed_config ds.json is no JSON that can be read"),
+        ("", "", "workload.dtype", "DeepSpeed's file, which may say one, was not read"),
+        ("", "", "baseline.zero_stage", "the ZeRO stage is not said"),
+        ('{"zero_optimization": {"stage": ZERO_STAGE}}', "", "baseline.zero_stage", "the ZeRO stage is not said"),
+        (
+            '{"zero_optimization": {"stage": "auto"}}',
+            "--bf16",
+            "baseline.zero_stage",
+            'stage "auto", which Megatron fills',
+        ),
+        ('{"bf16": {"enabled": "auto"}}', "", "workload.dtype", "whether bf16 is enabled"),
+        (
+            '{"bf16": {"enabled": true}, "gradient_clipping": "auto"}',
+            "",
+            "workload.ds_config",
+            "`auto` for gradient_clip",
+        ),
+        ('{"bf16": {"enabled": true}, "x": "<FILL>"}', "", "workload.ds_config", "what x hold is not known"),
+        ('{"bf16": {"enabled": true}}', "--fp16", "workload.dtype", "must say one"),
+        (
+            '{"zero_optimization": {"stage": 2}}',
+            "--bf16 --zero-stage 1",
+            "baseline.zero_stage",
+            "say stage 2; say which",
+        ),
+        ("{}", "--bf16 --zero-stage 1", "baseline.zero_stage", "have no zero_optimization, which is stage 0"),
+    ],
+)
+def test_what_deepspeed_s_file_leaves_open_is_asked(settings, argument, path, text):
+    imported = with_settings(f"{DEEPSPEED} {argument}", settings)
+    assert text in asked(imported).get(path, ""), imported.questions
+    assert path != "workload.dtype" or "dtype" not in imported.workload
+    assert path != "baseline.zero_stage" or "zero_stage" not in imported.plan
+
+
+def test_deepspeed_s_file_beside_the_script_is_read_and_its_absence_asked():
+    settings = '{"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}, "bf16": {"enabled": true}}'
+    imported = with_settings(DEEPSPEED, settings)
+    assert (imported.plan["zero_stage"], imported.workload["dtype"], imported.questions) == (2, "bfloat16", ())
+    assert any("offload_optimizer: stays as it is, but predictions do not know" in note for note in imported.notes)
+    absent = parse(f"{DEEPSPEED} --zero-stage 1 --bf16")
+    assert asked(absent).keys() == {"workload.ds_config"}
+    assert "ds.json is not there" in asked(absent)["workload.ds_config"]
+    assert "no --deepspeed_config" in asked(parse(f"{START} --deepspeed --zero-stage 1"))["workload.ds_config"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "note"),
+    [
+        ("--kv-channels 128", "do not know heads of this size"),
+        ("--moe-layer-freq 2", "do not know layers without experts"),
+        ("--fp8-format hybrid", "do not know 8-bit products"),
+        ("--optimizer-cpu-offload", "do not know an optimizer on the host"),
+        ("--use-flash-attn-v2 --zero-stage 0", "--use-flash-attn-v2 stays as it is, but predictions do not know which"),
+        ("--save ${CKPT}", "what --save hold is not known here; trials leave them out"),
+        ("--num-experts 8 --zero-stage 0", "--expert-interval is not 1: trials keep it"),
+    ],
+)
+def test_what_stays_as_it_is_and_predictions_do_not_know_is_noted(argument, note):
+    imported = parse(f"{START} {argument}")
+    assert len([told for told in imported.notes if note in told]) == 1, imported.notes
+    assert [path for path in asked(imported) if path != "workload.ds_config"] == []
+
+
+def test_the_experts_of_some_layers_stay_in_some_layers():
+    imported = parse(f"{START} --num-experts 8 --zero-stage 0")
+    assert "--expert-interval 2" in imported.workload["arguments"]
+
+
+@pytest.mark.parametrize(
+    ("start", "why"),
+    [
+        (START.replace("_gpt", "_bert"), "pretrain_bert.py trains BERT"),
+        (START.replace("_gpt", "_t5"), "pretrain_t5.py trains T5"),
+        (START.replace("_gpt", "_mamba"), "a state-space or hybrid model"),
+        (START.replace("pretrain_gpt", "train") + " --mask-prob 0.15", "--mask-prob is for BERT or T5"),
+        (START.replace("--num-layers", "--encoder-num-layers"), "--encoder-num-layers is for an encoder-decoder"),
+        (START + " --hybrid-override-pattern M-M*", "a hybrid model"),
+        (START.replace("pretrain_gpt", "tasks/main"), "tasks/main.py does not pretrain (tasks)"),
+        (START.replace("pretrain_gpt", "main") + " --task LAMBADA", "does not pretrain (--task)"),
+        (START + " --yaml-cfg a.yaml", "Next: import the log of a run"),
+    ],
+)
+def test_what_no_decoder_only_transformer_is_is_refused_by_name(start, why):
+    with pytest.raises(CannotRead, match=r"^line 1: Megatron") as raised:
+        parse(start)
+    assert why in str(raised.value)
+    assert "Next: " in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("start", "is_theirs"),
+    [
+        (START, True),
+        ("torchrun pretrain_gpt.py $ARGS --lr 1", True),
+        (START.replace("pretrain_gpt.py", "train.py"), True),
+        ("torchrun run_clm.py --model_name_or_path gpt2 --seq-length 2 --num-layers 2 --hidden-size 4", False),
+        ("torchrun train.py --lr 1 --epochs 2", False),
+        ("python tools/preprocess_data.py --tokenizer-type GPT2BPETokenizer --input a", False),
+    ],
+)
+def test_a_start_of_megatron_is_recognised(start, is_theirs):
+    assert is_program(find_launch(start)) is is_theirs
