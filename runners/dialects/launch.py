@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from meshtune.runners.dialects.base import Question
+
 # Who is who is the launcher's word; the others are ours to set for each plan.
 NOT_KEPT = frozenset(
     {
@@ -19,7 +21,9 @@ SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$", re.IGNORECASE)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """script: the program. words: its arguments, see `expansion.is_known`. place: where it was read, for notes.
-    directory: where it starts, "" unknown. files: texts by the name that the words have for them."""
+    directory: where it starts, "" unknown. files: texts by the name that the words have for them. launcher: the words
+    before the program, of the one that starts the processes: `accelerate launch --config_file x.yaml`; empty where it
+    is not known. questions: what the source itself leaves open, beside what a dialect asks."""
 
     script: str
     words: tuple[str, ...]
@@ -31,3 +35,5 @@ class Launch:
     env: Mapping[str, str]
     files: Mapping[str, str]
     notes: tuple[str, ...]
+    launcher: tuple[str, ...] = ()
+    questions: tuple[Question, ...] = ()
