@@ -25,7 +25,7 @@ from meshtune.search_spaces.space import Bounds
 # Launch scripts and configurations that can be read: name -> "module:function(text) -> Imported".
 READERS: Mapping[str, str] = {
     "megatron": "meshtune.runners.dialects.megatron.dialect:parse",
-    "deepspeed": "meshtune.runners.dialects.deepspeed:parse",
+    "deepspeed": "meshtune.runners.dialects.deepspeed_reader:parse",
     "torchtitan": "meshtune.runners.dialects.torchtitan.dialect:parse",
 }
 # Follow from the cluster and the global batch; see tuner.specs.read.
@@ -52,8 +52,8 @@ def spec_document(imported: Imported, *, name: str, cluster: str, here: Path) ->
     """
     shapes = {shape: imported.model.get(shape) for shape in _REQUIRED_SHAPES}
     workload = dict(imported.workload)
-    if "directory" in workload:
-        workload["directory"] = str(here / workload["directory"])
+    for folder in workload.keys() & {"directory", "working_directory"}:
+        workload[folder] = str(here / workload[folder])
     baseline = {field: value for field, value in imported.plan.items() if field not in _DERIVED}
     questions = {"open_questions": [str(question) for question in imported.questions[:_MAX_NOTES]]}
     document: dict[str, Any] = {
@@ -62,7 +62,7 @@ def spec_document(imported: Imported, *, name: str, cluster: str, here: Path) ->
         "model": {**shapes, **imported.model},
         "cluster": _cluster(imported, cluster),
         "global_batch_size": imported.global_batch_size,
-        "space": _space(baseline),
+        "space": {**_space(baseline), **imported.space},
         "workload": workload,
         **({"runner": dict(imported.runner)} if imported.runner else {}),
         "baseline": {field: baseline[field] for field in PLAN_FIELDS if field in baseline},
