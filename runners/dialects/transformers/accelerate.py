@@ -26,9 +26,10 @@ _PLACES = frozenset(
 _ENGINES = ("--use_deepspeed", "--use_fsdp", "--use_megatron_lm", "--multi_gpu")
 _TYPES = {"--use_deepspeed": "DEEPSPEED", "--use_fsdp": "FSDP", "--use_megatron_lm": "MEGATRON_LM"}
 _DTYPES: Mapping[str, str] = {"bf16": "bfloat16", "fp16": "float16"}
+# A trial has the variables on every node; by hand, on one machine, nobody needs them. Braces of the shell are doubled.
 _PEERS = (
-    "--num_machines {nodes} --num_processes {world_size} --machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR "
-    "--main_process_port $MASTER_PORT"
+    "--num_machines {nodes} --num_processes {world_size} --machine_rank ${{NODE_RANK:-0}} "
+    "--main_process_ip ${{MASTER_ADDR:-127.0.0.1}} --main_process_port ${{MASTER_PORT:-29500}}"
 )
 
 
