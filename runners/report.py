@@ -217,18 +217,22 @@ def _rank() -> int:
     return int(next((os.environ[name] for name in names if name in os.environ), "0"))
 
 
-def _run(script: str, arguments: Sequence[str]) -> None:
-    """Run a script of transformers.Trainer as it stands, each Trainer of it with our callback."""
+def _run(program: Sequence[str]) -> None:
+    """Run a script of transformers.Trainer as it stands, or a module after -m, each Trainer of it with our callback."""
     from transformers import trainer  # type: ignore[import-not-found,unused-ignore]  # here alone is it needed
 
     # Trainer.__init__ adds them to the callbacks that it is given (transformers/trainer.py, since 4.0).
     trainer.DEFAULT_CALLBACKS.append(TrainerReport)
-    sys.argv = [script, *arguments]
-    sys.path[0] = str(Path(script).resolve().parent)
-    runpy.run_path(script, run_name="__main__")
+    if program[0] == "-m":
+        sys.argv = list(program[1:])
+        runpy.run_module(program[1], run_name="__main__", alter_sys=True)
+        return
+    sys.argv = list(program)
+    sys.path[0] = str(Path(program[0]).resolve().parent)
+    runpy.run_path(program[0], run_name="__main__")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        raise SystemExit("usage: python -m meshtune.runners.report SCRIPT ARGUMENTS")
-    _run(sys.argv[1], sys.argv[2:])
+    if not sys.argv[1:] or sys.argv[1:] == ["-m"]:
+        raise SystemExit("usage: python -m meshtune.runners.report SCRIPT ARGUMENTS, or -m MODULE ARGUMENTS")
+    _run(sys.argv[1:])

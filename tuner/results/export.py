@@ -160,7 +160,8 @@ def _deepspeed_line(export: Export, files: Files) -> str:
     size = f"--num_nodes {spec.cluster.nodes} --num_gpus {spec.cluster.devices_per_node}"
     program = f"--module {shlex.quote(str(own['module']))}" if own.get("module") else export.program("deepspeed")
     on_cpu = "env DS_ACCELERATOR=cpu " if spec.cluster.device.kind is DeviceKind.CPU else ""
-    return f"{on_cpu}deepspeed {size} {program} {words}"
+    # As in trials, the script learns its rank from LOCAL_RANK, and need not know the argument.
+    return f"{on_cpu}deepspeed {size} --no_local_rank {program} {words}"
 
 
 def _torchtitan_line(export: Export, files: Files) -> str:
