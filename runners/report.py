@@ -219,10 +219,11 @@ def _rank() -> int:
 
 def _run(program: Sequence[str]) -> None:
     """Run a script of transformers.Trainer as it stands, or a module after -m, each Trainer of it with our callback."""
-    from transformers import trainer  # type: ignore[import-not-found,unused-ignore]  # here alone is it needed
+    from transformers import trainer  # type: ignore[import-not-found,unused-ignore]  # a user's package
 
     # Trainer.__init__ adds them to the callbacks that it is given (transformers/trainer.py, since 4.0).
-    trainer.DEFAULT_CALLBACKS.append(TrainerReport)
+    callbacks: list[Any] = trainer.DEFAULT_CALLBACKS
+    callbacks.append(TrainerReport)
     if program[0] == "-m":
         sys.argv = list(program[1:])
         runpy.run_module(program[1], run_name="__main__", alter_sys=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,6 +138,12 @@ def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[st
     """The ds_config.json of a plan. extra: options of the workload. Raises CannotExpress, InvalidValue."""
     config = config_of(model, plan, cluster, read_value(DeepSpeedOptions, dict(extra or {})))
     return {CONFIG_FILE: json.dumps(config, indent=2) + "\n"}
+
+
+def script_words(model: ModelSpec, plan: Plan, seed: int, extra: Mapping[str, Any]) -> str:
+    """The script's arguments beside a CONFIG_FILE, quoted for a shell. extra: options of the workload. Raises
+    InvalidValue."""
+    return shlex.join(read_value(DeepSpeedOptions, dict(extra)).words(model, plan, seed, Path(CONFIG_FILE)))
 
 
 def config_of(model: ModelSpec, plan: Plan, cluster: ClusterSpec, options: DeepSpeedOptions) -> dict[str, Any]:

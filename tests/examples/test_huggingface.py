@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,19 @@ def test_the_trainer_under_torchrun_is_tuned_from_its_start_command(tmp_path):
     for trial in trials:
         confirm(trial, tmp_path, "DistributedDataParallel")
     same_losses(trials)
+
+
+def test_the_examples_launch_script_imports_as_its_campaign():
+    words = re.sub(r"^#.*\n|\\\n", "", (EXAMPLE / "launch.sh").read_text(), flags=re.MULTILINE)
+    read = {"model/config.json": (EXAMPLE / "model" / "config.json").read_text()}
+    launch = launch_of(words, files=read, directory="examples/huggingface", nodes=1, devices_per_node=2)
+    imported = read_launch(launch)
+    written = yaml.safe_load((EXAMPLE / "campaign.yaml").read_text())
+    assert {**imported.workload, "dtype": "float32"} == written["workload"]
+    assert written["model"].items() <= imported.model.items()
+    assert written["baseline"].items() <= imported.plan.items()
+    assert (imported.global_batch_size, dict(imported.trial)) == (written["global_batch_size"], written["trial"])
+    assert imported.space.items() <= written["space"].items()
 
 
 @pytest.mark.parametrize("stages", [[2], pytest.param([0, 2], marks=pytest.mark.long)])

@@ -16,8 +16,7 @@ from typing import Any
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.batch.launch_wrapper import GANG_FILE, render_gang
 from meshtune.runners.dialects.base import Files
-from meshtune.runners.dialects.deepspeed import DeepSpeedOptions
-from meshtune.runners.documents import plain, read_value
+from meshtune.runners.documents import plain
 from meshtune.runners.registry import PROGRAMS, SCHEDULERS, SIMULATED, WORKLOADS, Scheduler, UnknownBackend, load
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.cluster import DeviceKind
@@ -155,8 +154,7 @@ def _deepspeed_line(export: Export, files: Files) -> str:
     spec, own = export.spec, export.workload_options("deepspeed")
     words = "--deepspeed_config ds_config.json"
     if spec.workload.kind == "deepspeed":
-        options = read_value(DeepSpeedOptions, own)
-        words = shlex.join(options.words(spec.model, export.plan, spec.seed, Path("ds_config.json")))
+        words = load("meshtune.runners.dialects.deepspeed:script_words")(spec.model, export.plan, spec.seed, own)
     size = f"--num_nodes {spec.cluster.nodes} --num_gpus {spec.cluster.devices_per_node}"
     program = f"--module {shlex.quote(str(own['module']))}" if own.get("module") else export.program("deepspeed")
     on_cpu = "env DS_ACCELERATOR=cpu " if spec.cluster.device.kind is DeviceKind.CPU else ""

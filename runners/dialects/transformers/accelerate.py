@@ -147,10 +147,9 @@ class _Reading:
     def _fsdp(self, common: dict[str, Any]) -> Engine:
         version = str(self._value("fsdp_version", 1))
         if version == "2":
-            reshards = truth(self._value("fsdp_reshard_after_forward", True))
-            stage = 3 if reshards else 2
-            if reshards is None:
-                stage = strategy(self._words, str(self._value("fsdp_reshard_after_forward")))
+            said = self._value("fsdp_reshard_after_forward", True)
+            reshards = truth(said)
+            stage = strategy(self._words, str(said)) if reshards is None else 3 if reshards else 2
             option = {2: ("--fsdp_reshard_after_forward", "false"), 3: ("--fsdp_reshard_after_forward", "true")}
         else:
             said = self._value("fsdp_sharding_strategy", self._value("fsdp_reshard_after_forward", "FULL_SHARD"))
