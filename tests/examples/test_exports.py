@@ -32,14 +32,14 @@ ARGUMENTS = f"--config_name {ROOT}/examples/huggingface/model --block_size 32 --
 ONE = {"runner": {"kind": "local", "idle_s": 0.5}, "budget": {"trials": 1}, "search": "grid", "confirm": 0}
 STEPS, WARMUP = 12, 4
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 Run = Callable[[], float]
 
 
 def campaign_of(folder: Path, document: dict[str, Any]) -> tuple[Campaign, Trial]:
     """A campaign whose baseline is all that it measures."""
-    finished, campaign, trials = run_campaign(folder, document | ONE, ROOT)
+    finished, campaign, trials = run_campaign(folder, document | ONE, ROOT, timeout_s=300)
     told = finished.out + finished.err + "".join(str(trial.outcome) for trial in trials)
     assert [trial.verdict for trial in trials] == [Verdict.OK], told
     return campaign, trials[0]
@@ -58,7 +58,7 @@ def output_of(line: str, folder: Path) -> str:
     """What a line that a user types says."""
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
-        ["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=200, check=False
+        ["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, f"{line}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout + done.stderr

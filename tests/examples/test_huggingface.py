@@ -46,7 +46,7 @@ DEEPSPEED = {
 }
 STEPS, WARMUP = 7, 3
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +79,7 @@ def campaign(folder: Path, command: str, files: dict[str, str], space: dict[str,
         "search": "grid",
         "confirm": 0,
     }
-    finished, _, tried = run_campaign(folder, document, ROOT)
+    finished, _, tried = run_campaign(folder, document, ROOT, timeout_s=600)
     told = finished.out + finished.err + "".join(str(trial.outcome) for trial in tried)
     assert finished.code == 0, told
     assert [trial.verdict for trial in tried] == [Verdict.OK] * trials, told
