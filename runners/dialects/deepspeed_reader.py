@@ -34,7 +34,6 @@ _OWN = frozenset(
         *("bf16", "bfloat16", "fp16", "steps_per_print", "wall_clock_breakdown", "gradient_clipping"),
     }
 )
-_SHAPES = ("layers", "hidden", "heads", "ffn", "vocab", "seq_len")
 # Where the value that is `auto` goes in the spec.
 _PATHS: Mapping[str, str] = {
     "train_batch_size": "global_batch_size",
@@ -66,7 +65,7 @@ def read_file_text(name: str, text: str) -> Imported:
     told = (
         "a ds_config says no more than this: write the script's path here, and its arguments under workload.arguments"
     )
-    return replace(imported, questions=(*imported.questions, Question("workload.script", told), *_shapes(name)))
+    return replace(imported, questions=(*imported.questions, Question("workload.script", told), _shapes(name)))
 
 
 def is_program(launch: Launch) -> bool:
@@ -91,7 +90,7 @@ def read_launch(launch: Launch) -> Imported:
     imported = read_settings(_read(launch.files[named]), {})
     others = {name: values for name, values in arguments.items() if name not in (_FILE, *_SWITCHES)}
     texts = [as_written(line).replace("{", "{{").replace("}", "}}") for line in render_lines(others)]
-    questions = [*imported.questions, *_shapes(launch.place)]
+    questions = [*imported.questions, _shapes(launch.place)]
     if unknown := [name for name, values in others.items() if not all(map(is_known, values))]:
         told = f"{launch.place}: what {', '.join(unknown)} hold is not known here: write it"
         questions.append(Question("workload.arguments", told))
@@ -136,9 +135,9 @@ def _read(text: str) -> dict[str, Any]:
         raise CannotRead(str(error)) from error
 
 
-def _shapes(place: str) -> list[Question]:
-    told = f"{place}: DeepSpeed's settings do not say the model's shapes: write what the script trains"
-    return [Question(f"model.{shape}", told if shape == _SHAPES[0] else "as for model.layers") for shape in _SHAPES]
+def _shapes(place: str) -> Question:
+    told = "DeepSpeed's settings do not say the model's shapes: write layers, hidden, heads, ffn, vocab and seq_len"
+    return Question("model.layers", f"{place}: {told}")
 
 
 class _Reading:

@@ -260,7 +260,7 @@ def test_offloading_keeps_its_stage_and_is_told():
     [
         ({"--bf16": ""}, ["workload.dtype"]),
         ({"--block_size 2048": ""}, ["model.seq_len"]),
-        ({"./llama": "org/unheard-of"}, [f"model.{shape}" for shape in ("layers", "hidden", "heads", "ffn", "vocab")]),
+        ({"./llama": "org/unheard-of"}, ["model.layers"]),
         (
             {"--per_device_train_batch_size 2": "--per_device_train_batch_size \x01$B\x02"},
             ["baseline.micro_batch_size"],
@@ -268,6 +268,7 @@ def test_offloading_keeps_its_stage_and_is_told():
         ({"--output_dir": "--auto_find_batch_size --output_dir"}, ["baseline.micro_batch_size"]),
         ({"--output_dir": "--fsdp hybrid_shard --output_dir"}, ["baseline.zero_stage"]),
         ({"--output_dir": "--fsdp --fsdp_config gone.json --output_dir"}, ["baseline.zero_stage"]),
+        ({"--output_dir": "--use_cpu --fsdp full_shard --output_dir"}, ["baseline.zero_stage"]),
         ({"--output_dir": "--data \x01$DATA\x02 --output_dir"}, [""]),
     ],
 )
@@ -276,6 +277,13 @@ def test_what_is_not_said_is_asked_for_and_never_assumed(change, paths):
     for old, new in change.items():
         command = command.replace(old, new)
     assert asked(read(command)) == paths
+
+
+def test_fsdp_on_cpus_is_asked_about_since_accelerate_leaves_it_out():
+    for document, arguments in (({**FSDP, "use_cpu": True}, ""), (FSDP, " --use_cpu")):
+        imported = read(f"accelerate launch --config_file a.yaml {ARGUMENTS}{arguments}", {"a.yaml": document})
+        assert asked(imported) == ["baseline.zero_stage"]
+        assert "runs DDP in place of FSDP" in imported.questions[0].text
 
 
 def test_devices_that_are_not_known_leave_the_batch_open():

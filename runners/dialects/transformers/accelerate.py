@@ -10,7 +10,14 @@ from typing import Any
 from meshtune.runners.dialects.base import CannotRead
 from meshtune.runners.dialects.bash.expansion import as_written
 from meshtune.runners.dialects.transformers.arguments import Words, arguments_of, quoted, truth
-from meshtune.runners.dialects.transformers.engine import DS_FILE, Engine, offloads, settings_of, strategy
+from meshtune.runners.dialects.transformers.engine import (
+    DS_FILE,
+    Engine,
+    ask_where_cpus_shard_nothing,
+    offloads,
+    settings_of,
+    strategy,
+)
 from meshtune.runners.json_files import shown
 from meshtune.runners.untrusted_text import UnreadableText, read_json, read_yaml
 
@@ -156,6 +163,8 @@ class _Reading:
             stage = strategy(self._words, str(said))
             option = {2: ("--fsdp_sharding_strategy", "SHARD_GRAD_OP"), 3: ("--fsdp_sharding_strategy", "FULL_SHARD")}
         plan: dict[str, Any] = {} if stage is None else {"zero_stage": stage}
+        if truth(self._value("use_cpu", self._value("cpu", False))) or self._script.flag("--use_cpu", ""):
+            ask_where_cpus_shard_nothing(self._words)
         offloaded = truth(self._value("fsdp_offload_params", False))
         if offloaded:
             self._words.note(

@@ -59,6 +59,12 @@ def strategy(words: Words, said: str) -> int | None:
     return stage
 
 
+def ask_where_cpus_shard_nothing(words: Words) -> None:
+    """accelerate/state.py, AcceleratorState: FSDP is for other kinds of devices, and nothing is said."""
+    told = "on CPUs Accelerate runs DDP in place of FSDP, whatever it is told: write 0, or take the CPU's words out"
+    words.ask("baseline.zero_stage", told)
+
+
 def engine_of(words: Words, files: Mapping[str, str]) -> Engine:
     """By the script's own arguments: --deepspeed, --fsdp, or neither. Raises CannotRead."""
     if (words.arguments.get("--deepspeed") or ("",))[0]:
@@ -107,6 +113,8 @@ def _fsdp(words: Words, files: Mapping[str, str]) -> Engine:
     named = [option for option in options if option in STRATEGIES]
     resharding = config.get("reshard_after_forward", True)
     stage = strategy(words, named[0]) if named else _resharding(words, resharding)
+    if words.flag("--use_cpu", "baseline.zero_stage"):
+        ask_where_cpus_shard_nothing(words)
     offloaded = "offload" in options or truth(config.get("cpu_offload", False))
     if offloaded:
         words.note("FSDP offloads to the host; it stays so, and predictions do not know it")

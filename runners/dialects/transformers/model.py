@@ -108,8 +108,6 @@ def _ask_shapes(words: Words, told: str) -> None:
     words.ask(
         "model.layers", f"{told}: write layers, hidden, heads, kv_heads, ffn and vocab (its config.json has them)"
     )
-    for shape in _SHAPES[1:]:
-        words.ask(f"model.{shape}", "as for model.layers")
 
 
 def _of_file(words: Words, text: str, name: str) -> dict[str, Any]:
