@@ -11,8 +11,10 @@ import pytest
 import yaml
 from launches import launch_of
 
+from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.dialects.base import CannotRead, Imported
 from meshtune.runners.dialects.transformers.reader import is_file, is_program, read_file_text, read_launch
+from meshtune.runners.processes.gang import log_path
 from meshtune.runners.registry import create_workload
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import ModelSpec
@@ -362,3 +364,28 @@ def test_a_file_of_accelerate_alone_asks_for_its_script():
     assert (imported.plan["zero_stage"], imported.nodes, imported.devices_per_node) == (2, 2, 8)
     assert asked(imported)[0] == ""
     assert {"model.layers", "baseline.micro_batch_size"} <= set(asked(imported))
+
+
+# Trainer.log of transformers 5.23.0 by PrinterCallback, whose numbers are texts, and of 4.x.
+SUMMARIES = (
+    "{'train_runtime': '1.812', 'train_samples_per_second': '70.65', 'train_steps_per_second': '4.416', 'epoch': '1'}",
+    "{'train_runtime': 1.812, 'train_samples_per_second': 70.65, 'train_steps_per_second': 4.416, 'epoch': 1.0}",
+)
+
+
+@pytest.mark.parametrize("summary", SUMMARIES)
+def test_the_trainers_own_summary_is_a_measurement_of_one_mean(tmp_path, summary):
+    # As docs/how-to/huggingface.md has them.
+    log = {"steps_per_s": r"'train_steps_per_second': '?([\d.]+)", "loss": r"^\{'loss': '?([\d.]+)"}
+    options = {"command": "train {micro_batch_size} {grad_accum_steps}", "log": log, "steps": 8, "warmup_steps": 0}
+    workload = create_workload("command", options)
+    device = DeviceSpec(name="d", kind=DeviceKind.CPU, memory_bytes=2**36)
+    cluster = ClusterSpec(name="c", nodes=1, devices_per_node=2, device=device)
+    model = ModelSpec(**{**MODEL, "name": "m"})
+    job = workload.materialize("t", model, Plan(dp=2), cluster, tmp_path, seed=0, time_limit_s=9)
+    for name, text in job.files.items():
+        (tmp_path / name).write_text(text)
+    log_path(tmp_path, 0).write_text(f"{{'loss': '6.246', 'grad_norm': '0.4', 'epoch': '0.1'}}\n{summary}\n")
+    measured = workload.read(tmp_path, JobStatus(state=JobState.SUCCEEDED, exit_code=0)).measurement
+    assert measured.step_times_s == pytest.approx([1 / 4.416])
+    assert measured.first_losses == (6.246,)
