@@ -11,16 +11,21 @@
 
 Every rank may call it; rank 0 writes `result.json` (docs/reference/result.md), outside of a meshtune job nobody does.
 Where the service gave its address, the result is sent there too: then no shared disk has to carry it.
+
+Hugging Face's Trainer takes `trainer.add_callback(TrainerReport())`. A script of it that stays as it is runs as
+`python -m meshtune.runners.report train.py ARGUMENTS`, or that after torchrun's, deepspeed's or accelerate's words.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import runpy
+import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
@@ -71,6 +76,53 @@ class Reporter:
     def done(self, **more: Any) -> None:
         """Report what was timed. more: as for `report`."""
         report(self.step_times_s, first_losses=self.losses[:MAX_LOSSES], **more)
+
+
+class TrainerReport:
+    """A callback of transformers.Trainer (4.30 to 5.23): times its optimizer steps, and ends the training once the job
+    has taken as many as it was to take. A callback by its methods, so that this file needs no transformers."""
+
+    def __init__(self) -> None:
+        self._reporter = Reporter()
+        self._logged = 0
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if not name.startswith("on_"):
+            raise AttributeError(name)
+        return lambda *_, **__: None
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self._reporter = Reporter()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        torch = sys.modules["torch"]
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        if self._reporter.step():
+            control.should_training_stop = True
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        # Of several steps the Trainer logs the mean.
+        if "loss" in (logs or {}) and state.global_step == self._logged + 1:
+            self._reporter.losses.append(float(logs["loss"]))
+            self._logged += 1
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        names = ("torch", "transformers", "accelerate", "deepspeed")
+        software = {name: sys.modules[name].__version__ for name in names if name in sys.modules}
+        self._reporter.done(peak_memory_bytes=_peaks(sys.modules["torch"]), software=software)
+
+
+def _peaks(torch: Any) -> list[int]:
+    """Each rank's peak of allocated memory; none on a CPU. Every rank must ask."""
+    if not torch.cuda.is_available():
+        return []
+    own = torch.cuda.max_memory_allocated()
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return [own]
+    peaks = [0] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(peaks, own)
+    return peaks
 
 
 def report(step_times_s: Sequence[float], **more: Any) -> None:
@@ -163,3 +215,25 @@ def _rank() -> int:
     launchers = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID")
     names = ("RANK",) if "TORCHELASTIC_RUN_ID" in os.environ else (*launchers, "RANK")
     return int(next((os.environ[name] for name in names if name in os.environ), "0"))
+
+
+def _run(program: Sequence[str]) -> None:
+    """Run a script of transformers.Trainer as it stands, or a module after -m, each Trainer of it with our callback."""
+    from transformers import trainer  # type: ignore[import-not-found,unused-ignore]  # a user's package
+
+    # Trainer.__init__ adds them to the callbacks that it is given (transformers/trainer.py, since 4.0).
+    callbacks: list[Any] = trainer.DEFAULT_CALLBACKS
+    callbacks.append(TrainerReport)
+    if program[0] == "-m":
+        sys.argv = list(program[1:])
+        runpy.run_module(program[1], run_name="__main__", alter_sys=True)
+        return
+    sys.argv = list(program)
+    sys.path[0] = str(Path(program[0]).resolve().parent)
+    runpy.run_path(program[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    if not sys.argv[1:] or sys.argv[1:] == ["-m"]:
+        raise SystemExit("usage: python -m meshtune.runners.report SCRIPT ARGUMENTS, or -m MODULE ARGUMENTS")
+    _run(sys.argv[1:])

@@ -51,12 +51,18 @@ _CONTEXT_ON_CUDA = Constraint(
     lambda c, s: (c["cp"] == 1) | (s.cluster.device.kind is DeviceKind.CUDA),
     lambda p, s: f"cp({p.cp}) on {s.cluster.device.kind} devices",
 )
+_DDP_ON_CPU = Constraint(
+    "accelerate-cpu",
+    "on CPUs Accelerate runs DDP whatever its file says (accelerate/state.py, AcceleratorState); take zero_stage 0",
+    lambda c, s: (c["zero_stage"] == 0) | (s.cluster.device.kind is not DeviceKind.CPU),
+    lambda p, s: f"zero_stage({p.zero_stage}) on {s.cluster.device.kind} devices",
+)
 _CAPABILITIES = Capabilities(
     recompute=frozenset({Recompute.NONE, Recompute.FULL}),
     contexts=frozenset({ContextParallel.ALL_GATHER, ContextParallel.RING}),
     choice_of_sequence_parallel=True,
     experts=True,
-    rules=(_NO_PIPELINE, _SHARDED_MESH, _NO_SEQUENCE, _CHECKPOINTED, _CONTEXT_ON_CUDA),
+    rules=(_NO_PIPELINE, _SHARDED_MESH, _NO_SEQUENCE, _CHECKPOINTED, _DDP_ON_CPU, _CONTEXT_ON_CUDA),
 )
 _COMMENT = (
     "# For `accelerate launch --config_file`; each machine is told its machine_rank, main_process_ip and _port there.\n"
@@ -82,6 +88,7 @@ def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[st
         "compute_environment": "LOCAL_MACHINE",
         **_distributed(plan),
         "mixed_precision": _MIXED[dtype],
+        **({"use_cpu": True} if cluster.device.kind is DeviceKind.CPU else {}),
         "num_machines": cluster.nodes,
         "num_processes": plan.world_size,
     }

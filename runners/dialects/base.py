@@ -54,7 +54,8 @@ class Imported:
     """What a launch script or configuration says, as parts of a campaign spec; what it does not say is left out.
 
     model, plan: fields of ModelSpec and of Plan. workload, runner, trial: the spec's sections, the user's other
-    arguments in the first. questions: no value is written that was not read. notes: what was read and leaves nothing
+    arguments in the first. space: the values that the program takes, where they are fewer or others than what is tried
+    by default. questions: no value is written that was not read. notes: what was read and leaves nothing
     open, such as a setting that predictions do not know."""
 
     workload: Mapping[str, Any]
@@ -63,6 +64,7 @@ class Imported:
     global_batch_size: int | None = None
     nodes: int | None = None
     devices_per_node: int | None = None
+    space: Mapping[str, Any] = field(default_factory=dict)
     runner: Mapping[str, Any] = field(default_factory=dict)
     trial: Mapping[str, Any] = field(default_factory=dict)
     questions: tuple[Question, ...] = ()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,20 +15,17 @@ from typing import Any
 
 from meshtune.runners.dialects.base import (
     CannotExpress,
-    CannotRead,
     Files,
-    Imported,
     ProgramOptions,
     overlaid,
     read_base,
     unsupported,
 )
 from meshtune.runners.documents import read_value
-from meshtune.runners.json_files import shown
 from meshtune.runners.trainer.job import Dtype as Dtype
 from meshtune.runners.untrusted_text import UnreadableText, read_json, read_words
 from meshtune.runners.workloads.config_file import Template, parse_template
-from meshtune.search_spaces.checks import MAX_WHOLE, Checks, InvalidValue
+from meshtune.search_spaces.checks import Checks, InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import Capabilities, Constraint
 from meshtune.search_spaces.model import ModelSpec
@@ -142,6 +140,12 @@ def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[st
     return {CONFIG_FILE: json.dumps(config, indent=2) + "\n"}
 
 
+def script_words(model: ModelSpec, plan: Plan, seed: int, extra: Mapping[str, Any]) -> str:
+    """The script's arguments beside a CONFIG_FILE, quoted for a shell. extra: options of the workload. Raises
+    InvalidValue."""
+    return shlex.join(read_value(DeepSpeedOptions, dict(extra)).words(model, plan, seed, Path(CONFIG_FILE)))
+
+
 def config_of(model: ModelSpec, plan: Plan, cluster: ClusterSpec, options: DeepSpeedOptions) -> dict[str, Any]:
     """The ds_config of a plan. Raises CannotExpress, and InvalidValue where the user's own cannot be read."""
     problems = unsupported(model, plan, cluster, capabilities(options))
@@ -174,26 +178,6 @@ def words(plan: Plan, options: DeepSpeedOptions) -> dict[str, Any]:
     }
 
 
-def parse(text: str) -> Imported:
-    """What a ds_config says of a plan; the rest of it becomes the workload's `config`. Raises CannotRead."""
-    try:
-        config = read_config(text)
-    except ValueError as error:
-        raise CannotRead(str(error)) from error
-    return _Reading(config).imported()
-
-
-def is_file(name: str, text: str) -> bool:
-    return name.endswith(".json") and any(
-        key in text for key in ("zero_optimization", "train_micro_batch_size_per_gpu")
-    )
-
-
-def read_file_text(name: str, text: str) -> Imported:
-    """Raises CannotRead."""
-    return parse(text)
-
-
 def read_config(text: str) -> dict[str, Any]:
     """A ds_config as it stands. Raises ValueError, whose message names the line."""
     try:
@@ -211,88 +195,3 @@ def read_config(text: str) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ValueError(f"a ds_config is an object, not {type(config).__name__}")
     return config
-
-
-class _Reading:
-    """Takes the words of a plan out of a ds_config, one by one; what is left is the user's own."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self._left = overlaid({}, config)
-        self._notes: list[str] = []
-
-    def imported(self) -> Imported:
-        plan = {
-            "micro_batch_size": self._whole("train_micro_batch_size_per_gpu"),
-            "grad_accum_steps": self._whole("gradient_accumulation_steps"),
-            "zero_stage": self._whole("zero_optimization.stage", least=0),
-            "tp": self._whole("tensor_parallel.autotp_size"),
-            "cp": self._whole("sequence_parallel_size"),
-            "dp": self._whole("data_parallel_size"),
-        }
-        told: dict[str, Any] = {name: value for name, value in plan.items() if value is not None}
-        batch = self._whole("train_batch_size")
-        if "tp" in told:
-            told["sequence_parallel"] = False
-            # It counts the samples of every tensor rank, or not, as the script has it.
-            batch = None
-        if "cp" in told:
-            told["context"] = str(ContextParallel.ULYSSES)
-        batch = self._batch(told, batch)
-        if "pipeline" in self._left:
-            self._notes.append(
-                "pipeline: if the script builds a PipelineModule, add `pipeline_module: true` and an argument with {pp}"
-            )
-        workload: dict[str, Any] = {"kind": "deepspeed", "dtype": self._dtype()}
-        if self._left:
-            workload["config"] = self._left
-        return Imported(workload=workload, plan=told, global_batch_size=batch, notes=tuple(self._notes))
-
-    def _batch(self, told: dict[str, Any], batch: int | None) -> int | None:
-        """The global batch, where it is said; dp is put into the plan where it follows."""
-        if not {"micro_batch_size", "grad_accum_steps"} <= told.keys():
-            return batch
-        replica = told["micro_batch_size"] * told["grad_accum_steps"]
-        if batch is None:
-            return replica * told["dp"] if "dp" in told else None
-        if batch % replica:
-            raise CannotRead(
-                f"train_batch_size({batch}) is no multiple of train_micro_batch_size_per_gpu"
-                f"({told['micro_batch_size']}) * gradient_accumulation_steps({told['grad_accum_steps']})"
-            )
-        told.setdefault("dp", batch // replica)
-        return batch
-
-    def _take(self, path: str) -> Any:
-        """The value at a dotted path, taken out together with sections that it leaves empty; None where it is not."""
-        section, _, key = path.rpartition(".")
-        holder = self._left.get(section) if section else self._left
-        if not isinstance(holder, dict):
-            if holder is not None:
-                raise CannotRead(f"{section}: must be an object, not {shown(holder)}")
-            return None
-        value = holder.pop(key, None)
-        if section and not holder:
-            del self._left[section]
-        return value
-
-    def _whole(self, path: str, least: int = 1) -> int | None:
-        value = self._take(path)
-        if value == "auto":
-            self._notes.append(f"{path}: 'auto' is filled in by the program that starts DeepSpeed, and left out here")
-            return None
-        # 0 is DeepSpeed's word for off.
-        if value is None or (value == 0 and least == 1 and not isinstance(value, bool)):
-            return None
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_WHOLE:
-            raise CannotRead(f"{path}: must be an integer from {least} to {MAX_WHOLE}, or 'auto', not {shown(value)}")
-        return value
-
-    def _dtype(self) -> str:
-        formats = {"bf16": Dtype.BFLOAT16, "bfloat16": Dtype.BFLOAT16, "fp16": Dtype.FLOAT16}
-        said = {section: self._take(f"{section}.enabled") for section in formats}
-        for section in (name for name, value in said.items() if value == "auto"):
-            self._notes.append(f"{section}.enabled: 'auto' is read as false")
-        enabled = sorted({str(formats[section]) for section, value in said.items() if value is True})
-        if len(enabled) > 1:
-            raise CannotRead("bf16.enabled and fp16.enabled are both true")
-        return enabled[0] if enabled else str(Dtype.FLOAT32)

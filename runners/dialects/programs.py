@@ -23,8 +23,12 @@ from meshtune.search_spaces.checks import did_you_mean
 # Programs that start others come before those that they start. name, as for `--format` -> module.
 DIALECTS: Mapping[str, str] = {
     "torchtitan": "meshtune.runners.dialects.torchtitan.reader",
+    "neox": "meshtune.runners.dialects.neox.reader",
+    "llm_foundry": "meshtune.runners.dialects.llm_foundry.reader",
+    "nemo": "meshtune.runners.dialects.nemo.reader",
+    "transformers": "meshtune.runners.dialects.transformers.reader",
     "megatron": "meshtune.runners.dialects.megatron.reader",
-    "deepspeed": "meshtune.runners.dialects.deepspeed",
+    "deepspeed": "meshtune.runners.dialects.deepspeed_reader",
 }
 # A program that takes its process groups from another launcher is not what it looks like by its arguments.
 _NOT_STARTED_BY: Mapping[str, tuple[str, ...]] = {"accelerate": ("megatron", "torchtitan"), "composer": ("megatron",)}

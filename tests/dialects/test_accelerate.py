@@ -17,6 +17,7 @@ from meshtune.search_spaces.plan import Plan
 MODEL = ModelSpec(name="m", layers=16, hidden=512, heads=16, ffn=2048, vocab=1024, seq_len=256)
 DEVICE = DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**36)
 CLUSTER = ClusterSpec(name="c", nodes=2, devices_per_node=8, device=DEVICE)
+ON_CPU = replace(CLUSTER, device=replace(DEVICE, kind=DeviceKind.CPU))
 
 
 def written(plan: Plan, **extra) -> dict:
@@ -91,6 +92,13 @@ def test_what_accelerate_has_no_words_for_is_refused_by_name(plan, rule):
 
 @pytest.mark.parametrize("context", ["all_gather", "ring"])
 def test_its_context_parallelism_is_for_cuda_alone(context):
-    on_cpu = replace(CLUSTER, device=replace(DEVICE, kind=DeviceKind.CPU))
     with pytest.raises(CannotExpress, match=r"cp\(2\) on cpu devices \(accelerate-cp-cuda: "):
-        render(MODEL, Plan(cp=2, dp=8, zero_stage=3, context=context), on_cpu)
+        render(MODEL, Plan(cp=2, dp=8, zero_stage=3, context=context), ON_CPU)
+
+
+def test_on_cpus_it_is_ddp_alone_and_says_so():
+    said = yaml.safe_load(render(MODEL, Plan(dp=16), ON_CPU)["accelerate.yaml"])
+    assert (said["distributed_type"], said["use_cpu"]) == ("MULTI_GPU", True)
+    for stage in (1, 2, 3):
+        with pytest.raises(CannotExpress, match=rf"zero_stage\({stage}\) on cpu devices \(accelerate-cpu: "):
+            render(MODEL, Plan(dp=16, zero_stage=stage), ON_CPU)

@@ -8,9 +8,18 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from launches import launch_of
 
 from meshtune.runners.dialects.base import CannotExpress, CannotRead
-from meshtune.runners.dialects.deepspeed import DeepSpeedOptions, capabilities, parse, render
+from meshtune.runners.dialects.deepspeed import DeepSpeedOptions, capabilities, render
+from meshtune.runners.dialects.deepspeed_reader import (
+    is_file,
+    is_program,
+    parse,
+    read_file_text,
+    read_launch,
+    read_settings,
+)
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import SpaceContext
@@ -130,29 +139,89 @@ def test_reading_what_was_written_gives_the_same_plan(data):
     assert imported.notes == ()
 
 
-def test_a_config_for_the_hugging_face_trainer_leaves_auto_to_it():
-    text = json.dumps(
-        {
-            "train_batch_size": "auto",
-            "train_micro_batch_size_per_gpu": "auto",
-            "zero_optimization": {"stage": 3, "overlap_comm": True},
-            "bf16": {"enabled": "auto"},
-            "optimizer": {"type": "AdamW"},
-        }
-    )
-    imported = parse(text)
+AUTO = {
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+    "zero_optimization": {"stage": 3, "overlap_comm": True},
+    "bf16": {"enabled": "auto"},
+    "optimizer": {"type": "AdamW"},
+}
+
+
+def asked(imported) -> list[str]:
+    return [question.path for question in imported.questions]
+
+
+def test_what_is_auto_in_a_file_is_asked_for_and_no_number_format_is_assumed():
+    imported = parse(json.dumps(AUTO))
     assert dict(imported.plan) == {"zero_stage": 3}
     assert imported.global_batch_size is None
     assert imported.workload == {
         "kind": "deepspeed",
-        "dtype": "float32",
+        "dtype": None,
         "config": {"zero_optimization": {"overlap_comm": True}, "optimizer": {"type": "AdamW"}},
     }
-    assert [note.partition(":")[0] for note in imported.notes] == [
-        "train_micro_batch_size_per_gpu",
-        "train_batch_size",
-        "bf16.enabled",
+    assert asked(imported) == ["baseline.micro_batch_size", "global_batch_size", "workload.dtype"]
+    assert asked(parse("{}")) == ["workload.dtype"]
+    assert "'auto'" in imported.questions[-1].text
+
+
+def test_what_starts_deepspeed_fills_auto_in():
+    filled = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "bf16.enabled": True}
+    imported = read_settings(AUTO, filled)
+    assert imported.questions == ()
+    assert (imported.plan["micro_batch_size"], imported.global_batch_size, imported.workload["dtype"]) == (
+        2,
+        64,
+        "bfloat16",
+    )
+
+
+def test_offloading_stays_and_is_told():
+    zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "nvme", "nvme_path": "/n"}}
+    imported = parse(json.dumps({"zero_optimization": zero, "bf16": {"enabled": True}}))
+    assert [note.split(";")[0] for note in imported.notes] == [
+        "zero_optimization.offload_optimizer: to cpu",
+        "zero_optimization.offload_param: to nvme",
     ]
+    assert imported.workload["config"]["zero_optimization"] == {key: zero[key] for key in zero if key != "stage"}
+
+
+SETTINGS = {
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_accumulation_steps": 4,
+    "zero_optimization": {"stage": 2},
+    "fp16": {"enabled": True},
+}
+
+
+def test_a_start_of_a_script_of_deepspeeds_own_keeps_script_and_arguments():
+    command = "deepspeed --num_gpus 8 train.py --deepspeed --deepspeed_config ds.json --lr 1e-4 --tag '{a}'"
+    launch = launch_of(command, files={"ds.json": json.dumps(SETTINGS)}, nodes=2, devices_per_node=8, directory="/w")
+    assert is_program(launch)
+    imported = read_launch(launch)
+    assert dict(imported.plan) == {"micro_batch_size": 2, "grad_accum_steps": 4, "zero_stage": 2, "dp": 16}
+    assert (imported.global_batch_size, imported.nodes, imported.devices_per_node) == (128, 2, 8)
+    workload = imported.workload
+    assert (workload["script"], workload["directory"], workload["dtype"]) == ("train.py", "/w", "float16")
+    assert workload["arguments"] == ["--deepspeed_config {config}", "--lr 1e-4", "--tag '{{a}}'"]
+    assert asked(imported) == ["model.layers", ""]
+
+
+def test_settings_that_are_not_there_are_no_settings():
+    launch = launch_of("deepspeed train.py --deepspeed_config ds.json")
+    with pytest.raises(CannotRead, match=r"ds\.json, are not there\. Next: make the file"):
+        read_launch(launch)
+    assert not is_program(launch_of("torchrun pretrain_gpt.py --num-layers 2 --deepspeed_config ds.json"))
+
+
+def test_a_ds_config_is_known_by_its_keys_and_asks_for_its_script():
+    text = json.dumps(SETTINGS)
+    assert is_file("a.json", text)
+    assert not is_file("a.yaml", text)
+    assert not is_file("a.json", '{"hidden_size": 8}')
+    imported = read_file_text("a.json", text)
+    assert asked(imported) == ["workload.script", "model.layers"]
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,22 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from meshtune.runners import report as helper
 from meshtune.runners.failure_cause import Cause
 from meshtune.runners.outcome import Verdict, read_result
-from meshtune.runners.report import REPORT_URL, TOKEN_FILE, Reporter, report, report_failure, send
+from meshtune.runners.report import (
+    REPORT_URL,
+    TOKEN_FILE,
+    Reporter,
+    TrainerReport,
+    report,
+    report_failure,
+    send,
+)
 from meshtune.runners.workloads.base import CONTEXT_FILE, VERDICTS, LogContext, render_context
 from meshtune.search_spaces.plan import Plan
 
@@ -219,3 +228,56 @@ def test_whoever_reports_sends(service, result, job):
     [(_, _, sent)] = service.seen
     assert sent == result.read_bytes()
     assert json.loads(sent)["measurement"]["step_times_s"] == [0.5]
+
+
+class Trainer:
+    """What transformers.Trainer 5.23.0 tells its callbacks (trainer_callback.py, CallbackHandler.call_event)."""
+
+    def __init__(self, callback: TrainerReport) -> None:
+        self.control = SimpleNamespace(should_training_stop=False)
+        self.state = SimpleNamespace(global_step=0)
+        self.callback = callback
+
+    def tell(self, event: str, **more) -> None:
+        getattr(self.callback, event)(None, self.state, self.control, model=None, train_dataloader=None, **more)
+
+    def train(self, steps: int, log_every: int = 1) -> int:
+        for event in ("on_init_end", "on_train_begin", "on_epoch_begin"):
+            self.tell(event)
+        while self.state.global_step < steps and not self.control.should_training_stop:
+            for event in ("on_step_begin", "on_substep_end", "on_pre_optimizer_step", "on_optimizer_step"):
+                self.tell(event)
+            self.state.global_step += 1
+            self.tell("on_step_end")
+            if self.state.global_step % log_every == 0:
+                self.tell("on_log", logs={"loss": 9.0 - self.state.global_step, "epoch": 0.1})
+        self.tell("on_log", logs={"train_runtime": 1.0})
+        self.tell("on_train_end")
+        return self.state.global_step
+
+
+def test_a_callback_of_the_trainer_times_its_steps_and_ends_the_training(job):
+    pytest.importorskip("torch")
+    assert Trainer(TrainerReport()).train(steps=100) == 3
+    measured = read_result(job).measurement
+    assert (len(measured.warmup_times_s), len(measured.step_times_s)) == (1, 2)
+    assert (measured.first_losses, measured.peak_memory_bytes) == ((8.0, 7.0, 6.0), ())
+    assert "torch" in measured.software
+
+
+def test_a_logged_mean_of_several_steps_is_no_loss_of_one(job):
+    pytest.importorskip("torch")
+    Trainer(TrainerReport()).train(steps=100, log_every=2)
+    assert read_result(job).measurement.first_losses == ()
+
+
+def test_a_callback_has_events_and_nothing_else():
+    assert TrainerReport().on_push_begin(None, None, None, model=None) is None
+    with pytest.raises(AttributeError, match="save"):
+        TrainerReport().save()
+
+
+def test_the_helper_alone_needs_neither_torch_nor_transformers():
+    program = "import sys, meshtune.runners.report; print(sorted({'torch', 'transformers'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

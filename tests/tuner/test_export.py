@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from command_lab import run_meshtune
 
-from meshtune.runners.base import JobSpec
+from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.dialects.base import CannotExpress
 from meshtune.runners.outcome import Verdict, read_result
+from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.spec import Backend
@@ -102,7 +103,8 @@ def line(setting):
 
     def build(format: str, nodes: int = 1, job: JobSpec | None = None, **options) -> str:
         export = setting(plan=SHARDED, options=options)
-        cluster = replace(export.spec.cluster, nodes=nodes)
+        gpu = replace(export.spec.cluster.device, kind=DeviceKind.CUDA)
+        cluster = replace(export.spec.cluster, nodes=nodes, device=gpu)
         spec, plan = replace(export.spec, cluster=cluster), Plan(dp=cluster.devices, zero_stage=2)
         export = replace(export, spec=spec, plan=plan, job=job or export.job)
         files = FORMATS[format].render(export)
@@ -126,7 +128,8 @@ def test_several_nodes_are_told_who_they_are(line):
 
 def test_the_program_is_the_campaigns_own_where_it_names_one(line):
     assert line("deepspeed", script="/my train.py").endswith("'/my train.py' --deepspeed_config ds_config.json")
-    assert " train.py " in line("deepspeed", module="train")
+    assert " --module train --deepspeed_config " in line("deepspeed", module="train")
+    assert " /there/a.py " in line("deepspeed", script="a.py", directory="/there")
 
 
 def test_the_trainer_starts_its_own_ranks_on_one_machine(line):
@@ -140,6 +143,8 @@ def test_another_program_is_started_by_torchrun_with_its_environment(line):
     own = job(("train", "--x", "a b"), devices_per_node=2, env={"A": "b c"})
     assert line("job", job=own) == "torchrun --nnodes 1 --nproc_per_node 2 --no-python env 'A=b c' train --x 'a b'"
     assert line("job", job=job(("train",))) == "train"
+    # What is started once per node starts its own ranks.
+    assert line("job", 2, job(("train",), nodes=2, devices_per_node=2, start=Start.NODE)) == "train"
 
 
 # The command

@@ -13,7 +13,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from meshtune.runners.base import JobSpec
+from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.batch.launch_wrapper import GANG_FILE, render_gang
 from meshtune.runners.dialects.base import Files
 from meshtune.runners.documents import plain
@@ -91,7 +91,10 @@ class Export:
         return {**devices, **own, **self.options}
 
     def program(self, name: str) -> str:
-        return shlex.quote(str(self.workload_options(name).get("script") or PROGRAM))
+        """The script, from wherever the files lie."""
+        options = self.workload_options(name)
+        folder = Path(options.get("directory") or "").absolute() if options.get("directory") else Path()
+        return shlex.quote(str(folder / str(options.get("script") or PROGRAM)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +147,8 @@ def _job_line(export: Export, files: Files) -> str:
     words = ("python", *job.command[1:]) if trainer else job.command
     environment = ["env", *(f"{name}={value}" for name, value in job.env.items())] if job.env else []
     command = shlex.join([*environment, *words])
-    if job.processes == 1 or (trainer and job.nodes == 1):
+    # A script that is started once per node has a launcher of its own, which is told NODE_RANK and MASTER_ADDR.
+    if job.processes == 1 or job.start is Start.NODE or (trainer and job.nodes == 1):
         return command
     if trainer:
         return f"srun --nodes={job.nodes} --ntasks-per-node={job.processes_per_node} {command}"
@@ -152,9 +156,15 @@ def _job_line(export: Export, files: Files) -> str:
 
 
 def _deepspeed_line(export: Export, files: Files) -> str:
-    cluster = export.spec.cluster
-    size = f"--num_nodes {cluster.nodes} --num_gpus {cluster.devices_per_node}"
-    return f"deepspeed {size} {export.program('deepspeed')} --deepspeed_config ds_config.json"
+    spec, own = export.spec, export.workload_options("deepspeed")
+    words = "--deepspeed_config ds_config.json"
+    if spec.workload.kind == "deepspeed":
+        words = load("meshtune.runners.dialects.deepspeed:script_words")(spec.model, export.plan, spec.seed, own)
+    size = f"--num_nodes {spec.cluster.nodes} --num_gpus {spec.cluster.devices_per_node}"
+    program = f"--module {shlex.quote(str(own['module']))}" if own.get("module") else export.program("deepspeed")
+    on_cpu = "env DS_ACCELERATOR=cpu " if spec.cluster.device.kind is DeviceKind.CPU else ""
+    # As in trials, the script learns its rank from LOCAL_RANK, and need not know the argument.
+    return f"{on_cpu}deepspeed {size} --no_local_rank {program} {words}"
 
 
 def _torchtitan_line(export: Export, files: Files) -> str:
@@ -166,7 +176,9 @@ def _torchtitan_line(export: Export, files: Files) -> str:
 def _accelerate_line(export: Export, files: Files) -> str:
     peers = "--machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR --main_process_port 29500 "
     several = peers if export.spec.cluster.nodes > 1 else ""
-    return f"accelerate launch --config_file accelerate.yaml {several}{export.program('accelerate')}"
+    # accelerate/state.py: `use_cpu` of the file does not reach processes that torch's launcher starts.
+    on_cpu = "env ACCELERATE_USE_CPU=true " if export.spec.cluster.device.kind is DeviceKind.CPU else ""
+    return f"{on_cpu}accelerate launch --config_file accelerate.yaml {several}{export.program('accelerate')}"
 
 
 def _torchrun(nodes: int, processes_per_node: int) -> str:

@@ -46,7 +46,7 @@ def spec_document(imported: Imported, *, name: str, cluster: str, here: Path) ->
         "model": {**shapes, **imported.model},
         "cluster": _cluster(imported, cluster),
         "global_batch_size": imported.global_batch_size,
-        "space": _space(baseline),
+        "space": {**_space(baseline), **imported.space},
         "workload": workload,
         **({"runner": dict(imported.runner)} if imported.runner else {}),
         "baseline": {field: baseline[field] for field in PLAN_FIELDS if field in baseline},
@@ -100,8 +100,21 @@ def render_spec(document: Mapping[str, Any], source: str, notes: list[str]) -> s
     ]
     comments = "".join(f"# {line}\n" for line in [*head, *told])
     # No line is folded, so that each argument stands in one.
-    text = yaml.safe_dump(dict(document), sort_keys=False, default_flow_style=False, width=inf, allow_unicode=True)
+    text = yaml.dump(
+        dict(document), Dumper=_Dumper, sort_keys=False, default_flow_style=False, width=inf, allow_unicode=True
+    )
     return comments + re.sub(r": null$", ":", text, flags=re.MULTILINE)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes a text of several lines, such as a command for the shell, as it is read."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
 
 
 def _short(note: str) -> str:

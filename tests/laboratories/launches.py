@@ -1,0 +1,35 @@
+"""Starts of training programs, as what a user types: for the readers of dialects."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from meshtune.runners.dialects.launch import Launch
+
+
+def launch_of(command: str, *, files: dict[str, str] | None = None, **changes: Any) -> Launch:
+    """The start that a command line is. files: by the names that its words have for them."""
+    words = shlex.split(command)
+    at = next(index for index, word in enumerate(words) if word.endswith(".py"))
+    return Launch(
+        **{
+            "script": words[at],
+            "words": tuple(words[at + 1 :]),
+            "place": "line 1",
+            "nodes": None,
+            "devices_per_node": None,
+            "directory": "",
+            "setup": (),
+            "env": {},
+            "files": files or {},
+            "notes": (),
+            "launcher": tuple(words[:at]),
+            **changes,
+        }
+    )
+
+
+def files_of(folder: Path, *names: str) -> dict[str, str]:
+    return {name: (folder / name).read_text(encoding="utf-8") for name in names}
