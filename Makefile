@@ -36,7 +36,7 @@ test-fast: $(INSTALLED)
 TABLE ?= matrix.md
 test-long: $(INSTALLED)
 	$(BIN)/pytest -q -m "long or matrix" --matrix-table $(TABLE) tests/trainer tests/runners tests/search tests/search_spaces tests/tuner tests/api \
-		tests/benchmarks tests/browser
+		tests/examples tests/benchmarks tests/browser
 	cat $(TABLE)
 
 check: $(INSTALLED)

@@ -35,14 +35,17 @@ from meshtune.runners.workloads.config_file import ConfigFile, Template, parse_t
 from meshtune.search_spaces.checks import CLOSED, Checks, InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.columns import BoolColumn, Capabilities, Columns, Constraint, code
 from meshtune.search_spaces.physics import framework_profiles
-from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, FrameworkProfile
 from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 
-# By the names in `search_spaces.physics.framework_profiles`: "megatron-deepspeed", "fsdp" ...
+# By the names in `search_spaces.physics.framework_profiles`: "megatron-deepspeed", "megatron-core-bfloat16", "fsdp" ...
 FRAMEWORKS: Mapping[str, FrameworkProfile] = {
-    name.lower().replace("_", "-"): value
-    for name, value in vars(framework_profiles).items()
-    if isinstance(value, FrameworkProfile)
+    **{
+        name.lower().replace("_", "-"): value
+        for name, value in vars(framework_profiles).items()
+        if isinstance(value, FrameworkProfile) and not name.startswith("_")
+    },
+    **{f"megatron-core-{dtype}": profile for dtype, profile in MEGATRON_CORE.items()},
 }
 # dp follows from the devices and the other degrees, which a script learns from its world size.
 _FIXABLE = tuple(name for name in PLAN_FIELDS if name != "dp")
