@@ -1,75 +1,50 @@
 """Does Megatron take the arguments that meshtune writes? Its own parse_args and validate_args are asked, on a CPU.
 
-`python benchmarks/megatron_arguments.py /path/to/Megatron-LM [plans]`, or a checkout of Megatron-DeepSpeed. Random
-legal plans of a dense model and of a mixture of experts on 16 devices; of each the degrees, batch, recomputation and
-ZeRO stage that Megatron understood are compared with the plan's. What is not installed (Triton, DeepSpeed ...) and the
-GPU are stand-ins, and fusions that need Transformer Engine are switched off. Nothing is trained.
+`python benchmarks/megatron_arguments.py CHECKOUT` of Megatron-LM or Megatron-DeepSpeed: every plan of the spaces of
+`megatron_spaces.py`. Of each, the model's shapes, the degrees, batch, recomputation and ZeRO stage that Megatron
+understood are compared with what was meant. What is not installed (Triton, ...) and the GPU are stand-ins, and
+fusions that need Transformer Engine are switched off. Nothing is trained. Ends with 1 where a plan is refused.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.abc
 import importlib.machinery
 import io
 import os
-import random
 import sys
+import time
+import traceback
 import typing
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
 import torch
 import torch._inductor.select_algorithm  # before there is a stand-in for Triton
+from megatron_spaces import CLUSTER, Case, cases
 
 from meshtune.runners.dialects.base import read_lines
-from meshtune.runners.dialects.megatron.arguments import Flavour
-from meshtune.runners.dialects.megatron.dialect import ARGUMENTS_FILE, capabilities_of
+from meshtune.runners.dialects.megatron.arguments import CONTEXTS, Flavour
+from meshtune.runners.dialects.megatron.dialect import ARGUMENTS_FILE
 from meshtune.runners.workloads.megatron import MegatronWorkload
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
-from meshtune.search_spaces.columns import SpaceContext
-from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
-from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
-from meshtune.search_spaces.space import Bounds, Space
+from meshtune.search_spaces.model import Activation, ModelSpec, Position
+from meshtune.search_spaces.plan import ContextParallel, Plan
 
-DEVICE = DeviceSpec(name="stand-in", kind=DeviceKind.CUDA, memory_bytes=80 * 2**30)
-CLUSTER = ClusterSpec(name="stand-in", nodes=2, devices_per_node=8, device=DEVICE)
-BATCH = 32
-DENSE = ModelSpec(name="dense", layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256, seq_len=8192)
-MIXTURE = replace(
-    DENSE,
-    name="mixture",
-    layers=16,
-    experts=8,
-    top_k=2,
-    tied_head=True,
-    norm=Norm.LAYERNORM,
-    activation=Activation.GELU,
-    position=Position.LEARNED,
-)
-BOUNDS = Bounds(
-    cp=(1, 2, 4),
-    ep=(1, 2, 4),
-    vpp=(1, 2, 4),
-    micro_batch_size=(1, 2),
-    recompute=tuple(Recompute),
-    recompute_interval=(1, 2, 3),
-    schedule=(Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED),
-    sequence_parallel=(True, False),
-    context=tuple(ContextParallel),
-)
 STANDINS = (
     *("triton", "einops", "nvidia_resiliency_ext", "hydra", "flashinfer", "omegaconf", "transformers"),
     *("deepspeed", "six", "regex", "tools"),
 )
+AS_MEANT = "as meant"
 WITHOUT_FUSIONS = ("--no-rope-fusion", "--no-gradient-accumulation-fusion")
+DEFAULT = ContextParallel.ALL_GATHER
+KINDS = {words: kind for kind, words in CONTEXTS.items()}
 Understood = Callable[[], Mapping[str, Any]]
 
 
@@ -89,7 +64,7 @@ class _Standins(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def main() -> None:
-    checkout, count = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 80
+    checkout = Path(sys.argv[1])
     warnings.simplefilter("ignore")
     sys.path.insert(0, str(checkout))
     sys.meta_path.append(_Standins())
@@ -97,28 +72,25 @@ def main() -> None:
     newer = (checkout / "megatron" / "training" / "arguments.py").exists()
     flavour = Flavour.MEGATRON_LM if newer else Flavour.MEGATRON_DEEPSPEED
     understood = _megatron_lm() if newer else _megatron_deepspeed()
-    told: Counter[str] = Counter()
-    for model in (DENSE, MIXTURE):
-        for plan in _plans(model, flavour, count):
-            told[_ask(model, plan, flavour, understood)] += 1
-    for answer, times in told.most_common():
-        sys.stdout.write(f"{times:5d} {answer}\n")
+    fine = True
+    for case in cases(flavour):
+        started = time.perf_counter()
+        told = Counter(_ask(case, plan, understood) for plan in case.space)
+        sys.stdout.write(f"{case.name}: {told.total()} plans in {time.perf_counter() - started:.0f} s\n")
+        for answer, times in told.most_common():
+            sys.stdout.write(f"{times:7d} {answer}\n")
+        sys.stdout.flush()
+        fine = fine and set(told) == {AS_MEANT}
+    sys.exit(not fine)
 
 
-def _plans(model: ModelSpec, flavour: Flavour, count: int) -> list[Plan]:
-    able = capabilities_of(flavour)
-    space = Space(BOUNDS, SpaceContext(model=model, cluster=CLUSTER, global_batch_size=BATCH, capabilities=able))
-    return [space[index] for index in random.Random(1).sample(range(len(space)), min(count, len(space)))]
-
-
-def _ask(model: ModelSpec, plan: Plan, flavour: Flavour, understood: Understood) -> str:
+def _ask(case: Case, plan: Plan, understood: Understood) -> str:
     """What Megatron makes of one trial's arguments."""
-    workload = MegatronWorkload({"flavour": flavour})
-    with TemporaryDirectory() as folder:
-        job = workload.materialize("t", model, plan, CLUSTER, Path(folder), seed=0, time_limit_s=60)
+    workload = MegatronWorkload({"flavour": case.flavour, "arguments": case.arguments})
+    job = workload.materialize("t", case.model, plan, CLUSTER, Path("t"), seed=0, time_limit_s=60)
     arguments, _ = read_lines(job.files[ARGUMENTS_FILE].splitlines())
     words = [word for name, values in arguments.items() for word in (name, *values)]
-    sys.argv = ["pretrain_gpt.py", *words, *(WITHOUT_FUSIONS if flavour is Flavour.MEGATRON_LM else ())]
+    sys.argv = ["pretrain_gpt.py", *words, *(WITHOUT_FUSIONS if case.flavour is Flavour.MEGATRON_LM else ())]
     queues = "CUDA_DEVICE_MAX_CONNECTIONS"
     os.environ.pop(queues, None)
     if f"export {queues}=1" in job.files["launch.sh"]:
@@ -127,25 +99,62 @@ def _ask(model: ModelSpec, plan: Plan, flavour: Flavour, understood: Understood)
     try:
         with redirect_stdout(noise), redirect_stderr(noise):
             found = understood()
-    except (Exception, SystemExit) as error:
-        return f"refused: {type(error).__name__}: {str(error)[:200]} {noise.getvalue()[-200:]}"
-    wrong = {name: (value, getattr(plan, name)) for name, value in found.items() if getattr(plan, name) != value}
-    return f"understood otherwise: {wrong}" if wrong else "as the plan"
+    except SystemExit:  # of argparse, which has said why
+        return f"refused: {noise.getvalue().strip()[-200:]}"
+    except Exception as error:
+        return f"refused at {_place(error)}: {type(error).__name__}: {str(error)[:200]}"
+    meant = {**_shapes(case.model), **{name: getattr(plan, name) for name in found if hasattr(plan, name)}}
+    wrong = {name: (value, meant[name]) for name, value in found.items() if meant[name] != value}
+    return f"understood otherwise: {wrong}" if wrong else AS_MEANT
 
 
-def _degrees(args: Any, cp: int, ep: int, zero_stage: int) -> dict[str, Any]:
+def _place(error: BaseException) -> str:
+    """The innermost line of the refusal."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
+
+
+def _shapes(model: ModelSpec) -> dict[str, Any]:
     return {
+        "layers": model.layers,
+        "hidden": model.hidden,
+        "heads": model.heads,
+        "kv_heads": model.kv_heads,
+        "ffn": model.ffn,
+        "seq_len": model.seq_len,
+        "swiglu": model.activation is Activation.SWIGLU,
+        "rope": model.position is Position.ROPE,
+        "norm": str(model.norm),
+        "tied_head": model.tied_head,
+        "experts": model.experts,
+        "top_k": model.top_k if model.experts else 0,
+        "dtype": "torch.bfloat16",
+    }
+
+
+def _common(args: Any) -> dict[str, Any]:
+    """What both programs call by the same names."""
+    chunks = args.pipeline_model_parallel_size * (args.virtual_pipeline_model_parallel_size or 1)
+    some = args.recompute_method == "block"
+    return {
+        "layers": args.num_layers,
+        "hidden": args.hidden_size,
+        "heads": args.num_attention_heads,
+        "ffn": args.ffn_hidden_size,
+        "seq_len": args.seq_length,
+        "swiglu": args.swiglu,
+        "norm": args.normalization.lower(),
+        "tied_head": not args.untie_embeddings_and_output_weights,
+        "dtype": str(args.params_dtype),
         "tp": args.tensor_model_parallel_size,
         "pp": args.pipeline_model_parallel_size,
-        "cp": cp,
-        "ep": ep,
         "dp": args.data_parallel_size,
         "vpp": args.virtual_pipeline_model_parallel_size or 1,
         "micro_batch_size": args.micro_batch_size,
         "grad_accum_steps": args.global_batch_size // (args.micro_batch_size * args.data_parallel_size),
         "sequence_parallel": args.sequence_parallel or args.tensor_model_parallel_size == 1,
         "recompute": args.recompute_granularity or "none",
-        "zero_stage": zero_stage,
+        "recompute_interval": args.num_layers // (chunks * args.recompute_num_layers) if some else 1,
     }
 
 
@@ -154,15 +163,29 @@ def _megatron_lm() -> Understood:
     properties: Any = lambda *_: SimpleNamespace(major=9, minor=0)  # noqa: E731
     torch.cuda.get_device_properties = properties
     typing.override = getattr(typing, "override", lambda function: function)  # Python 3.11 has none
-    from megatron.training.arguments import core_transformer_config_from_args, parse_args, validate_args
+    from megatron.training import arguments
+
+    # The parser of some 800 arguments is made once; parse_args makes it anew, which takes 20 times as long as the rest.
+    parser = arguments.add_megatron_arguments(argparse.ArgumentParser(allow_abbrev=False))
+    arguments.add_megatron_arguments = lambda _: parser
 
     def understood() -> Mapping[str, Any]:
-        args = parse_args()
-        validate_args(args, {"tokenizer_type": "GPT2BPETokenizer"})
-        core_transformer_config_from_args(args)
-        fsdp = {"optim_grads": 2, "optim_grads_params": 3}[args.data_parallel_sharding_strategy]
-        zero_stage = fsdp if args.use_megatron_fsdp else int(args.use_distributed_optimizer)
-        return _degrees(args, args.context_parallel_size, args.expert_model_parallel_size, zero_stage)
+        args = arguments.parse_args()
+        arguments.validate_args(args, {"tokenizer_type": "GPT2BPETokenizer"})
+        config = arguments.core_transformer_config_from_args(args)
+        fsdp = {"optim_grads": 2, "optim_grads_params": 3}.get(args.data_parallel_sharding_strategy, 0)
+        experts = config.num_moe_experts or 0
+        return {
+            **_common(args),
+            "kv_heads": config.num_query_groups,
+            "rope": args.position_embedding_type == "rope",
+            "experts": experts,
+            "top_k": config.moe_router_topk if experts else 0,
+            "cp": args.context_parallel_size,
+            "ep": args.expert_model_parallel_size,
+            "context": KINDS[config.cp_comm_type] if args.context_parallel_size > 1 else DEFAULT,
+            "zero_stage": fsdp if args.use_megatron_fsdp else int(args.use_distributed_optimizer),
+        }
 
     return understood
 
@@ -178,7 +201,17 @@ def _megatron_deepspeed() -> Understood:
     def understood() -> Mapping[str, Any]:
         args = parse_args()
         validate_args(args, {})
-        return _degrees(args, args.ds_sequence_parallel_size, args.moe_expert_parallel_size, args.zero_stage)
+        (experts,) = args.num_experts
+        return {
+            **_common(args),
+            "kv_heads": args.num_key_value_heads,
+            "rope": args.use_rotary_position_embeddings,
+            "experts": experts if experts > 1 else 0,
+            "top_k": args.topk if experts > 1 else 0,
+            "cp": args.ds_sequence_parallel_size,
+            "ep": args.moe_expert_parallel_size,
+            "zero_stage": args.zero_stage,
+        }
 
     return understood
 

@@ -134,19 +134,21 @@ def test_without_data_of_the_user_s_some_are_made_up():
 USERS = [
     *("--overlap-grad-reduce", "--overlap-param-gather", "--overlap-param-gather-with-optimizer-step"),
     *("--tp-comm-overlap", "--distribute-saved-activations", "--fsdp-double-buffer", "--ckpt-format fsdp_dtensor"),
+    "--no-overlap-p2p-communication",
 ]
 
 
 @pytest.mark.parametrize(
     ("plan", "left"),
     [
-        (Plan(dp=16), {0}),
-        (Plan(dp=16, zero_stage=1), {0, 1}),
+        (Plan(dp=16), {0, 7}),
+        (Plan(dp=16, zero_stage=1), {0, 1, 7}),
         (Plan(pp=2, dp=8, vpp=2, schedule="interleaved", grad_accum_steps=2, zero_stage=1), {0, 1, 2}),
-        (Plan(tp=2, dp=8, zero_stage=1), {0, 1, 3}),
-        (Plan(tp=2, dp=8, sequence_parallel=False, recompute="full"), {0, 4}),
-        (Plan(tp=2, dp=8, recompute="full"), {0, 3}),
-        (Plan(dp=16, zero_stage=3), {0, 1, 5, 6}),
+        (Plan(pp=4, dp=4, vpp=2, schedule="interleaved", grad_accum_steps=4), {0, 7}),
+        (Plan(tp=2, dp=8, zero_stage=1), {0, 1, 3, 7}),
+        (Plan(tp=2, dp=8, sequence_parallel=False, recompute="full"), {0, 4, 7}),
+        (Plan(tp=2, dp=8, recompute="full"), {0, 3, 7}),
+        (Plan(dp=16, zero_stage=3), {0, 1, 5, 6, 7}),
     ],
     ids=lambda value: value.key if isinstance(value, Plan) else None,
 )

@@ -16,11 +16,12 @@ from meshtune.runners.logs.patterns import NAMES
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.workloads.base import read_context
-from meshtune.runners.workloads.command import PLACEHOLDERS, CommandOptions, CommandWorkload
+from meshtune.runners.workloads.command import FRAMEWORKS, PLACEHOLDERS, CommandOptions, CommandWorkload
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
 
@@ -219,6 +220,16 @@ def read(directory, state: JobState, **options) -> Outcome:
 
 
 LOG = {"log": {"step_time_s": r"took ([\d.]+)"}, "steps": 3, "warmup_steps": 1}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_a_script_on_megatron_core_is_predicted_by_its_profile(dtype):
+    options = {"command": ["train"], "framework": f"megatron-core-{dtype}"}
+    assert CommandWorkload(options).framework is MEGATRON_CORE[dtype]
+
+
+def test_no_framework_has_a_private_name():
+    assert all(name[0].isalpha() for name in FRAMEWORKS)
 
 
 def test_without_a_result_file_the_log_is_read_where_patterns_are_named(tmp_path):

@@ -278,6 +278,9 @@ def _useless(plan: Plan, options: MegatronOptions) -> Iterator[str]:
         yield from _PARAM_GATHER
     if plan.vpp == 1:
         yield _PARAM_GATHER[1]
+    if plan.vpp > 1 and plan.pp == 2:
+        # Refused at arguments.py:1006: two messages between the same two ranks would be taken for each other.
+        yield "--no-overlap-p2p-communication"
     if plan.tp == 1 or not plan.sequence_parallel:
         yield from ("--tp-comm-overlap", "--tp-comm-overlap-cfg")
     if plan.tp == 1 or plan.sequence_parallel or plan.recompute is not Recompute.FULL:
