@@ -118,6 +118,25 @@ def read_toml(text: str | bytes, limits: Limits = SLOW_LIMITS) -> dict[str, Any]
     return value
 
 
+def read_literal(text: str, limits: Limits = SLOW_LIMITS) -> Any:
+    """The value that Python's repr wrote: dicts, lists, texts, numbers. Raises UnreadableText."""
+    import ast
+
+    decoded = _decoded(text, limits)
+    depth = 0
+    # Brackets in texts count too, which only makes the limit stricter.
+    for letter in decoded:
+        depth += (letter in "([{") - (letter in ")]}")
+        if depth > limits.max_depth:
+            raise _too_deep(limits)
+    try:
+        value = ast.literal_eval(decoded)  # noqa: TID251
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        raise UnreadableText(f"is no value of Python's: {error}") from None
+    _require_small(value, limits)
+    return value
+
+
 def read_words(line: str, *, comments: bool = False) -> list[str]:
     """The words of a command line, quoted as for a shell. Raises UnreadableText."""
     if len(line) > MAX_LINE_CHARACTERS:
