@@ -1,0 +1,115 @@
+"""torchtitan's own programs: its ConfigManager parses what every plan of a space is written as, and says the plan back;
+its trainer runs on CPU processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from torchtitan_lab import RELEASES, environment
+
+from meshtune.runners.dialects.torchtitan.dialect import capabilities
+from meshtune.runners.dialects.torchtitan.options import Release, TorchtitanOptions
+from meshtune.runners.dialects.torchtitan.reader import is_log, read_log
+from meshtune.runners.registry import create_workload
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
+from meshtune.search_spaces.columns import SpaceContext
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
+from meshtune.search_spaces.space import Bounds, Space
+from torchtitan_lab import ON_CPU
+
+LLAMA = ModelSpec(name="8B", layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256, seq_len=8192)
+DEVICE = DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**36)
+CLUSTER = ClusterSpec(name="c", nodes=1, devices_per_node=8, device=DEVICE)
+# What has a word of its own, each in some plan; the wide one has all that go together.
+NARROW = Bounds(
+    tp=(1, 2),
+    pp=(1, 4),
+    vpp=(1, 2, 4),
+    micro_batch_size=(1,),
+    zero_stage=(0, 3),
+    recompute=(Recompute.NONE, Recompute.FULL),
+    schedule=(Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED),
+)
+WIDE = Bounds(
+    tp=(1, 2, 4),
+    pp=(1, 2, 4),
+    cp=(1, 2),
+    vpp=(1, 2, 4),
+    micro_batch_size=(1, 2),
+    recompute=tuple(Recompute),
+    recompute_interval=(1, 2),
+    schedule=tuple(Schedule),
+    sequence_parallel=(True, False),
+    context=tuple(ContextParallel),
+)
+KINDS = {"0.2.0": Release.TOML_0_2_0, "0.2.1": Release.TOML, "0.2.2": Release.TOML, "0.3.0": Release.FLAGS}
+
+
+def options_of(version: str) -> dict:
+    release = KINDS[version]
+    if release.has_file:
+        return {"release": release, "config": {"model": {"name": "llama3", "flavor": "8B"}}}
+    return {"release": release, "arguments": ["--module llama3", "--config llama3_8b"]}
+
+
+def plans_of(version: str, bounds: Bounds, cluster: ClusterSpec = CLUSTER, model: ModelSpec = LLAMA) -> Space:
+    able = capabilities(TorchtitanOptions(**options_of(version)))
+    return Space(bounds, SpaceContext(model=model, cluster=cluster, global_batch_size=64, capabilities=able))
+
+
+def parsed(version: str, plans: Space, folder: Path, **options) -> list[dict]:
+    """The configuration that torchtitan reads of each plan's trial."""
+    workload = create_workload("torchtitan", {**options_of(version), **options})
+    lines = []
+    for number, plan in enumerate(plans):
+        place = folder / str(number)
+        place.mkdir()
+        job = workload.materialize(f"t{number}", LLAMA, plan, CLUSTER, place, seed=7, time_limit_s=60)
+        for name, text in job.files.items():
+            (place / name).write_text(text)
+        lines.append(json.dumps(job.command[3:]))
+    program = [sys.executable, str(ON_CPU / "parse_configs.py"), str(CLUSTER.devices)]
+    done = subprocess.run(
+        program, input="\n".join(lines), env=environment(version), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def check_all(version: str, bounds: Bounds, folder: Path) -> None:
+    plans = plans_of(version, bounds)
+    documents = parsed(version, plans, folder)
+    assert len(documents) == len(plans) > 0
+    for plan, document in zip(plans, documents, strict=True):
+        training, parallelism = document["training"], document["parallelism"]
+        replicas = parallelism["data_parallel_replicate_degree"] * parallelism["data_parallel_shard_degree"]
+        said = [parallelism[f"{name}_parallel_degree"] for name in ("tensor", "pipeline", "context", "expert")]
+        assert [*said, replicas] == [plan.tp, plan.pp, plan.cp, plan.ep, plan.dp]
+        assert (training["global_batch_size"], training["seq_len"], training["steps"]) == (64, 8192, 25)
+        assert (training if "seed" in training else document["debug"])["seed"] == 7
+        # And as torchtitan would print it.
+        log = f"[titan] - root - INFO - Running with configs: {json.dumps(document, indent=2)}\n"
+        imported = read_log(log)
+        assert is_log(log)
+        assert (Plan(**imported.plan), imported.global_batch_size) == (plan, 64)
+        assert {question.path for question in imported.questions} <= {"workload.arguments"}
+        assert imported.model["layers"] == 32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", RELEASES)
+def test_torchtitan_reads_every_plan_of_a_space_as_it_was_meant(version, tmp_path):
+    check_all(version, NARROW, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("version", RELEASES)
+def test_torchtitan_reads_every_plan_of_a_wide_space_as_it_was_meant(version, tmp_path):
+    check_all(version, WIDE, tmp_path)
