@@ -201,7 +201,10 @@ def test_reading_what_was_written_gives_the_same_plan(release, data):
     kind = "v0.2" if release.has_file else str(release)
     config = {"config": own} if own else {}
     assert imported.workload == {
-        "kind": "torchtitan", "release": kind, "dtype": "bfloat16", "warmup_steps": 8,
+        "kind": "torchtitan",
+        "release": kind,
+        "dtype": "bfloat16",
+        "warmup_steps": 8,
         **config,
     }
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
-from torchtitan_lab import RELEASES, environment
+from command_lab import run_campaign
+from torchtitan_lab import ON_CPU, RELEASES, environment
 
 from meshtune.runners.dialects.torchtitan.dialect import capabilities
 from meshtune.runners.dialects.torchtitan.options import Release, TorchtitanOptions
@@ -21,7 +21,6 @@ from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.space import Bounds, Space
-from torchtitan_lab import ON_CPU
 
 LLAMA = ModelSpec(name="8B", layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256, seq_len=8192)
 DEVICE = DeviceSpec(name="d", kind=DeviceKind.CUDA, memory_bytes=2**36)
@@ -113,3 +112,62 @@ def test_torchtitan_reads_every_plan_of_a_space_as_it_was_meant(version, tmp_pat
 @pytest.mark.parametrize("version", RELEASES)
 def test_torchtitan_reads_every_plan_of_a_wide_space_as_it_was_meant(version, tmp_path):
     check_all(version, WIDE, tmp_path)
+
+
+# torchtitan's debugmodel from 0.2.0 on, and a sequence that two CPU cores train in seconds.
+TINY = {"name": "debug", "layers": 6, "hidden": 256, "heads": 16, "ffn": 768, "vocab": 2048, "seq_len": 64}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_campaign_of_the_real_trainer_measures_plans_that_train_the_same(tmp_path):
+    """torchtitan 0.2.2 on two CPU processes over gloo: replicas, shards (ZeRO 2 and 3), tensor and pipeline ranks."""
+    shown = ("PYTHONPATH", "OMP_NUM_THREADS")
+    env = {name: value for name, value in environment("0.2.2").items() if name in shown}
+    own = {
+        "model": {"name": "llama3", "flavor": "debugmodel"},
+        "experimental": {"custom_import": "cpu_model"},
+        "optimizer": {"implementation": "foreach"},
+        "lr_scheduler": {"warmup_steps": 2},
+    }
+    document = {
+        "name": "torchtitan on CPUs",
+        "model": TINY,
+        "cluster": {
+            "name": "two",
+            "nodes": 1,
+            "devices_per_node": 2,
+            "device": {"name": "cpu", "kind": "cpu", "memory_bytes": 2**34},
+        },
+        "global_batch_size": 8,
+        "space": {
+            "tp": [1, 2],
+            "pp": [1, 2],
+            "micro_batch_size": [4],
+            "zero_stage": [0, 2, 3],
+            "recompute": ["none"],
+        },
+        "workload": {
+            "kind": "torchtitan",
+            "release": "v0.2",
+            "dtype": "float32",
+            "config": own,
+            "python": sys.executable,
+            "env": env,
+            "steps": 6,
+            "warmup_steps": 2,
+        },
+        "baseline": {"tp": 1, "pp": 1, "micro_batch_size": 4, "zero_stage": 3},
+        "search": {"kind": "grid"},
+        "budget": {"trials": 5},
+        "trial": {"time_limit_s": 200},
+    }
+    result, _, trials = run_campaign(tmp_path, document, tmp_path, timeout_s=800)
+    done = {trial.plan.key: trial.outcome for trial in trials}
+    assert all(outcome is not None and outcome.measurement for outcome in done.values()), result.out[-3000:]
+    assert len(done) >= 5
+    losses = {key: outcome.measurement.first_losses for key, outcome in done.items()}
+    first = next(iter(losses.values()))
+    print(losses, {key: outcome.measurement.step_times_s for key, outcome in done.items()})
+    for key, said in losses.items():
+        assert said == pytest.approx(first, abs=2e-3), key

@@ -49,12 +49,14 @@ def shown(*things: RenderableType, width: int = 160, soft_wrap: bool = False) ->
     return out.getvalue()
 
 
-def run_campaign(folder: Path, document: object, root: Path) -> tuple[Result, Campaign, list[Trial]]:
+def run_campaign(
+    folder: Path, document: object, root: Path, timeout_s: float = 200
+) -> tuple[Result, Campaign, list[Trial]]:
     """Run a campaign by a process that stands in `root`, until nothing of it runs any more."""
     (folder / "campaign.yaml").write_text(yaml.safe_dump(document))
     home = Home(folder / "home")
     command = [sys.executable, "-m", "meshtune.tuner.cli", "run", folder / "campaign.yaml", "--home", home.root]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=timeout_s, check=False)
     wanted, deadline = str(home.root).encode(), time.monotonic() + 60
     while processes_where(lambda process: wanted in (process / "cmdline").read_bytes()):
         assert time.monotonic() < deadline, "the local server goes on"

@@ -38,4 +38,4 @@ for line in sys.stdin:
     document = config.to_dict()
     if spec := document.get("model_spec"):
         spec.pop("model")
-    print(json.dumps(document, default=str))
+    sys.stdout.write(json.dumps(document, default=str) + "\n")

@@ -1,7 +1,7 @@
 """torchtitan on a machine without an accelerator: what must differ before its first module is imported.
 
-torchtitan takes CUDA where torch finds no device (tools/utils.py, get_device_info), asks the device for memory that a CPU
-does not count, and imports Triton, Hugging Face's datasets and TensorBoard, of which these tests use nothing."""
+torchtitan takes CUDA where torch finds no device (tools/utils.py, get_device_info), asks the device for memory that a
+CPU does not count, and imports Triton, Hugging Face's datasets and TensorBoard, of which these tests use nothing."""
 
 from __future__ import annotations
 
