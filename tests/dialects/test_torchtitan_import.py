@@ -122,10 +122,12 @@ def test_flags_lie_over_the_file_and_the_devices_resolve_what_is_left():
 
 
 def test_a_value_that_is_not_known_is_left_empty_and_asked_for():
-    imported = start(LLAMA, "--training.local_batch_size", UNKNOWN, "--parallelism.tensor_parallel_degree", UNKNOWN)
+    words = ("--training.local_batch_size", UNKNOWN, "--parallelism.tensor_parallel_degree", UNKNOWN)
+    imported = start(LLAMA, *words, "--training.dataset", UNKNOWN)
     assert asked(imported) == [
         "baseline.tp: parallelism.tensor_parallel_degree is $LBS, which is not known here",
         "baseline.micro_batch_size: training.local_batch_size is $LBS, which is not known here",
+        "training.dataset is $LBS, which is not known here; see workload.arguments",
     ]
     assert not {"tp", "dp", "micro_batch_size"} & imported.plan.keys()
 

@@ -48,6 +48,10 @@ _KEPT = (
 )
 
 
+# Of what says no folder.
+FROM_WHERE = "set workload.directory to the folder that torchtitan is started in: its relative paths count from there"
+
+
 def is_log(text: str) -> bool:
     """Whether a log is one of torchtitan's."""
     return bool(
@@ -97,10 +101,8 @@ def _policy(fields: Any) -> str:
 
 
 def _on(imported: Imported, devices: int | None) -> Imported:
-    if devices is None:
-        return imported
-    note = f"the log is of a run on {devices} devices; of how many nodes it does not say"
-    return replace(imported, notes=(note, *imported.notes))
+    told = () if devices is None else (f"the log is of a run on {devices} devices; of how many nodes it does not say",)
+    return replace(imported, notes=(*told, FROM_WHERE, *imported.notes))
 
 
 def _of_one_rank(text: str) -> str:

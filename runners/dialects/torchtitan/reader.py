@@ -20,6 +20,7 @@ from meshtune.runners.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.dialects.launch import Launch
 from meshtune.runners.dialects.torchtitan.config import flat, key_of, modern, nested, of_flags
 from meshtune.runners.dialects.torchtitan.keys import Key
+from meshtune.runners.dialects.torchtitan.log import FROM_WHERE
 from meshtune.runners.dialects.torchtitan.log import is_log as is_log
 from meshtune.runners.dialects.torchtitan.log import read_log as read_log
 from meshtune.runners.dialects.torchtitan.models import CONFIG_FUNCTIONS
@@ -75,7 +76,8 @@ def is_file(name: str, text: str) -> bool:
 
 def read_file_text(name: str, text: str) -> Imported:
     """What a TOML file of torchtitan's says, on an unknown number of devices. Raises CannotRead."""
-    return _read_file(_toml(name, text), {}, None)
+    imported = _read_file(_toml(name, text), {}, None)
+    return replace(imported, notes=(FROM_WHERE, *imported.notes))
 
 
 def is_program(launch: Launch) -> bool:

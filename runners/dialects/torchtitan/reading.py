@@ -62,6 +62,9 @@ class Reading:
         plan = self._plan(model.get("layers"))
         workload |= self._dtype(plan)
         batch = self._batch(plan)
+        for key, value in self.config.items():
+            if isinstance(value, NotKnown) and key not in SETTINGS:
+                self.ask("", f"{written(key)} is {value.written}, which is not known here; see workload.arguments")
         if self._absent:
             self.ask("", f"what the configuration function sets is not known, and left open: {', '.join(self._absent)}")
         notes = [*self.notes, f"trial.time_limit_s {_TIME_LIMIT_S}: torchtitan's start takes minutes on a cluster"]

@@ -1,8 +1,8 @@
-"""`experimental.custom_import` of torchtitan 0.2: its Llama 3 on CPU processes, with equal weights and data in any layout.
+"""`experimental.custom_import` of torchtitan 0.2: its Llama 3 on CPU processes, equal weights and data in any layout.
 
 Weights are drawn by name, so that sharding, tensor and pipeline ranks draw the same; data are sequences by number,
-dealt out to the data-parallel ranks. gloo has no premultiplied sums (FSDP2's own setting for that is used), and no barrier by
-device, which stands in `set_pg_timeouts` alone."""
+dealt out to the data-parallel ranks. gloo has no premultiplied sums (FSDP2's own setting for that is used), and no
+barrier by device, which stands in `set_pg_timeouts` alone."""
 
 from __future__ import annotations
 
