@@ -209,7 +209,7 @@ compile = true
 [experimental]
 pipeline_parallel_degree = 4
 pipeline_parallel_schedule = "interleaved_1f1b"
-pipeline_parallel_split_points = ["layers.4", "layers.8", "layers.12", "layers.16", "layers.20", "layers.24", "layers.28"]
+pipeline_parallel_split_points = "layers.4,layers.8,layers.12,layers.16,layers.20,layers.24,layers.28"
 [checkpoint]
 enable_checkpoint = false
 [float8]

@@ -12,7 +12,9 @@ import pytest
 from command_lab import run_campaign
 from torchtitan_lab import ON_CPU, RELEASES, environment
 
+from meshtune.runners.dialects.torchtitan.config import flat
 from meshtune.runners.dialects.torchtitan.dialect import capabilities
+from meshtune.runners.dialects.torchtitan.keys import KEYS_0_2, KEYS_0_3, ONLY_0_2_0, SECTIONS_0_3, SINCE_0_2_1
 from meshtune.runners.dialects.torchtitan.options import Release, TorchtitanOptions
 from meshtune.runners.dialects.torchtitan.reader import is_log, read_log
 from meshtune.runners.registry import create_workload
@@ -85,6 +87,14 @@ def check_all(version: str, bounds: Bounds, folder: Path) -> None:
     plans = plans_of(version, bounds)
     documents = parsed(version, plans, folder)
     assert len(documents) == len(plans) > 0
+    keys = flat(documents[0]).keys()
+    if KINDS[version].has_file:
+        # 0.2.2 has two keys that 0.2.1 has not.
+        missing = KEYS_0_2 - keys - (SINCE_0_2_1 if version == "0.2.0" else ONLY_0_2_0)
+        assert (keys - KEYS_0_2, len(missing)) == (set(), 2 if version == "0.2.1" else 0)
+    else:
+        sections = SECTIONS_0_3 - {"activation_checkpoint"}
+        assert {key for key in keys if key[0] in sections} == KEYS_0_3
     for plan, document in zip(plans, documents, strict=True):
         training, parallelism = document["training"], document["parallelism"]
         replicas = parallelism["data_parallel_replicate_degree"] * parallelism["data_parallel_shard_degree"]
